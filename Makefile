@@ -1,0 +1,93 @@
+# Two commands: `make demo` and `make test`. Each installs what it needs into .venv first; a second
+# run installs nothing until pyproject.toml or constraints.txt changes.
+#
+#   PYTHON=...   the interpreter to build .venv with (3.11 or newer)
+#   ARGS=...     extra arguments for pytest (make test) or for every benchmark (make bench)
+#   wheelhouse/  when this folder exists, everything is installed from it and no index is asked
+
+PYTHON ?= $(shell command -v python3.11 || command -v python3)
+VENV ?= .venv
+WHEELHOUSE ?= wheelhouse
+JOBS ?= 2
+ARGS ?=
+
+BIN := $(VENV)/bin
+PIP_SOURCE := $(if $(wildcard $(WHEELHOUSE)),--no-index --find-links $(WHEELHOUSE),)
+PIP_INSTALL := $(BIN)/python -m pip install --disable-pip-version-check --constraint constraints.txt $(PIP_SOURCE)
+
+# The stamps are the memory of what is installed: newer than both files below means up to date.
+CORE_STAMP := $(VENV)/core.stamp
+DEV_STAMP := $(VENV)/dev.stamp
+PINS := pyproject.toml constraints.txt
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test lint format types bench wheelhouse clean
+
+help:
+	@echo "make demo        install the core, then train one protected study on four hospitals"
+	@echo "make test        install everything, then run the test suite"
+	@echo "make setup       install everything (core, extras, development tools) into $(VENV)"
+	@echo "make lint        ruff: rules and formatting"
+	@echo "make format      ruff: apply the formatting and the safe fixes"
+	@echo "make types       mypy --strict"
+	@echo "make bench       run every benchmarks/bench_*.py"
+	@echo "make wheelhouse  download every pinned wheel into $(WHEELHOUSE)/ for a machine without internet"
+	@echo "make clean       remove $(VENV), caches, build output and the demo's run"
+
+$(BIN)/python:
+	@test -n "$(PYTHON)" || { echo "no python3 found: install Python 3.11 or newer, or set PYTHON=" >&2; exit 1; }
+	@"$(PYTHON)" -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
+	  || { echo "$(PYTHON) is older than Python 3.11: set PYTHON=/path/to/python3.11" >&2; exit 1; }
+	@echo "==> creating $(VENV)"
+	@"$(PYTHON)" -m venv "$(VENV)" \
+	  || { rm -rf "$(VENV)"; echo "$(PYTHON) cannot make a virtual environment: install its venv module" >&2; exit 1; }
+
+# setuptools comes first and from the pins, so that the build of secfed itself asks no index either.
+$(CORE_STAMP): $(PINS) | $(BIN)/python
+	@echo "==> installing secfed and its core dependencies into $(VENV)"
+	@$(PIP_INSTALL) setuptools
+	@$(PIP_INSTALL) --no-build-isolation --editable .
+	@touch $@
+
+$(DEV_STAMP): $(CORE_STAMP)
+	@echo "==> installing every extra and the development tools into $(VENV)"
+	@$(PIP_INSTALL) --no-build-isolation --editable '.[dev]'
+	@touch $@
+
+setup: $(DEV_STAMP)
+
+demo: $(CORE_STAMP)
+	$(BIN)/secfed simulate examples/breast-cancer.toml --out runs/demo --overwrite --drop hospital-3@mask:4
+
+# One thread per process: with $(JOBS) processes on as many cores, more threads only wait for each other.
+test: $(DEV_STAMP)
+	OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 MKL_NUM_THREADS=1 \
+	  $(BIN)/python -m pytest -n $(JOBS) --dist worksteal $(ARGS)
+
+lint: $(DEV_STAMP)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+format: $(DEV_STAMP)
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+types: $(DEV_STAMP)
+	$(BIN)/mypy -p secfed
+
+bench: $(DEV_STAMP)
+	@for script in benchmarks/bench_*.py; do \
+	  if [ -e "$$script" ]; then echo "==> $$script"; $(BIN)/python "$$script" $(ARGS) || exit 1; fi; \
+	done
+
+# Wheels for this machine's Python and platform. Sources without a wheel are built here, once. The
+# folder appears only when it is complete: half a wheelhouse would make every later setup fail.
+wheelhouse: | $(BIN)/python
+	@rm -rf $(WHEELHOUSE).part
+	$(BIN)/python -m pip wheel --disable-pip-version-check --wheel-dir $(WHEELHOUSE).part \
+	  --constraint constraints.txt --requirement constraints.txt
+	@rm -rf $(WHEELHOUSE) && mv $(WHEELHOUSE).part $(WHEELHOUSE)
+
+clean:
+	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis runs/demo
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

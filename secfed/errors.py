@@ -1,0 +1,123 @@
+"""One tree of errors: every error says what is wrong, where, and what to do; never a secret.
+
+Each class has an exit code for the command line. A message names the key, the file or the site
+and ends with the remedy. It never contains a value that came out of one site's data, parameters
+or key material.
+"""
+
+from __future__ import annotations
+
+
+class SecfedError(Exception):
+    """Base of everything secfed raises on purpose.
+
+    Args:
+        message: what is wrong, naming the key, file or site.
+        remedy: what the reader can do about it; shown on its own line.
+    """
+
+    exit_code = 1
+
+    def __init__(self, message: str, *, remedy: str = "") -> None:
+        super().__init__(message)
+        self.message = message
+        self.remedy = remedy
+
+    def __str__(self) -> str:
+        return f"{self.message} Remedy: {self.remedy}" if self.remedy else self.message
+
+
+class ConfigError(SecfedError):
+    """A study file, policy file or command line that cannot be carried out."""
+
+    exit_code = 2
+
+
+class DataError(SecfedError):
+    """A data set that is missing, empty, malformed or of the wrong shape."""
+
+    exit_code = 3
+
+
+class RangeError(SecfedError):
+    """A value that cannot be put into fixed point: NaN, infinite, wrong shape or no headroom."""
+
+    exit_code = 4
+
+
+class ProtocolError(SecfedError):
+    """The other party, or someone in between, broke the protocol. The attempt is over."""
+
+    exit_code = 10
+
+
+class MalformedMessage(ProtocolError):
+    """Bytes that are not a well-formed message of the expected type."""
+
+    exit_code = 11
+
+
+class BadSignature(ProtocolError):
+    """A signature that does not verify under the pinned identity."""
+
+    exit_code = 12
+
+
+class RosterError(ProtocolError):
+    """A site that is not in the pinned roster, or a roster other than the pinned one."""
+
+    exit_code = 13
+
+
+class WrongState(ProtocolError):
+    """A message that the current state does not accept."""
+
+    exit_code = 14
+
+
+class Replay(ProtocolError):
+    """A round, exchange or attempt that this site has already served."""
+
+    exit_code = 15
+
+
+class InconsistentView(ProtocolError):
+    """Two parties were shown different facts about the same attempt."""
+
+    exit_code = 16
+
+
+class UnmaskRefused(ProtocolError):
+    """A request for shares that would reveal more than the sum over the survivors."""
+
+    exit_code = 17
+
+
+class RoundAborted(SecfedError):
+    """Too few sites are left; nothing was revealed and the model is unchanged."""
+
+    exit_code = 20
+
+
+class BudgetExceeded(SecfedError):
+    """The privacy budget of a data set does not cover what was asked."""
+
+    exit_code = 21
+
+
+class PolicyRefused(SecfedError):
+    """The site's own policy does not permit what the study asks."""
+
+    exit_code = 22
+
+
+class LinkError(SecfedError):
+    """A connection that failed, or a peer that did not answer."""
+
+    exit_code = 23
+
+
+class TranscriptError(SecfedError):
+    """A transcript or ledger whose chain or signatures do not verify."""
+
+    exit_code = 24

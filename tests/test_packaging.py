@@ -1,0 +1,319 @@
+"""The layout's pitfalls, one test each (docs/adr/001-layout-and-packaging.md).
+
+Four rooms of the package are top-level folders: ``crypto/`` imports as ``secfed.crypto`` and so on. An
+explicit package list, a package-dir mapping and committed symlinks make that work; each of them can
+break without a sound, so each is looked at here.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tomllib
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote, urlparse
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+ROOT = Path(__file__).resolve().parents[1]
+ROOMS = ("crypto", "dp", "algorithms", "deploy")
+HOMES = ("secfed", *ROOMS)
+EXTRAS = ("he", "dp", "flower", "dev")
+
+with (ROOT / "pyproject.toml").open("rb") as _file:
+    PROJECT: dict[str, Any] = tomllib.load(_file)
+SETUPTOOLS = PROJECT["tool"]["setuptools"]
+
+
+def files_of(home: str) -> Iterator[Path]:
+    """Every file of one top-level package folder, relative to the root; symlinks are not followed."""
+    for folder, subfolders, names in os.walk(ROOT / home):
+        subfolders[:] = [name for name in subfolders if name != "__pycache__"]
+        for name in names:
+            if not name.startswith(".") and not name.endswith((".pyc", ".md")):
+                yield (Path(folder) / name).relative_to(ROOT)
+
+
+def in_wheel(path: Path) -> str:
+    """Where a file of the tree lies inside the wheel: the rooms move into ``secfed/``."""
+    return path.as_posix() if path.parts[0] == "secfed" else f"secfed/{path.as_posix()}"
+
+
+def modules() -> list[str]:
+    """The dotted name of every module of secfed, read off the tree."""
+    names = (in_wheel(path) for home in HOMES for path in files_of(home) if path.suffix == ".py")
+    return sorted(name.removesuffix(".py").removesuffix("/__init__").replace("/", ".") for name in names)
+
+
+def python(code: str, cwd: Path, *options: str) -> str:
+    """Run ``code`` in a fresh interpreter in ``cwd`` and return what it prints."""
+    environment = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
+    done = subprocess.run(
+        [sys.executable, *options, "-c", code], cwd=cwd, env=environment, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
+
+
+@pytest.fixture(scope="module")
+def wheel_names(tmp_path_factory: pytest.TempPathFactory) -> set[str]:
+    """The file names in a wheel built, offline, from a copy of the tree."""
+    copy = tmp_path_factory.mktemp("tree")
+    skip = shutil.ignore_patterns("__pycache__", "*.pyc", ".*")
+    for home in HOMES:
+        shutil.copytree(ROOT / home, copy / home, symlinks=True, ignore=skip)
+    for name in ("pyproject.toml", "README.md", "LICENSE"):
+        shutil.copy2(ROOT / name, copy / name)
+    done = subprocess.run(
+        [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", "dist", "."],
+        cwd=copy,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    (wheel,) = (copy / "dist").glob("*.whl")
+    with zipfile.ZipFile(wheel) as archive:
+        return set(archive.namelist())
+
+
+def test_every_folder_with_python_files_is_a_listed_package() -> None:
+    folders = {path.parent for home in HOMES for path in files_of(home) if path.suffix == ".py"}
+    found = {in_wheel(folder).replace("/", ".") for folder in folders}
+    assert found == set(SETUPTOOLS["packages"])
+    assert len(SETUPTOOLS["packages"]) == len(set(SETUPTOOLS["packages"]))
+
+
+def test_every_package_has_an_init_file() -> None:
+    folders = {path.parent for home in HOMES for path in files_of(home) if path.suffix == ".py"}
+    assert [str(folder) for folder in folders if not (ROOT / folder / "__init__.py").is_file()] == []
+
+
+def test_every_room_is_mapped_to_its_folder() -> None:
+    assert SETUPTOOLS["package-dir"] == {"secfed": "secfed"} | {f"secfed.{room}": room for room in ROOMS}
+
+
+def test_wheel_contains_every_module(wheel_names: set[str]) -> None:
+    expected = {in_wheel(path) for home in HOMES for path in files_of(home) if path.suffix == ".py"}
+    assert expected - wheel_names == set()
+
+
+def test_wheel_contains_every_data_file(wheel_names: set[str]) -> None:
+    expected = {in_wheel(path) for home in HOMES for path in files_of(home) if path.suffix != ".py"}
+    assert "secfed/py.typed" in expected
+    # A file that is missing here needs a line in [tool.setuptools.package-data].
+    assert expected - wheel_names == set()
+
+
+def test_wheel_holds_one_copy_of_each_room_and_nothing_else(wheel_names: set[str]) -> None:
+    packed = {name for name in wheel_names if ".dist-info/" not in name}
+    assert {name.split("/")[0] for name in packed} == {"secfed"}
+    assert packed <= {in_wheel(path) for home in HOMES for path in files_of(home)}
+
+
+@pytest.mark.parametrize("room", ROOMS)
+def test_room_symlink_resolves_to_the_top_level_folder(room: str) -> None:
+    link = ROOT / "secfed" / room
+    assert link.is_symlink()
+    assert os.readlink(link) == f"../{room}"
+    assert link.resolve() == ROOT / room
+
+
+@pytest.mark.parametrize("room", ROOMS)
+def test_room_symlink_is_committed_as_a_symlink(room: str) -> None:
+    if not (ROOT / ".git").exists() or shutil.which("git") is None:
+        pytest.skip("not a git checkout: nothing says how the link is committed")
+    listed = subprocess.run(
+        ["git", "ls-files", "--stage", f"secfed/{room}"], cwd=ROOT, capture_output=True, text=True, check=True
+    ).stdout
+    assert listed.startswith("120000 "), f"secfed/{room} is not a committed symlink: {listed!r}"
+
+
+def test_no_module_of_secfed_imports_a_room_by_its_top_level_name(tmp_path: Path) -> None:
+    """In a fresh interpreter that *could* import ``crypto``: the root is on its path."""
+    code = f"""
+import importlib, json, sys
+sys.path.insert(0, {str(ROOT)!r})
+missing = []
+for name in {modules()!r}:
+    if name.endswith("__main__"):
+        continue
+    importlib.import_module(name)
+print(json.dumps([room for room in {ROOMS!r} if room in sys.modules]))
+"""
+    assert json.loads(python(code, tmp_path).splitlines()[-1]) == []
+
+
+def test_the_running_suite_has_not_imported_a_room_by_its_top_level_name() -> None:
+    assert [room for room in ROOMS if room in sys.modules] == []
+
+
+def test_a_class_is_the_same_object_by_every_secfed_route() -> None:
+    import secfed.crypto.identity as by_module
+    from secfed import crypto as room
+
+    route = sys.modules["secfed.crypto.identity"]
+    assert room.identity is by_module is route
+    assert room.identity.Roster is by_module.Roster is route.Roster
+    assert by_module.Roster.__module__ == "secfed.crypto.identity"
+    assert Path(by_module.__file__).resolve() == ROOT / "crypto" / "identity.py"
+
+
+def test_the_top_level_name_gives_different_classes() -> None:
+    """Why it is banned: the same file, imported twice, and ``isinstance`` fails between the two."""
+    code = """
+import crypto.identity, secfed.crypto.identity
+print(crypto.identity.Roster is secfed.crypto.identity.Roster)
+"""
+    assert python(code, ROOT) == "False"
+
+
+@pytest.mark.parametrize("room", ROOMS)
+@pytest.mark.parametrize("where", ["secfed/snippet.py", "tests/snippet.py", "benchmarks/snippet.py"])
+def test_ruff_bans_the_top_level_name(room: str, where: str) -> None:
+    for line in (f"import {room}", f"import {room}.part", f"from {room} import part"):
+        assert "TID251" in ruff_codes(f"{line}\n", where), line
+
+
+@pytest.mark.parametrize("room", ROOMS)
+def test_ruff_allows_the_name_under_secfed(room: str) -> None:
+    assert "TID251" not in ruff_codes(
+        f"from secfed import {room}\nimport secfed.{room}\n", "secfed/snippet.py"
+    )
+
+
+def ruff_codes(source: str, where: str) -> set[str]:
+    """The rules that ruff, with the project's settings, reports for ``source`` as the file ``where``."""
+    done = subprocess.run(
+        [
+            sys.executable,
+            "-m",
+            "ruff",
+            "check",
+            "--output-format=json",
+            "--no-cache",
+            "--stdin-filename",
+            where,
+            "-",
+        ],
+        cwd=ROOT,
+        input=source,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode in (0, 1), done.stderr
+    return {finding["code"] for finding in json.loads(done.stdout)}
+
+
+def test_the_build_backend_is_setuptools() -> None:
+    """Hatchling cannot make an editable install of this layout."""
+    assert PROJECT["build-system"]["build-backend"] == "setuptools.build_meta"
+
+
+def test_pytest_does_not_collect_doctests_from_modules() -> None:
+    """From the root that imports every room a second time, under its top-level name."""
+    options = PROJECT["tool"]["pytest"]["ini_options"]
+    assert "doctest" not in json.dumps(options)
+    assert options["testpaths"] == ["tests"]
+    assert "--import-mode=importlib" in options["addopts"]
+
+
+def test_an_editable_install_imports_from_the_tree(tmp_path: Path) -> None:
+    # -I: neither the working directory nor PYTHONPATH helps; only the installation can find it.
+    reading = 'import importlib.metadata as m; print(m.distribution("secfed").read_text("direct_url.json"))'
+    record = json.loads(python(reading, tmp_path, "-I"))
+    assert record["dir_info"].get("editable") is True, "secfed is not an editable install: run `make setup`"
+    assert Path(unquote(urlparse(record["url"]).path)).resolve() == ROOT
+
+    code = f"""
+import importlib.util, json
+from pathlib import Path
+names = {modules()!r}
+print(json.dumps({{name: str(Path(importlib.util.find_spec(name).origin).resolve()) for name in names}}))
+"""
+    found = json.loads(python(code, tmp_path, "-I").splitlines()[-1])
+    expected = {str(ROOT / path) for home in HOMES for path in files_of(home) if path.suffix == ".py"}
+    assert set(found.values()) == expected
+
+
+def test_the_core_needs_no_extra(tmp_path: Path) -> None:
+    """``make demo`` installs the core only, so the command line must start without any extra."""
+    optional = ["tenseal", "opacus", "dp_accounting", "flwr", "grpc", "hypothesis", "pytest"]
+    code = f"""
+import importlib.abc, sys
+class Absent(importlib.abc.MetaPathFinder):
+    def find_spec(self, fullname, path=None, target=None):
+        if fullname.partition(".")[0] in {optional!r}:
+            raise ModuleNotFoundError(f"No module named {{fullname!r}}", name=fullname)
+sys.meta_path.insert(0, Absent())
+import secfed.cli, secfed.simulate
+print("started")
+"""
+    assert python(code, tmp_path).splitlines()[-1] == "started"
+
+
+def requirements() -> list[Requirement]:
+    """What pyproject.toml asks for: the core and every extra, without secfed itself."""
+    project = PROJECT["project"]
+    lines = [
+        *project["dependencies"],
+        *(line for extra in EXTRAS for line in project["optional-dependencies"][extra]),
+    ]
+    return [asked for asked in map(Requirement, lines) if asked.name != "secfed"]
+
+
+def pins() -> dict[str, str]:
+    """constraints.txt as package name -> version."""
+    lines = (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
+    pinned = (re.fullmatch(r"([\w.-]+)==(\S+)", line) for line in lines if line and not line.startswith("#"))
+    found = {canonicalize_name(match[1]): match[2] for match in pinned if match}
+    assert len(found) == sum(1 for line in lines if line and not line.startswith("#")), (
+        "a line is not NAME==VERSION"
+    )
+    return found
+
+
+def test_every_requirement_is_pinned_to_a_version_it_accepts() -> None:
+    found = pins()
+    for asked in requirements():
+        assert asked.specifier.contains(found[canonicalize_name(asked.name)]), asked
+
+
+def test_every_requirement_of_an_installed_requirement_is_pinned() -> None:
+    """The whole closure, except what a CUDA build of torch brings along and pins by itself."""
+    found = pins()
+    for name in found:
+        try:
+            lines = importlib.metadata.requires(name) or []
+        except importlib.metadata.PackageNotFoundError:
+            continue
+        for needed in map(Requirement, lines):
+            theirs = canonicalize_name(needed.name)
+            if needed.marker is not None and not needed.marker.evaluate({"extra": ""}):
+                continue
+            if theirs.startswith(("nvidia-", "cuda-", "triton")):
+                continue
+            assert theirs in found, f"{name} needs {theirs}, which constraints.txt does not pin"
+
+
+def test_the_torch_pin_accepts_the_cpu_build_and_the_cuda_builds() -> None:
+    version = pins()["torch"]
+    assert "+" not in version
+    for build in (version, f"{version}+cpu", f"{version}+cu130"):
+        assert Requirement(f"torch=={version}").specifier.contains(build)
+    assert not [name for name in pins() if name.startswith(("nvidia-", "cuda-", "triton"))]
+
+
+def test_constraints_name_no_place() -> None:
+    """No index, host or folder: what is installed is the same wherever it comes from."""
+    lines = (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
+    assert [line for line in lines if not line.startswith("#") and re.search(r"[/@]|^-", line)] == []
