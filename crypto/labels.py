@@ -1,0 +1,53 @@
+"""Every domain-separation label of protocol ``secfed/v1``, in one place.
+
+A label is the first input of every signature, hash and key derivation. Two uses never share one, so
+bytes made for one purpose cannot stand in for another. Changing a label is a new protocol version.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+PROTOCOL: Final = b"secfed/v1"
+
+# Digests (SHA-256 over label + canonical encoding).
+ROSTER_DIGEST: Final = b"secfed/v1 roster digest"
+LAYOUT_DIGEST: Final = b"secfed/v1 layout digest"
+BROADCAST_DIGEST: Final = b"secfed/v1 broadcast digest"
+SPEC_DIGEST: Final = b"secfed/v1 attempt specification digest"
+ADVERTS_DIGEST: Final = b"secfed/v1 advertised set digest"
+SHARING_DIGEST: Final = b"secfed/v1 sharing set digest"
+VECTOR_DIGEST: Final = b"secfed/v1 uploaded vector digest"
+TOTALS_DIGEST: Final = b"secfed/v1 totals digest"
+SELF_MASK_COMMITMENT: Final = b"secfed/v1 self-mask commitment"
+FINGERPRINT: Final = b"secfed/v1 identity fingerprint"
+
+# Signatures (Ed25519 over label + canonical encoding).
+SIGN_SPEC: Final = b"secfed/v1 sign attempt specification"
+SIGN_ADVERT: Final = b"secfed/v1 sign advertised keys"
+SIGN_ENVELOPE: Final = b"secfed/v1 sign envelope"
+SIGN_SHARING: Final = b"secfed/v1 sign sharing set"
+SIGN_UPLOAD: Final = b"secfed/v1 sign upload"
+SIGN_VIEW: Final = b"secfed/v1 sign consistent view"
+SIGN_UNMASK: Final = b"secfed/v1 sign unmask shares"
+SIGN_RESULT: Final = b"secfed/v1 sign result"
+SIGN_TRANSCRIPT: Final = b"secfed/v1 sign transcript entry"
+SIGN_LEDGER: Final = b"secfed/v1 sign ledger entry"
+
+# Chains.
+TRANSCRIPT_CHAIN: Final = b"secfed/v1 transcript chain"
+LEDGER_CHAIN: Final = b"secfed/v1 ledger chain"
+
+# Key derivations (HKDF-SHA-256 info strings).
+DERIVE_MASK_KEY_MLKEM: Final = b"secfed/v1 derive mask key ML-KEM-768"
+DERIVE_MASK_KEY_X25519: Final = b"secfed/v1 derive mask key X25519"
+DERIVE_PAIR_SEED: Final = b"secfed/v1 derive outgoing pair seed"
+DERIVE_PAIR_MASK: Final = b"secfed/v1 derive pair mask stream"
+DERIVE_SELF_MASK: Final = b"secfed/v1 derive self mask stream"
+DERIVE_ROUNDING: Final = b"secfed/v1 derive stochastic rounding stream"
+DERIVE_SIMULATED_SITE: Final = b"secfed/v1 derive simulated site seed"
+
+# HPKE info strings (RFC 9180 section 5.1).
+SEAL_PAIR_SEED: Final = b"secfed/v1 seal pair seed"
+SEAL_SHARES: Final = b"secfed/v1 seal shares"
+SEAL_STUDY_KEY: Final = b"secfed/v1 seal study key"
