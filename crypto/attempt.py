@@ -1,0 +1,117 @@
+"""What a masked attempt needs from outside: limits, the journal, randomness, and who is asking for what."""
+
+from __future__ import annotations
+
+import secrets
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from secfed.crypto import sealing, thresholds
+from secfed.crypto.identity import Identity, Roster
+from secfed.crypto.lanes import VectorShape
+from secfed.crypto.masks import VectorSource
+
+
+@dataclass(frozen=True, order=True)
+class AttemptId:
+    """Position of an attempt within its study; each site serves them in strictly ascending order."""
+
+    round: int
+    exchange_index: int
+    attempt: int
+
+
+class AttemptJournal(Protocol):
+    """A site's durable memory. Both calls return only after the fact is on stable storage.
+
+    Security: a journal that forgets lets a server unmask one update under two survivor sets. Restoring
+    an older copy is such forgetting; see SECURITY.md, "Journal rollback".
+    """
+
+    def begin(self, study: str, attempt: AttemptId) -> None:
+        """Note that an attempt starts.
+
+        Raises:
+            Replay: not larger than every attempt begun, or its exchange has been unmasked.
+        """
+        ...
+
+    def unmasked(self, study: str, attempt: AttemptId) -> None:
+        """Note that shares are about to be given out: the exchange's update is spent."""
+        ...
+
+
+@dataclass(frozen=True)
+class SiteLimits:
+    """What a site insists on, whatever the server asks.
+
+    Attributes:
+        min_cohort: fewest sites in a cohort.
+        min_threshold: lowest threshold.
+        colluders: colluding sites to be safe against; None means ceil(n/3) - 1.
+        max_elements: largest vector.
+        require_privacy: refuse to contribute an update made without differential privacy.
+    """
+
+    min_cohort: int = thresholds.FLOOR
+    min_threshold: int = thresholds.FLOOR
+    colluders: int | None = None
+    max_elements: int = 1 << 31
+    require_privacy: bool = False
+
+
+class Entropy:
+    """Randomness of one attempt: the operating system's. Test vectors replace it; nothing else may."""
+
+    def token(self, purpose: str) -> bytes:  # noqa: ARG002 - the purpose names the draw in test vectors
+        """32 fresh secret bytes."""
+        return secrets.token_bytes(32)
+
+    def below(self, limit: int) -> int:
+        """A uniform integer in [0, limit)."""
+        return secrets.randbelow(limit)
+
+    def seal_key(self) -> sealing.SealKey:
+        """A fresh key pair for sealed shares."""
+        return sealing.SealKey.generate()
+
+    def seal(self, public_bytes: bytes, plaintext: bytes, label: bytes, *context: bytes) -> bytes:
+        """Seal an envelope."""
+        return sealing.seal(public_bytes, plaintext, label, *context)
+
+
+@dataclass(frozen=True)
+class SiteContribution:
+    """One site's input to one attempt: who it is, what it was asked, what it has.
+
+    Attributes:
+        identity: the site's signing key.
+        roster: the roster this site's administrator pinned.
+        study, round, exchange, exchange_index: what the site is serving now.
+        shape: runs and digest of the layout that *this site* derived from the study.
+        broadcast_digest: digest of the broadcast this site trained on.
+        source: the quantised update, read once.
+        limits: the site's own limits.
+        journal: the site's durable memory.
+        privacy_applied: whether the update was made under the policy's differential privacy.
+        entropy: randomness.
+    """
+
+    identity: Identity
+    roster: Roster
+    study: str
+    round: int
+    exchange: str
+    exchange_index: int
+    shape: VectorShape
+    broadcast_digest: bytes
+    source: VectorSource = field(repr=False)
+    journal: AttemptJournal
+    limits: SiteLimits = SiteLimits()
+    privacy_applied: bool = False
+    entropy: Entropy = field(default_factory=Entropy)
+
+    @property
+    def site(self) -> str:
+        """This site's id."""
+        return self.identity.name

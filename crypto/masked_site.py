@@ -1,0 +1,495 @@
+"""The site's half of masked protection: one class per state, each with one ``handle``.
+
+    AwaitSpecification -> AwaitAdverts -> AwaitDeliveries -> AwaitSurvivors
+        -> AwaitUnmask -> AwaitResult -> Finished
+
+``handle`` checks the message, returns the reply and the next state; a wrong message is an error and the
+session closes. The rules, each with its number in ``refusals.py``, are checked in the order in which
+they are written here, and nothing leaves the site before all of a message's rules have passed.
+
+Source: Bonawitz et al. 2017, with the hardening described in docs/protocol.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Protocol, TypeVar
+
+from secfed.crypto import labels, masks, sealing, shamir, thresholds
+from secfed.crypto.attempt import AttemptId, SiteContribution
+from secfed.crypto.codec import Buffer, Reader, Writer, digest
+from secfed.crypto.identity import Roster, verify
+from secfed.crypto.keystream import derive
+from secfed.crypto.messages import (
+    Advert,
+    Adverts,
+    Deliveries,
+    Envelope,
+    MaskSecretShare,
+    Message,
+    PeerShare,
+    Result,
+    SelfMaskShare,
+    Shares,
+    Sharing,
+    Specification,
+    Survivors,
+    UnmaskRequest,
+    Upload,
+    View,
+    names_digest,
+    peek_type,
+    view_parts,
+)
+from secfed.crypto.refusals import Refusal
+from secfed.errors import BadSignature, MalformedMessage
+
+M = TypeVar("M", bound=Message)
+
+
+class State(Protocol):
+    """One state: the type it accepts, and what it does with it."""
+
+    @property
+    def accepts(self) -> type[Message] | None:
+        """The only message type this state takes."""
+        ...
+
+    def handle(self, message: Message) -> tuple[State, Buffer]:
+        """Check a message; the next state and the reply."""
+        ...
+
+
+def _verified(
+    public: bytes, signature: bytes, label: bytes, *parts: Buffer, who: str, refusal: Refusal
+) -> None:
+    try:
+        verify(public, signature, label, *parts, who=who)
+    except BadSignature:
+        raise refusal.refuse(who) from None
+
+
+def _ordered_subset(names: Iterable[str], whole: tuple[str, ...]) -> bool:
+    """Whether ``names`` are distinct members of ``whole`` in its order."""
+    position = {name: index for index, name in enumerate(whole)}
+    at = [position.get(name, -1) for name in names]
+    return all(index >= 0 for index in at) and all(a < b for a, b in pairwise(at))
+
+
+def mask_key(mask_secret: bytes) -> sealing.SealKey:
+    """The X-Wing key pair that a mask secret stands for; the server rebuilds it for a dropped site."""
+    return sealing.SealKey.from_seeds(
+        derive(mask_secret, labels.DERIVE_MASK_KEY_MLKEM, size_bytes=sealing.MLKEM_SEED_BYTES),
+        derive(mask_secret, labels.DERIVE_MASK_KEY_X25519),
+    )
+
+
+def outgoing_seed(mask_secret: bytes, spec_digest: bytes, sender: str, recipient: str) -> bytes:
+    """The 32-byte pair seed that ``sender`` contributes to its pair with ``recipient``."""
+    return derive(mask_secret, labels.DERIVE_PAIR_SEED, spec_digest, sender.encode(), recipient.encode())
+
+
+def commitment(self_seed: bytes) -> bytes:
+    """What is advertised of a self-mask seed, so that a wrongly rebuilt one is noticed."""
+    return digest(labels.SELF_MASK_COMMITMENT, self_seed)
+
+
+def envelope_context(
+    spec_digest: bytes, adverts_digest: bytes, sender: str, recipient: str
+) -> tuple[bytes, ...]:
+    """What a sealed envelope is bound to."""
+    return spec_digest, adverts_digest, sender.encode(), recipient.encode()
+
+
+def pair_stream(me: int, peer: int, seed_out: bytes, seed_in: bytes) -> masks.MaskStream:
+    """The mask of a pair, as the site at roster position ``me`` applies it: the lower position adds."""
+    lower, higher = (seed_out, seed_in) if me < peer else (seed_in, seed_out)
+    return masks.pair_mask(lower, higher, 1 if me < peer else -1)
+
+
+def check_specification(spec: Specification, given: SiteContribution, *, floor: int) -> None:
+    """The rules for message 0 that every protection shares; ``floor`` is its smallest cohort.
+
+    Raises:
+        SecfedError: refusals 3-8 and 10-16.
+    """
+    roster, limits = given.roster, given.limits
+    _verified(
+        roster.aggregator,
+        spec.signature,
+        labels.SIGN_SPEC,
+        spec.body(),
+        who="aggregator",
+        refusal=Refusal.SPEC_SIGNATURE,
+    )
+    if spec.roster_digest != roster.digest:
+        raise Refusal.ROSTER_CHANGED.refuse()
+    for name in spec.cohort:
+        if name not in roster.sites:
+            raise Refusal.UNKNOWN_MEMBER.refuse(name)
+    if not _ordered_subset(spec.cohort, roster.sites):
+        raise Refusal.COHORT_ORDER.refuse()
+    if given.site not in spec.cohort:
+        raise Refusal.NOT_INVITED.refuse()
+    if len(spec.cohort) < max(limits.min_cohort, floor):
+        raise Refusal.COHORT_TOO_SMALL.refuse(f"{len(spec.cohort)} sites")
+    asked = (spec.study, spec.round, spec.exchange_index, spec.exchange)
+    if asked != (given.study, given.round, given.exchange_index, given.exchange):
+        raise Refusal.OTHER_EXCHANGE.refuse()
+    if given.shape.elements > limits.max_elements:
+        raise Refusal.LAYOUT_TOO_LARGE.refuse(f"{given.shape.elements} elements")
+    if spec.layout_digest != given.shape.digest:
+        raise Refusal.LAYOUT_CHANGED.refuse()
+    if spec.broadcast_digest != given.broadcast_digest:
+        raise Refusal.BROADCAST_UNKNOWN.refuse()
+    if limits.require_privacy and not given.privacy_applied:
+        raise Refusal.PRIVACY_FLOOR.refuse()
+
+
+@dataclass(frozen=True)
+class AwaitSpecification:
+    """Nothing has happened yet."""
+
+    given: SiteContribution
+    accepts: type[Message] = Specification
+
+    def handle(self, message: Message) -> tuple[State, Buffer]:
+        """Message 0 -> message 1."""
+        spec = _cast(message, Specification)
+        given = self.given
+        check_specification(spec, given, floor=thresholds.FLOOR)
+        colluders = given.limits.colluders
+        colluders = thresholds.default_colluders(len(spec.cohort)) if colluders is None else colluders
+        too_low = spec.threshold < max(given.limits.min_threshold, given.limits.min_cohort)
+        if too_low or not thresholds.is_safe(spec.threshold, len(spec.cohort), colluders):
+            raise Refusal.THRESHOLD_TOO_LOW.refuse(f"{spec.threshold} of {len(spec.cohort)}")
+        # Durable before any secret of this attempt exists: an attempt is never run twice.
+        given.journal.begin(spec.study, AttemptId(spec.round, spec.exchange_index, spec.attempt))
+        secrets = _Secrets(
+            mask_secret=given.entropy.token("mask secret"),
+            self_seed=given.entropy.token("self-mask seed"),
+            seal_key=given.entropy.seal_key(),
+        )
+        advert = Advert(
+            site=given.site,
+            mask_key=mask_key(secrets.mask_secret).public_bytes,
+            seal_key=secrets.seal_key.public_bytes,
+            commitment=commitment(secrets.self_seed),
+        )
+        signature = given.identity.sign(labels.SIGN_ADVERT, spec.digest, advert.body())
+        advert = Advert(advert.site, advert.mask_key, advert.seal_key, advert.commitment, signature)
+        return AwaitAdverts(given, spec, secrets, advert), advert.encode()
+
+
+@dataclass(frozen=True)
+class _Secrets:
+    """Fresh for one attempt, never reused."""
+
+    mask_secret: bytes = field(repr=False)
+    self_seed: bytes = field(repr=False)
+    seal_key: sealing.SealKey = field(repr=False)
+
+
+@dataclass(frozen=True)
+class AwaitAdverts:
+    """Own keys are out; the others' are expected."""
+
+    given: SiteContribution
+    spec: Specification
+    secrets: _Secrets = field(repr=False)
+    advert: Advert
+    accepts: type[Message] = Adverts
+
+    def handle(self, message: Message) -> tuple[State, Buffer]:
+        """Message 2 -> message 3."""
+        relayed = _cast(message, Adverts)
+        given, spec = self.given, self.spec
+        names = tuple(advert.site for advert in relayed.adverts)
+        for name in names:
+            if name not in spec.cohort:
+                raise Refusal.ADVERT_OUTSIDER.refuse(name)
+        if not _ordered_subset(names, spec.cohort):
+            raise Refusal.ADVERT_ORDER.refuse()
+        for advert in relayed.adverts:
+            _verified(
+                given.roster.public(advert.site),
+                advert.signature,
+                labels.SIGN_ADVERT,
+                spec.digest,
+                advert.body(),
+                who=advert.site,
+                refusal=Refusal.ADVERT_SIGNATURE,
+            )
+        if self.advert not in relayed.adverts:
+            raise Refusal.OWN_ADVERT.refuse()
+        fresh = [part for a in relayed.adverts for part in (a.mask_key, a.seal_key, a.commitment)]
+        if len(set(fresh)) != len(fresh):
+            raise Refusal.DUPLICATE_KEY.refuse()
+        if len(names) < spec.threshold:
+            raise Refusal.TOO_FEW_ADVERTS.refuse(f"{len(names)} of {spec.threshold}")
+        adverts_digest = relayed.digest
+        points = [given.roster.position(name) + 1 for name in names]
+        below = given.entropy.below
+        shares_r = shamir.split(self.secrets.mask_secret, spec.threshold, points, randbelow=below)
+        shares_b = shamir.split(self.secrets.self_seed, spec.threshold, points, randbelow=below)
+        envelopes = []
+        for advert in relayed.adverts:
+            if advert.site == given.site:
+                continue
+            context = envelope_context(spec.digest, adverts_digest, given.site, advert.site)
+            point = given.roster.position(advert.site) + 1
+            seed = outgoing_seed(self.secrets.mask_secret, spec.digest, given.site, advert.site)
+            both = (
+                Writer().fixed(shares_r[point], shamir.SHARE_BYTES).fixed(shares_b[point], shamir.SHARE_BYTES)
+            )
+            envelope = Envelope(
+                sender=given.site,
+                recipient=advert.site,
+                sealed_seed=given.entropy.seal(advert.mask_key, seed, labels.SEAL_PAIR_SEED, *context),
+                sealed_shares=given.entropy.seal(advert.seal_key, both.done(), labels.SEAL_SHARES, *context),
+            )
+            signature = given.identity.sign(
+                labels.SIGN_ENVELOPE, spec.digest, adverts_digest, envelope.body()
+            )
+            envelopes.append(
+                Envelope(
+                    envelope.sender,
+                    envelope.recipient,
+                    envelope.sealed_seed,
+                    envelope.sealed_shares,
+                    signature,
+                )
+            )
+        own_point = given.roster.position(given.site) + 1
+        own_share = SelfMaskShare(given.site, shares_b[own_point])
+        state = AwaitDeliveries(given, spec, self.secrets, names, adverts_digest, own_share)
+        return state, Sharing(tuple(envelopes)).encode()
+
+
+@dataclass(frozen=True)
+class AwaitDeliveries:
+    """Own envelopes are out; the peers' are expected."""
+
+    given: SiteContribution
+    spec: Specification
+    secrets: _Secrets = field(repr=False)
+    advertised: tuple[str, ...]
+    adverts_digest: bytes
+    own_share: SelfMaskShare = field(repr=False)
+    accepts: type[Message] = Deliveries
+
+    def handle(self, message: Message) -> tuple[State, Buffer]:
+        """Message 3 (relayed) -> message 4."""
+        delivered = _cast(message, Deliveries)
+        given, spec, me = self.given, self.spec, self.given.site
+        senders = tuple(envelope.sender for envelope in delivered.envelopes)
+        peers = tuple(name for name in self.advertised if name != me)
+        addressed = all(envelope.recipient == me for envelope in delivered.envelopes)
+        if not addressed or not _ordered_subset(senders, peers):
+            raise Refusal.ENVELOPE_STRAY.refuse()
+        for envelope in delivered.envelopes:
+            _verified(
+                given.roster.public(envelope.sender),
+                envelope.signature,
+                labels.SIGN_ENVELOPE,
+                spec.digest,
+                self.adverts_digest,
+                envelope.body(),
+                who=envelope.sender,
+                refusal=Refusal.ENVELOPE_SIGNATURE,
+            )
+        sharing = tuple(name for name in self.advertised if name == me or name in senders)
+        if len(sharing) < spec.threshold:
+            raise Refusal.TOO_FEW_SHARING.refuse(f"{len(sharing)} of {spec.threshold}")
+        key = mask_key(self.secrets.mask_secret)
+        held: dict[str, tuple[bytes, bytes]] = {}
+        streams = [masks.self_mask(self.secrets.self_seed, 1)]
+        for envelope in delivered.envelopes:
+            seed_in, held[envelope.sender] = self._open(envelope, key)
+            seed_out = outgoing_seed(self.secrets.mask_secret, spec.digest, me, envelope.sender)
+            position = given.roster.position
+            streams.append(pair_stream(position(me), position(envelope.sender), seed_out, seed_in))
+        context = masks.MaskContext(spec.digest, given.broadcast_digest, given.shape)
+        buffer = Upload.frame(given.shape.wire_bytes)
+        room = memoryview(buffer)[Upload.VECTOR_AT : Upload.VECTOR_AT + given.shape.wire_bytes]
+        vector_digest = masks.write_masked(given.source, streams, context, room)
+        sharing_digest = names_digest(labels.SHARING_DIGEST, sharing)
+        signature = given.identity.sign(
+            labels.SIGN_UPLOAD, spec.digest, self.adverts_digest, sharing_digest, vector_digest
+        )
+        Upload.finish(buffer, sharing_digest, vector_digest, signature)
+        state = AwaitSurvivors(given, spec, self.adverts_digest, sharing, held, self.own_share)
+        return state, buffer
+
+    def _open(self, envelope: Envelope, key: sealing.SealKey) -> tuple[bytes, tuple[bytes, bytes]]:
+        context = envelope_context(self.spec.digest, self.adverts_digest, envelope.sender, self.given.site)
+        try:
+            seed = key.open(envelope.sealed_seed, labels.SEAL_PAIR_SEED, *context)
+            opened = self.secrets.seal_key.open(envelope.sealed_shares, labels.SEAL_SHARES, *context)
+            reader = Reader(opened)
+            shares = reader.fixed(shamir.SHARE_BYTES), reader.fixed(shamir.SHARE_BYTES)
+            reader.end()
+        except MalformedMessage:
+            raise Refusal.ENVELOPE_SEALED.refuse(envelope.sender) from None
+        return seed, shares
+
+
+@dataclass(frozen=True)
+class AwaitSurvivors:
+    """The masked vector is out. Mask secret and self-mask seed are gone; only the peers' shares are kept."""
+
+    given: SiteContribution
+    spec: Specification
+    adverts_digest: bytes
+    sharing: tuple[str, ...]
+    held: Mapping[str, tuple[bytes, bytes]] = field(repr=False)
+    own_share: SelfMaskShare = field(repr=False)
+    accepts: type[Message] = Survivors
+
+    def handle(self, message: Message) -> tuple[State, Buffer]:
+        """Message 5 -> a signed view."""
+        survivors = _cast(message, Survivors).survivors
+        given, spec = self.given, self.spec
+        if not _ordered_subset(survivors, self.sharing):
+            raise Refusal.SURVIVORS_OUTSIDE.refuse()
+        if given.site not in survivors:
+            raise Refusal.SURVIVORS_WITHOUT_SELF.refuse()
+        if len(survivors) < max(spec.threshold, given.limits.min_cohort):
+            raise Refusal.TOO_FEW_SURVIVORS.refuse(f"{len(survivors)} of {spec.threshold}")
+        parts = view_parts(spec.digest, self.adverts_digest, self.sharing, survivors)
+        view = View(given.site, given.identity.sign(labels.SIGN_VIEW, *parts))
+        return AwaitUnmask(self, survivors), view.encode()
+
+
+@dataclass(frozen=True)
+class AwaitUnmask:
+    """A survivor set has been signed; shares for exactly this set may leave, once."""
+
+    before: AwaitSurvivors
+    survivors: tuple[str, ...]
+    accepts: type[Message] = UnmaskRequest
+
+    def handle(self, message: Message) -> tuple[State, Buffer]:
+        """Message 6 -> one share per peer."""
+        request = _cast(message, UnmaskRequest)
+        before = self.before
+        given, spec = before.given, before.spec
+        signers = tuple(view.site for view in request.views)
+        if not _ordered_subset(signers, self.survivors):
+            raise Refusal.VIEW_OUTSIDER.refuse()
+        parts = view_parts(spec.digest, before.adverts_digest, before.sharing, self.survivors)
+        for view in request.views:
+            _verified(
+                given.roster.public(view.site),
+                view.signature,
+                labels.SIGN_VIEW,
+                *parts,
+                who=view.site,
+                refusal=Refusal.VIEW_SIGNATURE,
+            )
+        if len(signers) < spec.threshold:
+            raise Refusal.TOO_FEW_VIEWS.refuse(f"{len(signers)} of {spec.threshold}")
+        complement = tuple(name for name in before.sharing if name not in self.survivors)
+        if request.dropped != complement:
+            raise Refusal.DROPPED_MISMATCH.refuse()
+        # Durable before the shares leave: after this line the update is never contributed again.
+        given.journal.unmasked(spec.study, AttemptId(spec.round, spec.exchange_index, spec.attempt))
+        shares: list[PeerShare] = []
+        for peer in sorted(before.sharing):
+            if peer == given.site:
+                shares.append(before.own_share)
+            elif peer in self.survivors:
+                shares.append(SelfMaskShare(peer, before.held[peer][1]))
+            else:
+                shares.append(MaskSecretShare(peer, before.held[peer][0]))
+        unsigned = Shares(tuple(shares))
+        signature = given.identity.sign(labels.SIGN_UNMASK, spec.digest, unsigned.body())
+        reply = Shares(unsigned.shares, signature)
+        return AwaitResult(given.roster, spec, self.survivors), reply.encode()
+
+
+@dataclass(frozen=True)
+class AwaitResult:
+    """Shares are out; no secret of the attempt is left at this site."""
+
+    roster: Roster
+    spec: Specification
+    survivors: tuple[str, ...]
+    accepts: type[Message] = Result
+
+    def handle(self, message: Message) -> tuple[State, Buffer]:
+        """Message 7 -> nothing."""
+        result = _cast(message, Result)
+        _verified(
+            self.roster.aggregator,
+            result.signature,
+            labels.SIGN_RESULT,
+            result.body(),
+            who="aggregator",
+            refusal=Refusal.RESULT_SIGNATURE,
+        )
+        if result.spec_digest != self.spec.digest or result.survivors != self.survivors:
+            raise Refusal.RESULT_MISMATCH.refuse()
+        return Finished(result), b""
+
+
+@dataclass(frozen=True)
+class Finished:
+    """The attempt is complete."""
+
+    result: Result
+    accepts: type[Message] | None = None
+
+    def handle(self, message: Message) -> tuple[State, Buffer]:  # noqa: ARG002
+        """Nothing is accepted any more."""
+        raise Refusal.OUT_OF_ORDER.refuse()
+
+
+@dataclass(frozen=True)
+class Closed:
+    """A refusal ended the attempt; its secrets are gone."""
+
+    accepts: type[Message] | None = None
+
+    def handle(self, message: Message) -> tuple[State, Buffer]:  # noqa: ARG002
+        """Nothing is accepted any more."""
+        raise Refusal.OUT_OF_ORDER.refuse()
+
+
+def _cast(message: Message, kind: type[M]) -> M:
+    if not isinstance(message, kind):
+        raise Refusal.OUT_OF_ORDER.refuse()
+    return message
+
+
+class MaskedSite:
+    """One site's session for one attempt. Sans-I/O; see :class:`secfed.protection.SiteSession`."""
+
+    def __init__(self, given: SiteContribution) -> None:
+        self.state: State = AwaitSpecification(given)
+
+    def handle(self, message: Buffer) -> Buffer:
+        """Answer one message.
+
+        Raises:
+            SecfedError: the message is refused (see ``refusals.py``); the session is closed.
+        """
+        state, self.state = self.state, Closed()
+        try:
+            kind = peek_type(message)
+            if state.accepts is None or kind != state.accepts.TYPE:
+                if isinstance(state, AwaitResult) and kind == UnmaskRequest.TYPE:
+                    raise Refusal.SECOND_UNMASK.refuse()
+                raise Refusal.OUT_OF_ORDER.refuse(f"message type {kind}")
+            decoded = state.accepts.decode(message)
+        except MalformedMessage as error:
+            raise Refusal.MALFORMED.refuse(error.message) from None
+        self.state, reply = state.handle(decoded)
+        return reply
+
+    @property
+    def result(self) -> Result | None:
+        """The signed result, once the attempt is finished."""
+        return self.state.result if isinstance(self.state, Finished) else None

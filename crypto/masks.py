@@ -1,0 +1,216 @@
+"""Masks on a vector: derive the streams, add or subtract them chunk by chunk, in place.
+
+Mask of one stream = ChaCha20 keystream under HKDF(stream secret, specification, layout, broadcast,
+run). Two sites that were shown different broadcasts or layouts derive different streams for the same
+pair, so their masks do not cancel and the sum is noise: this defeats a server that isolates a site by
+sending it another model (Pasquini, Francati, Ateniese, "Eluding Secure Aggregation in Federated
+Learning via Model Inconsistency", CCS 2022).
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from secfed.crypto import labels, lanes
+from secfed.crypto.codec import digest
+from secfed.crypto.keystream import Keystream, Workspace, derive
+from secfed.crypto.lanes import Run, VectorShape
+from secfed.errors import MalformedMessage
+
+
+class VectorSource(Protocol):
+    """A vector that can be read once, front to back, as ring integers."""
+
+    def fill(self, run: Run, out: NDArray[Any]) -> None:
+        """Write the run's next ``len(out)`` lanes to ``out``."""
+        ...
+
+
+@dataclass(frozen=True)
+class MaskContext:
+    """What every stream of one attempt is bound to."""
+
+    spec_digest: bytes
+    broadcast_digest: bytes
+    shape: VectorShape
+
+
+@dataclass(frozen=True)
+class MaskStream:
+    """One mask over the whole vector: a secret, the label of its kind, and a sign."""
+
+    secret: bytes = field(repr=False)
+    label: bytes
+    sign: int  # +1: add, -1: subtract
+
+    def keystream(self, context: MaskContext, run_index: int) -> Keystream:
+        """The stream over one run."""
+        run = context.shape.runs[run_index]
+        vector_name = f"run {run_index}: {run.count} lanes of {run.bits} bits".encode()
+        return Keystream(
+            derive(
+                self.secret,
+                self.label,
+                context.spec_digest,
+                context.shape.digest,
+                context.broadcast_digest,
+                vector_name,
+            )
+        )
+
+
+def self_mask(seed: bytes, sign: int) -> MaskStream:
+    """The mask that only its own site can make, from the 32-byte self-mask seed."""
+    return MaskStream(seed, labels.DERIVE_SELF_MASK, sign)
+
+
+def pair_mask(seed_from_lower: bytes, seed_from_higher: bytes, sign: int) -> MaskStream:
+    """The mask two sites share: both contributed 32 bytes, so one bad generator is not enough."""
+    return MaskStream(seed_from_lower + seed_from_higher, labels.DERIVE_PAIR_MASK, sign)
+
+
+class Masker:
+    """Applies a set of streams to one run, chunk after chunk."""
+
+    def __init__(self, streams: Sequence[MaskStream], context: MaskContext, run_index: int) -> None:
+        self._run = context.shape.runs[run_index]
+        self._streams = [(stream.keystream(context, run_index), stream.sign) for stream in streams]
+        self._workspace = Workspace(lanes.CHUNK_ELEMENTS * self._run.dtype.itemsize)
+
+    def apply(self, chunk: NDArray[Any]) -> None:
+        """Add or subtract the next ``len(chunk)`` words of every stream, modulo the lane's word size."""
+        for stream, sign in self._streams:
+            words = self._workspace.words(stream, chunk.size, self._run.dtype)
+            (np.add if sign > 0 else np.subtract)(chunk, words, out=chunk)
+
+
+class PieceHasher:
+    """SHA-256 of a vector, piece by piece, in helper threads: hashing runs beside the masking.
+
+    The digest is SHA-256 over the SHA-256 digests of the vector's 1 MiB pieces (the last may be
+    shorter), under a label and with the vector's size. ``hashlib`` lets go of the interpreter lock while
+    it hashes, so a second core does this work where there is one.
+    """
+
+    PIECE_BYTES = 1 << 20
+
+    def __init__(self, vector: memoryview, pool: ThreadPoolExecutor) -> None:
+        self._vector, self._pool = vector, pool
+        self._pieces: list[Future[bytes]] = []
+        self._at = 0
+
+    def ready(self, end: int) -> None:
+        """Bytes up to ``end`` are final and may be hashed."""
+        last = end == len(self._vector)
+        while self._at < end and (last or end - self._at >= self.PIECE_BYTES):
+            piece = self._vector[self._at : min(self._at + self.PIECE_BYTES, end)]
+            self._pieces.append(self._pool.submit(_sha256, piece))
+            self._at += len(piece)
+
+    def digest(self) -> bytes:
+        """The digest, once everything is ready."""
+        size = len(self._vector).to_bytes(8, "big")
+        return digest(labels.VECTOR_DIGEST, size, *(piece.result() for piece in self._pieces))
+
+
+def _sha256(piece: memoryview) -> bytes:
+    return hashlib.sha256(piece).digest()
+
+
+def vector_digest(vector: memoryview) -> bytes:
+    """Digest of a vector's wire bytes (see :class:`PieceHasher`): 32 bytes."""
+    with ThreadPoolExecutor(max_workers=2) as pool:
+        hasher = PieceHasher(vector, pool)
+        hasher.ready(len(vector))
+        return hasher.digest()
+
+
+def write_masked(
+    source: VectorSource, streams: Sequence[MaskStream], context: MaskContext, out: memoryview
+) -> bytes:
+    """Quantise, mask and lay out a whole vector in its outgoing buffer; return its digest.
+
+    Each chunk is quantised and masked by every stream while it is in the cache; nothing but ``out`` is
+    as large as the vector.
+
+    Args:
+        source: the ring integers.
+        streams: the self mask and one mask per peer.
+        context: what the streams are bound to.
+        out: ``context.shape.wire_bytes`` bytes, overwritten.
+    """
+    with ThreadPoolExecutor(max_workers=1) as pool:
+        hasher = PieceHasher(out, pool)
+        at = 0
+        for index, run in enumerate(context.shape.runs):
+            room = out[at : at + run.wire_bytes]
+            masker = Masker(streams, context, index)
+            whole = lanes.in_place(room, run)
+            scratch = np.empty(min(run.count, lanes.CHUNK_ELEMENTS), run.dtype)
+            for start in range(0, run.count, lanes.CHUNK_ELEMENTS):
+                size = min(lanes.CHUNK_ELEMENTS, run.count - start)
+                chunk = scratch[:size] if whole is None else whole[start : start + size]
+                source.fill(run, chunk)
+                masker.apply(chunk)
+                if whole is None:
+                    lanes.pack_into(chunk, run, room, start)
+                finished = start + size == run.count
+                hasher.ready(at + (run.wire_bytes if finished else (start + size) * run.bits // 8))
+            at += run.wire_bytes
+        return hasher.digest()
+
+
+class Accumulator:
+    """The running sum of masked vectors, and later of nothing but their summands."""
+
+    def __init__(self, shape: VectorShape) -> None:
+        self._shape = shape
+        self.runs = tuple(np.zeros(run.count, run.dtype) for run in shape.runs)
+
+    def add(self, vector: memoryview) -> None:
+        """Add one masked vector, chunk by chunk.
+
+        Raises:
+            MalformedMessage: wrong size, or padding bits that are not zero; nothing was added then.
+        """
+        _check_size(vector, self._shape)
+        at = 0
+        for run, total in zip(self._shape.runs, self.runs, strict=True):
+            data = vector[at : at + run.wire_bytes]
+            at += run.wire_bytes
+            for start in range(0, run.count, lanes.CHUNK_ELEMENTS):
+                size = min(lanes.CHUNK_ELEMENTS, run.count - start)
+                part = total[start : start + size]
+                np.add(part, lanes.unpack_chunk(data, run, start, size), out=part)
+
+    def apply(self, streams: Sequence[MaskStream], context: MaskContext) -> None:
+        """Add or subtract whole streams."""
+        for index, total in enumerate(self.runs):
+            masker = Masker(streams, context, index)
+            for start in range(0, total.size, lanes.CHUNK_ELEMENTS):
+                masker.apply(total[start : start + lanes.CHUNK_ELEMENTS])
+
+    def reduced(self) -> tuple[NDArray[Any], ...]:
+        """The ring integers, reduced to their lane width."""
+        for run, total in zip(self._shape.runs, self.runs, strict=True):
+            if run.bits < 32:
+                np.bitwise_and(total, np.uint32((1 << run.bits) - 1), out=total)
+        return self.runs
+
+
+def _check_size(vector: memoryview, shape: VectorShape) -> None:
+    if len(vector) != shape.wire_bytes:
+        raise MalformedMessage(f"vector of {len(vector)} bytes, expected {shape.wire_bytes}")
+    end = 0
+    for run in shape.runs:
+        end += run.wire_bytes
+        used = run.bits * run.count % 8  # bits used in the last byte; 0 means all
+        if used and vector[end - 1] >> used:
+            raise MalformedMessage("padding bits after a run of lanes are not zero")
