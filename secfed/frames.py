@@ -1,0 +1,85 @@
+"""What travels between aggregator and site: a task, or one step of an attempt.
+
+A task carries the broadcast and starts local work; a step carries one message of the protection. The
+reply to a task is :data:`READY`; the reply to a step is the protection's own message.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load, save
+
+from secfed.crypto.codec import Buffer, Reader, Writer
+from secfed.crypto.identity import MAX_NAME_BYTES
+from secfed.errors import MalformedMessage
+from secfed.vector import State
+
+READY = b"ready"
+_TASK, _STEP = 1, 2
+
+
+@dataclass(frozen=True)
+class Task:
+    """Do the local work of one exchange, starting from this state (safetensors bytes)."""
+
+    study: str
+    round: int
+    exchange_index: int
+    exchange: str
+    state: Buffer = field(repr=False)
+
+    def encode(self) -> bytes:
+        """Header, then the state."""
+        writer = Writer().uint(_TASK, 1).text(self.study).uint(self.round, 4)
+        return writer.uint(self.exchange_index, 2).text(self.exchange).done() + bytes(self.state)
+
+
+@dataclass(frozen=True)
+class Step:
+    """One message of one attempt."""
+
+    round: int
+    exchange_index: int
+    attempt: int
+    message: Buffer = field(repr=False)
+
+    def encode(self) -> bytes:
+        """Header, then the message."""
+        writer = Writer().uint(_STEP, 1).uint(self.round, 4).uint(self.exchange_index, 2)
+        return writer.uint(self.attempt, 4).done() + bytes(self.message)
+
+
+def decode(data: Buffer) -> Task | Step:
+    """Read a frame; state and message are views into ``data``.
+
+    Raises:
+        MalformedMessage: not a frame.
+    """
+    reader = Reader(data)
+    kind = reader.uint(1)
+    if kind == _TASK:
+        study, number = reader.text(MAX_NAME_BYTES), reader.uint(4)
+        return Task(study, number, reader.uint(2), reader.text(MAX_NAME_BYTES), reader.rest())
+    if kind == _STEP:
+        return Step(reader.uint(4), reader.uint(2), reader.uint(4), reader.rest())
+    raise MalformedMessage(f"unknown frame kind {kind}")
+
+
+def encode_state(state: State) -> bytes:
+    """A state as safetensors bytes; equal states give equal bytes."""
+    return save({name: tensor.detach().cpu().contiguous() for name, tensor in sorted(state.items())})
+
+
+def decode_state(data: Buffer) -> dict[str, torch.Tensor]:
+    """A state from safetensors bytes.
+
+    Raises:
+        MalformedMessage: not safetensors.
+    """
+    try:
+        return load(bytes(data))
+    except (SafetensorError, ValueError, KeyError):
+        raise MalformedMessage("the broadcast is not a safetensors state") from None

@@ -1,0 +1,195 @@
+"""One round, as data flowing one way. Read this file first.
+
+    local update -> summands -> fixed point -> protect -> carry -> sum -> unprotect -> totals -> server step
+    [site program]              [site's session]         [ask]    [server's session]          [server program]
+
+A round is a short sequence of exchanges; an exchange is one secure sum. The server program gives the
+state to broadcast and takes totals; it never meets anything of a single site. Nothing here opens a
+connection, a file or a clock: ``ask`` carries requests and hands back replies (``link.py``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+
+import numpy as np
+
+from secfed.algorithms.base import Algorithm, ServerProgram
+from secfed.crypto import labels
+from secfed.crypto.codec import Buffer, digest
+from secfed.crypto.identity import Identity, Roster
+from secfed.crypto.messages import Result, Specification
+from secfed.errors import ProtocolError, RoundAborted
+from secfed.frames import READY, Step, Task, encode_state
+from secfed.link import OnReply
+from secfed.protection import Protection, RingSums, ServerSession, SiteId
+from secfed.vector import Exchange, Totals, state_digest
+
+Ask = Callable[[str, Mapping[SiteId, Buffer], OnReply], None]  # (stage, requests, hand over each reply)
+
+
+@dataclass(frozen=True)
+class Rules:
+    """What the aggregator needs for any round of one study.
+
+    Attributes:
+        study: study id; names the study and its digest.
+        identity: the aggregator's signing key.
+        roster: the consortium's roster.
+        protection: how summands become totals.
+        threshold: cohort size -> answers needed.
+        min_cohort: fewest sites worth asking.
+        max_attempts: attempts per exchange; a site that drops before anything is revealed costs one.
+    """
+
+    study: str
+    identity: Identity
+    roster: Roster
+    protection: Protection
+    threshold: Callable[[int], int]
+    min_cohort: int
+    max_attempts: int = 3
+
+
+@dataclass(frozen=True)
+class Summed:
+    """One finished exchange: what the transcript records."""
+
+    spec: Specification
+    result: Result
+    totals: Totals
+
+
+def run_round(
+    number: int,
+    algorithm: Algorithm,
+    server: ServerProgram,
+    rules: Rules,
+    ask: Ask,
+    record: Callable[[Summed], None],
+) -> None:
+    """Run every exchange of one round.
+
+    Raises:
+        RoundAborted: too few sites; the server state is that of the last finished exchange.
+    """
+    for index, exchange in enumerate(algorithm.exchanges(number)):
+        state = encode_state(server.broadcast())
+        members = algorithm.members(number, exchange, rules.roster.sites)
+        ready = train(number, index, exchange, state, members, rules, ask)
+        summed = sum_securely(number, index, exchange, state, ready, rules, ask)
+        record(summed)
+        server.absorb(number, exchange, summed.totals)
+
+
+def train(
+    number: int,
+    index: int,
+    exchange: Exchange,
+    state: bytes,
+    members: Sequence[SiteId],
+    rules: Rules,
+    ask: Ask,
+) -> list[SiteId]:
+    """Broadcast the state and wait for the local work; the sites that have something to contribute."""
+    ready: list[SiteId] = []
+
+    def on_reply(site: SiteId, reply: Buffer) -> None:
+        if reply == READY:
+            ready.append(site)
+
+    task = Task(rules.study, number, index, exchange.name, state).encode()
+    ask("train", dict.fromkeys(members, task), on_reply)
+    return ready
+
+
+def sum_securely(
+    number: int,
+    index: int,
+    exchange: Exchange,
+    state: bytes,
+    alive: list[SiteId],
+    rules: Rules,
+    ask: Ask,
+) -> Summed:
+    """Try attempts until one sum succeeds. Once anything may have been revealed, there is no other try.
+
+    Raises:
+        RoundAborted: too few sites, or an attempt failed after its unmasking began.
+    """
+    for attempt in range(rules.max_attempts):
+        cohort = tuple(site for site in rules.roster.sites if site in alive)
+        if len(cohort) < rules.min_cohort:
+            break
+        spec = specify(number, index, exchange, attempt, cohort, state, rules)
+        session = rules.protection.server(spec, rules.roster, exchange.layout.shape)
+        step = partial(_step, number, index, attempt)
+        try:
+            drive(session, step, ask, alive)
+        except RoundAborted:
+            if session.spent:
+                raise
+            continue
+        result = conclude(spec, session.survivors, session.sums, rules)
+        ask("result", dict.fromkeys(alive, step(result.encode())), lambda _site, _reply: None)
+        return Summed(spec, result, exchange.layout.decode(session.sums, session.survivors))
+    raise RoundAborted(
+        f"round {number}, exchange {exchange.name!r}: too few sites for a sum; nothing was revealed.",
+        remedy="wait for more sites, or enrol more so that the threshold leaves room for dropouts",
+    )
+
+
+def drive(session: ServerSession, step: Callable[[Buffer], bytes], ask: Ask, alive: list[SiteId]) -> None:
+    """Carry one attempt's messages to and fro until it is finished; ``alive`` keeps who still answers."""
+    requests = session.begin()
+    while requests:
+        answered: list[SiteId] = []
+
+        def on_reply(site: SiteId, reply: Buffer, answered: list[SiteId] = answered) -> None:
+            try:
+                session.receive(site, reply)
+            except ProtocolError:
+                return  # a wrong reply is no reply: the site is dropped
+            answered.append(site)
+
+        ask(session.stage, {site: step(message) for site, message in requests.items()}, on_reply)
+        alive[:] = answered
+        requests = session.advance()
+
+
+def _step(number: int, index: int, attempt: int, message: Buffer) -> bytes:
+    return Step(number, index, attempt, message).encode()
+
+
+def specify(
+    number: int,
+    index: int,
+    exchange: Exchange,
+    attempt: int,
+    cohort: tuple[SiteId, ...],
+    state: bytes,
+    rules: Rules,
+) -> Specification:
+    """The signed specification of one attempt."""
+    unsigned = Specification(
+        study=rules.study,
+        round=number,
+        exchange_index=index,
+        exchange=exchange.name,
+        attempt=attempt,
+        cohort=cohort,
+        threshold=rules.threshold(len(cohort)),
+        roster_digest=rules.roster.digest,
+        layout_digest=exchange.layout.digest,
+        broadcast_digest=state_digest(state),
+    )
+    return replace(unsigned, signature=rules.identity.sign(labels.SIGN_SPEC, unsigned.body()))
+
+
+def conclude(spec: Specification, survivors: tuple[SiteId, ...], sums: RingSums, rules: Rules) -> Result:
+    """The signed result of one attempt."""
+    runs = (run.view(np.uint8).data for run in sums)
+    unsigned = Result(spec.digest, survivors, digest(labels.TOTALS_DIGEST, spec.layout_digest, *runs))
+    return replace(unsigned, signature=rules.identity.sign(labels.SIGN_RESULT, unsigned.body()))

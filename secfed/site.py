@@ -1,0 +1,156 @@
+"""A site: turns tasks into summands, and steps of the protection into replies. Sans-I/O.
+
+The site trains first and runs the messages afterwards, so that an attempt's secrets live seconds. It
+derives every layout from the study by itself; the server only names the exchange. One update is
+computed per exchange, whatever happens to the attempts that carry it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import torch
+
+from secfed.algorithms.base import Algorithm, SiteProgram
+from secfed.crypto.attempt import AttemptJournal, SiteContribution, SiteLimits
+from secfed.crypto.codec import Buffer
+from secfed.crypto.identity import Identity, Roster
+from secfed.errors import InconsistentView, Replay, WrongState
+from secfed.frames import READY, Step, Task, decode, decode_state
+from secfed.protection import Protection, SiteSession
+from secfed.transcript import SUMMED, SumRecord
+from secfed.vector import Exchange, Rounding, Summands, state_digest
+
+
+class Log(Protocol):
+    """Where a party records what it took part in (``transcript.py``)."""
+
+    def append(self, kind: str, body: Mapping[str, object]) -> object:
+        """Append one entry, durably."""
+        ...
+
+
+@dataclass(frozen=True)
+class _Pending:
+    """The local work of one exchange, waiting for an attempt to carry it."""
+
+    round: int
+    exchange_index: int
+    exchange: Exchange
+    broadcast_digest: bytes
+    summands: Summands = field(repr=False)
+
+
+class Site:
+    """One hospital's side of one study.
+
+    Args:
+        identity: the site's signing key.
+        roster: the roster its administrator pinned.
+        study: study id.
+        algorithm: the study's plan; layouts come from here.
+        program: the local work, bound to this site's data.
+        protection: the study's protection.
+        journal: durable memory of attempts.
+        log: the site's transcript.
+        rounding: (round, exchange index) -> random words for stochastic rounding.
+        limits: what the site insists on.
+    """
+
+    def __init__(
+        self,
+        *,
+        identity: Identity,
+        roster: Roster,
+        study: str,
+        algorithm: Algorithm,
+        program: SiteProgram,
+        protection: Protection,
+        journal: AttemptJournal,
+        log: Log,
+        rounding: Callable[[int, int], Rounding],
+        limits: SiteLimits,
+    ) -> None:
+        self._identity, self._roster, self._study = identity, roster, study
+        self._algorithm, self._program, self._protection = algorithm, program, protection
+        self._journal, self._log, self._rounding, self._limits = journal, log, rounding, limits
+        self._pending: _Pending | None = None
+        self._attempt = -1
+        self._session: SiteSession | None = None
+
+    def handle(self, frame: Buffer) -> Buffer:
+        """Answer one frame.
+
+        Raises:
+            SecfedError: the frame is refused; the study can go on with the next exchange.
+        """
+        decoded = decode(frame)
+        return self._work(decoded) if isinstance(decoded, Task) else self._step(decoded)
+
+    def _work(self, task: Task) -> Buffer:
+        here = (task.round, task.exchange_index)
+        if task.study != self._study:
+            raise InconsistentView("the task is for another study, or for other settings of this one")
+        if self._pending is not None and here <= (self._pending.round, self._pending.exchange_index):
+            raise Replay(f"round {task.round}, exchange {task.exchange!r} was already worked on")
+        plan = self._algorithm.exchanges(task.round)
+        if task.exchange_index >= len(plan) or plan[task.exchange_index].name != task.exchange:
+            raise InconsistentView(
+                f"round {task.round} of this study has no exchange {task.exchange!r} there"
+            )
+        exchange = plan[task.exchange_index]
+        state: dict[str, torch.Tensor] = decode_state(task.state)
+        digest = state_digest(bytes(task.state))
+        summands = self._program.contribute(task.round, exchange, state)
+        # Checked now, so that a NaN drops this site before any message of an attempt.
+        exchange.layout.encoder(summands, self._rounding(*here))
+        self._pending = _Pending(*here, exchange, digest, summands)
+        self._attempt, self._session = -1, None
+        return READY
+
+    def _step(self, step: Step) -> Buffer:
+        pending = self._pending
+        if pending is None or (step.round, step.exchange_index) != (pending.round, pending.exchange_index):
+            raise WrongState("there is no local work for this round and exchange")
+        if step.attempt < self._attempt:
+            raise Replay(f"attempt {step.attempt} of round {step.round} is over")
+        if step.attempt > self._attempt:
+            self._attempt, self._session = step.attempt, self._protection.site(self._contribution(pending))
+        if self._session is None:
+            raise WrongState("there is no attempt to continue")
+        reply = self._session.handle(step.message)
+        result = self._session.result
+        if result is not None:
+            record = SumRecord(
+                pending.round,
+                pending.exchange.name,
+                self._attempt,
+                result.spec_digest,
+                result.survivors,
+                result.totals_digest,
+                result.signature,
+            )
+            layout = pending.exchange.layout
+            left = {"layout": layout.digest.hex(), "fields": [item.name for item in layout.fields]}
+            self._log.append(SUMMED, {**record.to_body(), **left})
+        return reply
+
+    def _contribution(self, pending: _Pending) -> SiteContribution:
+        layout = pending.exchange.layout
+        # A fresh reader with the same words: every attempt carries the same integers.
+        words = self._rounding(pending.round, pending.exchange_index)
+        return SiteContribution(
+            identity=self._identity,
+            roster=self._roster,
+            study=self._study,
+            round=pending.round,
+            exchange=pending.exchange.name,
+            exchange_index=pending.exchange_index,
+            shape=layout.shape,
+            broadcast_digest=pending.broadcast_digest,
+            source=layout.encoder(pending.summands, words),
+            journal=self._journal,
+            limits=self._limits,
+        )

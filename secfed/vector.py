@@ -1,0 +1,241 @@
+"""Layout, Summands, Totals: named tensors on one side, one flat vector of ring integers on the other.
+
+A :class:`Layout` lists the fields of one exchange. Its digest enters every signature and every mask
+derivation of the exchange, so two parties with different layouts cannot complete a sum together.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from secfed.crypto import labels
+from secfed.crypto.codec import Writer, digest
+from secfed.crypto.fixedpoint import FixedPoint, Scratch
+from secfed.crypto.lanes import Run, VectorShape
+from secfed.errors import ConfigError, RangeError
+
+Summands = Mapping[str, torch.Tensor | float]
+State = Mapping[str, torch.Tensor]
+
+
+@dataclass(frozen=True)
+class Field:
+    """One named block of the flat vector.
+
+    Attributes:
+        name: unique within the layout.
+        shape: tensor shape; ``()`` for a scalar.
+        bound: largest magnitude of one site's element; larger values are clipped to it.
+        bits: ring width on the wire: 8..32, or 64 (the default for scalars and counts).
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    bound: float
+    bits: int = 32
+
+    @property
+    def elements(self) -> int:
+        """Number of elements."""
+        return math.prod(self.shape)
+
+
+@dataclass(frozen=True)
+class Layout:
+    """The ordered fields of one flat vector, with headroom for ``sites`` enrolled sites.
+
+    Fields of equal width stand together in a *run*; runs are ordered by first appearance.
+
+    Raises:
+        ConfigError: no fields, or two fields of one name.
+        RangeError: bits without headroom for the roster.
+    """
+
+    fields: tuple[Field, ...]
+    sites: int
+
+    def __post_init__(self) -> None:
+        names = [field.name for field in self.fields]
+        if not names or not self.elements:
+            raise ConfigError("a layout needs at least one element")
+        if len(set(names)) != len(names):
+            raise ConfigError("a layout has two fields of one name")
+        for field in self.fields:
+            FixedPoint.choose(bound=field.bound, bits=field.bits, sites=self.sites)
+
+    @property
+    def elements(self) -> int:
+        """Number of elements over all fields."""
+        return sum(field.elements for field in self.fields)
+
+    @cached_property
+    def ordered(self) -> tuple[Field, ...]:
+        """Fields in wire order: grouped by width."""
+        widths = list(dict.fromkeys(field.bits for field in self.fields))
+        return tuple(field for bits in widths for field in self.fields if field.bits == bits)
+
+    @cached_property
+    def digest(self) -> bytes:
+        """SHA-256 over the canonical encoding of sites and fields: 32 bytes."""
+        writer = Writer().uint(self.sites, 4)
+        writer.many(self.ordered, _write_field)
+        return digest(labels.LAYOUT_DIGEST, writer.done())
+
+    @cached_property
+    def shape(self) -> VectorShape:
+        """What the cryptography needs to know: runs of equal width and the digest."""
+        counts: dict[int, int] = {}
+        for field in self.ordered:
+            counts[field.bits] = counts.get(field.bits, 0) + field.elements
+        return VectorShape(runs=tuple(Run(bits, count) for bits, count in counts.items()), digest=self.digest)
+
+    def encoder(self, summands: Summands, rounding: Rounding) -> Encoder:
+        """Check summands against the layout and prepare them for quantisation.
+
+        Raises:
+            RangeError: a missing or unknown field, a wrong shape, NaN or Inf.
+        """
+        return Encoder(self, summands, rounding)
+
+    def decode(self, sums: tuple[NDArray[Any], ...], survivors: tuple[str, ...]) -> Totals:
+        """Turn the summed runs into named totals (float64 tensors).
+
+        Raises:
+            RangeError: a sum outside the range that honest summands can reach.
+        """
+        values: dict[str, torch.Tensor] = {}
+        run_of = {run.bits: sums[index] for index, run in enumerate(self.shape.runs)}
+        at: dict[int, int] = {}
+        for field in self.ordered:
+            start = at.get(field.bits, 0)
+            at[field.bits] = start + field.elements
+            rule = FixedPoint.choose(bound=field.bound, bits=field.bits, sites=self.sites)
+            flat = rule.decode(run_of[field.bits][start : start + field.elements])
+            values[field.name] = torch.from_numpy(flat).reshape(field.shape)
+        return Totals(values, survivors)
+
+
+def _write_field(writer: Writer, field: Field) -> None:
+    writer.text(field.name).many(field.shape, lambda w, size: w.uint(size, 8))
+    writer.text(float(field.bound).hex()).uint(field.bits, 1)
+
+
+class Rounding(Protocol):
+    """Source of uniform random words for stochastic rounding."""
+
+    def words(self, count: int) -> NDArray[np.uint32]:
+        """The next ``count`` words, valid until the next call: [count] uint32."""
+        ...
+
+
+class Encoder:
+    """Summands, ready to be read once, front to back, as ring integers.
+
+    The cryptography pulls chunks straight into its outgoing buffer; no second copy of the vector is
+    made. Reading is sequential so that the rounding stream is the same under every protection.
+    """
+
+    def __init__(self, layout: Layout, summands: Summands, rounding: Rounding) -> None:
+        unknown = set(summands) - {field.name for field in layout.fields}
+        missing = {field.name for field in layout.fields} - set(summands)
+        if unknown or missing:
+            names = ", ".join(sorted(unknown | missing))
+            raise RangeError(f"summands do not match the layout: {names}")
+        self._flat: dict[str, NDArray[Any]] = {}
+        for field in layout.fields:
+            value = summands[field.name]
+            tensor = torch.as_tensor(value, dtype=None if isinstance(value, torch.Tensor) else torch.float64)
+            if tuple(tensor.shape) != field.shape:
+                raise RangeError(f"field {field.name!r} has shape {tuple(tensor.shape)}, not {field.shape}")
+            if tensor.dtype not in (torch.float32, torch.float64):
+                tensor = tensor.to(torch.float64)
+            # Extrema carry NaN and Inf along, without a second tensor of the field's size.
+            if tensor.numel() and not all(bool(torch.isfinite(edge)) for edge in torch.aminmax(tensor)):
+                raise RangeError(
+                    f"field {field.name!r} contains NaN or Inf",
+                    remedy="lower the learning rate or check the site's data",
+                )
+            self._flat[field.name] = tensor.detach().cpu().contiguous().reshape(-1).numpy()
+        self.layout = layout
+        self.clipped = 0
+        self._rounding = rounding
+        self._scratch = Scratch()
+        self._next = 0  # field being read
+        self._at = 0  # its first unread element
+
+    def fill(self, run: Run, out: NDArray[Any]) -> None:
+        """Write the run's next ``len(out)`` ring integers to ``out``; chunks may cross fields.
+
+        Args:
+            run: runs are read in layout order, each front to back.
+            out: [k] uint32 or uint64, overwritten.
+        """
+        done = 0
+        while done < out.size:
+            field, values = self._unread(run)
+            part = values[self._at : self._at + out.size - done]
+            rule = FixedPoint.choose(bound=field.bound, bits=field.bits, sites=self.layout.sites)
+            words = self._rounding.words(part.size)
+            self.clipped += rule.quantise(part, words, out[done : done + part.size], self._scratch)
+            done += part.size
+            self._at += part.size
+
+    def _unread(self, run: Run) -> tuple[Field, NDArray[Any]]:
+        """The field that the next lane of this run belongs to."""
+        ordered = self.layout.ordered
+        while self._next < len(ordered):
+            field = ordered[self._next]
+            if self._at < field.elements:
+                if field.bits == run.bits:
+                    return field, self._flat[field.name]
+                break
+            self._next, self._at = self._next + 1, 0
+        raise RangeError("the vector was read past its end or out of order")
+
+
+@dataclass(frozen=True)
+class Totals(Mapping[str, torch.Tensor]):
+    """The sums over the survivors, decoded, by field name: all that a server step may read.
+
+    Attributes:
+        tensors: float64, by field name.
+        survivors: sites whose summand is in the sum.
+    """
+
+    tensors: Mapping[str, torch.Tensor]
+    survivors: tuple[str, ...]
+
+    def __getitem__(self, name: str) -> torch.Tensor:
+        return self.tensors[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.tensors)
+
+    def __len__(self) -> int:
+        return len(self.tensors)
+
+    def scalar(self, name: str) -> float:
+        """A scalar total as a Python number."""
+        return float(self.tensors[name])
+
+
+@dataclass(frozen=True)
+class Exchange:
+    """One secure sum: its name within the round, the cohort it runs over, its layout."""
+
+    name: str
+    cohort: str
+    layout: Layout
+
+
+def state_digest(state_bytes: bytes) -> bytes:
+    """Digest of a broadcast as it travels (safetensors bytes)."""
+    return digest(labels.BROADCAST_DIGEST, state_bytes)
