@@ -1,0 +1,59 @@
+"""The roster as a JSON file that people can read and compare.
+
+Its content: ``{"aggregator": hex, "digest": hex, "sites": {"hospital-1": hex, ...}}``.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+from secfed.crypto.identity import Roster
+from secfed.errors import RosterError
+
+ROSTER_FILE = "roster.json"
+_MAX_BYTES = 1 << 20
+
+
+def write_roster(path: Path, roster: Roster) -> None:
+    """Write a roster file."""
+    content = {
+        "aggregator": roster.aggregator.hex(),
+        "sites": {site: public.hex() for site, public in roster.members},
+        "digest": roster.digest.hex(),
+    }
+    path.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+
+
+def read_roster(path: Path) -> Roster:
+    """Read a roster file and check it against the digest it states.
+
+    Raises:
+        RosterError: unreadable, not a roster, or its digest is not that of its members.
+
+    Security: the digest only shows that the file is consistent. That it is the *right* roster is what
+    comparing the digest with the pinned one shows.
+    """
+    try:
+        with path.open("rb") as stream:
+            data = stream.read(_MAX_BYTES + 1)
+    except OSError as error:
+        raise RosterError(
+            f"{path}: {os.strerror(error.errno or 0)}.", remedy="name the pinned roster with --roster FILE"
+        ) from None
+    try:
+        content = json.loads(data if len(data) <= _MAX_BYTES else b"")
+        members = tuple((str(site), bytes.fromhex(key)) for site, key in sorted(content["sites"].items()))
+        roster = Roster(bytes.fromhex(content["aggregator"]), members)
+        stated = bytes.fromhex(content["digest"])
+    except RosterError as error:
+        raise RosterError(f"{path}: {error.message}", remedy=error.remedy) from None
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+        raise RosterError(f"{path}: not a roster file.", remedy="get it from the consortium") from None
+    if stated != roster.digest:
+        raise RosterError(
+            f"{path}: the digest it states is not that of its members.",
+            remedy="get the roster from the consortium and compare its digest",
+        )
+    return roster
