@@ -1,0 +1,82 @@
+"""The Algorithm interface: what a research algorithm writes, and all it can see.
+
+An algorithm is two programs and a plan. The plan (:meth:`Algorithm.exchanges`) says which sums a round
+consists of and is computed by the aggregator and by every site from the study alone, so nobody can be
+talked into a different one. The site program runs inside a hospital and turns a broadcast into
+summands. The server program turns totals into the next broadcast; there is no type through which it
+could receive one site's values.
+
+Both programs are plain objects over values: no files, no clock, no network. Given equal inputs the
+server program must do exactly the same everywhere, because under encrypted protection every site
+replays it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Protocol
+
+from secfed.vector import Exchange, State, Summands, Totals
+
+SiteId = str
+Metrics = Mapping[str, float]
+
+
+class SiteProgram(Protocol):
+    """Runs inside one hospital; may keep state between rounds."""
+
+    def contribute(self, round_number: int, exchange: Exchange, broadcast: State) -> Summands:
+        """Local work for one exchange: what this site adds to the sum.
+
+        Tensors and scalars, already multiplied by the site's own weight. Called once per exchange and
+        round, whatever happens to the attempts that carry the result.
+        """
+        ...
+
+
+class ServerProgram(Protocol):
+    """Sees totals only. Deterministic."""
+
+    def broadcast(self) -> State:
+        """What every site gets before the next exchange."""
+        ...
+
+    def absorb(self, round_number: int, exchange: Exchange, totals: Totals) -> None:
+        """Take the totals of one exchange into the server's state."""
+        ...
+
+    def model(self) -> State:
+        """The trained parameters, by name."""
+        ...
+
+    def metrics(self) -> Mapping[int, Metrics]:
+        """Metrics known so far, by model version: 0 is the initial model, r the model after round r."""
+        ...
+
+    def save(self) -> State:
+        """Everything needed to continue later (checkpoint)."""
+        ...
+
+    def load(self, state: State) -> None:
+        """Continue from a checkpoint."""
+        ...
+
+
+class Algorithm(Protocol):
+    """One research algorithm, bound to one study."""
+
+    def exchanges(self, round_number: int) -> Sequence[Exchange]:
+        """The sums of one round, in order. Round ``rounds + 1`` is the closing evaluation."""
+        ...
+
+    def members(self, round_number: int, exchange: Exchange, sites: Sequence[SiteId]) -> Sequence[SiteId]:
+        """The cohort: which of the enrolled sites are asked for this exchange."""
+        ...
+
+    def server(self) -> ServerProgram:
+        """A fresh server program, the same on every machine."""
+        ...
+
+    def site(self, site_id: SiteId) -> SiteProgram:
+        """The program of one site, bound to that site's data."""
+        ...

@@ -1,0 +1,116 @@
+"""What a data set is to an algorithm: public facts, and one site's records at a time.
+
+Public facts (sites, input shape, classes) come from the study and the description of the data set, not
+from records: the aggregator and every site know them without looking at anybody's data. In simulation
+``site`` is called for every site; inside a hospital only for its own.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
+
+import torch
+
+from secfed.errors import DataError
+
+SiteId = str
+
+
+@dataclass(frozen=True, repr=False)
+class SiteData:
+    """One site's labelled records, split into training and held-out records.
+
+    Attributes:
+        train_x: [n, *input_shape] float32.
+        train_y: [n] int64, 0 <= label < classes.
+        test_x: [m, *input_shape] float32; m may be 0.
+        test_y: [m] int64.
+
+    Security: single-site values; nothing of it may leave except inside a protected sum.
+    """
+
+    train_x: torch.Tensor
+    train_y: torch.Tensor
+    test_x: torch.Tensor
+    test_y: torch.Tensor
+
+
+@runtime_checkable
+class FederatedData(Protocol):
+    """Any data set that lies at several sites."""
+
+    @property
+    def sites(self) -> tuple[SiteId, ...]:
+        """All sites of the study, in a fixed order."""
+        ...
+
+
+@runtime_checkable
+class LabelledData(FederatedData, Protocol):
+    """Records with class labels."""
+
+    @property
+    def input_shape(self) -> tuple[int, ...]:
+        """Shape of one record: (features,) or (channels, height, width)."""
+        ...
+
+    @property
+    def classes(self) -> int:
+        """Number of classes, at least 2."""
+        ...
+
+    def site(self, site_id: SiteId) -> SiteData:
+        """One site's records.
+
+        Raises:
+            DataError: records that are missing, empty or malformed, naming the site.
+        """
+        ...
+
+
+def no_records(site_id: SiteId) -> DataError:
+    """The error of a site without a single record."""
+    return DataError(
+        f"site {site_id!r} has no records", remedy="check data.path and the site's name, or leave it out"
+    )
+
+
+def check_site(site_id: SiteId, data: SiteData, *, input_shape: tuple[int, ...], classes: int) -> SiteData:
+    """Check one site's records against the public facts; every data set passes through here.
+
+    Raises:
+        DataError: no records, no training records, a wrong shape or type, NaN or Inf, a label outside
+            the classes. Names the site and never a value.
+    """
+    who = f"site {site_id!r}"
+    if not len(data.train_y):
+        if not len(data.test_y):
+            raise DataError(
+                f"{who} has no records", remedy="check data.path and the site's name, or leave it out"
+            )
+        raise DataError(f"{who} has no training records", remedy="lower data.test_fraction")
+    for part, x, y in (("training", data.train_x, data.train_y), ("held-out", data.test_x, data.test_y)):
+        if tuple(x.shape[1:]) != input_shape or len(x) != len(y) or y.dim() != 1:
+            raise DataError(
+                f"{who}: {part} records have shape {tuple(x.shape[1:])} with labels {tuple(y.shape[1:])}, "
+                f"but the study's have shape {input_shape} with one label each",
+                remedy="every site must prepare its records in the same way",
+            )
+        if x.dtype != torch.float32 or y.dtype != torch.int64:
+            raise DataError(
+                f"{who}: {part} records are {x.dtype} with labels {y.dtype}",
+                remedy="give float32 records and int64 labels",
+            )
+        if math.prod(x.shape) and not bool(torch.isfinite(x).all()):
+            raise DataError(
+                f"{who}: {part} records contain NaN or infinite features",
+                remedy='set data.impute = "median", or repair the records',
+            )
+        if len(y) and not 0 <= int(y.min()) <= int(y.max()) < classes:
+            raise DataError(
+                f"{who}: {part} records have a label outside the study's {classes} classes",
+                remedy="check data.label_column and the classes",
+            )
+    return data

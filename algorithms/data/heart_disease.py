@@ -1,0 +1,79 @@
+"""``heart-disease``: four real hospitals, each its own site.
+
+920 patients of the UCI heart-disease collection (Cleveland, Hungarian Institute of Cardiology, Zurich
+and Basel, V.A. Medical Center Long Beach). The label is "narrowing found" (``num`` > 0). Of the 13
+features the first ten are used; the last three are missing almost everywhere outside Cleveland. A
+cholesterol of 0 stands for "not measured" (all of Switzerland).
+
+The file is not part of secfed: it is looked for as ``fed_heart_disease.csv`` in the folder that the
+environment variable SECFED_DATA names.
+
+Source: Janosi, Steinbrunn, Pfisterer, Detrano, Heart Disease, UCI, 1988; federated by centre as in Ogier
+du Terrail et al. 2022 (arXiv 2210.04620), section 4.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from pydantic import Field
+
+from secfed.algorithms.data.base import SiteId
+from secfed.algorithms.data.pool import DataOptions
+from secfed.algorithms.data.table import TableData
+from secfed.algorithms.data.table_options import TableOptions
+from secfed.errors import DataError
+
+CENTRES = ("cleveland", "hungarian", "switzerland", "va")
+_FILE = "fed_heart_disease.csv"
+
+
+class HeartDiseaseOptions(DataOptions):
+    """Options of ``heart-disease``."""
+
+    test_fraction: float = Field(
+        default=0.3, ge=0, le=0.9, description="the share of held-out records, 0 to 0.9"
+    )
+    standardize: bool = Field(default=True, description="true or false: scale by each site's own statistics")
+
+    def site_ids(self) -> tuple[SiteId, ...]:
+        """The four hospitals."""
+        return CENTRES
+
+
+def data_folder() -> Path:
+    """The folder that holds data sets which are not part of secfed: SECFED_DATA or ``../shared/data``."""
+    return Path(os.environ.get("SECFED_DATA") or Path("..") / "shared" / "data")
+
+
+def heart_disease(options: HeartDiseaseOptions, seed: int) -> TableData:
+    """The four hospitals, imputed and scaled per hospital.
+
+    Raises:
+        DataError: the file is not where it is looked for.
+    """
+    path = data_folder() / _FILE
+    if not path.is_file():
+        raise DataError(
+            f"heart-disease: {path} does not exist",
+            remedy=f"set the environment variable SECFED_DATA to the folder that contains {_FILE}",
+        )
+    table = TableOptions(
+        name="csv",
+        path=str(path),
+        site_column="center",
+        sites=CENTRES,
+        label_column="num",
+        label_above=0,
+        feature_columns=(
+            *("age", "sex", "cp", "trestbps", "chol"),
+            *("fbs", "restecg", "thalach", "exang", "oldpeak"),
+        ),
+        categorical={"cp": (1, 2, 3, 4), "restecg": (0, 1, 2)},
+        zero_is_missing=("chol", "trestbps"),
+        missing_indicator=("chol", "fbs", "thalach", "oldpeak"),
+        test_fraction=options.test_fraction,
+        standardize=options.standardize,
+    )
+    return TableData(table, path, seed)

@@ -1,0 +1,78 @@
+"""Data for a user's own factory: arrays per site in, a federated data set out.
+
+Example:
+    A module ``my_hospital.py`` and ``name = "my_hospital:wards"`` in ``[data]``::
+
+        def wards(path: str) -> SiteTables:
+            file = numpy.load(path)
+            tables = {ward: (file[ward + "_x"], file[ward + "_y"]) for ward in ("north", "south")}
+            return SiteTables(tables, classes=2)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from secfed.algorithms.data.base import SiteData, SiteId
+from secfed.algorithms.data.pool import site_index
+from secfed.algorithms.data.prepare import Preparation, Records, prepare
+from secfed.errors import DataError
+
+
+class SiteTables:
+    """Arrays of every site, split and standardised per site like the built-in data sets.
+
+    Args:
+        tables: site to (records [n, ...], labels [n]); NaN marks a missing value.
+        classes: number of classes; labels are 0 .. classes - 1.
+        test_fraction: share of held-out records of each site.
+        standardize: scale by the site's own training records.
+        impute_median: missing values become the median of the site's training records.
+        seed: of the split.
+    """
+
+    def __init__(
+        self,
+        tables: Mapping[SiteId, tuple[Any, Any]],
+        *,
+        classes: int,
+        test_fraction: float = 0.2,
+        standardize: bool = True,
+        impute_median: bool = False,
+        seed: int = 0,
+    ) -> None:
+        if not tables:
+            raise DataError("the data set has no sites", remedy="give SiteTables at least two sites")
+        self._tables = {site: (np.asarray(x), np.asarray(y)) for site, (x, y) in tables.items()}
+        for site, (x, y) in self._tables.items():
+            if len(x) != len(y):
+                raise DataError(f"site {site!r} has not one label per record", remedy="align the two arrays")
+            if not np.array_equal(y, np.nan_to_num(y).astype(np.int64)):
+                raise DataError(
+                    f"site {site!r} has labels that are not integers", remedy="use 0 .. classes - 1"
+                )
+        self.sites: tuple[SiteId, ...] = tuple(tables)
+        self.input_shape: tuple[int, ...] = next(iter(self._tables.values()))[0].shape[1:]
+        self.classes = classes
+        self._rules = Preparation(test_fraction, standardize, "median" if impute_median else "none")
+        self._seed = seed
+
+    def site(self, site_id: SiteId) -> SiteData:
+        """One site's records, prepared.
+
+        Raises:
+            DataError: no such site, or records that cannot be used.
+        """
+        site_index(self.sites, site_id)
+        x, y = self._tables[site_id]
+        return prepare(
+            site_id,
+            Records(x, y.astype(np.int64)),
+            self._rules,
+            input_shape=self.input_shape,
+            classes=self.classes,
+            seed=self._seed,
+        )

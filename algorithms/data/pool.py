@@ -1,0 +1,195 @@
+"""Data sets that are one pool of records, divided among simulated hospitals.
+
+``breast-cancer`` and ``digits`` are real data that scikit-learn carries, so both work without a
+download.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cached_property
+from typing import Literal, Self
+
+import numpy as np
+from pydantic import Field, model_validator
+
+from secfed.algorithms.data.base import SiteData, SiteId
+from secfed.algorithms.data.partition import Partition, dirichlet, iid
+from secfed.algorithms.data.prepare import Preparation, Records, prepare
+from secfed.algorithms.options import Options
+from secfed.algorithms.randomness import numpy_generator
+from secfed.errors import ConfigError, DataError
+
+
+class DataOptions(Options):
+    """Options of every built-in data set."""
+
+    test_fraction: float = Field(
+        default=0.2, ge=0, le=0.9, description="the share of held-out records, 0 to 0.9"
+    )
+
+    def site_ids(self) -> tuple[SiteId, ...]:
+        """The sites of the study, known without looking at a record."""
+        raise NotImplementedError
+
+
+class PoolOptions(DataOptions):
+    """Options of a pool divided among ``sites`` simulated hospitals."""
+
+    sites: int = Field(default=4, ge=1, le=1000, description="the number of simulated hospitals, 1 to 1000")
+    partition: Literal["iid", "dirichlet"] = Field(default="iid", description='"iid" or "dirichlet"')
+    alpha: float = Field(default=0.5, gt=0, description="the Dirichlet concentration; smaller is more skewed")
+    min_records: int = Field(default=10, ge=1, description="the least number of records of a hospital")
+    standardize: bool = Field(default=True, description="true or false: scale by each site's own statistics")
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        check_partition_options(self.partition, self.model_fields_set)
+        return self
+
+    def site_ids(self) -> tuple[SiteId, ...]:
+        """``hospital-1`` and so on."""
+        return numbered_sites(self.sites)
+
+
+class DigitsOptions(PoolOptions):
+    """Options of ``digits``; pixels share one scale, so they are left as they are by default."""
+
+    standardize: bool = Field(default=False, description="true or false: scale by each site's own statistics")
+
+
+def numbered_sites(sites: int) -> tuple[SiteId, ...]:
+    """Names of simulated hospitals."""
+    return tuple(f"hospital-{number}" for number in range(1, sites + 1))
+
+
+def check_partition_options(partition: str, keys: set[str]) -> None:
+    """Refuse keys that the chosen partition would ignore."""
+    if partition != "dirichlet" and "alpha" in keys:
+        raise ConfigError(
+            f'data.alpha: has no effect with partition = "{partition}"',
+            remedy='remove it, or set data.partition = "dirichlet"',
+        )
+
+
+class PooledData:
+    """One pool of records, divided among the sites by the study's seed.
+
+    Args:
+        load: reads the pool; called once, when the first site asks for its records.
+        sites: names, one per share.
+        divide: labels and a generator to a partition.
+        rules: how each site prepares its share.
+        input_shape: shape of one prepared record.
+        classes: number of classes.
+        seed: the study's seed.
+    """
+
+    def __init__(
+        self,
+        load: Callable[[], Records],
+        *,
+        sites: tuple[SiteId, ...],
+        divide: Callable[[Records, np.random.Generator], Partition],
+        rules: Preparation,
+        input_shape: tuple[int, ...],
+        classes: int,
+        seed: int,
+    ) -> None:
+        self.sites = sites
+        self.input_shape = input_shape
+        self.classes = classes
+        self._load = load
+        self._divide = divide
+        self._rules = rules
+        self._seed = seed
+
+    @cached_property
+    def _pool(self) -> Records:
+        return self._load()
+
+    @cached_property
+    def partition(self) -> Partition:
+        """Positions in the pool, one array per site."""
+        return self._divide(self._pool, numpy_generator(self._seed, "partition"))
+
+    def site(self, site_id: SiteId) -> SiteData:
+        """One site's share, prepared.
+
+        Raises:
+            DataError: no such site, or records that cannot be used.
+        """
+        share = self._pool.take(self.partition[site_index(self.sites, site_id)])
+        return prepare(
+            site_id,
+            share,
+            self._rules,
+            input_shape=self.input_shape,
+            classes=self.classes,
+            seed=self._seed,
+        )
+
+
+def site_index(sites: tuple[SiteId, ...], site_id: SiteId) -> int:
+    """Position of a site in the study.
+
+    Raises:
+        DataError: no such site.
+    """
+    if site_id not in sites:
+        raise DataError(f"site {site_id!r} is not in this study", remedy="its sites are " + ", ".join(sites))
+    return sites.index(site_id)
+
+
+def divide_by(
+    partition: str, sites: int, alpha: float, min_records: int
+) -> Callable[[Records, np.random.Generator], Partition]:
+    """The partition that the options name."""
+    if partition == "dirichlet":
+        return lambda pool, rng: dirichlet(pool.y, sites, alpha, min_records, rng)
+    return lambda pool, rng: iid(len(pool.y), sites, min_records, rng)
+
+
+def _load_breast_cancer() -> Records:
+    from sklearn.datasets import load_breast_cancer  # a slow import that only this data set needs
+
+    x, y = load_breast_cancer(return_X_y=True)
+    # scikit-learn counts benign as 1; a positive finding is a malignant one.
+    return Records(x, 1 - y.astype(np.int64))
+
+
+def _load_digits() -> Records:
+    from sklearn.datasets import load_digits  # see above
+
+    images, y = load_digits().images, load_digits().target
+    return Records(images[:, np.newaxis, :, :] / 16.0, y.astype(np.int64))
+
+
+def _pooled(
+    options: PoolOptions, seed: int, load: Callable[[], Records], shape: tuple[int, ...], classes: int
+) -> PooledData:
+    return PooledData(
+        load,
+        sites=options.site_ids(),
+        divide=divide_by(options.partition, options.sites, options.alpha, options.min_records),
+        rules=Preparation(options.test_fraction, options.standardize),
+        input_shape=shape,
+        classes=classes,
+        seed=seed,
+    )
+
+
+def breast_cancer(options: PoolOptions, seed: int) -> PooledData:
+    """569 patients, 30 features of cell nuclei; class 1 is malignant.
+
+    Source: Wolberg, Mangasarian, Street, Street, Breast Cancer Wisconsin (Diagnostic), UCI, 1995.
+    """
+    return _pooled(options, seed, _load_breast_cancer, (30,), 2)
+
+
+def digits(options: DigitsOptions, seed: int) -> PooledData:
+    """1797 handwritten digits as 1 x 8 x 8 images in [0, 1], 10 classes.
+
+    Source: Alpaydin, Kaynak, Optical Recognition of Handwritten Digits (test part), UCI, 1998.
+    """
+    return _pooled(options, seed, _load_digits, (1, 8, 8), 10)

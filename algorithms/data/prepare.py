@@ -1,0 +1,134 @@
+"""From one site's records to training and held-out tensors, using nothing but that site's records.
+
+Every statistic (median, mean, spread) is taken over the site's own training records: nothing is learnt
+from held-out records, and nothing has to be exchanged.
+"""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from secfed.algorithms.data.base import SiteData, SiteId, check_site, no_records
+from secfed.algorithms.randomness import numpy_generator
+from secfed.errors import DataError
+
+_FLAT = 1e-8  # a spread below this is a constant column; dividing by it would only amplify rounding
+
+
+@dataclass(frozen=True, repr=False)
+class Records:
+    """Records before the split.
+
+    Attributes:
+        x: [n, ...] float64; NaN where a value is missing.
+        y: [n] int64.
+        extra: [n, k] float64 columns that follow those of ``x`` (a table's) and are neither imputed
+            nor standardised (one-hot columns, missing-value indicators); None for none.
+    """
+
+    x: NDArray[Any]
+    y: NDArray[np.int64]
+    extra: NDArray[Any] | None = None
+
+    def take(self, rows: NDArray[Any]) -> Records:
+        """The records at these positions."""
+        return Records(self.x[rows], self.y[rows], None if self.extra is None else self.extra[rows])
+
+
+@dataclass(frozen=True)
+class Preparation:
+    """How a site prepares its records.
+
+    Attributes:
+        test_fraction: share of held-out records, 0 <= f < 1.
+        standardize: subtract the mean and divide by the spread of the training records.
+        impute: what a missing value becomes. A column without a single known training value becomes
+            0, which after standardisation is "average".
+    """
+
+    test_fraction: float
+    standardize: bool
+    impute: Literal["median", "none"] = "none"
+
+
+def prepare(
+    site_id: SiteId,
+    records: Records,
+    rules: Preparation,
+    *,
+    input_shape: tuple[int, ...],
+    classes: int,
+    seed: int,
+) -> SiteData:
+    """Split, impute, standardise and check one site's records.
+
+    Args:
+        site_id: whose records.
+        records: all of them.
+        rules: how.
+        input_shape: shape of one prepared record.
+        classes: number of classes.
+        seed: the study's seed; the split depends on it and the site's name only.
+
+    Raises:
+        DataError: see :func:`check_site`.
+    """
+    if not len(records.y):
+        raise no_records(site_id)
+    train, test = split(records.y, rules.test_fraction, numpy_generator(seed, "split", site_id))
+    if not len(train):
+        raise DataError(f"site {site_id!r} has no training records", remedy="lower data.test_fraction")
+    with np.errstate(over="ignore", invalid="ignore"):  # NaN and Inf are check_site's business
+        x = records.x.astype(np.float64)
+        if rules.impute == "median":
+            x = _imputed(x, x[train])
+        if rules.standardize:
+            x = _standardised(x, x[train])
+        if records.extra is not None:
+            x = np.concatenate([x, records.extra], axis=1)
+        inputs = torch.from_numpy(np.ascontiguousarray(x, dtype=np.float32))
+    labels = torch.from_numpy(np.ascontiguousarray(records.y, dtype=np.int64))
+    data = SiteData(inputs[train], labels[train], inputs[test], labels[test])
+    return check_site(site_id, data, input_shape=input_shape, classes=classes)
+
+
+def split(
+    y: NDArray[np.int64], test_fraction: float, rng: np.random.Generator
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Positions of the training and the held-out records, stratified by class.
+
+    Records are shuffled, ordered by class, and every (1 / fraction)-th is held out, so that each class
+    gives its share to within one record, however rare it is.
+
+    Args:
+        y: [n] labels.
+        test_fraction: share of held-out records.
+        rng: decides which records of a class are held out.
+
+    Returns:
+        Two disjoint, ascending arrays that together are 0 .. n-1.
+    """
+    shuffled = rng.permutation(len(y))
+    by_class = shuffled[np.argsort(y[shuffled], kind="stable")]
+    steps = np.floor(np.arange(len(y) + 1) * test_fraction + 0.5)
+    held_out = np.diff(steps) > 0
+    return np.sort(by_class[~held_out]), np.sort(by_class[held_out])
+
+
+def _imputed(x: NDArray[np.float64], train: NDArray[np.float64]) -> NDArray[np.float64]:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)  # a column without a known value: handled below
+        median = np.nanmedian(train, axis=0)
+    return np.where(np.isnan(x), np.nan_to_num(median, nan=0.0), x)
+
+
+def _standardised(x: NDArray[np.float64], train: NDArray[np.float64]) -> NDArray[np.float64]:
+    spread = train.std(axis=0)
+    scaled: NDArray[np.float64] = (x - train.mean(axis=0)) / np.where(spread > _FLAT, spread, 1.0)
+    return scaled

@@ -1,0 +1,173 @@
+"""``csv``: any table with a label column, and a site column or a simulated partition.
+
+What a column means is public and stands in the study: the feature columns, the categories of a one-hot
+column, the columns that get a missing-value indicator, the classes. The shape of a record therefore
+does not depend on anybody's records, and a hospital prepares its own table exactly like the others.
+"""
+
+from __future__ import annotations
+
+import csv
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from secfed.algorithms.data.base import SiteData, SiteId
+from secfed.algorithms.data.pool import PooledData, divide_by, site_index
+from secfed.algorithms.data.prepare import Preparation, Records, prepare
+from secfed.algorithms.data.table_options import ALWAYS_MISSING, TableOptions, canonical
+from secfed.algorithms.options import suggestion
+from secfed.errors import DataError
+
+Row = dict[str, str]
+
+
+class Table:
+    """A CSV file, read as its options say."""
+
+    def __init__(self, options: TableOptions, path: Path) -> None:
+        self._options = options
+        self._path = path
+        self._missing = ALWAYS_MISSING | {canonical(value) for value in options.missing_values}
+
+    def read(self, site: SiteId | None = None) -> Records:
+        """All records, or those of one site.
+
+        Raises:
+            DataError: no such file or column, or a value that is not what the options say. Names the
+                file, line and column, never the value.
+        """
+        options = self._options
+        needed = [*options.feature_columns, options.label_column]
+        if options.site_column is not None:
+            needed.append(options.site_column)
+        try:
+            with self._path.open(newline="", encoding="utf-8-sig") as stream:
+                reader = csv.DictReader(stream, restval="")
+                for column in needed:
+                    if column not in (reader.fieldnames or ()):
+                        raise DataError(
+                            f"{self._path.name} has no column {column!r}",
+                            remedy=suggestion(column, reader.fieldnames or ()),
+                        )
+                rows = [(reader.line_num, row) for row in reader]
+        except OSError as error:
+            raise DataError(
+                f"data.path: cannot read {self._path} ({error.strerror})",
+                remedy="check path and rights",
+            ) from None
+        except (UnicodeDecodeError, csv.Error):
+            raise DataError(f"{self._path.name} is not a UTF-8 CSV table", remedy="save it as one") from None
+        if site is not None and options.site_column is not None:
+            rows = [(line, row) for line, row in rows if row[options.site_column].strip() == site]
+        return self._records(rows, site)
+
+    def _records(self, rows: list[tuple[int, Row]], site: SiteId | None) -> Records:
+        options = self._options
+        numeric = np.full((len(rows), len(options.numeric_columns)), np.nan)
+        for at, column in enumerate(options.numeric_columns):
+            numeric[:, at] = [self._number(line, row, column) for line, row in rows]
+        extra: list[NDArray[np.float64]] = []
+        for column, categories in options.categorical.items():
+            extra.append(self._one_hot(rows, column, [canonical(value) for value in categories]))
+        for column in options.missing_indicator:
+            missing = [self._is_missing(row[column], column) for _, row in rows]
+            extra.append(np.array(missing, dtype=np.float64).reshape(-1, 1))
+        labels = np.array([self._label(line, row, site) for line, row in rows], dtype=np.int64)
+        return Records(numeric, labels, np.concatenate(extra, axis=1) if extra else None)
+
+    def _is_missing(self, text: str, column: str) -> bool:
+        value = canonical(text)
+        return value in self._missing or (value == "0.0" and column in self._options.zero_is_missing)
+
+    def _number(self, line: int, row: Row, column: str) -> float:
+        if self._is_missing(row[column], column):
+            return float("nan")
+        try:
+            return float(row[column])
+        except ValueError:
+            raise self._wrong(line, column, "is not a number") from None
+
+    def _one_hot(
+        self, rows: list[tuple[int, Row]], column: str, categories: list[str]
+    ) -> NDArray[np.float64]:
+        columns = np.zeros((len(rows), len(categories)))
+        for at, (line, row) in enumerate(rows):
+            if self._is_missing(row[column], column):
+                continue  # no category: all zeros
+            value = canonical(row[column])
+            if value not in categories:
+                raise self._wrong(line, column, "is not one of data.categorical")
+            columns[at, categories.index(value)] = 1.0
+        return columns
+
+    def _label(self, line: int, row: Row, site: SiteId | None) -> int:
+        options, column = self._options, self._options.label_column
+        where = "" if site is None else f"site {site!r}: "
+        value = canonical(row[column])
+        if options.labels is not None:
+            known = [canonical(label) for label in options.labels]
+            if value not in known:
+                raise self._wrong(line, column, "is not one of data.labels", where)
+            return known.index(value)
+        try:
+            number = float(value)
+        except ValueError:
+            number = float("nan")
+        if not np.isfinite(number) or options.label_above is None:
+            raise self._wrong(line, column, "is not a number", where)
+        return int(number > options.label_above)
+
+    def _wrong(self, line: int, column: str, what: str, where: str = "") -> DataError:
+        return DataError(
+            f"{where}{self._path.name}, line {line}: column {column!r} {what}",
+            remedy="correct the table, or describe the column in [data]",
+        )
+
+
+class TableData:
+    """A table whose site column says where a record belongs; records of other sites are left alone."""
+
+    def __init__(self, options: TableOptions, path: Path, seed: int) -> None:
+        self.sites = options.site_ids()
+        self.input_shape: tuple[int, ...] = (options.width,)
+        self.classes = options.classes
+        self._table = Table(options, path)
+        self._rules = _rules(options)
+        self._seed = seed
+
+    def site(self, site_id: SiteId) -> SiteData:
+        """One site's records, prepared.
+
+        Raises:
+            DataError: no such site, or records that cannot be used.
+        """
+        site_index(self.sites, site_id)
+        return prepare(
+            site_id,
+            self._table.read(site_id),
+            self._rules,
+            input_shape=self.input_shape,
+            classes=self.classes,
+            seed=self._seed,
+        )
+
+
+def table_data(options: TableOptions, path: Path, seed: int) -> TableData | PooledData:
+    """The data set that a table and its partition describe; the file is read when a site is asked for."""
+    if isinstance(options.sites, tuple):
+        return TableData(options, path, seed)
+    return PooledData(
+        Table(options, path).read,
+        sites=options.site_ids(),
+        divide=divide_by(options.partition, options.sites, options.alpha, options.min_records),
+        rules=_rules(options),
+        input_shape=(options.width,),
+        classes=options.classes,
+        seed=seed,
+    )
+
+
+def _rules(options: TableOptions) -> Preparation:
+    return Preparation(options.test_fraction, options.standardize, options.impute)

@@ -1,0 +1,129 @@
+"""Options of ``csv``: what the columns of a table mean."""
+
+from __future__ import annotations
+
+from typing import Literal, Self
+
+from pydantic import Field, model_validator
+
+from secfed.algorithms.data.base import SiteId
+from secfed.algorithms.data.pool import DataOptions, check_partition_options, numbered_sites
+from secfed.algorithms.options import suggestion
+from secfed.errors import ConfigError
+
+Cell = str | int | float
+
+ALWAYS_MISSING = frozenset({"", "nan", "na", "n/a", "null", "none"})
+
+
+class TableOptions(DataOptions):
+    """Options of ``csv``."""
+
+    path: str = Field(description="the CSV file, relative to the study file")
+    partition: Literal["by-column", "iid", "dirichlet"] = Field(
+        default="by-column", description='"by-column", "iid" or "dirichlet"'
+    )
+    site_column: str | None = Field(default=None, description="the column that names a record's site")
+    sites: int | tuple[str, ...] = Field(
+        description="the sites: values of data.site_column, or a number for iid and dirichlet"
+    )
+    alpha: float = Field(default=0.5, gt=0, description="the Dirichlet concentration; smaller is more skewed")
+    min_records: int = Field(
+        default=10, ge=1, description="the least number of records of a simulated hospital"
+    )
+    label_column: str = Field(description="the column that holds the label")
+    label_above: float | None = Field(
+        default=None, description="a number: labels above it are positive (class 1)"
+    )
+    labels: tuple[Cell, ...] | None = Field(
+        default=None, description="an array of all labels, in class order"
+    )
+    feature_columns: tuple[str, ...] = Field(min_length=1, description="an array of column names")
+    categorical: dict[str, tuple[Cell, ...]] = Field(
+        default={}, description="a table: column to the array of all its categories (one-hot)"
+    )
+    missing_values: tuple[Cell, ...] = Field(
+        default=(), description='an array of values that mean "missing" in any feature column'
+    )
+    zero_is_missing: tuple[str, ...] = Field(
+        default=(), description='an array of columns in which 0 means "missing"'
+    )
+    missing_indicator: tuple[str, ...] = Field(
+        default=(), description="an array of columns that get a second column: 1 where the value is missing"
+    )
+    impute: Literal["median", "none"] = Field(
+        default="median", description='"median" (of the site) or "none"'
+    )
+    standardize: bool = Field(default=True, description="true or false: scale by each site's own statistics")
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        check_partition_options(self.partition, self.model_fields_set)
+        if self.partition == "by-column":
+            if self.site_column is None:
+                raise ConfigError(
+                    "data.site_column: is missing",
+                    remedy='name the column, or set data.partition = "iid" or "dirichlet"',
+                )
+            if isinstance(self.sites, int) or not self.sites or len(set(self.sites)) < len(self.sites):
+                raise ConfigError(
+                    "data.sites: by-column needs the list of sites, each once",
+                    remedy='list the values of the site column, for example sites = ["north", "south"]',
+                )
+        elif not isinstance(self.sites, int) or self.sites < 1 or self.site_column is not None:
+            raise ConfigError(
+                f"data.sites: {self.partition} divides the table among a number of simulated sites",
+                remedy='set data.sites to a number and remove data.site_column, or use "by-column"',
+            )
+        if (self.label_above is None) == (self.labels is None):
+            raise ConfigError(
+                "data.label_above: set either label_above or labels",
+                remedy="use label_above = 0 for two classes by threshold, labels = [...] for listed classes",
+            )
+        if self.labels is not None and not len(set(map(canonical, self.labels))) == len(self.labels) > 1:
+            raise ConfigError("data.labels: needs at least two labels", remedy="list every class once")
+        if len(set(self.feature_columns)) < len(self.feature_columns):
+            raise ConfigError("data.feature_columns: names a column twice", remedy="name every column once")
+        if self.label_column in self.feature_columns:
+            raise ConfigError("data.feature_columns: contains the label", remedy="remove data.label_column")
+        for key, columns in (
+            ("categorical", tuple(self.categorical)),
+            ("zero_is_missing", self.zero_is_missing),
+            ("missing_indicator", self.missing_indicator),
+        ):
+            for column in columns:
+                if column not in self.feature_columns:
+                    raise ConfigError(
+                        f"data.{key}: {column!r} is not a feature column",
+                        remedy=suggestion(column, self.feature_columns),
+                    )
+        return self
+
+    def site_ids(self) -> tuple[SiteId, ...]:
+        """The listed sites, or ``hospital-1`` and so on."""
+        return numbered_sites(self.sites) if isinstance(self.sites, int) else self.sites
+
+    @property
+    def numeric_columns(self) -> tuple[str, ...]:
+        """Feature columns that are not one-hot, in order; they come first in a record."""
+        return tuple(column for column in self.feature_columns if column not in self.categorical)
+
+    @property
+    def width(self) -> int:
+        """Features of one record: numeric, one-hot, indicators."""
+        one_hot = sum(len(categories) for categories in self.categorical.values())
+        return len(self.numeric_columns) + one_hot + len(self.missing_indicator)
+
+    @property
+    def classes(self) -> int:
+        """Number of classes."""
+        return 2 if self.labels is None else len(self.labels)
+
+
+def canonical(value: Cell) -> str:
+    """One spelling per value: "1", "1.0" and 1 are the same label or category."""
+    text = str(value).strip()
+    try:
+        return str(float(text))
+    except ValueError:
+        return text.lower() if text.lower() in ALWAYS_MISSING else text

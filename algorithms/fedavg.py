@@ -1,0 +1,303 @@
+"""Federated averaging, written against sums.
+
+A round has one exchange, ``update``. Each site trains the received model on its own records and adds
+
+    w * (local - received)   for every trainable parameter,      w,      w * (mean training loss)
+
+and what evaluating the *received* model on its held-out records gave, as numerators and denominators.
+The server moves the model by sum(w * delta) / sum(w): the weighted mean of the local models, without
+knowing one site's model, weight or number of records. Metrics of a model therefore arrive one exchange
+later, and round ``rounds + 1`` is an exchange that only evaluates.
+
+Source: McMahan, Moore, Ramage, Hampson, Agüera y Arcas, "Communication-Efficient Learning of Deep
+Networks from Decentralized Data", AISTATS 2017, Algorithm 1. Capped weights: McMahan, Ramage, Talwar,
+Zhang, ICLR 2018 (arXiv 1710.06963), section 2.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Final, Literal, Self
+
+import torch
+from pydantic import Field, model_validator
+from torch import nn
+
+from secfed.algorithms.data.base import SiteData, SiteId, check_site
+from secfed.algorithms.metrics import classification
+from secfed.algorithms.options import Options
+from secfed.algorithms.parameters import read_parameters, trainable, write_parameters
+from secfed.algorithms.randomness import seeded, torch_generator
+from secfed.algorithms.setting import Setting
+from secfed.algorithms.training import (
+    Training,
+    choose_device,
+    make_loader,
+    make_optimiser,
+    train_locally,
+)
+from secfed.errors import ConfigError, MalformedMessage, WrongState
+from secfed.vector import Exchange, Layout, State, Summands, Totals
+from secfed.vector import Field as Block
+
+UPDATE: Final = "update"
+EVALUATE: Final = "evaluate"
+_EVERYONE: Final = "all"
+_LOSS_BOUND: Final = 2.0**20
+_NO_WEIGHT: Final = 1e-9  # fixed point leaves about 1e-13 of one site's weight
+
+
+class FedAvgOptions(Options):
+    """Options of ``fedavg``."""
+
+    local_epochs: int = Field(
+        default=1, ge=1, description="passes over a site's records per round, at least 1"
+    )
+    batch_size: int = Field(default=32, ge=1, description="records per local step, at least 1")
+    learning_rate: float = Field(default=0.1, gt=0, description="the local step size, above 0")
+    optimizer: Literal["sgd", "adam"] = Field(default="sgd", description='"sgd" or "adam"')
+    momentum: float = Field(default=0.0, ge=0, lt=1, description="the momentum of sgd, from 0 to below 1")
+    weight_decay: float = Field(default=0.0, ge=0, description="the local weight decay, at least 0")
+    weighting: Literal["records", "equal"] = Field(
+        default="records", description='"records" (up to weight_cap) or "equal"'
+    )
+    weight_cap: int = Field(default=1000, ge=1, description="the number of records that counts as weight 1")
+    device: Literal["auto", "cpu", "cuda"] = Field(default="auto", description='"auto", "cpu" or "cuda"')
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if self.optimizer == "adam" and self.momentum:
+            raise ConfigError(
+                "algorithm.momentum: adam has no momentum of its own",
+                remedy='remove it, or set algorithm.optimizer = "sgd"',
+            )
+        if self.weighting == "equal" and "weight_cap" in self.model_fields_set:
+            raise ConfigError(
+                'algorithm.weight_cap: has no effect with weighting = "equal"',
+                remedy='remove it, or set algorithm.weighting = "records"',
+            )
+        return self
+
+
+class FedAvg:
+    """Federated averaging, bound to one study.
+
+    Args:
+        setting: study, data set and model.
+        options: the ``[algorithm]`` table.
+
+    Raises:
+        ConfigError: a model or data set that this algorithm cannot work with.
+    """
+
+    def __init__(self, setting: Setting, options: FedAvgOptions) -> None:
+        self.setting = setting
+        self.options = options
+        self.data = setting.labelled()
+        model = setting.model()
+        self.trained = trainable(model)
+        self.initial: State = read_parameters(model)
+        self._update = Exchange(UPDATE, _EVERYONE, self._layout(self._update_fields()))
+        self._evaluate = Exchange(EVALUATE, _EVERYONE, self._layout(()))
+
+    def _update_fields(self) -> tuple[Block, ...]:
+        protection = self.setting.study.protection
+        update = tuple(
+            Block(f"update/{name}", tuple(self.initial[name].shape), protection.bound, protection.bits)
+            for name in self.trained
+        )
+        return (*update, Block("weight", (), 1.0, 64), Block("train_loss", (), _LOSS_BOUND, 64))
+
+    def _layout(self, fields: tuple[Block, ...]) -> Layout:
+        return Layout((*fields, *classification.fields(self.data.classes)), sites=len(self.setting.sites))
+
+    def exchanges(self, round_number: int) -> Sequence[Exchange]:
+        """``update`` in rounds 1 to ``rounds``, then ``evaluate``.
+
+        Raises:
+            WrongState: the study has no such round.
+        """
+        rounds = self.setting.study.rounds
+        if not 1 <= round_number <= rounds + 1:
+            raise WrongState(
+                f"the study has no round {round_number}",
+                remedy=f"its rounds are 1 to {rounds}, and {rounds + 1} is the closing evaluation",
+            )
+        return (self._update,) if round_number <= rounds else (self._evaluate,)
+
+    def members(self, round_number: int, exchange: Exchange, sites: Sequence[SiteId]) -> Sequence[SiteId]:
+        """Every site takes part in every exchange."""
+        del round_number, exchange
+        return tuple(sites)
+
+    def server(self) -> FedAvgServer:
+        """A fresh server program."""
+        return FedAvgServer(self.initial, self.trained, self.data.classes)
+
+    def site(self, site_id: SiteId) -> FedAvgSite:
+        """One site's program, bound to that site's records.
+
+        Raises:
+            DataError: records that cannot be used.
+        """
+        return FedAvgSite(self, site_id)
+
+    def site_data(self, site_id: SiteId) -> SiteData:
+        """One site's checked records.
+
+        Raises:
+            DataError: records that cannot be used.
+        """
+        return check_site(
+            site_id,
+            self.data.site(site_id),
+            input_shape=self.data.input_shape,
+            classes=self.data.classes,
+        )
+
+    def weight(self, records: int) -> float:
+        """A site's weight in the mean, 0 < w <= 1. It never leaves the site but inside a sum."""
+        if self.options.weighting == "equal":
+            return 1.0
+        return min(records, self.options.weight_cap) / self.options.weight_cap
+
+    def training(self, model: nn.Module, data: SiteData, generator: torch.Generator) -> Training:
+        """What one site's training of one round consists of; variants of the algorithm change it here.
+
+        Args:
+            model: holds the received parameters.
+            data: the site's records.
+            generator: decides the order of the records.
+        """
+        options = self.options
+        optimiser = make_optimiser(
+            model,
+            options.optimizer,
+            learning_rate=options.learning_rate,
+            momentum=options.momentum,
+            weight_decay=options.weight_decay,
+        )
+        loader = make_loader(data.train_x, data.train_y, batch_size=options.batch_size, generator=generator)
+        return Training(model, optimiser, nn.functional.cross_entropy, loader)
+
+    def train(self, model: nn.Module, data: SiteData, site_id: SiteId, round_number: int) -> float:
+        """One site's local training of one round, in place.
+
+        Returns:
+            Mean training loss per record.
+        """
+        seed = self.setting.study.seed
+        training = self.training(model, data, torch_generator(seed, "order", site_id, round_number))
+        device = next(model.parameters()).device
+        with seeded(seed, "train", site_id, round_number):  # for models with random layers
+            return train_locally(training, epochs=self.options.local_epochs, device=device)
+
+
+class FedAvgSite:
+    """Runs inside one hospital. Keeps nothing between rounds, so the order of calls does not matter."""
+
+    def __init__(self, algorithm: FedAvg, site_id: SiteId) -> None:
+        self._algorithm = algorithm
+        self._site_id = site_id
+        self._data = algorithm.site_data(site_id)
+        self._device = choose_device(algorithm.options.device)
+        self._model = algorithm.setting.model().to(self._device)
+
+    def contribute(self, round_number: int, exchange: Exchange, broadcast: State) -> Summands:
+        """Evaluate the received model and, in ``update``, train it.
+
+        Raises:
+            WrongState: the study has no such exchange in this round.
+            MalformedMessage: the broadcast is not this study's model.
+            RangeError: the received model gives NaN or Inf.
+        """
+        algorithm, data, model = self._algorithm, self._data, self._model
+        if exchange not in algorithm.exchanges(round_number):
+            raise WrongState(
+                f"round {round_number} has no exchange {exchange.name!r} of this layout",
+                remedy="the aggregator must run the same study file",
+            )
+        write_parameters(model, broadcast)
+        summands: dict[str, torch.Tensor | float] = dict(
+            classification.evaluate(
+                model, data.test_x, data.test_y, classes=algorithm.data.classes, device=self._device
+            )
+        )
+        if exchange.name == UPDATE:
+            weight = algorithm.weight(len(data.train_y))
+            loss = algorithm.train(model, data, self._site_id, round_number)
+            trained = read_parameters(model)
+            for name in algorithm.trained:
+                summands[f"update/{name}"] = weight * (trained[name] - broadcast[name])
+            summands["weight"] = weight
+            summands["train_loss"] = weight * loss
+        return summands
+
+
+class FedAvgServer:
+    """Moves the model by the weighted mean update; reads totals only."""
+
+    def __init__(self, initial: State, trained: Sequence[str], classes: int) -> None:
+        self._model = {name: value.clone() for name, value in initial.items()}
+        self._trained = tuple(trained)
+        self._classes = classes
+        self._metrics: dict[int, dict[str, float]] = {}
+
+    def broadcast(self) -> State:
+        """The current model."""
+        return self.model()
+
+    def absorb(self, round_number: int, exchange: Exchange, totals: Totals) -> None:
+        """Take in one exchange: metrics of the model that was broadcast, then the step to the next.
+
+        ``train_loss`` is the mean loss while training from that model, so the last model has none.
+        """
+        metrics = classification.finish(totals, self._classes)
+        if exchange.name == UPDATE:
+            weight = totals.scalar("weight")
+            if weight > _NO_WEIGHT:
+                metrics["train_loss"] = totals.scalar("train_loss") / weight
+                for name in self._trained:
+                    moved = self._model[name].to(torch.float64) + totals[f"update/{name}"] / weight
+                    self._model[name] = moved.to(torch.float32)
+        self._metrics[round_number - 1] = metrics
+
+    def model(self) -> State:
+        """The current parameters, by name: float32 copies."""
+        return {name: value.clone() for name, value in self._model.items()}
+
+    def metrics(self) -> Mapping[int, Mapping[str, float]]:
+        """Metrics by model version; see :func:`secfed.algorithms.metrics.classification.finish`."""
+        return {version: dict(found) for version, found in self._metrics.items()}
+
+    def save(self) -> State:
+        """Model and metrics."""
+        state = {f"model/{name}": value.clone() for name, value in self._model.items()}
+        for version, found in self._metrics.items():
+            state[f"metrics/{version}"] = torch.zeros(())  # a version without any metric is kept, too
+            for name, value in found.items():
+                state[f"metrics/{version}/{name}"] = torch.tensor(value, dtype=torch.float64)
+        return state
+
+    def load(self, state: State) -> None:
+        """Continue from :meth:`save`.
+
+        Raises:
+            MalformedMessage: a checkpoint of another model.
+        """
+        model = {
+            name.removeprefix("model/"): t.clone() for name, t in state.items() if name.startswith("model/")
+        }
+        if {name: t.shape for name, t in model.items()} != {n: t.shape for n, t in self._model.items()}:
+            raise MalformedMessage(
+                "the checkpoint belongs to another model", remedy="resume with the study file that wrote it"
+            )
+        self._model = model
+        self._metrics = {}
+        for name, value in state.items():
+            kind, _, rest = name.partition("/")
+            if kind == "metrics":
+                version, _, metric = rest.partition("/")
+                found = self._metrics.setdefault(int(version), {})
+                if metric:
+                    found[metric] = float(value)

@@ -1,0 +1,152 @@
+"""Classification metrics that leave a site only as numerators and denominators to be summed.
+
+Every quantity is a count or a sum over held-out records, so the metric over all hospitals' records is
+computed from totals alone. The ROC curve comes from one histogram of scores per class.
+
+Source: Fawcett, "An introduction to ROC analysis", Pattern Recognition Letters 27, 2006, sections 5 and
+7 (area under the curve as the probability that a positive record outranks a negative one).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Final
+
+import torch
+from torch import nn
+
+from secfed.errors import RangeError
+from secfed.vector import Field
+
+Metrics = dict[str, float]
+
+# The score axis is cut where it matters: bins are even in s / (1 + |s|) with s twice the log-odds, which
+# is 0.001 wide in log-odds around even odds and still tells probabilities of 1 - 1e-6 and 1 - 1e-7 apart.
+SCORE_BINS: Final = 1024
+_COUNT_BOUND: Final = 2.0**32
+_COUNT_BITS: Final = 64
+_BATCH: Final = 1024
+
+
+def fields(classes: int) -> tuple[Field, ...]:
+    """The fields that evaluation adds to a layout; all 64 bits wide.
+
+    Args:
+        classes: number of classes.
+    """
+    shapes: dict[str, tuple[int, ...]] = {
+        "eval/records": (),
+        "eval/loss": (),
+        "eval/class_records": (classes,),
+        "eval/class_correct": (classes,),
+    }
+    if classes == 2:
+        shapes["eval/scores"] = (2, SCORE_BINS)
+    return tuple(Field(name, shape, _COUNT_BOUND, _COUNT_BITS) for name, shape in shapes.items())
+
+
+def evaluate(
+    model: nn.Module, inputs: torch.Tensor, labels: torch.Tensor, *, classes: int, device: torch.device
+) -> dict[str, torch.Tensor]:
+    """One site's sums over its held-out records.
+
+    Args:
+        model: gives [n, classes] scores (logits).
+        inputs: [n, ...] float32; n may be 0, then every sum is 0.
+        labels: [n] int64.
+        classes: number of classes.
+        device: where the model is.
+
+    Returns:
+        float64 tensors by field name, see :func:`fields`.
+
+    Raises:
+        RangeError: the model gives NaN, Inf or the wrong number of scores.
+    """
+    sums = {field.name: torch.zeros(field.shape, dtype=torch.float64) for field in fields(classes)}
+    model.eval()
+    with torch.no_grad():
+        for batch, target in _batches(inputs, labels):
+            scores = model(batch.to(device)).to(device="cpu", dtype=torch.float64)
+            if tuple(scores.shape) != (len(target), classes):
+                raise RangeError(
+                    f"the model gives scores of shape {tuple(scores.shape[1:])}, not ({classes},)",
+                    remedy="let the model end with one score per class",
+                )
+            if not bool(torch.isfinite(scores).all()):
+                raise RangeError(
+                    "the received model gives NaN or infinite scores", remedy="lower algorithm.learning_rate"
+                )
+            one_hot = nn.functional.one_hot(target, classes).to(torch.float64)
+            correct = (scores.argmax(dim=1) == target).to(torch.float64)
+            sums["eval/records"] += len(target)
+            sums["eval/loss"] += nn.functional.cross_entropy(scores, target, reduction="sum")
+            sums["eval/class_records"] += one_hot.sum(dim=0)
+            sums["eval/class_correct"] += one_hot.T @ correct
+            if classes == 2:
+                sums["eval/scores"] += score_histograms(scores[:, 1] - scores[:, 0], target)
+    return sums
+
+
+def score_histograms(log_odds: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+    """Histogram of the predicted probability for each of two classes: [2, SCORE_BINS] float64 counts.
+
+    Args:
+        log_odds: [n] log-odds of class 1.
+        labels: [n] int64, 0 or 1.
+    """
+    stretched = 2.0 * log_odds
+    position = 0.5 + 0.5 * stretched / (1.0 + stretched.abs())
+    bins = (position * SCORE_BINS).to(torch.int64).clamp(0, SCORE_BINS - 1)
+    counts = torch.bincount(labels * SCORE_BINS + bins, minlength=2 * SCORE_BINS)
+    return counts.to(torch.float64).reshape(2, SCORE_BINS)
+
+
+def area_under_curve(histograms: torch.Tensor) -> float | None:
+    """Area under the ROC curve; two records in one bin count as half a win.
+
+    Args:
+        histograms: [2, bins] counts of negative and positive records, scores ascending.
+
+    Returns:
+        None when one of the classes has no records.
+    """
+    negative, positive = histograms.to(torch.float64)
+    pairs = float(negative.sum() * positive.sum())
+    if pairs <= 0:
+        return None
+    below = torch.cumsum(negative, dim=0) - negative
+    return float((positive * (below + negative / 2)).sum()) / pairs
+
+
+def finish(totals: Mapping[str, torch.Tensor], classes: int) -> Metrics:
+    """Metrics from summed numerators and denominators.
+
+    Args:
+        totals: at least the fields of :func:`fields`.
+        classes: number of classes.
+
+    Returns:
+        ``loss``, ``accuracy``, ``balanced_accuracy`` (mean recall over the classes that occur) and, for
+        two classes, ``roc_auc``. A metric without a denominator is left out.
+    """
+    records = float(totals["eval/records"])
+    if records <= 0:
+        return {}
+    of_class, correct = totals["eval/class_records"], totals["eval/class_correct"]
+    occurs = of_class > 0
+    metrics = {
+        "loss": float(totals["eval/loss"]) / records,
+        "accuracy": float(correct.sum()) / records,
+        "balanced_accuracy": float((correct[occurs] / of_class[occurs]).mean()),
+    }
+    if classes == 2:
+        area = area_under_curve(totals["eval/scores"])
+        if area is not None:
+            metrics["roc_auc"] = area
+    return metrics
+
+
+def _batches(inputs: torch.Tensor, labels: torch.Tensor) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+    for start in range(0, len(labels), _BATCH):
+        yield inputs[start : start + _BATCH], labels[start : start + _BATCH]

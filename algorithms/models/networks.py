@@ -1,0 +1,90 @@
+"""Small classifiers: ``logistic-regression``, ``mlp`` and ``small-cnn``.
+
+None of them uses dropout or batch normalisation: the first makes training depend on one more random
+stream, the second couples the records of a batch and keeps statistics that no exchange sums.
+
+A user's own model is any function or class ``factory(input_shape, classes, **options) -> torch.nn.Module``
+that maps ``[batch, *input_shape]`` float32 to ``[batch, classes]`` scores (logits); ``options`` are the
+other keys of ``[model]``. It is called with torch's generator seeded from the study, so ordinary layers
+need nothing special to be reproducible.
+"""
+
+from __future__ import annotations
+
+import math
+from itertools import pairwise
+from typing import Literal
+
+from pydantic import Field
+from torch import nn
+
+from secfed.algorithms.options import Options
+from secfed.errors import ConfigError
+
+
+class ModelOptions(Options):
+    """Options of every built-in model."""
+
+
+class MlpOptions(ModelOptions):
+    """Options of ``mlp``."""
+
+    hidden: tuple[int, ...] = Field(
+        default=(32,), description="an array of hidden layer widths, each at least 1"
+    )
+
+
+class SmallCnnOptions(ModelOptions):
+    """Options of ``small-cnn``."""
+
+    channels: tuple[int, int] = Field(
+        default=(16, 32), description="two numbers of channels, each at least 1"
+    )
+    hidden: int = Field(default=64, ge=1, description="the width of the hidden layer, at least 1")
+    norm: Literal["group", "none"] = Field(default="group", description='"group" or "none"')
+
+
+def logistic_regression(input_shape: tuple[int, ...], classes: int, _options: ModelOptions) -> nn.Module:
+    """Multinomial logistic regression on the flattened record."""
+    return nn.Sequential(nn.Flatten(), nn.Linear(math.prod(input_shape), classes))
+
+
+def mlp(input_shape: tuple[int, ...], classes: int, options: MlpOptions) -> nn.Module:
+    """Fully connected layers with ReLU on the flattened record.
+
+    Raises:
+        ConfigError: a hidden layer without units.
+    """
+    if any(width < 1 for width in options.hidden):
+        raise ConfigError("model.hidden: a layer has no units", remedy="use widths of at least 1")
+    widths = [math.prod(input_shape), *options.hidden]
+    layers: list[nn.Module] = [nn.Flatten()]
+    for before, after in pairwise(widths):
+        layers += [nn.Linear(before, after), nn.ReLU()]
+    return nn.Sequential(*layers, nn.Linear(widths[-1], classes))
+
+
+def small_cnn(input_shape: tuple[int, ...], classes: int, options: SmallCnnOptions) -> nn.Module:
+    """Two convolutions with pooling, one hidden layer.
+
+    Raises:
+        ConfigError: records that are not images of at least 4 x 4 pixels, or no channels.
+    """
+    if len(input_shape) != 3 or min(input_shape[1:]) < 4:
+        raise ConfigError(
+            f"model.name: small-cnn needs images (channels, height, width) of at least 4 x 4 pixels, "
+            f"but the records have shape {input_shape}",
+            remedy='use model.name = "mlp" or an image data set',
+        )
+    if min(options.channels) < 1:
+        raise ConfigError("model.channels: a layer has no channels", remedy="use at least 1")
+    first, second = options.channels
+    layers: list[nn.Module] = []
+    for before, after in ((input_shape[0], first), (first, second)):
+        layers.append(nn.Conv2d(before, after, kernel_size=3, padding=1))
+        if options.norm == "group":
+            layers.append(nn.GroupNorm(math.gcd(after, 4), after))
+        layers += [nn.ReLU(), nn.MaxPool2d(2)]
+    pixels = (input_shape[1] // 4) * (input_shape[2] // 4)
+    head = [nn.Flatten(), nn.Linear(second * pixels, options.hidden), nn.ReLU()]
+    return nn.Sequential(*layers, *head, nn.Linear(options.hidden, classes))

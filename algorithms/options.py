@@ -1,0 +1,111 @@
+"""Options of algorithms, models and data sets: strict tables whose errors name the key and the remedy.
+
+A table of the study file is checked against a frozen pydantic model. Whatever is wrong becomes one
+:class:`~secfed.errors.ConfigError` with the dotted key (``data.alpha``). The description of a field is
+what the error offers as the remedy, so every field has one.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Mapping
+from typing import Any, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from secfed.errors import ConfigError
+
+
+class Strict(BaseModel):
+    """Base of every table: no coercion, no unknown keys, no NaN, no change after validation."""
+
+    model_config = ConfigDict(strict=True, frozen=True, extra="forbid", allow_inf_nan=False)
+
+
+class Options(Strict):
+    """A table that starts with the name of what it configures."""
+
+    name: str = Field(description="the name of a built-in, or package.module:factory")
+
+
+class OwnOptions(Options):
+    """A table for ``name = "package.module:factory"``: every other key is an argument of the factory."""
+
+    model_config = ConfigDict(strict=True, frozen=True, extra="allow", allow_inf_nan=False)
+
+    @property
+    def arguments(self) -> dict[str, Any]:
+        """Keyword arguments for the factory; arrays of the TOML arrive as tuples."""
+        return dict(self.model_extra or {})
+
+
+M = TypeVar("M", bound=Strict)
+
+
+def checked(model: type[M], table: Mapping[str, Any], where: str) -> M:
+    """Validate one table.
+
+    Args:
+        model: the pydantic model of the table.
+        table: keys and values as the TOML parser gives them.
+        where: dotted name of the table, for errors.
+
+    Raises:
+        ConfigError: names the first offending key, what is wrong with it and the remedy.
+    """
+    try:
+        return model.model_validate(freeze(dict(table)))
+    except ValidationError as error:
+        # An unknown key comes first: a misspelt key is the cause, the missing one only its effect.
+        found = error.errors(include_url=False, include_context=False)
+        first = min(found, key=lambda item: item["type"] != "extra_forbidden")
+        raise _explained(model, table, where, first) from None
+
+
+def freeze(value: Any) -> Any:
+    """Arrays become tuples, throughout, because a frozen table must not hold a list."""
+    if isinstance(value, dict):
+        return {name: freeze(item) for name, item in value.items()}
+    if isinstance(value, list | tuple):
+        return tuple(freeze(item) for item in value)
+    return value
+
+
+def suggestion(wrong: str, known: Iterable[str], otherwise: str = "known: ") -> str:
+    """Did you mean ...? Or, when nothing is close, the list of what is known."""
+    names = sorted(known)
+    close = difflib.get_close_matches(wrong, names, n=1)
+    return f"did you mean {close[0]!r}?" if close else otherwise + ", ".join(names)
+
+
+def _explained(model: type[Strict], table: Mapping[str, Any], where: str, item: Any) -> ConfigError:
+    """One pydantic finding in the words of this project."""
+    path = _path(table, item["loc"])
+    key = ".".join([where, *path])
+    if item["type"] == "extra_forbidden":
+        known = set(model.model_fields)
+        return ConfigError(f"{key}: unknown key", remedy=suggestion(path[-1], known, "known keys: "))
+    field = model.model_fields.get(path[0]) if path else None
+    about = field.description if field is not None and field.description else "see the README"
+    if item["type"] == "missing":
+        return ConfigError(f"{key}: is missing", remedy=f"add it to [{where}]: {about}")
+    what = item["msg"].removeprefix("Input ").removeprefix("Value error, ")
+    given = item["input"]
+    shown = f", not {given!r}" if isinstance(given, str | int | float | bool) else ""
+    return ConfigError(f"{key}: {what}{shown}", remedy=f"set {key} to {about}")
+
+
+def _path(table: Any, loc: tuple[int | str, ...]) -> list[str]:
+    """The part of a pydantic location that exists in the table, plus the key that is missing there."""
+    path: list[str] = []
+    node = table
+    for part in loc:
+        if isinstance(node, dict):
+            path.append(str(part))
+            node = node.get(part)
+        elif isinstance(node, list | tuple) and isinstance(part, int):
+            path[-1] += f"[{part}]"
+            node = node[part]
+        else:  # the rest names alternatives of a union type, which mean nothing to the reader
+            break
+    return path

@@ -1,0 +1,67 @@
+"""Model parameters as a State and back, with the checks a site makes before it trains on one."""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+
+from secfed.errors import ConfigError, MalformedMessage
+from secfed.vector import State
+
+
+def read_parameters(model: nn.Module) -> dict[str, torch.Tensor]:
+    """Copies of all parameters, by name: float32 on the CPU."""
+    state = {}
+    for name, parameter in model.named_parameters():
+        value = parameter.detach().to(device="cpu", dtype=torch.float32)
+        state[name] = value.clone(memory_format=torch.contiguous_format)
+    return state
+
+
+def write_parameters(model: nn.Module, state: State) -> None:
+    """Put a received model into ``model``, in place.
+
+    Raises:
+        MalformedMessage: other names or shapes than the study's model, or NaN or Inf.
+    """
+    own = dict(model.named_parameters())
+    if set(own) != set(state):
+        names = ", ".join(sorted(set(own) ^ set(state))[:5])
+        raise MalformedMessage(
+            f"the received model does not have this study's parameters: {names}",
+            remedy="the aggregator must run the same study file and the same version of the model",
+        )
+    for name, parameter in own.items():
+        value = state[name]
+        if value.shape != parameter.shape:
+            raise MalformedMessage(
+                f"received parameter {name!r} has shape {tuple(value.shape)}, not {tuple(parameter.shape)}",
+                remedy="the aggregator must run the same study file and the same version of the model",
+            )
+        if not bool(torch.isfinite(value).all()):
+            raise MalformedMessage(
+                f"received parameter {name!r} contains NaN or Inf",
+                remedy="lower algorithm.learning_rate; training has diverged",
+            )
+    with torch.no_grad():
+        for name, parameter in own.items():
+            parameter.copy_(state[name])
+
+
+def trainable(model: nn.Module) -> tuple[str, ...]:
+    """Names of the parameters that training changes, after a check that they are all there is to sum.
+
+    Raises:
+        ConfigError: no trainable parameters, or batch normalisation.
+    """
+    for name, module in model.named_modules():
+        # Batch statistics mix the records of a batch and are buffers, which no exchange carries.
+        if isinstance(module, nn.modules.batchnorm._BatchNorm):
+            raise ConfigError(
+                f"model.name: layer {name!r} is batch normalisation, whose statistics would not be summed",
+                remedy="use torch.nn.GroupNorm or torch.nn.LayerNorm",
+            )
+    names = tuple(name for name, parameter in model.named_parameters() if parameter.requires_grad)
+    if not names:
+        raise ConfigError("model.name: the model has no trainable parameters", remedy="use another model")
+    return names

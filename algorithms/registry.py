@@ -1,0 +1,173 @@
+"""Names of the study file to code: algorithms, models, data sets, and a user's own.
+
+A built-in is an :class:`Entry`: the model of its options and a builder. Adding one is a line here. A
+user's own is ``name = "package.module:factory"``; the other keys of the table are its arguments:
+
+* ``[data]``: ``factory(**options)`` gives a data set (:class:`~secfed.algorithms.data.memory.SiteTables`
+  is the short way; :class:`~secfed.algorithms.data.base.LabelledData` is what is required);
+* ``[model]``: ``factory(input_shape, classes, **options)`` gives a ``torch.nn.Module``;
+* ``[algorithm]``: ``factory(setting, **options)`` gives an :class:`~secfed.algorithms.base.Algorithm`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from torch import nn
+
+from secfed.algorithms import fedavg, fedprox
+from secfed.algorithms.base import Algorithm
+from secfed.algorithms.data import heart_disease, pool, table, table_options
+from secfed.algorithms.data.base import FederatedData, SiteId
+from secfed.algorithms.models import networks
+from secfed.algorithms.options import Options, OwnOptions, checked, suggestion
+from secfed.algorithms.own import check_arguments, is_own, load_factory
+from secfed.algorithms.randomness import seeded
+from secfed.algorithms.setting import Setting
+from secfed.errors import ConfigError
+
+if TYPE_CHECKING:
+    from secfed.study import Study
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One built-in.
+
+    Attributes:
+        options: validates its table.
+        build: makes it; see the registry for the arguments.
+    """
+
+    options: type[Options]
+    build: Callable[..., Any]
+
+
+# build(setting, options) -> Algorithm
+ALGORITHMS: Mapping[str, Entry] = {
+    "fedavg": Entry(fedavg.FedAvgOptions, fedavg.FedAvg),
+    "fedprox": Entry(fedprox.FedProxOptions, fedprox.FedProx),
+}
+
+# build(input_shape, classes, options) -> torch.nn.Module
+MODELS: Mapping[str, Entry] = {
+    "logistic-regression": Entry(networks.ModelOptions, networks.logistic_regression),
+    "mlp": Entry(networks.MlpOptions, networks.mlp),
+    "small-cnn": Entry(networks.SmallCnnOptions, networks.small_cnn),
+}
+
+# build(options, seed, folder of the study file) -> FederatedData
+DATASETS: Mapping[str, Entry] = {
+    "breast-cancer": Entry(pool.PoolOptions, lambda options, seed, _: pool.breast_cancer(options, seed)),
+    "digits": Entry(pool.DigitsOptions, lambda options, seed, _: pool.digits(options, seed)),
+    "csv": Entry(
+        table_options.TableOptions,
+        lambda options, seed, folder: table.table_data(options, folder / options.path, seed),
+    ),
+    "heart-disease": Entry(
+        heart_disease.HeartDiseaseOptions,
+        lambda options, seed, _: heart_disease.heart_disease(options, seed),
+    ),
+}
+
+# Table of the study file: its built-ins, and how many positional arguments a user's factory gets.
+KINDS: Mapping[str, tuple[Mapping[str, Entry], int]] = {
+    "algorithm": (ALGORITHMS, 1),
+    "model": (MODELS, 2),
+    "data": (DATASETS, 0),
+}
+
+
+def resolve(kind: str, section: Mapping[str, Any], own_code: Collection[str] | None) -> Options:
+    """Validate the table ``[algorithm]``, ``[model]`` or ``[data]``.
+
+    Args:
+        kind: which of the three.
+        section: its keys and values.
+        own_code: names of factories that may be imported; None permits all.
+
+    Raises:
+        ConfigError: names the key and the remedy.
+    """
+    entries, given = KINDS[kind]
+    name = section.get("name")
+    if not isinstance(name, str):
+        what = "is missing" if name is None else f"must be a text, not {name!r}"
+        raise ConfigError(f"{kind}.name: {what}", remedy=suggestion("", entries, "use one of: "))
+    if is_own(name):
+        if own_code is not None and name not in own_code:
+            raise ConfigError(
+                f"{kind}.name: {name!r} is not permitted here",
+                remedy="the administrator of this machine can permit it after reading the code",
+            )
+        options = checked(OwnOptions, section, kind)
+        check_arguments(load_factory(name, f"{kind}.name"), given, options.arguments, kind)
+        return options
+    if name not in entries:
+        hint = suggestion(name, entries, "use one of: ")
+        raise ConfigError(
+            f"{kind}.name: there is no {name!r}", remedy=f"{hint}; your own is package.module:factory"
+        )
+    return checked(entries[name].options, section, kind)
+
+
+def site_ids(data: Options) -> tuple[SiteId, ...] | None:
+    """The sites that a ``[data]`` table names, or None when only a user's factory knows them."""
+    return data.site_ids() if isinstance(data, pool.DataOptions) else None
+
+
+def build(study: Study) -> Algorithm:
+    """The study's algorithm, bound to its data set and model.
+
+    No record is read until a site's program is asked for: the aggregator builds the same object.
+
+    Raises:
+        ConfigError: pieces that do not fit together.
+    """
+    data = build_data(study)
+    study.check_roster(len(data.sites))
+    setting = Setting(study=study, data=data, model=lambda: build_model(study, setting))
+    algorithm: Algorithm = _make("algorithm", study.algorithm, (setting,), (setting, study.algorithm))
+    return algorithm
+
+
+def build_data(study: Study) -> FederatedData:
+    """The study's data set.
+
+    Raises:
+        ConfigError: a user's factory gives something else.
+    """
+    folder: Path = study.folder
+    data = _make("data", study.data, (), (study.data, study.seed, folder))
+    if not isinstance(data, FederatedData) or not isinstance(data.sites, tuple):
+        raise ConfigError(
+            f"data.name: {study.data.name!r} gives no data set",
+            remedy="return a SiteTables, or an object as in secfed.algorithms.data.base",
+        )
+    return data
+
+
+def build_model(study: Study, setting: Setting) -> nn.Module:
+    """The study's model, with initial parameters that depend on the study's seed only.
+
+    Raises:
+        ConfigError: the model does not fit the records, or a user's factory gives something else.
+    """
+    data = setting.labelled()
+    shape = (data.input_shape, data.classes)
+    with seeded(study.seed, "initial model"):
+        model = _make("model", study.model, shape, (*shape, study.model))
+    if not isinstance(model, nn.Module):
+        raise ConfigError(
+            f"model.name: {study.model.name!r} gives no torch.nn.Module", remedy="return the module"
+        )
+    return model
+
+
+def _make(kind: str, options: Options, own: tuple[Any, ...], built_in: tuple[Any, ...]) -> Any:
+    if isinstance(options, OwnOptions):
+        return load_factory(options.name, f"{kind}.name")(*own, **options.arguments)
+    return KINDS[kind][0][options.name].build(*built_in)

@@ -1,0 +1,135 @@
+"""Local training: ordinary PyTorch, the same on CPU and GPU, the same for every algorithm.
+
+:class:`Training` is what an algorithm hands over: model, optimiser, loss and loader. A privacy engine
+can take one and give back its private counterpart; :func:`train_locally` does not notice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, Dataset
+
+from secfed.errors import ConfigError
+
+Batch = tuple[torch.Tensor, torch.Tensor]
+
+
+@dataclass(frozen=True)
+class Training:
+    """Everything that one site's local training consists of.
+
+    Attributes:
+        model: changed in place.
+        optimiser: steps the parameters of ``model``.
+        loss: mean over the records of a batch, from (output, target). Terms that do not depend on
+            records belong into a step hook of the optimiser, where they need no clipping.
+        loader: batches of (inputs, labels).
+    """
+
+    model: nn.Module
+    optimiser: torch.optim.Optimizer
+    loss: Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+    loader: Iterable[Batch]
+
+
+def train_locally(training: Training, *, epochs: int, device: torch.device) -> float:
+    """Train in place.
+
+    Args:
+        training: model, optimiser, loss and batches.
+        epochs: passes over the loader.
+        device: where the model is; batches are moved there.
+
+    Returns:
+        Mean loss per record over all passes.
+    """
+    training.model.train()
+    total, records = 0.0, 0
+    for _ in range(epochs):
+        for inputs, labels in training.loader:
+            training.optimiser.zero_grad()
+            loss = training.loss(training.model(inputs.to(device)), labels.to(device))
+            loss.backward()  # type: ignore[no-untyped-call]
+            training.optimiser.step()
+            if len(labels):  # Poisson sampling may give an empty batch
+                total += float(loss.detach()) * len(labels)
+                records += len(labels)
+    training.model.eval()
+    return total / max(records, 1)
+
+
+class Rows(Dataset[Batch]):
+    """Records that a loader takes a batch at a time, by one indexing instead of one per record."""
+
+    def __init__(self, inputs: torch.Tensor, labels: torch.Tensor) -> None:
+        self._inputs, self._labels = inputs, labels
+
+    def __len__(self) -> int:
+        return len(self._labels)
+
+    def __getitem__(self, index: int) -> Batch:
+        return self._inputs[index], self._labels[index]
+
+    def __getitems__(self, indices: Sequence[int]) -> Batch:
+        rows = torch.as_tensor(indices, dtype=torch.int64)
+        return self._inputs[rows], self._labels[rows]
+
+
+def make_loader(
+    inputs: torch.Tensor, labels: torch.Tensor, *, batch_size: int, generator: torch.Generator
+) -> DataLoader[Batch]:
+    """Shuffled batches; the last may be smaller.
+
+    Args:
+        inputs: [n, ...] float32.
+        labels: [n] int64.
+        batch_size: records per batch.
+        generator: the only source of the order.
+    """
+    return DataLoader(
+        Rows(inputs, labels),
+        batch_size=batch_size,
+        shuffle=True,
+        generator=generator,
+        collate_fn=_as_it_is,
+    )
+
+
+def _as_it_is(batch: Any) -> Any:
+    return batch  # Rows has put it together
+
+
+def make_optimiser(
+    model: nn.Module,
+    name: Literal["sgd", "adam"],
+    *,
+    learning_rate: float,
+    momentum: float,
+    weight_decay: float,
+) -> torch.optim.Optimizer:
+    """A fresh optimiser over the trainable parameters; its state does not outlive the round."""
+    parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    if name == "adam":
+        return torch.optim.Adam(parameters, lr=learning_rate, weight_decay=weight_decay)
+    return torch.optim.SGD(parameters, lr=learning_rate, momentum=momentum, weight_decay=weight_decay)
+
+
+def choose_device(name: Literal["auto", "cpu", "cuda"]) -> torch.device:
+    """The device a site trains on: ``auto`` is the GPU if there is one.
+
+    Raises:
+        ConfigError: ``cuda`` without a usable GPU.
+    """
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    if name == "cuda" and not torch.cuda.is_available():
+        raise ConfigError(
+            'algorithm.device: "cuda", but PyTorch finds no GPU here',
+            remedy='set algorithm.device = "auto", or install the CUDA build of torch',
+        )
+    return torch.device(name)
