@@ -1,0 +1,87 @@
+"""``secfed algorithms``: what a study file can name, with every option."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from secfed.errors import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from rich.console import Console
+
+    from secfed.algorithms.options import Options
+    from secfed.algorithms.registry import Entry
+
+_TITLES = {"algorithm": "Algorithms", "model": "Models", "data": "Data sets"}
+
+
+def algorithms(
+    name: Annotated[
+        str | None, typer.Argument(metavar="[NAME]", help="Only this one.", show_default=False)
+    ] = None,
+) -> None:
+    """List the algorithms, models and data sets that a study file can name, with their options.
+
+    Your own are named as [bold]package.module:factory[/]; the README shows how.
+    """
+    from secfed.algorithms.registry import KINDS
+    from secfed.cli.consoles import stdout
+
+    console = stdout()
+    known = {kind: entries for kind, (entries, _) in KINDS.items()}
+    if name is not None:
+        known = {kind: {name: entries[name]} for kind, entries in known.items() if name in entries}
+        if not known:
+            every = sorted({other for entries, _ in KINDS.values() for other in entries})
+            raise ConfigError(f"there is no {name!r}.", remedy=f"known: {', '.join(every)}")
+    for kind, entries in known.items():
+        _show(console, kind, entries)
+
+
+def _show(console: Console, kind: str, entries: Mapping[str, Entry]) -> None:
+    from rich.padding import Padding
+    from rich.text import Text
+
+    from secfed.cli.tables import new_table
+
+    console.print(Text.assemble((_TITLES.get(kind, kind), "bold"), (f'  [{kind}] name = "..."', "dim")))
+    for name, entry in entries.items():
+        console.print(Text(f"  {name}", style="bold cyan"))
+        table = new_table()
+        table.show_header = False
+        for header, wraps in (("key", False), ("default", True), ("meaning", True)):
+            table.add_column(header, no_wrap=not wraps)
+        for key, default, meaning in _rows(entry.options):
+            table.add_row(key, Text(default, style="yellow" if default == "required" else ""), meaning)
+        console.print(Padding(table if table.row_count else Text("no options", style="dim"), (0, 0, 0, 4)))
+    console.print()
+
+
+def _rows(options: type[Options]) -> list[tuple[str, str, str]]:
+    """(key, default as TOML, meaning) of every key but ``name``; required keys first."""
+    rows = []
+    for key, field in options.model_fields.items():
+        if key != "name":
+            default = (
+                "required" if field.is_required() else _toml(field.get_default(call_default_factory=True))
+            )
+            rows.append((key, default, field.description or ""))
+    return sorted(rows, key=lambda row: row[1] != "required")
+
+
+def _toml(value: object) -> str:
+    if value is None:
+        return "not set"
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, str):
+        return f'"{value}"'
+    if isinstance(value, tuple | list):
+        return f"[{', '.join(_toml(item) for item in value)}]"
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{key} = {_toml(item)}" for key, item in value.items()) + "}"
+    return str(value)

@@ -1,0 +1,88 @@
+"""What happens when a command fails: one line, a remedy and an exit code; never a traceback by itself.
+
+SecfedError          its message and remedy; its own exit code
+anything unexpected  its class only, because its text could quote a patient's value; exit 70
+Ctrl-C               130
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import traceback
+from typing import Any
+
+import click
+import typer
+from typer.core import TyperGroup
+
+from secfed.errors import SecfedError
+
+EXIT_INTERRUPTED = 130  # 128 + SIGINT, as shells report it
+EXIT_INTERNAL = 70  # EX_SOFTWARE of sysexits.h
+EXIT_SYSTEM = 74  # EX_IOERR of sysexits.h
+
+
+class GuardedGroup(TyperGroup):
+    """The top-level command group; every command below it runs inside :meth:`invoke`."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run the command and translate what it raises.
+
+        Raises:
+            typer.Exit: with the exit code of the table above.
+        """
+        try:
+            return super().invoke(ctx)
+        except (click.ClickException, click.exceptions.Exit, click.Abort):
+            raise  # wrong usage and deliberate exits are typer's to report
+        except KeyboardInterrupt:
+            _say("Interrupted.", "", None)
+            raise typer.Exit(EXIT_INTERRUPTED) from None
+        except SecfedError as error:
+            _say(error.message, error.remedy, error if _debug(ctx) else None)
+            raise typer.Exit(error.exit_code) from None
+        except OSError as error:
+            if error.errno == errno.EPIPE:
+                raise  # the reader of our output went away: click ends quietly
+            reason = os.strerror(error.errno) if error.errno else type(error).__name__
+            where = f"{error.filename}: " if error.filename else ""
+            _say(
+                f"{where}{reason}.", "check the path, its permissions and the space left", _shown(ctx, error)
+            )
+            raise typer.Exit(EXIT_SYSTEM) from None
+        except Exception as error:  # noqa: BLE001 - the outermost boundary: a user gets a line, not a traceback
+            message = f"Internal error ({type(error).__name__})."
+            _say(
+                message, "run it again as: secfed --debug ..., and report what it prints", _shown(ctx, error)
+            )
+            raise typer.Exit(EXIT_INTERNAL) from None
+
+
+def _debug(ctx: click.Context) -> bool:
+    return bool(ctx.params.get("debug"))
+
+
+def _shown(ctx: click.Context, error: Exception) -> Exception | None:
+    return error if _debug(ctx) else None
+
+
+def _say(message: str, remedy: str, shown: Exception | None) -> None:
+    from secfed.cli.consoles import stderr  # rich, only once something is to be said
+
+    console = stderr()
+    if shown is not None:
+        console.print(
+            "".join(traceback.format_exception(shown)), markup=False, highlight=False, soft_wrap=True
+        )
+    sentence = message.rstrip(".") + "."
+    console.print(f"[bold red]Error:[/] {_escaped(sentence)}", highlight=False, soft_wrap=True)
+    if remedy:
+        console.print(f"[bold]Remedy:[/] {_escaped(remedy)}", highlight=False, soft_wrap=True)
+
+
+def _escaped(text: str) -> str:
+    from rich.markup import escape
+
+    # Messages can carry names from files; a control character must not reach the terminal.
+    return escape("".join(c if c.isprintable() or c == "\n" else "\N{REPLACEMENT CHARACTER}" for c in text))

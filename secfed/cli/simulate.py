@@ -1,0 +1,119 @@
+"""``secfed simulate``: run a whole study on this machine."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+from secfed.drops import STAGES, Drop
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from secfed.run_report import RunReport
+    from secfed.study import Study
+
+
+class Compare(StrEnum):
+    """What ``--compare`` takes."""
+
+    alone = "alone"
+
+
+def simulate(
+    study_file: Annotated[
+        Path, typer.Argument(metavar="STUDY.toml", help="The study file.", show_default=False)
+    ],
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            "--out",
+            "-o",
+            metavar="DIR",
+            help="Write run.json, model.safetensors, transcripts and figures to this folder.",
+        ),
+    ] = None,
+    protection: Annotated[
+        str | None,
+        typer.Option("--protection", metavar="NAME", help="Use this protection instead of the study's."),
+    ] = None,
+    drop: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--drop",
+            metavar="SITE@STAGE[:ROUND]",
+            help=f"Let a hospital go silent at a stage ({', '.join(STAGES)}), in one round or in every "
+            "round. May be given several times.",
+        ),
+    ] = None,
+    seed: Annotated[
+        int | None, typer.Option("--seed", metavar="N", help="Use this seed instead of the study's.")
+    ] = None,
+    compare: Annotated[
+        Compare | None,
+        typer.Option(
+            "--compare",
+            help="Also train each hospital by itself, on its own records only, and show both. "
+            "Looks at single hospitals: simulation only.",
+        ),
+    ] = None,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print run.json to stdout and nothing else.")
+    ] = False,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an earlier run in DIR.")] = False,
+) -> None:
+    """Run a study on this machine: every hospital, the aggregator and the protocol between them.
+
+    Shows progress, then a row per round, the final metrics, and what the aggregator saw.
+
+    [bold]Example:[/] secfed simulate study.toml --out runs/first --drop hospital-2@mask:3
+    """
+    from secfed.cli.consoles import stderr, stdout
+    from secfed.cli.live import watching
+    from secfed.outputs import prepare, run_json
+    from secfed.simulate import simulate as run
+
+    drops = [Drop.parse(text) for text in drop or []]  # before anything that takes time
+    study = _study(study_file, protection, seed)
+    if out is not None:
+        prepare(out, overwrite=overwrite)
+    other: Literal["alone"] | None = None if compare is None else "alone"
+    with watching(stderr(), quiet=as_json) as observer:
+        report = run(study, out=out, drops=drops, observer=observer, compare=other)
+    if out is not None:
+        _draw(report, out)
+    if as_json:
+        typer.echo(run_json(report), nl=False)
+    else:
+        _show(stdout(), report, out)
+
+
+def _study(study_file: Path, protection: str | None, seed: int | None) -> Study:
+    from secfed.study import Study
+
+    study = Study.load(study_file)
+    if protection is not None:
+        study = study.replace("protection.name", protection)
+    if seed is not None:
+        study = study.replace("study.seed", seed)
+    return study
+
+
+def _draw(report: RunReport, out: Path) -> None:
+    from secfed.figures import write_figures
+    from secfed.outputs import FIGURES_FOLDER
+
+    write_figures(report, out / FIGURES_FOLDER)
+
+
+def _show(console: Console, report: RunReport, out: Path | None) -> None:
+    from rich.text import Text
+
+    from secfed.cli.tables import summary
+
+    console.print(summary(console, report))
+    if out is not None:
+        console.print(Text(f"Written to {out}; check it with: secfed transcript verify {out}", style="dim"))

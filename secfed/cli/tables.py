@@ -1,0 +1,150 @@
+"""Tables of a run, fitted to the width of the terminal. What does not fit is in run.json."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from rich.console import Console, Group, RenderableType
+from rich.measure import Measurement
+from rich.table import Table
+from rich.text import Text
+
+from secfed.cli.consoles import plain_text, plural, show_bytes, show_number, show_seconds
+from secfed.run_report import PHASES, Comparison, RoundReport, RunReport
+
+_MOST_ROWS = 60  # longer runs show their beginning and their end
+
+
+@dataclass(frozen=True)
+class _Column:
+    header: str
+    cell: Callable[[RoundReport], str]
+    rank: int = 0  # columns of the highest rank leave first when space is short
+
+
+def new_table() -> Table:
+    """An empty table in the one style of the command line."""
+    return Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="bold", show_edge=False)
+
+
+def round_table(console: Console, rounds: Sequence[RoundReport], *, most_rows: int = _MOST_ROWS) -> Table:
+    """One row per round: metrics, survivors, bytes per site, seconds by phase."""
+    columns = _columns(rounds)
+    while True:
+        table = _filled(rounds, columns, most_rows)
+        wide = Measurement.get(console, console.options.update(max_width=10_000), table).maximum
+        last = max(columns, key=lambda column: column.rank)
+        if wide <= console.width or last.rank == 0:
+            return table
+        columns = [column for column in columns if column is not last]
+
+
+def _columns(rounds: Sequence[RoundReport]) -> list[_Column]:
+    metrics = dict.fromkeys(name for report in rounds for name in report.metrics or {})
+    return [
+        _Column("Round", lambda report: str(report.round)),
+        # The first metric always stays.
+        *(_metric(name, rank=20 + place if place else 0) for place, name in enumerate(metrics)),
+        _Column("Survivors", _survivors),
+        _Column("Up/site", lambda report: show_bytes(report.bytes_up_per_site.mean)),
+        _Column("Down/site", lambda report: show_bytes(report.bytes_down_per_site.mean), rank=30),
+        *(_phase(phase) for phase in PHASES),
+    ]
+
+
+def _metric(name: str, rank: int) -> _Column:
+    return _Column(plain_text(name), lambda report: show_number((report.metrics or {}).get(name)), rank)
+
+
+def _phase(phase: str) -> _Column:
+    return _Column(f"{phase}\ns", lambda report: show_seconds(report.seconds.get(phase, 0.0)))
+
+
+def _filled(rounds: Sequence[RoundReport], columns: Sequence[_Column], most_rows: int) -> Table:
+    table = new_table()
+    for column in columns:
+        table.add_column(column.header, justify="right", vertical="bottom", no_wrap=True)
+    shown: list[RoundReport | None] = list(rounds)
+    if len(rounds) > most_rows:
+        half = most_rows // 2
+        shown = [*rounds[:half], None, *rounds[-half:]]
+    for report in shown:
+        if report is None:
+            table.add_row(*("⋮" for _ in columns), style="dim")
+            continue
+        style = "red" if report.aborted else "yellow" if len(report.survivors) < len(report.asked) else ""
+        table.add_row(*(column.cell(report) for column in columns), style=style)
+    return table
+
+
+def _survivors(report: RoundReport) -> str:
+    return "aborted" if report.aborted else f"{len(report.survivors)}/{len(report.asked)}"
+
+
+def incidents(rounds: Sequence[RoundReport]) -> list[str]:
+    """One sentence per round in which a site dropped or a sum was given up."""
+    lines = []
+    for report in rounds:
+        drops = ", ".join(
+            f"{plain_text(site)} dropped at {stage}"
+            + ("" if report.aborted else " (in the sum)" if site in report.survivors else " (not in the sum)")
+            for site, stage in report.drops
+        )
+        if report.aborted:
+            reason = plain_text(report.aborted).removeprefix(f"round {report.round}, ").rstrip(".")
+            lines.append(f"Round {report.round} aborted: {reason}.{f' {drops}.' if drops else ''}")
+        elif drops:
+            lines.append(f"Round {report.round}: {drops}.")
+    return lines
+
+
+def comparison_table(comparison: Comparison) -> Table:
+    """The federated model beside the other one, per hospital and on average."""
+    metrics = list(dict.fromkeys(name for row in comparison.rows for name in (*row.federated, *row.other)))
+    table = new_table()
+    table.add_column("Held-out patients of", no_wrap=True)
+    for name in metrics:
+        table.add_column(f"{plain_text(name)}\nfederated", justify="right")
+        table.add_column(f"\n{comparison.other}", justify="right")
+    for row in comparison.rows:
+        cells = [show_number(side.get(name)) for name in metrics for side in (row.federated, row.other)]
+        table.add_row(plain_text(row.where), *cells, style="bold" if row.where == "mean" else "")
+    return table
+
+
+def summary(console: Console, report: RunReport) -> RenderableType:
+    """Everything that is printed after a run."""
+    title = Text.assemble(
+        (plain_text(report.study), "bold"),
+        f"  {report.algorithm}, {report.protection}, {plural(len(report.sites), 'hospital')}, "
+        f"{plural(len(report.rounds), 'round')}",
+    )
+    parts: list[RenderableType] = [title, ""]
+    if report.rounds:
+        parts += [round_table(console, report.rounds), ""]
+    parts += [Text(line) for line in _first(incidents(report.rounds), 12)]
+    if report.compare is not None:
+        heading = Text(f"Federated beside {report.compare.other}  ", style="bold")
+        heading.append("oracle: looks at single hospitals, simulation only", style="not bold dim")
+        parts += ["", heading, comparison_table(report.compare), ""]
+    if report.oracle:
+        numbers = ", ".join(
+            f"{plain_text(name)} {show_number(value)}" for name, value in report.oracle.items()
+        )
+        parts.append(Text.assemble(("Oracle (single hospitals, simulation only): ", "dim"), numbers))
+    before = report.initial or {}
+    final = ", ".join(
+        f"{plain_text(name)} {show_number(value)}"
+        + (f" (untrained {show_number(before[name])})" if name in before else "")
+        for name, value in report.final.items()
+    )
+    parts.append(Text.assemble(("Final model: ", "bold"), final or "no metrics"))
+    parts.append(Text(plain_text(report.saw), style="green" if report.protection != "plain" else "yellow"))
+    return Group(*parts)
+
+
+def _first(lines: list[str], most: int) -> list[str]:
+    if len(lines) <= most:
+        return lines
+    return [*lines[:most], f"... and {len(lines) - most} more rounds like these; see run.json"]

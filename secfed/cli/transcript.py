@@ -1,0 +1,99 @@
+"""``secfed transcript``: check what a run recorded."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from secfed.errors import ConfigError, TranscriptError
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from secfed.transcript_check import Verdict
+
+transcript_app = typer.Typer(no_args_is_help=True, help="Check the signed records of a run.")
+
+_SHOWN = 20  # problems; a wrong roster breaks every line
+
+
+@transcript_app.callback()
+def _commands() -> None:
+    """Keeps ``verify`` a command of its own name."""
+
+
+@transcript_app.command()
+def verify(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="The folder of a run.", show_default=False)],
+    roster: Annotated[
+        Path | None,
+        typer.Option(
+            "--roster",
+            metavar="FILE",
+            help="The roster you pinned. Without it, the keys come from DIR itself, which shows that "
+            "DIR is consistent, not who made it.",
+        ),
+    ] = None,
+) -> None:
+    """Verify every transcript of a run: chains, signatures, and that all parties recorded the same sums.
+
+    Names the file and the first bad line. Exits with 0 only if everything verifies.
+    """
+    from secfed.cli.consoles import stdout
+    from secfed.roster_file import ROSTER_FILE, read_roster
+    from secfed.transcript_check import verify_run
+
+    if not folder.is_dir():
+        raise ConfigError(f"{folder}: no such folder.", remedy="name the folder that --out wrote")
+    pinned = read_roster(roster if roster is not None else folder / ROSTER_FILE)
+    verdict = verify_run(folder, pinned)
+    _show(stdout(), verdict)
+    if verdict.problems:
+        first, *rest = (str(problem) for problem in verdict.problems)
+        more = f" ({len(rest)} more above)" if rest else ""
+        raise TranscriptError(
+            f"The transcripts do not verify. {first}.{more}",
+            remedy="do not rely on this run's record; get untampered copies from their owners",
+        )
+    if roster is None:
+        typer.echo(
+            f"Keys from {folder / ROSTER_FILE}; compare its digest with your own: {pinned.digest.hex()}"
+        )
+
+
+def _show(console: Console, verdict: Verdict) -> None:
+    from rich.text import Text
+
+    from secfed.cli.consoles import plain_text, plural
+    from secfed.cli.tables import new_table
+
+    table = new_table()
+    for header in ("Transcript", "Entries", "Sums", "Head", "Result"):
+        table.add_column(header, justify="right" if header in ("Entries", "Sums") else "left")
+    bad = {problem.path: problem for problem in reversed(verdict.problems)}
+    for item in verdict.checked:
+        problem = bad.get(item.path)
+        result = Text("verified", style="green")
+        if problem is not None:
+            result = Text(f"line {problem.line}" if problem.line else "bad", style="bold red")
+        counts = (str(item.entries), f"{item.sums} of {item.expected}") if item.head else ("–", "–")
+        table.add_row(plain_text(item.owner), *counts, item.head.hex()[:16] or "–", result)
+    console.print(table)
+    console.print()
+    for problem in verdict.problems[:_SHOWN]:
+        console.print(Text.assemble(("✗ ", "red"), plain_text(str(problem))), soft_wrap=True)
+    if len(verdict.problems) > _SHOWN:
+        console.print(Text(f"... and {len(verdict.problems) - _SHOWN} more"))
+    for item in verdict.checked:
+        if item.head and item.sums < item.expected:
+            lost = plural(item.expected - item.sums, "sum")
+            note = f"{item.owner} did not record {lost} it is in: it never got the result, or its end is cut off."
+            console.print(Text(plain_text(note), style="yellow"))
+    if verdict.absent:
+        console.print(Text(f"Not here: {plain_text(', '.join(verdict.absent))}", style="dim"))
+    if not verdict.problems:
+        sites = plural(len(verdict.checked) - 1, "hospital")
+        sums = plural(verdict.checked[0].sums, "sum")
+        console.print(Text(f"Verified: the aggregator and {sites} recorded the same {sums}.", style="green"))

@@ -1,0 +1,93 @@
+"""The folder that a run writes: which file is called what, making it ready, and run.json.
+
+``run.json``, ``model.safetensors``, ``roster.json``, ``transcript.jsonl``,
+``sites/<site>/transcript.jsonl`` (simulation only) and ``figures/*.svg``.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from urllib.parse import quote, unquote
+
+from secfed.errors import ConfigError
+from secfed.roster_file import ROSTER_FILE
+from secfed.run_report import RunReport
+
+RUN_FILE = "run.json"
+MODEL_FILE = "model.safetensors"
+TRANSCRIPT_FILE = "transcript.jsonl"
+FIGURES_FOLDER = "figures"
+
+_MARKS = (RUN_FILE, ROSTER_FILE, TRANSCRIPT_FILE)  # at least one is in every folder that a run wrote
+
+
+def sites_folder(out: Path) -> Path:
+    """Where the sites' own files are, in a simulation."""
+    return out / "sites"
+
+
+def site_folder(out: Path, site: str) -> Path:
+    """Where one site's files are; any site id gives one plain folder name, never a path.
+
+    Site ids come from data (a table's column), so ``../x`` must not lead anywhere.
+    """
+    name = quote(site, safe=" ")
+    return sites_folder(out) / (f"%2E{name[1:]}" if name.startswith(".") else name)
+
+
+def site_of(folder: Path) -> str:
+    """The site whose folder this is; inverse of :func:`site_folder`."""
+    return unquote(folder.name)
+
+
+def prepare(out: Path, *, overwrite: bool) -> None:
+    """Create the folder, or make room in an old one.
+
+    Overwriting removes the files that a run writes, by name, and nothing else.
+
+    Raises:
+        ConfigError: not a folder; or not empty and ``overwrite`` is off; or not a run's folder.
+    """
+    if out.exists() and not out.is_dir():
+        raise ConfigError(f"--out {out}: not a folder.", remedy="name another folder")
+    if out.is_dir() and any(out.iterdir()):
+        if not overwrite:
+            raise ConfigError(
+                f"--out {out}: the folder is not empty.",
+                remedy="name another folder, or add --overwrite to replace the run in it",
+            )
+        if not any((out / mark).is_file() for mark in _MARKS):
+            raise ConfigError(
+                f"--out {out}: --overwrite replaces an earlier run, and this folder holds none.",
+                remedy="name another folder",
+            )
+        for path in _written(out):
+            path.unlink(missing_ok=True)
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(
+            f"--out {out}: {os.strerror(error.errno or 0)}.", remedy="name a folder that can be written"
+        ) from None
+
+
+def _written(out: Path) -> Iterator[Path]:
+    """Every file of an earlier run."""
+    yield from (out / name for name in (MODEL_FILE, RUN_FILE, TRANSCRIPT_FILE, ROSTER_FILE))
+    yield from sites_folder(out).glob(f"*/{TRANSCRIPT_FILE}")
+    yield from (out / FIGURES_FOLDER).glob("*.svg")
+
+
+def run_json(report: RunReport) -> str:
+    """The text of run.json, newline included."""
+    return json.dumps(report.to_json(), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+
+
+def write_run(report: RunReport, out: Path) -> None:
+    """Write run.json whole or not at all."""
+    unfinished = out / f"{RUN_FILE}.part"
+    unfinished.write_text(run_json(report), encoding="utf-8")
+    os.replace(unfinished, out / RUN_FILE)

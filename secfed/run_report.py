@@ -1,0 +1,241 @@
+"""What a run tells about itself: a report per round, a report per run, and who listens while it runs.
+
+Everything here is a plain value. Nothing in a report comes from a single site's data, except the
+fields named ``oracle`` and ``compare``, which exist in simulation only and are labelled wherever they
+are shown.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+PHASES = ("train", "protect", "carry", "server")
+
+Metrics = Mapping[str, float]
+
+
+@dataclass(frozen=True)
+class PerSite:
+    """Sizes over the sites of one round, in bytes; no site's own size is kept.
+
+    Attributes:
+        mean: mean over the sites that sent or received anything.
+        max: the largest.
+    """
+
+    mean: float
+    max: int
+
+    @classmethod
+    def over(cls, sizes_bytes: Iterable[int]) -> PerSite:
+        """Summarise; no sizes at all give zeros."""
+        sizes = list(sizes_bytes)
+        return cls(sum(sizes) / len(sizes), max(sizes)) if sizes else cls(0.0, 0)
+
+
+@dataclass(frozen=True)
+class RoundReport:
+    """What one round did.
+
+    Metrics of round r's model are summed together with the contributions of round r + 1, so a report
+    is first made without them and completed later (``dataclasses.replace(report, metrics=...)``).
+
+    Attributes:
+        round: counted from 1.
+        survivors: sites whose contribution is in the round's (last) sum.
+        asked: sites that were asked.
+        metrics: of the model after this round; None while they are not known.
+        bytes_up_per_site: what sites sent.
+        bytes_down_per_site: what sites received.
+        seconds: wall seconds by phase; keys from :data:`PHASES`.
+        attempts: masking attempts over the round's exchanges; more than exchanges means retries.
+        aborted: why the round was given up, None if it was not; the model is then unchanged.
+        drops: (site, stage) of every dropout seen.
+    """
+
+    round: int
+    survivors: tuple[str, ...]
+    asked: tuple[str, ...]
+    metrics: Metrics | None
+    bytes_up_per_site: PerSite
+    bytes_down_per_site: PerSite
+    seconds: Mapping[str, float]
+    attempts: int = 1
+    aborted: str | None = None
+    drops: tuple[tuple[str, str], ...] = ()
+
+    def to_json(self) -> dict[str, Any]:
+        """One element of ``rounds`` in run.json."""
+        return {
+            "round": self.round,
+            "metrics": _numbers(self.metrics or {}),
+            "survivors": list(self.survivors),
+            "asked": list(self.asked),
+            "bytes_up_per_site": self.bytes_up_per_site.mean,
+            "bytes_up_per_site_max": self.bytes_up_per_site.max,
+            "bytes_down_per_site": self.bytes_down_per_site.mean,
+            "bytes_down_per_site_max": self.bytes_down_per_site.max,
+            "seconds": _numbers(self.seconds),
+            "attempts": self.attempts,
+            "aborted": self.aborted,
+            "drops": [{"site": site, "stage": stage} for site, stage in self.drops],
+        }
+
+
+@dataclass(frozen=True)
+class ComparisonRow:
+    """One line of a comparison, both measured on the same held-out records.
+
+    Attributes:
+        where: whose held-out records: a site, or ``mean`` over the sites.
+        federated: metrics of the federated model there.
+        other: metrics of the model it is compared with.
+    """
+
+    where: str
+    federated: Metrics
+    other: Metrics
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """The federated model beside another way of training. Simulation only: it looks at single sites.
+
+    Attributes:
+        other: what it is compared with, for example ``alone``.
+        rows: one per site, and ``mean`` last.
+    """
+
+    other: str
+    rows: tuple[ComparisonRow, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        """The value of ``compare`` in run.json."""
+        rows = [
+            {"where": r.where, "federated": _numbers(r.federated), self.other: _numbers(r.other)}
+            for r in self.rows
+        ]
+        return {"label": "oracle", "other": self.other, "rows": rows}
+
+
+@dataclass(frozen=True)
+class RunReport:
+    """What a whole run did: the content of run.json.
+
+    Attributes:
+        study: the study's name.
+        algorithm: its name.
+        protection: ``plain``, ``masked`` or ``encrypted``.
+        sites: ids of the enrolled sites.
+        rounds: one report per round, in order.
+        final: metrics of the final model, from sums.
+        saw: one sentence: what the aggregator saw (see :func:`what_the_aggregator_saw`).
+        initial: metrics of the initial model, from sums, if they were measured.
+        oracle: numbers that need single sites; computed outside the protocol, simulation only.
+        compare: the comparison that was asked for; simulation only.
+    """
+
+    study: str
+    algorithm: str
+    protection: str
+    sites: tuple[str, ...]
+    rounds: tuple[RoundReport, ...]
+    final: Metrics
+    saw: str
+    initial: Metrics | None = None
+    oracle: Metrics | None = None
+    compare: Comparison | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """JSON-ready content of run.json; a number that is not finite becomes null."""
+        content: dict[str, Any] = {
+            "study": self.study,
+            "algorithm": self.algorithm,
+            "protection": self.protection,
+            "sites": list(self.sites),
+            "rounds": [report.to_json() for report in self.rounds],
+            "final": _numbers(self.final),
+            "aggregator_saw": self.saw,
+        }
+        if self.initial is not None:
+            content["initial"] = _numbers(self.initial)
+        if self.oracle is not None:
+            content["oracle"] = _numbers(self.oracle)
+        if self.compare is not None:
+            content["compare"] = self.compare.to_json()
+        return content
+
+
+class Observer(Protocol):
+    """Listens to a run. Called in the run's own thread; it must be quick and must not raise."""
+
+    def started(self, study: str, sites: Sequence[str], rounds: int) -> None:
+        """The run begins."""
+        ...
+
+    def stage(self, round_number: int, exchange: str, stage: str, done: int, total: int) -> None:
+        """Progress within a round: ``done`` of ``total`` sites have finished this stage."""
+        ...
+
+    def round_finished(self, report: RoundReport) -> None:
+        """A round is over; called again with the same round number once its metrics are known."""
+        ...
+
+    def finished(self, report: RunReport) -> None:
+        """The run is over."""
+        ...
+
+
+class SilentObserver:
+    """An :class:`Observer` that says nothing."""
+
+    def started(self, study: str, sites: Sequence[str], rounds: int) -> None:
+        """Ignore it."""
+
+    def stage(self, round_number: int, exchange: str, stage: str, done: int, total: int) -> None:
+        """Ignore it."""
+
+    def round_finished(self, report: RoundReport) -> None:
+        """Ignore it."""
+
+    def finished(self, report: RunReport) -> None:
+        """Ignore it."""
+
+
+def what_the_aggregator_saw(
+    protection: str, *, sums: int, survivors: Iterable[int], parameters: int, scalars: int
+) -> str:
+    """One honest sentence on what the aggregator could read in a run.
+
+    Args:
+        protection: ``plain``, ``masked`` or ``encrypted``.
+        sums: completed secure sums.
+        survivors: number of survivors of each sum.
+        parameters: elements of tensors in one contribution.
+        scalars: scalars in one contribution (losses, counts, metrics).
+    """
+    counts = sorted(set(survivors))
+    of = f"{parameters:,} {_plural('parameter', parameters)} + {scalars:,} {_plural('scalar', scalars)} each"
+    if not sums or not counts:
+        return "The aggregator saw: no sum; no hospital's values."
+    low, high = counts[0], counts[-1]
+    over = f"{high} {_plural('hospital', high)}" if low == high else f"{low}-{high} hospitals"
+    total = f"{sums:,} {_plural('sum', sums)}"
+    of_what = f"{total} over {over} of {of}"
+    if protection == "plain":
+        return f"The aggregator saw: every hospital's own values in {of_what} (no protection)."
+    if protection == "encrypted":
+        return f"The aggregator saw: {of_what}, as ciphertext; no totals, no hospital's values."
+    return f"The aggregator saw: {of_what}; no hospital's values."
+
+
+def _plural(noun: str, count: int) -> str:
+    return noun if count == 1 else noun + "s"
+
+
+def _numbers(values: Mapping[str, float]) -> dict[str, float | None]:
+    # JSON has no NaN or infinity; an undefined metric (an AUC over one class) is null.
+    return {name: float(value) if math.isfinite(value) else None for name, value in values.items()}

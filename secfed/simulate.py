@@ -1,0 +1,238 @@
+"""A whole study in one process: every hospital, the aggregator and the link between them.
+
+The sites here are the same objects that run in a hospital, fed through the same frames; only the link
+is a function call, and three things differ from a real deployment: identities are made on the spot,
+journals live in memory, and the rounding noise comes from the study's seed, so that a study gives the
+same model bytes every time. Whoever knows the seed can undo the rounding: never outside simulation.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from typing import Literal
+
+from safetensors.torch import save_file
+
+from secfed.algorithms.base import Algorithm, Metrics
+from secfed.algorithms.fedavg import FedAvg
+from secfed.algorithms.metrics import oracle
+from secfed.algorithms.registry import build, build_data
+from secfed.coordinator import Coordinator, RoundOutcome
+from secfed.crypto import thresholds
+from secfed.crypto.attempt import SiteLimits
+from secfed.crypto.identity import Identity, Roster
+from secfed.crypto.keystream import RoundingStream, rounding_stream_for_simulation
+from secfed.drops import Drop
+from secfed.errors import ConfigError, RoundAborted
+from secfed.journal import Journal
+from secfed.outputs import MODEL_FILE, TRANSCRIPT_FILE, site_folder, write_run
+from secfed.protection import protection
+from secfed.roster_file import ROSTER_FILE, write_roster
+from secfed.round import Rules
+from secfed.run_report import (
+    Comparison,
+    ComparisonRow,
+    Observer,
+    RoundReport,
+    RunReport,
+    what_the_aggregator_saw,
+)
+from secfed.simulated_link import SimulatedLink
+from secfed.site import Site
+from secfed.study import Study
+from secfed.transcript import Transcript
+
+
+@dataclass
+class _Progress:
+    """Collects round reports, and completes them when the next round's sum brings their metrics."""
+
+    rounds: int
+    observer: Observer
+    reports: dict[int, RoundReport] = field(default_factory=dict)
+    outcomes: list[RoundOutcome] = field(default_factory=list)
+
+    def add(self, report: RoundReport, outcome: RoundOutcome, metrics: Mapping[int, Metrics]) -> None:
+        self.outcomes.append(outcome)
+        if report.round <= self.rounds:  # the closing evaluation has no row of its own
+            self.reports[report.round] = report
+            self.observer.round_finished(report)
+        for number, found in metrics.items():
+            known = self.reports.get(number)
+            if known is not None and known.metrics is None:
+                self.reports[number] = replace(known, metrics=found)
+                self.observer.round_finished(self.reports[number])
+
+
+def simulate(
+    study: Study,
+    *,
+    out: Path | None,
+    drops: Sequence[Drop],
+    observer: Observer,
+    compare: Literal["alone"] | None = None,
+) -> RunReport:
+    """Run a study in this process.
+
+    Args:
+        study: what to run.
+        out: folder for run.json, model.safetensors, transcripts and the roster; None writes nothing.
+        drops: planned dropouts.
+        observer: told of progress.
+        compare: ``alone`` also trains each hospital by itself, outside the protocol.
+
+    Raises:
+        ConfigError: a drop names an unknown site.
+        RoundAborted: not one sum came about.
+    """
+    algorithm = build(study)
+    names = tuple(sorted(build_data(study).sites))
+    for drop in drops:
+        if drop.site not in names:
+            remedy = f"the sites are {', '.join(names)}"
+            raise ConfigError(f"--drop {drop}: the study has no site {drop.site!r}", remedy=remedy)
+    aggregator = Identity.generate("aggregator")
+    identities = {name: Identity.generate(name) for name in names}
+    roster = Roster.of(aggregator, list(identities.values()))
+    with ExitStack() as stack:
+
+        def transcript(identity: Identity, folder: str | None) -> Transcript:
+            sink = (
+                None
+                if out is None
+                else (out if folder is None else site_folder(out, folder)) / TRANSCRIPT_FILE
+            )
+            made = Transcript(identity, study=_study_id(study), roster_digest=roster.digest, sink=sink)
+            return stack.enter_context(made)
+
+        log = transcript(aggregator, None)
+        sites = {
+            name: Site(
+                identity=identity,
+                roster=roster,
+                study=_study_id(study),
+                algorithm=algorithm,
+                program=algorithm.site(name),
+                protection=protection(study.protection.name),
+                journal=Journal(),
+                log=transcript(identity, name),
+                rounding=partial(_rounding, study.study.seed, name),
+                limits=_limits(study),
+            )
+            for name, identity in identities.items()
+        }
+        carrier = SimulatedLink(sites, drops, observer, log)
+        progress = _Progress(study.study.rounds, observer)
+        rules = Rules(
+            study=_study_id(study),
+            identity=aggregator,
+            roster=roster,
+            protection=protection(study.protection.name),
+            threshold=partial(_threshold, study),
+            min_cohort=study.protection.min_cohort,
+        )
+        coordinator = Coordinator(algorithm, study.study.rounds, rules, carrier.ask, log)
+        observer.started(study.study.name, names, study.study.rounds)
+        clock = time.perf_counter()
+
+        def finished(outcome: RoundOutcome) -> None:
+            nonlocal clock
+            report = carrier.report(outcome, time.perf_counter() - clock)
+            progress.add(report, outcome, coordinator.server.metrics())
+            carrier.start_round(outcome.round + 1)
+            clock = time.perf_counter()
+
+        coordinator.run(finished)
+    report = _report(study, algorithm, names, coordinator, progress, compare)
+    if out is not None:
+        _write(out, roster, coordinator, report)
+    observer.finished(report)
+    return report
+
+
+def _study_id(study: Study) -> str:
+    """Name and settings: parties with different settings cannot sum together."""
+    return f"{study.name}-{study.digest().hex()}"
+
+
+def _rounding(seed: int, site: str, number: int, index: int) -> RoundingStream:
+    return rounding_stream_for_simulation(seed, site, str(number), str(index))
+
+
+def _limits(study: Study) -> SiteLimits:
+    rules = study.protection
+    return SiteLimits(min_cohort=rules.min_cohort, min_threshold=rules.min_cohort, colluders=rules.colluders)
+
+
+def _threshold(study: Study, cohort: int) -> int:
+    rules = study.protection
+    if rules.threshold is not None:
+        return rules.threshold
+    # Plain asks for as many answers as masked would, so that both drop the same rounds.
+    return thresholds.default_threshold(cohort) if cohort >= thresholds.FLOOR else cohort
+
+
+def _report(
+    study: Study,
+    algorithm: Algorithm,
+    names: tuple[str, ...],
+    coordinator: Coordinator,
+    progress: _Progress,
+    compare: Literal["alone"] | None,
+) -> RunReport:
+    sums = [summed for outcome in progress.outcomes for summed in outcome.sums]
+    if not sums:
+        raise RoundAborted(
+            "no round of the study came to a sum; nothing was learned and nothing revealed.",
+            remedy="let more sites take part",
+        )
+    metrics = coordinator.server.metrics()
+    plans = [plan for number in range(1, study.rounds + 2) for plan in algorithm.exchanges(number)]
+    fields = max(plans, key=lambda plan: plan.layout.elements).layout.fields
+    saw = what_the_aggregator_saw(
+        study.protection.name,
+        sums=len(sums),
+        survivors=[len(summed.totals.survivors) for summed in sums],
+        parameters=sum(item.elements for item in fields if item.shape),
+        scalars=sum(1 for item in fields if not item.shape),
+    )
+    return RunReport(
+        study=study.study.name,
+        algorithm=study.algorithm.name,
+        protection=study.protection.name,
+        sites=names,
+        rounds=tuple(progress.reports[number] for number in sorted(progress.reports)),
+        final=metrics[max(metrics)] if metrics else {},
+        saw=saw,
+        initial=metrics.get(0),
+        oracle=_oracle(algorithm, coordinator),
+        compare=None if compare is None else _comparison(study, coordinator),
+    )
+
+
+def _oracle(algorithm: Algorithm, coordinator: Coordinator) -> Metrics | None:
+    """What only a simulation can know: the final model at the site where it does worst."""
+    if not isinstance(algorithm, FedAvg):
+        return None
+    per_site = oracle.per_site_metrics(algorithm, coordinator.server.model())
+    names = dict.fromkeys(name for found in per_site.values() for name in found)
+    return {f"worst_site_{name}": oracle.worst_site(per_site, name)[1] for name in names}
+
+
+def _comparison(study: Study, coordinator: Coordinator) -> Comparison:
+    found = oracle.compare_alone(study, coordinator.server.model())
+    rows = [ComparisonRow(site, found.federated[site], found.alone[site]) for site in found.federated]
+    federated, alone = oracle.mean_over_sites(found.federated), oracle.mean_over_sites(found.alone)
+    return Comparison("alone", (*rows, ComparisonRow("mean", federated, alone)))
+
+
+def _write(out: Path, roster: Roster, coordinator: Coordinator, report: RunReport) -> None:
+    write_roster(out / ROSTER_FILE, roster)
+    model = {name: tensor.detach().cpu().contiguous() for name, tensor in coordinator.server.model().items()}
+    save_file(model, out / MODEL_FILE)
+    write_run(report, out)

@@ -1,0 +1,134 @@
+"""Whole studies in one process: equal models under every protection, dropouts, edge cases."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from safetensors.torch import load_file
+
+from secfed.drops import STAGES, Drop
+from secfed.errors import ConfigError, RoundAborted
+from secfed.outputs import prepare
+from secfed.run_report import RunReport, SilentObserver
+from secfed.simulate import simulate
+from secfed.study import Study
+
+STUDY = """
+[study]
+name = "small"
+rounds = 3
+seed = 11
+[algorithm]
+name = "fedavg"
+learning_rate = 0.05
+batch_size = 32
+[model]
+name = "logistic-regression"
+[data]
+name = "breast-cancer"
+sites = {sites}
+partition = "iid"
+[protection]
+name = "{protection}"
+bits = {bits}
+min_cohort = 3
+"""
+
+
+def study(protection: str = "masked", *, sites: int = 4, bits: int = 32) -> Study:
+    return Study.parse(STUDY.format(protection=protection, sites=sites, bits=bits))
+
+
+def run(plan: Study, out: Path | None = None, *drops: str) -> RunReport:
+    if out is not None:
+        prepare(out, overwrite=False)
+    parsed = [Drop.parse(text) for text in drops]
+    return simulate(plan, out=out, drops=parsed, observer=SilentObserver())
+
+
+def model_bytes(out: Path) -> bytes:
+    return (out / "model.safetensors").read_bytes()
+
+
+@pytest.mark.parametrize("bits", [32, 20])
+def test_model_is_byte_identical_under_plain_and_masked(tmp_path: Path, bits: int) -> None:
+    run(study("plain", bits=bits), tmp_path / "plain")
+    run(study("masked", bits=bits), tmp_path / "masked")
+    assert model_bytes(tmp_path / "plain") == model_bytes(tmp_path / "masked")
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_dropouts_do_not_tell_plain_from_masked(tmp_path: Path, stage: str) -> None:
+    drop = f"hospital-2@{stage}:2"
+    run(study("plain"), tmp_path / "plain", drop)
+    report = run(study("masked"), tmp_path / "masked", drop)
+    assert model_bytes(tmp_path / "plain") == model_bytes(tmp_path / "masked")
+    lost = "hospital-2" not in report.rounds[1].survivors
+    assert lost == (stage in ("train", "advertise", "share", "mask"))
+
+
+@pytest.mark.parametrize("stage", ["advertise", "share", "mask"])
+def test_dropped_site_equals_an_absent_one(tmp_path: Path, stage: str) -> None:
+    run(study(), tmp_path / "absent", "hospital-2@train")
+    run(study(), tmp_path / "dropped", f"hospital-2@{stage}")
+    assert model_bytes(tmp_path / "absent") == model_bytes(tmp_path / "dropped")
+
+
+def test_same_seed_same_bytes_other_seed_other_bytes(tmp_path: Path) -> None:
+    run(study(), tmp_path / "one")
+    run(study(), tmp_path / "two")
+    run(study().replace("study.seed", 12), tmp_path / "other")
+    assert model_bytes(tmp_path / "one") == model_bytes(tmp_path / "two") != model_bytes(tmp_path / "other")
+
+
+def test_too_many_dropouts_abort_the_round_and_leave_the_model(tmp_path: Path) -> None:
+    report = run(study(), tmp_path / "out", "hospital-1@mask:2", "hospital-2@mask:2")
+    assert report.rounds[1].aborted is not None
+    assert report.rounds[1].survivors == ()
+    assert report.rounds[2].aborted is None
+    # The aborted round moved nothing: two rounds of three give the same model as skipping round 2.
+    content = json.loads((tmp_path / "out" / "run.json").read_text())
+    assert [entry["aborted"] is None for entry in content["rounds"]] == [True, False, True]
+
+
+def test_aborted_round_broadcasts_the_same_model_again(tmp_path: Path) -> None:
+    run(study(), tmp_path / "out", "hospital-1@mask:2", "hospital-2@mask:2")
+    lines = [json.loads(line) for line in (tmp_path / "out" / "transcript.jsonl").read_text().splitlines()]
+    broadcasts = {entry["body"]["round"]: entry["body"]["broadcast"] for entry in lines if entry["kind"] == "summed"}
+    assert set(broadcasts) == {1, 3, 4}
+    aborted = [entry["body"] for entry in lines if entry["kind"] == "aborted"]
+    assert [body["round"] for body in aborted] == [2]
+
+
+def test_no_sum_at_all_is_an_error() -> None:
+    with pytest.raises(RoundAborted, match="no round"):
+        run(study(), None, "hospital-1@train", "hospital-2@train")
+
+
+def test_zero_rounds_only_evaluate(tmp_path: Path) -> None:
+    report = run(study().replace("study.rounds", 0), tmp_path / "out")
+    assert report.rounds == ()
+    assert 0.0 <= report.final["accuracy"] <= 1.0
+    assert load_file(tmp_path / "out" / "model.safetensors")
+
+
+def test_unknown_site_in_drop_is_named() -> None:
+    with pytest.raises(ConfigError, match="hospital-9"):
+        run(study(), None, "hospital-9@mask")
+
+
+def test_run_json_has_what_is_promised(tmp_path: Path) -> None:
+    run(study(), tmp_path / "out")
+    content = json.loads((tmp_path / "out" / "run.json").read_text())
+    assert {"study", "algorithm", "protection", "sites", "rounds", "final"} <= set(content)
+    keys = {"round", "metrics", "survivors", "bytes_up_per_site", "bytes_down_per_site", "seconds"}
+    assert all(keys <= set(entry) for entry in content["rounds"])
+    assert [entry["round"] for entry in content["rounds"]] == [1, 2, 3]
+    assert set(content["rounds"][0]["seconds"]) == {"train", "protect", "carry", "server"}
+
+
+def test_narrow_lanes_cost_fewer_bytes(tmp_path: Path) -> None:
+    wide, narrow = run(study("plain")), run(study("plain", bits=16))
+    assert narrow.rounds[0].bytes_up_per_site.mean < wide.rounds[0].bytes_up_per_site.mean
