@@ -13,7 +13,7 @@ import hashlib
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Protocol, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -101,9 +101,11 @@ class PieceHasher:
 
     PIECE_BYTES = 1 << 20
 
-    def __init__(self, vector: memoryview, pool: ThreadPoolExecutor) -> None:
-        self._vector, self._pool = vector, pool
-        self._pieces: list[Future[bytes]] = []
+    def __init__(self, vector: memoryview, *, threads: int) -> None:
+        self._vector = vector
+        # A vector of a few pieces is hashed sooner than a thread starts.
+        self._pool = ThreadPoolExecutor(threads) if len(vector) > 4 * self.PIECE_BYTES else None
+        self._pieces: list[Future[bytes] | bytes] = []
         self._at = 0
 
     def ready(self, end: int) -> None:
@@ -111,13 +113,21 @@ class PieceHasher:
         last = end == len(self._vector)
         while self._at < end and (last or end - self._at >= self.PIECE_BYTES):
             piece = self._vector[self._at : min(self._at + self.PIECE_BYTES, end)]
-            self._pieces.append(self._pool.submit(_sha256, piece))
+            self._pieces.append(self._pool.submit(_sha256, piece) if self._pool else _sha256(piece))
             self._at += len(piece)
 
     def digest(self) -> bytes:
         """The digest, once everything is ready."""
         size = len(self._vector).to_bytes(8, "big")
-        return digest(labels.VECTOR_DIGEST, size, *(piece.result() for piece in self._pieces))
+        pieces = [piece if isinstance(piece, bytes) else piece.result() for piece in self._pieces]
+        return digest(labels.VECTOR_DIGEST, size, *pieces)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._pool:
+            self._pool.shutdown()
 
 
 def _sha256(piece: memoryview) -> bytes:
@@ -126,8 +136,7 @@ def _sha256(piece: memoryview) -> bytes:
 
 def vector_digest(vector: memoryview) -> bytes:
     """Digest of a vector's wire bytes (see :class:`PieceHasher`): 32 bytes."""
-    with ThreadPoolExecutor(max_workers=2) as pool:
-        hasher = PieceHasher(vector, pool)
+    with PieceHasher(vector, threads=2) as hasher:
         hasher.ready(len(vector))
         return hasher.digest()
 
@@ -146,8 +155,7 @@ def write_masked(
         context: what the streams are bound to.
         out: ``context.shape.wire_bytes`` bytes, overwritten.
     """
-    with ThreadPoolExecutor(max_workers=1) as pool:
-        hasher = PieceHasher(out, pool)
+    with PieceHasher(out, threads=1) as hasher:
         at = 0
         for index, run in enumerate(context.shape.runs):
             room = out[at : at + run.wire_bytes]

@@ -11,6 +11,7 @@ import typer
 
 from secfed import __version__
 from secfed.cli.algorithms import algorithms
+from secfed.cli.bench import bench_app
 from secfed.cli.guard import GuardedGroup
 from secfed.cli.simulate import simulate
 from secfed.cli.transcript import transcript_app
@@ -50,6 +51,7 @@ def options(
 app.command("simulate")(simulate)
 app.command("algorithms")(algorithms)
 app.add_typer(transcript_app, name="transcript")
+app.add_typer(bench_app, name="bench")
 
 
 def main() -> None:

@@ -89,7 +89,8 @@ def _show(console: Console, verdict: Verdict) -> None:
     for item in verdict.checked:
         if item.head and item.sums < item.expected:
             lost = plural(item.expected - item.sums, "sum")
-            note = f"{item.owner} did not record {lost} it is in: it never got the result, or its end is cut off."
+            why = "it never got the result, or the end of its transcript is cut off"
+            note = f"{item.owner} did not record {lost} that it is in: {why}."
             console.print(Text(plain_text(note), style="yellow"))
     if verdict.absent:
         console.print(Text(f"Not here: {plain_text(', '.join(verdict.absent))}", style="dim"))

@@ -1,0 +1,98 @@
+"""Masked protection: the table and the growth figure of docs/benchmarks.md.
+
+python benchmarks/bench_masked.py [--quick]
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import matplotlib
+
+matplotlib.use("Agg")
+import matplotlib.pyplot as plt
+import sections
+
+from secfed.bench.masked import measure
+
+QUICK = "--quick" in sys.argv
+
+
+def main() -> None:
+    """Measure, print, and rewrite the section."""
+    headline = measure(parameters=10**6 if QUICK else 10**7, sites=10, drops=1, repeats=1 if QUICK else 5)
+    narrow = measure(
+        parameters=headline["parameters"], sites=10, bits=20, repeats=1 if QUICK else 3, with_flower=False
+    )
+    parts = ["`secfed bench masked --params 10000000 --sites 10 --drops 1 --repeats 5`", _headline(headline)]
+    parts += ["Narrow lanes, `--bits 20`:", _headline(narrow)]
+    sizes = [10**5, 10**6] if QUICK else [10**5, 10**6, 10**7, 10**8]
+    counts = [3, 10, 30] if QUICK else [3, 10, 30, 100]
+    by_size = [_grow(parameters=size, sites=3) for size in sizes]
+    by_sites = [_grow(parameters=10**6, sites=count) for count in counts]
+    _figure(by_size, by_sites)
+    parts += [
+        "How cost grows: a site makes one stream per peer and one for itself, the server one per survivor.",
+        "![cost over parameters and sites](figures/masked-growth.svg)",
+        _growth(by_size + by_sites),
+        "Threads: ChaCha20 (`cryptography`) holds Python's interpreter lock, so masking uses one core per "
+        "process; hashing of finished pieces runs on a second one. Quantising ahead in a second thread was "
+        "tried and was slower: the two threads wait for each other's lock.",
+    ]
+    sections.write("masked", "Masked protection", "\n\n".join(parts))
+
+
+def _grow(*, parameters: int, sites: int) -> dict[str, Any]:
+    repeats = 3 if parameters * sites <= 10**7 else 1
+    result = measure(parameters=parameters, sites=sites, repeats=repeats, with_flower=False)
+    print(parameters, sites, result["seconds"], flush=True)
+    return result
+
+
+def _headline(result: dict[str, Any]) -> str:
+    rows = [[f"{name} / limit", f"{value:.0%}"] for name, value in result["fraction_of_limit"].items()]
+    flower = result.get("speedup_vs_flower", {})
+    rows += [[f"speed-up over Flower SecAgg+, {name}", f"{value:.1f}x"] for name, value in flower.items()]
+    rows += [
+        ["upload, bytes per parameter", f"{result['bytes_per_param']:.5f}"],
+        ["all messages of a site, bytes per parameter", f"{result['bytes_per_param_with_handshake']:.5f}"],
+        ["peak extra memory at a site / vector bytes", f"{result['peak_extra_over_vector']:.2f}"],
+    ]
+    if "streams_per_drop_per_survivor" in result:
+        rows.append(["streams per drop and survivor", f"{result['streams_per_drop_per_survivor']:.2f}"])
+    rows += [[f"{name}, s", f"{value:.4f}"] for name, value in result["seconds"].items()]
+    return sections.table(["quantity", "value"], rows)
+
+
+def _growth(results: list[dict[str, Any]]) -> str:
+    names = ["client_protect", "limit_client", "server_unmask", "round_without_training"]
+    rows = [
+        [f"{r['parameters']:,}", str(r["sites"]), *(f"{r['seconds'][name]:.4f}" for name in names)]
+        for r in results
+    ]
+    return sections.table(["parameters", "sites", *(f"{name}, s" for name in names)], rows)
+
+
+def _figure(by_size: list[dict[str, Any]], by_sites: list[dict[str, Any]]) -> None:
+    plt.rcParams["svg.hashsalt"] = "secfed"
+    figure, axes = plt.subplots(1, 2, figsize=(9, 3.6), layout="constrained")
+    for axis, results, key in ((axes[0], by_size, "parameters"), (axes[1], by_sites, "sites")):
+        x = [result[key] for result in results]
+        for name, label in (("client_protect", "site: protect"), ("server_unmask", "server: unmask")):
+            axis.loglog(x, [result["seconds"][name] for result in results], "o-", label=label)
+        axis.loglog(
+            x, [result["seconds"]["limit_client"] for result in results], "k:", label="keystream limit"
+        )
+        axis.set_xlabel(key)
+        axis.set_ylabel("seconds")
+        axis.grid(alpha=0.3)
+    axes[0].set_title("3 sites")
+    axes[1].set_title("1,000,000 parameters")
+    axes[0].legend(frameon=False)
+    sections.FIGURES.mkdir(exist_ok=True)
+    figure.savefig(sections.FIGURES / "masked-growth.svg", metadata={"Date": None})
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,46 @@
+"""Sections of docs/benchmarks.md: each benchmark rewrites its own and leaves the others."""
+
+from __future__ import annotations
+
+import os
+import platform
+from pathlib import Path
+
+from secfed.bench.masked import processor
+
+ROOT = Path(__file__).resolve().parent.parent
+PAGE = ROOT / "docs" / "benchmarks.md"
+FIGURES = ROOT / "docs" / "figures"
+
+_HEAD = """# Benchmarks
+
+Every number here was printed by the command above its table; `make bench` runs them all and rewrites
+this page. Seconds depend on the machine and on what else it is doing; the ratios were measured within
+one run.
+"""
+
+
+def machine() -> str:
+    """One line that describes where the numbers come from."""
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
+    cores = f"{os.cpu_count()} cores"
+    return f"Measured on: {processor()}, {cores}, {memory:.0f} GiB, Python {platform.python_version()}."
+
+
+def write(name: str, title: str, text: str) -> None:
+    """Replace (or append) the section ``name``."""
+    page = PAGE.read_text(encoding="utf-8") if PAGE.exists() else _HEAD
+    begin, end = f"<!-- begin {name} -->", f"<!-- end {name} -->"
+    section = f"{begin}\n## {title}\n\n{machine()}\n\n{text.strip()}\n{end}"
+    if begin in page:
+        before, rest = page.split(begin, 1)
+        page = before + section + rest.split(end, 1)[1]
+    else:
+        page = page.rstrip() + "\n\n" + section + "\n"
+    PAGE.write_text(page, encoding="utf-8")
+
+
+def table(columns: list[str], rows: list[list[str]]) -> str:
+    """A Markdown table."""
+    lines = [columns, ["---"] * len(columns), *rows]
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines)

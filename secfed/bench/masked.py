@@ -1,0 +1,307 @@
+"""Masked protection against its own limit, against plain, and against Flower's SecAgg+, in one run.
+
+The limit is the bare ChaCha20 keystream-and-add loop over as many streams as the protocol needs, in the
+same chunk size: nothing that masks with these streams can be faster on this machine. Everything is
+measured in one process, one thread, alternating, and reported with the ratio; seconds alone mean little
+on a shared machine.
+"""
+
+from __future__ import annotations
+
+import platform
+import statistics
+import time
+import tracemalloc
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from secfed.crypto import labels, lanes, masks
+from secfed.crypto.attempt import AttemptId, SiteContribution
+from secfed.crypto.codec import Buffer
+from secfed.crypto.identity import Identity, Roster
+from secfed.crypto.keystream import Keystream, RoundingStream, Workspace
+from secfed.crypto.masked_server import MaskedServer
+from secfed.crypto.masked_site import MaskedSite
+from secfed.crypto.messages import Specification
+from secfed.crypto.thresholds import default_threshold
+from secfed.vector import Field, Layout, Summands
+
+
+class _NoJournal:
+    """The durable journal costs two disk syncs per attempt; it is measured by tests, not here."""
+
+    def begin(self, study: str, attempt: AttemptId) -> None:
+        """Nothing."""
+
+    def unmasked(self, study: str, attempt: AttemptId) -> None:
+        """Nothing."""
+
+
+@dataclass
+class _Timings:
+    """Seconds of one full round without training."""
+
+    site: dict[str, list[float]] = field(default_factory=dict)  # stage -> seconds, one per site
+    receive: float = 0.0
+    advance: dict[str, float] = field(default_factory=dict)
+    upload_bytes: int = 0
+    total_up_bytes: int = 0
+    peak_extra_bytes: int = 0
+
+
+@dataclass(frozen=True)
+class _Consortium:
+    aggregator: Identity
+    identities: tuple[Identity, ...]
+    roster: Roster
+    layout: Layout
+    summands: Summands
+
+    @classmethod
+    def make(cls, parameters: int, sites: int, bits: int) -> _Consortium:
+        generator = torch.Generator().manual_seed(0)
+        values = torch.empty(parameters).normal_(0.0, 0.05, generator=generator)
+        layout = Layout((Field("update", (parameters,), 1.0, bits), Field("weight", (), 1.0, 64)), sites)
+        aggregator = Identity.generate("aggregator")
+        identities = tuple(Identity.generate(f"site-{index:03d}") for index in range(sites))
+        roster = Roster.of(aggregator, list(identities))
+        return cls(aggregator, identities, roster, layout, {"update": values, "weight": 0.5})
+
+    def specification(self) -> Specification:
+        unsigned = Specification(
+            study="bench",
+            round=1,
+            exchange_index=0,
+            exchange="update",
+            attempt=0,
+            cohort=self.roster.sites,
+            threshold=default_threshold(len(self.identities)),
+            roster_digest=self.roster.digest,
+            layout_digest=self.layout.digest,
+            broadcast_digest=bytes(32),
+        )
+        return replace(unsigned, signature=self.aggregator.sign(labels.SIGN_SPEC, unsigned.body()))
+
+    def session(self, identity: Identity) -> MaskedSite:
+        return MaskedSite(
+            SiteContribution(
+                identity=identity,
+                roster=self.roster,
+                study="bench",
+                round=1,
+                exchange="update",
+                exchange_index=0,
+                shape=self.layout.shape,
+                broadcast_digest=bytes(32),
+                source=self.layout.encoder(self.summands, RoundingStream()),
+                journal=_NoJournal(),
+            )
+        )
+
+    def run(self, drops: int, *, trace: bool = False) -> _Timings:
+        """One whole attempt; the last ``drops`` sites go silent before they upload."""
+        timings = _Timings()
+        sessions = {identity.name: self.session(identity) for identity in self.identities}
+        silent = set(self.roster.sites[len(self.identities) - drops :])
+        spec = self.specification()
+        server = MaskedServer(spec, self.roster, self.layout.shape)
+        requests = server.begin()
+        while requests:
+            stage = server.stage
+            for index, (site, message) in enumerate(requests.items()):
+                if stage == "mask" and site in silent:
+                    continue
+                reply = self._handle(sessions[site], message, stage, timings, trace=trace and index == 0)
+                timings.total_up_bytes += len(reply)
+                if stage == "mask":
+                    timings.upload_bytes = len(reply)
+                start = time.perf_counter()
+                server.receive(site, reply)
+                timings.receive += time.perf_counter() - start
+                del reply
+            start = time.perf_counter()
+            requests = server.advance()
+            timings.advance[stage] = time.perf_counter() - start
+        return timings
+
+    @staticmethod
+    def _handle(
+        session: MaskedSite, message: Buffer, stage: str, timings: _Timings, *, trace: bool
+    ) -> Buffer:
+        if trace:
+            tracemalloc.start()
+        start = time.perf_counter()
+        reply = session.handle(message)
+        timings.site.setdefault(stage, []).append(time.perf_counter() - start)
+        if trace:
+            timings.peak_extra_bytes = max(timings.peak_extra_bytes, tracemalloc.get_traced_memory()[1])
+            tracemalloc.stop()
+        return reply
+
+
+def keystream_and_add(words: NDArray[np.uint32], streams: int) -> float:
+    """Seconds to add ``streams`` ChaCha20 streams to a vector, chunk by chunk: the limit."""
+    workspace = Workspace(4 * lanes.CHUNK_ELEMENTS)
+    keys = [Keystream(bytes([index % 256]) * 32) for index in range(streams)]
+    start = time.perf_counter()
+    for at in range(0, words.size, lanes.CHUNK_ELEMENTS):
+        chunk = words[at : at + lanes.CHUNK_ELEMENTS]
+        for key in keys:
+            np.add(chunk, workspace.words(key, chunk.size, np.dtype("<u4")), out=chunk)
+    return time.perf_counter() - start
+
+
+def plain_protect(consortium: _Consortium) -> float:
+    """Seconds to quantise, hash and lay out one vector without any mask."""
+    shape = consortium.layout.shape
+    out = memoryview(bytearray(shape.wire_bytes))
+    source = consortium.layout.encoder(consortium.summands, RoundingStream())
+    start = time.perf_counter()
+    masks.write_masked(source, [], masks.MaskContext(bytes(32), bytes(32), shape), out)
+    return time.perf_counter() - start
+
+
+def flower(vector: NDArray[np.float32], sites: int, drops: int) -> dict[str, float] | None:
+    """Seconds of Flower's SecAgg+ client masking and server unmasking on the same vector.
+
+    The library's own functions, in the order in which its client and its workflow call them
+    (``secaggplus_mod._collect_masked_vectors``, ``secaggplus_workflow.unmask_stage``), with its defaults:
+    22-bit quantisation, 32-bit modulus. Key agreement and secret sharing are left out on both sides.
+    None if flwr is not installed.
+    """
+    try:
+        from flwr.common import ndarray_to_bytes
+        from flwr.common.secure_aggregation.ndarrays_arithmetic import (
+            factor_combine,
+            parameters_addition,
+            parameters_mod,
+            parameters_multiply,
+            parameters_subtraction,
+        )
+        from flwr.common.secure_aggregation.quantization import dequantize, quantize
+        from flwr.common.secure_aggregation.secaggplus_utils import pseudo_rand_gen
+    except ImportError:
+        return None
+    start = time.perf_counter()
+    masked: list[NDArray[Any]] = quantize(parameters_multiply([vector], 0.5), 8.0, 1 << 22)
+    masked = factor_combine(1 << 21, masked)
+    shapes = [part.shape for part in masked]
+    for index in range(sites):
+        mask = pseudo_rand_gen(index.to_bytes(32, "little"), 1 << 32, shapes)
+        masked = parameters_addition(masked, mask) if index % 2 else parameters_subtraction(masked, mask)
+    masked = parameters_mod(masked, 1 << 32)
+    for part in masked:
+        ndarray_to_bytes(part)
+    client = time.perf_counter() - start
+    start = time.perf_counter()
+    survivors = sites - drops
+    for index in range(survivors + drops * survivors):
+        mask = pseudo_rand_gen(index.to_bytes(32, "little"), 1 << 32, shapes)
+        masked = parameters_subtraction(masked, mask)
+    masked = parameters_mod(masked, 1 << 32)
+    dequantize(masked[1:], 8.0, 1 << 22)
+    return {"client": client, "server": time.perf_counter() - start}
+
+
+def measure(
+    *,
+    parameters: int,
+    sites: int,
+    drops: int = 0,
+    bits: int = 32,
+    repeats: int = 3,
+    with_flower: bool = True,
+    progress: Callable[[str], None] = lambda _text: None,
+) -> dict[str, Any]:
+    """Run the benchmark; JSON-ready.
+
+    Args:
+        parameters: elements of the vector.
+        sites: sites asked, at least 3.
+        drops: sites that go silent before they upload, in a second round.
+        bits: lane width.
+        repeats: each quantity is the median over this many runs.
+        with_flower: also measure Flower's SecAgg+.
+        progress: told what is being measured.
+    """
+    progress("preparing")
+    consortium = _Consortium.make(parameters, sites, bits)
+    scratch = np.zeros(parameters, np.uint32)
+    runs: dict[str, list[float]] = {}
+
+    def note(name: str, seconds: float) -> None:
+        runs.setdefault(name, []).append(seconds)
+
+    clean = dropped = _Timings()
+    for repeat in range(repeats):
+        progress(f"run {repeat + 1} of {repeats}")
+        note("limit_client", keystream_and_add(scratch, sites))
+        clean = consortium.run(0)
+        note("client_protect", statistics.median(clean.site["mask"]))
+        note("limit_server", keystream_and_add(scratch, sites))
+        note("server_unmask", clean.advance["unmask"])
+        note("server_receive", clean.receive)
+        note("round_without_training", _seconds(clean))
+        note("plain_protect", plain_protect(consortium))
+        if drops:
+            dropped = consortium.run(drops)
+            note("unmask_with_drops", dropped.advance["unmask"])
+            note("limit_drops", keystream_and_add(scratch, (sites - drops) * (1 + drops)))
+    progress("memory")
+    traced = consortium.run(0, trace=True)
+    seconds = {name: statistics.median(values) for name, values in runs.items()}
+    result: dict[str, Any] = {
+        "parameters": parameters,
+        "sites": sites,
+        "drops": drops,
+        "bits": bits,
+        "repeats": repeats,
+        "machine": {"processor": processor(), "python": platform.python_version(), "threads": 1},
+        "fraction_of_limit": {
+            "client_protect": seconds["limit_client"] / seconds["client_protect"],
+            "server_unmask": seconds["limit_server"] / seconds["server_unmask"],
+        },
+        "bytes_per_param": clean.upload_bytes / parameters,
+        "bytes_per_param_with_handshake": clean.total_up_bytes / sites / parameters,
+        "peak_extra_over_vector": traced.peak_extra_bytes / (4 * parameters),
+        "seconds": seconds,
+    }
+    if drops:
+        streams = seconds["limit_drops"] / ((sites - drops) * (1 + drops))
+        extra = seconds["unmask_with_drops"] - seconds["server_unmask"] * (sites - drops) / sites
+        result["fraction_of_limit"]["unmask_with_drops"] = (
+            seconds["limit_drops"] / seconds["unmask_with_drops"]
+        )
+        result["streams_per_drop_per_survivor"] = extra / streams / drops / (sites - drops)
+    if with_flower:
+        progress("Flower SecAgg+")
+        theirs = flower(np.asarray(consortium.summands["update"]), sites, 0)
+        if theirs is not None:
+            result["speedup_vs_flower"] = {
+                "client": theirs["client"] / seconds["client_protect"],
+                "server": theirs["server"] / seconds["server_unmask"],
+            }
+            seconds["flower_client"], seconds["flower_server"] = theirs["client"], theirs["server"]
+    return result
+
+
+def _seconds(timings: _Timings) -> float:
+    at_sites: Sequence[float] = [value for values in timings.site.values() for value in values]
+    return sum(at_sites) + timings.receive + sum(timings.advance.values())
+
+
+def processor() -> str:
+    """The processor's name, as the operating system tells it."""
+    try:
+        with open("/proc/cpuinfo", encoding="utf-8") as stream:
+            for line in stream:
+                if line.startswith("model name"):
+                    return line.split(":", 1)[1].strip()
+    except OSError:
+        pass
+    return platform.processor() or platform.machine()

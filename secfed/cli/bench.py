@@ -1,0 +1,90 @@
+"""``secfed bench``: what a protection costs on this machine, beside its limit and its peers."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+bench_app = typer.Typer(
+    name="bench",
+    no_args_is_help=True,
+    help="Measure what a protection costs on this machine, as ratios within one run.",
+)
+
+
+@bench_app.callback()
+def group() -> None:
+    """Keep ``bench`` a group of commands."""
+
+
+@bench_app.command("masked")
+def masked(
+    params: Annotated[int, typer.Option("--params", min=1, help="Elements of the vector.")] = 1_000_000,
+    sites: Annotated[int, typer.Option("--sites", min=3, max=1000, help="Hospitals.")] = 10,
+    drops: Annotated[
+        int, typer.Option("--drops", min=0, help="Hospitals that go silent before they upload.")
+    ] = 0,
+    bits: Annotated[int, typer.Option("--bits", min=8, max=32, help="Lane width on the wire.")] = 32,
+    repeats: Annotated[int, typer.Option("--repeats", min=1, help="Median over this many runs.")] = 3,
+    flower: Annotated[
+        bool, typer.Option("--flower/--no-flower", help="Also run Flower's SecAgg+ functions.")
+    ] = True,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON and nothing else.")] = False,
+) -> None:
+    """Masked protection beside the bare keystream-and-add loop, plain, and Flower's SecAgg+.
+
+    [bold]Example:[/] secfed bench masked --params 10000000 --sites 10 --drops 1
+    """
+    from rich.console import Console
+    from rich.status import Status
+
+    from secfed.bench.masked import measure
+    from secfed.crypto.thresholds import default_threshold
+    from secfed.errors import ConfigError
+
+    if sites - drops < default_threshold(sites):
+        raise ConfigError(
+            f"--drops {drops}: of {sites} sites at least {default_threshold(sites)} must survive",
+            remedy=f"use --drops {sites - default_threshold(sites)} or less",
+        )
+    console = Console(stderr=True, quiet=as_json)
+    with Status("starting", console=console) as status:
+        result = measure(
+            parameters=params,
+            sites=sites,
+            drops=drops,
+            bits=bits,
+            repeats=repeats,
+            with_flower=flower,
+            progress=status.update,
+        )
+    if as_json:
+        typer.echo(json.dumps(result, indent=2))
+    else:
+        Console().print(_table(result))
+
+
+def _table(result: dict[str, Any]) -> Table:
+    from rich.table import Table
+
+    title = f"masked: {result['parameters']:,} parameters, {result['sites']} sites, {result['bits']} bits"
+    table = Table(title=title, title_justify="left")
+    table.add_column("quantity")
+    table.add_column("value", justify="right")
+    for name, value in result["fraction_of_limit"].items():
+        table.add_row(f"{name} / keystream-and-add limit", f"{value:.0%}")
+    for name, value in result.get("speedup_vs_flower", {}).items():
+        table.add_row(f"speed-up over Flower SecAgg+, {name}", f"{value:.1f}x")
+    table.add_row("upload, bytes per parameter", f"{result['bytes_per_param']:.4f}")
+    table.add_row("with the handshake", f"{result['bytes_per_param_with_handshake']:.4f}")
+    table.add_row("peak extra memory at a site / vector", f"{result['peak_extra_over_vector']:.2f}")
+    if "streams_per_drop_per_survivor" in result:
+        table.add_row("streams per drop and survivor", f"{result['streams_per_drop_per_survivor']:.2f}")
+    for name, value in result["seconds"].items():
+        table.add_row(f"{name}, seconds", f"{value:.4f}")
+    return table
