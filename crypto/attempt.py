@@ -48,7 +48,8 @@ class SiteLimits:
     Attributes:
         min_cohort: fewest sites in a cohort.
         min_threshold: lowest threshold.
-        colluders: colluding sites to be safe against; None means ceil(n/3) - 1.
+        colluders: colluding sites to be safe against; None means ceil(n/3) - 1 of the *roster's* n sites,
+            however small a cohort the server names. Set it where cohorts are much smaller than the roster.
         max_elements: largest vector.
         require_privacy: refuse to contribute an update made without differential privacy.
     """

@@ -30,7 +30,7 @@ _ZERO_NONCE = bytes(16)  # 32-bit counter from zero, then the 96-bit nonce of RF
 
 
 def derive(secret: bytes, label: bytes, *context: Buffer, size_bytes: int = KEY_BYTES) -> bytes:
-    """HKDF-SHA-256 (RFC 5869) of a secret for one purpose; info is label and context, each with its length."""
+    """HKDF-SHA-256 (RFC 5869) of a secret for one purpose; info is label and context with their lengths."""
     writer = Writer().blob(label)
     for part in context:
         writer.blob(part)

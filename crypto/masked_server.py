@@ -89,6 +89,9 @@ class _Advertise:
             raise InconsistentView(f"site {site!r} advertised in another site's name")
         spec = self.attempt.spec
         self.attempt.check_signature(site, advert.signature, labels.SIGN_ADVERT, spec.digest, advert.body())
+        for public in (advert.mask_key, advert.seal_key):
+            # A trial: a key that cannot be sealed to would make every peer refuse, not only drop this site.
+            sealing.seal(public, b"", labels.SEAL_PAIR_SEED)
         self.adverts[site] = advert
 
     def close(self) -> tuple[_State, Mapping[str, Buffer]]:
@@ -271,7 +274,14 @@ class _Unmask:
         for survivor in self.survivors:
             envelope = self.masked.envelopes[survivor][dropped]
             context = envelope_context(spec_digest, adverts_digest, survivor, dropped)
-            seed_in = key.open(envelope.sealed_seed, labels.SEAL_PAIR_SEED, *context)
+            try:
+                seed_in = key.open(envelope.sealed_seed, labels.SEAL_PAIR_SEED, *context)
+            except MalformedMessage:
+                raise RoundAborted(
+                    f"site {survivor!r} sealed no pair seed for the dropped site {dropped!r}; the sum cannot "
+                    "be unmasked.",
+                    remedy=f"ask site {survivor!r} why; the next round starts afresh",
+                ) from None
             seed_out = outgoing_seed(secret, spec_digest, dropped, survivor)
             streams.append(pair_stream(position(dropped), position(survivor), seed_out, seed_in))
         return streams

@@ -161,7 +161,9 @@ class AwaitSpecification:
         given = self.given
         check_specification(spec, given, floor=thresholds.FLOOR)
         colluders = given.limits.colluders
-        colluders = thresholds.default_colluders(len(spec.cohort)) if colluders is None else colluders
+        if colluders is None:
+            # Of the roster, not of the cohort: the server names the cohort and must not lower it thereby.
+            colluders = thresholds.default_colluders(len(given.roster.sites))
         too_low = spec.threshold < max(given.limits.min_threshold, given.limits.min_cohort)
         if too_low or not thresholds.is_safe(spec.threshold, len(spec.cohort), colluders):
             raise Refusal.THRESHOLD_TOO_LOW.refuse(f"{spec.threshold} of {len(spec.cohort)}")
@@ -247,8 +249,10 @@ class AwaitAdverts:
             envelope = Envelope(
                 sender=given.site,
                 recipient=advert.site,
-                sealed_seed=given.entropy.seal(advert.mask_key, seed, labels.SEAL_PAIR_SEED, *context),
-                sealed_shares=given.entropy.seal(advert.seal_key, both.done(), labels.SEAL_SHARES, *context),
+                sealed_seed=self._seal(advert.site, advert.mask_key, seed, labels.SEAL_PAIR_SEED, context),
+                sealed_shares=self._seal(
+                    advert.site, advert.seal_key, both.done(), labels.SEAL_SHARES, context
+                ),
             )
             signature = given.identity.sign(
                 labels.SIGN_ENVELOPE, spec.digest, adverts_digest, envelope.body()
@@ -266,6 +270,14 @@ class AwaitAdverts:
         own_share = SelfMaskShare(given.site, shares_b[own_point])
         state = AwaitDeliveries(given, spec, self.secrets, names, adverts_digest, own_share)
         return state, Sharing(tuple(envelopes)).encode()
+
+    def _seal(
+        self, peer: str, public: bytes, plaintext: bytes, label: bytes, context: tuple[bytes, ...]
+    ) -> bytes:
+        try:
+            return self.given.entropy.seal(public, plaintext, label, *context)
+        except MalformedMessage:
+            raise Refusal.MALFORMED.refuse(f"{peer} advertises an invalid key") from None
 
 
 @dataclass(frozen=True)

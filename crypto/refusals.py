@@ -72,6 +72,7 @@ class Refusal(Enum):
     SECOND_UNMASK = (34, UnmaskRefused, "shares were already given out in this attempt")
     RESULT_SIGNATURE = (35, BadSignature, "the result is not signed by the pinned aggregator")
     RESULT_MISMATCH = (36, InconsistentView, "the result is for another attempt or another set of survivors")
+    JOURNAL_ROLLED_BACK = (37, Replay, "this site's journal was replaced or does not know the attempt")
 
     def __init__(self, number: int, error: type[SecfedError], text: str) -> None:
         self.number = number

@@ -7,6 +7,9 @@ plus c colluding ones yield at most (n - c) + 2c = n + c. Hence no site is unmas
 The same inequality makes two survivor sets with t signatures each impossible: they would share more
 than c signers, so an honest one would have signed both.
 
+A cohort needs two honest sites at least, n >= c + 2: with one, the colluders subtract their own values
+from the sum and hold that site's. Together with 2t > n + c this also gives t >= c + 2.
+
 Source: Bonawitz et al., "Practical Secure Aggregation for Privacy-Preserving Machine Learning",
 CCS 2017, section 6 (there with t > 2n/3 for c = ceil(n/3) - 1).
 """
@@ -21,11 +24,18 @@ def default_colluders(sites: int) -> int:
     return max(0, -(-sites // 3) - 1)
 
 
-def default_threshold(sites: int) -> int:
-    """Answers needed by default: max(3, floor(2n/3) + 1)."""
-    return max(FLOOR, 2 * sites // 3 + 1)
+def default_threshold(sites: int, colluders: int | None = None) -> int:
+    """Answers needed by default: max(3, floor(2n/3) + 1), more where ``colluders`` asks for more.
+
+    Args:
+        sites: size of the cohort.
+        colluders: colluding sites to be safe against; None means the default of a roster of this size.
+            For a cohort that is smaller than the roster, give the roster's.
+    """
+    least = max(FLOOR, 2 * sites // 3 + 1)
+    return least if colluders is None else max(least, (sites + colluders) // 2 + 1)
 
 
 def is_safe(threshold: int, sites: int, colluders: int) -> bool:
-    """Whether ``colluders`` sites and the server together still learn only one sum."""
-    return FLOOR <= threshold <= sites and 2 * threshold > sites + colluders
+    """Whether ``colluders`` sites and the server together still learn only one sum, over two others or more."""
+    return FLOOR <= threshold <= sites and 2 * threshold > sites + colluders and sites >= colluders + 2

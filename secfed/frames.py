@@ -81,5 +81,6 @@ def decode_state(data: Buffer) -> dict[str, torch.Tensor]:
     """
     try:
         return load(bytes(data))
-    except (SafetensorError, ValueError, KeyError):
+    except (SafetensorError, ValueError, KeyError, TypeError, RuntimeError):
+        # The last two come out of torch: a header may declare an empty tensor with absurd other sizes.
         raise MalformedMessage("the broadcast is not a safetensors state") from None

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Iterator
 from pathlib import Path
-from urllib.parse import quote, unquote
+from urllib.parse import unquote
 
 from secfed.errors import ConfigError
 from secfed.roster_file import ROSTER_FILE
@@ -21,6 +22,7 @@ MODEL_FILE = "model.safetensors"
 TRANSCRIPT_FILE = "transcript.jsonl"
 FIGURES_FOLDER = "figures"
 
+_UNSAFE = re.compile(r"[%/\\\x00-\x1f\x7f]|^\.")
 _MARKS = (RUN_FILE, ROSTER_FILE, TRANSCRIPT_FILE)  # at least one is in every folder that a run wrote
 
 
@@ -34,8 +36,7 @@ def site_folder(out: Path, site: str) -> Path:
 
     Site ids come from data (a table's column), so ``../x`` must not lead anywhere.
     """
-    name = quote(site, safe=" ")
-    return sites_folder(out) / (f"%2E{name[1:]}" if name.startswith(".") else name)
+    return sites_folder(out) / _UNSAFE.sub(lambda found: f"%{ord(found[0]):02X}", site)
 
 
 def site_of(folder: Path) -> str:

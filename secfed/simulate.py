@@ -133,7 +133,7 @@ def simulate(
             identity=aggregator,
             roster=roster,
             protection=protection(study.protection.name),
-            threshold=partial(_threshold, study),
+            threshold=partial(_threshold, study, roster),
             min_cohort=study.protection.min_cohort,
         )
         coordinator = Coordinator(algorithm, study.study.rounds, rules, carrier.ask, log)
@@ -169,12 +169,14 @@ def _limits(study: Study) -> SiteLimits:
     return SiteLimits(min_cohort=rules.min_cohort, min_threshold=rules.min_cohort, colluders=rules.colluders)
 
 
-def _threshold(study: Study, cohort: int) -> int:
+def _threshold(study: Study, roster: Roster, cohort: int) -> int:
     rules = study.protection
     if rules.threshold is not None:
         return rules.threshold
-    # Plain asks for as many answers as masked would, so that both drop the same rounds.
-    return thresholds.default_threshold(cohort) if cohort >= thresholds.FLOOR else cohort
+    if cohort < thresholds.FLOOR:
+        return cohort  # plain only; masked refuses such a cohort
+    # Plain asks for as many answers as masked would, so that both give up the same rounds.
+    return thresholds.default_threshold(cohort, rules.colluders_for(len(roster.sites)))
 
 
 def _report(

@@ -57,7 +57,7 @@ class SiteTables:
         self.sites: tuple[SiteId, ...] = tuple(tables)
         self.input_shape: tuple[int, ...] = next(iter(self._tables.values()))[0].shape[1:]
         self.classes = classes
-        self._rules = Preparation(test_fraction, standardize, "median" if impute_median else "none")
+        self._rules = Preparation(test_fraction, standardize, impute="median" if impute_median else "none")
         self._seed = seed
 
     def site(self, site_id: SiteId) -> SiteData:

@@ -48,12 +48,14 @@ class Preparation:
     Attributes:
         test_fraction: share of held-out records, 0 <= f < 1.
         standardize: subtract the mean and divide by the spread of the training records.
+        fixed: columns that are already on a public scale and are not standardised.
         impute: what a missing value becomes. A column without a single known training value becomes
             0, which after standardisation is "average".
     """
 
     test_fraction: float
     standardize: bool
+    fixed: tuple[int, ...] = ()
     impute: Literal["median", "none"] = "none"
 
 
@@ -89,7 +91,7 @@ def prepare(
         if rules.impute == "median":
             x = _imputed(x, x[train])
         if rules.standardize:
-            x = _standardised(x, x[train])
+            x = _standardised(x, x[train], rules.fixed)
         if records.extra is not None:
             x = np.concatenate([x, records.extra], axis=1)
         inputs = torch.from_numpy(np.ascontiguousarray(x, dtype=np.float32))
@@ -128,7 +130,10 @@ def _imputed(x: NDArray[np.float64], train: NDArray[np.float64]) -> NDArray[np.f
     return np.where(np.isnan(x), np.nan_to_num(median, nan=0.0), x)
 
 
-def _standardised(x: NDArray[np.float64], train: NDArray[np.float64]) -> NDArray[np.float64]:
+def _standardised(
+    x: NDArray[np.float64], train: NDArray[np.float64], fixed: tuple[int, ...]
+) -> NDArray[np.float64]:
     spread = train.std(axis=0)
     scaled: NDArray[np.float64] = (x - train.mean(axis=0)) / np.where(spread > _FLAT, spread, 1.0)
+    scaled[:, list(fixed)] = x[:, list(fixed)]
     return scaled

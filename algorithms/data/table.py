@@ -67,7 +67,9 @@ class Table:
         options = self._options
         numeric = np.full((len(rows), len(options.numeric_columns)), np.nan)
         for at, column in enumerate(options.numeric_columns):
-            numeric[:, at] = [self._number(line, row, column) for line, row in rows]
+            centre, spread = options.scale.get(column, (0.0, 1.0))
+            values = [self._number(line, row, column) for line, row in rows]
+            numeric[:, at] = (np.array(values) - centre) / spread
         extra: list[NDArray[np.float64]] = []
         for column, categories in options.categorical.items():
             extra.append(self._one_hot(rows, column, [canonical(value) for value in categories]))
@@ -170,4 +172,5 @@ def table_data(options: TableOptions, path: Path, seed: int) -> TableData | Pool
 
 
 def _rules(options: TableOptions) -> Preparation:
-    return Preparation(options.test_fraction, options.standardize, options.impute)
+    fixed = tuple(at for at, column in enumerate(options.numeric_columns) if column in options.scale)
+    return Preparation(options.test_fraction, options.standardize, fixed, options.impute)

@@ -17,7 +17,12 @@ ALWAYS_MISSING = frozenset({"", "nan", "na", "n/a", "null", "none"})
 
 
 class TableOptions(DataOptions):
-    """Options of ``csv``."""
+    """Options of ``csv``.
+
+    Standardising by a site's own statistics needs no agreement but hides what differs *between* sites,
+    which a common model could have used. Where usual values are known, ``scale`` is the better choice: a
+    public constant per column, which reads no record at all.
+    """
 
     path: str = Field(description="the CSV file, relative to the study file")
     partition: Literal["by-column", "iid", "dirichlet"] = Field(
@@ -54,7 +59,12 @@ class TableOptions(DataOptions):
     impute: Literal["median", "none"] = Field(
         default="median", description='"median" (of the site) or "none"'
     )
-    standardize: bool = Field(default=True, description="true or false: scale by each site's own statistics")
+    scale: dict[str, tuple[float, float]] = Field(
+        default={}, description="a table: column to [centre, spread], the same at every site"
+    )
+    standardize: bool = Field(
+        default=True, description="true or false: scale the other columns by each site's own statistics"
+    )
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -82,12 +92,19 @@ class TableOptions(DataOptions):
             )
         if self.labels is not None and not len(set(map(canonical, self.labels))) == len(self.labels) > 1:
             raise ConfigError("data.labels: needs at least two labels", remedy="list every class once")
+        for column, (_, spread) in self.scale.items():
+            if spread <= 0 or column in self.categorical:
+                raise ConfigError(
+                    f"data.scale.{column}: needs a spread above 0 and a column that is not categorical",
+                    remedy="write [centre, spread], for example age = [55, 10]",
+                )
         if len(set(self.feature_columns)) < len(self.feature_columns):
             raise ConfigError("data.feature_columns: names a column twice", remedy="name every column once")
         if self.label_column in self.feature_columns:
             raise ConfigError("data.feature_columns: contains the label", remedy="remove data.label_column")
         for key, columns in (
             ("categorical", tuple(self.categorical)),
+            ("scale", tuple(self.scale)),
             ("zero_is_missing", self.zero_is_missing),
             ("missing_indicator", self.missing_indicator),
         ):
