@@ -37,5 +37,5 @@ def default_threshold(sites: int, colluders: int | None = None) -> int:
 
 
 def is_safe(threshold: int, sites: int, colluders: int) -> bool:
-    """Whether ``colluders`` sites and the server together still learn only one sum, over two others or more."""
+    """Whether ``colluders`` sites and the server still learn only one sum, over two other sites at least."""
     return FLOOR <= threshold <= sites and 2 * threshold > sites + colluders and sites >= colluders + 2

@@ -1,7 +1,8 @@
-"""What travels between aggregator and site: a task, or one step of an attempt.
+"""What travels between aggregator and site: a task, one step of an attempt, or a notice.
 
-A task carries the broadcast and starts local work; a step carries one message of the protection. The
-reply to a task is :data:`READY`; the reply to a step is the protection's own message.
+A task carries the broadcast and starts local work; a step carries one message of the protection; a
+notice carries a message outside any attempt (study keys and sums of encrypted protection). The reply to a
+task is :data:`READY`; the reply to a step or notice is the protection's own message.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from secfed.errors import MalformedMessage
 from secfed.vector import State
 
 READY = b"ready"
-_TASK, _STEP = 1, 2
+_TASK, _STEP, _NOTICE = 1, 2, 3
 
 
 @dataclass(frozen=True)
@@ -52,7 +53,18 @@ class Step:
         return writer.uint(self.attempt, 4).done() + bytes(self.message)
 
 
-def decode(data: Buffer) -> Task | Step:
+@dataclass(frozen=True)
+class Notice:
+    """One message outside any attempt."""
+
+    message: Buffer = field(repr=False)
+
+    def encode(self) -> bytes:
+        """Header, then the message."""
+        return Writer().uint(_NOTICE, 1).done() + bytes(self.message)
+
+
+def decode(data: Buffer) -> Task | Step | Notice:
     """Read a frame; state and message are views into ``data``.
 
     Raises:
@@ -65,6 +77,8 @@ def decode(data: Buffer) -> Task | Step:
         return Task(study, number, reader.uint(2), reader.text(MAX_NAME_BYTES), reader.rest())
     if kind == _STEP:
         return Step(reader.uint(4), reader.uint(2), reader.uint(4), reader.rest())
+    if kind == _NOTICE:
+        return Notice(reader.rest())
     raise MalformedMessage(f"unknown frame kind {kind}")
 
 

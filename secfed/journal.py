@@ -119,6 +119,6 @@ class Journal:
             yield
         except sqlite3.Error as error:
             raise ConfigError(
-                f"the journal {self._path or '(in memory)'} cannot be used: {error}.",
+                f"the journal {self._path or '(in memory)'} cannot be used: {error}",
                 remedy="check the disk's free space, the file's owner and that only one agent uses it",
             ) from error

@@ -88,6 +88,10 @@ class ServerSession(Protocol):
         """Sites whose summand is in the sum, known once the session is finished."""
         ...
 
+
+class OpenServerSession(ServerSession, Protocol):
+    """A server session whose aggregator learns the sum (``plain`` and ``masked``)."""
+
     @property
     def sums(self) -> RingSums:
         """Ring integers of the sum, known once the session is finished."""
@@ -101,7 +105,7 @@ class Protection(Protocol):
         """One site's half."""
         ...
 
-    def server(self, spec: Specification, roster: Roster, shape: VectorShape) -> ServerSession:
+    def server(self, spec: Specification, roster: Roster, shape: VectorShape) -> OpenServerSession:
         """The aggregator's half."""
         ...
 
@@ -212,7 +216,24 @@ class Masked:
     server = MaskedServer
 
 
-PROTECTIONS: Mapping[str, Protection] = {"plain": Plain(), "masked": Masked()}
+class Encrypted:
+    """Homomorphic encryption: an aggregator that cannot read the sum runs ``sealed_round.py`` instead."""
+
+    def site(self, given: SiteContribution) -> SiteSession:  # noqa: ARG002
+        """Made by :class:`secfed.sealed_site.SealedSite`, which holds the study key."""
+        raise WrongState("encrypted attempts need the study key; see secfed.sealed_site")
+
+    def server(
+        self,
+        spec: Specification,  # noqa: ARG002
+        roster: Roster,  # noqa: ARG002
+        shape: VectorShape,  # noqa: ARG002
+    ) -> OpenServerSession:
+        """There is none: no server session could give the sum."""
+        raise WrongState("an aggregator cannot read encrypted sums; see secfed.sealed_round")
+
+
+PROTECTIONS: Mapping[str, Protection] = {"plain": Plain(), "masked": Masked(), "encrypted": Encrypted()}
 
 
 def protection(name: str) -> Protection:

@@ -123,9 +123,9 @@ def sum_securely(
         cohort = tuple(site for site in rules.roster.sites if site in alive)
         if len(cohort) < rules.min_cohort:
             break
-        spec = specify(number, index, exchange, attempt, cohort, state, rules)
+        spec = specify(number, index, exchange, attempt, cohort, state_digest(state), rules)
         session = rules.protection.server(spec, rules.roster, exchange.layout.shape)
-        step = partial(_step, number, index, attempt)
+        step = partial(carry_step, number, index, attempt)
         try:
             drive(session, step, ask, alive)
         except RoundAborted:
@@ -159,7 +159,8 @@ def drive(session: ServerSession, step: Callable[[Buffer], bytes], ask: Ask, ali
         requests = session.advance()
 
 
-def _step(number: int, index: int, attempt: int, message: Buffer) -> bytes:
+def carry_step(number: int, index: int, attempt: int, message: Buffer) -> bytes:
+    """One message of one attempt, as a frame."""
     return Step(number, index, attempt, message).encode()
 
 
@@ -169,7 +170,7 @@ def specify(
     exchange: Exchange,
     attempt: int,
     cohort: tuple[SiteId, ...],
-    state: bytes,
+    broadcast_digest: bytes,
     rules: Rules,
 ) -> Specification:
     """The signed specification of one attempt."""
@@ -183,7 +184,7 @@ def specify(
         threshold=rules.threshold(len(cohort)),
         roster_digest=rules.roster.digest,
         layout_digest=exchange.layout.digest,
-        broadcast_digest=state_digest(state),
+        broadcast_digest=broadcast_digest,
     )
     return replace(unsigned, signature=rules.identity.sign(labels.SIGN_SPEC, unsigned.body()))
 

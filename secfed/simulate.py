@@ -9,20 +9,20 @@ same model bytes every time. Whoever knows the seed can undo the rounding: never
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from safetensors.torch import save_file
 
-from secfed.algorithms.base import Algorithm, Metrics
+from secfed.algorithms.base import Algorithm, Metrics, ServerProgram
 from secfed.algorithms.fedavg import FedAvg
 from secfed.algorithms.metrics import oracle
 from secfed.algorithms.registry import build, build_data
-from secfed.coordinator import Coordinator, RoundOutcome
+from secfed.coordinator import Coordinator, RoundOutcome, StudyRun
 from secfed.crypto import thresholds
 from secfed.crypto.attempt import SiteLimits
 from secfed.crypto.identity import Identity, Roster
@@ -46,6 +46,7 @@ from secfed.simulated_link import SimulatedLink
 from secfed.site import Site
 from secfed.study import Study
 from secfed.transcript import Transcript
+from secfed.vector import State
 
 
 @dataclass
@@ -111,23 +112,21 @@ def simulate(
             return stack.enter_context(made)
 
         log = transcript(aggregator, None)
-        sites = {
-            name: Site(
-                identity=identity,
-                roster=roster,
-                study=_study_id(study),
-                algorithm=algorithm,
-                program=algorithm.site(name),
-                protection=protection(study.protection.name),
-                journal=Journal(),
-                log=transcript(identity, name),
-                rounding=partial(_rounding, study.study.seed, name),
-                limits=_limits(study),
-            )
+        arguments: dict[str, dict[str, Any]] = {
+            name: {
+                "identity": identity,
+                "roster": roster,
+                "study": _study_id(study),
+                "algorithm": algorithm,
+                "program": algorithm.site(name),
+                "protection": protection(study.protection.name),
+                "journal": Journal(),
+                "log": transcript(identity, name),
+                "rounding": partial(_rounding, study.seed, name),
+                "limits": _limits(study),
+            }
             for name, identity in identities.items()
         }
-        carrier = SimulatedLink(sites, drops, observer, log)
-        progress = _Progress(study.study.rounds, observer)
         rules = Rules(
             study=_study_id(study),
             identity=aggregator,
@@ -136,21 +135,32 @@ def simulate(
             threshold=partial(_threshold, study, roster),
             min_cohort=study.protection.min_cohort,
         )
-        coordinator = Coordinator(algorithm, study.study.rounds, rules, carrier.ask, log)
-        observer.started(study.study.name, names, study.study.rounds)
+        carrier = SimulatedLink(drops, observer, log)
+        progress = _Progress(study.rounds, observer)
+        coordinator: StudyRun
+        program: Callable[[], ServerProgram]
+        if study.protection.name == "encrypted":
+            from secfed.sealed_simulation import assemble  # TenSEAL is an optional dependency
+
+            coordinator, program = assemble(study, algorithm, arguments, rules, carrier, log, stack)
+        else:
+            carrier.connect({name: Site(**given).handle for name, given in arguments.items()})
+            coordinator = opened = Coordinator(algorithm, study.rounds, rules, carrier.ask, log)
+            program = lambda: opened.server  # noqa: E731
+        observer.started(study.name, names, study.rounds)
         clock = time.perf_counter()
 
         def finished(outcome: RoundOutcome) -> None:
             nonlocal clock
             report = carrier.report(outcome, time.perf_counter() - clock)
-            progress.add(report, outcome, coordinator.server.metrics())
+            progress.add(report, outcome, program().metrics())
             carrier.start_round(outcome.round + 1)
             clock = time.perf_counter()
 
         coordinator.run(finished)
-    report = _report(study, algorithm, names, coordinator, progress, compare)
+    report = _report(study, algorithm, names, program(), progress, compare)
     if out is not None:
-        _write(out, roster, coordinator, report)
+        _write(out, roster, program(), report)
     observer.finished(report)
     return report
 
@@ -173,6 +183,8 @@ def _threshold(study: Study, roster: Roster, cohort: int) -> int:
     rules = study.protection
     if rules.threshold is not None:
         return rules.threshold
+    if rules.name == "encrypted":
+        return rules.min_cohort  # no shares are needed, so dropouts are free
     if cohort < thresholds.FLOOR:
         return cohort  # plain only; masked refuses such a cohort
     # Plain asks for as many answers as masked would, so that both give up the same rounds.
@@ -183,7 +195,7 @@ def _report(
     study: Study,
     algorithm: Algorithm,
     names: tuple[str, ...],
-    coordinator: Coordinator,
+    program: ServerProgram,
     progress: _Progress,
     compare: Literal["alone"] | None,
 ) -> RunReport:
@@ -193,13 +205,13 @@ def _report(
             "no round of the study came to a sum; nothing was learned and nothing revealed.",
             remedy="let more sites take part",
         )
-    metrics = coordinator.server.metrics()
+    metrics = program.metrics()
     plans = [plan for number in range(1, study.rounds + 2) for plan in algorithm.exchanges(number)]
     fields = max(plans, key=lambda plan: plan.layout.elements).layout.fields
     saw = what_the_aggregator_saw(
         study.protection.name,
         sums=len(sums),
-        survivors=[len(summed.totals.survivors) for summed in sums],
+        survivors=[len(summed.result.survivors) for summed in sums],
         parameters=sum(item.elements for item in fields if item.shape),
         scalars=sum(1 for item in fields if not item.shape),
     )
@@ -212,29 +224,29 @@ def _report(
         final=metrics[max(metrics)] if metrics else {},
         saw=saw,
         initial=metrics.get(0),
-        oracle=_oracle(algorithm, coordinator),
-        compare=None if compare is None else _comparison(study, coordinator),
+        oracle=_oracle(algorithm, program.model()),
+        compare=None if compare is None else _comparison(study, program.model()),
     )
 
 
-def _oracle(algorithm: Algorithm, coordinator: Coordinator) -> Metrics | None:
+def _oracle(algorithm: Algorithm, model: State) -> Metrics | None:
     """What only a simulation can know: the final model at the site where it does worst."""
     if not isinstance(algorithm, FedAvg):
         return None
-    per_site = oracle.per_site_metrics(algorithm, coordinator.server.model())
+    per_site = oracle.per_site_metrics(algorithm, model)
     names = dict.fromkeys(name for found in per_site.values() for name in found)
     return {f"worst_site_{name}": oracle.worst_site(per_site, name)[1] for name in names}
 
 
-def _comparison(study: Study, coordinator: Coordinator) -> Comparison:
-    found = oracle.compare_alone(study, coordinator.server.model())
+def _comparison(study: Study, model: State) -> Comparison:
+    found = oracle.compare_alone(study, model)
     rows = [ComparisonRow(site, found.federated[site], found.alone[site]) for site in found.federated]
     federated, alone = oracle.mean_over_sites(found.federated), oracle.mean_over_sites(found.alone)
     return Comparison("alone", (*rows, ComparisonRow("mean", federated, alone)))
 
 
-def _write(out: Path, roster: Roster, coordinator: Coordinator, report: RunReport) -> None:
+def _write(out: Path, roster: Roster, program: ServerProgram, report: RunReport) -> None:
     write_roster(out / ROSTER_FILE, roster)
-    model = {name: tensor.detach().cpu().contiguous() for name, tensor in coordinator.server.model().items()}
+    model = {name: tensor.detach().cpu().contiguous() for name, tensor in program.model().items()}
     save_file(model, out / MODEL_FILE)
     write_run(report, out)

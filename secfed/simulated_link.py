@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from secfed.coordinator import RoundOutcome
 from secfed.crypto.codec import Buffer
@@ -12,26 +12,29 @@ from secfed.errors import SecfedError
 from secfed.link import InProcessLink, OnReply
 from secfed.protection import SiteId
 from secfed.run_report import Observer, PerSite, RoundReport
-from secfed.site import Log, Site
+from secfed.site import Log
 from secfed.transcript import REFUSED
 
-_ORDER = {stage: index for index, stage in enumerate((*STAGES, "result"))}
+_ORDER = {stage: index for index, stage in enumerate(("keys", *STAGES, "result"))}
 
 
 class SimulatedLink:
     """``ask`` of a simulation: an in-process link with planned dropouts that measures what it carries.
 
     Args:
-        sites: the study's sites.
         drops: planned dropouts.
         observer: told of progress.
         log: where refusals are recorded.
     """
 
-    def __init__(self, sites: Mapping[SiteId, Site], drops: Sequence[Drop], observer: Observer, log: Log):
-        self._link = InProcessLink({name: site.handle for name, site in sites.items()}, self._refused)
+    def __init__(self, drops: Sequence[Drop], observer: Observer, log: Log) -> None:
+        self._link = InProcessLink({}, self._refused)
         self._drops, self._observer, self._log = drops, observer, log
         self.start_round(1)
+
+    def connect(self, sites: Mapping[SiteId, Callable[[Buffer], Buffer]]) -> None:
+        """Name the sites: site id -> frame handler."""
+        self._link = InProcessLink(sites, self._refused)
 
     def start_round(self, number: int) -> None:
         """Forget the last round's dropouts and measurements."""

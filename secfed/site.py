@@ -17,10 +17,11 @@ from secfed.algorithms.base import Algorithm, SiteProgram
 from secfed.crypto.attempt import AttemptJournal, SiteContribution, SiteLimits
 from secfed.crypto.codec import Buffer
 from secfed.crypto.identity import Identity, Roster
+from secfed.crypto.messages import Result
 from secfed.errors import InconsistentView, Replay, WrongState
-from secfed.frames import READY, Step, Task, decode, decode_state
+from secfed.frames import READY, Notice, Step, Task, decode, decode_state
 from secfed.protection import Protection, SiteSession
-from secfed.transcript import SUMMED, SumRecord
+from secfed.transcript import FOLLOWED, SUMMED, SumRecord
 from secfed.vector import Exchange, Rounding, Summands, state_digest
 
 
@@ -87,9 +88,20 @@ class Site:
             SecfedError: the frame is refused; the study can go on with the next exchange.
         """
         decoded = decode(frame)
-        return self._work(decoded) if isinstance(decoded, Task) else self._step(decoded)
+        if isinstance(decoded, Task):
+            return self._work(decoded)
+        return self._step(decoded) if isinstance(decoded, Step) else self._notice(decoded)
 
     def _work(self, task: Task) -> Buffer:
+        self._contribute(task, bytes(task.state))
+        return READY
+
+    def _notice(self, notice: Notice) -> Buffer:
+        del notice
+        raise WrongState("this study's protection has no messages outside an attempt")
+
+    def _contribute(self, task: Task, broadcast: bytes) -> None:
+        """Do the local work of one exchange, once, and keep what it gave."""
         here = (task.round, task.exchange_index)
         if task.study != self._study:
             raise InconsistentView("the task is for another study, or for other settings of this one")
@@ -101,14 +113,13 @@ class Site:
                 f"round {task.round} of this study has no exchange {task.exchange!r} there"
             )
         exchange = plan[task.exchange_index]
-        state: dict[str, torch.Tensor] = decode_state(task.state)
-        digest = state_digest(bytes(task.state))
+        state: dict[str, torch.Tensor] = decode_state(broadcast)
+        digest = state_digest(broadcast)
         summands = self._program.contribute(task.round, exchange, state)
         # Checked now, so that a NaN drops this site before any message of an attempt.
         exchange.layout.encoder(summands, self._rounding(*here))
         self._pending = _Pending(*here, exchange, digest, summands)
         self._attempt, self._session = -1, None
-        return READY
 
     def _step(self, step: Step) -> Buffer:
         pending = self._pending
@@ -117,25 +128,35 @@ class Site:
         if step.attempt < self._attempt:
             raise Replay(f"attempt {step.attempt} of round {step.round} is over")
         if step.attempt > self._attempt:
-            self._attempt, self._session = step.attempt, self._protection.site(self._contribution(pending))
+            self._attempt, self._session = step.attempt, self._open(pending)
         if self._session is None:
             raise WrongState("there is no attempt to continue")
         reply = self._session.handle(step.message)
         result = self._session.result
         if result is not None:
-            record = SumRecord(
-                pending.round,
-                pending.exchange.name,
-                self._attempt,
-                result.spec_digest,
-                result.survivors,
-                result.totals_digest,
-                result.signature,
-            )
-            layout = pending.exchange.layout
-            left = {"layout": layout.digest.hex(), "fields": [item.name for item in layout.fields]}
-            self._log.append(SUMMED, {**record.to_body(), **left})
+            self._record(pending.round, pending.exchange, self._attempt, result)
         return reply
+
+    def _record(self, number: int, exchange: Exchange, attempt: int, result: Result) -> None:
+        record = SumRecord(
+            number,
+            exchange.name,
+            attempt,
+            result.spec_digest,
+            result.survivors,
+            result.totals_digest,
+            result.signature,
+        )
+        left = {
+            "layout": exchange.layout.digest.hex(),
+            "fields": [item.name for item in exchange.layout.fields],
+        }
+        kind = SUMMED if self._identity.name in result.survivors else FOLLOWED
+        self._log.append(kind, {**record.to_body(), **left})
+
+    def _open(self, pending: _Pending) -> SiteSession:
+        """This site's half of a new attempt."""
+        return self._protection.site(self._contribution(pending))
 
     def _contribution(self, pending: _Pending) -> SiteContribution:
         layout = pending.exchange.layout

@@ -67,6 +67,18 @@ class ProtectionSection(Strict):
         ge=0,
         description="how many sites may collude with the server; default ceil(n/3) - 1",
     )
+    key_mode: Literal["public", "symmetric"] = Field(
+        default="public", description='"public" or "symmetric"; only for encrypted'
+    )
+    key_holder: str | None = Field(
+        default=None, description="the site that makes the study key; default the first; only for encrypted"
+    )
+    scheme: Literal["bfv", "ckks"] = Field(
+        default="bfv", description='"bfv" (exact) or "ckks" (approximate); only for encrypted'
+    )
+    processes: int = Field(
+        default=0, ge=0, le=64, description="worker processes per site for encryption, 0 for none"
+    )
     deadline_s: float = Field(default=600.0, gt=0, description="above 0: seconds a site has to answer")
 
     def colluders_for(self, sites: int) -> int:
@@ -286,8 +298,10 @@ def _refuse_unavailable(tables: Mapping[str, Any]) -> None:
             "privacy: differential privacy is not available in this version",
             remedy="remove [privacy]; do not rely on a privacy budget yet",
         )
-    if isinstance(protection, dict) and protection.get("name") == "encrypted":
-        raise ConfigError(
-            'protection.name: "encrypted" is not available in this version',
-            remedy='use "masked"',
-        )
+    if isinstance(protection, dict) and protection.get("name", "masked") != "encrypted":
+        for key in ("key_mode", "key_holder", "scheme", "processes"):
+            if key in protection:
+                raise ConfigError(
+                    f"protection.{key}: has no effect without encryption",
+                    remedy='remove it, or set protection.name = "encrypted"',
+                )

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Protocol
@@ -64,12 +65,15 @@ class Layout:
 
     def __post_init__(self) -> None:
         names = [field.name for field in self.fields]
-        if not names or not self.elements:
-            raise ConfigError("a layout needs at least one element")
         if len(set(names)) != len(names):
-            raise ConfigError("a layout has two fields of one name")
+            twice = next(name for name in names if names.count(name) > 1)
+            raise ConfigError(f"a layout has two fields of the name {twice!r}", remedy="rename one of them")
         for field in self.fields:
-            FixedPoint.choose(bound=field.bound, bits=field.bits, sites=self.sites)
+            if any(size < 0 for size in field.shape):
+                raise ConfigError(f"field {field.name!r} has a negative size in its shape {field.shape}")
+            _rule(field, self.sites)
+        if not self.elements:
+            raise ConfigError("a layout needs at least one element", remedy="sum at least one number")
 
     @property
     def elements(self) -> int:
@@ -117,10 +121,25 @@ class Layout:
         for field in self.ordered:
             start = at.get(field.bits, 0)
             at[field.bits] = start + field.elements
-            rule = FixedPoint.choose(bound=field.bound, bits=field.bits, sites=self.sites)
-            flat = rule.decode(run_of[field.bits][start : start + field.elements])
+            with _naming(field):
+                flat = _rule(field, self.sites).decode(run_of[field.bits][start : start + field.elements])
             values[field.name] = torch.from_numpy(flat).reshape(field.shape)
         return Totals(values, survivors)
+
+
+def _rule(field: Field, sites: int) -> FixedPoint:
+    """The fixed-point rule of a field."""
+    with _naming(field):
+        return FixedPoint.choose(bound=field.bound, bits=field.bits, sites=sites)
+
+
+@contextmanager
+def _naming(field: Field) -> Iterator[None]:
+    """Say in a range error which field it is about."""
+    try:
+        yield
+    except RangeError as error:
+        raise RangeError(f"field {field.name!r}: {error.message}", remedy=error.remedy) from None
 
 
 def _write_field(writer: Writer, field: Field) -> None:
@@ -182,7 +201,7 @@ class Encoder:
         while done < out.size:
             field, values = self._unread(run)
             part = values[self._at : self._at + out.size - done]
-            rule = FixedPoint.choose(bound=field.bound, bits=field.bits, sites=self.layout.sites)
+            rule = _rule(field, self.layout.sites)
             words = self._rounding.words(part.size)
             self.clipped += rule.quantise(part, words, out[done : done + part.size], self._scratch)
             done += part.size

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from rich.console import Console, Group, RenderableType
@@ -11,9 +11,11 @@ from rich.table import Table
 from rich.text import Text
 
 from secfed.cli.consoles import plain_text, plural, show_bytes, show_number, show_seconds
-from secfed.run_report import PHASES, Comparison, RoundReport, RunReport
+from secfed.run_report import PHASES, Comparison, Metrics, RoundReport, RunReport
 
 _MOST_ROWS = 60  # longer runs show their beginning and their end
+_LEADING = ("roc_auc", "accuracy", "loss")  # shown first, and longest when space is short
+_LONG_NAME = 9  # longer metric names are broken at an underscore
 
 
 @dataclass(frozen=True)
@@ -33,15 +35,25 @@ def round_table(console: Console, rounds: Sequence[RoundReport], *, most_rows: i
     columns = _columns(rounds)
     while True:
         table = _filled(rounds, columns, most_rows)
-        wide = Measurement.get(console, console.options.update(max_width=10_000), table).maximum
         last = max(columns, key=lambda column: column.rank)
-        if wide <= console.width or last.rank == 0:
+        if _fits(console, table) or last.rank == 0:
             return table
         columns = [column for column in columns if column is not last]
 
 
+def _fits(console: Console, table: Table) -> bool:
+    unlimited = console.options.update(max_width=10_000)
+    return Measurement.get(console, unlimited, table).maximum <= console.width
+
+
+def ordered_metrics(reports: Iterable[Metrics | None]) -> list[str]:
+    """Every metric that occurs, the leading ones first, the others as they appear."""
+    names = list(dict.fromkeys(name for metrics in reports for name in metrics or {}))
+    return sorted(names, key=lambda name: _LEADING.index(name) if name in _LEADING else len(_LEADING))
+
+
 def _columns(rounds: Sequence[RoundReport]) -> list[_Column]:
-    metrics = dict.fromkeys(name for report in rounds for name in report.metrics or {})
+    metrics = ordered_metrics(report.metrics for report in rounds)
     return [
         _Column("Round", lambda report: str(report.round)),
         # The first metric always stays.
@@ -54,7 +66,17 @@ def _columns(rounds: Sequence[RoundReport]) -> list[_Column]:
 
 
 def _metric(name: str, rank: int) -> _Column:
-    return _Column(plain_text(name), lambda report: show_number((report.metrics or {}).get(name)), rank)
+    return _Column(_heading(name), lambda report: show_number((report.metrics or {}).get(name)), rank)
+
+
+def _heading(name: str) -> str:
+    """A metric's name, a long one in two lines: ``balanced_`` above ``accuracy``."""
+    name = plain_text(name)
+    breaks = [at for at, letter in enumerate(name) if letter == "_"]
+    if len(name) <= _LONG_NAME or not breaks:
+        return name
+    middle = min(breaks, key=lambda at: abs(at - len(name) // 2))
+    return f"{name[: middle + 1]}\n{name[middle + 1 :]}"
 
 
 def _phase(phase: str) -> _Column:
@@ -99,18 +121,21 @@ def incidents(rounds: Sequence[RoundReport]) -> list[str]:
     return lines
 
 
-def comparison_table(comparison: Comparison) -> Table:
+def comparison_table(console: Console, comparison: Comparison) -> Table:
     """The federated model beside the other one, per hospital and on average."""
-    metrics = list(dict.fromkeys(name for row in comparison.rows for name in (*row.federated, *row.other)))
-    table = new_table()
-    table.add_column("Held-out patients of", no_wrap=True)
-    for name in metrics:
-        table.add_column(f"{plain_text(name)}\nfederated", justify="right")
-        table.add_column(f"\n{comparison.other}", justify="right")
-    for row in comparison.rows:
-        cells = [show_number(side.get(name)) for name in metrics for side in (row.federated, row.other)]
-        table.add_row(plain_text(row.where), *cells, style="bold" if row.where == "mean" else "")
-    return table
+    metrics = ordered_metrics(side for row in comparison.rows for side in (row.federated, row.other))
+    while True:
+        table = new_table()
+        table.add_column("Held-out\npatients of", vertical="bottom")
+        for name in metrics:
+            table.add_column(f"{plain_text(name)}\nfederated", justify="right", no_wrap=True)
+            table.add_column(f"\n{plain_text(comparison.other)}", justify="right", no_wrap=True)
+        for row in comparison.rows:
+            cells = [show_number(side.get(name)) for name in metrics for side in (row.federated, row.other)]
+            table.add_row(plain_text(row.where), *cells, style="bold" if row.where == "mean" else "")
+        if _fits(console, table) or len(metrics) <= 1:
+            return table
+        metrics = metrics[:-1]
 
 
 def summary(console: Console, report: RunReport) -> RenderableType:
@@ -127,7 +152,7 @@ def summary(console: Console, report: RunReport) -> RenderableType:
     if report.compare is not None:
         heading = Text(f"Federated beside {report.compare.other}  ", style="bold")
         heading.append("oracle: looks at single hospitals, simulation only", style="not bold dim")
-        parts += ["", heading, comparison_table(report.compare), ""]
+        parts += ["", heading, comparison_table(console, report.compare), ""]
     if report.oracle:
         numbers = ", ".join(
             f"{plain_text(name)} {show_number(value)}" for name, value in report.oracle.items()
@@ -135,9 +160,9 @@ def summary(console: Console, report: RunReport) -> RenderableType:
         parts.append(Text.assemble(("Oracle (single hospitals, simulation only): ", "dim"), numbers))
     before = report.initial or {}
     final = ", ".join(
-        f"{plain_text(name)} {show_number(value)}"
+        f"{plain_text(name)} {show_number(report.final[name])}"
         + (f" (untrained {show_number(before[name])})" if name in before else "")
-        for name, value in report.final.items()
+        for name in ordered_metrics([report.final])
     )
     parts.append(Text.assemble(("Final model: ", "bold"), final or "no metrics"))
     parts.append(Text(plain_text(report.saw), style="green" if report.protection != "plain" else "yellow"))

@@ -1,0 +1,130 @@
+"""How the secret key of encrypted protection gets to the sites, and to nobody else.
+
+One site, the key holder that the study names, makes the study's keys. It seals the secret key to a fresh
+X-Wing key of every site that asks, after checking that this key is signed by an identity of the pinned
+roster; and it signs what it sealed. The aggregator relays, holds the public key only, and cannot join: its
+identity is not a site of the roster.
+
+Security: every site of the roster ends up with the secret key. A site that hands it to the aggregator lets
+it read every upload; SECURITY.md says so. The key belongs to one study and dies with it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+from secfed.crypto import labels, sealing
+from secfed.crypto.bfv import Ring
+from secfed.crypto.bfv_tenseal import KeyPair, generate_keys
+from secfed.crypto.codec import digest
+from secfed.crypto.encrypted_messages import KeyDelivery, KeyHello, KeyPackage, KeyPackages, KeyRequest
+from secfed.crypto.identity import Identity, Roster, verify
+from secfed.errors import InconsistentView, RosterError, WrongState
+
+
+@dataclass
+class StudyKeys:
+    """One site's hold on the keys of one study.
+
+    Args:
+        identity: this site.
+        roster: the pinned roster.
+        study: study id.
+        holder: the site that makes the keys.
+        ring: what the keys are for.
+        received: told the keys once they are there (a hospital stores them under its own protection).
+    """
+
+    identity: Identity
+    roster: Roster
+    study: str
+    holder: str
+    ring: Ring
+    received: Callable[[KeyPair], None] = lambda _keys: None
+
+    def __post_init__(self) -> None:
+        self.keys: KeyPair | None = None
+        self._seal_key: sealing.SealKey | None = None
+
+    @property
+    def required(self) -> KeyPair:
+        """The keys.
+
+        Raises:
+            WrongState: this site has none yet.
+        """
+        if self.keys is None:
+            raise WrongState("this site has no study key yet", remedy="the key holder must be reachable once")
+        return self.keys
+
+    def hello(self) -> bytes:
+        """Message 11: holding the key, or asking for it."""
+        if self.identity.name == self.holder and self.keys is None:
+            self._keep(generate_keys(self.ring))
+        if self.keys is None and self._seal_key is None:
+            self._seal_key = sealing.SealKey.generate()
+        public = b"" if self.keys is not None or self._seal_key is None else self._seal_key.public_bytes
+        unsigned = KeyHello(self.identity.name, public)
+        signature = self.identity.sign(labels.SIGN_KEY_HELLO, *self._context(), unsigned.body())
+        return replace(unsigned, signature=signature).encode()
+
+    def pack(self, request: KeyRequest) -> bytes:
+        """Messages 12 -> 13, at the holder.
+
+        Raises:
+            WrongState: this site is not the holder.
+            RosterError: a hello from outside the roster.
+            BadSignature: a hello that its site did not sign.
+        """
+        if self.identity.name != self.holder:
+            raise WrongState("this site does not hold the study key for others")
+        keys, packages = self.required, []
+        for hello in request.hellos:
+            public = self.roster.public(hello.site)
+            body = hello.body()
+            verify(public, hello.signature, labels.SIGN_KEY_HELLO, *self._context(), body, who=hello.site)
+            sealed = sealing.seal(
+                hello.seal_key, keys.secret_key, labels.SEAL_STUDY_KEY, *self._context(), hello.site.encode()
+            )
+            unsigned = KeyPackage(hello.site, sealed)
+            packages.append(replace(unsigned, signature=self._sign(keys.public_key, unsigned)))
+        return KeyPackages(keys.public_key, tuple(packages)).encode()
+
+    def unpack(self, delivery: KeyDelivery) -> None:
+        """Message 14: take the study key.
+
+        Raises:
+            InconsistentView: the package is for another site, or was not asked for.
+            BadSignature: the holder did not sign it.
+            MalformedMessage: it cannot be opened.
+        """
+        if delivery.package.recipient != self.identity.name or self._seal_key is None:
+            raise InconsistentView("a study key was delivered that this site did not ask for")
+        if self.holder not in self.roster.sites:
+            raise RosterError(f"the key holder {self.holder!r} is not in the pinned roster")
+        verify(
+            self.roster.public(self.holder),
+            delivery.package.signature,
+            labels.SIGN_KEY_PACKAGE,
+            *self._context(),
+            digest(labels.SIGN_KEY_PACKAGE, delivery.public_key),
+            delivery.package.body(),
+            who=self.holder,
+        )
+        site = self.identity.name.encode()
+        sealed, context = delivery.package.sealed_key, (*self._context(), site)
+        secret = self._seal_key.open(sealed, labels.SEAL_STUDY_KEY, *context)
+        self._seal_key = None
+        self._keep(KeyPair(secret_key=secret, public_key=delivery.public_key))
+
+    def _keep(self, keys: KeyPair) -> None:
+        self.keys = keys
+        self.received(keys)
+
+    def _sign(self, public_key: bytes, package: KeyPackage) -> bytes:
+        key_digest = digest(labels.SIGN_KEY_PACKAGE, public_key)
+        return self.identity.sign(labels.SIGN_KEY_PACKAGE, *self._context(), key_digest, package.body())
+
+    def _context(self) -> Sequence[bytes]:
+        return self.study.encode(), self.roster.digest, self.ring.digest, self.holder.encode()

@@ -1,0 +1,154 @@
+"""A site under encrypted protection: it holds the state that the aggregator must not see.
+
+The aggregator cannot read totals, so every site decrypts each sum and replays the server program itself.
+The program is deterministic; sites that took the same sums have byte-identical states, and say so by a
+signed digest. A site that was away takes the sums it missed, in order, before it works on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from secfed.algorithms.base import ServerProgram
+from secfed.crypto import labels
+from secfed.crypto.codec import Buffer, digest
+from secfed.crypto.encrypted import SUM, FrameFormat
+from secfed.crypto.encrypted_messages import KeyDelivery, KeyRequest, StateView, Summed
+from secfed.crypto.encrypted_session import EncryptedSite
+from secfed.crypto.encrypted_site import SiteCipher
+from secfed.crypto.identity import verify
+from secfed.crypto.messages import DIGEST_BYTES, Result, peek_type
+from secfed.crypto.refusals import Refusal
+from secfed.crypto.study_keys import StudyKeys
+from secfed.errors import InconsistentView, WrongState
+from secfed.frames import READY, Notice, Task, encode_state
+from secfed.sealed import SealedPlan, decode_expected
+from secfed.site import Site, _Pending
+from secfed.vector import Exchange, state_digest
+
+
+class _Session:
+    """Adapts one encrypted upload to :class:`secfed.protection.SiteSession`; sums come as notices."""
+
+    result: Result | None = None
+
+    def __init__(self, upload: EncryptedSite) -> None:
+        self._upload = upload
+
+    def handle(self, message: Buffer) -> Buffer:
+        """Answer the specification."""
+        return self._upload.handle(message)
+
+
+class SealedSite(Site):
+    """One hospital's side of one study under encrypted protection.
+
+    Args:
+        plan: ring and parameters, derived from the study.
+        processes: worker processes for encryption; 0 works in this process.
+        arguments: those of :class:`secfed.site.Site`.
+    """
+
+    def __init__(self, *, plan: SealedPlan, processes: int = 0, **arguments: Any) -> None:
+        super().__init__(**arguments)
+        self._plan, self._processes = plan, processes
+        self._keys = StudyKeys(self._identity, self._roster, self._study, plan.holder, plan.ring)
+        self._cipher: SiteCipher | None = None
+        self.replica: ServerProgram = self._algorithm.server()
+        self.sums = 0
+        self._last = (0, 0)  # round and exchange index of the newest sum taken
+
+    def close(self) -> None:
+        """Stop the worker processes."""
+        if self._cipher is not None:
+            self._cipher.close()
+
+    def _work(self, task: Task) -> Buffer:
+        expected_sums, expected_digest = decode_expected(task.state)
+        broadcast = encode_state(self.replica.broadcast())
+        if self.sums == expected_sums:
+            if expected_digest not in (bytes(DIGEST_BYTES), state_digest(broadcast)):
+                raise InconsistentView(
+                    "this site's state differs from the other sites' after the same sums",
+                    remedy="check that all sites run the same secfed and torch versions; remove the study's "
+                    "state at this site and let it take the sums again",
+                )
+            self._contribute(task, broadcast)
+        return self._view(broadcast)
+
+    def _notice(self, notice: Notice) -> Buffer:
+        kind = peek_type(notice.message)
+        if kind == KeyRequest.TYPE:
+            request = KeyRequest.decode(notice.message)
+            return self._keys.pack(request) if request.hellos else self._keys.hello()
+        if kind == KeyDelivery.TYPE:
+            self._keys.unpack(KeyDelivery.decode(notice.message))
+            return READY
+        if kind == Summed.TYPE:
+            self._take(Summed.decode(notice.message))
+            return self._view(encode_state(self.replica.broadcast()))
+        raise Refusal.OUT_OF_ORDER.refuse(f"message type {kind}")
+
+    def _open(self, pending: _Pending) -> _Session:
+        parameters = self._plan.parameters(pending.exchange)
+        upload = EncryptedSite(self._contribution(pending), self._site_cipher(), parameters)
+        return _Session(upload)
+
+    def _take(self, summed: Summed) -> None:
+        """Decrypt one sum and replay the server step.
+
+        Raises:
+            BadSignature, InconsistentView: it is not the aggregator's sum of this study, or not the next.
+        """
+        spec, result = summed.spec, summed.result
+        aggregator = self._roster.aggregator
+        verify(aggregator, spec.signature, labels.SIGN_SPEC, spec.body(), who="aggregator")
+        verify(aggregator, result.signature, labels.SIGN_RESULT, result.body(), who="aggregator")
+        here = (spec.round, spec.exchange_index)
+        if spec.study != self._study or spec.roster_digest != self._roster.digest or here <= self._last:
+            raise InconsistentView("the sum belongs to another study or roster, or was taken before")
+        exchange = self._exchange(spec.round, spec.exchange_index)
+        parameters = self._plan.parameters(exchange)
+        totals_digest = digest(labels.TOTALS_DIGEST, spec.layout_digest, summed.ciphertext)
+        survivors = [name for name in spec.cohort if name in result.survivors]
+        if (
+            (spec.exchange, spec.layout_digest) != (exchange.name, exchange.layout.digest)
+            or (result.spec_digest, result.totals_digest) != (spec.digest, totals_digest)
+            or list(result.survivors) != survivors
+            or len(survivors) < max(self._limits.min_cohort, 2)
+        ):
+            raise Refusal.RESULT_MISMATCH.refuse(f"round {spec.round}")
+        frames = FrameFormat(parameters, SUM).split(summed.ciphertext)
+        sums = self._site_cipher().decrypt(parameters, frames)
+        self.replica.absorb(spec.round, exchange, exchange.layout.decode(sums, result.survivors))
+        self.sums, self._last = self.sums + 1, here
+        self._record(spec.round, exchange, spec.attempt, result)
+
+    def _exchange(self, number: int, index: int) -> Exchange:
+        plan = self._algorithm.exchanges(number)
+        if index >= len(plan):
+            raise InconsistentView(f"round {number} of this study has no exchange {index}")
+        return plan[index]
+
+    def _site_cipher(self) -> SiteCipher:
+        if self._cipher is None:
+            self._cipher = SiteCipher(self._keys.required, processes=self._processes)
+        return self._cipher
+
+    def _view(self, broadcast: bytes) -> bytes:
+        unsigned = StateView(self._identity.name, self.sums, state_digest(broadcast))
+        signature = self._identity.sign(labels.SIGN_STATE, self._study.encode(), unsigned.body())
+        return replace(unsigned, signature=signature).encode()
+
+
+def newest(sites: Mapping[str, SealedSite]) -> ServerProgram:
+    """The state of a site that has taken every sum; simulation only.
+
+    Raises:
+        WrongState: there are no sites.
+    """
+    if not sites:
+        raise WrongState("there is no site to read the state from")
+    return max(sites.values(), key=lambda site: site.sums).replica
