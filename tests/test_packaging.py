@@ -7,46 +7,20 @@ break without a sound, so each is looked at here.
 
 from __future__ import annotations
 
-import importlib.metadata
 import json
 import os
-import re
 import shutil
 import subprocess
 import sys
-import tomllib
 import zipfile
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 from urllib.parse import unquote, urlparse
 
 import pytest
-from packaging.requirements import Requirement
-from packaging.utils import canonicalize_name
 
-ROOT = Path(__file__).resolve().parents[1]
-ROOMS = ("crypto", "dp", "algorithms", "deploy")
-HOMES = ("secfed", *ROOMS)
-EXTRAS = ("he", "dp", "flower", "dev")
+from tests.layout import HOMES, PROJECT, ROOMS, ROOT, files_of, in_wheel
 
-with (ROOT / "pyproject.toml").open("rb") as _file:
-    PROJECT: dict[str, Any] = tomllib.load(_file)
 SETUPTOOLS = PROJECT["tool"]["setuptools"]
-
-
-def files_of(home: str) -> Iterator[Path]:
-    """Every file of one top-level package folder, relative to the root; symlinks are not followed."""
-    for folder, subfolders, names in os.walk(ROOT / home):
-        subfolders[:] = [name for name in subfolders if name != "__pycache__"]
-        for name in names:
-            if not name.startswith(".") and not name.endswith((".pyc", ".md")):
-                yield (Path(folder) / name).relative_to(ROOT)
-
-
-def in_wheel(path: Path) -> str:
-    """Where a file of the tree lies inside the wheel: the rooms move into ``secfed/``."""
-    return path.as_posix() if path.parts[0] == "secfed" else f"secfed/{path.as_posix()}"
 
 
 def modules() -> list[str]:
@@ -261,59 +235,11 @@ print("started")
     assert python(code, tmp_path).splitlines()[-1] == "started"
 
 
-def requirements() -> list[Requirement]:
-    """What pyproject.toml asks for: the core and every extra, without secfed itself."""
-    project = PROJECT["project"]
-    lines = [
-        *project["dependencies"],
-        *(line for extra in EXTRAS for line in project["optional-dependencies"][extra]),
-    ]
-    return [asked for asked in map(Requirement, lines) if asked.name != "secfed"]
-
-
-def pins() -> dict[str, str]:
-    """constraints.txt as package name -> version."""
-    lines = (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
-    pinned = (re.fullmatch(r"([\w.-]+)==(\S+)", line) for line in lines if line and not line.startswith("#"))
-    found = {canonicalize_name(match[1]): match[2] for match in pinned if match}
-    assert len(found) == sum(1 for line in lines if line and not line.startswith("#")), (
-        "a line is not NAME==VERSION"
+def test_readme_shows_the_bring_your_own_example_as_it_is_in_at_most_20_lines() -> None:
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    files = [ROOT / "examples" / "bring-your-own" / name for name in ("my_hospital.py", "study.toml")]
+    sources = [file.read_text(encoding="utf-8").strip() for file in files]
+    assert all(
+        f"```{kind}\n{text}\n```" in readme for kind, text in zip(("python", "toml"), sources, strict=True)
     )
-    return found
-
-
-def test_every_requirement_is_pinned_to_a_version_it_accepts() -> None:
-    found = pins()
-    for asked in requirements():
-        assert asked.specifier.contains(found[canonicalize_name(asked.name)]), asked
-
-
-def test_every_requirement_of_an_installed_requirement_is_pinned() -> None:
-    """The whole closure, except what a CUDA build of torch brings along and pins by itself."""
-    found = pins()
-    for name in found:
-        try:
-            lines = importlib.metadata.requires(name) or []
-        except importlib.metadata.PackageNotFoundError:
-            continue
-        for needed in map(Requirement, lines):
-            theirs = canonicalize_name(needed.name)
-            if needed.marker is not None and not needed.marker.evaluate({"extra": ""}):
-                continue
-            if theirs.startswith(("nvidia-", "cuda-", "triton")):
-                continue
-            assert theirs in found, f"{name} needs {theirs}, which constraints.txt does not pin"
-
-
-def test_the_torch_pin_accepts_the_cpu_build_and_the_cuda_builds() -> None:
-    version = pins()["torch"]
-    assert "+" not in version
-    for build in (version, f"{version}+cpu", f"{version}+cu130"):
-        assert Requirement(f"torch=={version}").specifier.contains(build)
-    assert not [name for name in pins() if name.startswith(("nvidia-", "cuda-", "triton"))]
-
-
-def test_constraints_name_no_place() -> None:
-    """No index, host or folder: what is installed is the same wherever it comes from."""
-    lines = (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
-    assert [line for line in lines if not line.startswith("#") and re.search(r"[/@]|^-", line)] == []
+    assert sum(len(text.splitlines()) for text in sources) <= 20

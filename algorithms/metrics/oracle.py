@@ -7,22 +7,24 @@ can, outside the protocol, and every report labels the result ``oracle``.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from torch import nn
+import torch
 
 from secfed.algorithms.base import Algorithm
-from secfed.algorithms.data.base import SiteData, SiteId
+from secfed.algorithms.data.base import SiteId
 from secfed.algorithms.fedavg import FedAvg
 from secfed.algorithms.metrics import classification
 from secfed.algorithms.metrics.classification import Metrics
-from secfed.algorithms.parameters import write_parameters
+from secfed.algorithms.parameters import read_parameters, write_parameters
 from secfed.algorithms.registry import build
 from secfed.algorithms.training import choose_device
 from secfed.errors import ConfigError
 from secfed.study import Study
 from secfed.vector import State
+
+Sums = Mapping[str, torch.Tensor]
 
 
 @dataclass(frozen=True)
@@ -30,12 +32,16 @@ class Comparison:
     """One model for all against one model per hospital, on the same held-out records.
 
     Attributes:
-        federated: metrics of the federated model at each site.
-        alone: metrics of each site's own model at that site.
+        federated: the federated model at each site.
+        alone: each site's own model at that site.
+        federated_everywhere: the federated model on the held-out records of all sites together.
+        alone_everywhere: each site's own model on the held-out records of all sites together.
     """
 
     federated: Mapping[SiteId, Metrics]
     alone: Mapping[SiteId, Metrics]
+    federated_everywhere: Metrics
+    alone_everywhere: Mapping[SiteId, Metrics]
 
 
 def per_site_metrics(algorithm: Algorithm, model: State) -> dict[SiteId, Metrics]:
@@ -47,36 +53,39 @@ def per_site_metrics(algorithm: Algorithm, model: State) -> dict[SiteId, Metrics
         ConfigError: the algorithm trains no classifier.
     """
     classifier = _classifier(algorithm)
-    network = classifier.setting.model()
-    write_parameters(network, model)
-    sites = classifier.setting.sites
-    return {site: _metrics(classifier, network, classifier.site_data(site)) for site in sites}
+    return {site: _finish(classifier, [sums]) for site, sums in _sums(classifier, model).items()}
 
 
 def train_alone(study: Study, site: SiteId) -> Metrics:
-    """Metrics of a model that one hospital trains by itself.
+    """Metrics of a model that one hospital trains by itself, on its own held-out records.
 
     Same initial model, same options and the same number of rounds times local epochs as in the study;
-    only the averaging is missing (and with it FedProx's pull to the average). Evaluated on the
-    hospital's own held-out records.
+    only the averaging is missing (and with it FedProx's pull to the average).
 
     Raises:
         ConfigError: the algorithm trains no classifier.
         DataError: the hospital's records cannot be used.
     """
-    federated = _classifier(build(study))
-    alone = FedAvg(federated.setting, federated.options)
-    data = alone.site_data(site)
-    network = alone.setting.model().to(choose_device(alone.options.device))
-    for round_number in range(1, study.rounds + 1):
-        alone.train(network, data, site, round_number)
-    return _metrics(alone, network, data)
+    classifier = _classifier(build(study))
+    return _finish(classifier, [_sums(classifier, _lonely_model(classifier, site), [site])[site]])
 
 
 def compare_alone(study: Study, model: State) -> Comparison:
-    """The federated model against every hospital's own (``--compare alone``)."""
-    federated = per_site_metrics(build(study), model)
-    return Comparison(federated, {site: train_alone(study, site) for site in federated})
+    """The federated model against every hospital's own (``--compare alone``).
+
+    Raises:
+        ConfigError: the algorithm trains no classifier.
+        DataError: a hospital's records cannot be used.
+    """
+    classifier = _classifier(build(study))
+    federated = _sums(classifier, model)
+    alone = {site: _sums(classifier, _lonely_model(classifier, site)) for site in federated}
+    return Comparison(
+        federated={site: _finish(classifier, [sums]) for site, sums in federated.items()},
+        alone={site: _finish(classifier, [sums[site]]) for site, sums in alone.items()},
+        federated_everywhere=_finish(classifier, federated.values()),
+        alone_everywhere={site: _finish(classifier, sums.values()) for site, sums in alone.items()},
+    )
 
 
 def mean_over_sites(metrics: Mapping[SiteId, Metrics]) -> Metrics:
@@ -107,10 +116,32 @@ def _classifier(algorithm: Algorithm) -> FedAvg:
     return algorithm
 
 
-def _metrics(classifier: FedAvg, network: nn.Module, data: SiteData) -> Metrics:
-    device, classes = next(network.parameters()).device, classifier.data.classes
-    sums = classification.evaluate(network, data.test_x, data.test_y, classes=classes, device=device)
-    return classification.finish(sums, classes)
+def _lonely_model(classifier: FedAvg, site: SiteId) -> State:
+    alone = FedAvg(classifier.setting, classifier.options)
+    data = alone.site_data(site)
+    network = alone.setting.model().to(choose_device(alone.options.device))
+    for round_number in range(1, alone.setting.study.rounds + 1):
+        alone.train(network, data, site, round_number)
+    return read_parameters(network)
+
+
+def _sums(classifier: FedAvg, model: State, sites: Iterable[SiteId] = ()) -> dict[SiteId, Sums]:
+    device, classes = choose_device(classifier.options.device), classifier.data.classes
+    network = classifier.setting.model().to(device)
+    write_parameters(network, model)
+    found: dict[SiteId, Sums] = {}
+    for site in tuple(sites) or classifier.setting.sites:
+        data = classifier.site_data(site)
+        found[site] = classification.evaluate(
+            network, data.test_x, data.test_y, classes=classes, device=device
+        )
+    return found
+
+
+def _finish(classifier: FedAvg, sums: Iterable[Sums]) -> Metrics:
+    several = list(sums)
+    total = {name: torch.stack([one[name] for one in several]).sum(dim=0) for name in several[0]}
+    return classification.finish(total, classifier.data.classes)
 
 
 def _column(metrics: Mapping[SiteId, Metrics], name: str) -> list[float]:

@@ -1,0 +1,348 @@
+"""Encrypted protection beside the CKKS context that everyone uses, measured in one run.
+
+    python benchmarks/encrypted.py --params 1000000 --sites 8 --json
+
+Protecting starts at float32 values and ends at bytes ready to send: quantise, pack, encrypt, serialise.
+Variants take turns and the best of several repeats counts, because other work on the machine only ever
+adds time. Everything but ``parallel`` runs in one process and one thread; rates and speed-ups are per
+second of processor time, so that a busy machine does not change what a core can do, and ``seconds`` are
+those of the clock. The usual CKKS context is an order of magnitude slower, so it runs on fewer values
+(``ckks_params``); rates and bytes are per value.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import multiprocessing
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import lru_cache, partial
+from multiprocessing.connection import Connection
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:  # imported late: a worker that measures memory must not carry what its role does not need
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from secfed.crypto.bfv import Parameters
+    from secfed.crypto.bfv_tenseal import KeyPair
+    from secfed.vector import Encoder, Layout
+
+USUAL_CKKS = (8192, (60, 40, 40, 60), 2.0**40)
+MAX_CKKS_PARAMS = 200_000
+VARIANTS = {
+    "public": ("public", "bfv"),
+    "symmetric": ("symmetric", "bfv"),
+    "ckks_additions": ("public", "ckks"),
+}
+
+
+def measure(
+    *,
+    parameters: int = 1_000_000,
+    sites: int = 8,
+    value_bits: int = 16,
+    repeats: int = 3,
+    processes: int = 2,
+    memory: bool = False,
+) -> dict[str, Any]:
+    """All numbers of one run; see the module's text for what is timed.
+
+    Args:
+        parameters: elements of the vector.
+        sites: roster size; as many uploads are added for the decryption that is timed.
+        value_bits: bits of one site's value; lanes add the roster's headroom.
+        repeats: best of so many.
+        processes: workers of the parallel measurement; 0 leaves it out.
+        memory: also measure peak memory of a site and of the aggregator, in processes of their own.
+    """
+    bits = value_bits + max(1, (sites - 1).bit_length())
+    studies = {name: _Study(parameters, sites, bits, *variant) for name, variant in VARIANTS.items()}
+    usual = _UsualCkks(min(parameters, MAX_CKKS_PARAMS))
+    protect: dict[str, _Best] = {}
+    for _ in range(repeats):
+        for name, study in studies.items():
+            _time(protect, name, study.protect)
+        _time(protect, "ckks", usual.protect)
+    counts = dict.fromkeys(studies, parameters) | {"ckks": usual.params}
+    rates = {name: counts[name] / best.cpu_s / 1e6 for name, best in protect.items()}
+    sizes = {name: study.upload_bytes / parameters for name, study in studies.items()}
+    sizes["ckks"] = usual.upload_bytes / usual.params
+    seconds = {name: {"protect": protect[name].clock_s, **study.rest()} for name, study in studies.items()}
+    result = {
+        "params": parameters,
+        "sites": sites,
+        "value_bits": value_bits,
+        "lane_bits": bits,
+        "ckks_params": usual.params,
+        "bytes_per_param": sizes,
+        "mparams_per_s_core": rates,
+        "speedup_vs_ckks": {name: rates[name] / rates["ckks"] for name in studies},
+        "smaller_than_ckks": {name: sizes["ckks"] / sizes[name] for name in studies},
+        "seconds": seconds | {"ckks": {"protect": protect["ckks"].clock_s}},
+        "rings": {name: study.describe() for name, study in studies.items()},
+    }
+    if processes:
+        result["parallel"] = {
+            name: _parallel(studies[name], processes, repeats) for name in ("public", "symmetric")
+        }
+    if memory:
+        result["peak_mib"] = {name: _peaks(studies[name], processes) for name in ("public", "symmetric")}
+    return result
+
+
+class _Study:
+    """One variant: a layout, keys, and what one site does with them."""
+
+    def __init__(self, params: int, sites: int, bits: int, key_mode: Any, scheme: Any) -> None:
+        from secfed.crypto.bfv import choose
+        from secfed.crypto.bfv_tenseal import generate_keys
+        from secfed.crypto.encrypted import UPLOAD, FrameFormat
+        from secfed.crypto.encrypted_site import SiteCipher
+
+        self.layout = _layout(params, sites, bits)
+        self.parameters = choose(self.layout.shape.runs, sites, key_mode=key_mode, scheme=scheme)
+        self.keys = generate_keys(self.parameters.ring)
+        self.cipher = SiteCipher(self.keys)
+        self.upload_bytes = FrameFormat(self.parameters, UPLOAD).total_bytes
+
+    def protect(self) -> None:
+        for _ in self.cipher.encrypt(self.parameters, _encoder(self.layout)):
+            pass
+
+    def rest(self) -> dict[str, float]:
+        """Seconds to add one upload and to decrypt the sum; the sum is checked."""
+        from secfed.crypto.encrypted import RunningSum
+
+        total = RunningSum(self.parameters)
+        times: dict[str, _Best] = {}
+        for index in range(min(self.parameters.sites, 4)):
+            upload = b"".join(self.cipher.encrypt(self.parameters, _encoder(self.layout)))
+            _time(times, "add", partial(total.add, str(index), upload))
+        frames = list(total.frames())
+        sums: list[tuple[NDArray[Any], ...]] = []
+        _time(times, "decrypt", lambda: sums.append(self.cipher.decrypt(self.parameters, frames)))
+        self._check(sums[0], len(total.sites))
+        return {name: best.clock_s for name, best in times.items()}
+
+    def _check(self, sums: tuple[NDArray[Any], ...], added: int) -> None:
+        """Exact sums decode to the rounding of what went in."""
+        values = self.layout.decode(sums, ("",) * added)["update"]
+        expected = _values(self.layout.elements).double().clamp(-1, 1) * added
+        step = sum(2.0 ** -(self.layout.fields[0].bits - 2) * self.parameters.sites for _ in range(added))
+        if float((values - expected).abs().max()) > step:
+            raise SystemExit("the decrypted sum is wrong")
+
+    def describe(self) -> dict[str, Any]:
+        ring = self.parameters.ring
+        return {
+            "n": ring.size,
+            "modulus_bits": ring.modulus_bits,
+            "special_bits": ring.special_bits,
+            "slot_bits": self.parameters.slot_bits,
+            "lanes_per_slot": self.parameters.lanes_per_slot(self.parameters.runs[0]),
+            "security_bits": ring.security_bits,
+        }
+
+
+class _UsualCkks:
+    """The context of the tutorials: one vector per 4096 values, encrypted and serialised."""
+
+    def __init__(self, params: int) -> None:
+        import tenseal
+
+        size, moduli, scale = USUAL_CKKS
+        self.params = params
+        self.upload_bytes = 0
+        self._slots = size // 2
+        self._make = tenseal.ckks_vector
+        self._context = tenseal.context(
+            tenseal.SCHEME_TYPE.CKKS, size, coeff_mod_bit_sizes=list(moduli), n_threads=1
+        )
+        self._context.global_scale = scale
+        self._values: NDArray[np.float32] = _values(params).numpy()
+
+    def protect(self) -> None:
+        chunks = (self._values[at : at + self._slots] for at in range(0, self.params, self._slots))
+        self.upload_bytes = sum(
+            len(self._make(self._context, chunk.tolist()).serialize()) for chunk in chunks
+        )
+
+
+def _parallel(study: _Study, processes: int, repeats: int) -> dict[str, float]:
+    """Speed-up of workers over this process, beside that of processes that share nothing at all."""
+    from secfed.crypto.encrypted_site import SiteCipher
+
+    times: dict[str, _Best] = {}
+    with SiteCipher(study.keys, processes=processes) as workers:
+
+        def together() -> None:
+            for _ in workers.encrypt(study.parameters, _encoder(study.layout)):
+                pass
+
+        together()  # start-up is paid once per study
+        for _ in range(repeats):
+            _time(times, "one", study.protect)
+            _time(times, "workers", together)
+    context = multiprocessing.get_context("spawn")
+    independent_s = float("inf")
+    for _ in range(repeats):
+        _time(times, "one", study.protect)
+        barrier, queue = context.Barrier(processes), context.Queue()
+        children = [
+            context.Process(
+                target=_independent, args=(study.keys, study.parameters, study.layout, barrier, queue)
+            )
+            for _ in range(processes)
+        ]
+        for child in children:
+            child.start()
+        slowest = max(queue.get() for _ in children)
+        for child in children:
+            child.join()
+        independent_s = min(independent_s, slowest)
+    one_s = times["one"].clock_s
+    return {
+        "processes": processes,
+        "speedup": one_s / times["workers"].clock_s,
+        "speedup_of_independent_processes": processes * one_s / independent_s,
+    }
+
+
+def _independent(keys: KeyPair, parameters: Parameters, layout: Layout, barrier: Any, queue: Any) -> None:
+    from secfed.crypto.encrypted_site import SiteCipher
+
+    cipher = SiteCipher(keys)
+    next(cipher.encrypt(parameters, _encoder(layout)))
+    barrier.wait()
+    start = time.perf_counter()
+    for _ in cipher.encrypt(parameters, _encoder(layout)):
+        pass
+    queue.put(time.perf_counter() - start)
+
+
+def _peaks(study: _Study, processes: int) -> dict[str, float]:
+    """Largest resident set of a site (its workers included) and of the aggregator over all sites."""
+    context = multiprocessing.get_context("spawn")
+    near, far = context.Pipe()
+    site = context.Process(
+        target=_site_role, args=(far, study.keys, study.parameters, study.layout, processes)
+    )
+    site.start()
+    frames = list(iter(near.recv_bytes, b""))
+    site_peak = near.recv()
+    site.join()
+    near, far = context.Pipe()
+    aggregator = context.Process(target=_aggregator_role, args=(far, study.parameters))
+    aggregator.start()
+    for _ in range(study.parameters.sites):
+        for frame in frames:
+            near.send_bytes(frame)
+    aggregator_peak = near.recv()
+    aggregator.join()
+    return {"site": site_peak, "aggregator": aggregator_peak}
+
+
+def _site_role(
+    pipe: Connection, keys: KeyPair, parameters: Parameters, layout: Layout, processes: int
+) -> None:
+    from secfed.crypto.encrypted_site import SiteCipher
+
+    with SiteCipher(keys, processes=processes) as cipher:
+        for frame in cipher.encrypt(parameters, _encoder(layout)):
+            pipe.send_bytes(frame)
+        pipe.send_bytes(b"")
+        workers = [child.pid for child in multiprocessing.active_children() if child.pid]
+        pipe.send(_peak_mib("self") + sum(_peak_mib(str(pid)) for pid in workers))
+
+
+def _aggregator_role(pipe: Connection, parameters: Parameters) -> None:
+    from secfed.crypto.encrypted import RunningSum
+
+    total = RunningSum(parameters)
+    for index in range(parameters.sites):
+        upload = total.open(str(index))
+        while upload.next_frame_bytes:
+            upload.feed(pipe.recv_bytes(upload.next_frame_bytes))
+        upload.commit()
+    for _ in total.frames():
+        pass
+    pipe.send(_peak_mib("self"))
+
+
+def _peak_mib(process: str) -> float:
+    with open(f"/proc/{process}/status", encoding="ascii") as status:
+        (line,) = (line for line in status if line.startswith("VmHWM:"))
+    return int(line.split()[1]) / 1024
+
+
+@lru_cache
+def _values(params: int) -> Any:
+    import torch
+
+    return torch.empty(params).normal_(0.0, 0.05, generator=torch.Generator().manual_seed(0))
+
+
+def _layout(params: int, sites: int, bits: int) -> Layout:
+    from secfed.vector import Field, Layout
+
+    return Layout((Field("update", (params,), 1.0, bits),), sites)
+
+
+def _encoder(layout: Layout) -> Encoder:
+    from secfed.crypto.keystream import RoundingStream
+
+    return layout.encoder({"update": _values(layout.elements)}, RoundingStream())
+
+
+@dataclass
+class _Best:
+    """The shortest of several runs, by the clock and by the processor."""
+
+    clock_s: float = float("inf")
+    cpu_s: float = float("inf")
+
+
+def _time(times: dict[str, _Best], name: str, action: Callable[[], object]) -> None:
+    best = times.setdefault(name, _Best())
+    clock, cpu = time.perf_counter(), time.process_time()
+    action()
+    best.clock_s = min(best.clock_s, time.perf_counter() - clock)
+    best.cpu_s = min(best.cpu_s, time.process_time() - cpu)
+
+
+def _lines(result: dict[str, Any], indent: str = "") -> Iterator[str]:
+    for name, value in result.items():
+        if isinstance(value, dict):
+            yield f"{indent}{name}:"
+            yield from _lines(value, indent + "  ")
+        else:
+            yield f"{indent}{name}: {value:.4g}" if isinstance(value, float) else f"{indent}{name}: {value}"
+
+
+def main() -> None:
+    """Parse, measure, print."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--params", type=int, default=1_000_000)
+    parser.add_argument("--sites", type=int, default=8)
+    parser.add_argument("--value-bits", type=int, default=16)
+    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--processes", type=int, default=2)
+    parser.add_argument("--memory", action="store_true")
+    parser.add_argument("--json", action="store_true")
+    options = parser.parse_args()
+    result = measure(
+        parameters=options.params,
+        sites=options.sites,
+        value_bits=options.value_bits,
+        repeats=options.repeats,
+        processes=options.processes,
+        memory=options.memory,
+    )
+    print(json.dumps(result) if options.json else "\n".join(_lines(result)))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,279 @@
+"""Engines: clipped sums of unit gradients, by hooks, by ghost clipping, or by a plain loop.
+
+All three add to the same accumulator, and all are checked against the loop. What each is for:
+
+* ``loop``: one forward and backward per unit. The reference; as fast as the others on a CPU, lightest in
+  memory, and the only engine for groups of records.
+* ``hooks``: per-record gradients of a whole batch from Opacus's hooks; for GPUs and small models.
+* ``ghost``: Opacus's ghost clipping; two backward passes and no per-record gradients in memory.
+
+Source: Abadi et al. 2016 (clipping); Lee and Kifer 2021, Li et al. 2022 (ghost clipping); Opacus.
+"""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import Any, Final, Literal, Protocol
+
+import torch
+from torch import nn
+
+from secfed.dp.guards import ForwardCounter, check_hooked, unchanged_buffers
+from secfed.dp.losses import Batch, UnitLoss
+from secfed.errors import ConfigError
+
+EngineName = Literal["hooks", "ghost", "loop"]
+
+_CHUNK_ELEMENTS: Final = 1 << 22
+_OPACUS_ATTRIBUTES: Final = ("grad_sample", "_forward_counter", "_current_grad_sample", "_norm_sample")
+
+
+class ClippedSum:
+    """The sum over units of gradient * min(1, C / norm), on an integer grid.
+
+    Every unit's clipped gradient is rounded to the grid *before* it is added. Integers below 2^53 add
+    exactly in float64, so the sum does not depend on order or device, and one unit moves it by at most
+    C + grid * sqrt(d) / 2: floating-point addition has no such bound
+    (Casacuberta, Shoemate, Vadhan, Wagaman 2022).
+
+    Args:
+        parameters: trainable parameters by name.
+        clip_norm: C; infinite for no clipping.
+        grid: distance of two grid points; 0 for no rounding (only without noise).
+    """
+
+    def __init__(self, parameters: Mapping[str, nn.Parameter], *, clip_norm: float, grid: float) -> None:
+        self.parameters, self.clip_norm, self.grid = parameters, clip_norm, grid
+        self.sums = {name: torch.zeros_like(value, dtype=torch.float64) for name, value in parameters.items()}
+
+    def factors(self, norms: torch.Tensor) -> torch.Tensor:
+        """min(1, C / norm) per unit: [B] float64; 0 for a norm that is not finite."""
+        # A NaN or infinite gradient cannot be scaled into the ball; nothing is inside every ball.
+        usable = torch.isfinite(norms)
+        scaled = torch.clamp(self.clip_norm / norms.clamp_min(1e-300), max=1.0)
+        return torch.where(usable, scaled, torch.zeros_like(norms))
+
+    def add_rows(self, name: str, rows: torch.Tensor, factors: torch.Tensor) -> None:
+        """Add per-unit gradients of one parameter, scaled: [B, ...] and [B]."""
+        usable = factors > 0
+        rows, factors = rows[usable], factors[usable]
+        step = max(1, _CHUNK_ELEMENTS // max(1, rows[:1].numel()))
+        for start in range(0, len(rows), step):
+            part = rows[start : start + step].to(torch.float64)
+            scale = factors[start : start + step].reshape(-1, *[1] * (part.dim() - 1))
+            self.sums[name] += self._on_grid(part * scale).sum(dim=0)
+
+    def add_sum(self, name: str, total: torch.Tensor) -> None:
+        """Add a sum of already clipped gradients of one parameter."""
+        self.sums[name] += self._on_grid(total.to(torch.float64))
+
+    def _on_grid(self, values: torch.Tensor) -> torch.Tensor:
+        return torch.round(values / self.grid) if self.grid else values
+
+
+class Engine(Protocol):
+    """Adds the clipped gradients of units to a :class:`ClippedSum`."""
+
+    def paused(self) -> AbstractContextManager[None]:
+        """Let the model run as if the engine were not attached."""
+        ...
+
+    def add(self, units: Sequence[Batch], into: ClippedSum) -> None:
+        """Add every unit to the sum.
+
+        Args:
+            units: for the loop, one batch per unit; for the others, batches whose rows are the units.
+            into: where the sum grows.
+
+        Raises:
+            ConfigError: a loss of the wrong shape, or a layer without a gradient for every unit.
+        """
+        ...
+
+
+class LoopEngine:
+    """One backward pass per unit."""
+
+    def __init__(self, model: nn.Module, loss: UnitLoss) -> None:
+        self._model, self._loss = model, loss
+
+    def paused(self) -> AbstractContextManager[None]:
+        """See :class:`Engine`; there is nothing to pause."""
+        return nullcontext()
+
+    def add(self, units: Sequence[Batch], into: ClippedSum) -> None:
+        """See :class:`Engine`."""
+        names, values = list(into.parameters), list(into.parameters.values())
+        for unit in units:
+            with unchanged_buffers(self._model):
+                loss = self._loss(self._model, unit).mean()
+            found = torch.autograd.grad(loss, values, allow_unused=True)
+            present = {name: part for name, part in zip(names, found, strict=True) if part is not None}
+            factor = into.factors(joint_norms([part[None] for part in present.values()], 1))
+            for name, part in present.items():
+                into.add_rows(name, part[None], factor.to(part.device))
+
+
+class _Hooked:
+    """What the engines on Opacus's hooks share."""
+
+    def __init__(self, model: nn.Module, loss: UnitLoss, counter: ForwardCounter, hooks: Any) -> None:
+        self._model, self._loss, self._counter, self._hooks = model, loss, counter, hooks
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """Let the model run as if nothing were attached."""
+        self._hooks.disable_hooks()
+        self._counter.enabled = False
+        try:
+            yield
+        finally:
+            self._counter.enabled = True
+            self._hooks.enable_hooks()
+
+    def _losses(self, batch: Batch) -> torch.Tensor:
+        """One loss per record, after a forward pass that ran every layer exactly once: [B]."""
+        with unchanged_buffers(self._model):
+            losses = self._loss(self._model, batch)
+        self._counter.check()
+        if losses.shape != (len(batch[0]),):
+            raise ConfigError(
+                f"loss {self._loss.name!r} gave shape {tuple(losses.shape)} for {len(batch[0])} records",
+                remedy="a loss that decomposes returns one number per record",
+            )
+        return losses
+
+
+class HooksEngine(_Hooked):
+    """Per-record gradients from Opacus's hooks; use inside :func:`attached`."""
+
+    def add(self, units: Sequence[Batch], into: ClippedSum) -> None:
+        """See :class:`Engine`."""
+        for batch in units:
+            losses = self._losses(batch)
+            losses.sum().backward()  # type: ignore[no-untyped-call]
+            rows = {
+                name: _leading(name, getattr(value, "grad_sample", None), len(losses))
+                for name, value in into.parameters.items()
+            }
+            factors = into.factors(joint_norms(list(rows.values()), len(losses)))
+            for name, part in rows.items():
+                into.add_rows(name, part, factors.to(part.device))
+                into.parameters[name].grad_sample = None  # type: ignore[attr-defined]
+                into.parameters[name].grad = None
+
+
+class GhostEngine(_Hooked):
+    """Norms without gradients, then one backward pass over the weighted losses; inside :func:`attached`."""
+
+    def add(self, units: Sequence[Batch], into: ClippedSum) -> None:
+        """See :class:`Engine`."""
+        for batch in units:
+            losses = self._losses(batch)
+            losses.sum().backward(retain_graph=True)  # type: ignore[no-untyped-call]
+            norms = joint_norms(
+                [
+                    _leading(name, getattr(value, "_norm_sample", None), len(losses))
+                    for name, value in into.parameters.items()
+                ],
+                len(losses),
+            )
+            for value in into.parameters.values():
+                value.grad = None
+            usable = torch.isfinite(norms)
+            if not bool(usable.all()):
+                # A weight of zero does not silence NaN: leave those records out of the pass.
+                kept = usable.nonzero().reshape(-1)
+                if len(kept):
+                    self.add([tuple(part[kept.to(part.device)] for part in batch)], into)
+                continue
+            weights = into.factors(norms).to(losses)
+            with self.paused():
+                (weights * losses).sum().backward()  # type: ignore[no-untyped-call]
+            for name, value in into.parameters.items():
+                if value.grad is not None:
+                    into.add_sum(name, value.grad)
+                value.grad = None
+
+
+def joint_norms(rows: Sequence[torch.Tensor], count: int) -> torch.Tensor:
+    """L2 norm of every unit over all parameters, in float64: [count]."""
+    squares = torch.zeros(count, dtype=torch.float64)
+    for part in rows:
+        norm = torch.linalg.vector_norm(part.reshape(count, -1), dim=1, dtype=torch.float64)
+        squares = squares.to(norm.device) + norm**2
+    return squares.sqrt()
+
+
+def _leading(name: str, rows: object, count: int) -> torch.Tensor:
+    if not isinstance(rows, torch.Tensor) or rows.shape[:1] != (count,):
+        raise ConfigError(
+            f"parameter {name!r} has no gradient for each of the {count} records",
+            remedy="freeze it, pass every input with a record dimension (BERT: explicit contiguous "
+            'position and token type ids), or use engine = "loop"',
+        )
+    return rows
+
+
+def check_engine_fits(name: EngineName, model: nn.Module) -> None:
+    """Look at the model without running it.
+
+    Raises:
+        ConfigError: a layer this engine cannot handle.
+    """
+    if name != "loop":
+        from opacus.grad_sample import GradSampleHooks
+
+        check_hooked(model, set(GradSampleHooks.GRAD_SAMPLERS))
+
+
+@contextmanager
+def attached(name: EngineName, model: nn.Module, loss: UnitLoss) -> Iterator[Engine]:
+    """The engine of that name on this model; every hook and attribute is gone afterwards.
+
+    Raises:
+        ConfigError: a layer this engine cannot handle.
+    """
+    if name == "loop":
+        yield LoopEngine(model, loss)
+        return
+    from opacus.grad_sample import GradSampleHooks, GradSampleHooksFastGradientClipping
+
+    check_engine_fits(name, model)
+    samplers = set(GradSampleHooks.GRAD_SAMPLERS)
+    with warnings.catch_warnings():
+        # The first layer's inputs need no gradient, so torch says what its hook does then: what we want.
+        warnings.filterwarnings("ignore", message="Full backward hook is firing")
+        try:
+            if name == "ghost":
+                hooks = GradSampleHooksFastGradientClipping(
+                    model, loss_reduction="sum", max_grad_norm=math.inf, use_ghost_clipping=True
+                )
+            else:
+                hooks = GradSampleHooks(model, loss_reduction="sum")
+        except NotImplementedError as problem:
+            raise ConfigError(
+                f"Opacus cannot hook this model: {problem}", remedy='use engine = "loop"'
+            ) from None
+        counter = ForwardCounter(model, samplers)
+        try:
+            yield (GhostEngine if name == "ghost" else HooksEngine)(model, loss, counter, hooks)
+        finally:
+            counter.close()
+            hooks.remove_hooks()
+            _forget(model)
+
+
+def _forget(model: nn.Module) -> None:
+    """Remove what hooks leave on the model: per-record gradients must not outlive the step."""
+    for value in model.parameters():
+        for attribute in _OPACUS_ATTRIBUTES:
+            if hasattr(value, attribute):
+                delattr(value, attribute)
+    for module in model.modules():
+        for attribute in ("activations", "max_batch_len", "ft_compute_sample_grad"):
+            if hasattr(module, attribute):
+                delattr(module, attribute)

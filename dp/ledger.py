@@ -1,0 +1,282 @@
+"""The privacy ledger: one per data set and site, written before any private step runs.
+
+A signed hash chain (:mod:`secfed.chain`) with its own labels. :meth:`Ledger.spend` takes the lock,
+verifies the whole chain, computes what every budget would stand at, refuses or appends, and returns
+once the entry is on the disk. A crash after that leaves a budget that was spent for nothing; the other
+order would leave a release that nobody paid for.
+
+Several studies may use one data set at once: each call holds the lock only while it works. A disk that
+is full refuses the step and loses nothing.
+
+Budgets belong to the site's policy and are recorded with every change, so an auditor sees which limits
+were in force. A budget with a period counts what was spent within the last so many days.
+
+Security: the chain shows changes, not a truncated or restored *older* file. Put :attr:`Ledger.head` into
+the transcript of every round, and let :func:`verify` look for those heads.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final
+
+from secfed.chain import OPENED, BrokenChain, Chain, ChainType, Entry, verify_chain
+from secfed.chain_file import ChainFile, torn_summary
+from secfed.crypto import labels
+from secfed.crypto.identity import Identity
+from secfed.dp.accountant import Accountant, Pld
+from secfed.dp.budget import Budget, Spent, Standing, disagrees, standing
+from secfed.dp.events import Event, to_value
+from secfed.errors import BudgetExceeded, TranscriptError
+
+LEDGER = ChainType("ledger", labels.LEDGER_CHAIN, labels.SIGN_LEDGER)
+
+# Kinds of entries. OPENED comes from the chain itself.
+BUDGETS = "budgets"  # the limits in force from here on
+SPENT = "spent"  # one event, paid before it happened
+REFUSED = "refused"  # an event that a budget did not cover
+UNPROTECTED = "unprotected"  # fields that left in a sum without noise, by the study's explicit choice
+RECOVERED = "recovered"  # an unfinished last line was dropped after a crash
+
+_LOCK_PAUSE_S: Final = 0.02
+
+
+class Ledger:
+    """The ledger of one data set at one site.
+
+    Args:
+        path: the ledger file; created on first use, its folder must exist.
+        identity: the site's signing key.
+        dataset: name of the data set.
+        budgets: limits from the site's policy.
+        accountant: pld by default.
+        clock: seconds since 1970; an entry is never dated before the one above it.
+        lock_timeout_s: how long to wait for another study's turn.
+        open_file: opens the chain file; replaced in tests.
+
+    Raises:
+        TranscriptError: the existing ledger does not verify, belongs to another site or data set, or
+            cannot be written.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        identity: Identity,
+        dataset: str,
+        budgets: Sequence[Budget],
+        *,
+        accountant: Accountant | None = None,
+        clock: Callable[[], float] = time.time,
+        lock_timeout_s: float = 60.0,
+        open_file: Callable[[Path], ChainFile] = ChainFile,
+    ) -> None:
+        self.path, self.dataset, self.budgets = path, dataset, tuple(budgets)
+        self._identity, self._accountant, self._clock = identity, accountant or Pld(), clock
+        self._lock_timeout_s, self._open_file = lock_timeout_s, open_file
+        with self._writing():
+            pass  # verifies, opens and records the budgets
+
+    def spend(
+        self, event: Event, *, study: str, round_number: int, exchange: str, record_private: bool = False
+    ) -> Entry:
+        """Pay for one event; it is on the disk when this returns. Only then may the step run.
+
+        Args:
+            event: what is about to be released.
+            study: the study's name.
+            round_number: counted from 1.
+            exchange: its name within the round.
+            record_private: for noise in the secure sum: what is summed was itself computed under
+                record-level events that this ledger already paid for, so this event costs records nothing.
+
+        Raises:
+            BudgetExceeded: a budget does not cover it. The refusal is recorded; nothing is spent.
+            TranscriptError: the ledger does not verify or cannot be written. Nothing is spent.
+        """
+        with self._writing() as (chain, entries):
+            now_s = self._now_s(entries)
+            new = Spent(event, now_s, record_private)
+            before = spent_of(entries)
+            standings = [standing(budget, [*before, new], now_s, self._accountant) for budget in self.budgets]
+            body = {
+                "study": study,
+                "round": round_number,
+                "exchange": exchange,
+                "event": to_value(event),
+                "record_private": record_private,
+                "time_s": now_s,
+            }
+            over = [item for item in standings if item.exceeded]
+            if over:
+                chain.append(REFUSED, {**body, "budgets": [item.budget.to_value() for item in over]})
+                raise BudgetExceeded(
+                    f"data set {self.dataset!r}: round {round_number} of study {study!r} would exceed "
+                    f"{over[0].budget.describe()}",
+                    remedy="leave the study, lower its epsilon, or wait until the period is over",
+                )
+            return chain.append(SPENT, {**body, "after": [item.to_value() for item in standings]})
+
+    def spender(self, *, study: str, round_number: int, exchange: str) -> Callable[[Event], Entry]:
+        """:meth:`spend` for one exchange, as :class:`secfed.dp.training.PrivateTraining` wants it."""
+        return lambda event: self.spend(event, study=study, round_number=round_number, exchange=exchange)
+
+    def note_unprotected(
+        self, fields: Sequence[str], *, study: str, round_number: int, exchange: str
+    ) -> Entry:
+        """Record which fields leave in a sum without noise, as the study chose explicitly.
+
+        Raises:
+            TranscriptError: the ledger does not verify or cannot be written.
+        """
+        with self._writing() as (chain, entries):
+            body = {"study": study, "round": round_number, "exchange": exchange, "fields": list(fields)}
+            return chain.append(UNPROTECTED, {**body, "time_s": self._now_s(entries)})
+
+    def standings(self) -> tuple[Standing, ...]:
+        """Where every budget stands now.
+
+        Raises:
+            TranscriptError: the ledger does not verify.
+        """
+        with self._writing() as (_, entries):
+            now_s = self._now_s(entries)
+            spent = spent_of(entries)
+            return tuple(standing(budget, spent, now_s, self._accountant) for budget in self.budgets)
+
+    @property
+    def head(self) -> bytes:
+        """Hash of the last entry: 32 bytes. Goes into the transcript of every round.
+
+        Raises:
+            TranscriptError: the ledger does not verify.
+        """
+        with self._writing() as (chain, _):
+            return chain.head
+
+    def _now_s(self, entries: Sequence[Entry]) -> int:
+        # A clock that was set back must not let an old entry look newer than a new one.
+        return max([int(self._clock()), *(int(entry.body.get("time_s", 0)) for entry in entries[-1:])])
+
+    @contextmanager
+    def _writing(self) -> Iterator[tuple[Chain, tuple[Entry, ...]]]:
+        """The verified chain, ready to append to, while no other process can."""
+        with _exclusive(self.path.with_name(self.path.name + ".lock"), self._lock_timeout_s):
+            file = self._open_file(self.path)
+            try:
+                entries, torn = file.recover(self._identity.public_bytes, LEDGER, owner=self._identity.name)
+                chain = Chain(self._identity, LEDGER, sink=file.append, entries=entries)
+                opening = {"owner": self._identity.name, "dataset": self.dataset}
+                if not entries:
+                    entries = (chain.append(OPENED, opening),)
+                elif entries[0].body.get("dataset") != self.dataset:
+                    raise TranscriptError(
+                        f"{self.path}: opened for another data set",
+                        remedy="give each data set its own ledger",
+                    )
+                if torn:
+                    entries = (*entries, chain.append(RECOVERED, self._dated(entries, torn_summary(torn))))
+                limits = [budget.to_value() for budget in self.budgets]
+                in_force = [entry.body["budgets"] for entry in entries if entry.kind == BUDGETS]
+                if not in_force or in_force[-1] != limits:
+                    entries = (*entries, chain.append(BUDGETS, self._dated(entries, {"budgets": limits})))
+                yield chain, entries
+            finally:
+                file.close()
+
+    def _dated(self, entries: Sequence[Entry], body: Mapping[str, Any]) -> dict[str, Any]:
+        return {**body, "time_s": self._now_s(entries)}
+
+
+def spent_of(entries: Iterable[Entry]) -> list[Spent]:
+    """What a ledger's entries spent, in order.
+
+    Raises:
+        TranscriptError: an entry about spending that cannot be read.
+    """
+    return [Spent.from_body(entry.body) for entry in entries if entry.kind == SPENT]
+
+
+def verify(
+    lines: Iterable[bytes],
+    public_bytes: bytes,
+    expected_heads: Iterable[bytes] = (),
+    *,
+    owner: str | None = None,
+) -> tuple[Entry, ...]:
+    """Check a ledger offline: chain, signatures, and that it contains what others saw of it.
+
+    Args:
+        lines: each with its newline.
+        public_bytes: the site's key, from the pinned roster.
+        expected_heads: heads that transcripts recorded; each must be the hash of an entry.
+        owner: the site, if known.
+
+    Raises:
+        BrokenChain: names the first bad line.
+        TranscriptError: a recorded head is missing: the file is an older copy, or a second history.
+    """
+    entries = verify_chain(lines, public_bytes, LEDGER, owner=owner)
+    hashes = {entry.hash for entry in entries}
+    missing = [head for head in expected_heads if head not in hashes]
+    if missing:
+        raise TranscriptError(
+            f"ledger of {entries[0].body.get('owner')!r}: {len(missing)} states that transcripts "
+            f"recorded are missing, the first is {missing[0].hex()[:16]}",
+            remedy="this is an older copy or a second history of the ledger; find the original",
+        )
+    return entries
+
+
+def audit(entries: Sequence[Entry], accountant: Accountant | None = None) -> None:
+    """Recompute every epsilon of a verified ledger from its events.
+
+    Args:
+        entries: from :func:`verify`.
+        accountant: the one the ledger used; pld by default.
+
+    Raises:
+        BrokenChain: names the first line whose numbers its events do not give.
+    """
+    spent: list[Spent] = []
+    for entry in entries:
+        if entry.kind != SPENT:
+            continue
+        spent.append(Spent.from_body(entry.body))
+        for recorded in entry.body.get("after", []):
+            if why := disagrees(recorded, spent, accountant or Pld()):
+                raise BrokenChain(
+                    LEDGER.name, entry.seq + 1, why, remedy="written by faulty software; tell the site"
+                )
+
+
+@contextmanager
+def _exclusive(path: Path, timeout_s: float) -> Iterator[None]:
+    """Hold a lock file; wait for other processes and threads in turn."""
+    try:
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o640)
+    except OSError as error:
+        raise TranscriptError(
+            f"{path}: {os.strerror(error.errno or 0)}", remedy="check that the folder exists and is writable"
+        ) from None
+    try:
+        deadline_s = time.monotonic() + timeout_s
+        while True:
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if time.monotonic() >= deadline_s:
+                    raise TranscriptError(
+                        f"{path}: another study has held the ledger for {timeout_s:g} s",
+                        remedy="stop that process first",
+                    ) from None
+                time.sleep(_LOCK_PAUSE_S)
+        yield
+    finally:
+        os.close(descriptor)

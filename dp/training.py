@@ -1,0 +1,247 @@
+"""Private local training: Poisson sampling, clipping, noise; the algorithm's code does not notice.
+
+    spend -> (draw units -> clip each -> sum on the grid -> add noise -> optimiser step) x steps
+
+One step releases  (sum of clipped unit gradients + N(0, (sigma C')^2 I)) / M  with M = q * units, the
+*expected* number of units: dividing by the drawn number would release it. An empty draw releases pure
+noise. The optimiser, weight decay, momentum and step hooks see only that, so they are post-processing.
+
+Source: Abadi et al. 2016, algorithm 1. How the noise is made: :mod:`secfed.dp.mechanism`.
+
+Security: the number of records n is treated as public (q = M / n fixes M). The loss value that training
+reports is computed without noise: it must stay at the site, or be released as an event of its own.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import nn
+from torch.utils.data import TensorDataset
+
+from secfed.algorithms.training import Training
+from secfed.dp.engine_check import check_engine
+from secfed.dp.engines import ClippedSum, Engine, EngineName, attached, check_engine_fits
+from secfed.dp.events import Event
+from secfed.dp.guards import check_model
+from secfed.dp.losses import Batch, UnitLoss, require_decomposes, supervised
+from secfed.dp.mechanism import GaussianNoise, Mechanism
+from secfed.dp.randomness import SecureRandom
+from secfed.dp.unit import GroupPartition, Unit
+from secfed.errors import ConfigError, DataError
+
+Spend = Callable[[Event], object]
+
+
+class PrivateTraining:
+    """Runs local steps under a mechanism.
+
+    Args:
+        mechanism: what is promised.
+        engine: see :mod:`secfed.dp.engines`.
+        partition: the fixed groups, if the unit is a group.
+        random: source of sampling and noise; None draws a fresh key. A seeded one is for simulation only.
+        max_records: records in one forward pass of hooks and ghost; larger draws are cut into pieces.
+        spend: called with the event before any data is touched; raises to refuse (see the ledger).
+
+    Raises:
+        ConfigError: an impossible combination.
+    """
+
+    def __init__(
+        self,
+        mechanism: Mechanism,
+        *,
+        engine: EngineName = "hooks",
+        partition: GroupPartition | None = None,
+        random: SecureRandom | None = None,
+        max_records: int = 256,
+        spend: Spend | None = None,
+    ) -> None:
+        grouped = mechanism.unit.unit is Unit.GROUP
+        if grouped != (partition is not None):
+            raise ConfigError("a partition belongs to privacy.unit = group, and the other way round")
+        if grouped and engine != "loop":
+            raise ConfigError(
+                f"engine {engine!r} clips single records, not groups", remedy='use engine = "loop"'
+            )
+        if max_records < 1:
+            raise ConfigError(f"max_records = {max_records} is below 1")
+        self.mechanism, self.engine, self._partition = mechanism, engine, partition
+        self._random = random or SecureRandom()
+        self._max_records, self._spend = max_records, spend
+        self._checked = False
+
+    def run(
+        self, model: nn.Module, optimiser: torch.optim.Optimizer, loss: UnitLoss, data: Batch, *, steps: int
+    ) -> None:
+        """Train ``model`` in place for exactly ``steps`` steps.
+
+        Args:
+            model: any device; left in the mode it came in.
+            optimiser: over its parameters.
+            loss: declares whether it decomposes over records.
+            data: tensors with the records along the first dimension.
+            steps: the event that is spent has this count, also if training is interrupted.
+
+        Raises:
+            BudgetExceeded: from ``spend``, before data is touched.
+            ConfigError: a loss or model that the unit cannot protect.
+            DataError: tensors of different lengths, or another length than the partition's.
+        """
+        with self.session(model, optimiser, loss, records=_length(data), steps=steps) as session:
+            for _ in range(steps):
+                session.step(data)
+
+    def train_locally(self, training: Training, *, epochs: int, device: torch.device) -> float:
+        """The private counterpart of :func:`secfed.algorithms.training.train_locally`.
+
+        The loader's order and batch size are replaced by Poisson sampling at the mechanism's rate q; one
+        pass is ceil(1 / q) steps. Terms that do not depend on records stay where they are, in a step
+        hook of the optimiser, and need no clipping.
+
+        Args:
+            training: its loader reads a ``TensorDataset`` of (inputs, labels).
+            epochs: passes.
+            device: where the model is; batches are moved there.
+
+        Returns:
+            NaN: the mean loss is a function of the records and was not paid for.
+
+        Raises:
+            BudgetExceeded, ConfigError, DataError: as :meth:`run`.
+        """
+        dataset = getattr(training.loader, "dataset", None)
+        if not isinstance(dataset, TensorDataset):
+            raise ConfigError(
+                "private training samples records itself and needs a loader over a TensorDataset",
+                remedy="make the loader with secfed.algorithms.training.make_loader",
+            )
+        data = tuple(part.to(device) for part in dataset.tensors)
+        self.run(
+            training.model,
+            training.optimiser,
+            supervised(training.loss),
+            data,
+            steps=epochs * self.mechanism.steps_per_pass,
+        )
+        training.model.eval()
+        return math.nan
+
+    def session(
+        self,
+        model: nn.Module,
+        optimiser: torch.optim.Optimizer,
+        loss: UnitLoss,
+        *,
+        records: int,
+        steps: int,
+    ) -> Session:
+        """Begin ``steps`` paid steps; a context manager, for loops that are written elsewhere.
+
+        Raises:
+            BudgetExceeded, ConfigError, DataError: as :meth:`run`.
+        """
+        if self.mechanism.unit.unit is Unit.RECORD:
+            require_decomposes(loss)
+        parameters = check_model(model, optimiser)
+        check_engine_fits(self.engine, model)
+        if self._partition is not None and self._partition.records != records:
+            raise DataError(
+                f"the partition divides {self._partition.records} records, the data has {records}"
+            )
+        if records < 1 or steps < 1:
+            raise DataError(f"{records} records and {steps} steps: nothing to train")
+        if self._spend is not None:
+            self._spend(self.mechanism.event(steps))
+        return Session(self, model, optimiser, loss, parameters, records, steps)
+
+
+class Session:
+    """A number of paid steps on one model. Made by :meth:`PrivateTraining.session`."""
+
+    def __init__(
+        self,
+        training: PrivateTraining,
+        model: nn.Module,
+        optimiser: torch.optim.Optimizer,
+        loss: UnitLoss,
+        parameters: dict[str, nn.Parameter],
+        records: int,
+        steps: int,
+    ) -> None:
+        self._training, self._model, self._optimiser, self._loss = training, model, optimiser, loss
+        self._parameters, self._records, self.steps_left = parameters, records, steps
+        self._was_training = model.training
+        self._units = records if training._partition is None else len(training._partition)
+        self.noise = GaussianNoise.of(training.mechanism, parameters, training.engine, training._random)
+
+    def __enter__(self) -> Session:
+        self._model.train()
+        self._attached = attached(self._training.engine, self._model, self._loss)
+        self._engine: Engine = self._attached.__enter__()
+        return self
+
+    def __exit__(self, *problem: object) -> None:
+        self._attached.__exit__(None, None, None)
+        self._model.train(self._was_training)
+        self._optimiser.zero_grad(set_to_none=True)
+
+    @property
+    def expected_units(self) -> float:
+        """M: the expected number of units in a step, the divisor of every sum."""
+        return self._training.mechanism.sampling_rate * self._units
+
+    def draw(self) -> list[NDArray[np.int64]]:
+        """The record indices of one step's units; possibly none."""
+        drawn = self._training._random.poisson_sample(self._training.mechanism.sampling_rate, self._units)
+        if self._training._partition is not None:
+            return [self._training._partition.groups[group] for group in drawn]
+        return [drawn[index : index + 1] for index in range(len(drawn))]
+
+    def step(self, data: Batch) -> None:
+        """Draw units, and take one optimiser step on their noisy clipped sum."""
+        units = self.draw()
+        self.release([_take(data, indices) for indices in self._batches(units)])
+
+    def _batches(self, units: list[NDArray[np.int64]]) -> list[NDArray[np.int64]]:
+        """One index array per forward pass: a unit for the loop, up to ``max_records`` rows otherwise."""
+        if self._training.engine == "loop" or not units:
+            return units
+        rows, size = np.concatenate(units), self._training._max_records
+        return [rows[start : start + size] for start in range(0, len(rows), size)]
+
+    def release(self, batches: Sequence[Batch]) -> None:
+        """One release: the clipped sum of these units, noise, and the optimiser's step.
+
+        Raises:
+            ConfigError: more steps than were paid for, or an engine that disagrees with the loop.
+        """
+        if self.steps_left < 1:
+            raise ConfigError("more private steps than the budget was charged for")
+        self.steps_left -= 1
+        if batches and not self._training._checked:
+            check_engine(self._training.engine, self._engine, self._model, self._loss, batches[0])
+            self._training._checked = True
+        total = ClippedSum(
+            self._parameters, clip_norm=self._training.mechanism.clip_norm, grid=self.noise.grid
+        )
+        self._engine.add(batches, total)
+        self.noise.write_gradients(total, self.expected_units)
+        self._optimiser.step()
+        self._optimiser.zero_grad(set_to_none=True)
+
+
+def _length(data: Batch) -> int:
+    lengths = {len(part) for part in data}
+    if len(lengths) != 1:
+        raise DataError(f"private training needs tensors of one length, not {sorted(lengths)}")
+    return lengths.pop()
+
+
+def _take(data: Batch, indices: NDArray[np.int64]) -> Batch:
+    return tuple(part[torch.from_numpy(indices).to(part.device)] for part in data)

@@ -1,0 +1,181 @@
+"""The privacy unit: what is protected, against which change, and which sensitivity follows from it.
+
+An epsilon means nothing without the relation between neighbouring data sets. secfed knows four, and a
+number is never carried from one to another silently:
+
+==========================  =================================================  ===========
+relation                    two data sets are neighbours when                  sensitivity
+==========================  =================================================  ===========
+``ADD_OR_REMOVE_RECORD``    one record is present in one and absent in other   C
+``REPLACE_RECORD``          the content of one record (slot) differs           2C
+``ZERO_OUT_SITE``           one site's contribution is replaced by zero        C
+``REPLACE_SITE``            one site's contribution is replaced by another     2C
+==========================  =================================================  ===========
+
+C is the L2 norm that one clipped unit (a record's gradient, a group's gradient, a site's
+contribution) may have. Groups are fixed slots: an absent record still leaves a group that contributes,
+so a group of records only supports ``REPLACE_RECORD``; quoting the smaller number as a record-level
+guarantee would understate epsilon by about a factor of two.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+import numpy as np
+from numpy.typing import NDArray
+
+from secfed.errors import ConfigError
+
+
+class Unit(StrEnum):
+    """What is clipped as a whole."""
+
+    RECORD = "record"
+    GROUP = "group"
+    SITE = "site"
+
+
+class Adjacency(StrEnum):
+    """The relation between neighbouring data sets."""
+
+    ADD_OR_REMOVE_RECORD = "add-or-remove-record"
+    REPLACE_RECORD = "replace-record"
+    ZERO_OUT_SITE = "zero-out-site"
+    REPLACE_SITE = "replace-site"
+
+    @property
+    def protects(self) -> Unit:
+        """Who is hidden by a guarantee under this relation: a record or a site."""
+        return Unit.SITE if self in (Adjacency.ZERO_OUT_SITE, Adjacency.REPLACE_SITE) else Unit.RECORD
+
+    @property
+    def factor(self) -> int:
+        """L2 sensitivity of the sum of clipped units, in units of the clipping norm."""
+        return 2 if self in (Adjacency.REPLACE_RECORD, Adjacency.REPLACE_SITE) else 1
+
+
+_PERMITTED = {
+    Unit.RECORD: (Adjacency.ADD_OR_REMOVE_RECORD, Adjacency.REPLACE_RECORD),
+    Unit.GROUP: (Adjacency.REPLACE_RECORD,),
+    Unit.SITE: (Adjacency.ZERO_OUT_SITE, Adjacency.REPLACE_SITE),
+}
+
+
+@dataclass(frozen=True)
+class PrivacyUnit:
+    """A unit together with the relation its guarantee is stated for.
+
+    Raises:
+        ConfigError: a relation that the unit does not support.
+    """
+
+    unit: Unit
+    adjacency: Adjacency
+
+    def __post_init__(self) -> None:
+        permitted = _PERMITTED[self.unit]
+        if self.adjacency not in permitted:
+            names = ", ".join(permitted)
+            raise ConfigError(
+                f"privacy unit {self.unit} has no guarantee under {self.adjacency}",
+                remedy=f"state it under {names}",
+            )
+
+    @classmethod
+    def default(cls, unit: Unit) -> PrivacyUnit:
+        """The unit under its usual relation: add-or-remove (record), replace (group), zero-out (site)."""
+        return cls(unit, _PERMITTED[unit][0])
+
+    def sensitivity(self, clip_norm: float) -> float:
+        """L2 sensitivity of the sum of units clipped to ``clip_norm``."""
+        return self.adjacency.factor * clip_norm
+
+
+@dataclass(frozen=True)
+class GroupPartition:
+    """A fixed division of record slots into groups; a group is clipped as one unit.
+
+    The division depends on the number of records, on who belongs to which patient and on the seed,
+    never on what the records contain: replacing the content of a record changes exactly one group.
+
+    With patients, all kept records of one patient are in one group, so the guarantee covers replacing
+    *all* records of one patient at once (how many records a patient has is treated as public). Without
+    patients, a patient whose records lie in r groups is protected at sensitivity 2rC only.
+
+    Attributes:
+        groups: one [<= size] int64 array of record indices per group, disjoint.
+        size: the largest number of records in a group.
+        records: number of record slots that were divided, including dropped ones.
+        patient_aware: whether the division keeps every patient in one group.
+    """
+
+    groups: tuple[NDArray[np.int64], ...]
+    size: int
+    records: int
+    patient_aware: bool
+
+    @classmethod
+    def of(
+        cls, records: int, size: int, *, seed: int, patients: Sequence[Hashable] | None = None
+    ) -> GroupPartition:
+        """Divide ``records`` slots into groups of ``size``.
+
+        Without patients every group has exactly ``size`` records and the remainder is dropped. With
+        patients, shuffled patients are packed one after another into groups of at most ``size``
+        records; of a patient with more records than that, ``size`` randomly chosen ones are kept; a
+        group that would hold a single record is dropped, as a coupled loss has nothing to compare.
+
+        Args:
+            records: number of record slots.
+            size: records per group, at least 2.
+            seed: must not depend on the data.
+            patients: [records] the patient of each record.
+
+        Raises:
+            ConfigError: a size below 2, a patient list of the wrong length, or no complete group.
+        """
+        if size < 2:
+            raise ConfigError(f"privacy group size = {size}", remedy="use at least 2 records per group")
+        rng = np.random.default_rng(np.random.PCG64([records, size, seed & (2**64 - 1)]))
+        if patients is None:
+            order = rng.permutation(records).astype(np.int64)
+            count = records // size
+            groups = [np.sort(order[at * size : (at + 1) * size]) for at in range(count)]
+        else:
+            if len(patients) != records:
+                raise ConfigError(f"{len(patients)} patient ids for {records} records")
+            groups = _pack(patients, size, rng)
+        if not groups:
+            raise ConfigError(
+                f"{records} records do not fill one group of {size}",
+                remedy="use a smaller privacy group size",
+            )
+        return cls(tuple(groups), size, records, patients is not None)
+
+    @property
+    def dropped(self) -> int:
+        """Record slots that are in no group and are never used."""
+        return self.records - sum(len(group) for group in self.groups)
+
+    def __len__(self) -> int:
+        return len(self.groups)
+
+
+def _pack(patients: Sequence[Hashable], size: int, rng: np.random.Generator) -> list[NDArray[np.int64]]:
+    """Whole patients into groups, next fit over shuffled patients."""
+    slots: dict[Hashable, list[int]] = {}
+    for index, patient in enumerate(patients):
+        slots.setdefault(patient, []).append(index)
+    everyone = list(slots.values())
+    groups: list[list[int]] = [[]]
+    for place in rng.permutation(len(everyone)):
+        mine = everyone[place]
+        if len(mine) > size:
+            mine = sorted(rng.permutation(np.array(mine))[:size].tolist())
+        if len(groups[-1]) + len(mine) > size:
+            groups.append([])
+        groups[-1].extend(mine)
+    return [np.array(sorted(group), dtype=np.int64) for group in groups if len(group) >= 2]

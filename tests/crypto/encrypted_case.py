@@ -1,0 +1,83 @@
+"""What the tests of encrypted sums share: vectors, small exchanges under full-size rings, whole sums."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from secfed.crypto.bfv import KeyMode, Parameters, Ring, Scheme, choose_ring, fit
+from secfed.crypto.bfv_tenseal import KeyPair, generate_keys
+from secfed.crypto.encrypted import RunningSum
+from secfed.crypto.encrypted_site import SiteCipher
+from secfed.crypto.lanes import Run
+
+Vector = list[list[int]]  # signed numbers, one list per run
+
+
+class Lanes:
+    """A vector as ring integers; ``read`` counts the lanes taken so far."""
+
+    def __init__(self, runs: tuple[Run, ...], vector: Vector) -> None:
+        self._arrays = {
+            run: np.array([value % (1 << run.bits) for value in values], dtype=run.dtype)
+            for run, values in zip(runs, vector, strict=True)
+        }
+        self._at = dict.fromkeys(runs, 0)
+
+    @property
+    def read(self) -> int:
+        return sum(self._at.values())
+
+    def fill(self, run: Run, out: NDArray[Any]) -> None:
+        at = self._at[run]
+        out[:] = self._arrays[run][at : at + out.size]
+        self._at[run] = at + out.size
+
+
+def limit(run: Run, sites: int) -> int:
+    """Largest magnitude of one site's lane; see secfed.crypto.fixedpoint."""
+    return ((1 << (run.bits - 1)) - 1) // sites
+
+
+def ring_sums(runs: tuple[Run, ...], vectors: list[Vector]) -> list[list[int]]:
+    """The sums modulo 2^bits, in Python's integers."""
+    return [
+        [sum(column) % (1 << run.bits) for column in zip(*(vector[index] for vector in vectors), strict=True)]
+        for index, run in enumerate(runs)
+    ]
+
+
+@lru_cache
+def study_ring(bits: int, sites: int, key_mode: KeyMode, scheme: Scheme = "bfv") -> Ring:
+    """The ring of a study with a million parameters of this width."""
+    return choose_ring([(Run(bits, 10**6),)], sites, key_mode=key_mode, scheme=scheme)
+
+
+@lru_cache
+def keys_of(ring: Ring) -> KeyPair:
+    """One key pair per ring: drawing one takes longer than a test's sum."""
+    return generate_keys(ring)
+
+
+def small(
+    runs: tuple[Run, ...], sites: int, key_mode: KeyMode = "public", scheme: Scheme = "bfv"
+) -> tuple[Parameters, SiteCipher]:
+    """A small exchange under the ring of a large study, and a cipher that works in this process."""
+    ring = study_ring(runs[0].bits, sites, key_mode, scheme)
+    return fit(ring, runs, sites), SiteCipher(keys_of(ring))
+
+
+def upload(cipher: SiteCipher, parameters: Parameters, vector: Vector) -> bytes:
+    """One site's whole upload."""
+    return b"".join(cipher.encrypt(parameters, Lanes(parameters.runs, vector)))
+
+
+def summed(cipher: SiteCipher, parameters: Parameters, vectors: list[Vector]) -> list[list[int]]:
+    """Encrypt, add and decrypt."""
+    total = RunningSum(parameters)
+    for index, vector in enumerate(vectors):
+        total.add(f"site-{index}", upload(cipher, parameters, vector))
+    return [run.tolist() for run in cipher.decrypt(parameters, total.frames())]

@@ -1,0 +1,120 @@
+"""Every message in every state, with its expected outcome in one table."""
+
+from __future__ import annotations
+
+import copy
+from functools import cache
+
+import pytest
+
+from secfed.crypto import masked_site
+from secfed.crypto.masked_server import MaskedServer
+from secfed.crypto.masked_site import Closed, MaskedSite, State
+from secfed.crypto.messages import ALL
+from secfed.errors import MalformedMessage, ProtocolError, SecfedError, WrongState
+from tests.ring import Rereadable
+from tests.simulator import STAGES, Consortium, NoMemory
+
+SITE = "hospital-0"
+MESSAGES = (*(message.__name__ for message in ALL), "garbage", "nothing")
+
+# What a site does with a well-formed message that belongs to its attempt: the next state, or the number
+# of the refusal that closes the session.
+SITE_TABLE = """
+                    Specification Advert Adverts      Sharing Deliveries     Upload Survivors   View UnmaskRequest Shares Result   garbage nothing
+AwaitSpecification  AwaitAdverts  2      2            2       2              2      2           2    2             2      2        1       1
+AwaitAdverts        2             2      AwaitDeliveries 2    2              2      2           2    2             2      2        1       1
+AwaitDeliveries     2             2      2            2       AwaitSurvivors 2      2           2    2             2      2        1       1
+AwaitSurvivors      2             2      2            2       2              2      AwaitUnmask 2    2             2      2        1       1
+AwaitUnmask         2             2      2            2       2              2      2           2    AwaitResult   2      2        1       1
+AwaitResult         2             2      2            2       2              2      2           2    34            2      Finished 1       1
+Finished            2             2      2            2       2              2      2           2    2             2      2        1       1
+Closed              2             2      2            2       2              2      2           2    2             2      2        1       1
+"""  # noqa: E501
+
+# What the server does with a reply of its attempt: takes it, or counts the site as dropped.
+SERVER_TABLE = """
+            Specification Advert Adverts Sharing Deliveries Upload Survivors View  UnmaskRequest Shares Result garbage nothing
+advertise   bad           taken  bad     bad     bad        bad    bad       bad   bad           bad    bad    bad     bad
+share       bad           bad    bad     taken   bad        bad    bad       bad   bad           bad    bad    bad     bad
+mask        bad           bad    bad     bad     bad        taken  bad       bad   bad           bad    bad    bad     bad
+consistency bad           bad    bad     bad     bad        bad    bad       taken bad           bad    bad    bad     bad
+unmask      bad           bad    bad     bad     bad        bad    bad       bad   bad           taken  bad    bad     bad
+done        over          over   over    over    over       over   over      over  over          over   over   over    over
+"""  # noqa: E501
+
+
+def _cells(table: str) -> list[tuple[str, str, str]]:
+    header, *rows = [line.split() for line in table.strip().splitlines()]
+    assert tuple(header) == MESSAGES
+    assert all(len(row) == 1 + len(MESSAGES) for row in rows)
+    return [(row[0], message, cell) for row in rows for message, cell in zip(header, row[1:], strict=True)]
+
+
+@cache
+def _attempt() -> tuple[dict[str, State], dict[str, MaskedServer], dict[str, bytes]]:
+    """One honest attempt with one drop: a site's and the server's states, and a message of each type."""
+    consortium = Consortium()
+    again = {"journal": NoMemory(), "source": Rereadable(consortium.updates[SITE])}
+    attempt = consortium.attempt(silent={"hospital-4": "mask"}, contributions={SITE: again})
+    servers, messages = {}, {"garbage": b"\xff" * 200, "nothing": b""}
+    for stage in STAGES:
+        servers["done" if stage == "result" else stage] = copy.deepcopy(attempt.server)
+        messages[_type(attempt.requests[SITE])] = bytes(attempt.requests[SITE])
+        attempt.step()
+    for _, site, reply in attempt.replies:
+        if site == SITE and reply:
+            messages[_type(reply)] = reply
+    states = {type(state).__name__: state for state in [*attempt.states[SITE], Closed()]}
+    return states, servers, messages
+
+
+def _type(message: object) -> str:
+    return ALL[bytes(message)[9]].__name__  # type: ignore[call-overload]
+
+
+@pytest.mark.parametrize(("state", "message", "outcome"), _cells(SITE_TABLE))
+def test_a_site(state: str, message: str, outcome: str) -> None:
+    states, _, messages = _attempt()
+    session = MaskedSite.__new__(MaskedSite)
+    session.state = states[state]
+    if not outcome.isdigit():
+        session.handle(messages[message])
+        assert type(session.state).__name__ == outcome
+        return
+    with pytest.raises(SecfedError, match=rf"^refusal {outcome}: "):
+        session.handle(messages[message])
+    assert type(session.state) is Closed
+    assert session.result is None
+
+
+@pytest.mark.parametrize(("state", "message", "outcome"), _cells(SERVER_TABLE))
+def test_the_server(state: str, message: str, outcome: str) -> None:
+    _, servers, messages = _attempt()
+    server = copy.deepcopy(servers[state])
+    if outcome == "taken":
+        server.receive(SITE, messages[message])
+        with pytest.raises(WrongState, match="answered twice"):
+            server.receive(SITE, messages[message])
+        return
+    with pytest.raises(WrongState if outcome == "over" else MalformedMessage):
+        server.receive(SITE, messages[message])
+    assert server.stage == state
+    if state == "done":
+        return
+    with pytest.raises(ProtocolError):  # it had its chance; it does not get a second one
+        server.receive(SITE, messages[message])
+
+
+def test_the_tables_are_complete() -> None:
+    states, servers, messages = _attempt()
+    assert [message.TYPE for message in ALL] == list(range(len(ALL)))
+    assert set(messages) == set(MESSAGES)
+    assert set(states) == {state for state, _, _ in _cells(SITE_TABLE)} == set(_site_states())
+    assert set(servers) == {state for state, _, _ in _cells(SERVER_TABLE)}
+
+
+def _site_states() -> list[str]:
+    """Every class of masked_site.py that has the shape of a state."""
+    kinds = [kind for kind in vars(masked_site).values() if isinstance(kind, type)]
+    return [kind.__name__ for kind in kinds if "accepts" in getattr(kind, "__dataclass_fields__", {})]

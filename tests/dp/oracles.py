@@ -1,0 +1,107 @@
+"""Independent ways to compute what the tests compare with. Nothing here calls secfed."""
+
+from __future__ import annotations
+
+import math
+import numpy as np
+from scipy import optimize, special, stats
+
+FALSE_ALARM = 1e-6  # of every test on a distribution below: one red run in a million without a bug
+
+
+def gaussian_delta(epsilon: float, sensitivity_over_deviation: float) -> float:
+    """Exact delta of the Gaussian mechanism (Balle and Wang 2018, theorem 8)."""
+    mu = sensitivity_over_deviation
+    second = math.exp(epsilon + float(stats.norm.logcdf(-mu / 2 - epsilon / mu)))
+    return float(stats.norm.cdf(mu / 2 - epsilon / mu)) - second
+
+
+def gaussian_epsilon(delta: float, sensitivity_over_deviation: float) -> float:
+    """Exact epsilon of the Gaussian mechanism."""
+    low, high = 0.0, 200.0
+    for _ in range(200):
+        middle = (low + high) / 2
+        if gaussian_delta(middle, sensitivity_over_deviation) > delta:
+            low = middle
+        else:
+            high = middle
+    return high
+
+
+def sampled_gaussian_delta(epsilon: float, rate: float, sigma: float, *, replace: bool) -> float:
+    """Exact delta of one Poisson sampled Gaussian release: the worst pair in both directions.
+
+    Each pair is a mixture of normals whose likelihood ratio is monotone, so its hockey-stick divergence
+    is a difference of tail masses beyond one threshold.
+    """
+
+    def tail(x: float, mean: float, side: int) -> float:
+        normal = stats.norm.sf if side > 0 else stats.norm.cdf
+        return float((1 - rate) * normal(x / sigma) + rate * normal((x - mean) / sigma))
+
+    def log_ratio(x: float, above: float, below: float) -> float:
+        logs = [
+            np.logaddexp(math.log1p(-rate), math.log(rate) + (2 * x * mean - mean**2) / (2 * sigma**2))
+            for mean in (above, below)
+        ]
+        return float(logs[0] - logs[1]) - epsilon
+
+    def divergence(above: float, below: float) -> float:
+        side = 1 if above > below else -1
+        edge = 200.0 * sigma * side
+        if log_ratio(edge, above, below) <= 0:
+            return 0.0
+        x = optimize.brentq(log_ratio, -edge, edge, args=(above, below), xtol=1e-14)
+        return tail(x, above, side) - math.exp(epsilon) * tail(x, below, side)
+
+    pairs = [(1.0, -1.0)] if replace else [(1.0, 0.0), (0.0, 1.0)]
+    return max(divergence(*pair) for pair in pairs)
+
+
+def skellam_pmf(variance: float, reach: int) -> np.ndarray:
+    """P(-reach..reach)."""
+    return special.ive(np.abs(np.arange(-reach, reach + 1)).astype(float), variance)
+
+
+def discrete_gaussian_pmf(sigma: float, reach: int) -> np.ndarray:
+    """P(-reach..reach)."""
+    weights = np.exp(-(np.arange(-reach, reach + 1) ** 2) / (2 * sigma**2))
+    return weights / weights.sum()
+
+
+def rounded_normal_pmf(sigma: float, reach: int) -> np.ndarray:
+    """P(-reach..reach)."""
+    edges = np.arange(-reach, reach + 2) - 0.5
+    return np.diff(stats.norm.cdf(edges / sigma))
+
+
+def renyi(pmf: np.ndarray, shift: int, order: float) -> float:
+    """Renyi divergence of a distribution from itself shifted."""
+    p, q = pmf[shift:], pmf[: len(pmf) - shift]
+    both = (p > 1e-280) & (q > 1e-280)
+    return float(np.log(np.sum(p[both] ** order * q[both] ** (1 - order))) / (order - 1))
+
+
+def chi_square_p(sample: np.ndarray, pmf: np.ndarray) -> float:
+    """p-value that integers come from a symmetric pmf over -reach..reach, cells pooled to >= 25 expected."""
+    reach = len(pmf) // 2
+    counts = np.bincount(np.clip(sample, -reach, reach) + reach, minlength=len(pmf)).astype(float)
+    expected = pmf * len(sample)
+    expected[0] += len(sample) * max(0.0, 1 - pmf.sum())
+    cells: list[tuple[float, float]] = []
+    have = want = 0.0
+    for count, mean in zip(counts, expected, strict=True):
+        have, want = have + count, want + mean
+        if want >= 25:
+            cells.append((have, want))
+            have = want = 0.0
+    if cells:
+        cells[-1] = (cells[-1][0] + have, cells[-1][1] + want)
+    observed, mean = np.array(cells).T
+    return float(stats.chi2.sf(((observed - mean) ** 2 / mean).sum(), len(cells) - 1))
+
+
+def deviation_p(sample: np.ndarray, deviation: float) -> float:
+    """Two-sided p-value that a normal sample of mean 0 has this standard deviation."""
+    statistic = float((np.asarray(sample, dtype=float) ** 2).sum()) / deviation**2
+    return 2 * min(stats.chi2.cdf(statistic, len(sample)), stats.chi2.sf(statistic, len(sample)))

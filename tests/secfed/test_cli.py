@@ -1,0 +1,55 @@
+"""The front door: version, help that loads nothing heavy, and the list of what a study can name."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from secfed import __version__
+from tests.secfed.run_case import secfed
+
+
+class TestFrontDoor:
+    def test_version(self) -> None:
+        assert secfed("--version").stdout == f"secfed {__version__}\n"
+
+    @pytest.mark.parametrize(
+        "command", [[], ["simulate"], ["transcript"], ["transcript", "verify"], ["algorithms"]]
+    )
+    def test_every_command_has_help(self, command: list[str]) -> None:
+        result = secfed(*command, "--help", columns=80)
+        assert result.exit_code == 0
+        assert "Usage: secfed" in result.stdout
+        assert max(map(len, result.stdout.splitlines())) <= 80
+
+    def test_help_imports_nothing_heavy(self) -> None:
+        program = (
+            "import sys; sys.argv = ['secfed', '--help']; from secfed.cli import main\n"
+            "try: main()\nexcept SystemExit: pass\n"
+            "heavy = {'torch', 'numpy', 'matplotlib', 'sklearn', 'pydantic', 'cryptography'}\n"
+            "heavy &= set(sys.modules)\n"
+            "sys.exit(', '.join(sorted(heavy)) or 0)\n"
+        )
+        done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+        assert (done.returncode, done.stderr) == (0, "")
+
+    def test_algorithms_lists_every_name_and_option(self) -> None:
+        from secfed.algorithms.registry import KINDS
+
+        out = secfed("algorithms").stdout
+        for entries, _ in KINDS.values():
+            for name, entry in entries.items():
+                assert f"  {name}\n" in out
+                assert all(f"    {key} " in out for key in entry.options.model_fields if key != "name")
+
+    def test_algorithms_shows_one_by_name(self) -> None:
+        out = secfed("algorithms", "fedprox").stdout
+        assert "mu" in out
+        assert "breast-cancer" not in out
+
+    def test_algorithms_refuses_an_unknown_name_with_the_list(self) -> None:
+        result = secfed("algorithms", "fedfoo")
+        assert result.exit_code == 2
+        assert "fedavg" in result.stderr

@@ -1,0 +1,98 @@
+"""What secfed requires is declared, pinned as a whole closure, and the same wherever it comes from."""
+
+from __future__ import annotations
+
+import ast
+import importlib.metadata
+import re
+import sys
+from pathlib import Path
+
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+from tests.layout import HOMES, PROJECT, ROOT, files_of
+
+EXTRAS = ("he", "dp", "flower", "dev")
+
+
+def requirements(without: str = "") -> list[Requirement]:
+    """What pyproject.toml asks for: the core and every extra but one, without secfed itself."""
+    project = PROJECT["project"]
+    lines = list(project["dependencies"])
+    for extra in EXTRAS:
+        lines += project["optional-dependencies"][extra] if extra != without else []
+    return [asked for asked in map(Requirement, lines) if asked.name != "secfed"]
+
+
+def pins() -> dict[str, str]:
+    """constraints.txt as package name -> version."""
+    lines = (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
+    pinned = (re.fullmatch(r"([\w.-]+)==(\S+)", line) for line in lines if line and not line.startswith("#"))
+    found = {canonicalize_name(match[1]): match[2] for match in pinned if match}
+    assert len(found) == sum(1 for line in lines if line and not line.startswith("#")), (
+        "a line is not NAME==VERSION"
+    )
+    return found
+
+
+def test_every_foreign_package_that_secfed_imports_is_a_requirement() -> None:
+    """A package that only happens to be there, because another one needs it, may be gone tomorrow."""
+    asked = {canonicalize_name(requirement.name) for requirement in requirements("dev")}
+    distributions = importlib.metadata.packages_distributions()
+    for path in (path for home in HOMES for path in files_of(home) if path.suffix == ".py"):
+        for node in ast.walk(ast.parse((ROOT / path).read_text(encoding="utf-8"))):
+            names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            if isinstance(node, ast.ImportFrom):
+                assert node.level == 0, f"{path}:{node.lineno}: relative import"
+                names = [node.module or ""]
+            for top in {name.partition(".")[0] for name in names} - {"secfed"} - sys.stdlib_module_names:
+                owners = {canonicalize_name(owner) for owner in distributions.get(top, [])}
+                assert owners & asked, (
+                    f"{path}:{node.lineno} imports {top}, which pyproject.toml does not require"
+                )
+
+
+def test_every_extra_that_a_message_names_exists() -> None:
+    named: dict[str, Path] = {}
+    for path in (path for home in HOMES for path in files_of(home) if path.suffix == ".py"):
+        for extras in re.findall(r"secfed\[([\w,-]+)\]", (ROOT / path).read_text(encoding="utf-8")):
+            named |= dict.fromkeys(extras.split(","), path)
+    assert {extra: path for extra, path in named.items() if extra not in EXTRAS} == {}
+
+
+def test_every_requirement_is_pinned_to_a_version_it_accepts() -> None:
+    found = pins()
+    for asked in requirements():
+        assert asked.specifier.contains(found[canonicalize_name(asked.name)]), asked
+
+
+def test_every_requirement_of_an_installed_requirement_is_pinned() -> None:
+    """The whole closure, except what a CUDA build of torch brings along and pins by itself."""
+    found = pins()
+    for name in found:
+        try:
+            lines = importlib.metadata.requires(name) or []
+        except importlib.metadata.PackageNotFoundError:
+            continue
+        for needed in map(Requirement, lines):
+            theirs = canonicalize_name(needed.name)
+            if needed.marker is not None and not needed.marker.evaluate({"extra": ""}):
+                continue
+            if theirs.startswith(("nvidia-", "cuda-", "triton")):
+                continue
+            assert theirs in found, f"{name} needs {theirs}, which constraints.txt does not pin"
+
+
+def test_the_torch_pin_accepts_the_cpu_build_and_the_cuda_builds() -> None:
+    version = pins()["torch"]
+    assert "+" not in version
+    for build in (version, f"{version}+cpu", f"{version}+cu130"):
+        assert Requirement(f"torch=={version}").specifier.contains(build)
+    assert not [name for name in pins() if name.startswith(("nvidia-", "cuda-", "triton"))]
+
+
+def test_constraints_name_no_place() -> None:
+    """No index, host or folder: what is installed is the same wherever it comes from."""
+    lines = (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
+    assert [line for line in lines if not line.startswith("#") and re.search(r"[/@]|^-", line)] == []
