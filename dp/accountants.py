@@ -82,7 +82,7 @@ class Rdp:
     version = f"dp-accounting {version('dp-accounting')}"
 
     # Fractional orders matter at large epsilon, large ones at tiny epsilon.
-    orders = np.array([1 + x / 10 for x in range(1, 100)] + [*range(11, 64)] + [2**k for k in range(6, 15)])
+    orders = np.array([1 + x / 10 for x in range(1, 100)] + [*range(11, 64)] + [2**k for k in range(6, 12)])
 
     def refusal(self, event: Event) -> str | None:
         """See :class:`Accountant`."""

@@ -22,6 +22,8 @@ from secfed.errors import ConfigError
 _NORMAL_REACH: Final = 17.0
 _TAIL_BITS: Final = 205
 _SMALL_VARIANCE: Final = 4096.0
+_DIGITS: Final = 140
+_NEGLIGIBLE: Final = Decimal(10) ** -100
 _MAX_DEVIATION: Final = 2.0**48.9  # magnitudes up to the reach stay exact in double precision
 
 
@@ -130,7 +132,7 @@ class SkellamTarget:
         if self.variance >= _SMALL_VARIANCE:
             return None
         with localcontext() as context:
-            context.prec = 140
+            context.prec = _DIGITS
             argument, top = Decimal(self.variance), int(self.reach) + 2
             # Miller's method: start far above `top` from arbitrary values; the error decays like I_n / I_top.
             start = 2 * top + 200
@@ -182,18 +184,38 @@ class SkellamTarget:
         ratio = magnitude / variance
         root = (1 + ratio * ratio).sqrt()
         main = magnitude * (ratio / (root + 1) - (ratio + root).ln())
-        series = _exact_series(variance, ratio, root) / _exact_series(variance, Decimal(0), Decimal(1))
+        series = _exact_series(variance, ratio, root) / self._exact_series_at_zero
         return main - root.ln() / 2 + series.ln()
+
+    @cached_property
+    def _exact_series_at_zero(self) -> Decimal:
+        with localcontext() as context:
+            context.prec = _DIGITS
+            return _exact_series(Decimal(self.variance), Decimal(0), Decimal(1))
 
 
 def _exact_series(variance: Decimal, ratio: Decimal, root: Decimal) -> Decimal:
     square, step, total = (ratio / root) ** 2, 1 / (variance * root), Decimal(1)
-    for power in range(1, 29):
+    weight = step
+    for coefficients in _decimal_debye():
         term = Decimal(0)
-        for coefficient in reversed(_debye(power)):
-            term = term * square + Decimal(coefficient.numerator) / Decimal(coefficient.denominator)
-        total += term * step**power
+        for coefficient in reversed(coefficients):
+            term = term * square + coefficient
+        total += term * weight
+        if abs(term * weight) < _NEGLIGIBLE:
+            break
+        weight *= step
     return total
+
+
+@cache
+def _decimal_debye() -> tuple[tuple[Decimal, ...], ...]:
+    with localcontext() as context:
+        context.prec = _DIGITS
+        return tuple(
+            tuple(Decimal(one.numerator) / Decimal(one.denominator) for one in _debye(power))
+            for power in range(1, 29)
+        )
 
 
 @cache

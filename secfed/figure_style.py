@@ -63,11 +63,23 @@ def styled() -> Iterator[None]:
         yield
 
 
-def new_figure(panels: int, *, width_in: float = 7.2, height_in: float = 2.8) -> tuple[Figure, list[Axes]]:
-    """A figure with panels side by side; without pyplot, so nothing global is left behind."""
-    figure = Figure(figsize=(width_in, height_in), layout="constrained")
-    axes = figure.subplots(1, panels, squeeze=False)[0]
-    return figure, list(axes)
+def new_figure(
+    panels: int, *, across: int = 1, width_in: float = 7.2, height_in: float = 2.8
+) -> tuple[Figure, list[Axes]]:
+    """A figure of panels in rows; without pyplot, so nothing global is left behind.
+
+    Args:
+        panels: how many are used.
+        across: panels in a row.
+        width_in: width of the figure in inches.
+        height_in: height of one row in inches.
+    """
+    rows = -(-panels // across)
+    figure = Figure(figsize=(width_in, height_in * rows), layout="constrained")
+    axes = list(figure.subplots(rows, across, squeeze=False).flat)
+    for unused in axes[panels:]:
+        unused.set_axis_off()
+    return figure, axes[:panels]
 
 
 def save_svg(figure: Figure, path: Path) -> None:

@@ -13,7 +13,7 @@ from matplotlib.ticker import MaxNLocator
 
 from secfed import figure_style as style
 from secfed.drops import STAGES
-from secfed.run_report import PHASES, RunReport
+from secfed.run_report import PHASES, RunReport, ordered_metrics
 
 _MOST_PANELS = 6
 _PANEL_IN = 2.9
@@ -52,10 +52,11 @@ def write_figures(report: RunReport, folder: Path) -> tuple[Path, ...]:
 def _metrics(report: RunReport) -> Figure | None:
     """One panel per metric; the initial model stands at round 0."""
     points = [(0, report.initial or {}), *((item.round, item.metrics or {}) for item in report.rounds)]
-    names = list(dict.fromkeys(name for _, values in points for name in values))[:_MOST_PANELS]
+    names = ordered_metrics(values for _, values in points)[:_MOST_PANELS]
     if not names:
         return None
-    figure, panels = style.new_figure(len(names), width_in=max(3.6, _PANEL_IN * len(names)))
+    across = min(len(names), 3)
+    figure, panels = style.new_figure(len(names), across=across, width_in=max(3.6, _PANEL_IN * across))
     for axes, name, colour in zip(panels, names, style.CYCLE, strict=False):
         known = [(x, values[name]) for x, values in points if name in values and math.isfinite(values[name])]
         axes.plot([x for x, _ in known], [y for _, y in known], color=colour, marker=_marker(known))
@@ -111,7 +112,7 @@ def _cost(report: RunReport) -> Figure | None:
     rounds = report.rounds
     if not rounds:
         return None
-    figure, (sizes, times) = style.new_figure(2)
+    figure, (sizes, times) = style.new_figure(2, across=2)
     x = [item.round for item in rounds]
     unit, scale = _unit(max(max(r.bytes_up_per_site.max, r.bytes_down_per_site.max) for r in rounds))
     for label, colour, series in (

@@ -16,6 +16,8 @@ PHASES = ("train", "protect", "carry", "server")
 
 Metrics = Mapping[str, float]
 
+_LEADING = ("roc_auc", "accuracy", "loss")
+
 
 @dataclass(frozen=True)
 class PerSite:
@@ -205,6 +207,12 @@ class SilentObserver:
         """Ignore it."""
 
 
+def ordered_metrics(reports: Iterable[Metrics | None]) -> list[str]:
+    """Every metric that occurs: what people look at first, then the others as they appear."""
+    names = list(dict.fromkeys(name for metrics in reports for name in metrics or {}))
+    return sorted(names, key=lambda name: _LEADING.index(name) if name in _LEADING else len(_LEADING))
+
+
 def what_the_aggregator_saw(
     protection: str, *, sums: int, survivors: Iterable[int], parameters: int, scalars: int
 ) -> str:
@@ -214,8 +222,8 @@ def what_the_aggregator_saw(
         protection: ``plain``, ``masked`` or ``encrypted``.
         sums: completed secure sums.
         survivors: number of survivors of each sum.
-        parameters: elements of tensors in one contribution.
-        scalars: scalars in one contribution (losses, counts, metrics).
+        parameters: model parameters in one contribution.
+        scalars: other numbers in one contribution (weights, losses, counts, histograms of metrics).
     """
     counts = sorted(set(survivors))
     of = f"{parameters:,} {_plural('parameter', parameters)} + {scalars:,} {_plural('scalar', scalars)} each"

@@ -207,13 +207,14 @@ def _report(
         )
     metrics = program.metrics()
     plans = [plan for number in range(1, study.rounds + 2) for plan in algorithm.exchanges(number)]
-    fields = max(plans, key=lambda plan: plan.layout.elements).layout.fields
+    elements = max(plan.layout.elements for plan in plans)
+    parameters = sum(tensor.numel() for tensor in program.model().values()) if study.rounds else 0
     saw = what_the_aggregator_saw(
         study.protection.name,
         sums=len(sums),
         survivors=[len(summed.result.survivors) for summed in sums],
-        parameters=sum(item.elements for item in fields if item.shape),
-        scalars=sum(1 for item in fields if not item.shape),
+        parameters=min(parameters, elements),
+        scalars=max(0, elements - parameters),
     )
     return RunReport(
         study=study.study.name,

@@ -6,6 +6,7 @@ import ast
 import importlib.metadata
 import re
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 from packaging.requirements import Requirement
@@ -36,21 +37,32 @@ def pins() -> dict[str, str]:
     return found
 
 
+def imports_of(path: Path) -> Iterator[tuple[int, str]]:
+    """Line and top-level name of everything that a file of the tree imports."""
+    for node in ast.walk(ast.parse((ROOT / path).read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            yield from ((node.lineno, alias.name.partition(".")[0]) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}:{node.lineno}: relative import"
+            yield node.lineno, (node.module or "").partition(".")[0]
+
+
+def test_no_file_of_the_crypto_room_imports_torch_or_a_network() -> None:
+    banned = {"torch", "grpc", "flwr", "socket", "ssl", "http", "urllib", "asyncio"}
+    paths = [path for path in files_of("crypto") if path.suffix == ".py"]
+    assert paths
+    assert [(path, line, top) for path in paths for line, top in imports_of(path) if top in banned] == []
+
+
 def test_every_foreign_package_that_secfed_imports_is_a_requirement() -> None:
     """A package that only happens to be there, because another one needs it, may be gone tomorrow."""
     asked = {canonicalize_name(requirement.name) for requirement in requirements("dev")}
     distributions = importlib.metadata.packages_distributions()
     for path in (path for home in HOMES for path in files_of(home) if path.suffix == ".py"):
-        for node in ast.walk(ast.parse((ROOT / path).read_text(encoding="utf-8"))):
-            names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
-            if isinstance(node, ast.ImportFrom):
-                assert node.level == 0, f"{path}:{node.lineno}: relative import"
-                names = [node.module or ""]
-            for top in {name.partition(".")[0] for name in names} - {"secfed"} - sys.stdlib_module_names:
+        for line, top in imports_of(path):
+            if top != "secfed" and top not in sys.stdlib_module_names:
                 owners = {canonicalize_name(owner) for owner in distributions.get(top, [])}
-                assert owners & asked, (
-                    f"{path}:{node.lineno} imports {top}, which pyproject.toml does not require"
-                )
+                assert owners & asked, f"{path}:{line} imports {top}: pyproject.toml does not ask for it"
 
 
 def test_every_extra_that_a_message_names_exists() -> None:

@@ -16,7 +16,6 @@ from numpy.typing import NDArray
 
 from secfed.algorithms.data.base import SiteData, SiteId, check_site, no_records
 from secfed.algorithms.randomness import numpy_generator
-from secfed.errors import DataError
 
 _FLAT = 1e-8  # a spread below this is a constant column; dividing by it would only amplify rounding
 
@@ -84,8 +83,6 @@ def prepare(
     if not len(records.y):
         raise no_records(site_id)
     train, test = split(records.y, rules.test_fraction, numpy_generator(seed, "split", site_id))
-    if not len(train):
-        raise DataError(f"site {site_id!r} has no training records", remedy="lower data.test_fraction")
     with np.errstate(over="ignore", invalid="ignore"):  # NaN and Inf are check_site's business
         x = records.x.astype(np.float64)
         if rules.impute == "median":
@@ -118,7 +115,8 @@ def split(
     """
     shuffled = rng.permutation(len(y))
     by_class = shuffled[np.argsort(y[shuffled], kind="stable")]
-    steps = np.floor(np.arange(len(y) + 1) * test_fraction + 0.5)
+    # Rounding down leaves at least one training record, because test_fraction is below 1.
+    steps = np.floor(np.arange(len(y) + 1) * test_fraction)
     held_out = np.diff(steps) > 0
     return np.sort(by_class[~held_out]), np.sort(by_class[held_out])
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from rich.console import Console, Group, RenderableType
@@ -11,10 +11,9 @@ from rich.table import Table
 from rich.text import Text
 
 from secfed.cli.consoles import plain_text, plural, show_bytes, show_number, show_seconds
-from secfed.run_report import PHASES, Comparison, Metrics, RoundReport, RunReport
+from secfed.run_report import PHASES, Comparison, RoundReport, RunReport, ordered_metrics
 
 _MOST_ROWS = 60  # longer runs show their beginning and their end
-_LEADING = ("roc_auc", "accuracy", "loss")  # shown first, and longest when space is short
 _LONG_NAME = 9  # longer metric names are broken at an underscore
 
 
@@ -44,12 +43,6 @@ def round_table(console: Console, rounds: Sequence[RoundReport], *, most_rows: i
 def _fits(console: Console, table: Table) -> bool:
     unlimited = console.options.update(max_width=10_000)
     return Measurement.get(console, unlimited, table).maximum <= console.width
-
-
-def ordered_metrics(reports: Iterable[Metrics | None]) -> list[str]:
-    """Every metric that occurs, the leading ones first, the others as they appear."""
-    names = list(dict.fromkeys(name for metrics in reports for name in metrics or {}))
-    return sorted(names, key=lambda name: _LEADING.index(name) if name in _LEADING else len(_LEADING))
 
 
 def _columns(rounds: Sequence[RoundReport]) -> list[_Column]:

@@ -190,7 +190,7 @@ def test_diverged_training_is_an_error_that_names_field_and_remedy(study):
     algorithm = build(study.replace("algorithm.learning_rate", 1e38))
     exchange = algorithm.exchanges(1)[0]
     summands = algorithm.site("hospital-1").contribute(1, exchange, algorithm.server().broadcast())
-    with pytest.raises(RangeError, match="update/.*learning rate"):
+    with pytest.raises(RangeError, match=r"update/.*learning rate"):
         exchange.layout.encoder(summands, Words(0))
 
 

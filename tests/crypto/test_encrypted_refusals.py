@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import pickle
@@ -13,12 +14,13 @@ import pytest
 
 from secfed.crypto import labels, sealing
 from secfed.crypto.bfv import fit
+from secfed.crypto.bfv_format import MemoryFile
 from secfed.crypto.bfv_packing import pack_words
-from secfed.crypto.bfv_tenseal import Decryptor, Encryptor, KeyPair, _MemoryFile, generate_keys
+from secfed.crypto.bfv_tenseal import Decryptor, Encryptor, KeyPair, generate_keys
 from secfed.crypto.encrypted import HEADER_BYTES, SUM, UPLOAD, FrameFormat, RunningSum
 from secfed.crypto.encrypted_site import SiteCipher
 from secfed.crypto.lanes import Run
-from secfed.errors import MalformedMessage, RangeError, Replay, WrongState
+from secfed.errors import ConfigError, MalformedMessage, RangeError, Replay, WrongState
 from tests.crypto.encrypted_case import Lanes, keys_of, small, study_ring, summed, upload
 
 RUNS = (Run(19, 40), Run(64, 2))
@@ -306,7 +308,7 @@ def test_the_secret_key_is_not_shown(case):
 
 
 def test_the_library_reads_and_writes_files_in_memory_only():
-    memory = _MemoryFile()
+    memory = MemoryFile()
     assert os.readlink(memory.put(b"key")) == "/memfd:secfed (deleted)"
     assert memory.take() == b"key"
     path = memory.path
@@ -320,3 +322,25 @@ def test_a_vector_that_exceeds_its_range_still_sums_modulo_its_own_lane():
     parameters, cipher = small(runs, 3, "public")
     vectors = [[[2**31 - 1, -(2**31), 5]], [[2**31 - 1, -(2**31), 6]]]
     assert summed(cipher, parameters, vectors) == [[2**32 - 2, 0, 11]]
+
+
+def test_the_aggregator_of_public_uploads_never_loads_the_library(repository):
+    code = (
+        "import sys; from secfed.crypto.bfv import choose; from secfed.crypto.lanes import Run;"
+        "from secfed.crypto.encrypted import UPLOAD, FrameFormat, RunningSum;"
+        "p = choose((Run(19, 40),), 3); f = FrameFormat(p, UPLOAD); total = RunningSum(p);"
+        "total.add('a', f.header(0) + bytes(f.frame_bytes(0) - len(f.header(0)))); list(total.frames());"
+        "sys.exit('tenseal' in sys.modules or 'zstandard' in sys.modules)"
+    )
+    child = subprocess.run([sys.executable, "-c", code], cwd=repository, timeout=60, check=False)
+    assert child.returncode == 0
+
+
+@pytest.mark.parametrize("package", ["tenseal.sealapi", "zstandard"])
+def test_a_missing_package_is_named_with_its_remedy(package, monkeypatch):
+    for name in ("secfed.crypto.bfv_tenseal", "secfed.crypto.bfv_format"):
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, package, None)
+    with pytest.raises(ConfigError, match=package) as refusal:
+        importlib.import_module("secfed.crypto.bfv_tenseal")
+    assert "secfed[he]" in refusal.value.remedy

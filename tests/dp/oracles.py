@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+
 import numpy as np
 from scipy import optimize, special, stats
 
@@ -79,7 +80,7 @@ def renyi(pmf: np.ndarray, shift: int, order: float) -> float:
     """Renyi divergence of a distribution from itself shifted."""
     p, q = pmf[shift:], pmf[: len(pmf) - shift]
     both = (p > 1e-280) & (q > 1e-280)
-    return float(np.log(np.sum(p[both] ** order * q[both] ** (1 - order))) / (order - 1))
+    return float(special.logsumexp(order * np.log(p[both]) + (1 - order) * np.log(q[both])) / (order - 1))
 
 
 def chi_square_p(sample: np.ndarray, pmf: np.ndarray) -> float:

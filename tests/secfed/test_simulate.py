@@ -53,10 +53,12 @@ def model_bytes(out: Path) -> bytes:
 
 
 @pytest.mark.parametrize("bits", [32, 20])
-def test_model_is_byte_identical_under_plain_and_masked(tmp_path: Path, bits: int) -> None:
-    run(study("plain", bits=bits), tmp_path / "plain")
-    run(study("masked", bits=bits), tmp_path / "masked")
-    assert model_bytes(tmp_path / "plain") == model_bytes(tmp_path / "masked")
+def test_model_is_byte_identical_under_every_protection(tmp_path: Path, bits: int) -> None:
+    for name in ("plain", "masked", "encrypted"):
+        run(study(name, bits=bits), tmp_path / name)
+    expected = model_bytes(tmp_path / "plain")
+    assert model_bytes(tmp_path / "masked") == expected
+    assert model_bytes(tmp_path / "encrypted") == expected
 
 
 @pytest.mark.parametrize("stage", STAGES)
@@ -93,10 +95,12 @@ def test_too_many_dropouts_abort_the_round_and_leave_the_model(tmp_path: Path) -
     assert [entry["aborted"] is None for entry in content["rounds"]] == [True, False, True]
 
 
-def test_aborted_round_broadcasts_the_same_model_again(tmp_path: Path) -> None:
+def test_aborted_round_is_recorded_and_the_study_goes_on(tmp_path: Path) -> None:
     run(study(), tmp_path / "out", "hospital-1@mask:2", "hospital-2@mask:2")
     lines = [json.loads(line) for line in (tmp_path / "out" / "transcript.jsonl").read_text().splitlines()]
-    broadcasts = {entry["body"]["round"]: entry["body"]["broadcast"] for entry in lines if entry["kind"] == "summed"}
+    broadcasts = {
+        entry["body"]["round"]: entry["body"]["broadcast"] for entry in lines if entry["kind"] == "summed"
+    }
     assert set(broadcasts) == {1, 3, 4}
     aborted = [entry["body"] for entry in lines if entry["kind"] == "aborted"]
     assert [body["round"] for body in aborted] == [2]

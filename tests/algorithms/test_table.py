@@ -1,0 +1,189 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from secfed.algorithms.registry import build_data
+from secfed.errors import ConfigError, DataError
+from secfed.study import Study
+
+TABLE = """site,age,sex,chol,kind,outcome
+north,40,1,200,a,0
+north,50,0,0,b,2
+north,60,1,,a,1
+north,70,0,260,c,0
+south,45,1,0,b,3
+south,?,0,0,c,0
+"""
+
+OPTIONS = """
+site_column = "site"
+sites = ["north", "south"]
+label_column = "outcome"
+label_above = 0
+feature_columns = ["age", "sex", "chol", "kind"]
+categorical.kind = ["a", "b", "c"]
+missing_values = ["?"]
+zero_is_missing = ["chol"]
+missing_indicator = ["chol"]
+standardize = false
+test_fraction = 0.0
+"""
+
+
+@pytest.fixture
+def load(tmp_path):
+    def load(table: str = TABLE, options: str = OPTIONS):
+        (tmp_path / "patients.csv").write_text(table)
+        study = tmp_path / "study.toml"
+        study.write_text(
+            'study = { name = "a", rounds = 1, seed = 1 }\nalgorithm.name = "fedavg"\nmodel.name = "mlp"\n'
+            'protection = { name = "plain", min_cohort = 2 }\n'
+            f'[data]\nname = "csv"\npath = "patients.csv"\n{options}'
+        )
+        return build_data(Study.load(study))
+
+    return load
+
+
+def rows(site) -> list[tuple[list[float], int]]:
+    return sorted((x.tolist(), int(y)) for x, y in zip(site.train_x, site.train_y, strict=True))
+
+
+def test_columns_become_what_the_options_say(load):
+    data = load()
+    assert (data.sites, data.input_shape, data.classes) == (("north", "south"), (7,), 2)
+    #          age   sex  chol   kind a, b, c   chol missing
+    assert rows(data.site("north")) == [
+        ([40.0, 1.0, 200.0, 1.0, 0.0, 0.0, 0.0], 0),
+        ([50.0, 0.0, 230.0, 0.0, 1.0, 0.0, 1.0], 1),
+        ([60.0, 1.0, 230.0, 1.0, 0.0, 0.0, 1.0], 1),
+        ([70.0, 0.0, 260.0, 0.0, 0.0, 1.0, 0.0], 0),
+    ]
+    assert rows(data.site("south")) == [
+        ([45.0, 0.0, 0.0, 0.0, 0.0, 1.0, 1.0], 0),
+        ([45.0, 1.0, 0.0, 0.0, 1.0, 0.0, 1.0], 1),
+    ]
+
+
+def test_a_public_scale_is_applied_and_a_column_never_measured_is_its_centre(load):
+    scaled = load(
+        options=OPTIONS.replace("= false", "= true") + "scale = { age = [55, 10], chol = [240, 50] }"
+    )
+    assert rows(scaled.site("south"))[0][0][:3] == [-1.0, -1.0, 0.0]  # sex is scaled by the site itself
+    ages = sorted(row[0][0] for row in rows(scaled.site("north")))
+    assert ages == [-1.5, -0.5, 0.5, 1.5]
+
+
+def test_standardising_leaves_one_hot_and_indicator_columns_alone(load):
+    site = load(options=OPTIONS.replace("= false", "= true")).site("north")
+    assert torch.allclose(site.train_x[:, :3].mean(dim=0), torch.zeros(3), atol=1e-6)
+    assert set(site.train_x[:, 3:].flatten().tolist()) == {0.0, 1.0}
+
+
+def test_listed_labels_become_classes_in_their_order(load):
+    data = load(options=OPTIONS.replace("label_above = 0", "labels = [3, 2, 1.0, 0]"))
+    assert data.classes == 4
+    assert sorted(data.site("south").train_y.tolist()) == [0, 3]
+
+
+@pytest.mark.parametrize("partition", ["iid", "dirichlet"])
+def test_a_table_without_sites_can_be_divided_among_simulated_ones(load, partition):
+    options = OPTIONS.replace('site_column = "site"\n', f'partition = "{partition}"\nmin_records = 1\n')
+    data = load(options=options.replace('["north", "south"]', "2"))
+    assert data.sites == ("hospital-1", "hospital-2")
+    assert sum(len(data.site(site).train_y) for site in data.sites) == 6
+
+
+def test_a_hospital_needs_only_its_own_rows(load):
+    own = "\n".join(line for line in TABLE.splitlines() if not line.startswith("south"))
+    assert rows(load(own).site("north")) == rows(load().site("north"))
+
+
+def test_a_byte_order_mark_and_spaces_are_harmless(load):
+    table = "\ufeff" + TABLE.replace("north,40", " north ,40").replace(",a,", ", a ,")
+    assert rows(load(table).site("north")) == rows(load().site("north"))
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "what"),
+    [
+        ("age,sex", "aged,sex", "has no column 'age'.*did you mean 'aged'"),
+        ("site,age", "centre,age", "has no column 'site'"),
+        ("north,40", "north,forty", "line 2: column 'age' is not a number"),
+        ("200,a", "200,d", "line 2: column 'kind' is not one of data.categorical"),
+        ("a,0\n", "a,\n", "site 'north': patients.csv, line 2: column 'outcome' is not a number"),
+        ("a,0\n", "a,inf\n", "site 'north': patients.csv, line 2: column 'outcome' is not a number"),
+        ("north,40", "north,inf", "site 'north': training records contain NaN or infinite"),
+    ],
+)
+def test_a_wrong_cell_is_an_error_that_names_line_and_column_and_no_value(load, old, new, what):
+    with pytest.raises(DataError, match=what) as caught:
+        load(TABLE.replace(old, new, 1)).site("north")
+    assert caught.value.remedy
+    for value in ("forty", "200", "'d'"):
+        assert value not in str(caught.value)
+
+
+def test_a_label_outside_the_listed_classes_names_the_site(load):
+    with pytest.raises(DataError, match=r"site 'south': .*line 6.*not one of data\.labels"):
+        load(options=OPTIONS.replace("label_above = 0", "labels = [0, 1, 2]")).site("south")
+
+
+def test_missing_values_that_are_not_imputed_name_the_site(load):
+    with pytest.raises(DataError, match=r"site 'north'.*NaN.*data\.impute"):
+        load(options=OPTIONS + 'impute = "none"').site("north")
+
+
+def test_a_listed_site_without_rows_is_an_error_that_names_it(load):
+    with pytest.raises(DataError, match="site 'west' has no records"):
+        load(options=OPTIONS.replace('"south"', '"south", "west"')).site("west")
+
+
+def test_a_file_that_is_missing_or_no_text_is_an_error_when_records_are_read(load, tmp_path):
+    data = load()
+    path = tmp_path / "patients.csv"
+    path.write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(DataError, match=r"patients\.csv is not a UTF-8"):
+        data.site("north")
+    path.unlink()
+    with pytest.raises(DataError, match=r"data\.path: cannot read .*patients\.csv"):
+        data.site("north")
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "key"),
+    [
+        ('site_column = "site"\n', "", r"data\.site_column: is missing"),
+        ('["north", "south"]', "2", r"data\.sites"),
+        ('["north", "south"]', '["north", "north"]', r"data\.sites"),
+        ('site_column = "site"', 'partition = "iid"', r"data\.sites"),
+        ('sites = ["north", "south"]\n', "", r"data\.sites: is missing"),
+        ("label_above = 0\n", "", r"data\.label_above: set either"),
+        ("label_above = 0", "label_above = 0\nlabels = [0, 1]", r"data\.label_above: set either"),
+        ("label_above = 0", "labels = [1, 1.0]", r"data\.labels"),
+        ('"chol", "kind"]', '"kind"]', r"data\.zero_is_missing: 'chol' is not a feature column"),
+        ('"chol", "kind"]', '"chol", "chol", "kind"]', r"data\.feature_columns: names a column twice"),
+        ('"chol", "kind"]', '"chol", "kind", "outcome"]', r"data\.feature_columns: contains the label"),
+        ('["age", "sex", "chol", "kind"]', "[]", r"data\.feature_columns"),
+        ("categorical.kind", "categorical.kin", r"data\.categorical: 'kin'.*did you mean 'kind'"),
+        ("test_fraction", "scale.age = [5, 0]\ntest_fraction", r"data\.scale\.age: needs a spread above 0"),
+        ("test_fraction", "scale.kind = [5, 1]\ntest_fraction", r"data\.scale\.kind"),
+        ("test_fraction", "alpha = 1.0\ntest_fraction", r"data\.alpha: has no effect"),
+        ("test_fraction", 'impute = "mean"\ntest_fraction', r"data\.impute.*'median' or 'none'"),
+    ],
+)
+def test_options_that_do_not_fit_together_name_their_key(load, old, new, key):
+    assert old in OPTIONS
+    with pytest.raises(ConfigError, match=key) as caught:
+        load(options=OPTIONS.replace(old, new, 1))
+    assert caught.value.remedy
+
+
+def test_heart_disease_without_its_file_names_the_variable_to_set(monkeypatch, tmp_path):
+    monkeypatch.setenv("SECFED_DATA", str(tmp_path))
+    study = Study.load(Path(__file__).parents[2] / "examples" / "heart-disease.toml")
+    with pytest.raises(DataError, match=r"fed_heart_disease\.csv.*SECFED_DATA"):
+        build_data(study)
