@@ -82,10 +82,11 @@ def _explained(model: type[Strict], table: Mapping[str, Any], where: str, item: 
     """One pydantic finding in the words of this project."""
     path = _path(table, item["loc"])
     key = ".".join([where, *path])
+    top = str(item["loc"][0]) if item["loc"] else ""
     if item["type"] == "extra_forbidden":
         known = set(model.model_fields)
         return ConfigError(f"{key}: unknown key", remedy=suggestion(path[-1], known, "known keys: "))
-    field = model.model_fields.get(path[0]) if path else None
+    field = model.model_fields.get(top)
     about = field.description if field is not None and field.description else "see the README"
     if item["type"] == "missing":
         return ConfigError(f"{key}: is missing", remedy=f"add it to [{where}]: {about}")
@@ -104,6 +105,8 @@ def _path(table: Any, loc: tuple[int | str, ...]) -> list[str]:
             path.append(str(part))
             node = node.get(part)
         elif isinstance(node, list | tuple) and isinstance(part, int):
+            if part >= len(node):  # an element that is missing: the array itself is too short
+                break
             path[-1] += f"[{part}]"
             node = node[part]
         else:  # the rest names alternatives of a union type, which mean nothing to the reader

@@ -179,7 +179,10 @@ def _state(random_: random.Random) -> bytes:
 
 def _frame(random_: random.Random) -> bytes:
     numbers = random_.getrandbits(32), random_.getrandbits(16)
-    if random_.random() < 0.5:
+    kind = random_.random()
+    if kind < 0.2:
+        return frames.Notice(random_.randbytes(20)).encode()
+    if kind < 0.6:
         return frames.Task(_name(random_), *numbers, _name(random_), random_.randbytes(20)).encode()
     return frames.Step(*numbers, random_.getrandbits(32), random_.randbytes(20)).encode()
 

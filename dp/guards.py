@@ -6,7 +6,7 @@ on the first records of every run (:mod:`secfed.dp.training`).
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import torch
@@ -125,30 +125,36 @@ class ForwardCounter:
         self._handles = []
         for name, module in _hooked(model, "", grad_samplers):
             self._counts[name] = 0
-            self._handles.append(module.register_forward_hook(self._count(name)))
+            # Before the layer runs, so that this refusal comes before any of Opacus's.
+            self._handles.append(module.register_forward_pre_hook(self._count(name)))
 
-    def _count(self, name: str):  # type: ignore[no-untyped-def]  # a hook's signature is torch's business
-        def hook(module: nn.Module, *_: object) -> None:
+    def _count(self, name: str) -> Callable[[nn.Module, object], None]:
+        def hook(module: nn.Module, _inputs: object) -> None:
             if self.enabled and module.training and torch.is_grad_enabled():
                 self._counts[name] += 1
+                if self._counts[name] > 1:
+                    self._refuse(name, "a second time")
 
         return hook
 
     def check(self) -> None:
-        """Check one step and start the next.
+        """End one step: every layer must have run, and start the next.
 
         Raises:
             ConfigError: names the layer.
         """
-        counts = dict(self._counts)
-        self._counts = dict.fromkeys(counts, 0)
-        for name, count in counts.items():
-            if count != 1:
-                raise ConfigError(
-                    f"layer {name or 'the model itself'!r} ran {count} times in one step; per-record "
-                    "gradients are only defined for one forward pass",
-                    remedy=f"join the inputs into one pass, freeze layers that are not used, or {_LOOP}",
-                )
+        idle = [name for name, count in self._counts.items() if count == 0]
+        self._counts = dict.fromkeys(self._counts, 0)
+        if idle:
+            self._refuse(idle[0], "not once")
+
+    @staticmethod
+    def _refuse(name: str, times: str) -> None:
+        raise ConfigError(
+            f"layer {name or 'the model itself'!r} ran {times} in one step; per-record gradients are only "
+            "defined for one forward pass",
+            remedy=f"join the inputs into one pass, freeze layers that are not used, or {_LOOP}",
+        )
 
     def close(self) -> None:
         """Take the hooks away."""

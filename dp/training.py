@@ -21,7 +21,6 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import nn
-from torch.utils.data import TensorDataset
 
 from secfed.algorithms.training import Training
 from secfed.dp.engine_check import check_engine
@@ -31,6 +30,7 @@ from secfed.dp.guards import check_model
 from secfed.dp.losses import Batch, UnitLoss, require_decomposes, supervised
 from secfed.dp.mechanism import GaussianNoise, Mechanism
 from secfed.dp.randomness import SecureRandom
+from secfed.dp.records import LoaderRecords, Records, TensorRecords
 from secfed.dp.unit import GroupPartition, Unit
 from secfed.errors import ConfigError, DataError
 
@@ -77,7 +77,13 @@ class PrivateTraining:
         self._checked = False
 
     def run(
-        self, model: nn.Module, optimiser: torch.optim.Optimizer, loss: UnitLoss, data: Batch, *, steps: int
+        self,
+        model: nn.Module,
+        optimiser: torch.optim.Optimizer,
+        loss: UnitLoss,
+        data: Batch | Records,
+        *,
+        steps: int,
     ) -> None:
         """Train ``model`` in place for exactly ``steps`` steps.
 
@@ -85,7 +91,7 @@ class PrivateTraining:
             model: any device; left in the mode it came in.
             optimiser: over its parameters.
             loss: declares whether it decomposes over records.
-            data: tensors with the records along the first dimension.
+            data: tensors with the records along the first dimension, or records by index.
             steps: the event that is spent has this count, also if training is interrupted.
 
         Raises:
@@ -93,9 +99,10 @@ class PrivateTraining:
             ConfigError: a loss or model that the unit cannot protect.
             DataError: tensors of different lengths, or another length than the partition's.
         """
-        with self.session(model, optimiser, loss, records=_length(data), steps=steps) as session:
+        records = TensorRecords(data) if isinstance(data, tuple) else data
+        with self.session(model, optimiser, loss, records=len(records), steps=steps) as session:
             for _ in range(steps):
-                session.step(data)
+                session.step(records)
 
     def train_locally(self, training: Training, *, epochs: int, device: torch.device) -> float:
         """The private counterpart of :func:`secfed.algorithms.training.train_locally`.
@@ -105,7 +112,7 @@ class PrivateTraining:
         hook of the optimiser, and need no clipping.
 
         Args:
-            training: its loader reads a ``TensorDataset`` of (inputs, labels).
+            training: its loader is a ``DataLoader`` over indexed records (inputs, labels).
             epochs: passes.
             device: where the model is; batches are moved there.
 
@@ -115,18 +122,11 @@ class PrivateTraining:
         Raises:
             BudgetExceeded, ConfigError, DataError: as :meth:`run`.
         """
-        dataset = getattr(training.loader, "dataset", None)
-        if not isinstance(dataset, TensorDataset):
-            raise ConfigError(
-                "private training samples records itself and needs a loader over a TensorDataset",
-                remedy="make the loader with secfed.algorithms.training.make_loader",
-            )
-        data = tuple(part.to(device) for part in dataset.tensors)
         self.run(
             training.model,
             training.optimiser,
             supervised(training.loss),
-            data,
+            LoaderRecords(training.loader, device),
             steps=epochs * self.mechanism.steps_per_pass,
         )
         training.model.eval()
@@ -203,10 +203,10 @@ class Session:
             return [self._training._partition.groups[group] for group in drawn]
         return [drawn[index : index + 1] for index in range(len(drawn))]
 
-    def step(self, data: Batch) -> None:
+    def step(self, records: Records) -> None:
         """Draw units, and take one optimiser step on their noisy clipped sum."""
         units = self.draw()
-        self.release([_take(data, indices) for indices in self._batches(units)])
+        self.release([records.take(indices) for indices in self._batches(units)])
 
     def _batches(self, units: list[NDArray[np.int64]]) -> list[NDArray[np.int64]]:
         """One index array per forward pass: a unit for the loop, up to ``max_records`` rows otherwise."""
@@ -234,14 +234,3 @@ class Session:
         self.noise.write_gradients(total, self.expected_units)
         self._optimiser.step()
         self._optimiser.zero_grad(set_to_none=True)
-
-
-def _length(data: Batch) -> int:
-    lengths = {len(part) for part in data}
-    if len(lengths) != 1:
-        raise DataError(f"private training needs tensors of one length, not {sorted(lengths)}")
-    return lengths.pop()
-
-
-def _take(data: Batch, indices: NDArray[np.int64]) -> Batch:
-    return tuple(part[torch.from_numpy(indices).to(part.device)] for part in data)

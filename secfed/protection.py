@@ -23,7 +23,7 @@ from secfed.crypto.identity import Roster, verify
 from secfed.crypto.lanes import VectorShape
 from secfed.crypto.masked_server import MaskedServer
 from secfed.crypto.masked_site import MaskedSite, check_specification
-from secfed.crypto.messages import Result, Specification, Upload, peek_type
+from secfed.crypto.messages import Message, Result, Specification, Upload, peek_type
 from secfed.crypto.refusals import Refusal
 from secfed.errors import ConfigError, MalformedMessage, RoundAborted, WrongState
 
@@ -116,20 +116,22 @@ class PlainSite:
     def __init__(self, given: SiteContribution) -> None:
         self._given = given
         self._spec: Specification | None = None
+        self._expects: type[Message] | None = Specification
         self.result: Result | None = None
 
     def handle(self, message: Buffer) -> Buffer:
         """Specification -> upload; result -> nothing."""
-        if peek_type(message) == Result.TYPE and self._spec is not None:
-            return self._finish(Result.decode(message), self._spec)
-        if self._spec is not None:
+        expects, self._expects = self._expects, None  # a refusal below ends the session
+        if expects is None or peek_type(message) != expects.TYPE:
             raise Refusal.OUT_OF_ORDER.refuse()
+        if self._spec is not None:
+            return self._finish(Result.decode(message), self._spec)
         given, spec = self._given, Specification.decode(message)
         check_specification(spec, given, floor=1)
         attempt = AttemptId(spec.round, spec.exchange_index, spec.attempt)
         given.journal.begin(spec.study, attempt)
         given.journal.unmasked(spec.study, attempt)  # what leaves in the clear is spent at once
-        self._spec = spec
+        self._spec, self._expects = spec, Result
         buffer = Upload.frame(given.shape.wire_bytes)
         room = memoryview(buffer)[Upload.VECTOR_AT : Upload.VECTOR_AT + given.shape.wire_bytes]
         context = masks.MaskContext(spec.digest, given.broadcast_digest, given.shape)

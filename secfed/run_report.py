@@ -226,7 +226,8 @@ def what_the_aggregator_saw(
         scalars: other numbers in one contribution (weights, losses, counts, histograms of metrics).
     """
     counts = sorted(set(survivors))
-    of = f"{parameters:,} {_plural('parameter', parameters)} + {scalars:,} {_plural('scalar', scalars)} each"
+    others = _plural("other number", scalars)
+    of = f"{parameters:,} {_plural('parameter', parameters)} + {scalars:,} {others} each"
     if not sums or not counts:
         return "The aggregator saw: no sum; no hospital's values."
     low, high = counts[0], counts[-1]

@@ -19,6 +19,7 @@ from secfed.crypto.encrypted_messages import KeyDelivery, KeyRequest, StateView,
 from secfed.crypto.encrypted_session import EncryptedSite
 from secfed.crypto.encrypted_site import SiteCipher
 from secfed.crypto.identity import verify
+from secfed.crypto.keystream import derive
 from secfed.crypto.messages import DIGEST_BYTES, Result, peek_type
 from secfed.crypto.refusals import Refusal
 from secfed.crypto.study_keys import StudyKeys
@@ -69,7 +70,7 @@ class SealedSite(Site):
         expected_sums, expected_digest = decode_expected(task.state)
         broadcast = encode_state(self.replica.broadcast())
         if self.sums == expected_sums:
-            if expected_digest not in (bytes(DIGEST_BYTES), state_digest(broadcast)):
+            if expected_digest not in (bytes(DIGEST_BYTES), self._broadcast_digest(broadcast)):
                 raise InconsistentView(
                     "this site's state differs from the other sites' after the same sums",
                     remedy="check that all sites run the same secfed and torch versions; remove the study's "
@@ -137,8 +138,12 @@ class SealedSite(Site):
             self._cipher = SiteCipher(self._keys.required, processes=self._processes)
         return self._cipher
 
+    def _broadcast_digest(self, broadcast: bytes) -> bytes:
+        """A tag under the study key: the aggregator can compare states, not test guesses of one."""
+        return derive(self._keys.required.secret_key, labels.DERIVE_STATE_TAG, state_digest(broadcast))
+
     def _view(self, broadcast: bytes) -> bytes:
-        unsigned = StateView(self._identity.name, self.sums, state_digest(broadcast))
+        unsigned = StateView(self._identity.name, self.sums, self._broadcast_digest(broadcast))
         signature = self._identity.sign(labels.SIGN_STATE, self._study.encode(), unsigned.body())
         return replace(unsigned, signature=signature).encode()
 

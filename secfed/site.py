@@ -17,7 +17,8 @@ from secfed.algorithms.base import Algorithm, SiteProgram
 from secfed.crypto.attempt import AttemptJournal, SiteContribution, SiteLimits
 from secfed.crypto.codec import Buffer
 from secfed.crypto.identity import Identity, Roster
-from secfed.crypto.messages import Result
+from secfed.crypto.messages import Result, Specification
+from secfed.crypto.refusals import Refusal
 from secfed.errors import InconsistentView, Replay, WrongState
 from secfed.frames import READY, Notice, Step, Task, decode, decode_state
 from secfed.protection import Protection, SiteSession
@@ -56,7 +57,9 @@ class Site:
         protection: the study's protection.
         journal: durable memory of attempts.
         log: the site's transcript.
-        rounding: (round, exchange index) -> random words for stochastic rounding.
+        rounding: (round, exchange index) -> random words for stochastic rounding: the same for every attempt
+            of an exchange, from a key that is secret and this site's own (outside simulation).
+        privacy_applied: whether the program trains under the privacy that the site's policy demands.
         limits: what the site insists on.
     """
 
@@ -73,10 +76,12 @@ class Site:
         log: Log,
         rounding: Callable[[int, int], Rounding],
         limits: SiteLimits,
+        privacy_applied: bool = False,
     ) -> None:
         self._identity, self._roster, self._study = identity, roster, study
         self._algorithm, self._program, self._protection = algorithm, program, protection
         self._journal, self._log, self._rounding, self._limits = journal, log, rounding, limits
+        self._privacy_applied = privacy_applied
         self._pending: _Pending | None = None
         self._attempt = -1
         self._session: SiteSession | None = None
@@ -114,12 +119,15 @@ class Site:
             )
         exchange = plan[task.exchange_index]
         state: dict[str, torch.Tensor] = decode_state(broadcast)
-        digest = state_digest(broadcast)
+        digest = self._broadcast_digest(broadcast)
         summands = self._program.contribute(task.round, exchange, state)
         # Checked now, so that a NaN drops this site before any message of an attempt.
         exchange.layout.encoder(summands, self._rounding(*here))
         self._pending = _Pending(*here, exchange, digest, summands)
         self._attempt, self._session = -1, None
+
+    def _broadcast_digest(self, broadcast: bytes) -> bytes:
+        return state_digest(broadcast)
 
     def _step(self, step: Step) -> Buffer:
         pending = self._pending
@@ -128,7 +136,14 @@ class Site:
         if step.attempt < self._attempt:
             raise Replay(f"attempt {step.attempt} of round {step.round} is over")
         if step.attempt > self._attempt:
-            self._attempt, self._session = step.attempt, self._open(pending)
+            # Only a specification that is accepted ends the attempt before it: the number alone is
+            # not signed.
+            if Specification.decode(step.message).attempt != step.attempt:
+                raise Refusal.OTHER_EXCHANGE.refuse(f"attempt {step.attempt}")
+            session = self._open(pending)
+            reply = session.handle(step.message)
+            self._attempt, self._session = step.attempt, session
+            return reply
         if self._session is None:
             raise WrongState("there is no attempt to continue")
         reply = self._session.handle(step.message)
@@ -174,4 +189,5 @@ class Site:
             source=layout.encoder(pending.summands, words),
             journal=self._journal,
             limits=self._limits,
+            privacy_applied=self._privacy_applied,
         )

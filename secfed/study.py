@@ -17,12 +17,10 @@ from pydantic import Field, SerializeAsAny, model_validator
 from secfed.algorithms import registry
 from secfed.algorithms.options import Options, Strict, checked, suggestion
 from secfed.algorithms.own import make_importable
-from secfed.crypto import thresholds
+from secfed.crypto import labels, thresholds
 from secfed.crypto.codec import digest
 from secfed.crypto.fixedpoint import FixedPoint
 from secfed.errors import ConfigError, RangeError
-
-STUDY_DIGEST: Final = b"secfed/v1 study digest"
 
 ProtectionName = Literal["plain", "masked", "encrypted"]
 PROTECTIONS: Final[tuple[ProtectionName, ...]] = get_args(ProtectionName)
@@ -267,7 +265,7 @@ class Study(Strict):
         Two files that differ in comments, in the order of keys or in spelt-out defaults are one study.
         """
         text = json.dumps(self.tables(), sort_keys=True, ensure_ascii=True, separators=(",", ":"))
-        return digest(STUDY_DIGEST, text.encode("ascii"))
+        return digest(labels.STUDY_DIGEST, text.encode("ascii"))
 
     def replace(self, dotted_key: str, value: object) -> Study:
         """A copy with one key set, validated as if the file had said so.

@@ -148,13 +148,20 @@ class Consortium:
         self.broadcast_digest = hashlib.sha256(f"broadcast {seed}".encode()).digest()
         generator = np.random.default_rng(seed)
         self.updates = {name: random_vector(self.shape, generator) for name in self.names}
-        on_disk = {name: Journal() for name in self.names}
-        self.journals = {name: WatchedJournal(journal) for name, journal in on_disk.items()}
-        weakref.finalize(self, _close, list(on_disk.values()))
+        self._opened: list[Journal] = []
+        self.journals: dict[str, WatchedJournal] = {}
+        self.forget(self.names)
+        weakref.finalize(self, _close, self._opened)
 
     def person(self, name: str) -> Identity:
         """An identity that depends on the name and the seed; sybils are made with it too."""
         return Identity.from_seed(name, hashlib.sha256(f"identity {self.seed} {name}".encode()).digest())
+
+    def forget(self, names: Iterable[str]) -> None:
+        """These sites start with an empty journal, as if it had been lost or rolled back while they slept."""
+        for name in names:
+            self._opened.append(Journal())
+            self.journals[name] = WatchedJournal(self._opened[-1])
 
     def specification(self, *, signer: Identity | None = None, **changes: Any) -> Specification:
         """A specification signed by the aggregator, or by someone else; ``changes`` replace its fields."""
@@ -187,6 +194,7 @@ class Consortium:
             round=1,
             exchange="update",
             exchange_index=0,
+            attempt=0,
             shape=self.shape,
             broadcast_digest=self.broadcast_digest,
             source=Integers(self.updates[name]),
@@ -261,7 +269,8 @@ class Attempt:
         self.consortium, self.spec = consortium, spec
         self._silent, self._down, self._up = silent or {}, down, up
         members = [name for name in spec.cohort if name in consortium.names] if sites is None else sites
-        serving = {"round": spec.round, "exchange_index": spec.exchange_index, "exchange": spec.exchange}
+        asked = ("round", "exchange_index", "exchange", "attempt")
+        serving = {name: getattr(spec, name) for name in asked}
         changes = contributions or {}
         self.sites = {
             name: MaskedSite(consortium.contribution(name, **{**serving, **changes.get(name, {})}))

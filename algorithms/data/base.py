@@ -77,6 +77,11 @@ def no_records(site_id: SiteId) -> DataError:
     )
 
 
+def no_training_records(site_id: SiteId) -> DataError:
+    """The error of a site whose records are all held out."""
+    return DataError(f"site {site_id!r} has no training records", remedy="lower data.test_fraction")
+
+
 def check_site(site_id: SiteId, data: SiteData, *, input_shape: tuple[int, ...], classes: int) -> SiteData:
     """Check one site's records against the public facts; every data set passes through here.
 
@@ -90,7 +95,7 @@ def check_site(site_id: SiteId, data: SiteData, *, input_shape: tuple[int, ...],
             raise DataError(
                 f"{who} has no records", remedy="check data.path and the site's name, or leave it out"
             )
-        raise DataError(f"{who} has no training records", remedy="lower data.test_fraction")
+        raise no_training_records(site_id)
     for part, x, y in (("training", data.train_x, data.train_y), ("held-out", data.test_x, data.test_y)):
         if tuple(x.shape[1:]) != input_shape or len(x) != len(y) or y.dim() != 1:
             raise DataError(

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from secfed.algorithms.data.base import SiteData, SiteId, check_site, no_records
+from secfed.algorithms.data.base import SiteData, SiteId, check_site, no_records, no_training_records
 from secfed.algorithms.randomness import numpy_generator
 
 _FLAT = 1e-8  # a spread below this is a constant column; dividing by it would only amplify rounding
@@ -83,6 +83,8 @@ def prepare(
     if not len(records.y):
         raise no_records(site_id)
     train, test = split(records.y, rules.test_fraction, numpy_generator(seed, "split", site_id))
+    if not len(train):
+        raise no_training_records(site_id)
     with np.errstate(over="ignore", invalid="ignore"):  # NaN and Inf are check_site's business
         x = records.x.astype(np.float64)
         if rules.impute == "median":
@@ -115,8 +117,7 @@ def split(
     """
     shuffled = rng.permutation(len(y))
     by_class = shuffled[np.argsort(y[shuffled], kind="stable")]
-    # Rounding down leaves at least one training record, because test_fraction is below 1.
-    steps = np.floor(np.arange(len(y) + 1) * test_fraction)
+    steps = np.floor(np.arange(len(y) + 1) * test_fraction + 0.5)
     held_out = np.diff(steps) > 0
     return np.sort(by_class[~held_out]), np.sort(by_class[held_out])
 

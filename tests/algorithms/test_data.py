@@ -128,10 +128,14 @@ def test_a_site_without_records_is_an_error_that_names_it():
         prepared(np.zeros((0, 3)), Preparation(0.2, standardize=True))
 
 
-@pytest.mark.parametrize("fraction", [0.0, 0.4, 0.9])
-def test_a_single_record_is_trained_on_and_not_held_out(fraction):
-    site = prepared(np.zeros((1, 3)), Preparation(fraction, standardize=True))
+def test_a_single_record_is_trained_on_and_not_held_out():
+    site = prepared(np.zeros((1, 3)), Preparation(0.4, standardize=True))
     assert (len(site.train_y), len(site.test_y)) == (1, 0)
+
+
+def test_a_site_whose_records_are_all_held_out_is_an_error_that_names_it():
+    with pytest.raises(DataError, match=r"site 'north' has no training records.*data\.test_fraction"):
+        prepared(np.zeros((2, 3)), Preparation(0.9, standardize=True))
 
 
 @pytest.mark.parametrize(

@@ -79,7 +79,6 @@ def test_split_is_disjoint_complete_stratified_and_reproducible(n, classes, frac
     y = labels(n, classes)
     train, test = split(y, fraction, np.random.default_rng(seed))
     assert np.array_equal(np.sort(np.concatenate([train, test])), np.arange(n))
-    assert len(train) >= 1
     assert abs(len(test) - fraction * n) <= 1
     for label in range(classes):
         assert abs(np.sum(y[test] == label) - fraction * np.sum(y == label)) <= 1

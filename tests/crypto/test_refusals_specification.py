@@ -206,7 +206,14 @@ def test_a_threshold_that_would_let_the_server_unmask_one_site(
 @provokes(Refusal.OTHER_EXCHANGE)
 @pytest.mark.parametrize(
     "change",
-    [{"study": "another"}, {"round": 0}, {"round": 2}, {"exchange": "losses"}, {"exchange_index": 1}],
+    [
+        {"study": "another"},
+        {"round": 0},
+        {"round": 2},
+        {"exchange": "losses"},
+        {"exchange_index": 1},
+        {"attempt": 1},
+    ],
     ids=lambda change: repr(change),
 )
 def test_a_specification_for_something_the_site_is_not_serving(change: dict[str, Any]) -> None:

@@ -107,7 +107,7 @@ class TestWhatTheAggregatorSaw:
     def test_masked_names_sums_cohorts_and_sizes(self) -> None:
         said = what_the_aggregator_saw("masked", sums=12, survivors=[4, 3, 4], parameters=31, scalars=9)
         assert said == (
-            "The aggregator saw: 12 sums over 3-4 hospitals of 31 parameters + 9 scalars each; "
+            "The aggregator saw: 12 sums over 3-4 hospitals of 31 parameters + 9 other numbers each; "
             "no hospital's values."
         )
 
