@@ -74,7 +74,6 @@ class PrivateTraining:
         self.mechanism, self.engine, self._partition = mechanism, engine, partition
         self._random = random or SecureRandom()
         self._max_records, self._spend = max_records, spend
-        self._checked = False
 
     def run(
         self,
@@ -176,7 +175,7 @@ class Session:
     ) -> None:
         self._training, self._model, self._optimiser, self._loss = training, model, optimiser, loss
         self._parameters, self._records, self.steps_left = parameters, records, steps
-        self._was_training = model.training
+        self._was_training, self._checked = model.training, False
         self._units = records if training._partition is None else len(training._partition)
         self.noise = GaussianNoise.of(training.mechanism, parameters, training.engine, training._random)
 
@@ -224,9 +223,10 @@ class Session:
         if self.steps_left < 1:
             raise ConfigError("more private steps than the budget was charged for")
         self.steps_left -= 1
-        if batches and not self._training._checked:
+        if batches and not self._checked:
             check_engine(self._training.engine, self._engine, self._model, self._loss, batches[0])
-            self._training._checked = True
+            # A single record has nobody to be mixed with: look again when there are two.
+            self._checked = len(batches[0][0]) > 1
         total = ClippedSum(
             self._parameters, clip_norm=self._training.mechanism.clip_norm, grid=self.noise.grid
         )

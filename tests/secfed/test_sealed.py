@@ -1,0 +1,335 @@
+"""Studies under encrypted protection: replayed states, late and diverging sites, who holds which key."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("tenseal", reason="encrypted protection needs the extra 'he'")
+
+import torch
+from safetensors.torch import load_file
+
+from secfed import sealed_simulation
+from secfed.crypto import labels, sealing
+from secfed.crypto.bfv import choose_ring
+from secfed.crypto.codec import Buffer
+from secfed.crypto.encrypted_messages import KeyDelivery, KeyHello, KeyPackages, KeyRequest, Summed
+from secfed.crypto.identity import Identity, Roster
+from secfed.crypto.lanes import Run
+from secfed.crypto.study_keys import StudyKeys
+from secfed.drops import Drop
+from secfed.errors import (
+    BadSignature,
+    ConfigError,
+    InconsistentView,
+    MalformedMessage,
+    RosterError,
+    SecfedError,
+)
+from secfed.frames import Notice
+from secfed.link import OnReply
+from secfed.outputs import prepare
+from secfed.run_report import RunReport, SilentObserver
+from secfed.sealed_round import SealedRounds
+from secfed.sealed_site import SealedSite
+from secfed.simulate import simulate
+from secfed.simulated_link import SimulatedLink
+from secfed.study import Study
+
+STUDY = """
+[study]
+name = "sealed"
+rounds = 3
+seed = 5
+[algorithm]
+name = "fedavg"
+batch_size = 64
+[model]
+name = "logistic-regression"
+[data]
+name = "breast-cancer"
+sites = 4
+partition = "iid"
+[protection]
+name = "encrypted"
+bits = 20
+"""
+
+
+def run(plan: Study, out: Path | None, *drops: str) -> RunReport:
+    if out is not None:
+        prepare(out, overwrite=False)
+    return simulate(plan, out=out, drops=[Drop.parse(text) for text in drops], observer=SilentObserver())
+
+
+def model_bytes(out: Path) -> bytes:
+    return (out / "model.safetensors").read_bytes()
+
+
+@pytest.fixture
+def study() -> Study:
+    return Study.parse(STUDY)
+
+
+@pytest.fixture
+def sites(monkeypatch: pytest.MonkeyPatch) -> dict[str, SealedSite]:
+    """The sites of the next simulation, by name."""
+    made: dict[str, SealedSite] = {}
+
+    class Noted(SealedSite):
+        def __init__(self, **arguments: Any) -> None:
+            super().__init__(**arguments)
+            made[self._identity.name] = self
+
+    monkeypatch.setattr(sealed_simulation, "SealedSite", Noted)
+    return made
+
+
+@pytest.mark.parametrize("key_mode", ["public", "symmetric"])
+def test_both_key_modes_give_the_masked_model(tmp_path: Path, study: Study, key_mode: str) -> None:
+    run(study.replace("protection.key_mode", key_mode), tmp_path / "encrypted")
+    run(study.replace("protection.name", "masked"), tmp_path / "masked")
+    assert model_bytes(tmp_path / "encrypted") == model_bytes(tmp_path / "masked")
+
+
+@pytest.mark.parametrize("drop", ["hospital-2@train:1", "hospital-2@mask:2", "hospital-1@train:2"])
+def test_a_site_that_was_away_takes_what_it_missed_and_changes_nothing_for_the_others(
+    tmp_path: Path, study: Study, sites: dict[str, SealedSite], drop: str
+) -> None:
+    run(study, tmp_path / "encrypted", drop)
+    run(study.replace("protection.name", "plain"), tmp_path / "plain", drop)
+    assert model_bytes(tmp_path / "encrypted") == model_bytes(tmp_path / "plain")
+    models = [site.replica.model() for site in sites.values()]
+    assert {site.sums for site in sites.values()} == {4}
+    assert all(torch.equal(models[0][name], model[name]) for model in models for name in model)
+
+
+def test_without_the_key_holder_nothing_starts_and_nothing_is_lost(tmp_path: Path, study: Study) -> None:
+    named = study.replace("protection.key_holder", "hospital-3")
+    original = SimulatedLink.ask
+
+    def away(self: SimulatedLink, stage: str, requests: Mapping[str, Buffer], on_reply: OnReply) -> None:
+        if self.round == 1:
+            requests = {site: message for site, message in requests.items() if site != "hospital-3"}
+        original(self, stage, requests, on_reply)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(SimulatedLink, "ask", away)
+        report = run(named, tmp_path / "out")
+    assert report.rounds[0].aborted is not None
+    assert [entry.aborted for entry in report.rounds[1:]] == [None, None]
+
+
+def test_a_site_whose_state_diverges_stops_and_the_others_go_on(
+    monkeypatch: pytest.MonkeyPatch, study: Study, sites: dict[str, SealedSite]
+) -> None:
+    original = SealedSite._take
+
+    def spoil(self: SealedSite, summed: Summed) -> None:
+        original(self, summed)
+        if self._identity.name == "hospital-4" and summed.spec.round == 1:
+            for tensor in self.replica._model.values():  # type: ignore[attr-defined]
+                tensor += 1e-3
+
+    monkeypatch.setattr(SealedSite, "_take", spoil)
+    refused: list[tuple[str, SecfedError]] = []
+    monkeypatch.setattr(SimulatedLink, "_refused", lambda _self, site, error: refused.append((site, error)))
+    report = run(study, None)
+    assert ("hospital-4", InconsistentView) in [(site, type(error)) for site, error in refused]
+    assert "differs" in next(error.message for site, error in refused if site == "hospital-4")
+    assert "hospital-4" not in report.rounds[1].survivors
+    assert {"hospital-1", "hospital-2", "hospital-3"} == set(report.rounds[2].survivors)
+
+
+def test_nothing_that_passes_the_aggregator_holds_the_secret_key(
+    monkeypatch: pytest.MonkeyPatch, study: Study, sites: dict[str, SealedSite]
+) -> None:
+    passed: list[bytes] = []
+    aggregators: list[SealedRounds] = []
+    original_ask, original_init = SimulatedLink.ask, SealedRounds.__init__
+
+    def overheard(self: SimulatedLink, stage: str, requests: Mapping[str, Buffer], on_reply: OnReply) -> None:
+        def note(site: str, reply: Buffer) -> None:
+            passed.append(bytes(reply))
+            on_reply(site, reply)
+
+        passed.extend(bytes(message) for message in requests.values())
+        original_ask(self, stage, requests, note)
+
+    def init(self: SealedRounds, *arguments: Any, **more: Any) -> None:
+        original_init(self, *arguments, **more)
+        aggregators.append(self)
+
+    monkeypatch.setattr(SimulatedLink, "ask", overheard)
+    monkeypatch.setattr(SealedRounds, "__init__", init)
+    run(study, None)
+    keys = sites["hospital-1"]._keys.required
+    words = keys.secret_key[-64:]
+    assert all(site._keys.required.secret_key == keys.secret_key for site in sites.values())
+    assert len(passed) > 50
+    assert not any(words in message for message in passed)
+    assert any(keys.public_key in message for message in passed)  # the search itself works
+    held = repr(vars(aggregators[0])).encode()
+    assert words not in held
+    assert aggregators[0].public_key == keys.public_key
+
+
+def test_state_digests_are_tagged_so_that_the_aggregator_cannot_test_guesses(
+    study: Study, sites: dict[str, SealedSite]
+) -> None:
+    from secfed.frames import encode_state
+    from secfed.vector import state_digest
+
+    run(study, None)
+    site = sites["hospital-2"]
+    broadcast = encode_state(site.replica.broadcast())
+    assert site._broadcast_digest(broadcast) != state_digest(broadcast)
+    assert site._broadcast_digest(broadcast) == sites["hospital-3"]._broadcast_digest(broadcast)
+
+
+def test_ckks_is_close_to_the_exact_model(tmp_path: Path, study: Study) -> None:
+    run(study.replace("protection.scheme", "ckks"), tmp_path / "ckks")
+    run(study, tmp_path / "bfv")
+    approximate = load_file(tmp_path / "ckks" / "model.safetensors")
+    exact = load_file(tmp_path / "bfv" / "model.safetensors")
+    assert all(torch.allclose(approximate[name], exact[name], atol=1e-3) for name in exact)
+
+
+def test_encryption_keys_in_a_masked_study_are_refused() -> None:
+    with pytest.raises(ConfigError, match=r"protection\.key_mode"):
+        Study.parse(STUDY.replace('name = "encrypted"', 'name = "masked"\nkey_mode = "public"'))
+
+
+def test_a_key_holder_that_is_no_site_is_named(study: Study) -> None:
+    with pytest.raises(ConfigError, match="hospital-9"):
+        run(study.replace("protection.key_holder", "hospital-9"), None)
+
+
+class TestForgedSums:
+    """A site takes only sums that the pinned aggregator signed, for this study, each once and in order."""
+
+    @pytest.fixture
+    def taken(
+        self, study: Study, sites: dict[str, SealedSite], monkeypatch: pytest.MonkeyPatch
+    ) -> list[Summed]:
+        summed: list[Summed] = []
+        original = SealedRounds.publish
+
+        def note(self: SealedRounds, one: Summed, members: Any) -> Any:
+            summed.append(one)
+            TestForgedSums.rounds = self
+            return original(self, one, members)
+
+        monkeypatch.setattr(SealedRounds, "publish", note)
+        run(study, None)
+        return summed
+
+    rounds: SealedRounds
+
+    def resign(self, summed: Summed, **changes: Any) -> Summed:
+        unsigned = replace(summed.result, **changes)
+        identity = self.rounds.rules.identity
+        return replace(
+            summed, result=replace(unsigned, signature=identity.sign(labels.SIGN_RESULT, unsigned.body()))
+        )
+
+    def give(self, site: SealedSite, summed: Summed) -> None:
+        site.handle(Notice(summed.encode()).encode())
+
+    def test_a_sum_taken_before_is_refused(self, taken: list[Summed], sites: dict[str, SealedSite]) -> None:
+        with pytest.raises(InconsistentView, match="before"):
+            self.give(sites["hospital-1"], taken[0])
+
+    def test_forged_altered_or_unlisted_sums_are_refused(
+        self, taken: list[Summed], sites: dict[str, SealedSite]
+    ) -> None:
+        site, last = sites["hospital-1"], taken[-1]
+        site._last = (0, 0)  # as if the last sum had not come yet
+        sums = site.sums
+        stranger = Identity.generate("aggregator")
+        forged = replace(
+            last, result=replace(last.result, signature=stranger.sign(labels.SIGN_RESULT, last.result.body()))
+        )
+        with pytest.raises(BadSignature):
+            self.give(site, forged)
+        with pytest.raises(InconsistentView, match="refusal 36"):
+            self.give(site, replace(last, ciphertext=bytes(len(last.ciphertext))))
+        with pytest.raises(InconsistentView, match="refusal 36"):
+            self.give(site, self.resign(last, survivors=last.result.survivors[:2]))
+        with pytest.raises(InconsistentView, match="refusal 36"):
+            self.give(site, self.resign(last, survivors=(*last.result.survivors, "hospital-9")))
+        assert site.sums == sums
+
+
+class TestStudyKeys:
+    """Who gets the study key, and from whom."""
+
+    @pytest.fixture
+    def parties(self) -> tuple[Roster, dict[str, StudyKeys]]:
+        people = [Identity.generate(name) for name in ("a", "b", "c")]
+        roster = Roster.of(Identity.generate("aggregator"), people)
+        ring = choose_ring([(Run(20, 100),)], 3)
+        return roster, {one.name: StudyKeys(one, roster, "study", "a", ring) for one in people}
+
+    def packages(self, parties: dict[str, StudyKeys], *names: str) -> KeyPackages:
+        parties["a"].hello()
+        hellos = tuple(KeyHello.decode(parties[name].hello()) for name in names)
+        return KeyPackages.decode(parties["a"].pack(KeyRequest(hellos)))
+
+    def test_every_site_gets_the_holders_key(self, parties: tuple[Roster, dict[str, StudyKeys]]) -> None:
+        _, keys = parties
+        made = self.packages(keys, "b", "c")
+        for package in made.packages:
+            keys[package.recipient].unpack(KeyDelivery(made.public_key, package))
+        assert keys["b"].required == keys["c"].required == keys["a"].required
+
+    def test_a_hello_that_its_site_did_not_sign_gets_nothing(
+        self, parties: tuple[Roster, dict[str, StudyKeys]]
+    ) -> None:
+        _, keys = parties
+        keys["a"].hello()
+        hello = KeyHello.decode(keys["b"].hello())
+        swapped = replace(hello, seal_key=sealing.SealKey.generate().public_bytes)
+        with pytest.raises(BadSignature):
+            keys["a"].pack(KeyRequest((swapped,)))
+
+    def test_an_outsider_gets_nothing(self, parties: tuple[Roster, dict[str, StudyKeys]]) -> None:
+        roster, keys = parties
+        keys["a"].hello()
+        sybil = StudyKeys(Identity.generate("d"), roster, "study", "a", keys["a"].ring)
+        with pytest.raises(RosterError):
+            keys["a"].pack(KeyRequest((KeyHello.decode(sybil.hello()),)))
+
+    def test_a_package_from_another_site_or_for_another_site_is_refused(
+        self, parties: tuple[Roster, dict[str, StudyKeys]]
+    ) -> None:
+        _, keys = parties
+        made = self.packages(keys, "b", "c")
+        with pytest.raises(InconsistentView):
+            keys["b"].unpack(KeyDelivery(made.public_key, made.packages[1]))
+        forged = replace(made.packages[0], signature=made.packages[1].signature)
+        with pytest.raises(BadSignature):
+            keys["b"].unpack(KeyDelivery(made.public_key, forged))
+        with pytest.raises(BadSignature):
+            keys["b"].unpack(KeyDelivery(made.public_key[:-1] + b"x", made.packages[0]))
+
+    def test_a_package_sealed_to_an_older_key_cannot_be_opened(
+        self, parties: tuple[Roster, dict[str, StudyKeys]]
+    ) -> None:
+        _, keys = parties
+        made = self.packages(keys, "b")
+        keys["b"]._seal_key = sealing.SealKey.generate()
+        with pytest.raises(MalformedMessage):
+            keys["b"].unpack(KeyDelivery(made.public_key, made.packages[0]))
+
+    def test_another_study_has_another_context(self, parties: tuple[Roster, dict[str, StudyKeys]]) -> None:
+        roster, keys = parties
+        other = StudyKeys(keys["b"].identity, roster, "another study", "a", keys["b"].ring)
+        keys["a"].hello()
+        with pytest.raises(BadSignature):
+            keys["a"].pack(KeyRequest((KeyHello.decode(other.hello()),)))
