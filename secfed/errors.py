@@ -24,7 +24,10 @@ class SecfedError(Exception):
         self.remedy = remedy
 
     def __str__(self) -> str:
-        return f"{self.message} Remedy: {self.remedy}" if self.remedy else self.message
+        if not self.remedy:
+            return self.message
+        stop = "" if self.message.endswith((".", "?", "!")) else "."
+        return f"{self.message}{stop} Remedy: {self.remedy}"
 
 
 class ConfigError(SecfedError):

@@ -289,7 +289,7 @@ class Study(Strict):
 
 
 def _refuse_unavailable(tables: Mapping[str, Any]) -> None:
-    """The one place that refuses what the study format reserves and this version cannot do."""
+    """Refuse what this version cannot do, and keys that would have no effect."""
     protection = tables.get("protection")
     if "privacy" in tables:
         raise ConfigError(
@@ -298,7 +298,8 @@ def _refuse_unavailable(tables: Mapping[str, Any]) -> None:
         )
     if isinstance(protection, dict) and protection.get("name", "masked") != "encrypted":
         for key in ("key_mode", "key_holder", "scheme", "processes"):
-            if key in protection:
+            default = ProtectionSection.model_fields[key].default
+            if protection.get(key, default) != default:
                 raise ConfigError(
                     f"protection.{key}: has no effect without encryption",
                     remedy='remove it, or set protection.name = "encrypted"',

@@ -194,7 +194,6 @@ class Consortium:
             round=1,
             exchange="update",
             exchange_index=0,
-            attempt=0,
             shape=self.shape,
             broadcast_digest=self.broadcast_digest,
             source=Integers(self.updates[name]),
@@ -269,8 +268,7 @@ class Attempt:
         self.consortium, self.spec = consortium, spec
         self._silent, self._down, self._up = silent or {}, down, up
         members = [name for name in spec.cohort if name in consortium.names] if sites is None else sites
-        asked = ("round", "exchange_index", "exchange", "attempt")
-        serving = {name: getattr(spec, name) for name in asked}
+        serving = {"round": spec.round, "exchange_index": spec.exchange_index, "exchange": spec.exchange}
         changes = contributions or {}
         self.sites = {
             name: MaskedSite(consortium.contribution(name, **{**serving, **changes.get(name, {})}))

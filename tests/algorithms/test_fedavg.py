@@ -245,6 +245,20 @@ def with_data(a: SiteData, b: SiteData) -> Study:
     return Study.parse(HANDMADE_STUDY.replace("WHICH", "now"))
 
 
+def test_batch_order_differs_between_sites_and_rounds_and_is_repeatable():
+    study = with_data(records(64), records(64)).replace("algorithm.batch_size", 8)
+    algorithm = build(study)
+    state, exchange = algorithm.server().broadcast(), algorithm.exchanges(1)[0]
+
+    def update(site: str, number: int) -> torch.Tensor:
+        return algorithm.site(site).contribute(number, exchange, state)["update/1.weight"]
+
+    first = update("a", 1)
+    assert torch.equal(first, update("a", 1))
+    assert not torch.equal(first, update("b", 1))  # same records and model, another site
+    assert not torch.equal(first, update("a", 2))
+
+
 def test_a_site_with_one_class_only_works():
     server = simulate(with_data(records(20, label=1), records(30)), adder=add_in_ring)
     final = server.metrics()[3]

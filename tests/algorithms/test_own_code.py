@@ -93,6 +93,11 @@ def test_the_digest_covers_the_arguments(pieces):
     assert study.replace("data.n", 10).digest() == study.digest()
 
 
+def test_the_digest_ignores_the_order_of_arguments(pieces):
+    one, other = (changed(pieces, "n = 10", new) for new in ("n = 10, shift = 1.0", "shift = 1.0, n = 10"))
+    assert one.digest() == other.digest() != Study.load(pieces / "study.toml").digest()
+
+
 @pytest.mark.parametrize(
     ("old", "new", "what"),
     [

@@ -84,8 +84,7 @@ def test_sites_that_were_shown_different_specifications_do_not_accept_each_other
     def down(stage: str, site: str, message: bytes) -> bytes:
         return other.encode() if stage == "advertise" and site in consortium.names[3:] else message
 
-    serving = {name: {"attempt": other.attempt} for name in consortium.names[3:]}
-    attempt = consortium.attempt(down=down, contributions=serving)
+    attempt = consortium.attempt(down=down)
     attempt.server.receive = lambda site, reply: attempt.server._state.adverts.__setitem__(  # type: ignore[method-assign]
         site, Advert.decode(reply)
     )  # the server looks the other way

@@ -212,7 +212,6 @@ def test_a_threshold_that_would_let_the_server_unmask_one_site(
         {"round": 2},
         {"exchange": "losses"},
         {"exchange_index": 1},
-        {"attempt": 1},
     ],
     ids=lambda change: repr(change),
 )

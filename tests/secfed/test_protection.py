@@ -122,8 +122,7 @@ def test_a_plain_update_is_spent_when_it_leaves() -> None:
     for name in consortium.names:
         assert len(consortium.journals[name].spent) == 1
         with pytest.raises(SecfedError, match=r"^refusal 12: "):
-            again = PlainSite(consortium.contribution(name, attempt=1))
-            again.handle(consortium.specification(attempt=1).encode())
+            PlainSite(consortium.contribution(name)).handle(consortium.specification(attempt=1).encode())
 
 
 def test_plain_messages_out_of_order() -> None:

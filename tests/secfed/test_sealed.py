@@ -202,7 +202,7 @@ def test_ckks_is_close_to_the_exact_model(tmp_path: Path, study: Study) -> None:
 
 def test_encryption_keys_in_a_masked_study_are_refused() -> None:
     with pytest.raises(ConfigError, match=r"protection\.key_mode"):
-        Study.parse(STUDY.replace('name = "encrypted"', 'name = "masked"\nkey_mode = "public"'))
+        Study.parse(STUDY.replace('name = "encrypted"', 'name = "masked"\nkey_mode = "symmetric"'))
 
 
 def test_a_key_holder_that_is_no_site_is_named(study: Study) -> None:
