@@ -53,9 +53,8 @@ class EncryptedSite:
         for frame in self._cipher.encrypt(self._parameters, given.source):
             buffer[at : at + len(frame)] = frame
             at += len(frame)
-        vector = memoryview(buffer)[Upload.VECTOR_AT : Upload.VECTOR_AT + size]
+        vector = buffer[Upload.VECTOR_AT : Upload.VECTOR_AT + size]
         vector_digest = masks.vector_digest(vector)
-        vector.release()
         parameters = self._parameters.digest
         signature = given.identity.sign(labels.SIGN_UPLOAD, spec.digest, parameters, vector_digest)
         Upload.finish(buffer, parameters, vector_digest, signature)

@@ -325,7 +325,7 @@ class AwaitDeliveries:
             streams.append(pair_stream(position(me), position(envelope.sender), seed_out, seed_in))
         context = masks.MaskContext(spec.digest, given.broadcast_digest, given.shape)
         buffer = Upload.frame(given.shape.wire_bytes)
-        room = memoryview(buffer)[Upload.VECTOR_AT : Upload.VECTOR_AT + given.shape.wire_bytes]
+        room = buffer[Upload.VECTOR_AT : Upload.VECTOR_AT + given.shape.wire_bytes]
         vector_digest = masks.write_masked(given.source, streams, context, room)
         sharing_digest = names_digest(labels.SHARING_DIGEST, sharing)
         signature = given.identity.sign(

@@ -18,7 +18,9 @@ caps below before the lengths have been checked.
 
 from __future__ import annotations
 
+import mmap
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import ClassVar, Self
@@ -273,14 +275,24 @@ class Upload(Message):
     vector: memoryview = field(repr=False)
 
     @classmethod
-    def frame(cls, vector_bytes: int) -> bytearray:
-        """A zeroed buffer for one upload: fill ``[VECTOR_AT : VECTOR_AT + vector_bytes]``, then seal it."""
-        buffer = bytearray(cls.VECTOR_AT + vector_bytes + cls.TRAILER_BYTES)
+    def frame(cls, vector_bytes: int) -> memoryview:
+        """A zeroed buffer for one upload: fill ``[VECTOR_AT : VECTOR_AT + vector_bytes]``, then seal it.
+
+        Fresh pages of the operating system are zero already, and are only made when they are written:
+        clearing a large buffer first would cost as much as one mask. Huge pages cost fewer faults.
+        """
+        pages = mmap.mmap(-1, cls.VECTOR_AT + vector_bytes + cls.TRAILER_BYTES)
+        if hasattr(mmap, "MADV_HUGEPAGE"):
+            with suppress(OSError):  # a kernel without huge pages
+                pages.madvise(mmap.MADV_HUGEPAGE)
+        buffer = memoryview(pages)
         buffer[:HEADER_BYTES] = labels.PROTOCOL + bytes([cls.TYPE])
         return buffer
 
     @classmethod
-    def finish(cls, buffer: bytearray, sharing_digest: bytes, vector_digest: bytes, signature: bytes) -> None:
+    def finish(
+        cls, buffer: memoryview, sharing_digest: bytes, vector_digest: bytes, signature: bytes
+    ) -> None:
         """Write the trailer of a framed buffer."""
         buffer[-cls.TRAILER_BYTES :] = sharing_digest + vector_digest + signature
 

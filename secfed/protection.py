@@ -133,7 +133,7 @@ class PlainSite:
         given.journal.unmasked(spec.study, attempt)  # what leaves in the clear is spent at once
         self._spec, self._expects = spec, Result
         buffer = Upload.frame(given.shape.wire_bytes)
-        room = memoryview(buffer)[Upload.VECTOR_AT : Upload.VECTOR_AT + given.shape.wire_bytes]
+        room = buffer[Upload.VECTOR_AT : Upload.VECTOR_AT + given.shape.wire_bytes]
         context = masks.MaskContext(spec.digest, given.broadcast_digest, given.shape)
         vector_digest = masks.write_masked(given.source, [], context, room)
         signature = given.identity.sign(labels.SIGN_UPLOAD, spec.digest, vector_digest)

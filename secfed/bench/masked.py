@@ -27,7 +27,7 @@ from secfed.crypto.identity import Identity, Roster
 from secfed.crypto.keystream import Keystream, RoundingStream, Workspace
 from secfed.crypto.masked_server import MaskedServer
 from secfed.crypto.masked_site import MaskedSite
-from secfed.crypto.messages import Specification
+from secfed.crypto.messages import Specification, Upload
 from secfed.crypto.thresholds import default_threshold
 from secfed.vector import Field, Layout, Summands
 
@@ -159,7 +159,7 @@ def keystream_and_add(words: NDArray[np.uint32], streams: int) -> float:
 def plain_protect(consortium: _Consortium) -> float:
     """Seconds to quantise, hash and lay out one vector without any mask."""
     shape = consortium.layout.shape
-    out = memoryview(bytearray(shape.wire_bytes))
+    out = Upload.frame(shape.wire_bytes)[Upload.VECTOR_AT : Upload.VECTOR_AT + shape.wire_bytes]
     source = consortium.layout.encoder(consortium.summands, RoundingStream())
     start = time.perf_counter()
     masks.write_masked(source, [], masks.MaskContext(bytes(32), bytes(32), shape), out)

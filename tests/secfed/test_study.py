@@ -111,7 +111,7 @@ CASES = {
     ),
     "unknown protection": (edit("masked", "mask"), "protection.name: should be 'plain', 'masked'", "masked"),
     "encryption option without encryption": (
-        GOOD + 'key_mode = "public"',
+        GOOD + 'key_mode = "symmetric"',
         "protection.key_mode: has no effect without encryption",
         "encrypted",
     ),

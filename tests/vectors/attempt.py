@@ -1,0 +1,333 @@
+"""The vector of a whole attempt: five sites, one drop, byte for byte; and the encoding of every message.
+
+Sealing is random inside the library. The first run seals and the file keeps the envelopes; a later run
+replays an envelope from the file if it opens, under the right key and context, to exactly what has to be
+sealed. Everything else is derived, so a later run must give the same file.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, is_dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from secfed.crypto import labels, sealing
+from secfed.crypto.attempt import Entropy
+from secfed.crypto.codec import digest
+from secfed.crypto.keystream import RoundingStream
+from secfed.crypto.masked_site import mask_key
+from secfed.crypto.messages import (
+    SEALED_SEED_BYTES,
+    SEALED_SHARES_BYTES,
+    Advert,
+    Adverts,
+    Deliveries,
+    Envelope,
+    MaskSecretShare,
+    Result,
+    SelfMaskShare,
+    Shares,
+    Sharing,
+    Specification,
+    Survivors,
+    UnmaskRequest,
+    Upload,
+    View,
+    names_digest,
+    view_parts,
+)
+from secfed.errors import MalformedMessage
+from secfed.vector import Field, Layout, state_digest
+from tests.simulator import Attempt, Consortium, SeededEntropy
+from tests.vectors.primitives import Json, pattern
+
+FILE = "attempt.json"
+SITES, DROPPED, DROPPED_AT = 5, "hospital-3", "mask"
+LAYOUT = Layout(
+    (Field("weight", (2, 2), 4.0, 12), Field("loss", (), 100.0, 64), Field("bias", (3,), 1.0, 12)), SITES
+)
+
+
+@dataclass
+class Envelopes:
+    """The envelopes of an earlier run, and the private keys of this one to test them with."""
+
+    recorded: dict[tuple[str, str], Envelope] = field(default_factory=dict)
+    keys: dict[bytes, sealing.SealKey] = field(default_factory=dict)
+
+    @classmethod
+    def load(cls, folder: Path) -> Envelopes:
+        """From the file, if there is one."""
+        envelopes = cls()
+        if (folder / FILE).exists():
+            replies = json.loads((folder / FILE).read_text())["replies"]["share"]
+            for reply in replies.values():
+                for envelope in Sharing.decode(bytes.fromhex(reply)).envelopes:
+                    envelopes.recorded[(envelope.sender, envelope.recipient)] = envelope
+        return envelopes
+
+    def seal(self, public: bytes, plaintext: bytes, label: bytes, *context: bytes) -> bytes:
+        """The recorded envelope if it is what is asked for, a fresh one otherwise."""
+        sender, recipient = context[2].decode(), context[3].decode()
+        envelope = self.recorded.get((sender, recipient))
+        if envelope is not None:
+            sealed = envelope.sealed_seed if label == labels.SEAL_PAIR_SEED else envelope.sealed_shares
+            try:
+                if self.keys[public].open(sealed, label, *context) == plaintext:
+                    return sealed
+            except MalformedMessage:
+                pass
+        return sealing.seal(public, plaintext, label, *context)
+
+
+class VectorEntropy(Entropy):
+    """Draws that depend on the site and are written down."""
+
+    def __init__(self, site: str, envelopes: Envelopes) -> None:
+        self._from, self._envelopes = SeededEntropy("secfed/v1 test vectors", site), envelopes
+        self.tokens: dict[str, str] = {}
+        self.coefficients: list[str] = []
+        self.mlkem_seed, self.x25519_private = pattern(f"{site} ML-KEM", 64), pattern(f"{site} X25519")
+
+    def token(self, purpose: str) -> bytes:
+        """The mask secret or the self-mask seed."""
+        drawn = self._from.token(purpose)
+        self.tokens[purpose] = drawn.hex()
+        if purpose == "mask secret":
+            key = mask_key(drawn)
+            self._envelopes.keys[key.public_bytes] = key
+        return drawn
+
+    def below(self, limit: int) -> int:
+        """A Shamir coefficient."""
+        drawn = self._from.below(limit)
+        self.coefficients.append(f"{drawn:066x}")
+        return drawn
+
+    def seal_key(self) -> sealing.SealKey:
+        """The seal key pair."""
+        key = sealing.SealKey.from_seeds(self.mlkem_seed, self.x25519_private)
+        self._envelopes.keys[key.public_bytes] = key
+        return key
+
+    def seal(self, public_bytes: bytes, plaintext: bytes, label: bytes, *context: bytes) -> bytes:
+        """A recorded envelope, or a fresh one."""
+        return self._envelopes.seal(public_bytes, plaintext, label, *context)
+
+
+def summands(site: int) -> dict[str, torch.Tensor | float]:
+    """What one site adds: one value is clipped, one lies on the bound."""
+    weight = torch.tensor([[0.5, -1.25], [4.0, -9.0]], dtype=torch.float64) * (1 + site / 8)
+    return {"weight": weight, "loss": 12.5 + site, "bias": torch.tensor([1.0, -1 / 3, site / 7])}
+
+
+def run_attempt(envelopes: Envelopes) -> tuple[Attempt, dict[str, VectorEntropy]]:
+    """The attempt up to its end."""
+    consortium = Consortium(SITES, seed=1)
+    consortium.shape = LAYOUT.shape
+    consortium.broadcast_digest = state_digest(b"the broadcast of the test vectors")
+    entropies = {name: VectorEntropy(name, envelopes) for name in consortium.names}
+    given = {
+        name: {
+            "entropy": entropies[name],
+            "source": LAYOUT.encoder(summands(index), RoundingStream(pattern(f"{name} rounding"))),
+        }
+        for index, name in enumerate(consortium.names)
+    }
+    attempt = Attempt(
+        consortium, consortium.specification(), contributions=given, silent={DROPPED: DROPPED_AT}
+    )
+    return attempt, entropies
+
+
+def attempt_vectors(folder: Path) -> Json:
+    """The whole attempt; its recorded envelopes are taken from ``folder``."""
+    attempt, entropies = run_attempt(Envelopes.load(folder))
+    consortium, spec = attempt.consortium, attempt.spec
+    requests: dict[str, Any] = {}
+    while attempt.stage != "over":
+        stage = attempt.stage
+        pending = {site: bytes(message).hex() for site, message in attempt.requests.items()}
+        same = len(set(pending.values())) == 1
+        requests[stage] = {"to": list(pending), "message": next(iter(pending.values()))} if same else pending
+        attempt.step()
+    replies: dict[str, dict[str, str]] = {}
+    for stage, site, reply in attempt.replies:
+        if reply:
+            replies.setdefault(stage, {})[site] = reply.hex()
+    totals = LAYOUT.decode(attempt.server.sums, attempt.server.survivors)
+    return {
+        "about": f"{SITES} sites, {DROPPED} silent from stage {DROPPED_AT!r} on; hexadecimal throughout",
+        "aggregator_identity_seed": consortium.aggregator.private_bytes().hex(),
+        "roster": consortium.roster.encode().hex(),
+        "roster_digest": consortium.roster.digest.hex(),
+        "layout": {
+            "sites": LAYOUT.sites,
+            "fields": [[f.name, list(f.shape), f.bound.hex(), f.bits] for f in LAYOUT.fields],
+            "runs": [[run.bits, run.count] for run in LAYOUT.shape.runs],
+            "digest": LAYOUT.digest.hex(),
+        },
+        "broadcast": b"the broadcast of the test vectors".hex(),
+        "broadcast_digest": spec.broadcast_digest.hex(),
+        "specification_digest": spec.digest.hex(),
+        "sites": {
+            name: _site(index, name, entropies[name], consortium)
+            for index, name in enumerate(consortium.names)
+        },
+        "requests": requests,
+        "replies": replies,
+        "survivors": list(attempt.server.survivors),
+        "sums": [[int(lane) for lane in run] for run in attempt.server.sums],
+        "totals": {
+            name: [value.hex() for value in tensor.reshape(-1).tolist()] for name, tensor in totals.items()
+        },
+    }
+
+
+def _site(index: int, name: str, entropy: VectorEntropy, consortium: Consortium) -> Json:
+    values = {
+        key: [float(value).hex() for value in torch.as_tensor(value).reshape(-1).tolist()]
+        for key, value in summands(index).items()
+    }
+    rounding_key = pattern(f"{name} rounding")
+    encoder = LAYOUT.encoder(summands(index), RoundingStream(rounding_key))
+    ring = []
+    for run in LAYOUT.shape.runs:
+        lanes = run.dtype.type(0) * torch.zeros(run.count).numpy().astype(run.dtype)
+        encoder.fill(run, lanes)
+        ring.append([int(lane) & ((1 << run.bits) - 1) for lane in lanes])
+    return {
+        "identity_seed": consortium.identities[name].private_bytes().hex(),
+        "mask_secret": entropy.tokens["mask secret"],
+        "self_seed": entropy.tokens["self-mask seed"],
+        "seal_key_mlkem_seed": entropy.mlkem_seed.hex(),
+        "seal_key_x25519_private": entropy.x25519_private.hex(),
+        "coefficients_of_mask_secret": entropy.coefficients[: len(entropy.coefficients) // 2],
+        "coefficients_of_self_seed": entropy.coefficients[len(entropy.coefficients) // 2 :],
+        "summands": values,
+        "rounding_key": rounding_key.hex(),
+        "ring_integers": ring,
+    }
+
+
+# Every message by itself. Long constant fields are written as {"byte": ..., "count": ...}.
+
+
+def _constant(byte: int, count: int) -> bytes:
+    return bytes([byte]) * count
+
+
+def example_messages() -> dict[str, Any]:
+    """One message of each type, with texts beyond ASCII where the protocol takes texts."""
+    key, digest_bytes, signature = sealing.PUBLIC_BYTES, 32, 64
+    adverts = tuple(
+        Advert(
+            name,
+            _constant(16 + index, key),
+            _constant(32 + index, key),
+            _constant(48 + index, digest_bytes),
+            _constant(64 + index, signature),
+        )
+        for index, name in enumerate(("hospital-0", "klinikum-süd"))
+    )
+    envelopes = (
+        Envelope(
+            "hospital-0",
+            "klinikum-süd",
+            _constant(1, SEALED_SEED_BYTES),
+            _constant(2, SEALED_SHARES_BYTES),
+            _constant(3, signature),
+        ),
+    )
+    names = ("hospital-0", "klinikum-süd", "病院")
+    spec = Specification(
+        "study-5f",
+        7,
+        258,
+        "update",
+        65537,
+        names,
+        3,
+        _constant(4, 32),
+        _constant(5, 32),
+        _constant(6, 32),
+        _constant(7, 64),
+    )
+    shares = (
+        SelfMaskShare("hospital-0", _constant(1, 33)),
+        MaskSecretShare("klinikum-süd", _constant(2, 33)),
+    )
+    views = tuple(View(name, _constant(8 + index, 64)) for index, name in enumerate(names[:2]))
+    return {
+        "Specification": spec,
+        "Advert": adverts[0],
+        "Adverts": Adverts(adverts),
+        "Sharing": Sharing(envelopes),
+        "Deliveries": Deliveries(envelopes),
+        "Upload": Upload(
+            _constant(1, 32), _constant(2, 32), _constant(3, 64), memoryview(bytes(range(1, 8)))
+        ),
+        "Survivors": Survivors(names),
+        "View": views[0],
+        "UnmaskRequest": UnmaskRequest(("病院",), views),
+        "Shares": Shares(shares, _constant(9, 64)),
+        "Result": Result(spec.digest, names, _constant(10, 32), _constant(11, 64)),
+        "Empty Survivors": Survivors(()),
+    }
+
+
+def as_json(value: Any) -> Any:
+    """A message's fields for a reader."""
+    if isinstance(value, bytes | memoryview):
+        raw = bytes(value)
+        if len(raw) > 16 and len(set(raw)) == 1:
+            return {"byte": f"{raw[0]:02x}", "count": len(raw)}
+        return raw.hex()
+    if isinstance(value, tuple):
+        return [as_json(item) for item in value]
+    if is_dataclass(value):
+        shown = {item.name: as_json(getattr(value, item.name)) for item in fields(value)}
+        kind = getattr(value, "KIND", None)
+        return shown if kind is None else {"kind": kind, **shown}
+    return value
+
+
+def message_vectors() -> Json:
+    """Fields and encoding of one message of each type, and the digests that go into signatures."""
+    examples = example_messages()
+    spec, adverts = examples["Specification"], examples["Adverts"]
+    names = examples["Survivors"].survivors
+    parts = view_parts(spec.digest, adverts.digest, names, names[:2])
+    return {
+        "messages": [
+            {
+                "name": name,
+                "type": message.TYPE,
+                "fields": as_json(message),
+                "encoding": message.encode().hex(),
+            }
+            for name, message in examples.items()
+        ],
+        "bodies": {
+            "Specification": spec.body().hex(),
+            "Advert": examples["Advert"].body().hex(),
+            "Envelope": examples["Sharing"].envelopes[0].body().hex(),
+            "Shares": examples["Shares"].body().hex(),
+            "Result": examples["Result"].body().hex(),
+        },
+        "digests": {
+            "specification": spec.digest.hex(),
+            "advertised_set": adverts.digest.hex(),
+            "sharing_set_of_survivors": names_digest(labels.SHARING_DIGEST, names).hex(),
+            "signed_by_a_view_without_the_third": digest(labels.SIGN_VIEW, *parts).hex(),
+        },
+    }
+
+
+def attempt_files(folder: Path) -> Mapping[str, Json]:
+    """File name -> content."""
+    return {"messages.json": message_vectors(), FILE: attempt_vectors(folder)}
