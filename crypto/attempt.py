@@ -32,8 +32,12 @@ class AttemptJournal(Protocol):
         """Note that an attempt starts.
 
         Raises:
-            Replay: not larger than every attempt begun, or its exchange has been unmasked.
+            Replay: not larger than every attempt begun, or its exchange's update has left.
         """
+        ...
+
+    def uploaded(self, study: str, attempt: AttemptId) -> None:
+        """Note that the update is about to leave: it is spent, and no other attempt may carry it."""
         ...
 
     def unmasked(self, study: str, attempt: AttemptId) -> None:

@@ -24,6 +24,8 @@ from secfed.crypto.bfv import FRAME_CIPHERTEXTS, Parameters
 from secfed.crypto.lanes import Run
 from secfed.errors import MalformedMessage
 
+_CHUNK_LANES = 1 << 14  # as 64-bit numbers, with every intermediate, they stay in the second-level cache
+
 Words = NDArray[np.uint64]
 Slots = NDArray[Any]  # uint64 coefficients, or float64 under CKKS
 
@@ -45,7 +47,7 @@ def slot_frames(source: VectorSource, parameters: Parameters) -> Iterator[Slots]
     dtype = np.dtype("<u8") if parameters.ring.scheme == "bfv" else np.dtype("<f8")
     frame = _Frame(width, dtype)
     for run in parameters.runs:
-        step = width * (parameters.lanes_per_slot(run) or 1)
+        step = _whole_slots(parameters.lanes_per_slot(run) or 1)
         for start in range(0, run.count, step):
             lanes = np.empty(min(step, run.count - start), run.dtype)
             source.fill(run, lanes)
@@ -60,14 +62,14 @@ def lanes_from(frames: Iterable[Slots], parameters: Parameters) -> tuple[NDArray
         MalformedMessage: there are more frames than the runs fill.
     """
     cursor = _Cursor(frames)
-    width = parameters.ring.slots_per_ciphertext
     sums = []
     for run in parameters.runs:
         out = np.empty(run.count, run.dtype)
         share = parameters.lanes_per_slot(run) or 1
         per_lane = 1 if parameters.lanes_per_slot(run) else parameters.limbs(run)
-        for start in range(0, run.count, width * share):
-            size = min(width * share, run.count - start)
+        step = _whole_slots(share)
+        for start in range(0, run.count, step):
+            size = min(step, run.count - start)
             slots = cursor.take(-(-size // share) * per_lane)
             _unplace(slots, out[start : start + size], run, parameters)
         sums.append(out)
@@ -149,6 +151,11 @@ def _unplace(slots: Slots, out: NDArray[Any], run: Run, parameters: Parameters) 
         rest -= digit.view(np.uint64)
         rest &= _mask(parameters.slot_bits)
         rest >>= np.uint64(run.bits)
+
+
+def _whole_slots(share: int) -> int:
+    """Lanes to take at a time: about a chunk, and no slot in two pieces."""
+    return _CHUNK_LANES // share * share
 
 
 def _signed(lanes: Words, bits: int) -> NDArray[np.int64]:

@@ -47,7 +47,7 @@ class EncryptedSite:
         given.journal.begin(spec.study, attempt)
         # Every site can read sums. Two sums that differ by one site would tell that site's update, so an
         # update that has left once never leaves again.
-        given.journal.unmasked(spec.study, attempt)
+        given.journal.uploaded(spec.study, attempt)
         size = FrameFormat(self._parameters, UPLOAD).total_bytes
         buffer, at = Upload.frame(size), Upload.VECTOR_AT
         for frame in self._cipher.encrypt(self._parameters, given.source):

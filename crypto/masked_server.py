@@ -341,7 +341,7 @@ class MaskedServer:
         """
         self._state, requests = self._state.close()
         self._asked, self._answered = tuple(requests), set()
-        if isinstance(self._state, _Unmask):
+        if isinstance(self._state, _Mask):
             self.spent = True
         return requests
 

@@ -332,6 +332,8 @@ class AwaitDeliveries:
             labels.SIGN_UPLOAD, spec.digest, self.adverts_digest, sharing_digest, vector_digest
         )
         Upload.finish(buffer, sharing_digest, vector_digest, signature)
+        # Durable before the vector leaves: two sums of one update would differ by few sites.
+        given.journal.uploaded(spec.study, AttemptId(spec.round, spec.exchange_index, spec.attempt))
         state = AwaitSurvivors(given, spec, self.adverts_digest, sharing, held, self.own_share)
         return state, buffer
 

@@ -39,7 +39,7 @@ class Refusal(Enum):
     )
     OTHER_EXCHANGE = (10, InconsistentView, "the specification is for another study, round or exchange")
     OLD_ATTEMPT = (11, Replay, "the round, exchange or attempt is not larger than the journal's")
-    ALREADY_UNMASKED = (12, Replay, "this update has already been unmasked in another attempt")
+    ALREADY_SPENT = (12, Replay, "this update has already left the site in another attempt")
     LAYOUT_CHANGED = (13, InconsistentView, "the layout is not the one this site derived from the study")
     LAYOUT_TOO_LARGE = (14, PolicyRefused, "the layout is larger than this site's policy permits")
     BROADCAST_UNKNOWN = (15, InconsistentView, "the broadcast is not the one this site trained on")

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from secfed.dp.accountant import Accountant, Statement, statement
 from secfed.dp.events import Event, from_value
-from secfed.dp.unit import Unit
+from secfed.dp.unit import Adjacency, Unit
 from secfed.errors import ConfigError, TranscriptError
 
 _DAY_S: Final = 86_400
@@ -141,8 +141,17 @@ class Standing:
 def standing(budget: Budget, spent: Sequence[Spent], now_s: int, accountant: Accountant) -> Standing:
     """Compose what a budget counts: one guarantee for all of it, never a sum of epsilons."""
     start_s = -math.inf if budget.period_days is None else now_s - budget.period_days * _DAY_S
-    events = [item.event for item in spent if item.time_s > start_s and _counts(budget, item)]
+    events = [
+        _as_protected(budget, item.event) for item in spent if item.time_s > start_s and _counts(budget, item)
+    ]
     return Standing(budget, statement(events, budget.delta, accountant) if events else None)
+
+
+def _as_protected(budget: Budget, event: Event) -> Event:
+    """Noise in the sum, in a record's budget: replacing a record replaces the site's contribution."""
+    if budget.protects is Unit.RECORD and event.adjacency.protects is Unit.SITE:
+        return event.restated(Adjacency.REPLACE_RECORD)
+    return event
 
 
 def _counts(budget: Budget, item: Spent) -> bool:

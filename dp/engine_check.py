@@ -47,7 +47,16 @@ def check_engine(name: EngineName, engine: Engine, model: nn.Module, loss: UnitL
         for _ in range(2):
             with engine.paused():
                 wanted, size = _sum(LoopEngine(model, loss), singles, parameters, clip_norm)
-            found, _ = _sum(engine, [rows], parameters, clip_norm)
+            try:
+                found, _ = _sum(engine, [rows], parameters, clip_norm)
+            except torch.OutOfMemoryError:
+                raise
+            except RuntimeError as problem:  # Opacus and vmap report unsupported layers like this
+                raise ConfigError(
+                    f"engine {name!r} cannot run this model: {problem}",
+                    remedy="pass every input with a record dimension and contiguous (BERT: explicit "
+                    'position and token type ids), or use engine = "loop"',
+                ) from problem
             if float(torch.linalg.vector_norm(found - wanted)) > _TOLERANCE * size + 1e-6:
                 raise ConfigError(
                     f"engine {name!r} and the plain loop disagree on per-record gradients with loss "

@@ -27,7 +27,7 @@ from secfed.errors import ConfigError
 
 EngineName = Literal["hooks", "ghost", "loop"]
 
-_CHUNK_ELEMENTS: Final = 1 << 22
+_CHUNK_ELEMENTS: Final = 1 << 17  # a chunk in double precision stays in the L2 cache
 _OPACUS_ATTRIBUTES: Final = ("grad_sample", "_forward_counter", "_current_grad_sample", "_norm_sample")
 
 
@@ -43,35 +43,69 @@ class ClippedSum:
         parameters: trainable parameters by name.
         clip_norm: C; infinite for no clipping.
         grid: distance of two grid points; 0 for no rounding (only without noise).
+
+    Raises:
+        ConfigError: parameters on several devices.
+
+    Attributes:
+        units: how many units were added.
+        within: how many of them had a norm of at most C.
     """
 
     def __init__(self, parameters: Mapping[str, nn.Parameter], *, clip_norm: float, grid: float) -> None:
         self.parameters, self.clip_norm, self.grid = parameters, clip_norm, grid
-        self.sums = {name: torch.zeros_like(value, dtype=torch.float64) for name, value in parameters.items()}
+        self.units = self.within = 0
+        devices = {value.device for value in parameters.values()}
+        if len(devices) != 1:
+            raise ConfigError("private training needs all trainable parameters on one device")
+        sizes = [value.numel() for value in parameters.values()]
+        self._flat = torch.zeros(sum(sizes), dtype=torch.float64, device=devices.pop())
+        views = torch.split(self._flat, sizes)
+        self.sums = {
+            name: view.view(value.shape)
+            for (name, value), view in zip(parameters.items(), views, strict=True)
+        }
 
     def factors(self, norms: torch.Tensor) -> torch.Tensor:
         """min(1, C / norm) per unit: [B] float64; 0 for a norm that is not finite."""
         # A NaN or infinite gradient cannot be scaled into the ball; nothing is inside every ball.
         usable = torch.isfinite(norms)
+        self.units += len(norms)
+        self.within += int((norms <= self.clip_norm).sum())
         scaled = torch.clamp(self.clip_norm / norms.clamp_min(1e-300), max=1.0)
         return torch.where(usable, scaled, torch.zeros_like(norms))
 
     def add_rows(self, name: str, rows: torch.Tensor, factors: torch.Tensor) -> None:
         """Add per-unit gradients of one parameter, scaled: [B, ...] and [B]."""
-        usable = factors > 0
-        rows, factors = rows[usable], factors[usable]
-        step = max(1, _CHUNK_ELEMENTS // max(1, rows[:1].numel()))
+        # A factor of zero does not silence NaN: such rows are left out.
+        kept = factors > 0
+        if not bool(kept.all()):
+            rows, factors = rows[kept], factors[kept]
+        step = max(1, _CHUNK_ELEMENTS // max(1, self.sums[name].numel()))
         for start in range(0, len(rows), step):
             part = rows[start : start + step].to(torch.float64)
-            scale = factors[start : start + step].reshape(-1, *[1] * (part.dim() - 1))
-            self.sums[name] += self._on_grid(part * scale).sum(dim=0)
+            part *= self._scale(factors[start : start + step]).reshape(-1, *[1] * (part.dim() - 1))
+            self.sums[name] += (part.round_() if self.grid else part).sum(dim=0)
+
+    def add_unit(self, gradients: Sequence[torch.Tensor | None]) -> None:
+        """Add one unit's gradients, one per parameter, None where the unit does not reach it."""
+        parts = [
+            torch.zeros_like(value).reshape(-1) if part is None else part.reshape(-1)
+            for part, value in zip(gradients, self.parameters.values(), strict=True)
+        ]
+        flat = torch.cat(parts).to(torch.float64)
+        factor = self.factors(torch.linalg.vector_norm(flat)[None])
+        if float(factor) > 0:
+            flat *= self._scale(factor)
+            self._flat += flat.round_() if self.grid else flat
 
     def add_sum(self, name: str, total: torch.Tensor) -> None:
         """Add a sum of already clipped gradients of one parameter."""
-        self.sums[name] += self._on_grid(total.to(torch.float64))
+        values = total.to(torch.float64)
+        self.sums[name] += torch.round(values / self.grid) if self.grid else values
 
-    def _on_grid(self, values: torch.Tensor) -> torch.Tensor:
-        return torch.round(values / self.grid) if self.grid else values
+    def _scale(self, factors: torch.Tensor) -> torch.Tensor:
+        return factors / self.grid if self.grid else factors
 
 
 class Engine(Protocol):
@@ -106,15 +140,11 @@ class LoopEngine:
 
     def add(self, units: Sequence[Batch], into: ClippedSum) -> None:
         """See :class:`Engine`."""
-        names, values = list(into.parameters), list(into.parameters.values())
+        values = list(into.parameters.values())
         for unit in units:
             with unchanged_buffers(self._model):
                 loss = self._loss(self._model, unit).mean()
-            found = torch.autograd.grad(loss, values, allow_unused=True)
-            present = {name: part for name, part in zip(names, found, strict=True) if part is not None}
-            factor = into.factors(joint_norms([part[None] for part in present.values()], 1))
-            for name, part in present.items():
-                into.add_rows(name, part[None], factor.to(part.device))
+            into.add_unit(torch.autograd.grad(loss, values, allow_unused=True))
 
 
 class _Hooked:
@@ -150,6 +180,15 @@ class _Hooked:
 class HooksEngine(_Hooked):
     """Per-record gradients from Opacus's hooks; use inside :func:`attached`."""
 
+    def __init__(self, model: nn.Module, loss: UnitLoss, counter: ForwardCounter, hooks: Any) -> None:
+        super().__init__(model, loss, counter, hooks)
+        # Opacus fills the row of an embedding's padding index, which autograd leaves at zero.
+        self._padding = {
+            id(module.weight): module.padding_idx
+            for module in model.modules()
+            if isinstance(module, nn.Embedding) and module.padding_idx is not None
+        }
+
     def add(self, units: Sequence[Batch], into: ClippedSum) -> None:
         """See :class:`Engine`."""
         for batch in units:
@@ -159,6 +198,9 @@ class HooksEngine(_Hooked):
                 name: _leading(name, getattr(value, "grad_sample", None), len(losses))
                 for name, value in into.parameters.items()
             }
+            for name, value in into.parameters.items():
+                if id(value) in self._padding:
+                    rows[name][:, self._padding[id(value)]] = 0.0
             factors = into.factors(joint_norms(list(rows.values()), len(losses)))
             for name, part in rows.items():
                 into.add_rows(name, part, factors.to(part.device))

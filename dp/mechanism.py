@@ -23,6 +23,7 @@ from typing import Final
 import torch
 from torch import nn
 
+from secfed.dp.adaptive import AdaptiveClip
 from secfed.dp.engines import ClippedSum, EngineName
 from secfed.dp.events import PoissonSampledGaussian
 from secfed.dp.randomness import SecureRandom
@@ -44,6 +45,7 @@ class Mechanism:
         clip_norm: C, L2 norm over all trainable parameters jointly.
         noise_multiplier: sigma; 0 trains without noise and costs an infinite epsilon.
         sampling_rate: probability q that a unit is drawn in a step.
+        adaptive: lets C follow a quantile of the norms; ``clip_norm`` is then the first C.
 
     Raises:
         ConfigError: a value out of range, or sites as the unit.
@@ -53,6 +55,7 @@ class Mechanism:
     clip_norm: float
     noise_multiplier: float
     sampling_rate: float
+    adaptive: AdaptiveClip | None = None
 
     def __post_init__(self) -> None:
         if self.unit.unit is Unit.SITE:
@@ -67,6 +70,15 @@ class Mechanism:
             )
         if not 0 < self.sampling_rate <= 1:
             raise ConfigError(f"privacy sampling rate {self.sampling_rate} is not in (0, 1]")
+        if self.adaptive is not None:
+            self.adaptive.gradient_multiplier(self.noise_multiplier)  # refuses what cannot be paid
+
+    @property
+    def gradient_multiplier(self) -> float:
+        """Noise on the gradients over C: sigma, or more where part of it pays for adapting C."""
+        if self.adaptive is None:
+            return self.noise_multiplier
+        return self.adaptive.gradient_multiplier(self.noise_multiplier)
 
     @property
     def steps_per_pass(self) -> int:
@@ -95,18 +107,19 @@ class GaussianNoise:
     def of(
         cls,
         mechanism: Mechanism,
+        clip_norm: float,
         parameters: dict[str, nn.Parameter],
         engine: EngineName,
         random: SecureRandom,
     ) -> GaussianNoise:
-        """The noise of a mechanism, on a grid fine enough for this many parameters."""
+        """The noise of a mechanism at the present C, on a grid fine enough for this many parameters."""
         slack = _GHOST_SLACK if engine == "ghost" else _SLACK
         if mechanism.noise_multiplier == 0:
             return cls(0.0, 0, random)
-        deviation = mechanism.noise_multiplier * mechanism.clip_norm * (1.0 + slack)
+        deviation = mechanism.gradient_multiplier * clip_norm * (1.0 + slack)
         dimension = sum(value.numel() for value in parameters.values())
         # Rounding moves one unit by at most grid * sqrt(d) / 2, which must not exceed 2^-_GRID_BITS C.
-        finest = deviation / mechanism.clip_norm * math.sqrt(dimension) * 2.0 ** (_GRID_BITS - 1)
+        finest = deviation / clip_norm * math.sqrt(dimension) * 2.0 ** (_GRID_BITS - 1)
         return cls(deviation, max(12, math.ceil(math.log2(finest))), random)
 
     def write_gradients(self, total: ClippedSum, divisor: float) -> None:

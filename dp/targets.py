@@ -246,7 +246,7 @@ def skellam_tail(variance: float, bits: float) -> float:
     while exponent(high) < needed:
         high *= 2
     low = high / 2
-    while high - low > 0.5:
+    while high - low > max(0.5, 1e-9 * high):
         middle = (low + high) / 2
         low, high = (low, middle) if exponent(middle) >= needed else (middle, high)
     return float(math.ceil(high))

@@ -74,6 +74,7 @@ class PrivateTraining:
         self.mechanism, self.engine, self._partition = mechanism, engine, partition
         self._random = random or SecureRandom()
         self._max_records, self._spend = max_records, spend
+        self.clip_norm = mechanism.clip_norm  # moves from step to step if the mechanism is adaptive
 
     def run(
         self,
@@ -177,18 +178,24 @@ class Session:
         self._parameters, self._records, self.steps_left = parameters, records, steps
         self._was_training, self._checked = model.training, False
         self._units = records if training._partition is None else len(training._partition)
-        self.noise = GaussianNoise.of(training.mechanism, parameters, training.engine, training._random)
+        self.noise = self._noise()
 
     def __enter__(self) -> Session:
-        self._model.train()
         self._attached = attached(self._training.engine, self._model, self._loss)
         self._engine: Engine = self._attached.__enter__()
+        self._model.train()
         return self
 
     def __exit__(self, *problem: object) -> None:
         self._attached.__exit__(None, None, None)
         self._model.train(self._was_training)
         self._optimiser.zero_grad(set_to_none=True)
+
+    def _noise(self) -> GaussianNoise:
+        training = self._training
+        return GaussianNoise.of(
+            training.mechanism, training.clip_norm, self._parameters, training.engine, training._random
+        )
 
     @property
     def expected_units(self) -> float:
@@ -227,10 +234,18 @@ class Session:
             check_engine(self._training.engine, self._engine, self._model, self._loss, batches[0])
             # A single record has nobody to be mixed with: look again when there are two.
             self._checked = len(batches[0][0]) > 1
-        total = ClippedSum(
-            self._parameters, clip_norm=self._training.mechanism.clip_norm, grid=self.noise.grid
-        )
+        training = self._training
+        total = ClippedSum(self._parameters, clip_norm=training.clip_norm, grid=self.noise.grid)
         self._engine.add(batches, total)
         self.noise.write_gradients(total, self.expected_units)
         self._optimiser.step()
         self._optimiser.zero_grad(set_to_none=True)
+        if training.mechanism.adaptive is not None:
+            training.clip_norm = training.mechanism.adaptive.next_norm(
+                training.clip_norm,
+                within=total.within,
+                units=total.units,
+                expected_units=self.expected_units,
+                random=training._random,
+            )
+            self.noise = self._noise()

@@ -1,9 +1,9 @@
 """A site's memory of which attempts it has served: what makes "one attempt, one use" survive a crash.
 
 Three rules, one table. An attempt begins only if it is larger than every attempt begun in that study. An
-exchange whose shares have been given out is spent: no further attempt of it begins, because a second
-survivor set for the same update could differ from the first by one hospital. Shares are given out only
-for an attempt that the table knows, and only once per exchange, whichever session or process asks.
+update that has left, masked, is spent: no further attempt of its exchange begins, because two survivor
+sets for one update could differ by few hospitals. Shares are given out only for the newest attempt, only
+after its upload, and only once, whichever session or process asks.
 """
 
 from __future__ import annotations
@@ -20,17 +20,18 @@ from secfed.errors import ConfigError
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS attempts (
     study TEXT NOT NULL, round INTEGER NOT NULL, exchange INTEGER NOT NULL, attempt INTEGER NOT NULL,
-    unmasked INTEGER NOT NULL DEFAULT 0,
+    uploaded INTEGER NOT NULL DEFAULT 0, unmasked INTEGER NOT NULL DEFAULT 0,
     PRIMARY KEY (study, round, exchange, attempt)
 ) WITHOUT ROWID
 """
-_SPENT = "SELECT attempt FROM attempts WHERE study = ? AND round = ? AND exchange = ? AND unmasked"
+_SPENT = "SELECT 1 FROM attempts WHERE study = ? AND round = ? AND exchange = ? AND uploaded"
 _LAST = (
-    "SELECT round, exchange, attempt FROM attempts WHERE study = ? "
+    "SELECT round, exchange, attempt, uploaded, unmasked FROM attempts WHERE study = ? "
     "ORDER BY round DESC, exchange DESC, attempt DESC LIMIT 1"
 )
 _BEGIN = "INSERT INTO attempts (study, round, exchange, attempt) VALUES (?, ?, ?, ?)"
-_SPEND = "UPDATE attempts SET unmasked = 1 WHERE study = ? AND round = ? AND exchange = ? AND attempt = ?"
+_UPLOADED = "UPDATE attempts SET uploaded = 1 WHERE study = ? AND round = ? AND exchange = ? AND attempt = ?"
+_UNMASKED = "UPDATE attempts SET unmasked = 1 WHERE study = ? AND round = ? AND exchange = ? AND attempt = ?"
 
 
 class Journal:
@@ -44,8 +45,9 @@ class Journal:
             cannot be read or written; nothing leaves the site then.
 
     Security: restoring an older copy of the file makes a site forget. A copy restored while the site is
-    running is noticed (refusal 37); one restored while it is stopped is not. SECURITY.md says what that
-    permits; do not restore the journal from a backup while a study is running.
+    running is noticed (refusal 37), because the newest row of every study is remembered in memory too; one
+    restored while it is stopped is not. SECURITY.md says what that permits; do not restore the journal from
+    a backup while a study is running.
     """
 
     def __init__(self, path: Path | None = None) -> None:
@@ -57,6 +59,7 @@ class Journal:
             self._db.execute("PRAGMA synchronous = EXTRA")
             self._db.execute(_SCHEMA)
         self._file = self._identity_of_file()
+        self._newest: dict[str, tuple[int, ...]] = {}  # study -> newest row written or seen here
 
     def begin(self, study: str, attempt: AttemptId) -> None:
         """Note that an attempt starts.
@@ -66,29 +69,65 @@ class Journal:
         """
         here = (attempt.round, attempt.exchange_index, attempt.attempt)
         with self._transaction():
+            last = self._last(study)
             if self._db.execute(_SPENT, (study, *here[:2])).fetchone():
-                raise Refusal.ALREADY_UNMASKED.refuse(f"round {attempt.round}")
-            last = self._db.execute(_LAST, (study,)).fetchone()
-            if last is not None and here <= last:
+                raise Refusal.ALREADY_SPENT.refuse(f"round {attempt.round}")
+            if here <= last[:3]:
                 raise Refusal.OLD_ATTEMPT.refuse(f"round {attempt.round}, attempt {attempt.attempt}")
             self._db.execute(_BEGIN, (study, *here))
+        self._newest[study] = (*here, 0, 0)
+
+    def uploaded(self, study: str, attempt: AttemptId) -> None:
+        """Note that the masked update is about to leave: it is spent.
+
+        Raises:
+            Replay: refusals 11, 12 and 37.
+        """
+        here = (attempt.round, attempt.exchange_index, attempt.attempt)
+        with self._transaction():
+            row = self._current(study, here)
+            if row[3]:
+                raise Refusal.ALREADY_SPENT.refuse(f"round {attempt.round}")
+            self._db.execute(_UPLOADED, (study, *here))
+        self._newest[study] = (*here, 1, 0)
 
     def unmasked(self, study: str, attempt: AttemptId) -> None:
         """Note that shares are about to leave.
 
         Raises:
-            Replay: refusals 12 and 37.
+            Replay: refusals 11 and 37.
             UnmaskRefused: refusal 34.
         """
         here = (attempt.round, attempt.exchange_index, attempt.attempt)
         with self._transaction():
-            spent = self._db.execute(_SPENT, (study, *here[:2])).fetchone()
-            if spent is not None:
-                same = spent[0] == attempt.attempt
-                refusal = Refusal.SECOND_UNMASK if same else Refusal.ALREADY_UNMASKED
-                raise refusal.refuse(f"round {attempt.round}")
-            if self._db.execute(_SPEND, (study, *here)).rowcount != 1:
-                raise Refusal.JOURNAL_ROLLED_BACK.refuse(f"round {attempt.round}, attempt {attempt.attempt}")
+            row = self._current(study, here)
+            if row[4]:
+                raise Refusal.SECOND_UNMASK.refuse(f"round {attempt.round}")
+            if not row[3]:
+                raise Refusal.JOURNAL_ROLLED_BACK.refuse(f"round {attempt.round}: no upload is known")
+            self._db.execute(_UNMASKED, (study, *here))
+        self._newest[study] = (*here, 1, 1)
+
+    def _last(self, study: str) -> tuple[int, ...]:
+        """The newest row of a study: round, exchange, attempt, uploaded, unmasked; -1 if there is none.
+
+        Raises:
+            Replay: refusal 37: the table knows less than this object does.
+        """
+        row = self._db.execute(_LAST, (study,)).fetchone() or (-1, -1, -1, 0, 0)
+        if row < self._newest.get(study, row):
+            raise Refusal.JOURNAL_ROLLED_BACK.refuse(f"{self._path} knows less than this site remembers")
+        self._newest[study] = row
+        return tuple(row)
+
+    def _current(self, study: str, here: tuple[int, int, int]) -> tuple[int, ...]:
+        """The row of an attempt, which must be the newest."""
+        row = self._last(study)
+        if here > row[:3]:
+            raise Refusal.JOURNAL_ROLLED_BACK.refuse(f"round {here[0]}, attempt {here[2]} never began")
+        if here < row[:3]:
+            raise Refusal.OLD_ATTEMPT.refuse(f"round {here[0]}, attempt {here[2]}")
+        return row
 
     def close(self) -> None:
         """Close the database."""

@@ -130,7 +130,7 @@ class PlainSite:
         check_specification(spec, given, floor=1)
         attempt = AttemptId(spec.round, spec.exchange_index, spec.attempt)
         given.journal.begin(spec.study, attempt)
-        given.journal.unmasked(spec.study, attempt)  # what leaves in the clear is spent at once
+        given.journal.uploaded(spec.study, attempt)  # what leaves in the clear is spent at once
         self._spec, self._expects = spec, Result
         buffer = Upload.frame(given.shape.wire_bytes)
         room = buffer[Upload.VECTOR_AT : Upload.VECTOR_AT + given.shape.wire_bytes]

@@ -38,6 +38,9 @@ class _NoJournal:
     def begin(self, study: str, attempt: AttemptId) -> None:
         """Nothing."""
 
+    def uploaded(self, study: str, attempt: AttemptId) -> None:
+        """Nothing."""
+
     def unmasked(self, study: str, attempt: AttemptId) -> None:
         """Nothing."""
 

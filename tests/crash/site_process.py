@@ -31,6 +31,9 @@ POINTS = (
     "before begin",
     "inside begin",
     "after begin",
+    "before uploaded",
+    "inside uploaded",
+    "after uploaded",
     "before unmasked",
     "inside unmasked",
     "after unmasked",
@@ -61,6 +64,10 @@ class MortalJournal:
     def begin(self, study: str, attempt: AttemptId) -> None:
         """See :class:`secfed.crypto.attempt.AttemptJournal`."""
         self._step("begin", study, attempt)
+
+    def uploaded(self, study: str, attempt: AttemptId) -> None:
+        """See :class:`secfed.crypto.attempt.AttemptJournal`."""
+        self._step("uploaded", study, attempt)
 
     def unmasked(self, study: str, attempt: AttemptId) -> None:
         """See :class:`secfed.crypto.attempt.AttemptJournal`."""

@@ -84,9 +84,9 @@ class SiteProcess:
 
 
 def noted(folder: Path) -> list[tuple[int, int]]:
-    """What the journal on the disk says: (attempt, unmasked)."""
+    """What the journal on the disk says: (attempt, 0 begun, 1 uploaded or 2 unmasked)."""
     database = sqlite3.connect(folder / "journal.sqlite")
-    rows = database.execute("SELECT attempt, unmasked FROM attempts ORDER BY attempt").fetchall()
+    rows = database.execute("SELECT attempt, uploaded + unmasked FROM attempts ORDER BY attempt").fetchall()
     database.close()
     return rows
 
@@ -103,10 +103,13 @@ EXPECTED: dict[str, tuple[list[tuple[int, int]], int | None, int | None]] = {
     "before begin": ([], None, None),
     "inside begin": ([], None, None),
     "after begin": ([(0, 0)], 11, None),
-    "before unmasked": ([(0, 0)], 11, None),
-    "inside unmasked": ([(0, 0)], 11, None),
-    "after unmasked": ([(0, 1)], 12, 12),
-    "after reply": ([(0, 1)], 12, 12),
+    "before uploaded": ([(0, 0)], 11, None),
+    "inside uploaded": ([(0, 0)], 11, None),
+    "after uploaded": ([(0, 1)], 12, 12),
+    "before unmasked": ([(0, 1)], 12, 12),
+    "inside unmasked": ([(0, 1)], 12, 12),
+    "after unmasked": ([(0, 2)], 12, 12),
+    "after reply": ([(0, 2)], 12, 12),
 }
 
 
@@ -145,7 +148,7 @@ def test_a_site_killed_at_each_step(point: str, tmp_path: Path) -> None:
         second.run(until="result")
         assert second.server.survivors == consortium.names
         assert as_integers(second.server.sums) == consortium.expected(consortium.names)
-        assert noted(tmp_path)[-1] == (1, 1)
+        assert noted(tmp_path)[-1] == (1, 2)
     else:
         assert refusal(third, second.spec.encode()) == following
     third.end()
@@ -173,14 +176,10 @@ def _kill_at(consortium: Consortium, folder: Path, delay_s: float) -> bool:
 def _after_a_kill(delay_s: float, folder: Path) -> None:
     consortium = Consortium(4)
     came_out = _kill_at(consortium, folder, delay_s)
-    spent = noted(folder) == [(0, 1)]
-    assert spent or not came_out  # shares outside and nothing in the journal must never be
+    unmasked = noted(folder) == [(0, 2)]
+    assert unmasked or not came_out  # shares outside and nothing in the journal must never be
     restarted = SiteProcess(consortium, folder)
-    spec = consortium.specification(attempt=1).encode()
-    if spent:
-        assert refusal(restarted, spec) == 12
-    else:
-        assert restarted.handle(spec)
+    assert refusal(restarted, consortium.specification(attempt=1).encode()) == 12
     restarted.end()
 
 
@@ -195,20 +194,20 @@ def test_kills_spread_over_the_unmasking(trial: int, tmp_path: Path) -> None:
     _after_a_kill(trial * 0.0002, tmp_path)
 
 
-def test_two_agents_of_one_site_give_shares_once(tmp_path: Path) -> None:
-    """An agent started twice by mistake, each in an attempt of its own: one journal, one unmasking."""
+def test_two_agents_of_one_site_let_one_update_leave(tmp_path: Path) -> None:
+    """An agent started twice by mistake, each in an attempt of its own: one journal, one upload."""
     consortium = Consortium(4)
     first = consortium.attempt()
     one = SiteProcess(consortium, tmp_path)
     first.sites[SITE] = one  # type: ignore[assignment]
-    first.run(until="unmask")
+    first.run(until="mask")
     consortium.forget(name for name in consortium.names if name != SITE)
     second = consortium.attempt(consortium.specification(attempt=1))
     two = SiteProcess(consortium, tmp_path)
     second.sites[SITE] = two  # type: ignore[assignment]
-    second.run(until="unmask")
-    assert two.handle(second.requests[SITE])
-    assert refusal(one, first.requests[SITE]) == 12
-    assert noted(tmp_path) == [(0, 0), (1, 1)]
+    second.run(until="result")
+    assert SITE in second.server.survivors
+    assert refusal(one, first.requests[SITE]) == 11
+    assert noted(tmp_path) == [(0, 0), (1, 2)]
     one.end()
     two.end()

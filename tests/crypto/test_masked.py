@@ -83,7 +83,7 @@ def test_an_upload_hides_the_update_even_of_zeros() -> None:
 def test_every_attempt_has_fresh_secrets() -> None:
     consortium = Consortium(3)
     first = consortium.attempt().run(until="consistency")
-    second = consortium.attempt(consortium.specification(attempt=1)).run(until="consistency")
+    second = consortium.attempt(consortium.specification(round=2)).run(until="consistency")
     seen: set[bytes] = set()
     for attempt in (first, second):
         for stage, _, reply in attempt.replies:
@@ -101,10 +101,10 @@ def test_a_site_asks_its_journal_before_anything_is_revealed() -> None:
     attempt = consortium.attempt().run(until="unmask")
 
     def broken(*_: object) -> None:
-        raise Refusal.ALREADY_UNMASKED.refuse()
+        raise Refusal.ALREADY_SPENT.refuse()
 
     consortium.journals[BAD].unmasked = broken  # type: ignore[method-assign]
-    attempt.refused(BAD, attempt.requests[BAD], Refusal.ALREADY_UNMASKED)
+    attempt.refused(BAD, attempt.requests[BAD], Refusal.ALREADY_SPENT)
 
 
 def test_no_secret_shows_in_a_repr() -> None:
@@ -229,11 +229,11 @@ def _share_missing(attempt: Attempt, reply: bytes) -> bytes:
         ("consistency", _anothers_view, InconsistentView),
         ("unmask", _both_kinds, InconsistentView),
         ("unmask", _share_missing, InconsistentView),
-        ("advertise", lambda _, reply: reply[:-1] + b"\0", BadSignature),
-        ("share", lambda _, reply: reply[:-1] + b"\0", BadSignature),
-        ("mask", lambda _, reply: reply[:-1] + b"\0", BadSignature),
-        ("consistency", lambda _, reply: reply[:-1] + b"\0", BadSignature),
-        ("unmask", lambda _, reply: reply[:-1] + b"\0", BadSignature),
+        ("advertise", lambda _, reply: reply[:-1] + bytes([reply[-1] ^ 1]), BadSignature),
+        ("share", lambda _, reply: reply[:-1] + bytes([reply[-1] ^ 1]), BadSignature),
+        ("mask", lambda _, reply: reply[:-1] + bytes([reply[-1] ^ 1]), BadSignature),
+        ("consistency", lambda _, reply: reply[:-1] + bytes([reply[-1] ^ 1]), BadSignature),
+        ("unmask", lambda _, reply: reply[:-1] + bytes([reply[-1] ^ 1]), BadSignature),
     ],
     ids=lambda value: getattr(value, "__name__", value),
 )

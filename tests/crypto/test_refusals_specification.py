@@ -15,7 +15,6 @@ from secfed.crypto.identity import Roster
 from secfed.crypto.messages import Adverts, Specification, Survivors
 from secfed.crypto.refusals import Refusal
 from secfed.journal import Journal
-from tests.attacker import Harvest
 from tests.simulator import Attempt, Consortium, provokes
 
 VICTIM = "hospital-0"
@@ -236,24 +235,22 @@ def test_an_old_round_is_refused_although_it_was_never_begun() -> None:
     consortium.attempt(spec).refused(VICTIM, spec.encode(), Refusal.OLD_ATTEMPT)
 
 
-@provokes(Refusal.ALREADY_UNMASKED)
-def test_a_second_attempt_for_an_update_that_was_unmasked() -> None:
+@provokes(Refusal.ALREADY_SPENT)
+def test_a_second_attempt_for_an_update_that_has_left() -> None:
     consortium = Consortium()
     consortium.attempt().run()
     spec = consortium.specification(attempt=1, cohort=consortium.names[:4])  # differs by one hospital
-    consortium.attempt(spec).refused(VICTIM, spec.encode(), Refusal.ALREADY_UNMASKED)
+    consortium.attempt(spec).refused(VICTIM, spec.encode(), Refusal.ALREADY_SPENT)
 
 
-def test_two_attempts_side_by_side_give_one_unmasking() -> None:
-    """Two sessions over one journal, as when an agent was started twice: the later one is stopped."""
+def test_two_attempts_side_by_side_let_one_update_leave() -> None:
+    """Two sessions over one journal, as when an agent was started twice: the earlier one is stopped."""
     consortium = Consortium()
-    first = consortium.attempt().run(until="unmask")
+    first = consortium.attempt().run(until="mask")
     second = consortium.attempt(consortium.specification(attempt=1, cohort=consortium.names[:4]))
-    second.run(until="unmask")
-    first.run()
-    for site in second.requests:
-        second.refused(site, second.requests[site], Refusal.ALREADY_UNMASKED)
-    assert not Harvest.of(second).self_mask
+    second.run()
+    for site in consortium.names[:4]:
+        first.refused(site, first.requests[site], Refusal.OLD_ATTEMPT)
 
 
 @provokes(Refusal.LAYOUT_CHANGED)

@@ -106,8 +106,8 @@ def test_different_sharing_sets_shown_to_different_sites() -> None:
     attempt.refused(VICTIM, message.encode(), Refusal.VIEW_SIGNATURE)
 
 
-@pytest.mark.parametrize("change", [{"attempt": 1}, {"round": 2}], ids=["attempt", "round"])
-def test_views_replayed_from_an_earlier_attempt_or_round(change: dict[str, int]) -> None:
+@pytest.mark.parametrize("change", [{"exchange_index": 1}, {"round": 2}], ids=["exchange", "round"])
+def test_views_replayed_from_an_earlier_exchange_or_round(change: dict[str, int]) -> None:
     consortium = Consortium()
     earlier = UnmaskRequest.decode(at_unmask(consortium).requests[VICTIM]).views
     attempt = at_unmask(consortium, spec=consortium.specification(**change))

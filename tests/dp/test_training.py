@@ -157,7 +157,8 @@ def test_the_sum_is_divided_by_the_expected_number_of_units() -> None:
 def test_every_release_is_on_the_grid_and_the_integers_have_the_promised_distribution() -> None:
     """What an observer sees is an integer times the grid, whatever the data: no floating-point channel."""
     model = nn.Linear(150, 100, bias=False)
-    noise = GaussianNoise.of(mechanism(clip=1.0, sigma=1.0), dict(model.named_parameters()), "loop", seeded())
+    promised, values = mechanism(clip=1.0, sigma=1.0), dict(model.named_parameters())
+    noise = GaussianNoise.of(promised, 1.0, values, "loop", seeded())
     private = PrivateTraining(mechanism(clip=1.0, sigma=1.0, rate=0.5), engine="loop", random=seeded())
     data = (torch.randn(6, 150), torch.arange(6))
     integers = []

@@ -5,8 +5,10 @@ from __future__ import annotations
 import torch
 from torch import nn
 
+from secfed.dp.engines import ClippedSum, EngineName, attached
 from secfed.dp.losses import Batch, DeclaredLoss, supervised
 from secfed.dp.mechanism import Mechanism
+from secfed.dp.training import PrivateTraining
 from secfed.dp.unit import Adjacency, GroupPartition, PrivacyUnit, Unit
 
 RECORD = PrivacyUnit(Unit.RECORD, Adjacency.ADD_OR_REMOVE_RECORD)
@@ -74,3 +76,19 @@ def pairs(records: int = 32, seed: int = 2) -> Batch:
 
 def partition(records: int = 32, size: int = 4) -> GroupPartition:
     return GroupPartition.of(records, size, seed=0)
+
+
+def clipped(engine: EngineName, model: nn.Module, loss: DeclaredLoss, batch: Batch) -> torch.Tensor:
+    parameters = {name: value for name, value in model.named_parameters() if value.requires_grad}
+    total = ClippedSum(parameters, clip_norm=0.3, grid=0.0)
+    rows = [tuple(part[at : at + 1] for part in batch) for at in range(len(batch[0]))]
+    with attached(engine, model.train(), loss) as runner:
+        runner.add(rows if engine == "loop" else [batch], total)
+    return torch.cat([part.reshape(-1) for part in total.sums.values()])
+
+
+def run(
+    model: nn.Module, batch: Batch, engine: EngineName, optimiser: torch.optim.Optimizer | None = None
+) -> None:
+    private = PrivateTraining(mechanism(rate=1.0), engine=engine)
+    private.run(model, optimiser or sgd(model), CROSS_ENTROPY, batch, steps=1)

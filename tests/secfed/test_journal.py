@@ -34,12 +34,19 @@ def journal(path: Path) -> Iterator[Journal]:
 
 
 def outcome(journal: Journal, call: str, study: str, attempt: AttemptId) -> int:
-    """The number of the refusal that a call raises, 0 if it goes through."""
+    """The number of the refusal that a call raises, 0 if it goes through, -1 for any other error of ours."""
     try:
         getattr(journal, call)(study, attempt)
     except SecfedError as error:
-        return int(error.message.split(":")[0].removeprefix("refusal "))
+        return next((r.number for r in Refusal if error.message.startswith(f"refusal {r.number}: ")), -1)
     return 0
+
+
+def serve(journal: Journal, attempt: AttemptId) -> None:
+    """A whole attempt."""
+    journal.begin("study", attempt)
+    journal.uploaded("study", attempt)
+    journal.unmasked("study", attempt)
 
 
 FIRST, SECOND = AttemptId(1, 0, 0), AttemptId(1, 0, 1)
@@ -65,62 +72,72 @@ def test_attempts_ascend_by_round_then_exchange_then_attempt(
 
 
 def test_studies_do_not_disturb_each_other(journal: Journal) -> None:
-    journal.begin("study", AttemptId(9, 0, 0))
-    journal.unmasked("study", AttemptId(9, 0, 0))
+    serve(journal, AttemptId(9, 0, 0))
     assert outcome(journal, "begin", "another", FIRST) == 0
     assert outcome(journal, "begin", "study", FIRST) == Refusal.OLD_ATTEMPT.number
 
 
-def test_an_unmasked_exchange_begins_no_further_attempt(journal: Journal) -> None:
+def test_an_update_that_left_begins_no_further_attempt(journal: Journal) -> None:
     journal.begin("study", FIRST)
-    journal.unmasked("study", FIRST)
-    assert outcome(journal, "begin", "study", SECOND) == Refusal.ALREADY_UNMASKED.number
+    journal.uploaded("study", FIRST)
+    assert outcome(journal, "begin", "study", SECOND) == Refusal.ALREADY_SPENT.number
+    assert outcome(journal, "uploaded", "study", FIRST) == Refusal.ALREADY_SPENT.number
     assert outcome(journal, "begin", "study", AttemptId(1, 1, 0)) == 0
 
 
-def test_an_exchange_is_unmasked_once(journal: Journal) -> None:
+def test_only_the_newest_attempt_uploads_and_unmasks(journal: Journal) -> None:
     journal.begin("study", FIRST)
     journal.begin("study", SECOND)
-    journal.unmasked("study", FIRST)
-    assert outcome(journal, "unmasked", "study", FIRST) == Refusal.SECOND_UNMASK.number
-    assert outcome(journal, "unmasked", "study", SECOND) == Refusal.ALREADY_UNMASKED.number
+    assert outcome(journal, "uploaded", "study", FIRST) == Refusal.OLD_ATTEMPT.number
+    assert outcome(journal, "unmasked", "study", FIRST) == Refusal.OLD_ATTEMPT.number
+    journal.uploaded("study", SECOND)
+    journal.unmasked("study", SECOND)
+    assert outcome(journal, "unmasked", "study", SECOND) == Refusal.SECOND_UNMASK.number
 
 
-def test_an_attempt_that_never_began_is_not_unmasked(journal: Journal) -> None:
+def test_shares_leave_only_after_an_upload_that_is_known(journal: Journal) -> None:
     assert outcome(journal, "unmasked", "study", FIRST) == Refusal.JOURNAL_ROLLED_BACK.number
+    assert outcome(journal, "uploaded", "study", FIRST) == Refusal.JOURNAL_ROLLED_BACK.number
     journal.begin("study", FIRST)
-    assert outcome(journal, "unmasked", "another", FIRST) == Refusal.JOURNAL_ROLLED_BACK.number
+    assert outcome(journal, "unmasked", "study", FIRST) == Refusal.JOURNAL_ROLLED_BACK.number
+    assert outcome(journal, "uploaded", "another", FIRST) == Refusal.JOURNAL_ROLLED_BACK.number
 
 
 _CALLS = st.tuples(
-    st.sampled_from(["begin", "unmasked"]),
+    st.sampled_from(["begin", "uploaded", "unmasked"]),
     st.sampled_from(["study", "another"]),
     st.builds(AttemptId, st.integers(0, 2), st.integers(0, 1), st.integers(0, 2)),
 )
 
 
 @given(calls=st.lists(_CALLS, max_size=30), reopen=st.booleans())
-def test_any_history_gives_what_the_two_rules_say(
+def test_any_history_gives_what_the_three_rules_say(
     calls: list[tuple[str, str, AttemptId]], reopen: bool, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     path = tmp_path_factory.mktemp("journal") / "journal.sqlite" if reopen else None
     journal = Journal(path)
-    begun: set[tuple[str, AttemptId]] = set()
-    spent: dict[tuple[str, int, int], AttemptId] = {}
+    left: set[tuple[str, int, int]] = set()
+    newest: dict[str, tuple[AttemptId, int]] = {}  # study -> newest attempt, and how far it came
     for call, study, attempt in calls:
-        exchange = (study, attempt.round, attempt.exchange_index)
+        last, reached = newest.get(study, (AttemptId(-1, -1, -1), 0))
+        same_exchange = (last.round, last.exchange_index) == (attempt.round, attempt.exchange_index)
         if call == "begin":
-            old = any(attempt <= other for where, other in begun if where == study)
-            expected = 12 if exchange in spent else 11 if old else 0
-            if not expected:
-                begun.add((study, attempt))
+            expected = (
+                12 if (study, attempt.round, attempt.exchange_index) in left else 11 if attempt <= last else 0
+            )
+            step = 0
         else:
-            known = (study, attempt) in begun
-            expected = 37 if not known else 0
-            if exchange in spent:
-                expected = 34 if spent[exchange] == attempt else 12
-            if not expected:
-                spent[exchange] = attempt
+            expected = 37 if attempt > last else 11 if attempt < last else 0
+            step = 1 if call == "uploaded" else 2
+            if not expected and step == 1 and reached >= 1:
+                expected = 12
+            if not expected and step == 2 and reached != 1:
+                expected = 34 if reached == 2 else 37
+        if not expected:
+            newest[study] = (attempt, step)
+            if step == 1:
+                assert same_exchange
+                left.add((study, attempt.round, attempt.exchange_index))
         assert outcome(journal, call, study, attempt) == expected
         if reopen:
             journal.close()
@@ -143,24 +160,27 @@ def test_every_call_is_synchronised_before_it_returns(journal: Journal) -> None:
 
 
 def test_another_process_sees_a_fact_as_soon_as_the_call_returns(journal: Journal, path: Path) -> None:
-    journal.begin("study", FIRST)
-    journal.unmasked("study", FIRST)
+    columns = "SELECT round, exchange, attempt, uploaded, unmasked FROM attempts"
     other = sqlite3.connect(path)
-    assert other.execute("SELECT round, exchange, attempt, unmasked FROM attempts").fetchall() == [
-        (1, 0, 0, 1)
-    ]
+    for call, row in (
+        ("begin", (1, 0, 0, 0, 0)),
+        ("uploaded", (1, 0, 0, 1, 0)),
+        ("unmasked", (1, 0, 0, 1, 1)),
+    ):
+        getattr(journal, call)("study", FIRST)
+        assert other.execute(columns).fetchall() == [row]
     other.close()
 
 
 def test_two_agents_on_one_journal_serve_an_attempt_once(path: Path) -> None:
-    """Threads with a connection each: exactly one begins, exactly one unmasks."""
-    results: dict[str, list[int]] = {"begin": [], "unmasked": []}
+    """Threads with a connection each: exactly one begins, exactly one uploads, exactly one unmasks."""
+    results: dict[str, list[int]] = {"begin": [], "uploaded": [], "unmasked": []}
     ready = threading.Barrier(4)
 
     def agent() -> None:
         mine = Journal(path)
-        for call in ("begin", "unmasked"):
-            ready.wait()
+        for call in results:
+            ready.wait(timeout=60)
             results[call].append(outcome(mine, call, "study", FIRST))
         mine.close()
 
@@ -171,6 +191,7 @@ def test_two_agents_on_one_journal_serve_an_attempt_once(path: Path) -> None:
     for thread in threads:
         thread.join()
     assert sorted(results["begin"]) == [0, 11, 11, 11]
+    assert sorted(results["uploaded"]) == [0, 12, 12, 12]
     assert sorted(results["unmasked"]) == [0, 34, 34, 34]
 
 
@@ -188,7 +209,8 @@ def test_a_full_disk_keeps_everything_in(journal: Journal) -> None:
         begin_for_ever()
     assert "free space" in caught.value.remedy
     assert not journal._db.in_transaction
-    assert outcome(journal, "unmasked", "study", FIRST) == 0
+    newest = journal._db.execute("SELECT max(attempt) FROM attempts").fetchone()[0]
+    assert outcome(journal, "uploaded", "study", AttemptId(1, 0, newest)) == 0
 
 
 def test_a_journal_that_another_process_holds_is_not_passed_over(journal: Journal, path: Path) -> None:
@@ -197,10 +219,10 @@ def test_a_journal_that_another_process_holds_is_not_passed_over(journal: Journa
     other = sqlite3.connect(path, isolation_level=None)
     other.execute("BEGIN EXCLUSIVE")
     with pytest.raises(ConfigError, match="locked"):
-        journal.unmasked("study", FIRST)
+        journal.uploaded("study", FIRST)
     other.execute("ROLLBACK")
     other.close()
-    assert outcome(journal, "unmasked", "study", FIRST) == 0
+    assert outcome(journal, "uploaded", "study", FIRST) == 0
 
 
 @pytest.mark.parametrize("what", ["a folder", "text", "another database"])
@@ -222,7 +244,7 @@ def test_a_file_that_is_no_journal_is_named(path: Path, what: str) -> None:
 
 
 @pytest.mark.parametrize("how", ["copied over", "renamed in", "removed"])
-@pytest.mark.parametrize("call", ["begin", "unmasked"])
+@pytest.mark.parametrize("call", ["begin", "uploaded", "unmasked"])
 def test_a_rollback_while_the_site_runs_is_noticed(journal: Journal, path: Path, how: str, call: str) -> None:
     backup = path.with_suffix(".backup")
     shutil.copyfile(path, backup)
@@ -234,10 +256,7 @@ def test_a_rollback_while_the_site_runs_is_noticed(journal: Journal, path: Path,
     else:
         path.unlink()
     number = outcome(journal, call, "study", SECOND if call == "begin" else FIRST)
-    if how == "copied over" and call == "begin":
-        assert number == 0  # the same file with an older content: only an unmasking is missed in it
-    else:
-        assert number == Refusal.JOURNAL_ROLLED_BACK.number
+    assert number == Refusal.JOURNAL_ROLLED_BACK.number
 
 
 def test_a_rollback_while_the_site_is_stopped_is_not_noticed_by_the_site(path: Path) -> None:
@@ -245,13 +264,11 @@ def test_a_rollback_while_the_site_is_stopped_is_not_noticed_by_the_site(path: P
     first = Journal(path)
     backup = path.with_suffix(".backup")
     shutil.copyfile(path, backup)
-    first.begin("study", FIRST)
-    first.unmasked("study", FIRST)
+    serve(first, FIRST)
     first.close()
     shutil.copyfile(backup, path)
     again = Journal(path)
-    assert outcome(again, "begin", "study", FIRST) == 0
-    assert outcome(again, "unmasked", "study", FIRST) == 0
+    serve(again, FIRST)
     again.close()
 
 

@@ -120,7 +120,7 @@ def test_a_plain_update_is_spent_when_it_leaves() -> None:
     consortium = Consortium()
     plain_attempt(consortium, consortium.names)
     for name in consortium.names:
-        assert len(consortium.journals[name].spent) == 1
+        assert len(consortium.journals[name].left) == 1
         with pytest.raises(SecfedError, match=r"^refusal 12: "):
             PlainSite(consortium.contribution(name)).handle(consortium.specification(attempt=1).encode())
 

@@ -1,4 +1,4 @@
-"""The vector of a whole attempt: five sites, one drop, byte for byte; and the encoding of every message.
+"""The vector of a whole attempt: five sites, one drop, byte for byte.
 
 Sealing is random inside the library. The first run seals and the file keeps the envelopes; a later run
 replays an envelope from the file if it opens, under the right key and context, to exactly what has to be
@@ -9,36 +9,20 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields, is_dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 from secfed.crypto import labels, sealing
 from secfed.crypto.attempt import Entropy
-from secfed.crypto.codec import digest
 from secfed.crypto.keystream import RoundingStream
 from secfed.crypto.masked_site import mask_key
 from secfed.crypto.messages import (
-    SEALED_SEED_BYTES,
-    SEALED_SHARES_BYTES,
-    Advert,
-    Adverts,
-    Deliveries,
     Envelope,
-    MaskSecretShare,
-    Result,
-    SelfMaskShare,
-    Shares,
     Sharing,
-    Specification,
-    Survivors,
-    UnmaskRequest,
-    Upload,
-    View,
-    names_digest,
-    view_parts,
 )
 from secfed.errors import MalformedMessage
 from secfed.vector import Field, Layout, state_digest
@@ -197,7 +181,7 @@ def _site(index: int, name: str, entropy: VectorEntropy, consortium: Consortium)
     encoder = LAYOUT.encoder(summands(index), RoundingStream(rounding_key))
     ring = []
     for run in LAYOUT.shape.runs:
-        lanes = run.dtype.type(0) * torch.zeros(run.count).numpy().astype(run.dtype)
+        lanes = np.zeros(run.count, run.dtype)
         encoder.fill(run, lanes)
         ring.append([int(lane) & ((1 << run.bits) - 1) for lane in lanes])
     return {
@@ -214,120 +198,6 @@ def _site(index: int, name: str, entropy: VectorEntropy, consortium: Consortium)
     }
 
 
-# Every message by itself. Long constant fields are written as {"byte": ..., "count": ...}.
-
-
-def _constant(byte: int, count: int) -> bytes:
-    return bytes([byte]) * count
-
-
-def example_messages() -> dict[str, Any]:
-    """One message of each type, with texts beyond ASCII where the protocol takes texts."""
-    key, digest_bytes, signature = sealing.PUBLIC_BYTES, 32, 64
-    adverts = tuple(
-        Advert(
-            name,
-            _constant(16 + index, key),
-            _constant(32 + index, key),
-            _constant(48 + index, digest_bytes),
-            _constant(64 + index, signature),
-        )
-        for index, name in enumerate(("hospital-0", "klinikum-süd"))
-    )
-    envelopes = (
-        Envelope(
-            "hospital-0",
-            "klinikum-süd",
-            _constant(1, SEALED_SEED_BYTES),
-            _constant(2, SEALED_SHARES_BYTES),
-            _constant(3, signature),
-        ),
-    )
-    names = ("hospital-0", "klinikum-süd", "病院")
-    spec = Specification(
-        "study-5f",
-        7,
-        258,
-        "update",
-        65537,
-        names,
-        3,
-        _constant(4, 32),
-        _constant(5, 32),
-        _constant(6, 32),
-        _constant(7, 64),
-    )
-    shares = (
-        SelfMaskShare("hospital-0", _constant(1, 33)),
-        MaskSecretShare("klinikum-süd", _constant(2, 33)),
-    )
-    views = tuple(View(name, _constant(8 + index, 64)) for index, name in enumerate(names[:2]))
-    return {
-        "Specification": spec,
-        "Advert": adverts[0],
-        "Adverts": Adverts(adverts),
-        "Sharing": Sharing(envelopes),
-        "Deliveries": Deliveries(envelopes),
-        "Upload": Upload(
-            _constant(1, 32), _constant(2, 32), _constant(3, 64), memoryview(bytes(range(1, 8)))
-        ),
-        "Survivors": Survivors(names),
-        "View": views[0],
-        "UnmaskRequest": UnmaskRequest(("病院",), views),
-        "Shares": Shares(shares, _constant(9, 64)),
-        "Result": Result(spec.digest, names, _constant(10, 32), _constant(11, 64)),
-        "Empty Survivors": Survivors(()),
-    }
-
-
-def as_json(value: Any) -> Any:
-    """A message's fields for a reader."""
-    if isinstance(value, bytes | memoryview):
-        raw = bytes(value)
-        if len(raw) > 16 and len(set(raw)) == 1:
-            return {"byte": f"{raw[0]:02x}", "count": len(raw)}
-        return raw.hex()
-    if isinstance(value, tuple):
-        return [as_json(item) for item in value]
-    if is_dataclass(value):
-        shown = {item.name: as_json(getattr(value, item.name)) for item in fields(value)}
-        kind = getattr(value, "KIND", None)
-        return shown if kind is None else {"kind": kind, **shown}
-    return value
-
-
-def message_vectors() -> Json:
-    """Fields and encoding of one message of each type, and the digests that go into signatures."""
-    examples = example_messages()
-    spec, adverts = examples["Specification"], examples["Adverts"]
-    names = examples["Survivors"].survivors
-    parts = view_parts(spec.digest, adverts.digest, names, names[:2])
-    return {
-        "messages": [
-            {
-                "name": name,
-                "type": message.TYPE,
-                "fields": as_json(message),
-                "encoding": message.encode().hex(),
-            }
-            for name, message in examples.items()
-        ],
-        "bodies": {
-            "Specification": spec.body().hex(),
-            "Advert": examples["Advert"].body().hex(),
-            "Envelope": examples["Sharing"].envelopes[0].body().hex(),
-            "Shares": examples["Shares"].body().hex(),
-            "Result": examples["Result"].body().hex(),
-        },
-        "digests": {
-            "specification": spec.digest.hex(),
-            "advertised_set": adverts.digest.hex(),
-            "sharing_set_of_survivors": names_digest(labels.SHARING_DIGEST, names).hex(),
-            "signed_by_a_view_without_the_third": digest(labels.SIGN_VIEW, *parts).hex(),
-        },
-    }
-
-
 def attempt_files(folder: Path) -> Mapping[str, Json]:
     """File name -> content."""
-    return {"messages.json": message_vectors(), FILE: attempt_vectors(folder)}
+    return {FILE: attempt_vectors(folder)}

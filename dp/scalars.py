@@ -1,0 +1,82 @@
+"""One private number from many bounded ones: losses that steer weights, metrics that leave a site.
+
+    v = (1/K) sum_m clip(x_m, 0, V),      released: v + N(0, (sigma V/K)^2)
+
+Each x_m belongs to one fixed unit (a record, or a group of records evaluated together); replacing the
+content of one unit moves v by at most V/K. Everything computed from the released number is
+post-processing. The noise is drawn as in :mod:`secfed.dp.mechanism`: values and noise are integers on a
+common grid.
+
+Source: specification dp.md, section 6 (L1).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from secfed.dp.events import Gaussian, bounded_mean
+from secfed.dp.randomness import SecureRandom
+from secfed.dp.sampler import NoiseSampler, RoundedNormal
+from secfed.errors import ConfigError
+
+_GRID_BITS: Final = 30
+
+
+@dataclass(frozen=True)
+class PrivateMean:
+    """The mechanism of one scalar.
+
+    Attributes:
+        bound: V; values are clipped to [0, V].
+        noise_over_sensitivity: sigma: the noise's deviation over V/K.
+
+    Raises:
+        ConfigError: values out of range.
+    """
+
+    bound: float
+    noise_over_sensitivity: float
+
+    def __post_init__(self) -> None:
+        for value in (self.bound, self.noise_over_sensitivity):
+            if not (math.isfinite(value) and value > 0):
+                raise ConfigError(f"a private mean needs a positive bound and noise, not {value}")
+
+    def event(self, releases: int) -> Gaussian:
+        """What ``releases`` releases cost, stated for replacing one unit."""
+        return bounded_mean(self.noise_over_sensitivity, releases)
+
+    def clean(self, values: Sequence[float]) -> int:
+        """The clipped sum on the grid, in steps of V / 2^30; NaN counts as V, never as a failure.
+
+        Raises:
+            ConfigError: no values.
+        """
+        if not values:
+            raise ConfigError("a private mean needs at least one value")
+        numbers = np.nan_to_num(np.asarray(values, dtype=np.float64), nan=self.bound, posinf=self.bound)
+        share = np.clip(numbers / self.bound, 0.0, 1.0)
+        return int(np.rint(share * 2.0**_GRID_BITS).astype(np.int64).sum())
+
+    def release(self, values: Sequence[float], random: SecureRandom) -> float:
+        """One release; pay for :meth:`event` first.
+
+        Args:
+            values: one per unit; which units, and how many, must not depend on the data.
+            random: the source of the noise.
+
+        Raises:
+            ConfigError: no values.
+        """
+        total = self.clean(values)
+        # The noise's own grid: a power of two per deviation, at least as fine as the values' grid.
+        extra = 12
+        step = self.noise_over_sensitivity * 2.0 ** (_GRID_BITS + extra)
+        noise = int(NoiseSampler(RoundedNormal(step), random).take(1)[0])
+        exact = (total << extra) + noise
+        return exact * math.ldexp(self.bound, -_GRID_BITS - extra) / len(values)

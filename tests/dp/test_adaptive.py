@@ -1,0 +1,76 @@
+"""Adaptive clipping: the same event, a norm that follows the quantile, noise that pays for the counts."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import nn
+
+from secfed.dp.adaptive import AdaptiveClip
+from secfed.dp.losses import DeclaredLoss
+from secfed.dp.mechanism import GaussianNoise
+from secfed.dp.randomness import SecureRandom
+from secfed.dp.training import PrivateTraining
+from secfed.errors import ConfigError
+from tests.dp.toys import mechanism, sgd
+
+# One parameter vector, one gradient per record: the record itself.
+DRIFT = DeclaredLoss("drift", True, lambda model, batch: (model.weight[0] * batch[0]).sum(dim=1))
+
+
+def records(count: int = 400) -> torch.Tensor:
+    """Records whose gradient norms are 1..count."""
+    torch.manual_seed(0)
+    directions = torch.randn(count, 5)
+    return directions / directions.norm(dim=1, keepdim=True) * torch.arange(1, count + 1)[:, None]
+
+
+@pytest.mark.parametrize(("first", "quantile"), [(20.0, 0.5), (1500.0, 0.5), (100.0, 0.9)])
+def test_the_norm_follows_the_quantile(first: float, quantile: float) -> None:
+    adaptive = AdaptiveClip(quantile=quantile, rate=0.3, count_deviation=5.0)
+    promised = replace(mechanism(clip=first, sigma=1.0, rate=0.5), adaptive=adaptive)
+    private = PrivateTraining(promised, engine="loop", random=SecureRandom.for_simulation(1))
+    model = nn.Linear(5, 1, bias=False)
+    small = records()[::4]
+    private.run(model, sgd(model, 0.0), DRIFT, (small,), steps=60)
+    assert private.clip_norm == pytest.approx(400 * quantile, rel=0.25)
+
+
+def test_the_event_is_that_of_the_mechanism_and_the_gradients_carry_more_noise() -> None:
+    plain = mechanism(clip=2.0, sigma=1.0)
+    adaptive = replace(plain, adaptive=AdaptiveClip(count_deviation=2.0))
+    assert adaptive.event(7) == plain.event(7)
+    z_g = adaptive.gradient_multiplier
+    assert z_g > 1.0
+    assert 1 / z_g**2 + 1 / (2 * 2.0) ** 2 == pytest.approx(1.0)
+    values = {"weight": nn.Parameter(torch.zeros(10))}
+    noises = [
+        GaussianNoise.of(one, 2.0, values, "loop", SecureRandom.for_simulation(1)).deviation
+        for one in (plain, adaptive)
+    ]
+    assert noises[1] / noises[0] == pytest.approx(z_g)
+
+
+def test_counts_that_cost_too_much_are_refused() -> None:
+    with pytest.raises(ConfigError, match="cost more than"):
+        replace(mechanism(sigma=4.0), adaptive=AdaptiveClip(count_deviation=1.9))
+
+
+def test_an_empty_draw_is_noise_around_one_half() -> None:
+    adaptive = AdaptiveClip(quantile=0.5, rate=0.2, count_deviation=0.001)
+    random = SecureRandom.for_simulation(1)
+    assert adaptive.next_norm(3.0, within=0, units=0, expected_units=50, random=random) == pytest.approx(
+        3.0, rel=1e-3
+    )
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"quantile": 0.0}, {"quantile": 1.0}, {"rate": 0.0}, {"count_deviation": 0.0}, {"rate": math.nan}],
+)
+def test_impossible_settings_are_refused(options: dict[str, float]) -> None:
+    with pytest.raises(ConfigError):
+        AdaptiveClip(**options)

@@ -1,0 +1,57 @@
+"""A ledger of one ward, and how tests read it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from secfed.chain import Entry
+from secfed.dp.accountant import Rdp
+from secfed.dp.budget import Budget
+from secfed.dp.events import Gaussian
+from secfed.dp.ledger import Ledger, verify
+from secfed.dp.unit import Adjacency
+from tests.dp.ledger_child import IDENTITY, NOW_S
+
+DAY_S = 86_400
+ADD, REPLACE, ZERO = (
+    Adjacency.ADD_OR_REMOVE_RECORD,
+    Adjacency.REPLACE_RECORD,
+    Adjacency.ZERO_OUT_SITE,
+)
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now_s = float(NOW_S)
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+def book(path: Path, *budgets: Budget, clock: Clock | None = None, **options: object) -> Ledger:
+    options.setdefault("accountant", Rdp())
+    return Ledger(
+        path,
+        IDENTITY,
+        "wards",
+        budgets or (Budget(8.0, 1e-5),),
+        clock=clock or Clock(),
+        **options,  # type: ignore[arg-type]
+    )
+
+
+def spend(ledger: Ledger, sigma: float = 20.0, count: int = 1, round_number: int = 1) -> None:
+    event = Gaussian(ADD, sigma, count)
+    ledger.spend(event, study="s", round_number=round_number, exchange="update")
+
+
+def lines(path: Path) -> list[bytes]:
+    return path.read_bytes().splitlines(keepends=True)
+
+
+def read(path: Path, *heads: bytes) -> tuple[Entry, ...]:
+    return verify(lines(path), IDENTITY.public_bytes, heads, owner="clinic")
+
+
+def kinds(path: Path) -> list[str]:
+    return [entry.kind for entry in read(path)]

@@ -1,0 +1,360 @@
+"""Makes the cases that must fail (see ``bad.py``), and runs each of them."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import Any
+
+from secfed.crypto import labels, shamir
+from secfed.crypto.identity import Identity, Roster
+from secfed.crypto.messages import (
+    Adverts,
+    Deliveries,
+    Envelope,
+    Result,
+    Shares,
+    Specification,
+    Survivors,
+    UnmaskRequest,
+)
+from secfed.crypto.refusals import Refusal
+from tests.vectors.bad import SITE, check
+from tests.vectors.messages import example_messages
+from tests.vectors.primitives import Json, pattern
+from tests.vectors.replay import request_to
+
+
+def _case(name: str, operation: str, error: str, **inputs: Any) -> Json:
+    return {"name": f"bad_{name}", "operation": operation, "error": error, **inputs}
+
+
+def _message_cases() -> list[Json]:
+    examples = example_messages()
+    cases = []
+    for name in ("Specification", "Upload", "Survivors", "View", "UnmaskRequest", "Shares", "Result"):
+        encoded = examples[name].encode()
+        spoiled = {
+            "another_version": encoded.replace(b"secfed/v1", b"secfed/v2", 1),
+            "another_type": encoded[:9] + bytes([(encoded[9] + 1) % 11]) + encoded[10:],
+            "empty": b"",
+        }
+        if name != "Upload":  # its vector takes whatever length is there
+            spoiled |= {"trailing_byte": encoded + b"\0", "last_byte_missing": encoded[:-1]}
+        for what, data in spoiled.items():
+            cases.append((f"{name.lower()}_{what}", name, data))
+    upload, survivors = examples["Upload"].encode(), Survivors(()).encode()[:10]
+    shares = examples["Shares"]
+    cases += [
+        ("upload_padding_not_zero", "Upload", upload[:15] + b"\1" + upload[16:]),
+        ("upload_without_trailer", "Upload", upload[: 16 + 127]),
+        ("list_above_its_cap", "Survivors", survivors + (1001).to_bytes(4, "big") + bytes(4004)),
+        ("list_of_four_billion", "Survivors", survivors + b"\xff" * 4),
+        ("name_above_its_cap", "Survivors", Survivors(("x" * 201,)).encode()),
+        ("name_not_utf8", "Survivors", survivors + bytes.fromhex("0000000100000001c3")),
+        ("adverts_longer_than_the_message", "Adverts", Adverts(()).encode()[:10] + bytes([0, 0, 0, 1, 0, 0])),
+        ("shares_out_of_order", "Shares", Shares(shares.shares[::-1], bytes(64)).encode()),
+        ("shares_both_kinds_of_one_peer", "Shares", _both_kinds(shares).encode()),
+        ("shares_unknown_kind", "Shares", _unknown_kind(shares.encode())),
+    ]
+    return [
+        _case(what, "decode a message", "MalformedMessage", message=message, input=data.hex())
+        for what, message, data in cases
+    ]
+
+
+def _both_kinds(shares: Shares) -> Shares:
+    first, second = shares.shares
+    return Shares((first, type(second)(first.peer, second.share)), shares.signature)
+
+
+def _unknown_kind(encoded: bytes) -> bytes:
+    at = encoded.index(b"hospital-0") + len(b"hospital-0")
+    return encoded[:at] + b"\3" + encoded[at + 1 :]
+
+
+def _arithmetic_cases() -> list[Json]:
+    left = iter([5, 7])
+    shares = shamir.split(pattern("secret"), 3, (1, 2, 3), randbelow=lambda _: next(left))
+    hexed = {str(point): share.hex() for point, share in shares.items()}
+    p = f"{shamir.PRIME:066x}"
+    # On the line through these two points, the value at 0 is 2^256: a field element, but no 32 bytes.
+    beyond = {"1": f"{2**256 + 1:066x}", "2": f"{2**256 + 2:066x}"}
+    choose = {"bound": (1.0).hex(), "sites": 3}
+    rule = {"bound": (1.0).hex(), "bits": 16, "sites": 3}
+    return [
+        _case(
+            "shamir_too_few",
+            "combine shares",
+            "RangeError",
+            threshold=3,
+            shares=dict(list(hexed.items())[:2]),
+        ),
+        _case(
+            "shamir_not_in_the_field", "combine shares", "RangeError", threshold=3, shares={**hexed, "1": p}
+        ),
+        _case(
+            "shamir_share_too_short",
+            "combine shares",
+            "RangeError",
+            threshold=3,
+            shares={**hexed, "1": p[:-2]},
+        ),
+        _case("shamir_secret_too_large", "combine shares", "RangeError", threshold=2, shares=beyond),
+        _case(
+            "fixedpoint_no_headroom", "choose a fixed point", "RangeError", bits=8, **{**choose, "sites": 100}
+        ),
+        _case("fixedpoint_width_7", "choose a fixed point", "RangeError", bits=7, **choose),
+        _case("fixedpoint_width_33", "choose a fixed point", "RangeError", bits=33, **choose),
+        _case(
+            "fixedpoint_bound_zero",
+            "choose a fixed point",
+            "RangeError",
+            bits=32,
+            **{**choose, "bound": (0.0).hex()},
+        ),
+        _case("fixedpoint_nan", "quantise", "RangeError", values=[math.nan.hex()], **rule),
+        _case(
+            "fixedpoint_infinity", "quantise", "RangeError", values=[(0.0).hex(), (-math.inf).hex()], **rule
+        ),
+        _case("fixedpoint_sum_out_of_range", "decode a sum", "RangeError", sums=[1 << 15], **rule),
+        _case("lanes_padding_not_zero", "unpack lanes", "MalformedMessage", bits=9, count=1, input="ff03"),
+        _case("lanes_too_short", "unpack lanes", "MalformedMessage", bits=9, count=8, input="00" * 8),
+        _case("lanes_too_long", "unpack lanes", "MalformedMessage", bits=32, count=1, input="00" * 5),
+    ]
+
+
+def _key_cases(attempt: Json) -> list[Json]:
+    recorded = attempt["sites"][SITE]
+    envelope = _deliveries(attempt)[0]
+    spec_digest = bytes.fromhex(attempt["specification_digest"])
+    adverts_digest = Adverts.decode(request_to(attempt, "share", SITE)).digest
+    context = [spec_digest, adverts_digest, envelope.sender.encode(), SITE.encode()]
+    key = {
+        "mlkem_seed": recorded["seal_key_mlkem_seed"],
+        "x25519_private": recorded["seal_key_x25519_private"],
+        "label": labels.SEAL_SHARES.decode(),
+        "context": [part.hex() for part in context],
+    }
+    sealed = envelope.sealed_shares
+    public = Adverts.decode(request_to(attempt, "share", SITE)).adverts[1].seal_key
+
+    def opening(name: str, data: bytes, **changes: Any) -> Json:
+        return _case(
+            f"open_{name}", "open an envelope", "MalformedMessage", input=data.hex(), **{**key, **changes}
+        )
+
+    signer = Identity.from_seed("signer", pattern("signer"))
+    signature = signer.sign(labels.SIGN_VIEW, b"one", b"two")
+    good = {
+        "public": signer.public_bytes.hex(),
+        "signature": signature.hex(),
+        "label": labels.SIGN_VIEW.decode(),
+        "parts": [b"one".hex(), b"two".hex()],
+    }
+
+    def verifying(name: str, **changes: Any) -> Json:
+        return _case(f"verify_{name}", "verify a signature", "BadSignature", **{**good, **changes})
+
+    roster = Roster.decode(bytes.fromhex(attempt["roster"]))
+    encoded = roster.encode()
+    item = 4 + len(roster.sites[0]) + 32
+    swapped = (
+        encoded[:36] + encoded[36 + item : 36 + 2 * item] + encoded[36 : 36 + item] + encoded[36 + 2 * item :]
+    )
+    return [
+        opening("altered", sealed[:-1] + bytes([sealed[-1] ^ 1])),
+        opening("too_short", sealed[:1000]),
+        opening("another_label", sealed, label=labels.SEAL_PAIR_SEED.decode()),
+        opening("another_recipient", sealed, context=[*key["context"][:3], b"hospital-2".hex()]),
+        opening("shifted_context", sealed, context=["".join(key["context"][:2]), *key["context"][2:]]),
+        opening("another_key", sealed, x25519_private=pattern("another").hex()),
+        _case(
+            "seal_small_order_key",
+            "seal an envelope",
+            "MalformedMessage",
+            public=(public[:-32] + bytes(32)).hex(),
+        ),
+        _case("seal_unreduced_key", "seal an envelope", "MalformedMessage", public=(b"\xff" * 1216).hex()),
+        verifying("another_label", label=labels.SIGN_UPLOAD.decode()),
+        verifying("shifted_parts", parts=[b"onet".hex(), b"wo".hex()]),
+        verifying("another_signer", public=Identity.from_seed("other", pattern("other")).public_bytes.hex()),
+        verifying("altered", signature=(signature[:-1] + bytes([signature[-1] ^ 1])).hex()),
+        _case("roster_out_of_order", "decode a roster", "RosterError", input=swapped.hex()),
+        _case("roster_one_key_twice", "decode a roster", "RosterError", input=_same_key(encoded, item).hex()),
+        _case("roster_trailing_byte", "decode a roster", "MalformedMessage", input=(encoded + b"\0").hex()),
+    ]
+
+
+def _same_key(encoded: bytes, item: int) -> bytes:
+    second_key = 36 + 2 * item - 32
+    return encoded[:second_key] + encoded[36 + item - 32 : 36 + item] + encoded[second_key + 32 :]
+
+
+def _deliveries(attempt: Json) -> tuple[Envelope, ...]:
+    return Deliveries.decode(request_to(attempt, "mask", SITE)).envelopes
+
+
+def _pieces(honest: bytes, message: bytes, shortest: int = 16) -> list[list[Any]]:
+    """The message as copied parts of the honest request and bytes of its own."""
+    pieces: list[list[Any]] = []
+    own, at = b"", 0
+    while at < len(message):
+        start = honest.find(message[at : at + shortest]) if len(message) - at >= shortest else -1
+        if start < 0:
+            own, at = own + message[at : at + 1], at + 1
+            continue
+        size = shortest
+        while honest[start + size : start + size + 1] == message[at + size : at + size + 1] != b"":
+            size += 1
+        pieces += [["hex", own.hex()]] if own else []
+        pieces.append(["request", start, start + size])
+        own, at = b"", at + size
+    return pieces + ([["hex", own.hex()]] if own else [])
+
+
+def _site_cases(attempt: Json) -> list[Json]:
+    aggregator = Identity.from_seed("aggregator", bytes.fromhex(attempt["aggregator_identity_seed"]))
+    honest = {stage: request_to(attempt, stage, SITE) for stage in attempt["requests"]}
+    spec = Specification.decode(honest["advertise"])
+    adverts = Adverts.decode(honest["share"]).adverts
+    envelopes = _deliveries(attempt)
+    survivors = Survivors.decode(honest["consistency"]).survivors
+    request, result = UnmaskRequest.decode(honest["unmask"]), Result.decode(honest["result"])
+    colluder = Identity.from_seed(
+        envelopes[0].sender, bytes.fromhex(attempt["sites"][envelopes[0].sender]["identity_seed"])
+    )
+
+    def resigned(**changes: Any) -> bytes:
+        changed = replace(spec, **changes)
+        return replace(changed, signature=aggregator.sign(labels.SIGN_SPEC, changed.body())).encode()
+
+    def sealed_garbage() -> bytes:
+        bad = replace(envelopes[0], sealed_seed=bytes(len(envelopes[0].sealed_seed)))
+        parts = spec.digest, Adverts(adverts).digest, bad.body()
+        bad = replace(bad, signature=colluder.sign(labels.SIGN_ENVELOPE, *parts))
+        return Deliveries((bad, *envelopes[1:])).encode()
+
+    def views(*chosen: int, **changes: Any) -> bytes:
+        return UnmaskRequest(
+            request.dropped, tuple(replace(request.views[i], **changes) for i in chosen)
+        ).encode()
+
+    def dropped(*names: str) -> bytes:
+        return replace(request, dropped=names).encode()
+
+    flipped_key = replace(adverts[0], mask_key=adverts[0].mask_key[:-1] + b"\x55")
+    flipped_seed = replace(envelopes[0], sealed_seed=envelopes[0].sealed_seed[:-1] + b"\x55")
+    others = result.survivors[:-1]
+    cases: list[tuple[str, str, bytes, Refusal]] = [
+        ("specification_altered", "advertise", replace(spec, threshold=3).encode(), Refusal.SPEC_SIGNATURE),
+        ("specification_roster", "advertise", resigned(roster_digest=bytes(32)), Refusal.ROSTER_CHANGED),
+        ("specification_stranger", "advertise", resigned(cohort=(*spec.cohort, "x")), Refusal.UNKNOWN_MEMBER),
+        ("specification_repeats", "advertise", resigned(cohort=(SITE, SITE, SITE)), Refusal.COHORT_ORDER),
+        ("specification_uninvited", "advertise", resigned(cohort=spec.cohort[2:]), Refusal.NOT_INVITED),
+        ("specification_two_sites", "advertise", resigned(cohort=spec.cohort[:2]), Refusal.COHORT_TOO_SMALL),
+        ("specification_threshold", "advertise", resigned(threshold=3), Refusal.THRESHOLD_TOO_LOW),
+        ("specification_round", "advertise", resigned(round=2), Refusal.OTHER_EXCHANGE),
+        ("specification_layout", "advertise", resigned(layout_digest=bytes(32)), Refusal.LAYOUT_CHANGED),
+        (
+            "specification_broadcast",
+            "advertise",
+            resigned(broadcast_digest=bytes(32)),
+            Refusal.BROADCAST_UNKNOWN,
+        ),
+        (
+            "adverts_substituted",
+            "share",
+            Adverts((flipped_key, *adverts[1:])).encode(),
+            Refusal.ADVERT_SIGNATURE,
+        ),
+        ("adverts_repeated", "share", Adverts((*adverts, adverts[-1])).encode(), Refusal.ADVERT_ORDER),
+        ("adverts_without_own", "share", Adverts((adverts[0], *adverts[2:])).encode(), Refusal.OWN_ADVERT),
+        ("adverts_too_few", "share", Adverts(adverts[:3]).encode(), Refusal.TOO_FEW_ADVERTS),
+        (
+            "envelope_altered",
+            "mask",
+            Deliveries((flipped_seed, *envelopes[1:])).encode(),
+            Refusal.ENVELOPE_SIGNATURE,
+        ),
+        (
+            "envelope_repeated",
+            "mask",
+            Deliveries((*envelopes, envelopes[-1])).encode(),
+            Refusal.ENVELOPE_STRAY,
+        ),
+        ("envelope_garbage", "mask", sealed_garbage(), Refusal.ENVELOPE_SEALED),
+        ("envelopes_too_few", "mask", Deliveries(envelopes[:2]).encode(), Refusal.TOO_FEW_SHARING),
+        (
+            "survivors_stranger",
+            "consistency",
+            Survivors((*survivors, "x")).encode(),
+            Refusal.SURVIVORS_OUTSIDE,
+        ),
+        (
+            "survivors_without_self",
+            "consistency",
+            Survivors(survivors[2:]).encode(),
+            Refusal.SURVIVORS_WITHOUT_SELF,
+        ),
+        ("survivors_too_few", "consistency", Survivors(survivors[:3]).encode(), Refusal.TOO_FEW_SURVIVORS),
+        ("view_altered", "unmask", views(0, 1, 2, 3, signature=bytes(64)), Refusal.VIEW_SIGNATURE),
+        ("view_repeated", "unmask", views(0, 1, 2, 2), Refusal.VIEW_OUTSIDER),
+        ("views_too_few", "unmask", views(0, 1, 2), Refusal.TOO_FEW_VIEWS),
+        ("unmask_nobody_dropped", "unmask", dropped(), Refusal.DROPPED_MISMATCH),
+        (
+            "unmask_survivor_dropped",
+            "unmask",
+            dropped("hospital-0", *request.dropped),
+            Refusal.DROPPED_MISMATCH,
+        ),
+        (
+            "result_unsigned",
+            "result",
+            replace(result, signature=bytes(64)).encode(),
+            Refusal.RESULT_SIGNATURE,
+        ),
+        (
+            "result_survivors",
+            "result",
+            _signed(aggregator, replace(result, survivors=others)),
+            Refusal.RESULT_MISMATCH,
+        ),
+        ("result_early", "mask", honest["result"], Refusal.OUT_OF_ORDER),
+        ("unmask_twice", "result", honest["unmask"], Refusal.SECOND_UNMASK),
+        ("garbage", "consistency", b"secfed/v1", Refusal.MALFORMED),
+    ]
+    return [
+        _case(
+            f"site_{name}",
+            "hand a message to a site",
+            refusal.error.__name__,
+            refusal=refusal.number,
+            site=SITE,
+            stage=stage,
+            pieces=_pieces(honest[stage], message),
+        )
+        for name, stage, message, refusal in cases
+    ]
+
+
+def _signed(aggregator: Identity, result: Result) -> bytes:
+    return replace(result, signature=aggregator.sign(labels.SIGN_RESULT, result.body())).encode()
+
+
+def bad_files(attempt: Json) -> dict[str, Json]:
+    """File name -> content; every case has been run.
+
+    Raises:
+        AssertionError: a case does not fail, or not as it says.
+    """
+    files = {
+        "bad_messages.json": _message_cases(),
+        "bad_arithmetic.json": _arithmetic_cases(),
+        "bad_keys.json": _key_cases(attempt),
+        "bad_site.json": _site_cases(attempt),
+    }
+    for cases in files.values():
+        for case in cases:
+            check(case, attempt)
+    return {name: {"cases": cases} for name, cases in files.items()}

@@ -1,0 +1,148 @@
+"""The published vectors: today's code makes the same files, and reads them as other implementations would."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from secfed.crypto import labels, messages
+from secfed.crypto.identity import Roster
+from secfed.crypto.lanes import Run, VectorShape
+from secfed.crypto.masked_server import MaskedServer
+from secfed.crypto.messages import Result, Specification
+from secfed.crypto.refusals import Refusal
+from tests.conftest import ROOT
+from tests.simulator import STAGES
+from tests.vectors import generate
+from tests.vectors.bad import OPERATIONS, check
+from tests.vectors.messages import as_json
+from tests.vectors.replay import rebuild, request_to
+
+
+@cache
+def load(name: str) -> dict[str, Any]:
+    content: dict[str, Any] = json.loads((generate.FOLDER / name).read_text(encoding="utf-8"))
+    return content
+
+
+BAD_FILES = ("bad_messages.json", "bad_arithmetic.json", "bad_keys.json", "bad_site.json")
+BAD = [case for name in BAD_FILES for case in load(name)["cases"]]
+
+
+def test_the_code_makes_the_published_files() -> None:
+    assert generate.differences(generate.generate()) == []
+
+
+def test_the_command_line_checks(tmp_path: Path) -> None:
+    """A changed byte, a missing and a stray file are found; the envelopes in a good copy are used again."""
+    folder = tmp_path / "v1"
+    shutil.copytree(generate.FOLDER, folder)
+    assert generate.main(["--check", "--folder", str(folder)]) == 0
+    lanes = folder / "lanes.json"
+    lanes.write_text(lanes.read_text().replace('"bits": 9', '"bits": 10'))
+    (folder / "shamir.json").unlink()
+    (folder / "other.json").write_text("{}")
+    script = [sys.executable, str(ROOT / "tests" / "vectors" / "generate.py")]
+    done = subprocess.run([*script, "--check", "--folder", str(folder)], capture_output=True, text=True)
+    assert done.returncode == 1
+    assert "lanes.json: line" in done.stderr
+    assert "shamir.json: missing" in done.stderr
+    assert "other.json: nothing makes this file" in done.stderr
+    assert len(done.stderr.splitlines()) == 3
+
+
+@pytest.mark.parametrize("site", [f"hospital-{index}" for index in range(5)])
+def test_a_site_rebuilt_from_the_file_gives_the_recorded_replies(site: str) -> None:
+    vectors = load("attempt.json")
+    dropped = site not in vectors["survivors"]
+    session = rebuild(vectors, site, "mask" if dropped else None)
+    if dropped:
+        assert session.result is None
+        assert "mask" not in {stage for stage in STAGES if site in vectors["replies"].get(stage, {})}
+    else:
+        assert session.result == Result.decode(request_to(vectors, "result", site))
+
+
+def test_a_server_given_the_recorded_replies_gives_the_recorded_requests_and_sums() -> None:
+    vectors = load("attempt.json")
+    roster = Roster.decode(bytes.fromhex(vectors["roster"]))
+    spec = Specification.decode(request_to(vectors, "advertise", "hospital-0"))
+    runs = tuple(Run(bits, count) for bits, count in vectors["layout"]["runs"])
+    server = MaskedServer(spec, roster, VectorShape(runs, bytes.fromhex(vectors["layout"]["digest"])))
+    requests = server.begin()
+    for stage in STAGES[:-1]:
+        assert server.stage == stage
+        for site, request in requests.items():
+            assert bytes(request) == request_to(vectors, stage, site)
+            if site in vectors["replies"][stage]:
+                server.receive(site, bytes.fromhex(vectors["replies"][stage][site]))
+        requests = server.advance()
+    assert [run.tolist() for run in server.sums] == vectors["sums"]
+    assert list(server.survivors) == vectors["survivors"]
+    added = [
+        np.sum(
+            [vectors["sites"][site]["ring_integers"][index] for site in server.survivors],
+            axis=0,
+            dtype=object,
+        )
+        % (1 << run.bits)
+        for index, run in enumerate(runs)
+    ]
+    assert [list(run) for run in added] == vectors["sums"]
+
+
+@pytest.mark.parametrize("case", load("messages.json")["messages"], ids=lambda case: case["name"])
+def test_an_encoding_is_read_as_the_fields_beside_it(case: dict[str, Any]) -> None:
+    kind = messages.ALL[case["type"]]
+    message = kind.decode(bytes.fromhex(case["encoding"]))
+    assert json.loads(json.dumps(as_json(message))) == case["fields"]
+    assert message.encode().hex() == case["encoding"]
+
+
+def test_every_message_type_and_every_label_has_a_vector() -> None:
+    assert {case["type"] for case in load("messages.json")["messages"]} == {
+        kind.TYPE for kind in messages.ALL
+    }
+    published = load("labels.json")["labels"]
+    assert published == {k: v.decode() for k, v in vars(labels).items() if isinstance(v, bytes)}
+    assert len(set(published.values())) == len(published)
+
+
+@pytest.mark.parametrize("case", BAD, ids=lambda case: case["name"])
+def test_a_bad_vector_fails_as_it_says(case: dict[str, Any]) -> None:
+    assert case["name"].startswith("bad_")
+    check(case, load("attempt.json"))
+
+
+def test_bad_vectors_have_names_of_their_own_and_cover_every_operation() -> None:
+    names = [case["name"] for case in BAD]
+    assert len(set(names)) == len(names)
+    assert {case["operation"] for case in BAD} == set(OPERATIONS)
+
+
+def test_bad_vectors_cover_the_refusals_that_a_message_can_provoke() -> None:
+    """The others need a site with another history or policy (see tests/crypto/test_refusals.py)."""
+    elsewhere = {
+        Refusal.OLD_ATTEMPT,
+        Refusal.ALREADY_SPENT,
+        Refusal.LAYOUT_TOO_LARGE,
+        Refusal.PRIVACY_FLOOR,
+        Refusal.ADVERT_OUTSIDER,
+        Refusal.DUPLICATE_KEY,
+        Refusal.JOURNAL_ROLLED_BACK,
+    }
+    covered = {case["refusal"] for case in BAD if "refusal" in case}
+    assert covered == {refusal.number for refusal in set(Refusal) - elsewhere}
+
+
+def test_the_files_stay_small() -> None:
+    sizes = {path.name: path.stat().st_size for path in generate.FOLDER.glob("*.json")}
+    assert sum(sizes.values()) < 600_000, sizes
