@@ -21,7 +21,7 @@ from secfed.study import Study
 QUICK = "--quick" in sys.argv
 STUDIES = {"breast-cancer": "roc_auc", "heart-disease": "roc_auc", "digits-cnn": "accuracy"}
 WIDTHS = [32, 24, 20, 18, 16]
-SEEDS = range(1) if QUICK else range(5)
+SEEDS = range(1) if QUICK else range(3)
 
 
 def main() -> None:

@@ -59,11 +59,11 @@ class _Attempt:
     def in_order(self, sites: Mapping[str, Any]) -> tuple[str, ...]:
         return tuple(name for name in self.spec.cohort if name in sites)
 
-    def require(self, sites: Mapping[str, Any], what: str) -> None:
+    def require(self, sites: Mapping[str, Any], what: str, *, revealed: str = "nothing was revealed") -> None:
         if len(sites) < self.spec.threshold:
             raise RoundAborted(
                 f"only {len(sites)} of {len(self.spec.cohort)} sites {what}, "
-                f"{self.spec.threshold} are needed; nothing was revealed.",
+                f"{self.spec.threshold} are needed; {revealed}.",
                 remedy="wait for more sites, or enrol more so that the threshold leaves room",
             )
 
@@ -227,7 +227,7 @@ class _Unmask:
 
     def close(self) -> tuple[_State, Mapping[str, Buffer]]:
         attempt = self.masked.attempt
-        attempt.require(self.shares, "returned shares")
+        attempt.require(self.shares, "returned shares", revealed="the sum stays masked")
         streams = []
         for name in self.survivors:
             seed = self._recover(name, self._is_self_seed)
@@ -251,7 +251,7 @@ class _Unmask:
             if check(name, secret):
                 return secret
         raise RoundAborted(
-            f"the shares of site {name!r} do not rebuild its secret; nothing was revealed.",
+            f"the shares of site {name!r} do not rebuild its secret; the sum stays masked.",
             remedy="a site dealt or returned wrong shares; the next round starts afresh",
         )
 

@@ -504,6 +504,12 @@ class MaskedSite:
         return reply
 
     @property
+    def released(self) -> tuple[str, ...] | None:
+        """The survivors whose sum this site has helped to unmask, once its shares are ready to leave."""
+        state = self.state
+        return state.survivors if isinstance(state, AwaitResult) else None
+
+    @property
     def result(self) -> Result | None:
         """The signed result, once the attempt is finished."""
         return self.state.result if isinstance(self.state, Finished) else None

@@ -45,6 +45,11 @@ class SiteSession(Protocol):
         ...
 
     @property
+    def released(self) -> tuple[SiteId, ...] | None:
+        """The survivors of the sum that this site is about to help unmask; None at any other time."""
+        ...
+
+    @property
     def result(self) -> Result | None:
         """The aggregator's signed result, once it has arrived and been checked."""
         ...
@@ -117,6 +122,7 @@ class PlainSite:
         self._given = given
         self._spec: Specification | None = None
         self._expects: type[Message] | None = Specification
+        self.released: tuple[SiteId, ...] | None = None  # nothing is masked, so nothing is released
         self.result: Result | None = None
 
     def handle(self, message: Buffer) -> Buffer:

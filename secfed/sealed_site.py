@@ -33,6 +33,7 @@ from secfed.vector import Exchange, state_digest
 class _Session:
     """Adapts one encrypted upload to :class:`secfed.protection.SiteSession`; sums come as notices."""
 
+    released: tuple[str, ...] | None = None
     result: Result | None = None
 
     def __init__(self, upload: EncryptedSite) -> None:

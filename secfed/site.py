@@ -22,7 +22,7 @@ from secfed.crypto.refusals import Refusal
 from secfed.errors import InconsistentView, Replay, WrongState
 from secfed.frames import READY, Notice, Step, Task, decode, decode_state
 from secfed.protection import Protection, SiteSession
-from secfed.transcript import FOLLOWED, SUMMED, SumRecord
+from secfed.transcript import FOLLOWED, RELEASED, SUMMED, SumRecord
 from secfed.vector import Exchange, Rounding, Summands, state_digest
 
 
@@ -147,6 +147,17 @@ class Site:
         if self._session is None:
             raise WrongState("there is no attempt to continue")
         reply = self._session.handle(step.message)
+        if self._session.released is not None:
+            # Recorded before the shares leave: a server that keeps the sum to itself leaves a trace here.
+            self._log.append(
+                RELEASED,
+                {
+                    "round": pending.round,
+                    "exchange": pending.exchange.name,
+                    "attempt": self._attempt,
+                    "survivors": list(self._session.released),
+                },
+            )
         result = self._session.result
         if result is not None:
             self._record(pending.round, pending.exchange, self._attempt, result)

@@ -24,6 +24,7 @@ TRANSCRIPT = ChainType("transcript", labels.TRANSCRIPT_CHAIN, labels.SIGN_TRANSC
 
 # Kinds of entries. OPENED comes from the chain itself.
 SUMMED = "summed"  # one finished secure sum: a SumRecord
+RELEASED = "released"  # shares are about to leave for the sum over these survivors
 FOLLOWED = "followed"  # a sum that this site took into its state without being in it: a SumRecord
 ABORTED = "aborted"  # an exchange that was given up
 REFUSED = "refused"  # a message this party would not answer, with the refusal's number

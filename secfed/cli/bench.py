@@ -69,6 +69,58 @@ def masked(
         Console().print(_table(result))
 
 
+@bench_app.command("encrypted")
+def encrypted(
+    params: Annotated[int, typer.Option("--params", min=1, help="Elements of the vector.")] = 1_000_000,
+    sites: Annotated[int, typer.Option("--sites", min=3, max=100, help="Hospitals.")] = 8,
+    value_bits: Annotated[int, typer.Option("--value-bits", min=4, max=28, help="Bits of one value.")] = 16,
+    repeats: Annotated[int, typer.Option("--repeats", min=1, help="Best of this many runs.")] = 3,
+    processes: Annotated[
+        int, typer.Option("--processes", min=0, help="Workers of the parallel run, 0 for none.")
+    ] = 2,
+    memory: Annotated[bool, typer.Option("--memory", help="Also measure peak memory.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON and nothing else.")] = False,
+) -> None:
+    """Encrypted protection beside the usual CKKS context, masked and plain.
+
+    [bold]Example:[/] secfed bench encrypted --params 1000000 --sites 8
+    """
+    from rich.console import Console
+    from rich.status import Status
+
+    from secfed.bench.encrypted import measure
+
+    with Status("measuring", console=Console(stderr=True, quiet=as_json)):
+        result = measure(
+            parameters=params,
+            sites=sites,
+            value_bits=value_bits,
+            repeats=repeats,
+            processes=processes,
+            memory=memory,
+        )
+    if as_json:
+        typer.echo(json.dumps(result, indent=2))
+    else:
+        Console().print(_encrypted_table(result))
+
+
+def _encrypted_table(result: dict[str, Any]) -> Table:
+    from rich.table import Table
+
+    size = f"{result['params']:,} parameters, {result['sites']} sites"
+    title = f"encrypted: {size}, {result['value_bits']} value bits"
+    table = Table(title=title, title_justify="left")
+    for column in ("protection", "bytes/parameter", "Mparam/s per core", "speed / usual CKKS"):
+        table.add_column(column, justify="left" if column == "protection" else "right")
+    for name, size in result["bytes_per_param"].items():
+        rate, speedup = result["mparams_per_s_core"][name], result["speedup_vs_ckks"].get(name)
+        shown = "" if speedup is None else f"{speedup:.1f}x"
+        label = "usual CKKS" if name == "ckks" else name
+        table.add_row(label, f"{size:.2f}", f"{rate:.2f}", shown)
+    return table
+
+
 def _table(result: dict[str, Any]) -> Table:
     from rich.table import Table
 

@@ -1,6 +1,6 @@
 """Encrypted protection beside the CKKS context that everyone uses, measured in one run.
 
-    python benchmarks/encrypted.py --params 1000000 --sites 8 --json
+    secfed bench encrypted --params 1000000 --sites 8 --json
 
 Protecting starts at float32 values and ends at bytes ready to send: quantise, pack, encrypt, serialise.
 Variants take turns and the best of several repeats counts, because other work on the machine only ever
@@ -12,11 +12,9 @@ those of the clock. The usual CKKS context is an order of magnitude slower, so i
 
 from __future__ import annotations
 
-import argparse
-import json
 import multiprocessing
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from multiprocessing.connection import Connection
@@ -84,6 +82,7 @@ def measure(
         "seconds": seconds | {"ckks": {"protect": protect["ckks"].clock_s}},
         "rings": {name: study.describe() for name, study in studies.items()},
     }
+    _add_masked(result, repeats)
     if processes:
         result["parallel"] = {
             name: _parallel(studies[name], processes, repeats) for name in ("public", "symmetric")
@@ -91,6 +90,21 @@ def measure(
     if memory:
         result["peak_mib"] = {name: _peaks(studies[name], processes) for name in ("public", "symmetric")}
     return result
+
+
+def _add_masked(result: dict[str, Any], repeats: int) -> None:
+    """Masked and plain protection of the same vector at the same lane width, in the same run."""
+    from secfed.bench import masked
+
+    params, sites = result["params"], max(3, result["sites"])
+    beside = masked.measure(
+        parameters=params, sites=sites, bits=result["lane_bits"], repeats=repeats, with_flower=False
+    )
+    for name, key in (("masked", "client_protect"), ("plain", "plain_protect")):
+        seconds = beside["seconds"][key]
+        result["bytes_per_param"][name] = beside["bytes_per_param"]
+        result["mparams_per_s_core"][name] = params / seconds / 1e6
+        result["seconds"][name] = {"protect": seconds}
 
 
 class _Study:
@@ -328,38 +342,3 @@ def _time(times: dict[str, _Best], name: str, action: Callable[[], object]) -> N
     action()
     best.clock_s = min(best.clock_s, time.perf_counter() - clock)
     best.cpu_s = min(best.cpu_s, time.process_time() - cpu)
-
-
-def _lines(result: dict[str, Any], indent: str = "") -> Iterator[str]:
-    for name, value in result.items():
-        if isinstance(value, dict):
-            yield f"{indent}{name}:"
-            yield from _lines(value, indent + "  ")
-        else:
-            yield f"{indent}{name}: {value:.4g}" if isinstance(value, float) else f"{indent}{name}: {value}"
-
-
-def main() -> None:
-    """Parse, measure, print."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("--params", type=int, default=1_000_000)
-    parser.add_argument("--sites", type=int, default=8)
-    parser.add_argument("--value-bits", type=int, default=16)
-    parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--processes", type=int, default=2)
-    parser.add_argument("--memory", action="store_true")
-    parser.add_argument("--json", action="store_true")
-    options = parser.parse_args()
-    result = measure(
-        parameters=options.params,
-        sites=options.sites,
-        value_bits=options.value_bits,
-        repeats=options.repeats,
-        processes=options.processes,
-        memory=options.memory,
-    )
-    print(json.dumps(result) if options.json else "\n".join(_lines(result)))
-
-
-if __name__ == "__main__":
-    main()

@@ -1,0 +1,53 @@
+"""Encrypted protection: the table of docs/benchmarks.md.
+
+python benchmarks/bench_encrypted.py [--quick]
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import sections
+
+from secfed.bench.encrypted import measure
+
+QUICK = "--quick" in sys.argv
+
+
+def main() -> None:
+    """Measure, print, and rewrite the section."""
+    headline = measure(parameters=10**5 if QUICK else 10**6, repeats=1 if QUICK else 5)
+    large = None if QUICK else measure(parameters=10**7, repeats=1, memory=True)
+    parts = ["`secfed bench encrypted --params 1000000 --sites 8 --repeats 5`", _table(headline)]
+    parts.append(
+        "Rates are per second of processor time, but for plain and masked, which are by the clock in one "
+        f"process. The usual CKKS context ran on {headline['ckks_params']:,} values. Two processes: "
+        + ", ".join(f"{name} {_show(value)}" for name, value in headline["parallel"].items())
+        + "."
+    )
+    if large is not None:
+        peaks = ", ".join(f"{name} {_show(value)}" for name, value in large["peak_mib"].items())
+        parts.append(f"`secfed bench encrypted --params 10000000 --memory`: peak memory in MiB: {peaks}.")
+    sections.write("encrypted", "Encrypted protection", "\n\n".join(parts))
+
+
+def _show(values: dict[str, float]) -> str:
+    return "(" + ", ".join(f"{name} {value:.3g}" for name, value in values.items()) + ")"
+
+
+def _table(result: dict[str, Any]) -> str:
+    rows = []
+    for name, size in result["bytes_per_param"].items():
+        speedup = result["speedup_vs_ckks"].get(name)
+        smaller = result["smaller_than_ckks"].get(name)
+        row = [name, f"{size:.2f}", f"{result['mparams_per_s_core'][name]:.2f}"]
+        row += ["" if value is None else f"{value:.1f}x" for value in (speedup, smaller)]
+        rows.append(row)
+    print(rows, flush=True)
+    columns = ["protection", "bytes/parameter", "Mparam/s per core", "faster than CKKS", "smaller than CKKS"]
+    return sections.table(columns, rows)
+
+
+if __name__ == "__main__":
+    main()
