@@ -26,7 +26,7 @@ import numpy as np
 import pytest
 
 from secfed.crypto import labels, sealing, thresholds
-from secfed.crypto.attempt import AttemptId, AttemptJournal, Entropy, SiteContribution, SiteLimits
+from secfed.crypto.attempt import Entropy, SiteContribution, SiteLimits
 from secfed.crypto.codec import Buffer, digest
 from secfed.crypto.identity import Identity, Roster
 from secfed.crypto.lanes import Run, VectorShape
@@ -46,6 +46,7 @@ from secfed.crypto.messages import (
 from secfed.crypto.refusals import Refusal
 from secfed.errors import ProtocolError, SecfedError
 from secfed.journal import Journal
+from tests.journals import WatchedJournal
 from tests.ring import Integers, add_in_ring, random_vector
 
 STAGES = ("advertise", "share", "mask", "consistency", "unmask", "result")
@@ -54,48 +55,6 @@ TINY = (Run(16, 3), Run(32, 2), Run(64, 1))
 
 Hook = Callable[[str, str, Buffer], Buffer | None]  # (stage, site, message) -> message, None to swallow it
 M = TypeVar("M", bound=Message)
-
-
-class NoMemory:
-    """A journal that forgets, for the same tests."""
-
-    def begin(self, study: str, attempt: AttemptId) -> None:
-        """Nothing."""
-
-    def uploaded(self, study: str, attempt: AttemptId) -> None:
-        """Nothing."""
-
-    def unmasked(self, study: str, attempt: AttemptId) -> None:
-        """Nothing."""
-
-
-class WatchedJournal:
-    """A journal that also remembers what was asked of it.
-
-    Attributes:
-        begun, left, spent: attempts noted without an error: begun, uploaded, unmasked.
-    """
-
-    def __init__(self, journal: AttemptJournal) -> None:
-        self.journal = journal
-        self.begun: list[AttemptId] = []
-        self.left: list[AttemptId] = []
-        self.spent: list[AttemptId] = []
-
-    def begin(self, study: str, attempt: AttemptId) -> None:
-        """See :class:`AttemptJournal`."""
-        self.journal.begin(study, attempt)
-        self.begun.append(attempt)
-
-    def uploaded(self, study: str, attempt: AttemptId) -> None:
-        """See :class:`AttemptJournal`."""
-        self.journal.uploaded(study, attempt)
-        self.left.append(attempt)
-
-    def unmasked(self, study: str, attempt: AttemptId) -> None:
-        """See :class:`AttemptJournal`."""
-        self.journal.unmasked(study, attempt)
-        self.spent.append(attempt)
 
 
 class SeededEntropy(Entropy):
@@ -384,15 +343,15 @@ class Attempt:
         use of its update, and from then on refuses even the message it was waiting for.
         """
         session, journal = self.sites[site], self.consortium.journals[site]
-        before_replies, before_spent = len(self.replies), list(journal.spent)
+        replies, noted = len(self.replies), (list(journal.left), list(journal.spent))
         with pytest.raises(SecfedError) as caught:
             self.deliver(site, message)
         error = caught.value
         assert type(error) is refusal.error, f"{error!r} is not {refusal.error.__name__}"
         assert error.message.startswith(f"refusal {refusal.number}: "), error.message
         assert f"SECURITY.md explains refusal {refusal.number}" in error.remedy
-        assert len(self.replies) == before_replies, "a reply left the site"
-        assert journal.spent == before_spent, "the update was spent"
+        assert len(self.replies) == replies, "a reply left the site"
+        assert (journal.left, journal.spent) == noted, "the update was spent"
         assert isinstance(session.state, Closed)
         assert session.result is None
         PROVOKED.add(refusal)

@@ -12,8 +12,9 @@ from secfed.crypto.messages import UnmaskRequest, Upload
 from secfed.crypto.refusals import Refusal
 from secfed.errors import RoundAborted
 from tests.attacker import Harvest
+from tests.journals import NoMemory
 from tests.ring import as_integers
-from tests.simulator import Consortium, NoMemory
+from tests.simulator import Consortium
 
 
 @pytest.mark.parametrize("stage", ["advertise", "share"])

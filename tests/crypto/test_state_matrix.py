@@ -12,8 +12,9 @@ from secfed.crypto.masked_server import MaskedServer
 from secfed.crypto.masked_site import Closed, MaskedSite, State
 from secfed.crypto.messages import ALL
 from secfed.errors import MalformedMessage, ProtocolError, SecfedError, WrongState
+from tests.journals import NoMemory
 from tests.ring import Rereadable
-from tests.simulator import STAGES, Consortium, NoMemory
+from tests.simulator import STAGES, Consortium
 
 SITE = "hospital-0"
 MESSAGES = (*(message.__name__ for message in ALL), "garbage", "nothing")

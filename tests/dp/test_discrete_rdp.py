@@ -28,6 +28,18 @@ def test_skellam_bound_holds_and_is_tight(variance: float, shift: int) -> None:
             assert value <= 1.2 * exact
 
 
+@pytest.mark.parametrize(("scale", "l1"), [(3.0, 2.0), (3.0, 40.0), (200.0, 40.0)])
+def test_skellam_is_the_formula_of_section_8_in_real_units(scale: float, l1: float) -> None:
+    """D2, D1, m in real units, S = 1 / grid; both branches of the minimum occur."""
+    l2, variance = 1.1, 2.5
+    wanted = ORDERS * l2**2 / (2 * variance) + np.minimum(
+        ((2 * ORDERS - 1) * scale * l2**2 + 6 * l1) / (4 * scale**3 * variance**2),
+        3 * l1 / (2 * scale * variance),
+    )
+    event = Skellam(ZERO, scale * l2, scale * l1, scale**2 * variance, 1)
+    assert discrete_rdp.skellam(ORDERS, event) == pytest.approx(wanted, rel=1e-12)
+
+
 def test_a_fractional_order_takes_the_next_integer() -> None:
     event = Skellam(ZERO, 3.0, 5.0, 50.0, 1)
     low, high = discrete_rdp.skellam(np.array([2.1, 3.0]), event)

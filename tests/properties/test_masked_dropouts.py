@@ -16,8 +16,9 @@ from secfed.crypto.masked_server import MaskedServer
 from secfed.crypto.masked_site import MaskedSite, State
 from secfed.crypto.messages import Envelope, Message
 from secfed.errors import RoundAborted
+from tests.journals import NoMemory
 from tests.ring import Rereadable, as_integers
-from tests.simulator import STAGES, Consortium, NoMemory
+from tests.simulator import STAGES, Consortium
 
 RUNS = (Run(11, 3), Run(32, 1), Run(64, 1))
 

@@ -12,8 +12,9 @@ from secfed.crypto.identity import Identity, Roster
 from secfed.crypto.lanes import Run, VectorShape
 from secfed.crypto.masked_site import MaskedSite
 from secfed.crypto.messages import Sharing, Specification
+from tests.journals import NoMemory
 from tests.ring import Integers
-from tests.simulator import STAGES, NoMemory
+from tests.simulator import STAGES
 from tests.vectors.primitives import Json
 
 
