@@ -15,9 +15,9 @@ from secfed.crypto.codec import Buffer
 from secfed.crypto.encrypted import UPLOAD, FrameFormat, RunningSum
 from secfed.crypto.encrypted_site import SiteCipher
 from secfed.crypto.identity import Roster, verify
-from secfed.crypto.masked_site import check_specification
 from secfed.crypto.messages import Specification, Upload
 from secfed.crypto.refusals import Refusal
+from secfed.crypto.specification import check_specification
 from secfed.errors import MalformedMessage, RoundAborted, WrongState
 
 

@@ -12,16 +12,15 @@ Source: Bonawitz et al. 2017, with the hardening described in docs/protocol.md.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from itertools import pairwise
 from typing import Protocol, TypeVar
 
 from secfed.crypto import labels, masks, sealing, shamir, thresholds
 from secfed.crypto.attempt import AttemptId, SiteContribution
-from secfed.crypto.codec import Buffer, Reader, Writer, digest
-from secfed.crypto.identity import Roster, verify
-from secfed.crypto.keystream import derive
+from secfed.crypto.codec import Buffer, Reader, Writer
+from secfed.crypto.derivations import commitment, envelope_context, mask_key, outgoing_seed, pair_stream
+from secfed.crypto.identity import Roster
 from secfed.crypto.messages import (
     Advert,
     Adverts,
@@ -44,7 +43,8 @@ from secfed.crypto.messages import (
     view_parts,
 )
 from secfed.crypto.refusals import Refusal
-from secfed.errors import BadSignature, MalformedMessage
+from secfed.crypto.specification import check_specification, ordered_subset, verified
+from secfed.errors import MalformedMessage
 
 M = TypeVar("M", bound=Message)
 
@@ -60,92 +60,6 @@ class State(Protocol):
     def handle(self, message: Message) -> tuple[State, Buffer]:
         """Check a message; the next state and the reply."""
         ...
-
-
-def _verified(
-    public: bytes, signature: bytes, label: bytes, *parts: Buffer, who: str, refusal: Refusal
-) -> None:
-    try:
-        verify(public, signature, label, *parts, who=who)
-    except BadSignature:
-        raise refusal.refuse(who) from None
-
-
-def _ordered_subset(names: Iterable[str], whole: tuple[str, ...]) -> bool:
-    """Whether ``names`` are distinct members of ``whole`` in its order."""
-    position = {name: index for index, name in enumerate(whole)}
-    at = [position.get(name, -1) for name in names]
-    return all(index >= 0 for index in at) and all(a < b for a, b in pairwise(at))
-
-
-def mask_key(mask_secret: bytes) -> sealing.SealKey:
-    """The X-Wing key pair that a mask secret stands for; the server rebuilds it for a dropped site."""
-    return sealing.SealKey.from_seeds(
-        derive(mask_secret, labels.DERIVE_MASK_KEY_MLKEM, size_bytes=sealing.MLKEM_SEED_BYTES),
-        derive(mask_secret, labels.DERIVE_MASK_KEY_X25519),
-    )
-
-
-def outgoing_seed(mask_secret: bytes, spec_digest: bytes, sender: str, recipient: str) -> bytes:
-    """The 32-byte pair seed that ``sender`` contributes to its pair with ``recipient``."""
-    return derive(mask_secret, labels.DERIVE_PAIR_SEED, spec_digest, sender.encode(), recipient.encode())
-
-
-def commitment(self_seed: bytes) -> bytes:
-    """What is advertised of a self-mask seed, so that a wrongly rebuilt one is noticed."""
-    return digest(labels.SELF_MASK_COMMITMENT, self_seed)
-
-
-def envelope_context(
-    spec_digest: bytes, adverts_digest: bytes, sender: str, recipient: str
-) -> tuple[bytes, ...]:
-    """What a sealed envelope is bound to."""
-    return spec_digest, adverts_digest, sender.encode(), recipient.encode()
-
-
-def pair_stream(me: int, peer: int, seed_out: bytes, seed_in: bytes) -> masks.MaskStream:
-    """The mask of a pair, as the site at roster position ``me`` applies it: the lower position adds."""
-    lower, higher = (seed_out, seed_in) if me < peer else (seed_in, seed_out)
-    return masks.pair_mask(lower, higher, 1 if me < peer else -1)
-
-
-def check_specification(spec: Specification, given: SiteContribution, *, floor: int) -> None:
-    """The rules for message 0 that every protection shares; ``floor`` is its smallest cohort.
-
-    Raises:
-        SecfedError: refusals 3-8 and 10-16.
-    """
-    roster, limits = given.roster, given.limits
-    _verified(
-        roster.aggregator,
-        spec.signature,
-        labels.SIGN_SPEC,
-        spec.body(),
-        who="aggregator",
-        refusal=Refusal.SPEC_SIGNATURE,
-    )
-    if spec.roster_digest != roster.digest:
-        raise Refusal.ROSTER_CHANGED.refuse()
-    for name in spec.cohort:
-        if name not in roster.sites:
-            raise Refusal.UNKNOWN_MEMBER.refuse(name)
-    if not _ordered_subset(spec.cohort, roster.sites):
-        raise Refusal.COHORT_ORDER.refuse()
-    if given.site not in spec.cohort:
-        raise Refusal.NOT_INVITED.refuse()
-    if len(spec.cohort) < max(limits.min_cohort, floor):
-        raise Refusal.COHORT_TOO_SMALL.refuse(f"{len(spec.cohort)} sites")
-    asked = (spec.study, spec.round, spec.exchange_index, spec.exchange)
-    if asked != (given.study, given.round, given.exchange_index, given.exchange):
-        raise Refusal.OTHER_EXCHANGE.refuse()
-    if given.shape.elements > limits.max_elements:
-        raise Refusal.LAYOUT_TOO_LARGE.refuse(f"{given.shape.elements} elements")
-    if spec.layout_digest != given.shape.digest:
-        raise Refusal.LAYOUT_CHANGED.refuse()
-    if spec.broadcast_digest != given.broadcast_digest:
-        raise Refusal.BROADCAST_UNKNOWN.refuse()
-    if limits.require_privacy and not given.privacy_applied:
-        raise Refusal.PRIVACY_FLOOR.refuse()
 
 
 @dataclass(frozen=True)
@@ -212,10 +126,10 @@ class AwaitAdverts:
         for name in names:
             if name not in spec.cohort:
                 raise Refusal.ADVERT_OUTSIDER.refuse(name)
-        if not _ordered_subset(names, spec.cohort):
+        if not ordered_subset(names, spec.cohort):
             raise Refusal.ADVERT_ORDER.refuse()
         for advert in relayed.adverts:
-            _verified(
+            verified(
                 given.roster.public(advert.site),
                 advert.signature,
                 labels.SIGN_ADVERT,
@@ -299,10 +213,10 @@ class AwaitDeliveries:
         senders = tuple(envelope.sender for envelope in delivered.envelopes)
         peers = tuple(name for name in self.advertised if name != me)
         addressed = all(envelope.recipient == me for envelope in delivered.envelopes)
-        if not addressed or not _ordered_subset(senders, peers):
+        if not addressed or not ordered_subset(senders, peers):
             raise Refusal.ENVELOPE_STRAY.refuse()
         for envelope in delivered.envelopes:
-            _verified(
+            verified(
                 given.roster.public(envelope.sender),
                 envelope.signature,
                 labels.SIGN_ENVELOPE,
@@ -366,7 +280,7 @@ class AwaitSurvivors:
         """Message 5 -> a signed view."""
         survivors = _cast(message, Survivors).survivors
         given, spec = self.given, self.spec
-        if not _ordered_subset(survivors, self.sharing):
+        if not ordered_subset(survivors, self.sharing):
             raise Refusal.SURVIVORS_OUTSIDE.refuse()
         if given.site not in survivors:
             raise Refusal.SURVIVORS_WITHOUT_SELF.refuse()
@@ -391,11 +305,11 @@ class AwaitUnmask:
         before = self.before
         given, spec = before.given, before.spec
         signers = tuple(view.site for view in request.views)
-        if not _ordered_subset(signers, self.survivors):
+        if not ordered_subset(signers, self.survivors):
             raise Refusal.VIEW_OUTSIDER.refuse()
         parts = view_parts(spec.digest, before.adverts_digest, before.sharing, self.survivors)
         for view in request.views:
-            _verified(
+            verified(
                 given.roster.public(view.site),
                 view.signature,
                 labels.SIGN_VIEW,
@@ -436,7 +350,7 @@ class AwaitResult:
     def handle(self, message: Message) -> tuple[State, Buffer]:
         """Message 7 -> nothing."""
         result = _cast(message, Result)
-        _verified(
+        verified(
             self.roster.aggregator,
             result.signature,
             labels.SIGN_RESULT,

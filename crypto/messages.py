@@ -18,68 +18,20 @@ caps below before the lengths have been checked.
 
 from __future__ import annotations
 
-import mmap
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import ClassVar, Self
 
 from secfed.crypto import labels, sealing, shamir
-from secfed.crypto.codec import Buffer, Reader, Writer, digest
+from secfed.crypto.codec import Reader, Writer, digest
 from secfed.crypto.identity import MAX_NAME_BYTES, MAX_SITES, SIGNATURE_BYTES
+from secfed.crypto.message_base import DIGEST_BYTES, HEADER_BYTES, Message, peek_type
+from secfed.crypto.upload import Upload
 from secfed.errors import MalformedMessage
 
-DIGEST_BYTES = 32
 SEALED_SEED_BYTES = 32 + sealing.OVERHEAD_BYTES
 SEALED_SHARES_BYTES = 2 * shamir.SHARE_BYTES + sealing.OVERHEAD_BYTES
-HEADER_BYTES = len(labels.PROTOCOL) + 1
-
-
-@dataclass(frozen=True)
-class Message:
-    """Base of all messages."""
-
-    TYPE: ClassVar[int]
-
-    def encode(self) -> bytes:
-        """Canonical bytes."""
-        writer = Writer().fixed(labels.PROTOCOL, len(labels.PROTOCOL)).uint(self.TYPE, 1)
-        self._write(writer)
-        return writer.done()
-
-    def _write(self, writer: Writer) -> None:
-        raise NotImplementedError
-
-    @classmethod
-    def decode(cls, data: Buffer) -> Self:
-        """Read canonical bytes of exactly this type.
-
-        Raises:
-            MalformedMessage: anything else.
-        """
-        if peek_type(data) != cls.TYPE:
-            raise MalformedMessage(f"expected a message of type {cls.TYPE} ({cls.__name__})")
-        reader = Reader(memoryview(data)[HEADER_BYTES:])
-        message = cls._read(reader)
-        reader.end()
-        return message
-
-    @classmethod
-    def _read(cls, reader: Reader) -> Self:
-        raise NotImplementedError
-
-
-def peek_type(data: Buffer) -> int:
-    """Type of a message, after checking the protocol name.
-
-    Raises:
-        MalformedMessage: too short, or another protocol or version.
-    """
-    view = memoryview(data)
-    if len(view) < HEADER_BYTES or bytes(view[: len(labels.PROTOCOL)]) != labels.PROTOCOL:
-        raise MalformedMessage("not a secfed/v1 message")
-    return view[len(labels.PROTOCOL)]
 
 
 def _names(writer: Writer, names: tuple[str, ...]) -> Writer:
@@ -259,68 +211,6 @@ class Deliveries(_Envelopes):
 
 
 @dataclass(frozen=True)
-class Upload(Message):
-    """Message 4: the masked vector.
-
-    Laid out so that the vector starts 16 bytes into the buffer and is computed there in place: header
-    (10 bytes), six zero bytes, vector, then a trailer of three fixed fields.
-    """
-
-    TYPE: ClassVar[int] = 5
-    VECTOR_AT: ClassVar[int] = 16
-    TRAILER_BYTES: ClassVar[int] = 2 * DIGEST_BYTES + SIGNATURE_BYTES
-    sharing_digest: bytes
-    vector_digest: bytes
-    signature: bytes
-    vector: memoryview = field(repr=False)
-
-    @classmethod
-    def frame(cls, vector_bytes: int) -> memoryview:
-        """A zeroed buffer for one upload: fill ``[VECTOR_AT : VECTOR_AT + vector_bytes]``, then seal it.
-
-        Fresh pages of the operating system are zero already, and are only made when they are written:
-        clearing a large buffer first would cost as much as one mask. Huge pages cost fewer faults.
-        """
-        pages = mmap.mmap(-1, cls.VECTOR_AT + vector_bytes + cls.TRAILER_BYTES)
-        if hasattr(mmap, "MADV_HUGEPAGE"):
-            with suppress(OSError):  # a kernel without huge pages
-                pages.madvise(mmap.MADV_HUGEPAGE)
-        buffer = memoryview(pages)
-        buffer[:HEADER_BYTES] = labels.PROTOCOL + bytes([cls.TYPE])
-        return buffer
-
-    @classmethod
-    def finish(
-        cls, buffer: memoryview, sharing_digest: bytes, vector_digest: bytes, signature: bytes
-    ) -> None:
-        """Write the trailer of a framed buffer."""
-        buffer[-cls.TRAILER_BYTES :] = sharing_digest + vector_digest + signature
-
-    def encode(self) -> bytes:
-        """Canonical bytes; a site uses :meth:`frame` and :meth:`finish` instead, which copy nothing."""
-        buffer = self.frame(len(self.vector))
-        buffer[self.VECTOR_AT : self.VECTOR_AT + len(self.vector)] = self.vector
-        self.finish(buffer, self.sharing_digest, self.vector_digest, self.signature)
-        return bytes(buffer)
-
-    @classmethod
-    def decode(cls, data: Buffer) -> Self:
-        """Read canonical bytes; the vector is a view into ``data``."""
-        if peek_type(data) != cls.TYPE:
-            raise MalformedMessage(f"expected a message of type {cls.TYPE} (Upload)")
-        view = memoryview(data).cast("B").toreadonly()
-        if len(view) < cls.VECTOR_AT + cls.TRAILER_BYTES or any(view[HEADER_BYTES : cls.VECTOR_AT]):
-            raise MalformedMessage("upload is too short or its padding is not zero")
-        trailer = bytes(view[-cls.TRAILER_BYTES :])
-        return cls(
-            sharing_digest=trailer[:DIGEST_BYTES],
-            vector_digest=trailer[DIGEST_BYTES : 2 * DIGEST_BYTES],
-            signature=trailer[2 * DIGEST_BYTES :],
-            vector=view[cls.VECTOR_AT : -cls.TRAILER_BYTES],
-        )
-
-
-@dataclass(frozen=True)
 class Survivors(Message):
     """Message 5, downwards: the sites whose masked vectors arrived, in roster order."""
 
@@ -485,3 +375,30 @@ ALL: tuple[type[Message], ...] = (
     Shares,
     Result,
 )
+
+__all__ = [
+    "ALL",
+    "DIGEST_BYTES",
+    "HEADER_BYTES",
+    "SEALED_SEED_BYTES",
+    "SEALED_SHARES_BYTES",
+    "Advert",
+    "Adverts",
+    "Deliveries",
+    "Envelope",
+    "MaskSecretShare",
+    "Message",
+    "PeerShare",
+    "Result",
+    "SelfMaskShare",
+    "Shares",
+    "Sharing",
+    "Specification",
+    "Survivors",
+    "UnmaskRequest",
+    "Upload",
+    "View",
+    "names_digest",
+    "peek_type",
+    "view_parts",
+]

@@ -22,9 +22,10 @@ from secfed.crypto.codec import Buffer
 from secfed.crypto.identity import Roster, verify
 from secfed.crypto.lanes import VectorShape
 from secfed.crypto.masked_server import MaskedServer
-from secfed.crypto.masked_site import MaskedSite, check_specification
+from secfed.crypto.masked_site import MaskedSite
 from secfed.crypto.messages import Message, Result, Specification, Upload, peek_type
 from secfed.crypto.refusals import Refusal
+from secfed.crypto.specification import check_specification
 from secfed.errors import ConfigError, MalformedMessage, RoundAborted, WrongState
 
 SiteId = str

@@ -12,15 +12,8 @@ from dataclasses import dataclass, field, replace
 
 from secfed.crypto import labels, masks, shamir
 from secfed.crypto.codec import Buffer
-from secfed.crypto.masked_site import (
-    AwaitAdverts,
-    AwaitDeliveries,
-    AwaitSurvivors,
-    envelope_context,
-    mask_key,
-    outgoing_seed,
-    pair_stream,
-)
+from secfed.crypto.derivations import envelope_context, mask_key, outgoing_seed, pair_stream
+from secfed.crypto.masked_site import AwaitAdverts, AwaitDeliveries, AwaitSurvivors
 from secfed.crypto.messages import Envelope, MaskSecretShare, SelfMaskShare, Shares, Sharing
 from tests.ring import RingVector
 from tests.simulator import Attempt

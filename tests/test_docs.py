@@ -18,9 +18,9 @@ import pytest
 
 from secfed.crypto import labels, messages, shamir, thresholds
 from secfed.crypto.identity import Identity, Roster
+from secfed.crypto.labels import STUDY_DIGEST
 from secfed.crypto.messages import Envelope, MaskSecretShare, Message, SelfMaskShare
 from secfed.crypto.refusals import Refusal
-from secfed.crypto.labels import STUDY_DIGEST
 from secfed.vector import Field, Layout
 
 ROOT: Final = Path(__file__).parents[1]

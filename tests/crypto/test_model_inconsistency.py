@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from secfed.crypto import masked_site
+from secfed.crypto import masked_site, specification
 from secfed.crypto.codec import Buffer
 from secfed.crypto.lanes import Run, VectorShape
 from secfed.crypto.masked_server import _Attempt
@@ -84,7 +84,8 @@ def test_two_signed_specifications_void_each_others_keys() -> None:
 
 def test_without_signatures_the_envelopes_still_do_not_open(monkeypatch: pytest.MonkeyPatch) -> None:
     """Defence in depth: an envelope is sealed under the specification its sender was shown."""
-    monkeypatch.setattr(masked_site, "_verified", lambda *_args, **_kwargs: None)
+    for module in (masked_site, specification):
+        monkeypatch.setattr(module, "verified", lambda *_args, **_kwargs: None)
     monkeypatch.setattr(_Attempt, "check_signature", lambda *_args: None)
     attempt = _two_specifications(dead_consortium()).run(until="mask")
     for site in list(attempt.requests):

@@ -18,8 +18,8 @@ import torch
 
 from secfed.crypto import labels, sealing
 from secfed.crypto.attempt import Entropy
+from secfed.crypto.derivations import mask_key
 from secfed.crypto.keystream import RoundingStream
-from secfed.crypto.masked_site import mask_key
 from secfed.crypto.messages import (
     Envelope,
     Sharing,

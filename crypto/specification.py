@@ -1,0 +1,70 @@
+"""The rules for message 0, the same under every protection, and two checks that later rules use too."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from itertools import pairwise
+
+from secfed.crypto import labels
+from secfed.crypto.attempt import SiteContribution
+from secfed.crypto.codec import Buffer
+from secfed.crypto.identity import verify
+from secfed.crypto.messages import Specification
+from secfed.crypto.refusals import Refusal
+from secfed.errors import BadSignature
+
+
+def verified(
+    public: bytes, signature: bytes, label: bytes, *parts: Buffer, who: str, refusal: Refusal
+) -> None:
+    """Check a signature; a wrong one is this refusal, naming ``who``."""
+    try:
+        verify(public, signature, label, *parts, who=who)
+    except BadSignature:
+        raise refusal.refuse(who) from None
+
+
+def ordered_subset(names: Iterable[str], whole: tuple[str, ...]) -> bool:
+    """Whether ``names`` are distinct members of ``whole`` in its order."""
+    position = {name: index for index, name in enumerate(whole)}
+    at = [position.get(name, -1) for name in names]
+    return all(index >= 0 for index in at) and all(a < b for a, b in pairwise(at))
+
+
+def check_specification(spec: Specification, given: SiteContribution, *, floor: int) -> None:
+    """The rules for message 0 that every protection shares; ``floor`` is its smallest cohort.
+
+    Raises:
+        SecfedError: refusals 3-8 and 10-16.
+    """
+    roster, limits = given.roster, given.limits
+    verified(
+        roster.aggregator,
+        spec.signature,
+        labels.SIGN_SPEC,
+        spec.body(),
+        who="aggregator",
+        refusal=Refusal.SPEC_SIGNATURE,
+    )
+    if spec.roster_digest != roster.digest:
+        raise Refusal.ROSTER_CHANGED.refuse()
+    for name in spec.cohort:
+        if name not in roster.sites:
+            raise Refusal.UNKNOWN_MEMBER.refuse(name)
+    if not ordered_subset(spec.cohort, roster.sites):
+        raise Refusal.COHORT_ORDER.refuse()
+    if given.site not in spec.cohort:
+        raise Refusal.NOT_INVITED.refuse()
+    if len(spec.cohort) < max(limits.min_cohort, floor):
+        raise Refusal.COHORT_TOO_SMALL.refuse(f"{len(spec.cohort)} sites")
+    asked = (spec.study, spec.round, spec.exchange_index, spec.exchange)
+    if asked != (given.study, given.round, given.exchange_index, given.exchange):
+        raise Refusal.OTHER_EXCHANGE.refuse()
+    if given.shape.elements > limits.max_elements:
+        raise Refusal.LAYOUT_TOO_LARGE.refuse(f"{given.shape.elements} elements")
+    if spec.layout_digest != given.shape.digest:
+        raise Refusal.LAYOUT_CHANGED.refuse()
+    if spec.broadcast_digest != given.broadcast_digest:
+        raise Refusal.BROADCAST_UNKNOWN.refuse()
+    if limits.require_privacy and not given.privacy_applied:
+        raise Refusal.PRIVACY_FLOOR.refuse()
