@@ -36,9 +36,9 @@ def main() -> None:
         "How cost grows: a site makes one stream per peer and one for itself, the server one per survivor.",
         "![cost over parameters and sites](figures/masked-growth.svg)",
         _growth(by_size + by_sites),
-        "Threads: ChaCha20 (`cryptography`) holds Python's interpreter lock, so masking uses one core per "
-        "process; hashing of finished pieces runs on a second one. Quantising ahead in a second thread was "
-        "tried and was slower: the two threads wait for each other's lock.",
+        "Threads: one thread masks, a second one hashes finished pieces. ChaCha20 (`cryptography`) and numpy "
+        "let go of Python's interpreter lock during their calls, but the calls are short: quantising ahead in "
+        "a further thread was tried and gained nothing (docs/adr/006-chacha20-keystreams.md).",
     ]
     sections.write("masked", "Masked protection", "\n\n".join(parts))
 

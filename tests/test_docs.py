@@ -1,7 +1,7 @@
 """The documents say what the code does: numbers, labels, messages, byte tables, links.
 
 The byte tables of docs/protocol.md are executed: an encoder that knows only those tables must give the
-bytes that crypto/messages.py gives.
+bytes that crypto/messages.py and crypto/encrypted_messages.py give.
 """
 
 from __future__ import annotations
@@ -14,11 +14,15 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
+import numpy as np
 import pytest
 
-from secfed.crypto import labels, messages, shamir, thresholds
+from secfed.crypto import encrypted_messages, labels, messages, shamir, thresholds
+from secfed.crypto.bfv import Parameters, Ring
+from secfed.crypto.bfv_packing import pack_words
+from secfed.crypto.encrypted import SUM, UPLOAD, FrameFormat
 from secfed.crypto.identity import Identity, Roster
-from secfed.crypto.labels import STUDY_DIGEST
+from secfed.crypto.lanes import Run
 from secfed.crypto.messages import Envelope, MaskSecretShare, Message, SelfMaskShare
 from secfed.crypto.refusals import Refusal
 from secfed.vector import Field, Layout
@@ -26,6 +30,7 @@ from secfed.vector import Field, Layout
 ROOT: Final = Path(__file__).parents[1]
 SECURITY: Final = (ROOT / "SECURITY.md").read_text(encoding="utf-8")
 PROTOCOL: Final = (ROOT / "docs" / "protocol.md").read_text(encoding="utf-8")
+ALL_MESSAGES: Final = (*messages.ALL, *encrypted_messages.ALL)
 NOT_OURS: Final = {"wheelhouse", "runs", "build", "dist", "node_modules", "shared"}
 
 
@@ -77,9 +82,10 @@ def test_protocol_md_says_where_each_refusal_comes_from() -> None:
 # Labels
 
 
-def _modules_of_the_masked_protocol() -> set[Path]:
-    """What the two state machines import from crypto/, directly or not, and the callers around them."""
-    todo, found = ["masked_site", "masked_server"], set()
+def _modules_of_the_protocol() -> set[Path]:
+    """What the state machines import from crypto/, directly or not, and the callers around them."""
+    todo = ["masked_site", "masked_server", "encrypted_session", "encrypted_site", "study_keys"]
+    found: set[Path] = set()
     while todo:
         path = ROOT / "crypto" / f"{todo.pop()}.py"
         if path not in found and path.exists():
@@ -89,40 +95,56 @@ def _modules_of_the_masked_protocol() -> set[Path]:
                     todo += [alias.name for alias in node.names]
                 elif isinstance(node, ast.ImportFrom) and (node.module or "").startswith("secfed.crypto."):
                     todo.append(str(node.module).rpartition(".")[2])
-    callers = {ROOT / "secfed" / name for name in ("vector.py", "round.py", "protection.py", "transcript.py")}
+    names = ("vector", "round", "protection", "transcript", "site", "sealed", "sealed_site", "sealed_round")
+    callers = {ROOT / "secfed" / f"{name}.py" for name in names}
     return (found | callers) - {ROOT / "crypto" / "labels.py"}
 
 
-def _labels_of_the_masked_protocol() -> dict[str, bytes]:
-    """Labels that the modules of the protocol use, by name."""
-    text = "".join(path.read_text(encoding="utf-8") for path in _modules_of_the_masked_protocol())
-    return {name: getattr(labels, name) for name in set(re.findall(r"\blabels\.([A-Z][A-Z0-9_]*)", text))}
+def _source_of_the_protocol() -> str:
+    return "".join(path.read_text(encoding="utf-8") for path in sorted(_modules_of_the_protocol()))
+
+
+def _labels_in_use() -> dict[str, bytes]:
+    """Labels that the modules of the protocol take from labels.py, by name."""
+    used = set(re.findall(r"\blabels\.([A-Z][A-Z0-9_]*)", _source_of_the_protocol()))
+    return {name: getattr(labels, name) for name in used}
+
+
+def _labels_outside() -> set[bytes]:
+    """Labels that a module of the protocol defines for itself (keys and parameters of encryption)."""
+    return {text.encode() for text in re.findall(r"b\"(secfed/v1[^\"]*)\"", _source_of_the_protocol())}
+
+
+def _labels_explained() -> set[bytes]:
+    return {cells[0].strip("`").encode() for cells in _rows(_section("4. Labels"))}
 
 
 def test_the_scan_for_labels_finds_them() -> None:
-    assert {"PROTOCOL", "SIGN_VIEW", "DERIVE_MASK_KEY_X25519", "LAYOUT_DIGEST", "TOTALS_DIGEST"} <= set(
-        _labels_of_the_masked_protocol()
-    )
+    masked = {"PROTOCOL", "SIGN_VIEW", "DERIVE_MASK_KEY_X25519", "LAYOUT_DIGEST", "TOTALS_DIGEST"}
+    encrypted = {"SIGN_KEY_HELLO", "SIGN_KEY_PACKAGE", "SEAL_STUDY_KEY", "SIGN_STATE", "DERIVE_STATE_TAG"}
+    assert masked | encrypted <= set(_labels_in_use())
+    assert {b"secfed/v1 bfv secret key", b"secfed/v1 encryption ring digest"} <= _labels_outside()
 
 
 def test_protocol_md_explains_every_label_in_use() -> None:
-    explained = {cells[0].strip("`").encode() for cells in _rows(_section("4. Labels"))}
-    missing = {name for name, label in _labels_of_the_masked_protocol().items() if label not in explained}
+    explained = _labels_explained()
+    missing = {name for name, label in _labels_in_use().items() if label not in explained}
     assert not missing
+    assert _labels_outside() <= explained
 
 
 def test_protocol_md_knows_no_label_that_the_code_does_not() -> None:
-    defined = {value for name, value in vars(labels).items() if name.isupper()} | {STUDY_DIGEST}
-    explained = {cells[0].strip("`").encode() for cells in _rows(_section("4. Labels"))}
-    assert {label for label in explained if label.startswith(labels.PROTOCOL)} <= defined
+    defined = {value for name, value in vars(labels).items() if name.isupper()} | _labels_outside()
+    assert {label for label in _labels_explained() if label.startswith(labels.PROTOCOL)} <= defined
 
 
 # Messages
 
 
 def test_protocol_md_numbers_the_messages_as_the_code_does() -> None:
-    listed = {int(cells[1]): cells[2] for cells in _rows(_section("7. Messages")) if cells[0].isdigit()}
-    assert listed == {kind.TYPE: kind.__name__ for kind in messages.ALL}
+    rows = [*_rows(_section("7. Messages")), *_rows(_section("12. Encrypted protection"))]
+    listed = {int(cells[1]): cells[2] for cells in rows if cells[0].isdigit()}
+    assert listed == {kind.TYPE: kind.__name__ for kind in ALL_MESSAGES}
     headings = {int(number): name for number, name in re.findall(r"(?m)^### Type (\d+): (\w+)$", PROTOCOL)}
     assert headings == listed
 
@@ -136,7 +158,7 @@ def _table(title: str) -> tuple[tuple[str, str], ...]:
 
 
 def _table_of(name: str) -> tuple[tuple[str, str], ...]:
-    for kind in messages.ALL:
+    for kind in ALL_MESSAGES:
         if kind.__name__ == name:
             return _table(f"Type {kind.TYPE}: {name}")
     return _table(f"Structure {name}")
@@ -153,6 +175,9 @@ def _encode(kind: str, value: Any) -> bytes:
     if kind == "text":
         data = str(value).encode()
         return len(data).to_bytes(4, "big") + data
+    if kind in ("blob", "blob64"):
+        data = bytes(value.encode()) if isinstance(value, Message) else bytes(value)
+        return len(data).to_bytes(4 if kind == "blob" else 8, "big") + data
     if kind == "rest":
         return bytes(value)
     if match := re.fullmatch(r"\[(\w+)\]", kind):
@@ -179,20 +204,13 @@ def _examples() -> list[Message]:
     view = messages.View("west", _bytes(12, 64))
     shares = (SelfMaskShare("spital-ä", _bytes(13, 33)), MaskSecretShare("west", _bytes(14, 33)))
     names = ("spital-ä", "west")
+    digests = (_bytes(15, 32), _bytes(16, 32), _bytes(17, 32), _bytes(18, 64))
+    spec = messages.Specification("study-1", 70_000, 3, "update", 2, names, 2, *digests)
+    result = messages.Result(_bytes(23, 32), names, _bytes(24, 32), _bytes(25, 64))
+    hello = encrypted_messages.KeyHello("spital-ä", _bytes(26, 1216), _bytes(27, 64))
+    package = encrypted_messages.KeyPackage("west", b"sealed", _bytes(28, 64))
     return [
-        messages.Specification(
-            "study-1",
-            70_000,
-            3,
-            "update",
-            2,
-            names,
-            2,
-            _bytes(15, 32),
-            _bytes(16, 32),
-            _bytes(17, 32),
-            _bytes(18, 64),
-        ),
+        spec,
         advert,
         messages.Adverts((advert, other)),
         messages.Sharing((envelope,)),
@@ -202,12 +220,18 @@ def _examples() -> list[Message]:
         view,
         messages.UnmaskRequest(names[1:], (view, view)),
         messages.Shares(shares, _bytes(22, 64)),
-        messages.Result(_bytes(23, 32), names, _bytes(24, 32), _bytes(25, 64)),
+        result,
+        hello,
+        encrypted_messages.KeyRequest((hello, encrypted_messages.KeyHello("west", b"", _bytes(29, 64)))),
+        encrypted_messages.KeyPackages(b"public", (package, package)),
+        encrypted_messages.KeyDelivery(b"public", package),
+        encrypted_messages.Summed(spec, result, b"frames"),
+        encrypted_messages.StateView("west", 70_000, _bytes(30, 32), _bytes(31, 64)),
     ]
 
 
 def test_there_is_an_example_of_every_message() -> None:
-    assert [type(message) for message in _examples()] == list(messages.ALL)
+    assert [type(message) for message in _examples()] == list(ALL_MESSAGES)
 
 
 @pytest.mark.parametrize("message", _examples(), ids=lambda message: type(message).__name__)
@@ -283,6 +307,47 @@ def test_threshold_argument_holds_for_every_size_it_is_claimed_for() -> None:
 def test_field_of_the_sharing_is_the_documented_one() -> None:
     assert "p = 2^256 + 297" in PROTOCOL
     assert shamir.PRIME == 2**256 + 297
+
+
+def test_encryption_parameters_frames_and_words_are_as_documented() -> None:
+    """Sections 12.2 to 12.4, written out once more."""
+
+    def documented(label: str, encoding: bytes) -> bytes:
+        sized = (len(data).to_bytes(8, "big") + data for data in (label.encode(), encoding))
+        return hashlib.sha256(b"".join(sized)).digest()
+
+    ring = Ring("bfv", "symmetric", 2048, 48, 0)
+    numbers = _encode("u32", 2048) + _encode("u8", 48) + _encode("u8", 0)
+    encoding = _encode("text", "bfv") + _encode("text", "symmetric") + numbers
+    assert ring.digest == documented("secfed/v1 encryption ring digest", encoding)
+
+    runs = (Run(20, 80_000), Run(64, 3))
+    parameters = Parameters(ring, 40, 4, runs)
+    listed = b"".join(_encode("u8", run.bits) + _encode("u64", run.count) for run in runs)
+    encoding = ring.digest + _encode("u8", 40) + _encode("u32", 4) + _encode("u32", 2) + listed
+    assert parameters.digest == documented("secfed/v1 encryption parameters digest", encoding)
+
+    slots = 80_000 // (40 // 20) + 3 * (1 + -(-(64 - 40) // (40 - 2)))  # two lanes a slot; limbs of 38 bits
+    ciphertexts = -(-slots // 2048)
+    assert (parameters.slots, parameters.ciphertexts, parameters.frames) == (slots, ciphertexts, 2)
+    for kind, number in ((UPLOAD, 1), (SUM, 2)):
+        count = ciphertexts - 16
+        head = b"SFBE\x01" + _encode("u8", number) + parameters.digest
+        head += _encode("u32", 1) + _encode("u16", count)
+        form = FrameFormat(parameters, kind)
+        assert form.header(1) == head
+        sizes = {UPLOAD: 2048 * 48 // 8 + 64, SUM: 2 * 2048 * 48 // 8}
+        assert form.frame_bytes(1) == len(head) + count * sizes[kind]
+
+    bits, columns = 37, 2
+    words = [(number * 0x9E3779B97F4A7C15) >> 3 & (1 << bits) - 1 for number in range(64 * columns)]
+    strings = [sum(words[i * columns + c] << (i * bits) for i in range(64)) for c in range(columns)]
+    packed = b"".join(
+        (strings[c] >> (64 * row) & (1 << 64) - 1).to_bytes(8, "little")
+        for row in range(bits)
+        for c in range(columns)
+    )
+    assert pack_words(np.array(words, np.uint64), bits) == packed
 
 
 # All documents
