@@ -33,12 +33,12 @@ def main() -> None:
     by_sites = [_grow(parameters=10**6, sites=count) for count in counts]
     _figure(by_size, by_sites)
     parts += [
-        "How cost grows: a site makes one stream per peer and one for itself, the server one per survivor.",
+        "How cost grows: a site makes one stream per peer and one of its own, the server one per survivor.",
         "![cost over parameters and sites](figures/masked-growth.svg)",
         _growth(by_size + by_sites),
         "Threads: one thread masks, a second one hashes finished pieces. ChaCha20 (`cryptography`) and numpy "
-        "let go of Python's interpreter lock during their calls, but the calls are short: quantising ahead in "
-        "a further thread was tried and gained nothing (docs/adr/006-chacha20-keystreams.md).",
+        "let go of Python's interpreter lock during their calls, but the calls are short: quantising ahead "
+        "in a further thread was tried and gained nothing (docs/adr/006-chacha20-keystreams.md).",
     ]
     sections.write("masked", "Masked protection", "\n\n".join(parts))
 

@@ -81,9 +81,7 @@ class StudyKeys:
             raise WrongState("this site does not hold the study key for others")
         keys, packages = self.required, []
         for hello in request.hellos:
-            public = self.roster.public(hello.site)
-            body = hello.body()
-            verify(public, hello.signature, labels.SIGN_KEY_HELLO, *self._context(), body, who=hello.site)
+            check_hello(hello, self.roster, self._context())
             sealed = sealing.seal(
                 hello.seal_key, keys.secret_key, labels.SEAL_STUDY_KEY, *self._context(), hello.site.encode()
             )
@@ -108,7 +106,7 @@ class StudyKeys:
             delivery.package.signature,
             labels.SIGN_KEY_PACKAGE,
             *self._context(),
-            digest(labels.SIGN_KEY_PACKAGE, delivery.public_key),
+            digest(labels.STUDY_PUBLIC_KEY, delivery.public_key),
             delivery.package.body(),
             who=self.holder,
         )
@@ -123,8 +121,24 @@ class StudyKeys:
         self.received(keys)
 
     def _sign(self, public_key: bytes, package: KeyPackage) -> bytes:
-        key_digest = digest(labels.SIGN_KEY_PACKAGE, public_key)
+        key_digest = digest(labels.STUDY_PUBLIC_KEY, public_key)
         return self.identity.sign(labels.SIGN_KEY_PACKAGE, *self._context(), key_digest, package.body())
 
     def _context(self) -> Sequence[bytes]:
-        return self.study.encode(), self.roster.digest, self.ring.digest, self.holder.encode()
+        return key_context(self.study, self.roster, self.ring, self.holder)
+
+
+def key_context(study: str, roster: Roster, ring: Ring, holder: str) -> Sequence[bytes]:
+    """What every signature and envelope about study keys is bound to."""
+    return study.encode(), roster.digest, ring.digest, holder.encode()
+
+
+def check_hello(hello: KeyHello, roster: Roster, context: Sequence[bytes]) -> None:
+    """Whether its site signed a hello; the aggregator checks too, so that one bad hello blocks nobody.
+
+    Raises:
+        RosterError: it comes from outside the roster.
+        BadSignature: its site did not sign it.
+    """
+    public = roster.public(hello.site)
+    verify(public, hello.signature, labels.SIGN_KEY_HELLO, *context, hello.body(), who=hello.site)

@@ -22,6 +22,7 @@ from secfed.crypto.encrypted_messages import KeyDelivery, KeyHello, KeyPackages,
 from secfed.crypto.encrypted_session import EncryptedServer
 from secfed.crypto.identity import verify
 from secfed.crypto.messages import DIGEST_BYTES, Result
+from secfed.crypto.study_keys import check_hello, key_context
 from secfed.errors import ProtocolError, RoundAborted
 from secfed.frames import Notice, Task
 from secfed.link import OnReply
@@ -86,10 +87,12 @@ class SealedRounds:
     def share_keys(self, members: Sequence[SiteId]) -> list[SiteId]:
         """Bring the study key to members that lack it; the members that have it now."""
         hellos: dict[SiteId, KeyHello] = {}
+        context = key_context(self.rules.study, self.rules.roster, self.plan.ring, self.plan.holder)
         hello_request = Notice(KeyRequest(()).encode()).encode()
 
         def hear(site: SiteId, reply: Buffer) -> None:
             hello = KeyHello.decode(reply)
+            check_hello(hello, self.rules.roster, context)
             if hello.site == site:
                 hellos[site] = hello
 

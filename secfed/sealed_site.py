@@ -23,7 +23,7 @@ from secfed.crypto.keystream import derive
 from secfed.crypto.messages import DIGEST_BYTES, Result, peek_type
 from secfed.crypto.refusals import Refusal
 from secfed.crypto.study_keys import StudyKeys
-from secfed.errors import InconsistentView, WrongState
+from secfed.errors import InconsistentView, RangeError, WrongState
 from secfed.frames import READY, Notice, Task, encode_state
 from secfed.sealed import SealedPlan, decode_expected
 from secfed.site import Site, _Pending
@@ -61,6 +61,7 @@ class SealedSite(Site):
         self.replica: ServerProgram = self._algorithm.server()
         self.sums = 0
         self._last = (0, 0)  # round and exchange index of the newest sum taken
+        self._stopped = False
 
     def close(self) -> None:
         """Stop the worker processes."""
@@ -79,6 +80,19 @@ class SealedSite(Site):
                 )
             self._contribute(task, broadcast)
         return self._view(broadcast)
+
+    def handle(self, frame: Buffer) -> Buffer:
+        """Answer one frame; after a sum that could not be decrypted, nothing is answered any more.
+
+        Raises:
+            SecfedError: the frame is refused.
+        """
+        if self._stopped:
+            raise WrongState(
+                "this site has stopped the study: a sum that the aggregator signed could not be decrypted",
+                remedy="find out why before the study is started again under a new key",
+            )
+        return super().handle(frame)
 
     def _notice(self, notice: Notice) -> Buffer:
         kind = peek_type(notice.message)
@@ -120,11 +134,18 @@ class SealedSite(Site):
             or (result.spec_digest, result.totals_digest) != (spec.digest, totals_digest)
             or list(result.survivors) != survivors
             or len(survivors) < max(self._limits.min_cohort, 2)
+            or spec.broadcast_digest != self._broadcast_digest(encode_state(self.replica.broadcast()))
         ):
             raise Refusal.RESULT_MISMATCH.refuse(f"round {spec.round}")
         frames = FrameFormat(parameters, SUM).split(summed.ciphertext)
-        sums = self._site_cipher().decrypt(parameters, frames)
-        self.replica.absorb(spec.round, exchange, exchange.layout.decode(sums, result.survivors))
+        try:
+            sums = self._site_cipher().decrypt(parameters, frames)
+            totals = exchange.layout.decode(sums, result.survivors)
+        except RangeError:
+            # Whether chosen ciphertexts decrypt tells about the key, bit by bit: answer once, never again.
+            self._stopped = True
+            raise
+        self.replica.absorb(spec.round, exchange, totals)
         self.sums, self._last = self.sums + 1, here
         self._record(spec.round, exchange, spec.attempt, result)
 

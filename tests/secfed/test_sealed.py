@@ -17,9 +17,13 @@ from safetensors.torch import load_file
 from secfed import sealed_simulation
 from secfed.crypto import labels, sealing
 from secfed.crypto.bfv import choose_ring
-from secfed.crypto.codec import Buffer
+from secfed.crypto.bfv_tenseal import generate_keys
+from secfed.crypto.codec import Buffer, digest
+from secfed.crypto.encrypted import RunningSum
 from secfed.crypto.encrypted_messages import KeyDelivery, KeyHello, KeyPackages, KeyRequest, Summed
+from secfed.crypto.encrypted_site import SiteCipher
 from secfed.crypto.identity import Identity, Roster
+from secfed.crypto.keystream import RoundingStream
 from secfed.crypto.lanes import Run
 from secfed.crypto.study_keys import StudyKeys
 from secfed.drops import Drop
@@ -28,8 +32,10 @@ from secfed.errors import (
     ConfigError,
     InconsistentView,
     MalformedMessage,
+    RangeError,
     RosterError,
     SecfedError,
+    WrongState,
 )
 from secfed.frames import Notice
 from secfed.link import OnReply
@@ -225,8 +231,17 @@ class TestForgedSums:
             TestForgedSums.rounds = self
             return original(self, one, members)
 
+        take = SealedSite._take
+
+        def all_but_the_last(self: SealedSite, one: Summed) -> None:
+            if (self._identity.name, one.spec.round) != ("hospital-1", 4):
+                take(self, one)
+
         monkeypatch.setattr(SealedRounds, "publish", note)
-        run(study, None)
+        with monkeypatch.context() as patch:
+            patch.setattr(SealedSite, "_take", all_but_the_last)
+            run(study, None)
+        assert sites["hospital-1"].sums == 3  # the closing sum is still to come
         return summed
 
     rounds: SealedRounds
@@ -249,7 +264,6 @@ class TestForgedSums:
         self, taken: list[Summed], sites: dict[str, SealedSite]
     ) -> None:
         site, last = sites["hospital-1"], taken[-1]
-        site._last = (0, 0)  # as if the last sum had not come yet
         sums = site.sums
         stranger = Identity.generate("aggregator")
         forged = replace(
@@ -263,7 +277,36 @@ class TestForgedSums:
             self.give(site, self.resign(last, survivors=last.result.survivors[:2]))
         with pytest.raises(InconsistentView, match="refusal 36"):
             self.give(site, self.resign(last, survivors=(*last.result.survivors, "hospital-9")))
+        other_state = replace(last.spec, broadcast_digest=bytes(32))
+        other_state = replace(
+            other_state,
+            signature=self.rounds.rules.identity.sign(labels.SIGN_SPEC, other_state.body()),
+        )
+        with pytest.raises(InconsistentView, match="refusal 36"):
+            self.give(site, self.resign(replace(last, spec=other_state), spec_digest=other_state.digest))
         assert site.sums == sums
+        self.give(site, last)  # the real one is taken
+        assert site.sums == sums + 1
+
+    def test_a_sum_that_does_not_decrypt_stops_the_study_at_the_site(
+        self, taken: list[Summed], sites: dict[str, SealedSite]
+    ) -> None:
+        site, last = sites["hospital-1"], taken[-1]
+        exchange = site._exchange(last.spec.round, last.spec.exchange_index)
+        parameters = self.rounds.plan.parameters(exchange)
+        nothing = {field.name: torch.zeros(field.shape) for field in exchange.layout.fields}
+        total = RunningSum(parameters)
+        with SiteCipher(generate_keys(parameters.ring)) as stranger:
+            source = exchange.layout.encoder(nothing, RoundingStream())
+            total.add("hospital-1", b"".join(stranger.encrypt(parameters, source)))
+        ciphertext = b"".join(total.frames())
+        digest_of_it = digest(labels.TOTALS_DIGEST, last.spec.layout_digest, ciphertext)
+        bad = self.resign(replace(last, ciphertext=ciphertext), totals_digest=digest_of_it)
+        with pytest.raises(RangeError):
+            self.give(site, bad)
+        for summed in (bad, last):  # no second answer, not even to the real sum
+            with pytest.raises(WrongState, match="stopped the study"):
+                self.give(site, summed)
 
 
 class TestStudyKeys:
