@@ -36,9 +36,9 @@ def main() -> None:
         "How cost grows: a site makes one stream per peer and one of its own, the server one per survivor.",
         "![cost over parameters and sites](figures/masked-growth.svg)",
         _growth(by_size + by_sites),
-        "Threads: one thread masks, a second one hashes finished pieces. ChaCha20 (`cryptography`) and numpy "
-        "let go of Python's interpreter lock during their calls, but the calls are short: quantising ahead "
-        "in a further thread was tried and gained nothing (docs/adr/006-chacha20-keystreams.md).",
+        "Threads: one thread masks, one quantises a chunk ahead, one hashes finished pieces. ChaCha20 "
+        "(`cryptography`), numpy and `hashlib` let go of Python's interpreter lock during their calls, so "
+        "two cores are used; on a busy machine the gain is smaller (docs/adr/006-chacha20-keystreams.md).",
     ]
     sections.write("masked", "Masked protection", "\n\n".join(parts))
 

@@ -10,7 +10,7 @@ Learning via Model Inconsistency", CCS 2022).
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any, Protocol, Self
@@ -23,6 +23,9 @@ from secfed.crypto.codec import digest
 from secfed.crypto.keystream import Keystream, Workspace, derive
 from secfed.crypto.lanes import Run, VectorShape
 from secfed.errors import MalformedMessage
+
+# 128 Ki lanes: large enough for two threads to take turns at the interpreter lock without waiting much.
+_CHUNK_ELEMENTS = 2 * lanes.CHUNK_ELEMENTS
 
 
 class VectorSource(Protocol):
@@ -79,10 +82,16 @@ def pair_mask(seed_from_lower: bytes, seed_from_higher: bytes, sign: int) -> Mas
 class Masker:
     """Applies a set of streams to one run, chunk after chunk."""
 
-    def __init__(self, streams: Sequence[MaskStream], context: MaskContext, run_index: int) -> None:
+    def __init__(
+        self,
+        streams: Sequence[MaskStream],
+        context: MaskContext,
+        run_index: int,
+        chunk_elements: int = lanes.CHUNK_ELEMENTS,
+    ) -> None:
         self._run = context.shape.runs[run_index]
         self._streams = [(stream.keystream(context, run_index), stream.sign) for stream in streams]
-        self._workspace = Workspace(lanes.CHUNK_ELEMENTS * self._run.dtype.itemsize)
+        self._workspace = Workspace(chunk_elements * self._run.dtype.itemsize)
 
     def apply(self, chunk: NDArray[Any]) -> None:
         """Add or subtract the next ``len(chunk)`` words of every stream, modulo the lane's word size."""
@@ -155,24 +164,65 @@ def write_masked(
         context: what the streams are bound to.
         out: ``context.shape.wire_bytes`` bytes, overwritten.
     """
-    with PieceHasher(out, threads=1) as hasher:
+    with PieceHasher(out, threads=1) as hasher, _Ahead(context.shape) as ahead:
         at = 0
         for index, run in enumerate(context.shape.runs):
             room = out[at : at + run.wire_bytes]
-            masker = Masker(streams, context, index)
-            whole = lanes.in_place(room, run)
-            scratch = np.empty(min(run.count, lanes.CHUNK_ELEMENTS), run.dtype)
-            for start in range(0, run.count, lanes.CHUNK_ELEMENTS):
-                size = min(lanes.CHUNK_ELEMENTS, run.count - start)
-                chunk = scratch[:size] if whole is None else whole[start : start + size]
-                source.fill(run, chunk)
+            masker = Masker(streams, context, index, _CHUNK_ELEMENTS)
+            for start, chunk in ahead.filled(source, run, room):
                 masker.apply(chunk)
-                if whole is None:
+                if run.bits < 32:
                     lanes.pack_into(chunk, run, room, start)
-                finished = start + size == run.count
-                hasher.ready(at + (run.wire_bytes if finished else (start + size) * run.bits // 8))
+                finished = start + chunk.size == run.count
+                hasher.ready(at + (run.wire_bytes if finished else (start + chunk.size) * run.bits // 8))
             at += run.wire_bytes
         return hasher.digest()
+
+
+class _Ahead:
+    """Quantises one chunk in a second thread while the one before it is masked.
+
+    Both spend their time in calls that let go of the interpreter lock; chunks are large so that the
+    threads seldom wait for each other. A short vector is quantised in this thread.
+    """
+
+    def __init__(self, shape: VectorShape) -> None:
+        self._pool = ThreadPoolExecutor(1) if shape.elements > 4 * _CHUNK_ELEMENTS else None
+
+    def filled(self, source: VectorSource, run: Run, room: memoryview) -> Iterator[tuple[int, NDArray[Any]]]:
+        """Every chunk of a run with its first lane, quantised, in order."""
+        chunks = _chunks(run, room)
+        if self._pool is None:
+            for start, chunk in chunks:
+                source.fill(run, chunk)
+                yield start, chunk
+            return
+        waiting: tuple[int, NDArray[Any], Future[None]] | None = None
+        for start, chunk in chunks:
+            after = (start, chunk, self._pool.submit(source.fill, run, chunk))
+            if waiting is not None:
+                waiting[2].result()
+                yield waiting[0], waiting[1]
+            waiting = after
+        if waiting is not None:
+            waiting[2].result()
+            yield waiting[0], waiting[1]
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._pool:
+            self._pool.shutdown()
+
+
+def _chunks(run: Run, room: memoryview) -> Iterator[tuple[int, NDArray[Any]]]:
+    """Where each chunk of a run is computed: in the outgoing buffer, or in two buffers in turn."""
+    whole = lanes.in_place(room, run)
+    scratch = [np.empty(min(run.count, _CHUNK_ELEMENTS), run.dtype) for _ in range(3)]
+    for turn, start in enumerate(range(0, run.count, _CHUNK_ELEMENTS)):
+        size = min(_CHUNK_ELEMENTS, run.count - start)
+        yield start, scratch[turn % 3][:size] if whole is None else whole[start : start + size]
 
 
 class Accumulator:
