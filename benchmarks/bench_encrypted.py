@@ -1,6 +1,6 @@
 """Encrypted protection: the table of docs/benchmarks.md.
 
-python benchmarks/bench_encrypted.py [--quick]
+python benchmarks/bench_encrypted.py [--quick | --no-memory]
 """
 
 from __future__ import annotations

@@ -21,10 +21,10 @@ from secfed.crypto import labels
 from secfed.crypto.codec import Buffer, digest
 from secfed.crypto.identity import Identity, Roster
 from secfed.crypto.messages import Result, Specification
-from secfed.errors import ProtocolError, RoundAborted
+from secfed.errors import ProtocolError, RangeError, RoundAborted
 from secfed.frames import READY, Step, Task, encode_state
 from secfed.link import OnReply
-from secfed.protection import Protection, RingSums, ServerSession, SiteId
+from secfed.protection import OpenServerSession, Protection, RingSums, ServerSession, SiteId
 from secfed.vector import Exchange, Totals, state_digest
 
 Ask = Callable[[str, Mapping[SiteId, Buffer], OnReply], None]  # (stage, requests, hand over each reply)
@@ -132,13 +132,28 @@ def sum_securely(
             if session.spent:
                 raise
             continue
+        totals = decode(exchange, session)  # before anything is announced
         result = conclude(spec, session.survivors, session.sums, rules)
         ask("result", dict.fromkeys(alive, step(result.encode())), lambda _site, _reply: None)
-        return Summed(spec, result, exchange.layout.decode(session.sums, session.survivors))
+        return Summed(spec, result, totals)
     raise RoundAborted(
         f"round {number}, exchange {exchange.name!r}: too few sites for a sum; nothing was revealed.",
         remedy="wait for more sites, or enrol more so that the threshold leaves room for dropouts",
     )
+
+
+def decode(exchange: Exchange, session: OpenServerSession) -> Totals:
+    """The totals of a finished sum.
+
+    Raises:
+        RoundAborted: a site put more into the sum than its layout permits; the round must not count.
+    """
+    try:
+        return exchange.layout.decode(session.sums, session.survivors)
+    except RangeError as error:
+        raise RoundAborted(
+            error.message, remedy="a site did not follow the protocol; discard the round"
+        ) from None
 
 
 def drive(session: ServerSession, step: Callable[[Buffer], bytes], ask: Ask, alive: list[SiteId]) -> None:

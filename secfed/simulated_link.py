@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from secfed.coordinator import RoundOutcome
 from secfed.crypto.codec import Buffer
 from secfed.drops import STAGES, Drop
-from secfed.errors import SecfedError
+from secfed.errors import PolicyRefused, ProtocolError, SecfedError
 from secfed.link import InProcessLink, OnReply
 from secfed.protection import SiteId
 from secfed.run_report import Observer, PerSite, RoundReport
@@ -77,11 +77,12 @@ class SimulatedLink:
         self.seconds["carry"] += max(0.0, wall - at_sites - inside)
 
     def _refused(self, site: SiteId, error: SecfedError) -> None:
-        # The class and the refusal's own text; neither carries a value of the site.
+        # What a site refuses about the *server's* messages may be told. Why its own work failed (a NaN, a
+        # class that is missing) says something about its records, and stays there: only the kind is told.
+        told = isinstance(error, ProtocolError | PolicyRefused)
+        reason = error.message if told else type(error).__name__
         self.gone.setdefault(site, self._stage)
-        self._log.append(
-            REFUSED, {"round": self.round, "site": site, "stage": self._stage, "reason": error.message}
-        )
+        self._log.append(REFUSED, {"round": self.round, "site": site, "stage": self._stage, "reason": reason})
 
     def report(self, outcome: RoundOutcome, wall_s: float) -> RoundReport:
         """What the round that just ended came to, without metrics."""

@@ -3,17 +3,25 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 from safetensors.torch import load_file
 
+from secfed.algorithms.fedavg import FedAvgSite
+from secfed.crypto.codec import Buffer
 from secfed.drops import STAGES, Drop
-from secfed.errors import ConfigError, RoundAborted
+from secfed.errors import ConfigError, RangeError, RoundAborted
+from secfed.frames import Step, decode
+from secfed.link import OnReply
 from secfed.outputs import prepare
 from secfed.run_report import RunReport, SilentObserver
 from secfed.simulate import simulate
+from secfed.simulated_link import SimulatedLink
 from secfed.study import Study
+from secfed.vector import Exchange, Layout, State, Summands, Totals
 
 STUDY = """
 [study]
@@ -136,3 +144,71 @@ def test_run_json_has_what_is_promised(tmp_path: Path) -> None:
 def test_narrow_lanes_cost_fewer_bytes(tmp_path: Path) -> None:
     wide, narrow = run(study("plain")), run(study("plain", bits=16))
     assert narrow.rounds[0].bytes_up_per_site.mean < wide.rounds[0].bytes_up_per_site.mean
+
+
+def entries(out: Path, site: str) -> list[dict[str, Any]]:
+    lines = (out / "sites" / site / "transcript.jsonl").read_text().splitlines()
+    return [json.loads(line) for line in lines]
+
+
+def test_a_site_records_that_it_released_shares_before_it_knows_the_result(tmp_path: Path) -> None:
+    run(study(), tmp_path / "out")
+    kinds = [entry["kind"] for entry in entries(tmp_path / "out", "hospital-1")[1:]]
+    assert kinds == ["released", "summed"] * 4
+
+
+def test_a_step_whose_attempt_is_not_the_signed_one_is_refused_and_ends_nothing(tmp_path: Path) -> None:
+    original = SimulatedLink.ask
+
+    def renumbered(
+        self: SimulatedLink, stage: str, requests: Mapping[str, Buffer], on_reply: OnReply
+    ) -> None:
+        if stage == "advertise" and self.round == 2 and "hospital-2" in requests:
+            step = decode(requests["hospital-2"])
+            assert isinstance(step, Step)
+            forged = Step(step.round, step.exchange_index, step.attempt + 1, step.message).encode()
+            requests = {**requests, "hospital-2": forged}
+        original(self, stage, requests, on_reply)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(SimulatedLink, "ask", renumbered)
+        report = run(study(), tmp_path / "out")
+    assert "hospital-2" not in report.rounds[1].survivors
+    assert "hospital-2" in report.rounds[2].survivors
+    assert "refusal 10" in (tmp_path / "out" / "transcript.jsonl").read_text()
+
+
+def test_why_a_sites_own_work_failed_stays_at_the_site(tmp_path: Path) -> None:
+    original = FedAvgSite.contribute
+
+    def broken(self: FedAvgSite, number: int, exchange: Exchange, broadcast: State) -> Summands:
+        summands = dict(original(self, number, exchange, broadcast))
+        if self._site_id == "hospital-3" and number == 2:
+            summands["train_loss"] = float("nan")
+        return summands
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(FedAvgSite, "contribute", broken)
+        report = run(study(), tmp_path / "out")
+    assert "hospital-3" not in report.rounds[1].survivors
+    lines = [json.loads(line) for line in (tmp_path / "out" / "transcript.jsonl").read_text().splitlines()]
+    (refused,) = [entry["body"] for entry in lines if entry["kind"] == "refused"]
+    assert refused["reason"] == "RangeError"
+    assert "train_loss" not in json.dumps(lines)
+
+
+def test_a_sum_out_of_range_costs_its_round_and_not_the_study(tmp_path: Path) -> None:
+    original = Layout.decode
+
+    def spoilt(self: Layout, sums: Any, survivors: tuple[str, ...]) -> Totals:
+        if broken.pop("next", False):
+            raise RangeError("a decoded sum exceeds what the sites can contribute")
+        return original(self, sums, survivors)
+
+    broken = {"next": True}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Layout, "decode", spoilt)
+        report = run(study(), tmp_path / "out")
+    assert report.rounds[0].aborted is not None
+    assert [entry.aborted for entry in report.rounds[1:]] == [None, None]
+    assert "summed" not in [entry["kind"] for entry in entries(tmp_path / "out", "hospital-1")[1:2]]
