@@ -63,7 +63,13 @@ class ServerProgram(Protocol):
 
 
 class Algorithm(Protocol):
-    """One research algorithm, bound to one study."""
+    """One research algorithm, bound to one study.
+
+    Under ``[privacy]`` two more members count, if an algorithm has them: ``private_units``, the units
+    (``record``, ``group``) its site programs train under, and ``unprotected(exchange)``, the fields of an
+    exchange that leave without noise by the study's explicit choice. Without them only the whole site
+    can be the unit, and every field carries noise.
+    """
 
     def exchanges(self, round_number: int) -> Sequence[Exchange]:
         """The sums of one round, in order. Round ``rounds + 1`` is the closing evaluation."""
@@ -80,3 +86,9 @@ class Algorithm(Protocol):
     def site(self, site_id: SiteId) -> SiteProgram:
         """The program of one site, bound to that site's data."""
         ...
+
+
+def unprotected_fields(algorithm: Algorithm, exchange: Exchange) -> Sequence[str]:
+    """Fields of an exchange that leave without noise although the study has ``[privacy]``."""
+    named = getattr(algorithm, "unprotected", None)
+    return () if named is None else tuple(named(exchange))

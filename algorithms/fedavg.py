@@ -9,6 +9,10 @@ The server moves the model by sum(w * delta) / sum(w): the weighted mean of the 
 knowing one site's model, weight or number of records. Metrics of a model therefore arrive one exchange
 later, and round ``rounds + 1`` is an exchange that only evaluates.
 
+Under ``[privacy]`` local steps are private (unit record or group) or the sum carries noise (unit site). The
+training loss then never leaves; whether metrics and the number of records do is the study's choice. With
+the site as the unit the mean is over the survivors, and metrics, if they leave, have a sum of their own.
+
 Source: McMahan, Moore, Ramage, Hampson, Agüera y Arcas, "Communication-Efficient Learning of Deep
 Networks from Decentralized Data", AISTATS 2017, Algorithm 1. Capped weights: McMahan, Ramage, Talwar,
 Zhang, ICLR 2018 (arXiv 1710.06963), section 2.
@@ -17,7 +21,7 @@ Zhang, ICLR 2018 (arXiv 1710.06963), section 2.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Final, Literal, Self
+from typing import TYPE_CHECKING, Final, Literal, Self
 
 import torch
 from pydantic import Field, model_validator
@@ -39,6 +43,9 @@ from secfed.algorithms.training import (
 from secfed.errors import ConfigError, MalformedMessage, WrongState
 from secfed.vector import Exchange, Layout, State, Summands, Totals
 from secfed.vector import Field as Block
+
+if TYPE_CHECKING:
+    from secfed.dp.local import LocalPrivacy
 
 UPDATE: Final = "update"
 EVALUATE: Final = "evaluate"
@@ -86,9 +93,14 @@ class FedAvg:
         setting: study, data set and model.
         options: the ``[algorithm]`` table.
 
+    Attributes:
+        private_units: what local training can protect.
+
     Raises:
         ConfigError: a model or data set that this algorithm cannot work with.
     """
+
+    private_units: Final = ("record", "group")
 
     def __init__(self, setting: Setting, options: FedAvgOptions) -> None:
         self.setting = setting
@@ -97,22 +109,44 @@ class FedAvg:
         model = setting.model()
         self.trained = trainable(model)
         self.initial: State = read_parameters(model)
-        self._update = Exchange(UPDATE, _EVERYONE, self._layout(self._update_fields()))
-        self._evaluate = Exchange(EVALUATE, _EVERYONE, self._layout(()))
+        self._check_privacy()
+        privacy = setting.study.privacy
+        self._metrics = "unprotected" if privacy is None else privacy.metrics
+        self._site_level = privacy is not None and not privacy.in_local_steps
+        every_round = self._metrics == "unprotected" and not self._site_level
+        self._update = Exchange(UPDATE, _EVERYONE, self._layout(self._update_fields(), every_round))
+        self._evaluate = Exchange(EVALUATE, _EVERYONE, self._layout((), True))
+
+    def _check_privacy(self) -> None:
+        privacy = self.setting.study.privacy
+        if privacy is None or self.options.weighting == "equal":
+            return
+        if not privacy.in_local_steps or privacy.weights == "withheld":
+            raise ConfigError(
+                'algorithm.weighting: "records" lets the total number of records leave without noise',
+                remedy='set algorithm.weighting = "equal"'
+                + (', or say so with privacy.weights = "unprotected"' if privacy.in_local_steps else ""),
+            )
 
     def _update_fields(self) -> tuple[Block, ...]:
-        protection = self.setting.study.protection
+        protection, privacy = self.setting.study.protection, self.setting.study.privacy
         update = tuple(
             Block(f"update/{name}", tuple(self.initial[name].shape), protection.bound, protection.bits)
             for name in self.trained
         )
-        return (*update, Block("weight", (), 1.0, 64), Block("train_loss", (), _LOSS_BOUND, 64))
+        if self._site_level:
+            return update
+        weight = Block("weight", (), 1.0, 64)
+        if privacy is not None:
+            return (*update, weight)
+        return (*update, weight, Block("train_loss", (), _LOSS_BOUND, 64))
 
-    def _layout(self, fields: tuple[Block, ...]) -> Layout:
-        return Layout((*fields, *classification.fields(self.data.classes)), sites=len(self.setting.sites))
+    def _layout(self, fields: tuple[Block, ...], metrics: bool) -> Layout:
+        evaluation = classification.fields(self.data.classes, noisy=self._metrics == "private")
+        return Layout((*fields, *(evaluation if metrics else ())), sites=len(self.setting.sites))
 
     def exchanges(self, round_number: int) -> Sequence[Exchange]:
-        """``update`` in rounds 1 to ``rounds``, then ``evaluate``.
+        """``update`` in rounds 1 to ``rounds``, then ``evaluate``; fewer where no metrics leave.
 
         Raises:
             WrongState: the study has no such round.
@@ -123,7 +157,25 @@ class FedAvg:
                 f"the study has no round {round_number}",
                 remedy=f"its rounds are 1 to {rounds}, and {rounds + 1} is the closing evaluation",
             )
-        return (self._update,) if round_number <= rounds else (self._evaluate,)
+        evaluate = () if self._metrics == "withheld" else (self._evaluate,)
+        if round_number > rounds:
+            return evaluate
+        # The site's noise covers a whole exchange, so what leaves without noise has one of its own.
+        return (*(evaluate if self._site_level else ()), self._update)
+
+    def unprotected(self, exchange: Exchange) -> Sequence[str]:
+        """Fields that leave without noise, as ``[privacy]`` says."""
+        privacy = self.setting.study.privacy
+        if privacy is None:
+            return ()
+        names = [field.name for field in exchange.layout.fields]
+        counted = self.options.weighting == "records"
+        return [
+            name
+            for name in names
+            if (name.startswith("eval/") and privacy.metrics == "unprotected")
+            or (name == "weight" and counted)
+        ]
 
     def members(self, round_number: int, exchange: Exchange, sites: Sequence[SiteId]) -> Sequence[SiteId]:
         """Every site takes part in every exchange."""
@@ -180,17 +232,35 @@ class FedAvg:
         loader = make_loader(data.train_x, data.train_y, batch_size=options.batch_size, generator=generator)
         return Training(model, optimiser, nn.functional.cross_entropy, loader)
 
-    def train(self, model: nn.Module, data: SiteData, site_id: SiteId, round_number: int) -> float:
+    def train(
+        self,
+        model: nn.Module,
+        data: SiteData,
+        site_id: SiteId,
+        round_number: int,
+        privacy: LocalPrivacy | None = None,
+    ) -> float:
         """One site's local training of one round, in place.
 
+        Args:
+            model: holds the received parameters.
+            data: the site's records.
+            site_id: whose.
+            round_number: counted from 1.
+            privacy: runs the steps instead, under the study's ``[privacy]``.
+
         Returns:
-            Mean training loss per record.
+            Mean training loss per record; NaN under privacy.
+
+        Raises:
+            BudgetExceeded: the site's budget does not cover the round.
         """
         seed = self.setting.study.seed
         training = self.training(model, data, torch_generator(seed, "order", site_id, round_number))
         device = next(model.parameters()).device
+        run = train_locally if privacy is None else privacy.train_locally
         with seeded(seed, "train", site_id, round_number):  # for models with random layers
-            return train_locally(training, epochs=self.options.local_epochs, device=device)
+            return run(training, epochs=self.options.local_epochs, device=device)
 
 
 class FedAvgSite:
@@ -203,6 +273,21 @@ class FedAvgSite:
         self._device = choose_device(algorithm.options.device)
         self._model = algorithm.setting.model().to(self._device)
 
+        self._privacy: LocalPrivacy | None = None
+
+    def use_privacy(self, privacy: LocalPrivacy) -> None:
+        """Train under privacy from now on.
+
+        Raises:
+            ConfigError: no noise reaches the study's epsilon.
+        """
+        from secfed.dp.local import TRAIN, Phase  # the accountants are slow to import
+
+        options, rounds = self._algorithm.options, self._algorithm.setting.study.rounds
+        passes = rounds * options.local_epochs
+        privacy.plan(Phase(TRAIN, len(self._data.train_y), options.batch_size, passes))
+        self._privacy = privacy
+
     def contribute(self, round_number: int, exchange: Exchange, broadcast: State) -> Summands:
         """Evaluate the received model and, in ``update``, train it.
 
@@ -210,28 +295,46 @@ class FedAvgSite:
             WrongState: the study has no such exchange in this round.
             MalformedMessage: the broadcast is not this study's model.
             RangeError: the received model gives NaN or Inf.
+            BudgetExceeded: the site's budget does not cover the work; no record was touched.
         """
-        algorithm, data, model = self._algorithm, self._data, self._model
+        algorithm = self._algorithm
         if exchange not in algorithm.exchanges(round_number):
             raise WrongState(
                 f"round {round_number} has no exchange {exchange.name!r} of this layout",
                 remedy="the aggregator must run the same study file",
             )
-        write_parameters(model, broadcast)
-        summands: dict[str, torch.Tensor | float] = dict(
-            classification.evaluate(
-                model, data.test_x, data.test_y, classes=algorithm.data.classes, device=self._device
-            )
-        )
+        write_parameters(self._model, broadcast)
+        names = {field.name for field in exchange.layout.fields}
+        summands: dict[str, torch.Tensor | float] = {}
+        if any(name.startswith("eval/") for name in names):
+            summands.update(self._metrics())
         if exchange.name == UPDATE:
-            weight = algorithm.weight(len(data.train_y))
-            loss = algorithm.train(model, data, self._site_id, round_number)
-            trained = read_parameters(model)
-            for name in algorithm.trained:
-                summands[f"update/{name}"] = weight * (trained[name] - broadcast[name])
-            summands["weight"] = weight
-            summands["train_loss"] = weight * loss
-        return summands
+            summands.update(self._train(round_number, broadcast))
+        return {name: value for name, value in summands.items() if name in names}
+
+    def _metrics(self) -> Mapping[str, torch.Tensor]:
+        """Sums over the held-out records of this site."""
+        data, classes = self._data, self._algorithm.data.classes
+        settings = self._algorithm.setting.study.privacy
+        sums = classification.evaluate(
+            self._model, data.test_x, data.test_y, classes=classes, device=self._device
+        )
+        if settings is None or settings.metrics == "unprotected":
+            return sums
+        if self._privacy is None:
+            raise WrongState("private metrics need a site's privacy")
+        counts = {name: sums[name] for name in classification.NOISY}
+        return self._privacy.release_sums(counts, l2=classification.NOISY_L2)
+
+    def _train(self, round_number: int, broadcast: State) -> Summands:
+        algorithm, data, model = self._algorithm, self._data, self._model
+        weight = algorithm.weight(len(data.train_y))
+        loss = algorithm.train(model, data, self._site_id, round_number, self._privacy)
+        trained = read_parameters(model)
+        summands: dict[str, torch.Tensor | float] = {
+            f"update/{name}": weight * (trained[name] - broadcast[name]) for name in algorithm.trained
+        }
+        return {**summands, "weight": weight, "train_loss": weight * loss}
 
 
 class FedAvgServer:
@@ -252,15 +355,17 @@ class FedAvgServer:
 
         ``train_loss`` is the mean loss while training from that model, so the last model has none.
         """
-        metrics = classification.finish(totals, self._classes)
+        metrics = self._metrics.setdefault(round_number - 1, {})
+        metrics.update(classification.finish(totals, self._classes))
         if exchange.name == UPDATE:
-            weight = totals.scalar("weight")
+            # A layout without weights is that of site-level privacy: every survivor counts the same.
+            weight = totals.scalar("weight") if "weight" in totals else float(len(totals.survivors))
             if weight > _NO_WEIGHT:
-                metrics["train_loss"] = totals.scalar("train_loss") / weight
+                if "train_loss" in totals:
+                    metrics["train_loss"] = totals.scalar("train_loss") / weight
                 for name in self._trained:
                     moved = self._model[name].to(torch.float64) + totals[f"update/{name}"] / weight
                     self._model[name] = moved.to(torch.float32)
-        self._metrics[round_number - 1] = metrics
 
     def model(self) -> State:
         """The current parameters, by name: float32 copies."""

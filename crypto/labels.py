@@ -51,6 +51,8 @@ DERIVE_SELF_MASK: Final = b"secfed/v1 derive self mask stream"
 DERIVE_STATE_TAG: Final = b"secfed/v1 derive state tag"
 DERIVE_ROUNDING: Final = b"secfed/v1 derive stochastic rounding stream"
 DERIVE_SIMULATED_SITE: Final = b"secfed/v1 derive simulated site seed"
+DERIVE_SIMULATED_NOISE: Final = b"secfed/v1 derive simulated privacy noise"
+DERIVE_SITE_NOISE: Final = b"secfed/v1 derive site noise"
 
 # HPKE info strings (RFC 9180 section 5.1).
 SEAL_PAIR_SEED: Final = b"secfed/v1 seal pair seed"

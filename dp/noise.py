@@ -39,6 +39,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from secfed.crypto import labels
 from secfed.crypto.fixedpoint import FixedPoint
 from secfed.crypto.keystream import derive
 from secfed.crypto.lanes import Run
@@ -50,7 +51,6 @@ from secfed.dp.unit import Adjacency, Unit
 from secfed.errors import ConfigError, RangeError
 from secfed.vector import Field, Layout, Summands, Totals
 
-_DERIVE_SITE_NOISE: Final = b"secfed/v1 derive site noise"
 _TAIL_BITS: Final = 64.0
 _FLOAT_MARGIN: Final = 1.0 + 2.0**-30  # covers float64 rounding of norms, scales and variances
 
@@ -262,7 +262,7 @@ class _Adder:
     """Walks through the fields of the layout and adds noise lane by lane."""
 
     def __init__(self, noise: SiteNoise, noise_key: bytes) -> None:
-        self._noise, self._random = noise, SecureRandom(derive(noise_key, _DERIVE_SITE_NOISE))
+        self._noise, self._random = noise, SecureRandom(derive(noise_key, labels.DERIVE_SITE_NOISE))
         self._samplers: dict[float, NoiseSampler] = {}
         self._ahead = {
             run.bits: [(item, item.elements) for item in noise.layout.ordered if item.bits == run.bits]

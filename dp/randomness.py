@@ -14,10 +14,10 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from secfed.crypto import labels
 from secfed.crypto.keystream import KEY_BYTES, Keystream, derive
 from secfed.errors import ConfigError
 
-_DERIVE_SIMULATED: Final = b"secfed/v1 derive simulated privacy noise"
 _REKEY_BYTES: Final = 1 << 30
 _BLOCK_BYTES: Final = 1 << 18
 _ZEROS: Final = bytes(_BLOCK_BYTES)
@@ -41,7 +41,7 @@ class SecureRandom:
     def for_simulation(cls, seed: int, *context: str | int) -> SecureRandom:
         """A reproducible stream. Simulation only: whoever knows the seed can remove the noise."""
         secret = (seed % 2**256).to_bytes(32, "big")
-        return cls(derive(secret, _DERIVE_SIMULATED, *(str(part).encode() for part in context)))
+        return cls(derive(secret, labels.DERIVE_SIMULATED_NOISE, *(str(part).encode() for part in context)))
 
     def words(self, count: int) -> NDArray[np.uint64]:
         """The next ``count`` uniform words: [count] uint64."""

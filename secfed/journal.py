@@ -54,7 +54,8 @@ class Journal:
         self._path = path
         with self._errors():
             # Autocommit: a transaction is open only between BEGIN and COMMIT below.
-            self._db = sqlite3.connect(path or ":memory:", isolation_level=None)
+            # One thread at a time is the caller's business; which one it is may change.
+            self._db = sqlite3.connect(path or ":memory:", isolation_level=None, check_same_thread=False)
             self._db.execute("PRAGMA journal_mode = DELETE")
             self._db.execute("PRAGMA synchronous = EXTRA")
             self._db.execute(_SCHEMA)

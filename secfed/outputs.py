@@ -1,7 +1,7 @@
 """The folder that a run writes: which file is called what, making it ready, and run.json.
 
-``run.json``, ``model.safetensors``, ``roster.json``, ``transcript.jsonl``,
-``sites/<site>/transcript.jsonl`` (simulation only) and ``figures/*.svg``.
+``run.json``, ``model.safetensors``, ``roster.json``, ``transcript.jsonl``, ``figures/*.svg`` and, in a
+simulation, ``sites/<site>/transcript.jsonl`` and ``sites/<site>/ledger-<data set>.jsonl``.
 """
 
 from __future__ import annotations
@@ -44,6 +44,11 @@ def site_of(folder: Path) -> str:
     return unquote(folder.name)
 
 
+def ledger_file(folder: Path, dataset: str) -> Path:
+    """The ledger of one data set in a site's folder; any name gives one plain file name."""
+    return folder / f"ledger-{_UNSAFE.sub(lambda found: f'%{ord(found[0]):02X}', dataset)}.jsonl"
+
+
 def prepare(out: Path, *, overwrite: bool) -> None:
     """Create the folder, or make room in an old one.
 
@@ -79,6 +84,7 @@ def _written(out: Path) -> Iterator[Path]:
     """Every file of an earlier run."""
     yield from (out / name for name in (MODEL_FILE, RUN_FILE, TRANSCRIPT_FILE, ROSTER_FILE))
     yield from sites_folder(out).glob(f"*/{TRANSCRIPT_FILE}")
+    yield from sites_folder(out).glob("*/ledger-*.jsonl*")  # with its lock file
     yield from (out / FIGURES_FOLDER).glob("*.svg")
 
 

@@ -39,6 +39,57 @@ class PerSite:
 
 
 @dataclass(frozen=True)
+class SiteSpent:
+    """What one site's data set spent.
+
+    Attributes:
+        site: the site.
+        epsilon: spent so far, at the study's delta.
+        limit: what its budget allows; None for no limit.
+        refused: rounds that the budget refused.
+    """
+
+    site: str
+    epsilon: float
+    limit: float | None
+    refused: int
+
+
+@dataclass(frozen=True)
+class PrivacyReport:
+    """What a study under differential privacy spent, at every site.
+
+    Attributes:
+        unit: what was clipped: record, group or site.
+        adjacency: the relation that epsilon is stated for.
+        delta: likewise.
+        accountant: name and version.
+        dataset: name of the data set.
+        sites: one entry per site.
+        unprotected: fields that left in sums without noise.
+    """
+
+    unit: str
+    adjacency: str
+    delta: float
+    accountant: str
+    dataset: str
+    sites: tuple[SiteSpent, ...]
+    unprotected: tuple[str, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        """JSON-ready."""
+        return {
+            **{name: getattr(self, name) for name in ("unit", "adjacency", "delta", "accountant", "dataset")},
+            "sites": {
+                one.site: {"epsilon": one.epsilon, "limit": one.limit, "refused_rounds": one.refused}
+                for one in self.sites
+            },
+            "unprotected": list(self.unprotected),
+        }
+
+
+@dataclass(frozen=True)
 class RoundReport:
     """What one round did.
 
@@ -150,6 +201,7 @@ class RunReport:
     initial: Metrics | None = None
     oracle: Metrics | None = None
     compare: Comparison | None = None
+    privacy: PrivacyReport | None = None
 
     def to_json(self) -> dict[str, Any]:
         """JSON-ready content of run.json; a number that is not finite becomes null."""
@@ -162,6 +214,8 @@ class RunReport:
             "final": _numbers(self.final),
             "aggregator_saw": self.saw,
         }
+        if self.privacy is not None:
+            content["privacy"] = self.privacy.to_json()
         if self.initial is not None:
             content["initial"] = _numbers(self.initial)
         if self.oracle is not None:

@@ -14,11 +14,12 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, Literal
 
 from safetensors.torch import save_file
 
-from secfed.algorithms.base import Algorithm, Metrics, ServerProgram
+from secfed.algorithms.base import Algorithm, Metrics, ServerProgram, unprotected_fields
 from secfed.algorithms.fedavg import FedAvg
 from secfed.algorithms.metrics import oracle
 from secfed.algorithms.registry import build, build_data
@@ -27,10 +28,15 @@ from secfed.crypto import thresholds
 from secfed.crypto.attempt import SiteLimits
 from secfed.crypto.identity import Identity, Roster
 from secfed.crypto.keystream import RoundingStream, rounding_stream_for_simulation
+from secfed.dp.accountant import accountant
+from secfed.dp.budget import Budget
+from secfed.dp.ledger import Ledger
+from secfed.dp.randomness import SecureRandom
 from secfed.drops import Drop
 from secfed.errors import ConfigError, RoundAborted
 from secfed.journal import Journal
-from secfed.outputs import MODEL_FILE, TRANSCRIPT_FILE, site_folder, write_run
+from secfed.outputs import MODEL_FILE, TRANSCRIPT_FILE, ledger_file, site_folder, write_run
+from secfed.privacy import SitePrivacy, least_survivors, with_privacy
 from secfed.protection import protection
 from secfed.roster_file import ROSTER_FILE, write_roster
 from secfed.round import Rules
@@ -38,14 +44,16 @@ from secfed.run_report import (
     Comparison,
     ComparisonRow,
     Observer,
+    PrivacyReport,
     RoundReport,
     RunReport,
+    SiteSpent,
     what_the_aggregator_saw,
 )
 from secfed.simulated_link import SimulatedLink
 from secfed.site import Site
 from secfed.study import Study
-from secfed.transcript import Transcript
+from secfed.transcript import SETTINGS, Transcript
 from secfed.vector import State
 
 
@@ -77,6 +85,7 @@ def simulate(
     drops: Sequence[Drop],
     observer: Observer,
     compare: Literal["alone"] | None = None,
+    budgets: Mapping[str, float] | None = None,
 ) -> RunReport:
     """Run a study in this process.
 
@@ -86,17 +95,26 @@ def simulate(
         drops: planned dropouts.
         observer: told of progress.
         compare: ``alone`` also trains each hospital by itself, outside the protocol.
+        budgets: site to the epsilon that its policy allows, where that is not the study's own.
 
     Raises:
-        ConfigError: a drop names an unknown site.
+        ConfigError: a drop or budget names an unknown site, or privacy that the study cannot have.
         RoundAborted: not one sum came about.
     """
-    algorithm = build(study)
+    built = build(study)
     names = tuple(sorted(build_data(study).sites))
+    algorithm = with_privacy(study, built, len(names))
     for drop in drops:
         if drop.site not in names:
             remedy = f"the sites are {', '.join(names)}"
             raise ConfigError(f"--drop {drop}: the study has no site {drop.site!r}", remedy=remedy)
+    budgets = budgets or {}
+    for site in budgets:
+        if site not in names:
+            remedy = f"the sites are {', '.join(names)}"
+            raise ConfigError(f"--budget {site}: the study has no site {site!r}", remedy=remedy)
+    if budgets and study.privacy is None:
+        raise ConfigError("--budget: the study spends no budget", remedy="add [privacy] to the study")
     aggregator = Identity.generate("aggregator")
     identities = {name: Identity.generate(name) for name in names}
     roster = Roster.of(aggregator, list(identities.values()))
@@ -109,9 +127,15 @@ def simulate(
                 else (out if folder is None else site_folder(out, folder)) / TRANSCRIPT_FILE
             )
             made = Transcript(identity, study=_study_id(study), roster_digest=roster.digest, sink=sink)
+            made.append(SETTINGS, study.settings(len(names)))
             return stack.enter_context(made)
 
         log = transcript(aggregator, None)
+        folder = out or Path(stack.enter_context(TemporaryDirectory(prefix="secfed-run-")))
+        privacy = {
+            name: _privacy(study, algorithm, identity, site_folder(folder, name), budgets.get(name))
+            for name, identity in identities.items()
+        }
         arguments: dict[str, dict[str, Any]] = {
             name: {
                 "identity": identity,
@@ -123,7 +147,8 @@ def simulate(
                 "journal": Journal(),
                 "log": transcript(identity, name),
                 "rounding": partial(_rounding, study.seed, name),
-                "limits": _limits(study),
+                "limits": _limits(study, len(names)),
+                "privacy": privacy[name],
             }
             for name, identity in identities.items()
         }
@@ -158,7 +183,8 @@ def simulate(
             clock = time.perf_counter()
 
         coordinator.run(finished)
-    report = _report(study, algorithm, names, program(), progress, compare)
+        spent = _privacy_report(study, built, privacy)
+    report = replace(_report(study, built, algorithm, names, program(), progress, compare), privacy=spent)
     if out is not None:
         _write(out, roster, program(), report)
     observer.finished(report)
@@ -174,9 +200,77 @@ def _rounding(seed: int, site: str, number: int, index: int) -> RoundingStream:
     return rounding_stream_for_simulation(seed, site, str(number), str(index))
 
 
-def _limits(study: Study) -> SiteLimits:
-    rules = study.protection
-    return SiteLimits(min_cohort=rules.min_cohort, min_threshold=rules.min_cohort, colluders=rules.colluders)
+def _limits(study: Study, sites: int) -> SiteLimits:
+    rules, privacy = study.protection, study.privacy
+    least = rules.min_cohort
+    if privacy is not None and not privacy.in_local_steps:
+        least = max(least, least_survivors(study, sites))  # fewer would carry less noise than was paid for
+    return SiteLimits(
+        min_cohort=rules.min_cohort,
+        min_threshold=least,
+        colluders=rules.colluders,
+        require_privacy=privacy is not None,
+    )
+
+
+def _privacy(
+    study: Study, algorithm: Algorithm, identity: Identity, folder: Path, epsilon: float | None
+) -> SitePrivacy | None:
+    """One simulated hospital's privacy: a ledger of its own, noise from the study's seed."""
+    settings = study.privacy
+    if settings is None:
+        return None
+    folder.mkdir(parents=True, exist_ok=True)
+    limit = settings.epsilon if epsilon is None else epsilon
+    budget = Budget(limit, settings.delta, protects=settings.budgeted)
+    ledger = Ledger(
+        ledger_file(folder, study.data.name),
+        identity,
+        study.data.name,
+        [budget],
+        accountant=accountant(settings.accountant),
+    )
+
+    def stream(purpose: str) -> Callable[[int, str], SecureRandom]:
+        return lambda number, exchange: SecureRandom.for_simulation(
+            study.seed, purpose, identity.name, number, exchange
+        )
+
+    return SitePrivacy(
+        settings,
+        algorithm,
+        ledger,
+        study=_study_id(study),
+        seed=study.seed,
+        random=stream("local steps"),
+        noise_key=lambda number, exchange: stream("noise in the sum")(number, exchange).words(4).tobytes(),
+    )
+
+
+def _privacy_report(
+    study: Study, algorithm: Algorithm, privacy: Mapping[str, SitePrivacy | None]
+) -> PrivacyReport | None:
+    settings = study.privacy
+    if settings is None:
+        return None
+    sites, spent = [], None
+    for name, one in privacy.items():
+        if one is not None:
+            standing = one.ledger.standings()[0]
+            spent = standing.spent or spent
+            sites.append(SiteSpent(name, standing.epsilon, standing.budget.epsilon, one.refused))
+    plans = [plan for number in range(1, study.rounds + 2) for plan in algorithm.exchanges(number)]
+    return PrivacyReport(
+        unit=settings.unit,
+        adjacency=str(settings.privacy_unit.adjacency if spent is None else spent.adjacency),
+        delta=settings.delta,
+        accountant="none" if spent is None else f"{spent.accountant} ({spent.version})",
+        dataset=study.data.name,
+        sites=tuple(sites),
+        unprotected=tuple(
+            dict.fromkeys(name for plan in plans for name in unprotected_fields(algorithm, plan))
+        ),
+    )
 
 
 def _threshold(study: Study, roster: Roster, cohort: int) -> int:
@@ -193,6 +287,7 @@ def _threshold(study: Study, roster: Roster, cohort: int) -> int:
 
 def _report(
     study: Study,
+    built: Algorithm,
     algorithm: Algorithm,
     names: tuple[str, ...],
     program: ServerProgram,
@@ -225,7 +320,7 @@ def _report(
         final=metrics[max(metrics)] if metrics else {},
         saw=saw,
         initial=metrics.get(0),
-        oracle=_oracle(algorithm, program.model()),
+        oracle=_oracle(built, program.model()),
         compare=None if compare is None else _comparison(study, program.model()),
     )
 

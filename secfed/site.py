@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import torch
 
@@ -17,13 +17,17 @@ from secfed.algorithms.base import Algorithm, SiteProgram
 from secfed.crypto.attempt import AttemptJournal, SiteContribution, SiteLimits
 from secfed.crypto.codec import Buffer
 from secfed.crypto.identity import Identity, Roster
+from secfed.crypto.masks import VectorSource
 from secfed.crypto.messages import Result, Specification
 from secfed.crypto.refusals import Refusal
-from secfed.errors import InconsistentView, Replay, WrongState
+from secfed.errors import BudgetExceeded, InconsistentView, Replay, WrongState
 from secfed.frames import READY, Notice, Step, Task, decode, decode_state
 from secfed.protection import Protection, SiteSession
-from secfed.transcript import FOLLOWED, RELEASED, SUMMED, SumRecord
+from secfed.transcript import FOLLOWED, REFUSED, RELEASED, SUMMED, SumRecord
 from secfed.vector import Exchange, Rounding, Summands, state_digest
+
+if TYPE_CHECKING:
+    from secfed.privacy import SitePrivacy
 
 
 class Log(Protocol):
@@ -43,6 +47,7 @@ class _Pending:
     exchange: Exchange
     broadcast_digest: bytes
     summands: Summands = field(repr=False)
+    noise_key: bytes | None = field(repr=False, default=None)
 
 
 class Site:
@@ -59,8 +64,8 @@ class Site:
         log: the site's transcript.
         rounding: (round, exchange index) -> random words for stochastic rounding: the same for every attempt
             of an exchange, from a key that is secret and this site's own (outside simulation).
-        privacy_applied: whether the program trains under the privacy that the site's policy demands.
         limits: what the site insists on.
+        privacy: pays for the work, and adds noise; None for a study without differential privacy.
     """
 
     def __init__(
@@ -76,12 +81,12 @@ class Site:
         log: Log,
         rounding: Callable[[int, int], Rounding],
         limits: SiteLimits,
-        privacy_applied: bool = False,
+        privacy: SitePrivacy | None = None,
     ) -> None:
         self._identity, self._roster, self._study = identity, roster, study
-        self._algorithm, self._program, self._protection = algorithm, program, protection
+        self._algorithm, self._protection, self._privacy = algorithm, protection, privacy
+        self._program = program if privacy is None else privacy.prepare(program)
         self._journal, self._log, self._rounding, self._limits = journal, log, rounding, limits
-        self._privacy_applied = privacy_applied
         self._pending: _Pending | None = None
         self._attempt = -1
         self._session: SiteSession | None = None
@@ -120,11 +125,32 @@ class Site:
         exchange = plan[task.exchange_index]
         state: dict[str, torch.Tensor] = decode_state(broadcast)
         digest = self._broadcast_digest(broadcast)
-        summands = self._program.contribute(task.round, exchange, state)
+        summands, noise_key = self._work_privately(task.round, exchange, state)
         # Checked now, so that a NaN drops this site before any message of an attempt.
         exchange.layout.encoder(summands, self._rounding(*here))
-        self._pending = _Pending(*here, exchange, digest, summands)
+        self._pending = _Pending(*here, exchange, digest, summands, noise_key)
         self._attempt, self._session = -1, None
+
+    def _work_privately(
+        self, round_number: int, exchange: Exchange, state: dict[str, torch.Tensor]
+    ) -> tuple[Summands, bytes | None]:
+        """What the program contributes, paid for and clipped, and the key of the noise it will get."""
+        privacy = self._privacy
+        if privacy is None:
+            return self._program.contribute(round_number, exchange, state), None
+        try:
+            privacy.begin(round_number, exchange)  # paid before any record is touched
+            summands = self._program.contribute(round_number, privacy.own_exchange(exchange), state)
+        except BudgetExceeded:
+            privacy.refused += 1
+            self._log.append(
+                REFUSED, {"round": round_number, "exchange": exchange.name, "reason": "privacy budget"}
+            )
+            raise
+        noise = privacy.noise_of(exchange)
+        if noise is None:
+            return summands, None
+        return noise.clip(summands), privacy.noise_key(round_number, exchange.name)
 
     def _broadcast_digest(self, broadcast: bytes) -> bytes:
         return state_digest(broadcast)
@@ -173,10 +199,13 @@ class Site:
             result.totals_digest,
             result.signature,
         )
-        left = {
+        left: dict[str, object] = {
             "layout": exchange.layout.digest.hex(),
             "fields": [item.name for item in exchange.layout.fields],
         }
+        if self._privacy is not None:
+            # A second witness of the ledger: an older copy lacks a head that is recorded here.
+            left["ledgers"] = self._privacy.heads()
         kind = SUMMED if self._identity.name in result.survivors else FOLLOWED
         self._log.append(kind, {**record.to_body(), **left})
 
@@ -186,8 +215,12 @@ class Site:
 
     def _contribution(self, pending: _Pending) -> SiteContribution:
         layout = pending.exchange.layout
-        # A fresh reader with the same words: every attempt carries the same integers.
+        # A fresh reader with the same words and noise: every attempt carries the same integers.
         words = self._rounding(pending.round, pending.exchange_index)
+        source: VectorSource = layout.encoder(pending.summands, words)
+        noise = None if self._privacy is None else self._privacy.noise_of(pending.exchange)
+        if noise is not None and pending.noise_key is not None:
+            source = noise.noised(source, pending.noise_key)
         return SiteContribution(
             identity=self._identity,
             roster=self._roster,
@@ -197,8 +230,8 @@ class Site:
             exchange_index=pending.exchange_index,
             shape=layout.shape,
             broadcast_digest=pending.broadcast_digest,
-            source=layout.encoder(pending.summands, words),
+            source=source,
             journal=self._journal,
             limits=self._limits,
-            privacy_applied=self._privacy_applied,
+            privacy_applied=self._privacy is not None,
         )

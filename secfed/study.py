@@ -21,6 +21,7 @@ from secfed.crypto import labels, thresholds
 from secfed.crypto.codec import digest
 from secfed.crypto.fixedpoint import FixedPoint
 from secfed.errors import ConfigError, RangeError
+from secfed.privacy_options import PrivacySection
 
 ProtectionName = Literal["plain", "masked", "encrypted"]
 PROTECTIONS: Final[tuple[ProtectionName, ...]] = get_args(ProtectionName)
@@ -144,6 +145,7 @@ class Study(Strict):
         model: ``[model]``, likewise.
         data: ``[data]``, likewise.
         protection: ``[protection]``; may be left out.
+        privacy: ``[privacy]``; without it the study has no differential privacy.
         folder: where relative paths of the study start; no part of the study's identity.
     """
 
@@ -152,6 +154,7 @@ class Study(Strict):
     model: SerializeAsAny[Options]
     data: SerializeAsAny[Options]
     protection: ProtectionSection
+    privacy: PrivacySection | None = None
     folder: Path = Field(default=Path(), exclude=True, repr=False)
 
     @model_validator(mode="after")
@@ -237,12 +240,13 @@ class Study(Strict):
                 raise ConfigError(f"{name}: unknown section", remedy=suggestion(name, sections, "use: "))
             if not isinstance(section, dict):
                 raise ConfigError(f"{name}: is a value, not a section", remedy=f"write [{name}]")
-        for name in sorted(sections - set(tables) - {"protection"}):
+        for name in sorted(sections - set(tables) - {"protection", "privacy"}):
             raise ConfigError(f"{name}: this section is missing", remedy=f"add [{name}] to the study file")
         chosen = {kind: registry.resolve(kind, tables[kind], own_code) for kind in registry.KINDS}
         return cls(
             study=checked(StudySection, tables["study"], "study"),
             protection=checked(ProtectionSection, tables.get("protection", {}), "protection"),
+            privacy=checked(PrivacySection, tables["privacy"], "privacy") if "privacy" in tables else None,
             folder=folder,
             **chosen,
         )
@@ -256,8 +260,11 @@ class Study(Strict):
         self.protection.check_cohort(sites)
 
     def tables(self) -> dict[str, Any]:
-        """The whole study as plain values, defaults included."""
-        return self.model_dump(mode="json")
+        """The whole study as plain values, defaults included; no ``privacy`` for a study without."""
+        tables = self.model_dump(mode="json")
+        if self.privacy is None:
+            del tables["privacy"]
+        return tables
 
     def digest(self) -> bytes:
         """SHA-256 over the canonical form, defaults included: 32 bytes.
@@ -267,17 +274,31 @@ class Study(Strict):
         text = json.dumps(self.tables(), sort_keys=True, ensure_ascii=True, separators=(",", ":"))
         return digest(labels.STUDY_DIGEST, text.encode("ascii"))
 
+    def settings(self, sites: int) -> dict[str, Any]:
+        """What a transcript says about the study: nothing that belongs to a single site.
+
+        Args:
+            sites: enrolled sites.
+        """
+        return {
+            "algorithm": self.algorithm.name,
+            "protection": self.protection.name,
+            "rounds": self.rounds,
+            "sites": sites,
+            "privacy": None if self.privacy is None else self.privacy.model_dump(mode="json"),
+        }
+
     def replace(self, dotted_key: str, value: object) -> Study:
         """A copy with one key set, validated as if the file had said so.
 
         Args:
-            dotted_key: for example ``protection.name`` or ``data.alpha``.
-            value: as the TOML parser would give it.
+            dotted_key: for example ``protection.name`` or ``data.alpha``, or a whole section.
+            value: as the TOML parser would give it; None removes the key.
 
         Raises:
             ConfigError: names the key and the remedy.
         """
-        tables = self.model_dump(exclude_unset=True)
+        tables = {name: table for name, table in self.model_dump(exclude_unset=True).items() if table}
         *parents, last = dotted_key.split(".")
         node: Any = tables
         for parent in parents:
@@ -285,17 +306,14 @@ class Study(Strict):
             if not isinstance(node, dict):
                 raise ConfigError(f"{dotted_key}: {parent} is a value, not a table", remedy="check the key")
         node[last] = value
+        if value is None:
+            del node[last]
         return self._from_tables(tables, self.folder)
 
 
 def _refuse_unavailable(tables: Mapping[str, Any]) -> None:
     """Refuse what this version cannot do, and keys that would have no effect."""
     protection = tables.get("protection")
-    if "privacy" in tables:
-        raise ConfigError(
-            "privacy: differential privacy is not available in this version",
-            remedy="remove [privacy]; do not rely on a privacy budget yet",
-        )
     if isinstance(protection, dict) and protection.get("name", "masked") != "encrypted":
         for key in ("key_mode", "key_holder", "scheme", "processes"):
             default = ProtectionSection.model_fields[key].default

@@ -23,6 +23,7 @@ from secfed.errors import TranscriptError
 TRANSCRIPT = ChainType("transcript", labels.TRANSCRIPT_CHAIN, labels.SIGN_TRANSCRIPT)
 
 # Kinds of entries. OPENED comes from the chain itself.
+SETTINGS = "settings"  # what the study asks for: algorithm, protection, rounds, sites, privacy
 SUMMED = "summed"  # one finished secure sum: a SumRecord
 RELEASED = "released"  # shares are about to leave for the sum over these survivors
 FOLLOWED = "followed"  # a sum that this site took into its state without being in it: a SumRecord

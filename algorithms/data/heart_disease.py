@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Literal
 
 from pydantic import Field
 
@@ -46,6 +47,10 @@ class HeartDiseaseOptions(DataOptions):
 
     test_fraction: float = Field(
         default=0.3, ge=0, le=0.9, description="the share of held-out records, 0 to 0.9"
+    )
+
+    impute: Literal["median", "centre"] = Field(
+        default="median", description='"median" (of the hospital) or "centre" (a public constant)'
     )
 
     def site_ids(self) -> tuple[SiteId, ...]:
@@ -86,5 +91,6 @@ def heart_disease(options: HeartDiseaseOptions, seed: int) -> TableData:
         missing_indicator=("chol", "fbs", "thalach", "oldpeak"),
         test_fraction=options.test_fraction,
         scale=_SCALE,
+        impute=options.impute,
     )
     return TableData(table, path, seed)

@@ -60,6 +60,15 @@ class SiteTables:
         self._rules = Preparation(test_fraction, standardize, impute="median" if impute_median else "none")
         self._seed = seed
 
+    def for_record_privacy(self) -> SiteTables:
+        """The same records, each prepared by itself.
+
+        Raises:
+            ConfigError: a record would be prepared from other records.
+        """
+        self._rules = self._rules.for_record_privacy(columns=1)
+        return self
+
     def site(self, site_id: SiteId) -> SiteData:
         """One site's records, prepared.
 

@@ -15,7 +15,7 @@ from pydantic import Field, model_validator
 
 from secfed.algorithms.data.base import SiteData, SiteId
 from secfed.algorithms.data.partition import Partition, dirichlet, iid
-from secfed.algorithms.data.prepare import Preparation, Records, prepare
+from secfed.algorithms.data.prepare import Preparation, Records, prepare, scaled_by_ranges
 from secfed.algorithms.options import Options
 from secfed.algorithms.randomness import numpy_generator
 from secfed.errors import ConfigError, DataError
@@ -40,7 +40,10 @@ class PoolOptions(DataOptions):
     partition: Literal["iid", "dirichlet"] = Field(default="iid", description='"iid" or "dirichlet"')
     alpha: float = Field(default=0.5, gt=0, description="the Dirichlet concentration; smaller is more skewed")
     min_records: int = Field(default=10, ge=1, description="the least number of records of a hospital")
-    standardize: bool = Field(default=True, description="true or false: scale by each site's own statistics")
+    standardize: bool | Literal["public"] = Field(
+        default=True,
+        description='true (scale by each site\'s own statistics), "public" (by published ranges) or false',
+    )
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -55,7 +58,19 @@ class PoolOptions(DataOptions):
 class DigitsOptions(PoolOptions):
     """Options of ``digits``; pixels share one scale, so they are left as they are by default."""
 
-    standardize: bool = Field(default=False, description="true or false: scale by each site's own statistics")
+    standardize: bool | Literal["public"] = Field(
+        default=False,
+        description="true (scale by each site's own statistics) or false; pixels are on a public scale",
+    )
+
+    @model_validator(mode="after")
+    def _no_ranges(self) -> Self:
+        if self.standardize == "public":
+            raise ConfigError(
+                'data.standardize: "public" has no effect, pixels are on a public scale already',
+                remedy="set data.standardize = false",
+            )
+        return self
 
 
 def numbered_sites(sites: int) -> tuple[SiteId, ...]:
@@ -83,6 +98,7 @@ class PooledData:
         input_shape: shape of one prepared record.
         classes: number of classes.
         seed: the study's seed.
+        numeric: columns that are standardised unless the rules fix them; by default the whole record.
     """
 
     def __init__(
@@ -95,7 +111,9 @@ class PooledData:
         input_shape: tuple[int, ...],
         classes: int,
         seed: int,
+        numeric: int | None = None,
     ) -> None:
+        self._numeric = input_shape[0] if numeric is None else numeric
         self.sites = sites
         self.input_shape = input_shape
         self.classes = classes
@@ -103,6 +121,15 @@ class PooledData:
         self._divide = divide
         self._rules = rules
         self._seed = seed
+
+    def for_record_privacy(self) -> PooledData:
+        """The same records, each prepared by itself.
+
+        Raises:
+            ConfigError: a record would be prepared from other records.
+        """
+        self._rules = self._rules.for_record_privacy(self._numeric)
+        return self
 
     @cached_property
     def _pool(self) -> Records:
@@ -150,10 +177,24 @@ def divide_by(
     return lambda pool, rng: iid(len(pool.y), sites, min_records, rng)
 
 
-def _load_breast_cancer() -> Records:
+# Smallest and largest value of each feature as the published description of the data set lists them:
+# public constants, whoever takes part. Means of ten measurements, then their errors, then the worst.
+_BREAST_CANCER_RANGES = (
+    *((6.981, 28.11), (9.71, 39.28), (43.79, 188.5), (143.5, 2501.0), (0.053, 0.163)),
+    *((0.019, 0.345), (0.0, 0.427), (0.0, 0.201), (0.106, 0.304), (0.05, 0.097)),
+    *((0.112, 2.873), (0.36, 4.885), (0.757, 21.98), (6.802, 542.2), (0.002, 0.031)),
+    *((0.002, 0.135), (0.0, 0.396), (0.0, 0.053), (0.008, 0.079), (0.001, 0.03)),
+    *((7.93, 36.04), (12.02, 49.54), (50.41, 251.2), (185.2, 4254.0), (0.071, 0.223)),
+    *((0.027, 1.058), (0.0, 1.252), (0.0, 0.291), (0.156, 0.664), (0.055, 0.208)),
+)
+
+
+def _load_breast_cancer(options: PoolOptions) -> Records:
     from sklearn.datasets import load_breast_cancer  # a slow import that only this data set needs
 
     x, y = load_breast_cancer(return_X_y=True)
+    if options.standardize == "public":
+        x = scaled_by_ranges(x, _BREAST_CANCER_RANGES)
     # scikit-learn counts benign as 1; a positive finding is a malignant one.
     return Records(x, 1 - y.astype(np.int64))
 
@@ -172,7 +213,7 @@ def _pooled(
         load,
         sites=options.site_ids(),
         divide=divide_by(options.partition, options.sites, options.alpha, options.min_records),
-        rules=Preparation(options.test_fraction, options.standardize),
+        rules=Preparation(options.test_fraction, options.standardize is True),
         input_shape=shape,
         classes=classes,
         seed=seed,
@@ -184,7 +225,7 @@ def breast_cancer(options: PoolOptions, seed: int) -> PooledData:
 
     Source: Wolberg, Mangasarian, Street, Street, Breast Cancer Wisconsin (Diagnostic), UCI, 1995.
     """
-    return _pooled(options, seed, _load_breast_cancer, (30,), 2)
+    return _pooled(options, seed, lambda: _load_breast_cancer(options), (30,), 2)
 
 
 def digits(options: DigitsOptions, seed: int) -> PooledData:

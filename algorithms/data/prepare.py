@@ -2,12 +2,17 @@
 
 Every statistic (median, mean, spread) is taken over the site's own training records: nothing is learnt
 from held-out records, and nothing has to be exchanged.
+
+Such a statistic ties every prepared record to every other one, and a split that is stratified by class ties
+the place of one record to the labels of others. Differential privacy for records counts on neither: see
+:meth:`Preparation.for_record_privacy`.
 """
 
 from __future__ import annotations
 
 import warnings
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -16,6 +21,7 @@ from numpy.typing import NDArray
 
 from secfed.algorithms.data.base import SiteData, SiteId, check_site, no_records, no_training_records
 from secfed.algorithms.randomness import numpy_generator
+from secfed.errors import ConfigError
 
 _FLAT = 1e-8  # a spread below this is a constant column; dividing by it would only amplify rounding
 
@@ -49,13 +55,39 @@ class Preparation:
         standardize: subtract the mean and divide by the spread of the training records.
         fixed: columns that are already on a public scale and are not standardised.
         impute: what a missing value becomes. A column without a single known training value becomes
-            0, which after standardisation is "average".
+            0, which after standardisation is "average"; so does every missing value under "centre".
+        split: "stratified" by class, or by "slots": the place of each record is drawn by itself.
     """
 
     test_fraction: float
     standardize: bool
     fixed: tuple[int, ...] = ()
-    impute: Literal["median", "none"] = "none"
+    impute: Literal["median", "centre", "none"] = "none"
+    split: Literal["stratified", "slots"] = "stratified"
+
+    def for_record_privacy(self, columns: int) -> Preparation:
+        """The same preparation, each record by itself: what differential privacy for records needs.
+
+        Args:
+            columns: numeric columns of a record.
+
+        Raises:
+            ConfigError: a record would be prepared from other records.
+        """
+        if self.standardize and len(set(self.fixed)) < columns:
+            raise ConfigError(
+                "data.standardize: scaling by a site's own statistics lets one record change all others, "
+                "so no epsilon per record would be true",
+                remedy='set data.standardize = "public" where the data set has public ranges, or false, and '
+                "give public constants (data.scale)",
+            )
+        if self.impute == "median":
+            raise ConfigError(
+                "data.impute: a site's median lets one record change all others, so no epsilon per "
+                "record would be true",
+                remedy='set data.impute = "centre" (a missing value becomes the column\'s public centre)',
+            )
+        return replace(self, split="slots")
 
 
 def prepare(
@@ -82,13 +114,19 @@ def prepare(
     """
     if not len(records.y):
         raise no_records(site_id)
-    train, test = split(records.y, rules.test_fraction, numpy_generator(seed, "split", site_id))
+    rng = numpy_generator(seed, "split", site_id)
+    if rules.split == "slots":
+        train, test = split_by_slots(len(records.y), rules.test_fraction, rng)
+    else:
+        train, test = split(records.y, rules.test_fraction, rng)
     if not len(train):
         raise no_training_records(site_id)
     with np.errstate(over="ignore", invalid="ignore"):  # NaN and Inf are check_site's business
         x = records.x.astype(np.float64)
         if rules.impute == "median":
             x = _imputed(x, x[train])
+        elif rules.impute == "centre":
+            x = np.where(np.isnan(x), 0.0, x)
         if rules.standardize:
             x = _standardised(x, x[train], rules.fixed)
         if records.extra is not None:
@@ -120,6 +158,37 @@ def split(
     steps = np.floor(np.arange(len(y) + 1) * test_fraction + 0.5)
     held_out = np.diff(steps) > 0
     return np.sort(by_class[~held_out]), np.sort(by_class[held_out])
+
+
+def split_by_slots(
+    records: int, test_fraction: float, rng: np.random.Generator
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Positions of the training and the held-out records, each drawn by itself.
+
+    The place of a record depends on its position and the seed: not on its content, nor on other records,
+    nor on how many follow.
+
+    Args:
+        records: n.
+        test_fraction: probability of being held out.
+        rng: decides.
+
+    Returns:
+        Two disjoint, ascending arrays that together are 0 .. n-1.
+    """
+    held_out = rng.random(records) < test_fraction
+    return np.flatnonzero(~held_out).astype(np.int64), np.flatnonzero(held_out).astype(np.int64)
+
+
+def scaled_by_ranges(x: NDArray[Any], ranges: Sequence[tuple[float, float]]) -> NDArray[np.float64]:
+    """Columns on [-1, 1] by public ranges; values outside are moved to the nearest end, NaN stays.
+
+    Args:
+        x: [n, k].
+        ranges: k pairs (low, high).
+    """
+    low, high = np.array(ranges, dtype=np.float64).T
+    return np.asarray(np.clip(2.0 * (x - low) / (high - low) - 1.0, -1.0, 1.0))
 
 
 def _imputed(x: NDArray[np.float64], train: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -135,9 +135,18 @@ class TableData:
         self.sites = options.site_ids()
         self.input_shape: tuple[int, ...] = (options.width,)
         self.classes = options.classes
-        self._table = Table(options, path)
+        self._table, self._options = Table(options, path), options
         self._rules = _rules(options)
         self._seed = seed
+
+    def for_record_privacy(self) -> TableData:
+        """The same records, each prepared by itself.
+
+        Raises:
+            ConfigError: a record would be prepared from other records.
+        """
+        self._rules = self._rules.for_record_privacy(len(self._options.numeric_columns))
+        return self
 
     def site(self, site_id: SiteId) -> SiteData:
         """One site's records, prepared.
@@ -168,6 +177,7 @@ def table_data(options: TableOptions, path: Path, seed: int) -> TableData | Pool
         input_shape=(options.width,),
         classes=options.classes,
         seed=seed,
+        numeric=len(options.numeric_columns),
     )
 
 

@@ -56,8 +56,9 @@ class TableOptions(DataOptions):
     missing_indicator: tuple[str, ...] = Field(
         default=(), description="an array of columns that get a second column: 1 where the value is missing"
     )
-    impute: Literal["median", "none"] = Field(
-        default="median", description='"median" (of the site) or "none"'
+    impute: Literal["median", "centre", "none"] = Field(
+        default="median",
+        description='"median" (of the site), "centre" (the public centre in data.scale) or "none"',
     )
     scale: dict[str, tuple[float, float]] = Field(
         default={}, description="a table: column to [centre, spread], the same at every site"
@@ -100,6 +101,12 @@ class TableOptions(DataOptions):
                 )
         if len(set(self.feature_columns)) < len(self.feature_columns):
             raise ConfigError("data.feature_columns: names a column twice", remedy="name every column once")
+        unscaled = [column for column in self.numeric_columns if column not in self.scale]
+        if self.impute == "centre" and unscaled:
+            raise ConfigError(
+                f"data.impute: {unscaled[0]!r} has no public centre",
+                remedy="give [centre, spread] for every numeric column in data.scale",
+            )
         if self.label_column in self.feature_columns:
             raise ConfigError("data.feature_columns: contains the label", remedy="remove data.label_column")
         for key, columns in (

@@ -9,6 +9,7 @@ Source: Fawcett, "An introduction to ROC analysis", Pattern Recognition Letters 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from typing import Final
 
@@ -25,14 +26,19 @@ Metrics = dict[str, float]
 SCORE_BINS: Final = 1024
 _COUNT_BOUND: Final = 2.0**32
 _COUNT_BITS: Final = 64
+
+# What is released with noise: per record one class, one answer that may be right, and nothing else.
+NOISY: Final = ("eval/class_records", "eval/class_correct")
+NOISY_L2: Final = math.sqrt(2.0)  # of what one record adds to them: two ones
 _BATCH: Final = 1024
 
 
-def fields(classes: int) -> tuple[Field, ...]:
+def fields(classes: int, *, noisy: bool = False) -> tuple[Field, ...]:
     """The fields that evaluation adds to a layout; all 64 bits wide.
 
     Args:
         classes: number of classes.
+        noisy: only those that are released with noise.
     """
     shapes: dict[str, tuple[int, ...]] = {
         "eval/records": (),
@@ -42,7 +48,11 @@ def fields(classes: int) -> tuple[Field, ...]:
     }
     if classes == 2:
         shapes["eval/scores"] = (2, SCORE_BINS)
-    return tuple(Field(name, shape, _COUNT_BOUND, _COUNT_BITS) for name, shape in shapes.items())
+    return tuple(
+        Field(name, shape, _COUNT_BOUND, _COUNT_BITS)
+        for name, shape in shapes.items()
+        if not noisy or name in NOISY
+    )
 
 
 def evaluate(
@@ -123,13 +133,15 @@ def finish(totals: Mapping[str, torch.Tensor], classes: int) -> Metrics:
     """Metrics from summed numerators and denominators.
 
     Args:
-        totals: at least the fields of :func:`fields`.
+        totals: the fields of :func:`fields`, all, those with noise, or none.
         classes: number of classes.
 
     Returns:
         ``loss``, ``accuracy``, ``balanced_accuracy`` (mean recall over the classes that occur) and, for
-        two classes, ``roc_auc``. A metric without a denominator is left out.
+        two classes, ``roc_auc``. A metric without a numerator or denominator is left out.
     """
+    if "eval/records" not in totals:
+        return _finish_noisy(totals) if NOISY[0] in totals else {}
     records = float(totals["eval/records"])
     if records <= 0:
         return {}
@@ -145,6 +157,15 @@ def finish(totals: Mapping[str, torch.Tensor], classes: int) -> Metrics:
         if area is not None:
             metrics["roc_auc"] = area
     return metrics
+
+
+def _finish_noisy(totals: Mapping[str, torch.Tensor]) -> Metrics:
+    """Accuracy from counts with noise: a count below one is one, a share stays between 0 and 1."""
+    of_class, correct = (totals[name].clamp_min(0.0) for name in NOISY)
+    return {
+        "accuracy": min(1.0, float(correct.sum()) / max(1.0, float(of_class.sum()))),
+        "balanced_accuracy": float((correct / of_class.clamp_min(1.0)).clamp_max(1.0).mean()),
+    }
 
 
 def _batches(inputs: torch.Tensor, labels: torch.Tensor) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:

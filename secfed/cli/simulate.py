@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from secfed.drops import STAGES, Drop
+from secfed.errors import ConfigError
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -52,6 +53,15 @@ def simulate(
     seed: Annotated[
         int | None, typer.Option("--seed", metavar="N", help="Use this seed instead of the study's.")
     ] = None,
+    budget: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--budget",
+            metavar="SITE=EPSILON",
+            help="Let a hospital's policy allow this epsilon instead of the study's. When it is spent, the "
+            "hospital leaves. May be given several times.",
+        ),
+    ] = None,
     compare: Annotated[
         Compare | None,
         typer.Option(
@@ -77,18 +87,31 @@ def simulate(
     from secfed.simulate import simulate as run
 
     drops = [Drop.parse(text) for text in drop or []]  # before anything that takes time
+    budgets = dict(_budget(text) for text in budget or [])
     study = _study(study_file, protection, seed)
     if out is not None:
         prepare(out, overwrite=overwrite)
     other: Literal["alone"] | None = None if compare is None else "alone"
     with watching(stderr(), quiet=as_json) as observer:
-        report = run(study, out=out, drops=drops, observer=observer, compare=other)
+        report = run(study, out=out, drops=drops, observer=observer, compare=other, budgets=budgets)
     if out is not None:
         _draw(report, out)
     if as_json:
         typer.echo(run_json(report), nl=False)
     else:
         _show(stdout(), report, out)
+
+
+def _budget(text: str) -> tuple[str, float]:
+    """One ``--budget``."""
+    site, found, number = text.rpartition("=")
+    try:
+        epsilon = float(number)
+    except ValueError:
+        epsilon = 0.0
+    if not found or not 0 < epsilon < float("inf"):
+        raise ConfigError(f"--budget {text}: not SITE=EPSILON", remedy="write for example hospital-2=3.5")
+    return site, epsilon
 
 
 def _study(study_file: Path, protection: str | None, seed: int | None) -> Study:
@@ -116,4 +139,5 @@ def _show(console: Console, report: RunReport, out: Path | None) -> None:
 
     console.print(summary(console, report))
     if out is not None:
-        console.print(Text(f"Written to {out}; check it with: secfed transcript verify {out}", style="dim"))
+        check = "audit" if report.privacy is not None else "transcript"
+        console.print(Text(f"Written to {out}; check it with: secfed {check} verify {out}", style="dim"))

@@ -11,9 +11,11 @@ from rich.table import Table
 from rich.text import Text
 
 from secfed.cli.consoles import plain_text, plural, show_bytes, show_number, show_seconds
-from secfed.run_report import PHASES, Comparison, RoundReport, RunReport, ordered_metrics
+from secfed.run_report import PHASES, Comparison, PrivacyReport, RoundReport, RunReport, ordered_metrics
 
 _MOST_ROWS = 60  # longer runs show their beginning and their end
+_MOST_SITES = 24
+_GROUPS = {"eval": "metrics over held-out records", "weight": "the number of records"}
 _LONG_NAME = 9  # longer metric names are broken at an underscore
 
 
@@ -151,6 +153,8 @@ def summary(console: Console, report: RunReport) -> RenderableType:
             f"{plain_text(name)} {show_number(value)}" for name, value in report.oracle.items()
         )
         parts.append(Text.assemble(("Oracle (single hospitals, simulation only): ", "dim"), numbers))
+    if report.privacy is not None:
+        parts += ["", *_privacy(report.privacy), ""]
     before = report.initial or {}
     final = ", ".join(
         f"{plain_text(name)} {show_number(report.final[name])}"
@@ -160,6 +164,31 @@ def summary(console: Console, report: RunReport) -> RenderableType:
     parts.append(Text.assemble(("Final model: ", "bold"), final or "no metrics"))
     parts.append(Text(plain_text(report.saw), style="green" if report.protection != "plain" else "yellow"))
     return Group(*parts)
+
+
+def _privacy(privacy: PrivacyReport) -> list[RenderableType]:
+    """What every site's ledger says: never an epsilon without its relation, delta and accountant."""
+    heading = Text("Privacy spent  ", style="bold")
+    relation = f"unit: {privacy.unit}, {privacy.adjacency}, delta {privacy.delta:g}"
+    heading.append(f"{relation}, {plain_text(privacy.accountant)}", style="not bold dim")
+    table = new_table()
+    table.add_column(f"Ledger of\n{plain_text(privacy.dataset)} at", vertical="bottom")
+    for header in ("epsilon\nspent", "\nleft", "refused\nrounds"):
+        table.add_column(header, justify="right", no_wrap=True)
+    for one in privacy.sites[:_MOST_SITES]:
+        left = "no limit" if one.limit is None else f"{max(0.0, one.limit - one.epsilon):.2f}"
+        refused = str(one.refused) if one.refused else ""
+        table.add_row(plain_text(one.site), f"{one.epsilon:.2f}", left, refused)
+    parts: list[RenderableType] = [heading, table]
+    if len(privacy.sites) > _MOST_SITES:
+        parts.append(Text(f"... and {len(privacy.sites) - _MOST_SITES} more; see run.json"))
+    if privacy.unprotected:
+        groups = dict.fromkeys(name.partition("/")[0] for name in privacy.unprotected)
+        names = ", ".join(_GROUPS.get(name, plain_text(name)) for name in groups)
+        parts.append(
+            Text(f"Left in sums without noise, as the study says: {names}. Not in epsilon.", style="yellow")
+        )
+    return parts
 
 
 def _first(lines: list[str], most: int) -> list[str]:

@@ -172,7 +172,7 @@ def test_a_file_that_is_missing_or_no_text_is_an_error_when_records_are_read(loa
         ("test_fraction", "scale.age = [5, 0]\ntest_fraction", r"data\.scale\.age: needs a spread above 0"),
         ("test_fraction", "scale.kind = [5, 1]\ntest_fraction", r"data\.scale\.kind"),
         ("test_fraction", "alpha = 1.0\ntest_fraction", r"data\.alpha: has no effect"),
-        ("test_fraction", 'impute = "mean"\ntest_fraction', r"data\.impute.*'median' or 'none'"),
+        ("test_fraction", 'impute = "mean"\ntest_fraction', r"data\.impute.*'median', 'centre' or 'none'"),
     ],
 )
 def test_options_that_do_not_fit_together_name_their_key(load, old, new, key):

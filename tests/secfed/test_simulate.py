@@ -154,7 +154,7 @@ def entries(out: Path, site: str) -> list[dict[str, Any]]:
 def test_a_site_records_that_it_released_shares_before_it_knows_the_result(tmp_path: Path) -> None:
     run(study(), tmp_path / "out")
     kinds = [entry["kind"] for entry in entries(tmp_path / "out", "hospital-1")[1:]]
-    assert kinds == ["released", "summed"] * 4
+    assert kinds == ["settings", *["released", "summed"] * 4]
 
 
 def test_a_step_whose_attempt_is_not_the_signed_one_is_refused_and_ends_nothing(tmp_path: Path) -> None:

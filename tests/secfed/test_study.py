@@ -120,10 +120,40 @@ CASES = {
         "protection.key_mode: should be 'public' or 'symmetric'",
         "only for encrypted",
     ),
-    "privacy, not yet": (
-        GOOD + "[privacy]\nepsilon = 1\n",
-        "privacy: differential privacy is not",
-        "[privacy]",
+    "privacy without a unit": (
+        GOOD + "[privacy]\nepsilon = 1\ndelta = 1e-5\n",
+        "privacy.unit: is missing",
+        '"record"',
+    ),
+    "privacy with a negative epsilon": (
+        GOOD + '[privacy]\nunit = "record"\nepsilon = -1\ndelta = 1e-5\n',
+        "privacy.epsilon",
+        "above 0",
+    ),
+    "privacy under a relation that the unit has not": (
+        GOOD + '[privacy]\nunit = "record"\nepsilon = 1\ndelta = 1e-5\nadjacency = "zero-out-site"\n',
+        "privacy.adjacency",
+        "add-or-remove-record",
+    ),
+    "groups without a size": (
+        GOOD + '[privacy]\nunit = "group"\nepsilon = 1\ndelta = 1e-5\n',
+        "privacy.group_size: is missing",
+        "2 or more",
+    ),
+    "group size without groups": (
+        GOOD + '[privacy]\nunit = "record"\ngroup_size = 4\nepsilon = 1\ndelta = 1e-5\n',
+        "privacy.group_size: has no effect",
+        "remove it",
+    ),
+    "an engine that cannot clip groups": (
+        GOOD + '[privacy]\nunit = "group"\ngroup_size = 4\nengine = "ghost"\nepsilon = 1\ndelta = 1e-5\n',
+        "privacy.engine",
+        "loop",
+    ),
+    "private metrics under noise in the sum": (
+        GOOD + '[privacy]\nunit = "site"\nmetrics = "private"\nepsilon = 1\ndelta = 1e-5\n',
+        "privacy.metrics",
+        "withheld",
     ),
     "bits out of range": (
         GOOD + "bits = 64",

@@ -1,0 +1,170 @@
+"""What one site does about privacy in one study: pays before it works, adds noise, and writes down the rest.
+
+    begin(round, exchange)   noise in the sum: pay now; fields without noise: write them down;
+                             local steps: say where they belong, so that the program's steps are paid
+    guard(exchange, ...)     clip what the program contributed, and wrap it so that it is read with noise
+
+The ledger is written, and on the disk, before any record is touched. A budget that does not cover the
+work raises :class:`~secfed.errors.BudgetExceeded`: the site is then a dropout like any other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from secfed.algorithms.base import Algorithm, SiteProgram, unprotected_fields
+from secfed.crypto import thresholds
+from secfed.dp.ledger import Ledger
+from secfed.dp.local import LocalPrivacy
+from secfed.dp.noise import SiteNoise
+from secfed.dp.randomness import SecureRandom
+from secfed.dp.unit import Unit
+from secfed.errors import ConfigError
+from secfed.privacy_options import PrivacySection
+from secfed.site_noise import NoisedAlgorithm
+from secfed.study import Study
+from secfed.vector import Exchange
+
+
+class PrivateSiteProgram(SiteProgram, Protocol):
+    """A site program that can train under privacy."""
+
+    def use_privacy(self, privacy: LocalPrivacy) -> None:
+        """Plan the study's private work, and use ``privacy`` for every step from now on.
+
+        Raises:
+            ConfigError: no noise reaches the study's epsilon.
+        """
+        ...
+
+
+def with_privacy(study: Study, algorithm: Algorithm, sites: int) -> Algorithm:
+    """The algorithm as the study's ``[privacy]`` wants it.
+
+    Args:
+        study: the study.
+        algorithm: built from it.
+        sites: enrolled sites.
+
+    Raises:
+        ConfigError: the algorithm cannot work under that unit.
+    """
+    settings = study.privacy
+    if settings is None:
+        return algorithm
+    if settings.in_local_steps:
+        units: Sequence[str] = getattr(algorithm, "private_units", ())
+        if settings.unit not in units:
+            offered = ", ".join([*units, "site"])
+            raise ConfigError(
+                f"privacy.unit: {study.algorithm.name} does not train with the {settings.unit} as unit",
+                remedy=f"it supports: {offered}",
+            )
+        return algorithm
+    return NoisedAlgorithm(
+        algorithm,
+        settings,
+        study.rounds,
+        min_survivors=least_survivors(study, sites),
+        colluders=study.protection.colluders_for(sites),
+    )
+
+
+def least_survivors(study: Study, sites: int) -> int:
+    """The smallest survivor set that any permitted cohort can end with."""
+    rules = study.protection
+    if rules.threshold is not None:
+        return rules.threshold
+    if rules.name == "encrypted":
+        return rules.min_cohort
+    colluders = rules.colluders_for(sites)
+    cohorts = range(rules.min_cohort, sites + 1)
+    return min(
+        cohort if cohort < thresholds.FLOOR else thresholds.default_threshold(cohort, colluders)
+        for cohort in cohorts
+    )
+
+
+@dataclass
+class SitePrivacy:
+    """One site's privacy in one study.
+
+    Attributes:
+        settings: the study's ``[privacy]``.
+        algorithm: from :func:`with_privacy`.
+        ledger: of the data set that the study uses.
+        study: study id.
+        seed: the study's seed; decides groups of records only.
+        random: (round, exchange) -> source of sampling and noise for local steps, fresh for each.
+        noise_key: (round, exchange) -> 32 bytes for the noise in one sum: fresh for each, and secret; all
+            attempts of an exchange carry the same noise.
+    """
+
+    settings: PrivacySection
+    algorithm: Algorithm
+    ledger: Ledger
+    study: str
+    seed: int
+    random: Callable[[int, str], SecureRandom]
+    noise_key: Callable[[int, str], bytes] = field(repr=False)
+
+    def __post_init__(self) -> None:
+        self._noised = self.algorithm if isinstance(self.algorithm, NoisedAlgorithm) else None
+        self.refused = 0  # rounds that a budget refused
+        self.local: LocalPrivacy | None = None
+        if self.settings.in_local_steps:
+            self.local = LocalPrivacy(
+                self.settings, self.ledger, study=self.study, seed=self.seed, random=self.random
+            )
+
+    def prepare(self, program: SiteProgram) -> SiteProgram:
+        """Give the program what it needs; before its first work.
+
+        Raises:
+            ConfigError: a program that cannot train under privacy.
+        """
+        if self.local is not None:
+            use = getattr(program, "use_privacy", None)
+            if use is None:
+                raise ConfigError(
+                    "privacy.unit: this algorithm's site program cannot train under privacy",
+                    remedy="give it a method use_privacy; see secfed.privacy.PrivateSiteProgram",
+                )
+            use(self.local)
+        return program
+
+    def begin(self, round_number: int, exchange: Exchange) -> None:
+        """Before the program works on an exchange.
+
+        Raises:
+            BudgetExceeded: a budget does not cover it; nothing was touched.
+            TranscriptError: the ledger cannot be written; nothing was touched.
+        """
+        where = {"study": self.study, "round_number": round_number, "exchange": exchange.name}
+        event = None if self._noised is None else self._noised.event_of(exchange)
+        if event is not None:
+            self.ledger.spend(event, **where)  # type: ignore[arg-type]  # the three keys of one place
+        fields = unprotected_fields(self.algorithm, exchange)
+        if fields:
+            self.ledger.note_unprotected(fields, **where)  # type: ignore[arg-type]  # as above
+        if self.local is not None:
+            self.local.enter(round_number, exchange.name)
+
+    def own_exchange(self, exchange: Exchange) -> Exchange:
+        """The exchange as the algorithm's program knows it."""
+        return exchange if self._noised is None else self._noised.inner_exchange(exchange)
+
+    def noise_of(self, exchange: Exchange) -> SiteNoise | None:
+        """The noise that this site adds to an exchange."""
+        return None if self._noised is None else self._noised.noise_of(exchange)
+
+    def heads(self) -> dict[str, str]:
+        """Data set to the ledger's head, for the transcript."""
+        return {self.ledger.dataset: self.ledger.head.hex()}
+
+    @property
+    def protects(self) -> Unit:
+        """Whom the study's guarantee hides."""
+        return self.settings.budgeted
