@@ -12,8 +12,11 @@ import typer
 from secfed import __version__
 from secfed.cli.algorithms import algorithms
 from secfed.cli.bench import bench_app
+from secfed.cli.consortium import consortium_app
 from secfed.cli.guard import GuardedGroup
 from secfed.cli.simulate import simulate
+from secfed.cli.site import site_app
+from secfed.cli.sweep import sweep
 from secfed.cli.transcript import transcript_app
 
 app = typer.Typer(
@@ -49,9 +52,12 @@ def options(
 
 
 app.command("simulate")(simulate)
+app.command("sweep")(sweep)
 app.command("algorithms")(algorithms)
 app.add_typer(transcript_app, name="transcript")
 app.add_typer(bench_app, name="bench")
+app.add_typer(consortium_app, name="consortium")
+app.add_typer(site_app, name="site")
 
 
 def main() -> None:

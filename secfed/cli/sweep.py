@@ -1,0 +1,165 @@
+"""``secfed sweep``: one study with many settings and seeds, several runs at a time."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from rich.console import Console, RenderableType
+
+    from secfed.sweep.engine import SweepObserver
+    from secfed.sweep.plan import Plan
+    from secfed.sweep.results import Row
+
+
+def sweep(
+    context: typer.Context,
+    sweep_file: Annotated[
+        Path,
+        typer.Argument(metavar="FILE.toml", help="A study file with a table \\[sweep].", show_default=False),
+    ],
+    out: Annotated[
+        Path,
+        typer.Option(
+            "--out",
+            "-o",
+            metavar="DIR",
+            help="Write every run, results.csv, summary.md and the figure to this folder.",
+            show_default=False,
+        ),
+    ],
+    jobs: Annotated[
+        int | None,
+        typer.Option("--jobs", "-j", metavar="N", min=1, help="Run this many at the same time."),
+    ] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Check everything, list the runs and write nothing.")
+    ] = False,
+) -> None:
+    """Run a study with every combination of settings and seeds, and put the results side by side.
+
+    Each run is a process with one thread. Stopped or killed, the same command continues: finished runs are
+    kept, failed ones are repeated.
+
+    [bold]Example:[/] secfed sweep examples/sweep-breast-cancer.toml --out runs/sweep --jobs 2
+    """
+    from secfed.cli.consoles import stderr, stdout
+    from secfed.sweep.engine import run_sweep
+    from secfed.sweep.file import SweepFile
+    from secfed.sweep.plan import make_plan
+    from secfed.sweep.processes import ProcessRunner
+
+    plan = make_plan(SweepFile.load(sweep_file))
+    if dry_run:
+        _list(plan, out, stdout())
+        return
+    debug = bool(context.find_root().params.get("debug"))
+    runner = ProcessRunner(plan.sweep.folder, debug=debug)
+    with _watching(stderr()) as observer:
+        rows = run_sweep(plan, out, jobs=jobs or plan.sweep.jobs, runner=runner, observer=observer)
+    _conclude(plan, rows, out, stdout())
+
+
+def _list(plan: Plan, out: Path, console: Console) -> None:
+    """What would run, and what is finished already."""
+    from secfed.cli.consoles import plain_text, plural
+    from secfed.sweep.store import Store, check
+
+    check(out)
+    store = Store(out)
+    counts = Counter[str]()
+    for run in plan.runs:
+        state = "missing" if run.unavailable else "finished" if store.finished(run.digest) else "to run"
+        counts[state] += 1
+        console.print(f"{state:9} {plain_text(run.title)}", markup=False, soft_wrap=True)
+    for name, why in plan.missing.items():
+        console.print(f"{plain_text(name)} is missing: {plain_text(why)}", markup=False, soft_wrap=True)
+    different = len({run.digest for run in plan.runs if run.digest})
+    equal = sum(bool(run.digest) for run in plan.runs) - different
+    told = ", ".join(f"{count} {state}" for state, count in counts.items())
+    same = f"; {plural(equal, 'run')} equal to another and done once" if equal else ""
+    console.print(f"{plural(len(plan.runs), 'run')}: {told}{same}.")
+
+
+def _conclude(plan: Plan, rows: Sequence[Row], out: Path, console: Console) -> None:
+    """Write the summary, show it, and fail if a run failed.
+
+    Raises:
+        SecfedError: at least one run failed, or the figure cannot be drawn as asked.
+    """
+    from rich.text import Text
+
+    from secfed.cli.consoles import plain_text, plural
+    from secfed.errors import SecfedError
+    from secfed.sweep.figure import write_figure
+    from secfed.sweep.report import failures, summary_markdown
+    from secfed.sweep.store import RESULTS_FILE, SUMMARY_FILE, write_whole
+
+    problem: SecfedError | None = None
+    written: tuple[Path, ...] = ()
+    try:
+        written = write_figure(plan, rows, out)
+    except SecfedError as error:  # the table is still worth having
+        problem = error
+    write_whole(out / SUMMARY_FILE, summary_markdown(plan, rows, figure=bool(written)))
+    console.print(_summary(plan, rows, console))
+    console.print(Text(f"Written to {out}: {RESULTS_FILE}, {SUMMARY_FILE}, runs/", style="dim"))
+    failed = sum(row.status == "failed" for row in rows)
+    if failed:
+        told = "\n".join(f"  {plain_text(line)}" for line in failures(rows))
+        raise SecfedError(
+            f"{failed} of {plural(len(rows), 'run')} failed:\n{told}",
+            remedy=f"see {RESULTS_FILE} and log.txt of the runs; the same command repeats what is not done",
+        )
+    if problem is not None:
+        raise problem
+
+
+def _summary(plan: Plan, rows: Sequence[Row], console: Console) -> RenderableType:
+    """The table with as many metrics as fit, and its notes."""
+    from rich.console import Group
+    from rich.text import Text
+
+    from secfed.cli.consoles import plain_text
+    from secfed.cli.tables import new_table
+    from secfed.sweep.report import Labels, spread_sentence, summary_table
+    from secfed.sweep.results import metric_names
+
+    most = len(metric_names(rows))
+    while True:
+        found = summary_table(plan, rows, most_metrics=most)
+        table = new_table()
+        for at, name in enumerate(found.headers):
+            table.add_column(
+                plain_text(name), justify="left" if at < found.numbers_from else "right", no_wrap=True
+            )
+        for cells in found.rows:
+            table.add_row(*(Text(plain_text(cell)) for cell in cells))
+        if most <= 1 or console.measure(table, options=console.options.update(max_width=10_000)).maximum <= (
+            console.width
+        ):
+            break
+        most -= 1
+    notes = [Text(plain_text(note), style="yellow") for note in Labels(plan, rows).notes]
+    return Group(table, Text(spread_sentence(plan.sweep), style="dim"), *notes)
+
+
+@contextmanager
+def _watching(console: Console) -> Iterator[SweepObserver]:
+    """A live display on a terminal, a line per finished run elsewhere."""
+    from rich.live import Live
+
+    from secfed.cli.sweep_live import LineSweepObserver, LiveSweepObserver
+
+    if console.is_terminal and not console.is_dumb_terminal:
+        shown = LiveSweepObserver(console)
+        with Live(get_renderable=shown.render, console=console, refresh_per_second=4, transient=True):
+            yield shown
+    else:
+        yield LineSweepObserver(console)

@@ -1,0 +1,115 @@
+"""One run of a sweep, in a process of its own: ``python -m secfed.sweep.child``.
+
+The folder ``NAME.part`` holds the run's ``study.toml``; when the run is over it is renamed to ``NAME``. When
+the sweep that started this process dies, however it dies, this process and its workers end at once: a run
+that nobody waits for must not write into a folder that a second sweep has taken over.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import signal
+import sys
+import threading
+import time
+import traceback
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, TextIO
+
+from secfed import __version__
+from secfed.errors import SecfedError
+
+if TYPE_CHECKING:
+    from secfed.study import Study
+
+EXIT_INTERNAL: Final = 70
+
+
+def carry_out(study: Study, part: Path, *, log: TextIO) -> None:
+    """Run a study into its folder, as ``secfed simulate --out`` does, and give the folder its final name.
+
+    Args:
+        study: what to run.
+        part: the folder, ``NAME.part``.
+        log: gets a line per fact.
+
+    Raises:
+        SecfedError: the run failed; the folder keeps its name.
+    """
+    from rich.console import Console
+
+    from secfed.cli.live import LineObserver
+    from secfed.figures import write_figures
+    from secfed.outputs import FIGURES_FOLDER
+    from secfed.simulate import simulate
+    from secfed.sweep.store import FINISHED_FILE, PART, write_whole
+
+    observer = LineObserver(Console(file=log, highlight=False, force_terminal=False))
+    clock = time.perf_counter()
+    report = simulate(study, out=part, drops=[], observer=observer)
+    seconds = time.perf_counter() - clock
+    write_figures(report, part / FIGURES_FOLDER)
+    about = {"study_digest": study.digest().hex(), "seconds": round(seconds, 3), "secfed": __version__}
+    write_whole(part / FINISHED_FILE, json.dumps(about, indent=2) + "\n")
+    part.rename(part.with_name(part.name.removesuffix(PART)))
+
+
+def note_failure(part: Path, error: Exception, *, debug: bool) -> None:
+    """Write down why a run failed: an expected error in full, of any other only its class.
+
+    Security: the text of an unexpected error could quote a value of a record, so it and the traceback are
+    written with ``debug`` only.
+    """
+    from secfed.sweep.store import FAILURE_FILE, write_whole
+
+    message = (
+        str(error) if isinstance(error, SecfedError) else "unexpected; see it with: secfed --debug sweep"
+    )
+    found = {"error": type(error).__name__, "message": message}
+    if debug:
+        found["traceback"] = "".join(traceback.format_exception(error))
+    write_whole(part / FAILURE_FILE, json.dumps(found, indent=2, ensure_ascii=False) + "\n")
+
+
+def main() -> int:
+    """Read the arguments, run, and turn the outcome into an exit code."""
+    parser = argparse.ArgumentParser(prog="secfed.sweep.child")
+    parser.add_argument("part", type=Path, help="folder of the run, ending in .part")
+    parser.add_argument(
+        "--paths-from", type=Path, required=True, help="where the study's relative paths start"
+    )
+    parser.add_argument("--debug", action="store_true")
+    given = parser.parse_args()
+    threading.Thread(target=_end_with_the_parent, daemon=True).start()
+
+    from secfed.sweep.store import STUDY_FILE
+
+    try:
+        import torch
+
+        from secfed.algorithms.own import make_importable
+        from secfed.sweep.plan import read_study
+
+        torch.set_num_threads(1)  # runs share the machine with other runs
+        make_importable(Path.cwd(), given.paths_from)
+        study = read_study((given.part / STUDY_FILE).read_text(encoding="utf-8"), given.paths_from)
+        carry_out(study, given.part, log=sys.stdout)
+    except Exception as error:  # noqa: BLE001 - the outermost boundary of this process
+        note_failure(given.part, error, debug=given.debug)
+        return error.exit_code if isinstance(error, SecfedError) else EXIT_INTERNAL
+    return 0
+
+
+def _end_with_the_parent() -> None:
+    """Standard input is a pipe that only the parent holds open: its end is the parent's end."""
+    while os.read(sys.stdin.fileno(), 4096):  # unbuffered: a buffer's lock could stop the interpreter's end
+        pass
+    if os.getpgrp() == os.getpid():  # with the worker processes that an encrypted study starts
+        os.killpg(os.getpid(), signal.SIGKILL)
+    os._exit(1)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,216 @@
+"""The figure of a sweep: a panel per data set and metric, a curve per variant, spread over the seeds."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, Final, Literal, TypeAlias
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+
+from secfed import figure_style as style
+from secfed.errors import ConfigError
+from secfed.sweep.file import SweepFile, Value
+from secfed.sweep.plan import Plan, is_inf
+from secfed.sweep.report import Labels
+from secfed.sweep.results import Group, Row, groups, metric_names
+from secfed.sweep.store import FIGURE_FILES
+
+Scale: TypeAlias = Literal["log", "linear", "categorical"]
+Curve: TypeAlias = tuple[tuple[str, Value], ...]
+
+_MARKERS: Final = ("o", "s", "^", "D", "v", "P")
+_DODGE = 0.03  # of the step between two values, so that error bars do not hide each other
+_MOST_TICKS = 12
+_NOTE_SIZE = 7
+_LETTERS_PER_IN = 17.5  # of that size
+_NOTE_LINE_IN, _LEGEND_LINE_IN = 0.125, 0.19
+_PNG_DPI = 160
+
+
+def write_figure(plan: Plan, rows: Sequence[Row], out: Path) -> tuple[Path, ...]:
+    """Write ``figure.svg`` and ``figure.png``; nothing if there is no metric or nothing to put side by side.
+
+    Returns:
+        The files written.
+
+    Raises:
+        ConfigError: ``sweep.figure`` names a metric that no run has, or a scale that does not suit.
+    """
+    sweep = plan.sweep
+    x = x_dimension(sweep)
+    found = metric_names(rows)
+    for name in sweep.figure.metrics:
+        if found and name not in found:
+            known = f"use one of: {', '.join(found)}; then run the sweep again: its runs are kept"
+            raise ConfigError(f"sweep.figure.y: no run has a metric {name!r}", remedy=known)
+    metrics = list(sweep.figure.metrics) or found[:1]
+    if not metrics or not found or x is None:
+        return ()
+    with style.styled():
+        figure = _draw(plan, rows, x, metrics)
+        svg, png = (out / name for name in FIGURE_FILES)
+        style.save_svg(figure, svg)
+        figure.savefig(png, dpi=_PNG_DPI, metadata={"Software": None})
+    return svg, png
+
+
+def x_dimension(sweep: SweepFile) -> str | None:
+    """What runs along the horizontal axis: what the file says, else the first axis, else the variants."""
+    if sweep.figure.x is not None:
+        return sweep.figure.x
+    if sweep.axes:
+        return sweep.axes[0].name
+    return next((name for name in ("variant", "panel") if name in sweep.dimensions), None)
+
+
+def positions(values: Sequence[Value], scale: Scale | None) -> dict[Value, float]:
+    """Where each value stands: one step apart, or by its size or logarithm; inf one step after the rest.
+
+    Args:
+        values: of the axis, in the order of the file.
+        scale: None takes ``linear`` where all values are finite numbers, else ``categorical``.
+
+    Raises:
+        ConfigError: a scale of numbers for values that are none, or a logarithm of 0 or less.
+    """
+    finite = [value for value in values if not is_inf(value)]
+    numeric = all(isinstance(value, int | float) and not isinstance(value, bool) for value in finite)
+    if scale is None:
+        scale = "linear" if numeric and len(finite) == len(values) else "categorical"
+    if scale == "categorical":
+        return {value: float(at) for at, value in enumerate(values)}
+    if not numeric or (scale == "log" and any(value <= 0 for value in finite)):
+        needed = "positive numbers" if scale == "log" else "numbers"
+        remedy = 'set sweep.figure.x_scale = "categorical"'
+        raise ConfigError(f'sweep.figure.x_scale: "{scale}" needs {needed}', remedy=remedy)
+    found = {value: float(np.log10(value)) if scale == "log" else float(value) for value in finite}
+    places = sorted(found.values())
+    step = (places[-1] - places[0]) / max(len(places) - 1, 1) if places else 0.0
+    beyond = (places[-1] if places else 0.0) + (step or 1.0)
+    return found | {value: beyond for value in values if is_inf(value)}
+
+
+def _draw(plan: Plan, rows: Sequence[Row], x: str, metrics: Sequence[str]) -> Figure:
+    sweep, labels = plan.sweep, Labels(plan, rows)
+    panels = [None] if x == "panel" or not sweep.panels else [panel.name for panel in sweep.panels]
+    places = positions(_values(sweep, x), sweep.figure.x_scale)
+    points = groups(rows)
+    curves = list(dict.fromkeys(_curve(group, x) for group in points if group.cells))
+    across = len(metrics) if len(metrics) > 1 else min(len(panels), 3)
+    figure, axes = style.new_figure(
+        len(panels) * len(metrics), across=across, width_in=max(5.6, 3.6 * across), height_in=2.7
+    )
+    drawn = iter(axes)
+    for panel in panels:
+        for metric in metrics:
+            ax = next(drawn)
+            members = [g for g in points if panel is None or g.at.get("panel") == panel]
+            for number, curve in enumerate(curves):
+                mine = [g for g in members if _curve(g, x) == curve and metric in g.cells]
+                _plot(ax, mine, x, metric, places, number, len(curves), _name(labels, curve))
+            if panel is not None:
+                ax.set_title(labels.value("panel", panel))
+            ax.set_ylabel(metric)
+            ax.set_xlabel(sweep.figure.x_label or labels.dimension(x))
+            _ticks(ax, places, labels, x)
+    _words(figure, axes[0], sweep, labels, rows, several=len(curves) > 1 or any(curves))
+    return figure
+
+
+def _plot(
+    ax: Axes,
+    points: Sequence[Group],
+    x: str,
+    metric: str,
+    places: Mapping[Value, float],
+    number: int,
+    curves: int,
+    label: str,
+) -> None:
+    ordered = sorted(places.values())
+    step = min((b - a for a, b in pairwise(ordered)), default=1.0)
+    shift = (number - (curves - 1) / 2) * _DODGE * step
+    points = sorted(points, key=lambda group: places[group.at[x]])
+    finite = [group for group in points if not is_inf(group.at[x])]
+    colour = style.CYCLE[number % len(style.CYCLE)]
+    look: dict[str, Any] = {"color": colour, "marker": _MARKERS[number % len(_MARKERS)]}
+    where = [places[group.at[x]] + shift for group in points]
+    means = [group.cells[metric].mean for group in points]
+    spread = [group.cells[metric].std or 0.0 for group in points]
+    # Names have nothing between them, and neither have the largest number and infinity.
+    joined = len(finite) if isinstance(next(iter(places)), int | float) else 0
+    ax.errorbar(
+        where, means, yerr=spread if any(spread) else None, capsize=2.5, linestyle="", elinewidth=1, **look
+    )
+    ax.plot(where[:joined], means[:joined], label=label, linestyle="-" if joined else "", **look)
+    if joined and joined < len(points):
+        ax.plot(where[joined - 1 :], means[joined - 1 :], linestyle=":", linewidth=1.2, color=colour)
+
+
+def _ticks(ax: Axes, places: Mapping[Value, float], labels: Labels, x: str) -> None:
+    shown = sorted(places.items(), key=lambda item: item[1])
+    every = -(-len(shown) // _MOST_TICKS)
+    shown = shown[::-1][::every][::-1]
+    names = [textwrap.fill(labels.value(x, value), 16) for value, _ in shown]
+    ax.set_xticks([place for _, place in shown], names)
+    ax.margins(x=0.06, y=0.12)
+
+
+def _words(
+    figure: Figure, first: Axes, sweep: SweepFile, labels: Labels, rows: Sequence[Row], *, several: bool
+) -> None:
+    """Title, legend, and under the panels what a reader must know before believing a curve."""
+    title = sweep.figure.title
+    heading: dict[str, Any] = {"weight": "bold", "size": 11}
+    above = int(bool(title))
+    if several:  # the title heads the legend, which keeps both clear of the panels and of each other
+        handles, names = first.get_legend_handles_labels()
+        for name in labels.missing:
+            handles.append(Line2D([], [], linestyle=""))
+            names.append(f"{labels.value('variant', name)}: missing")
+        legend = figure.legend(
+            handles, names, loc="outside upper left", title=title or None, alignment="left"
+        )
+        legend.get_title().set(**heading)
+        above += len(names)
+    elif title:
+        figure.suptitle(title, x=0.01, ha="left", **heading)
+    notes = list(labels.notes)
+    if len(sweep.seeds) > 1:
+        notes.append(f"Bars: sample standard deviation over {len(sweep.seeds)} seeds.")
+    if failed := sum(row.status == "failed" for row in rows):
+        notes.append(f"{failed} of {len(rows)} runs failed and are not in the means.")
+    width = int(figure.get_figwidth() * _LETTERS_PER_IN)
+    text = "\n".join(textwrap.fill(note, width, subsequent_indent="      ") for note in notes)
+    below = text.count("\n") + 1 if text else 0
+    if text:
+        figure.supxlabel(text, x=0.01, ha="left", size=_NOTE_SIZE, color=style.FAINT)
+    # Words need room of their own, not the panels'.
+    figure.set_figheight(figure.get_figheight() + above * _LEGEND_LINE_IN + below * _NOTE_LINE_IN)
+
+
+def _values(sweep: SweepFile, dimension: str) -> tuple[Value, ...]:
+    named = {"variant": sweep.variants, "panel": sweep.panels}
+    if dimension in named:
+        return tuple(change.name for change in named[dimension])
+    return next(axis.values for axis in sweep.axes if axis.name == dimension)
+
+
+def _curve(group: Group, x: str) -> Curve:
+    """What a curve is: everything that is neither along the axis nor a panel."""
+    return tuple((name, value) for name, value in group.at.items() if name not in (x, "panel"))
+
+
+def _name(labels: Labels, curve: Curve) -> str:
+    return ", ".join(
+        labels.value(name, value)
+        if name == "variant"
+        else f"{labels.dimension(name)} {labels.value(name, value)}"
+        for name, value in curve
+    )

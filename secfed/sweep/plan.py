@@ -1,0 +1,281 @@
+"""From a sweep file to runs: one validated study each, before anything starts."""
+
+from __future__ import annotations
+
+import copy
+import itertools
+import math
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import tomli_w
+
+from secfed.algorithms import registry
+from secfed.errors import ConfigError, SecfedError
+from secfed.study import Study
+from secfed.sweep.file import Axis, SweepFile, Value
+from secfed.sweep.sections import Change, Variant
+
+SEED_KEY: Final = "study.seed"
+_MOST_REFUSALS = 12  # shown at once; the rest are counted
+_LONGEST_NAME = 96
+
+
+@dataclass(frozen=True)
+class Run:
+    """One study of the sweep.
+
+    Attributes:
+        at: where it stands: dimension to value, in the order of :attr:`SweepFile.dimensions`.
+        seed: its ``study.seed``.
+        text: its study file.
+        digest: hex of the study's digest; two runs with one digest are the same run.
+        unavailable: why an optional variant cannot be run; empty if it can.
+        optional: whether its variant is optional.
+    """
+
+    at: Mapping[str, Value]
+    seed: int
+    text: str = ""
+    digest: str = ""
+    unavailable: str = ""
+    optional: bool = False
+
+    @property
+    def title(self) -> str:
+        """For people: ``record-dp, epsilon=10, seed=1``."""
+        return ", ".join([*_parts(self.at), f"seed={self.seed}"])
+
+    @property
+    def folder(self) -> str:
+        """Name of its folder: readable, then the beginning of the digest."""
+        readable = "_".join([*_parts(self.at), f"seed={self.seed}"])
+        plain = re.sub(r"[^A-Za-z0-9._=+-]+", "-", readable)[:_LONGEST_NAME]
+        return f"{plain.lstrip('.')}-{self.digest[:8]}"
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Every run of a sweep.
+
+    Attributes:
+        sweep: the file.
+        runs: seed by seed, so that a sweep cut short has whole curves.
+        missing: name of an optional variant to why it is left out.
+    """
+
+    sweep: SweepFile
+    runs: tuple[Run, ...]
+    missing: Mapping[str, str]
+
+
+def show_value(value: Value) -> str:
+    """A value as files and folder names show it: ``0.1``, ``10`` for 10.0, ``inf``, ``true``, ``16+8``."""
+    if isinstance(value, tuple):
+        return "+".join(map(show_value, value)) or "none"
+    if isinstance(value, bool):
+        return str(value).lower()
+    return str(value).removesuffix(".0") if isinstance(value, float) else str(value)
+
+
+def is_inf(value: Value) -> bool:
+    """Whether it is the infinite value that no study can hold."""
+    return isinstance(value, float) and math.isinf(value)
+
+
+def read_study(text: str, folder: Path) -> Study:
+    """The study of a run; used here and in the process that runs it.
+
+    Args:
+        text: its TOML, one's own.
+        folder: where its relative paths start.
+
+    Raises:
+        ConfigError: names the key.
+    """
+    return Study.parse(text, source="the study").model_copy(update={"folder": folder})
+
+
+def check(study: Study) -> None:
+    """Find what does not fit together in a study that is valid key by key. Reads no record.
+
+    Raises:
+        SecfedError: what :func:`secfed.simulate.simulate` would raise before it starts.
+    """
+    algorithm = registry.build(study)
+    if study.privacy is not None:
+        from secfed.privacy import with_privacy  # differential privacy is an optional dependency
+
+        with_privacy(study, algorithm, len(registry.build_data(study).sites))
+
+
+def make_plan(sweep: SweepFile) -> Plan:
+    """Every run, each with its study checked; nothing is trained and no record is read.
+
+    Raises:
+        ConfigError: some combinations are impossible; lists all of them.
+    """
+    runs: list[Run] = []
+    refused: dict[tuple[tuple[str, Value], ...], SecfedError] = {}  # a point, whatever the seed
+    missing: dict[str, str] = {}
+    for number, seed in enumerate(sweep.seeds):
+        for panel, variant, values in _points(sweep):
+            at = _where(panel, variant, values)
+            optional = variant is not None and variant.optional
+            try:
+                text = tomli_w.dumps(_study_tables(sweep, panel, variant, values, seed))
+                study = read_study(text, sweep.folder)
+                if number == 0:  # pieces that do not fit together; the seed changes nothing about that
+                    check(study)
+                runs.append(Run(at, seed, text, study.digest().hex(), optional=optional))
+            except SecfedError as found:
+                error = _with_hint(found, values)
+                if optional and variant is not None and isinstance(error, ConfigError):
+                    missing.setdefault(variant.name, error.message)
+                    runs.append(Run(at, seed, optional=True))
+                else:
+                    refused.setdefault(tuple(at.items()), error)
+    if refused:
+        raise _refusal(refused, sum(1 for _ in _points(sweep)))
+    # A curve of the few points that happen to work (no noise at all) would mislead: all of it is missing.
+    return Plan(sweep, tuple(_left_out(run, missing) for run in runs), missing)
+
+
+def _points(sweep: SweepFile) -> Iterator[tuple[Change | None, Variant | None, dict[Axis, Value]]]:
+    panels: tuple[Change | None, ...] = sweep.panels or (None,)
+    variants: tuple[Variant | None, ...] = sweep.variants or (None,)
+    for panel, variant in itertools.product(panels, variants):
+        for values in itertools.product(*(axis.values for axis in sweep.axes)):
+            yield panel, variant, dict(zip(sweep.axes, values, strict=True))
+
+
+def _where(panel: Change | None, variant: Variant | None, values: Mapping[Axis, Value]) -> dict[str, Value]:
+    at: dict[str, Value] = {}
+    if panel is not None:
+        at["panel"] = panel.name
+    if variant is not None:
+        at["variant"] = variant.name
+    return at | {axis.name: value for axis, value in values.items()}
+
+
+def _left_out(run: Run, missing: Mapping[str, str]) -> Run:
+    why = missing.get(run.at.get("variant", ""))
+    return run if why is None else Run(run.at, run.seed, unavailable=why, optional=True)
+
+
+def _study_tables(
+    sweep: SweepFile,
+    panel: Change | None,
+    variant: Variant | None,
+    values: Mapping[Axis, Value],
+    seed: int,
+) -> dict[str, Any]:
+    """The study's tables at one point: panel, then variant, then axes, then seed."""
+    tables = copy.deepcopy(dict(sweep.tables))
+    owner: dict[str, str] = {SEED_KEY: "sweep.seeds"}
+
+    def put(key: str, value: Value, who: str) -> None:
+        clash = next(
+            (k for k in owner if k == key or k.startswith(f"{key}.") or key.startswith(f"{k}.")), None
+        )
+        if clash is not None:
+            raise ConfigError(f"{who}: {key}: is set by {owner[clash]} too", remedy="set it in one place")
+        owner[key] = who
+        _put(tables, key, value, who)
+
+    for kind, change in (("panel", panel), ("variant", variant)):
+        if change is not None:
+            who = f"sweep.{kind} {change.name!r}"
+            for key in change.remove:
+                if not _remove(tables, key):
+                    hint = "check the key, or leave it out of remove"
+                    raise ConfigError(f"{who}: remove: the study has no {key!r}", remedy=hint)
+            for key, value in change.set.items():
+                put(key, value, who)
+    leave_out: list[tuple[str, str]] = []
+    for axis, value in values.items():
+        key = axis.name if axis.is_key or variant is None else variant.axis[axis.name]
+        removed = _removed_at_inf(sweep, variant, axis) if is_inf(value) else None
+        if removed is not None:
+            leave_out += [(key, key), *((other, key) for other in removed)]
+        else:
+            put(key, value, f"the axis {axis.name!r}")
+    for key, own in dict(leave_out).items():
+        if not _remove(tables, key) and key != own:
+            hint = "check the key, or leave it out of remove_at_inf"
+            raise ConfigError(f"remove_at_inf: the study has no {key!r}", remedy=hint)
+    _put(tables, SEED_KEY, seed, "sweep.seeds")
+    return tables
+
+
+def _removed_at_inf(sweep: SweepFile, variant: Variant | None, axis: Axis) -> tuple[str, ...] | None:
+    """Keys to leave out where an axis is inf; None if the study is to hold the value itself."""
+    own = None if variant is None else variant.remove_at_inf.get(axis.name)
+    return sweep.remove_at_inf.get(axis.name) if own is None else own
+
+
+def _with_hint(error: SecfedError, values: Mapping[Axis, Value]) -> SecfedError:
+    """Most keys refuse inf: say how to sweep over it all the same."""
+    if (
+        not isinstance(error, ConfigError)
+        or "inf" not in error.message
+        or not any(map(is_inf, values.values()))
+    ):
+        return error
+    return ConfigError(error.message, remedy=f"{error.remedy}; or name it in remove_at_inf")
+
+
+def _put(tables: dict[str, Any], key: str, value: Value, who: str) -> None:
+    *parents, last = key.split(".")
+    if not parents or not all((*parents, last)):
+        raise ConfigError(f"{who}: {key!r} is no study key", remedy='write "section.key"')
+    node: Any = tables
+    for parent in parents:
+        node = node.setdefault(parent, {})
+        if not isinstance(node, dict):
+            raise ConfigError(f"{who}: {key}: {parent!r} is a value, not a table", remedy="check the key")
+    node[last] = copy.deepcopy(value)
+
+
+def _remove(tables: dict[str, Any], key: str) -> bool:
+    """Leave out a key or a whole table; False if there was none."""
+    *parents, last = key.split(".")
+    node: Any = tables
+    for parent in parents:
+        node = node.get(parent) if isinstance(node, dict) else None
+    if not isinstance(node, dict) or last not in node:
+        return False
+    del node[last]
+    return True
+
+
+def _parts(at: Mapping[str, Value]) -> list[str]:
+    """``name=value`` by the last part of a key, or the whole key where two end alike."""
+    ends = [name.rpartition(".")[2] for name in at]
+    parts = []
+    for (name, value), end in zip(at.items(), ends, strict=True):
+        short = end if ends.count(end) == 1 else name
+        parts.append(str(value) if name in ("panel", "variant") else f"{short}={show_value(value)}")
+    return parts
+
+
+def _refusal(refused: Mapping[tuple[tuple[str, Value], ...], SecfedError], points: int) -> ConfigError:
+    """One error for all; the same cause at many points is told once."""
+    causes: dict[tuple[str, str], list[str]] = {}
+    for at, error in refused.items():
+        causes.setdefault((error.message, error.remedy), []).append(
+            ", ".join(_parts(dict(at))) or "the study"
+        )
+    lines = []
+    for (message, remedy), where in list(causes.items())[:_MOST_REFUSALS]:
+        others = f" and {len(where) - 1} more" if len(where) > 1 else ""
+        lines.append(f"  {where[0]}{others}: {message}" + (f" ({remedy})" if remedy else ""))
+    if len(causes) > _MOST_REFUSALS:
+        lines.append(f"  and {len(causes) - _MOST_REFUSALS} more causes")
+    return ConfigError(
+        "\n".join([f"{len(refused)} of {points} combinations cannot be run; nothing was started:", *lines]),
+        remedy="correct these keys, or leave these values out of the sweep",
+    )

@@ -1,0 +1,166 @@
+"""What a sweep found, in words: the table of means and spreads, its notes, and summary.md."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from secfed.cli.consoles import plural, show_number
+from secfed.sweep.file import SweepFile, Value
+from secfed.sweep.plan import Plan, is_inf, show_value
+from secfed.sweep.results import Cell, Group, Row, groups, metric_names
+from secfed.sweep.sections import Change
+from secfed.sweep.store import FIGURE_FILES, RESULTS_FILE
+
+NO_VALUE: Final = "–"
+_MOST_FAILURES = 10  # told one by one; all are in results.csv
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table as text.
+
+    Attributes:
+        headers: of its columns.
+        rows: cells, as many as headers.
+        numbers_from: the first column of numbers; those before it are names and values.
+    """
+
+    headers: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+    numbers_from: int
+
+
+class Labels:
+    """What to call the dimensions of a sweep and their values, with marks that lead to the notes.
+
+    Args:
+        plan: the sweep.
+        rows: its rows, which may say that a variant is missing.
+    """
+
+    def __init__(self, plan: Plan, rows: Sequence[Row]) -> None:
+        self._sweep = plan.sweep
+        self.missing = dict(plan.missing)
+        self._gaps: dict[str, list[Row]] = {}  # found only when a run started
+        for row in rows:
+            if row.status == "unavailable" and row.message:
+                self._gaps.setdefault(row.run.at["variant"], []).append(row)
+        noted = [change for change in (*plan.sweep.panels, *plan.sweep.variants) if self._text(change)]
+        self._marks = {id(change): number for number, change in enumerate(noted, 1)}
+        self.notes = tuple(f"[{number}] {self._text(change)}" for number, change in enumerate(noted, 1))
+
+    def value(self, dimension: str, value: Value) -> str:
+        """A panel or variant by its label and mark, the value of an axis as it is."""
+        change = self._sweep.change(dimension, value)
+        if change is None:
+            return "∞" if is_inf(value) else show_value(value)
+        mark = self._marks.get(id(change))
+        return change.title if mark is None else f"{change.title} [{mark}]"
+
+    def dimension(self, name: str) -> str:
+        """A study key by its last part, unless two end alike."""
+        short = name.rpartition(".")[2]
+        alike = sum(other.rpartition(".")[2] == short for other in self._sweep.dimensions)
+        return short if alike == 1 else name
+
+    def _text(self, change: Change) -> str:
+        said = []
+        if change in self._sweep.variants:
+            if why := self.missing.get(change.name):
+                said.append(f"Missing here, because {why.rstrip('.')}.")
+            if gaps := self._gaps.get(change.name):
+                where = gaps[0].run.title + (f" and {len(gaps) - 1} more" if len(gaps) > 1 else "")
+                said.append(f"Missing at {where}, because {gaps[0].message.rstrip('.')}.")
+        said += [change.note] if change.note else []
+        return f"{change.title}: {' '.join(said)}" if said else ""
+
+
+def summary_table(plan: Plan, rows: Sequence[Row], *, most_metrics: int | None = None) -> Table:
+    """Mean and spread of every metric over the seeds of every point.
+
+    Args:
+        plan: the sweep.
+        rows: its rows.
+        most_metrics: leave out metrics beyond this number; None shows all.
+    """
+    sweep, labels = plan.sweep, Labels(plan, rows)
+    metrics = metric_names(rows, sweep.figure.metrics)[:most_metrics]
+    several = len(sweep.seeds) > 1
+    headers = [labels.dimension(name) for name in sweep.dimensions]
+    cells: list[tuple[str, ...]] = []
+    told: set[str] = set()
+    for group in groups(rows):
+        variant = str(group.at.get("variant", ""))
+        if variant in labels.missing and group.count("unavailable") == group.planned:
+            if variant not in told:  # one line for the whole curve
+                told.add(variant)
+                shown = [labels.value(d, v) if d == "variant" else NO_VALUE for d, v in group.at.items()]
+                cells.append((*shown, "0", *("missing" if metrics else "" for _ in metrics)))
+            continue
+        shown = [labels.value(dimension, value) for dimension, value in group.at.items()]
+        cells.append((*shown, _count(group), *(_cell(group.cells.get(name)) for name in metrics)))
+    titles = (*headers, "runs" if several else "run", *metrics)
+    return Table(titles, tuple(cells), numbers_from=len(headers))
+
+
+def failures(rows: Sequence[Row]) -> list[str]:
+    """One sentence per failed run, the first of them only."""
+    failed = [row for row in rows if row.status == "failed"]
+    lines = [f"{row.run.title}: {row.error}: {row.message}" for row in failed[:_MOST_FAILURES]]
+    if len(failed) > _MOST_FAILURES:
+        lines.append(f"and {len(failed) - _MOST_FAILURES} more; see {RESULTS_FILE}")
+    return lines
+
+
+def spread_sentence(sweep: SweepFile) -> str:
+    """What a number of the table means."""
+    if len(sweep.seeds) == 1:
+        return "One seed: a number is one run and has no spread."
+    return f"Mean ± sample standard deviation over up to {plural(len(sweep.seeds), 'seed')}."
+
+
+def summary_markdown(plan: Plan, rows: Sequence[Row], *, figure: bool) -> str:
+    """Text of summary.md.
+
+    Args:
+        plan: the sweep.
+        rows: its rows.
+        figure: whether a figure was drawn.
+    """
+    sweep, labels = plan.sweep, Labels(plan, rows)
+    table = summary_table(plan, rows)
+    done = sum(row.status == "done" for row in rows)
+    lines = [f"# {sweep.figure.title or sweep.name}", ""]
+    lines += [f"{done} of {plural(len(rows), 'run')} done. {spread_sentence(sweep)}", ""]
+    lines += _markdown(table)
+    lines += [line for note in labels.notes for line in ("", _escaped(note))]
+    if failed := failures(rows):
+        lines += ["", "Failed:", "", *(f"- {_escaped(line)}" for line in failed)]
+    if figure:
+        lines += ["", f"![{_escaped(sweep.figure.title or sweep.name)}]({FIGURE_FILES[0]})"]
+    return "\n".join(lines) + "\n"
+
+
+def _markdown(table: Table) -> Iterable[str]:
+    def line(cells: Sequence[str]) -> str:
+        return f"| {' | '.join(_escaped(cell) for cell in cells)} |"
+
+    rule = ["---" if at < table.numbers_from else "---:" for at in range(len(table.headers))]
+    return [line(table.headers), f"| {' | '.join(rule)} |", *(line(row) for row in table.rows)]
+
+
+def _escaped(text: str) -> str:
+    return " ".join(text.split()).replace("\\", "\\\\").replace("|", "\\|").replace("<", "&lt;")
+
+
+def _count(group: Group) -> str:
+    done = group.count("done")
+    return str(done) if done == group.planned else f"{done}/{group.planned}"
+
+
+def _cell(cell: Cell | None) -> str:
+    if cell is None:
+        return NO_VALUE
+    return show_number(cell.mean) + ("" if cell.std is None else f" ± {show_number(cell.std)}")

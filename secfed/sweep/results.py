@@ -1,0 +1,136 @@
+"""Rows of results.csv, and mean and spread over seeds."""
+
+from __future__ import annotations
+
+import csv
+import io
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final, Literal, TypeAlias
+
+from secfed.run_report import ordered_metrics
+from secfed.sweep.file import SweepFile, Value
+from secfed.sweep.plan import Plan, Run, show_value
+
+Status: TypeAlias = Literal["waiting", "running", "done", "failed", "unavailable"]
+
+_ABOUT: Final = ("seed", "status", "seconds", "epsilon_spent")
+_LAST: Final = ("error", "message", "note", "folder", "study_digest")
+
+
+@dataclass(frozen=True)
+class Row:
+    """What is known of one run.
+
+    Attributes:
+        run: which.
+        status: ``unavailable`` is a run of an optional variant that this version refuses.
+        seconds: wall seconds of a finished run.
+        metrics: of its final model; an undefined one is left out.
+        epsilon_spent: the most that a site spent; None without differential privacy.
+        error: class of the error of a failed run.
+        message: its text.
+        folder: name of its folder in ``runs``.
+    """
+
+    run: Run
+    status: Status = "waiting"
+    seconds: float | None = None
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    epsilon_spent: float | None = None
+    error: str = ""
+    message: str = ""
+    folder: str = ""
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A metric over the seeds of one point.
+
+    Attributes:
+        mean: arithmetic mean.
+        std: sample standard deviation (divisor n - 1); None for a single seed.
+        n: number of seeds.
+    """
+
+    mean: float
+    std: float | None
+    n: int
+
+
+@dataclass(frozen=True)
+class Group:
+    """The runs of one point: everything equal but the seed.
+
+    Attributes:
+        at: dimension to value.
+        cells: metric to its statistics; without metrics that no run has.
+        planned: runs of the point.
+        statuses: of each run.
+    """
+
+    at: Mapping[str, Value]
+    cells: Mapping[str, Cell]
+    planned: int
+    statuses: tuple[Status, ...]
+
+    def count(self, status: Status) -> int:
+        """Runs with this status."""
+        return self.statuses.count(status)
+
+
+def groups(rows: Iterable[Row]) -> list[Group]:
+    """Rows gathered by point, in the order of the plan."""
+    by_point: dict[tuple[tuple[str, Value], ...], list[Row]] = {}
+    for row in rows:
+        by_point.setdefault(tuple(row.run.at.items()), []).append(row)
+    found = []
+    for at, members in by_point.items():
+        names = dict.fromkeys(name for row in members for name in row.metrics)
+        cells = {n: _cell([row.metrics[n] for row in members if n in row.metrics]) for n in names}
+        found.append(Group(dict(at), cells, len(members), tuple(row.status for row in members)))
+    return found
+
+
+def metric_names(rows: Iterable[Row], first: Sequence[str] = ()) -> list[str]:
+    """Every metric of the finished runs: those named first, then in the order that people look at them."""
+    names = ordered_metrics(row.metrics for row in rows)
+    return [*(name for name in first if name in names), *(name for name in names if name not in first)]
+
+
+def results_csv(plan: Plan, rows: Sequence[Row]) -> str:
+    """Text of results.csv: a header, then a row per run in the order of the plan."""
+    sweep, metrics = plan.sweep, metric_names(rows)
+    text = io.StringIO()
+    out = csv.writer(text, lineterminator="\n")
+    out.writerow([*sweep.dimensions, *_ABOUT, *metrics, *_LAST])
+    for row in rows:
+        numbers = [row.metrics.get(name) for name in metrics]
+        out.writerow(
+            [
+                *(show_value(value) for value in row.run.at.values()),
+                row.run.seed,
+                row.status,
+                "" if row.seconds is None else f"{row.seconds:.3f}",
+                "" if row.epsilon_spent is None else repr(row.epsilon_spent),
+                *("" if number is None else repr(number) for number in numbers),
+                row.error,
+                row.message or row.run.unavailable,
+                " ".join(note_of(sweep, row.run.at)),
+                row.folder,
+                row.run.digest,
+            ]
+        )
+    return text.getvalue()
+
+
+def note_of(sweep: SweepFile, at: Mapping[str, Value]) -> list[str]:
+    """Notes of the panel and variant of a point."""
+    changes = [sweep.change(dimension, value) for dimension, value in at.items()]
+    return [change.note for change in changes if change is not None and change.note]
+
+
+def _cell(values: Sequence[float]) -> Cell:
+    std = statistics.stdev(values) if len(values) > 1 else None
+    return Cell(statistics.fmean(values), std, len(values))

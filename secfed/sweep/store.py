@@ -1,0 +1,168 @@
+"""The folder of a sweep on disk, and why a sweep can be killed at any moment.
+
+``sweep.toml``          the sweep file
+``results.csv``         one row per run, replaced whole whenever a run finishes
+``summary.md``, ``figure.svg``, ``figure.png``  written at the end
+``runs/<name>/``        a finished run: what ``secfed simulate --out`` writes, ``study.toml``, ``log.txt`` and
+                        ``finished.json``
+``runs/<name>.part/``   a run that is running, was interrupted, or failed (``failure.json``)
+
+A run's folder gets its final name as its last step, in one rename. Whatever does not end in ``.part`` is
+therefore complete, and is found again by the digest of its study, not by its name.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import shutil
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from secfed.errors import ConfigError
+from secfed.outputs import RUN_FILE
+
+SWEEP_FILE: Final = "sweep.toml"
+RESULTS_FILE: Final = "results.csv"
+SUMMARY_FILE: Final = "summary.md"
+FIGURE_FILES: Final = ("figure.svg", "figure.png")
+RUNS_FOLDER: Final = "runs"
+STUDY_FILE: Final = "study.toml"
+LOG_FILE: Final = "log.txt"
+FINISHED_FILE: Final = "finished.json"
+FAILURE_FILE: Final = "failure.json"
+PART: Final = ".part"
+
+_LOCK_FILE = ".lock"
+
+
+@dataclass(frozen=True)
+class Finished:
+    """A run that is complete on disk.
+
+    Attributes:
+        folder: name of its folder in ``runs``.
+        seconds: wall seconds it took.
+        metrics: of the final model; None where a metric is undefined.
+        epsilon_spent: the most that a site spent; None without differential privacy.
+    """
+
+    folder: str
+    seconds: float
+    metrics: Mapping[str, float | None]
+    epsilon_spent: float | None = None
+
+
+class Store:
+    """The folder of one sweep, held by one process at a time. Made by :func:`opened`."""
+
+    def __init__(self, out: Path) -> None:
+        self.out = out
+        self.runs = out / RUNS_FOLDER
+        self._finished: dict[str, Finished] = {}
+        if self.runs.is_dir():
+            for folder in sorted(self.runs.iterdir()):
+                self._note(folder)
+
+    def finished(self, digest: str) -> Finished | None:
+        """The finished run of the study with this digest, if there is one."""
+        return self._finished.get(digest)
+
+    def begin(self, name: str, study: str) -> Path:
+        """An empty folder for a run; what an interrupted, failed or damaged attempt left there is removed.
+
+        Args:
+            name: of the run's folder.
+            study: text of its study file.
+        """
+        part = self.runs / f"{name}{PART}"
+        for old in (part, self.runs / name):
+            if old.exists():
+                shutil.rmtree(old)
+        part.mkdir(parents=True)
+        (part / STUDY_FILE).write_text(study, encoding="utf-8")
+        return part
+
+    def collect(self, name: str, digest: str) -> Finished | None:
+        """Look at a run that has just ended; None if it left no complete result."""
+        self._note(self.runs / name)
+        return self._finished.get(digest)
+
+    def failure(self, name: str) -> tuple[str, str]:
+        """Error class and message that a failed run left behind; both empty if it left none."""
+        found = _json(self.runs / f"{name}{PART}" / FAILURE_FILE)
+        return str(found.get("error", "")), str(found.get("message", ""))
+
+    def _note(self, folder: Path) -> None:
+        if folder.name.endswith(PART):
+            return
+        about, run = _json(folder / FINISHED_FILE), _json(folder / RUN_FILE)
+        digest, seconds, final = about.get("study_digest"), about.get("seconds"), run.get("final")
+        if isinstance(digest, str) and isinstance(seconds, float | int) and isinstance(final, dict):
+            self._finished[digest] = Finished(folder.name, float(seconds), final, _spent(run))
+
+
+@contextmanager
+def opened(out: Path, text: str) -> Iterator[Store]:
+    """Hold the folder of a sweep; a new one is made.
+
+    Args:
+        out: the folder.
+        text: the sweep file, kept beside its results.
+
+    Raises:
+        ConfigError: the folder belongs to something else, or another sweep is at work in it.
+    """
+    check(out)
+    out.mkdir(parents=True, exist_ok=True)
+    with (out / _LOCK_FILE).open("a") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            remedy = "wait until it ends, or name another folder"
+            raise ConfigError(
+                f"--out {out}: another sweep is at work in this folder", remedy=remedy
+            ) from None
+        write_whole(out / SWEEP_FILE, text)
+        yield Store(out)
+
+
+def check(out: Path) -> None:
+    """Refuse a folder that holds something else.
+
+    Raises:
+        ConfigError: not a folder, or neither empty nor the folder of a sweep.
+    """
+    if out.exists() and not out.is_dir():
+        raise ConfigError(f"--out {out}: not a folder.", remedy="name another folder")
+    if out.is_dir() and any(out.iterdir()) and not (out / SWEEP_FILE).is_file():
+        raise ConfigError(
+            f"--out {out}: the folder is not empty and holds no sweep.", remedy="name another folder"
+        )
+
+
+def write_whole(path: Path, text: str) -> None:
+    """Replace a file, or leave it as it was; nothing in between."""
+    unfinished = path.with_name(f"{path.name}{PART}")
+    unfinished.write_text(text, encoding="utf-8", newline="")
+    os.replace(unfinished, path)
+
+
+def _spent(run: Mapping[str, Any]) -> float | None:
+    """The largest epsilon over the sites of run.json's ``privacy``."""
+    privacy = run.get("privacy")
+    sites = privacy.get("sites") if isinstance(privacy, dict) else None
+    found = [site.get("epsilon") for site in sites.values()] if isinstance(sites, dict) else []
+    return max((float(value) for value in found if isinstance(value, float | int)), default=None)
+
+
+def _json(path: Path) -> dict[str, Any]:
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):  # absent, unreadable or cut short: no finished run
+        return {}
+    return found if isinstance(found, dict) else {}
