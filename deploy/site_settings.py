@@ -1,0 +1,119 @@
+"""``site.toml``: what an administrator sets about the agent itself. What it may do is in ``policy.toml``."""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+from typing import Any, Final, Literal
+
+from pydantic import Field
+
+from secfed.algorithms.options import Strict, checked, suggestion
+from secfed.deploy import safe_files
+from secfed.deploy.names import SITE_PATTERN, check_site_name
+from secfed.errors import ConfigError
+
+SETTINGS_FILE: Final = "site.toml"
+
+
+class SiteSection(Strict):
+    """``[site]``."""
+
+    name: str = Field(pattern=SITE_PATTERN, description="the site's name, as in its request")
+
+
+class AggregatorSection(Strict):
+    """``[aggregator]``."""
+
+    address: str | None = Field(
+        default=None,
+        pattern=r"^[^\s/@]+:[0-9]{1,5}$",
+        description='"host:port" to dial instead of the address in the reply',
+    )
+    proxy: str | None = Field(
+        default=None,
+        pattern=r"^https?://[^\s/@]+:[0-9]{1,5}/?$",
+        description='"http://host:port"; leave it out to use HTTPS_PROXY and NO_PROXY',
+    )
+
+
+class AgentSection(Strict):
+    """``[agent]``."""
+
+    state: str = Field(
+        default="state", min_length=1, description="the folder of journals, ledgers and transcripts"
+    )
+    metrics_port: int = Field(
+        default=9464, ge=0, le=65535, description="the port of metrics on this machine only; 0 for none"
+    )
+    log_level: Literal["debug", "info", "warning", "error"] = Field(
+        default="info", description='"debug", "info", "warning" or "error"'
+    )
+
+
+class SiteSettings(Strict):
+    """The whole file."""
+
+    site: SiteSection
+    aggregator: AggregatorSection = AggregatorSection()
+    agent: AgentSection = AgentSection()
+
+
+def read_tables(path: Path, what: str) -> dict[str, Any]:
+    """The tables of a TOML file.
+
+    Raises:
+        ConfigError: unreadable or not TOML.
+    """
+    try:
+        return tomllib.loads(safe_files.read(path, what).decode())
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path}: not valid TOML: {error}", remedy="correct that line") from None
+
+
+def load_settings(path: Path) -> SiteSettings:
+    """Read ``site.toml``.
+
+    Raises:
+        ConfigError: names the key and the remedy.
+    """
+    tables = read_tables(path, "the settings of a site")
+    sections: dict[str, type[Strict]] = {
+        "site": SiteSection,
+        "aggregator": AggregatorSection,
+        "agent": AgentSection,
+    }
+    for name, table in tables.items():
+        if name not in sections:
+            raise ConfigError(f"{path}: {name}: unknown section", remedy=suggestion(name, sections, "use: "))
+        if not isinstance(table, dict):
+            raise ConfigError(f"{path}: {name}: is a value, not a section", remedy=f"write [{name}]")
+    if "site" not in tables:
+        raise ConfigError(f"{path}: site: this section is missing", remedy="add [site] with the name")
+    found = {name: checked(model, tables.get(name, {}), name) for name, model in sections.items()}
+    settings = SiteSettings.model_validate(found)
+    check_site_name(settings.site.name)
+    return settings
+
+
+def template(name: str) -> str:
+    """A new ``site.toml`` with every key explained."""
+    return f"""\
+# Settings of this hospital's agent. What studies may do here is in policy.toml.
+
+[site]
+name = "{name}"           # as in the enrolment request; it cannot be changed later
+
+[aggregator]
+# Where to connect to. The reply of the study centre says it; set it only if it differs from here.
+# address = "fl.example.org:8443"
+# An HTTP proxy for the way out. Without this line HTTPS_PROXY and NO_PROXY are respected.
+# proxy = "http://proxy.hospital.example:3128"
+
+[agent]
+# Journals, ledgers and transcripts. Do not restore this folder from a backup while a study runs.
+# state = "state"
+# Metrics for Prometheus, on this machine only; 0 for none.
+# metrics_port = 9464
+# log_level = "info"
+"""

@@ -1,0 +1,128 @@
+"""The state of a site's folder, one line per question, without a passphrase and without changing anything."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+
+from secfed.deploy import certificate_checks, safe_files
+from secfed.deploy.expiry import Expiry, Urgency
+from secfed.deploy.policy import Policy
+from secfed.deploy.site_folder import SiteFolder
+from secfed.errors import SecfedError
+
+
+class Level(StrEnum):
+    """How good the answer is."""
+
+    OK = "ok"
+    SOON = "soon"  # works today; an administrator has to act before a date
+    BAD = "bad"  # the agent cannot work like this
+
+
+@dataclass(frozen=True)
+class Check:
+    """One question about the folder.
+
+    Attributes:
+        subject: what was looked at.
+        level: how good it is.
+        text: what was found.
+        remedy: what to do; empty if nothing.
+    """
+
+    subject: str
+    level: Level
+    text: str
+    remedy: str = ""
+
+
+def site_status(site: SiteFolder, now: datetime) -> tuple[Check, ...]:
+    """Everything that an administrator should know about this folder.
+
+    Args:
+        site: the folder.
+        now: the time, with a time zone.
+    """
+    questions: dict[str, Callable[[], Check]] = {
+        "keys": lambda: _keys(site),
+        "certificate": lambda: _certificate(site, now),
+        "CA": lambda: _ca(site, now),
+        "roster": lambda: _roster(site),
+        "policy": lambda: _policy(site),
+    }
+    found = []
+    for subject, question in questions.items():
+        try:
+            found.append(question())
+        except SecfedError as error:
+            found.append(Check(subject, Level.BAD, error.message, error.remedy))
+    return tuple(found)
+
+
+def _keys(site: SiteFolder) -> Check:
+    site.request()  # its signature shows that nobody exchanged the public keys
+    for path in site.key_paths:
+        safe_files.check_private(path)
+    return Check("keys", Level.OK, f"site {site.name}, {site.request().fingerprint}")
+
+
+def _certificate(site: SiteFolder, now: datetime) -> Check:
+    certificate, joined = site.tls.certificate(), site.consortium()
+    if certificate is None or joined is None:
+        return Check(
+            "certificate",
+            Level.BAD,
+            "none yet",
+            f"give {site.request_path} to the study centre, then: secfed site join REPLY",
+        )
+    name, ca, aggregator = joined
+    expiry = Expiry.of(certificate, now)
+    if expiry.urgency is not Urgency.EXPIRED:
+        certificate_checks.check_issued(certificate, ca, now)
+    level, remedy = _renewal(expiry, f"secfed site renew, then give {site.request_path} to the study centre")
+    return Check("certificate", level, f"{expiry.describe()}, {name}, {aggregator.address}", remedy)
+
+
+def _ca(site: SiteFolder, now: datetime) -> Check:
+    joined = site.consortium()
+    if joined is None:
+        return Check("CA", Level.BAD, "none yet", "secfed site join REPLY")
+    expiry = Expiry.of(joined[1], now)
+    level, remedy = _renewal(expiry, "ask the study centre to found a new consortium")
+    return Check("CA", level, expiry.describe(), remedy)
+
+
+def _roster(site: SiteFolder) -> Check:
+    roster, pinned = site.roster(), site.pinned()
+    site.check_roster(roster)
+    since = "" if pinned is None else f" since {pinned.since:%Y-%m-%d}"
+    sites = f"{len(roster.sites)} site{'s' if len(roster.sites) != 1 else ''}"
+    return Check("roster", Level.OK, f"{sites}, pinned{since}, digest {roster.digest.hex()[:16]}")
+
+
+def _policy(site: SiteFolder) -> Check:
+    policy = Policy.load(site.policy_path)
+    permitted = bool(policy.algorithms and policy.models and policy.data)
+    if not permitted or not (policy.studies.names or policy.studies.digests):
+        return Check(
+            "policy",
+            Level.SOON,
+            "valid; it permits no study yet",
+            f"name studies, algorithms, models and data in {site.policy_path}",
+        )
+    for item in policy.data:
+        if item.path is not None and not item.path.exists():
+            return Check(
+                "policy", Level.BAD, f"data set {item.name!r}: its file is not there", f"check {item.path}"
+            )
+    how = "a person approves each study" if policy.approve == "manual" else "studies are approved by the file"
+    return Check("policy", Level.OK, f"valid, {how}")
+
+
+def _renewal(expiry: Expiry, remedy: str) -> tuple[Level, str]:
+    levels = {Urgency.FINE: Level.OK, Urgency.SOON: Level.SOON, Urgency.EXPIRED: Level.BAD}
+    level = levels[expiry.urgency]
+    return level, "" if level is Level.OK else remedy

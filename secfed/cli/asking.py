@@ -1,0 +1,77 @@
+"""Questions to the person at the terminal; where there is none, an error that says which option answers."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import typer
+
+from secfed.errors import ConfigError
+
+
+def someone_is_there() -> bool:
+    """Whether questions can be asked."""
+    return sys.stdin.isatty() and sys.stderr.isatty()
+
+
+def confirm(question: str, *, yes: bool, option: str) -> None:
+    """Ask before something is done that rests on a person's judgement.
+
+    Args:
+        question: ends with a question mark.
+        yes: the answer was given on the command line.
+        option: which option gives it.
+
+    Raises:
+        ConfigError: nobody is there to answer.
+        typer.Exit: the answer was no.
+    """
+    if yes:
+        return
+    if not someone_is_there():
+        raise ConfigError("nobody is there to confirm this", remedy=f"compare, then repeat it with {option}")
+    if not typer.confirm(question, err=True):
+        typer.echo("Nothing was changed.", err=True)
+        raise typer.Exit(1)
+
+
+def passphrase_of(*keys: Path) -> str | None:
+    """The passphrase of these key files, or None if they need none.
+
+    Raises:
+        ConfigError: one is needed and nothing gives it.
+    """
+    from secfed.deploy.passphrase import for_keys
+
+    return for_keys(*keys, ask=_asker())
+
+
+def new_passphrase(wanted: bool) -> str | None:
+    """The passphrase for new keys: from ``SECFED_PASSPHRASE_FILE``, or typed twice.
+
+    Args:
+        wanted: whether ``--passphrase`` was given; a named file is enough too.
+
+    Raises:
+        ConfigError: too short, or one is wanted and nobody is there to type it.
+    """
+    from secfed.deploy.key_files import check_passphrase
+    from secfed.deploy.passphrase import PASSPHRASE_FILE, from_file
+
+    found = from_file()
+    if found is None and wanted:
+        if not someone_is_there():
+            raise ConfigError(
+                "--passphrase: nobody is there to type it",
+                remedy=f"set {PASSPHRASE_FILE} to a file that holds it",
+            )
+        found = str(typer.prompt("New passphrase", hide_input=True, confirmation_prompt=True, err=True))
+    return None if found is None else check_passphrase(found)
+
+
+def _asker() -> Callable[[str], str] | None:
+    if not someone_is_there():
+        return None
+    return lambda question: str(typer.prompt(question, hide_input=True, err=True))

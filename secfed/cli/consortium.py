@@ -1,0 +1,269 @@
+"""``secfed consortium``: what a study centre does to found a consortium and to admit hospitals."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from secfed.errors import ConfigError
+
+if TYPE_CHECKING:
+    from datetime import datetime
+
+    from cryptography import x509
+    from rich.text import Text
+
+    from secfed.deploy.consortium import Consortium
+    from secfed.deploy.enrolment import Request
+
+consortium_app = typer.Typer(no_args_is_help=True, help="Study centre: found a consortium, admit hospitals.")
+
+Folder = Annotated[
+    Path,
+    typer.Option("--dir", metavar="DIR", envvar="SECFED_CONSORTIUM_DIR", help="The consortium's folder."),
+]
+
+
+@consortium_app.command()
+def init(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="A new folder.", show_default=False)],
+    name: Annotated[str, typer.Option("--name", help="Name of the consortium.", show_default=False)],
+    hosts: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--aggregator-host",
+            metavar="HOST",
+            help="A name or address of the aggregator; repeat it for every one it may ever have. "
+            "[default: localhost]",
+            show_default=False,
+        ),
+    ] = None,
+    port: Annotated[int, typer.Option("--port", min=1, max=65535, help="TCP port of the aggregator.")] = 8443,
+    days: Annotated[
+        int, typer.Option("--certificate-days", min=1, max=397, help="Lifetime of certificates.")
+    ] = 90,
+    passphrase: Annotated[bool, typer.Option("--passphrase", help="Encrypt the private keys.")] = False,
+) -> None:
+    """Found a consortium: CA, the aggregator's identity and certificate, an empty roster. Offline."""
+    from secfed.cli.asking import new_passphrase
+    from secfed.crypto.identity import fingerprint
+    from secfed.deploy.consortium import Consortium
+    from secfed.deploy.enrolment import utc_now
+
+    secret = new_passphrase(passphrase)
+    made = Consortium.create(
+        folder,
+        name,
+        hosts or ["localhost"],
+        now=utc_now(),
+        port=port,
+        certificate_days=days,
+        passphrase=secret,
+    )
+    typer.echo(f"Founded {name!r} in {folder}; sites will connect to {made.aggregator.address}.")
+    typer.echo(f"Aggregator  {fingerprint(made.aggregator.identity_key)}")
+    typer.echo(f"Keep {made.ca_key_path} offline when nobody is being admitted.")
+    typer.echo(f"Next: secfed consortium admit REQUEST... --dir {folder}")
+
+
+@consortium_app.command()
+def admit(
+    requests: Annotated[
+        list[Path], typer.Argument(metavar="REQUEST...", help="Request files of sites.", show_default=False)
+    ],
+    folder: Folder = Path(),
+    yes: Annotated[
+        bool, typer.Option("--yes", help="The fingerprints have been compared; do not ask.")
+    ] = False,
+) -> None:
+    """Admit sites: check their requests, show their fingerprints, write a reply for each.
+
+    Compare every fingerprint with what the site's administrator reads to you. Nothing is changed unless
+    all requests are in order.
+    """
+    from secfed.cli.asking import confirm, passphrase_of
+    from secfed.deploy.consortium import Consortium
+    from secfed.deploy.enrolment import utc_now
+
+    consortium = Consortium(folder)
+    read = [_read(path) for path in requests]
+    _check_together(read)
+    for request in read:
+        consortium.check(request)
+        typer.echo(f"{request.site}  {request.fingerprint}")
+    confirm("Are these the fingerprints that the sites read to you?", yes=yes, option="--yes")
+    secret = passphrase_of(consortium.ca_key_path)
+    for request in read:
+        reply = consortium.admit(request, now=utc_now(), passphrase=secret)
+        typer.echo(f"Admitted {request.site}; its reply is {reply}")
+    roster = consortium.roster()
+    digest = "" if roster is None else roster.digest.hex()
+    typer.echo(f"Roster {consortium.roster_path}, digest {digest}")
+    typer.echo("Give every site its reply and the roster, and read them the digest over another channel.")
+
+
+@consortium_app.command()
+def remove(
+    site: Annotated[str, typer.Argument(metavar="SITE", show_default=False)],
+    folder: Folder = Path(),
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+) -> None:
+    """Take a site out of the roster. Its keys can not be enrolled again."""
+    from secfed.cli.asking import confirm
+    from secfed.deploy.consortium import Consortium
+    from secfed.deploy.enrolment import utc_now
+
+    consortium = Consortium(folder)
+    consortium.members().member(site)
+    confirm(f"Remove {site!r}, for good with these keys?", yes=yes, option="--yes")
+    consortium.remove(site, now=utc_now())
+    typer.echo(f"Removed {site}. Restart the aggregator, and give every site the new roster to pin.")
+
+
+@consortium_app.command()
+def renew(
+    name: Annotated[str, typer.Argument(metavar="SITE", help="A site, or: aggregator.", show_default=False)],
+    request: Annotated[
+        Path | None,
+        typer.Option("--request", metavar="FILE", help="The site's new request, made by: secfed site renew."),
+    ] = None,
+    folder: Folder = Path(),
+) -> None:
+    """Issue a new certificate. The roster stays as it is, so no site has to pin it again."""
+    from secfed.cli.asking import passphrase_of
+    from secfed.deploy.consortium import Consortium
+    from secfed.deploy.enrolment import utc_now
+    from secfed.deploy.names import AGGREGATOR
+
+    consortium = Consortium(folder)
+    if name == AGGREGATOR:
+        if request is not None:
+            raise ConfigError(
+                "--request: the aggregator's key is made here",
+                remedy="leave the option out for the aggregator",
+            )
+        secret = passphrase_of(consortium.ca_key_path, *consortium.tls.key_paths)
+        certificate = consortium.renew_aggregator(now=utc_now(), passphrase=secret)
+        typer.echo(f"Renewed until {certificate.not_valid_after_utc:%Y-%m-%d}; restart the aggregator.")
+        return
+    made = None if request is None else _read(request)
+    secret = passphrase_of(consortium.ca_key_path)
+    reply = consortium.renew_site(name, made, now=utc_now(), passphrase=secret)
+    typer.echo(f"Renewed; give {reply} to {name}: secfed site join {reply.name}")
+
+
+@consortium_app.command()
+def show(
+    folder: Folder = Path(),
+    as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
+) -> None:
+    """Show sites, fingerprints, and when certificates end; says so four weeks ahead."""
+    from secfed.deploy.consortium import Consortium
+    from secfed.deploy.enrolment import utc_now
+
+    consortium = Consortium(folder)
+    consortium.restore_roster_file()
+    if as_json:
+        import json
+
+        typer.echo(json.dumps(_summary(consortium, utc_now()), indent=2))
+    else:
+        _show(consortium, utc_now())
+
+
+def _read(path: Path) -> Request:
+    from secfed.deploy import safe_files
+    from secfed.deploy.enrolment import Request
+
+    return Request.verified(safe_files.read_json(path, "a request"), str(path))
+
+
+def _check_together(requests: list[Request]) -> None:
+    """Each request may be new to the consortium, and two of them still claim one name or key."""
+    from secfed.deploy.certificate_checks import public_der
+
+    for values in (
+        [request.site for request in requests],
+        [request.identity_key for request in requests],
+        [public_der(request.tls_key) for request in requests],
+    ):
+        if len(set(values)) != len(values):
+            raise ConfigError(
+                "two of these requests have the same name or key", remedy="ask those sites for new requests"
+            )
+
+
+def _certificates(consortium: Consortium) -> list[tuple[str, bytes | None, x509.Certificate | None]]:
+    """(owner, identity key, certificate) of everyone, the CA and the aggregator first."""
+    rows: list[tuple[str, bytes | None, x509.Certificate | None]] = [
+        ("CA", None, consortium.ca()),
+        ("aggregator", consortium.aggregator.identity_key, consortium.tls.certificate()),
+    ]
+    members = consortium.members().current.values()
+    return rows + [(member.site, member.identity_key, member.certificate) for member in members]
+
+
+def _summary(consortium: Consortium, now: datetime) -> dict[str, object]:
+    from secfed.crypto.identity import fingerprint
+    from secfed.deploy.expiry import Expiry
+
+    rows = []
+    for owner, identity_key, certificate in _certificates(consortium):
+        expiry = None if certificate is None else Expiry.of(certificate, now)
+        rows.append(
+            {
+                "owner": owner,
+                "fingerprint": None if identity_key is None else fingerprint(identity_key),
+                "expires": None if expiry is None else expiry.end.isoformat(),
+                "days_left": None if expiry is None else expiry.days_left,
+                "urgency": None if expiry is None else expiry.urgency.value,
+            }
+        )
+    roster = consortium.roster()
+    return {
+        "name": consortium.facts.name,
+        "address": consortium.aggregator.address,
+        "roster_digest": None if roster is None else roster.digest.hex(),
+        "certificates": rows,
+    }
+
+
+def _show(consortium: Consortium, now: datetime) -> None:
+    from secfed.cli.consoles import plain_text, plural, stdout
+    from secfed.cli.tables import new_table
+    from secfed.crypto.identity import fingerprint
+    from secfed.deploy.expiry import Expiry, Urgency
+
+    console, table, due = stdout(), new_table(), []
+    for header in ("Owner", "Fingerprint", "Certificate"):
+        table.add_column(header)
+    for owner, identity_key, certificate in _certificates(consortium):
+        expiry = None if certificate is None else Expiry.of(certificate, now)
+        shown = "–" if identity_key is None else fingerprint(identity_key)
+        table.add_row(plain_text(owner), shown, _coloured(expiry))
+        if expiry is not None and expiry.urgency is not Urgency.FINE and owner != "CA":
+            due.append(owner)
+    roster = consortium.roster()
+    sites = plural(0 if roster is None else len(roster.sites), "site")
+    console.print(f"{consortium.facts.name}, {consortium.aggregator.address}, {sites}", markup=False)
+    console.print()
+    console.print(table)
+    console.print()
+    digest = "none yet: no site is enrolled" if roster is None else roster.digest.hex()
+    console.print(f"Roster digest: {digest}", soft_wrap=True)
+    for owner in due:
+        console.print(f"Renew: secfed consortium renew {owner} --dir {consortium.folder}", soft_wrap=True)
+
+
+def _coloured(expiry: object) -> Text:
+    from rich.text import Text
+
+    from secfed.deploy.expiry import Expiry, Urgency
+
+    if not isinstance(expiry, Expiry):
+        return Text("–")
+    styles = {Urgency.FINE: "", Urgency.SOON: "yellow", Urgency.EXPIRED: "bold red"}
+    note = ": renew soon" if expiry.urgency is Urgency.SOON else ""
+    return Text(expiry.describe() + note, style=styles[expiry.urgency])

@@ -1,0 +1,73 @@
+"""A consortium and its sites in a temporary folder, at a time that the test chooses."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+from secfed.crypto.identity import Identity
+from secfed.deploy import safe_files
+from secfed.deploy.consortium import Consortium
+from secfed.deploy.enrolment import Request
+from secfed.deploy.site_folder import SiteFolder
+from secfed.roster_file import read_roster
+
+NOW = datetime(2026, 3, 2, 12, 0, tzinfo=UTC)
+DAY = timedelta(days=1)
+SITES = ("charite", "hcuge", "ukhd")
+
+
+def consortium(
+    folder: Path, *, hosts: tuple[str, ...] = ("localhost", "127.0.0.1"), **more: Any
+) -> Consortium:
+    return Consortium.create(folder / "centre", "Heart study", hosts, now=NOW, **more)
+
+
+def site(folder: Path, name: str, *, now: datetime = NOW, passphrase: str | None = None) -> SiteFolder:
+    return SiteFolder.create(folder / name, name, now=now, passphrase=passphrase)
+
+
+def request_of(folder: SiteFolder) -> Request:
+    return Request.verified(content(folder.request_path), "request")
+
+
+def a_request(name: str, *, now: datetime = NOW, identity: Identity | None = None) -> Request:
+    """A request of a site that has no folder."""
+    from secfed.deploy.key_files import new_tls_key
+
+    identity = identity or Identity.generate(name)
+    return Request.verified(Request.sign(identity, new_tls_key(), now), "request")
+
+
+def content(path: Path) -> dict[str, Any]:
+    return safe_files.read_json(path, "a file")
+
+
+def write(path: Path, value: object) -> Path:
+    path.write_text(json.dumps(value), encoding="utf-8")
+    return path
+
+
+def admit(centre: Consortium, *sites: SiteFolder, now: datetime = NOW, passphrase: str | None = None) -> None:
+    for folder in sites:
+        centre.admit(request_of(folder), now=now, passphrase=passphrase)
+
+
+def join(
+    centre: Consortium, folder: SiteFolder, *, now: datetime = NOW, passphrase: str | None = None
+) -> None:
+    reply = content(centre.folder / "replies" / f"{folder.name}.json")
+    folder.join(folder.check_reply(reply, "reply", now), passphrase=passphrase)
+
+
+def enrolled(folder: Path, names: tuple[str, ...] = SITES) -> tuple[Consortium, dict[str, SiteFolder]]:
+    """Everyone admitted, joined and with the roster pinned."""
+    centre = consortium(folder)
+    sites = {name: site(folder, name) for name in names}
+    admit(centre, *sites.values())
+    for each in sites.values():
+        join(centre, each)
+        each.trust(read_roster(centre.roster_path), NOW)
+    return centre, sites

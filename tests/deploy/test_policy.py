@@ -1,0 +1,390 @@
+"""The policy has the last word: every violation is named, and what is not named is not permitted."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from secfed.crypto.attempt import SiteLimits
+from secfed.deploy.policy import Policy
+from secfed.deploy.policy_template import POLICY_TEMPLATE
+from secfed.dp.unit import Unit
+from secfed.errors import ConfigError, PolicyRefused
+from secfed.privacy_options import PrivacySection
+from secfed.study import Study
+
+NIGHT = datetime(2026, 3, 2, 23, 0, tzinfo=UTC)
+NOON = datetime(2026, 3, 2, 12, 0, tzinfo=UTC)
+
+POLICY = """
+approve = "automatic"
+timezone = "UTC"
+
+[studies]
+names = ["heart-*"]
+max_rounds = 100
+
+[protection]
+names = ["masked"]
+min_cohort = 3
+min_threshold = 3
+
+[privacy]
+max_epsilon = 3.0
+max_delta = 1e-5
+
+[algorithms.fedavg]
+local_epochs = { max = 5 }
+learning_rate = { min = 0.01, max = 1.0 }
+optimizer = ["sgd"]
+
+[models.mlp]
+hidden = { max = 64 }
+
+[[data]]
+name = "heart"
+source = "csv"
+path = "/srv/secfed/secret-place/heart-2026.csv"
+study_path = "heart.csv"
+
+[data.options]
+label_column = ["num"]
+label_above = [0]
+feature_columns = ["age", "chol"]
+site_column = ["site"]
+
+[[data.budget]]
+epsilon = 10.0
+delta = 1e-5
+period_days = 365
+
+[[data.budget]]
+epsilon = 30.0
+delta = 1e-5
+
+[[hours]]
+start = "20:00"
+end = "06:00"
+"""
+
+STUDY = """
+study = { name = "heart-1", rounds = 40 }
+algorithm = { name = "fedavg", local_epochs = 5, learning_rate = 0.2 }
+model = { name = "mlp", hidden = [32, 16] }
+protection = { name = "masked" }
+privacy = { unit = "record", epsilon = 3.0, delta = 1e-5 }
+
+[data]
+name = "csv"
+path = "heart.csv"
+site_column = "site"
+sites = ["charite", "hcuge", "ukhd"]
+label_column = "num"
+label_above = 0
+feature_columns = ["age"]
+"""
+
+
+@pytest.fixture(scope="module")
+def study() -> Study:
+    return Study.parse(STUDY, own_code=())
+
+
+def policy(folder: Path, text: str = POLICY) -> Policy:
+    path = folder / "policy.toml"
+    path.write_text(text, encoding="utf-8")
+    return Policy.load(path)
+
+
+@pytest.fixture(scope="module")
+def rules(tmp_path_factory: pytest.TempPathFactory) -> Policy:
+    return policy(tmp_path_factory.mktemp("policy"))
+
+
+def keys(found: Policy, asked: Study, now: datetime = NIGHT, **more: Any) -> list[str]:
+    return [item.key for item in found.check(asked, now, **more)]
+
+
+class TestCheck:
+    def test_a_permitted_study_passes_and_gets_its_data_set(self, rules: Policy, study: Study) -> None:
+        assert rules.check(study, NIGHT) == []
+        assert rules.enforce(study, NIGHT).name == "heart"
+
+    @pytest.mark.parametrize(
+        ("key", "value"),
+        [
+            ("study.name", "lung-1"),
+            ("study.rounds", 101),
+            ("algorithm.local_epochs", 6),
+            ("algorithm.learning_rate", 0.001),
+            ("algorithm.learning_rate", 2.0),
+            ("algorithm.optimizer", "adam"),
+            ("algorithm.batch_size", 1),  # not named: only its default
+            ("algorithm.device", "cuda"),
+            ("model.hidden", (65,)),
+            ("model.hidden", (8, 65)),
+            ("data.path", "other.csv"),
+            ("data.path", "/srv/secfed/secret-place/heart-2026.csv"),
+            ("data.label_column", "name"),
+            ("data.feature_columns", ("age", "postcode")),
+            ("data.test_fraction", 0.5),
+            ("protection.name", "encrypted"),
+            ("protection.processes", 1),
+            ("privacy.epsilon", 3.01),
+            ("privacy.delta", 1e-4),
+            ("privacy.metrics", "unprotected"),
+            ("privacy.weights", "unprotected"),
+        ],
+    )
+    def test_one_change_is_one_violation_of_that_key(
+        self, rules: Policy, study: Study, key: str, value: object
+    ) -> None:
+        if key == "protection.processes":
+            changed = study.replace("protection.name", "encrypted").replace(key, value)
+            assert keys(rules, changed) == ["protection.name", key]
+            return
+        expected = "data.name" if key == "data.path" else key
+        assert keys(rules, study.replace(key, value)) == [expected]
+
+    def test_all_reasons_come_at_once_with_what_was_asked_and_what_is_permitted(
+        self, rules: Policy, study: Study
+    ) -> None:
+        changed = study.replace("algorithm.local_epochs", 9).replace("privacy.epsilon", 8.0)
+        found = rules.check(changed, NOON)
+        assert [item.key for item in found] == ["algorithm.local_epochs", "privacy.epsilon", "hours"]
+        assert (found[0].asked, found[0].permitted) == ("9", "at most 5")
+        with pytest.raises(PolicyRefused) as caught:
+            rules.enforce(changed, NOON)
+        for reason in ("algorithm.local_epochs", "privacy.epsilon", "hours", "'heart-1'"):
+            assert reason in caught.value.message
+
+    def test_no_reason_tells_a_path_or_a_budget(self, rules: Policy, study: Study) -> None:
+        for key, value in (("data.path", "x.csv"), ("privacy.epsilon", 20.0), ("data.label_column", "x")):
+            text = " ".join(map(str, rules.check(study.replace(key, value), NOON)))
+            assert text
+            assert "secret-place" not in text
+            assert "10" not in text
+
+    def test_a_study_without_privacy_is_refused(self, rules: Policy) -> None:
+        bare = Study.parse(STUDY.replace('privacy = { unit = "record", epsilon = 3.0, delta = 1e-5 }', ""))
+        assert keys(rules, bare) == ["privacy"]
+
+    def test_a_site_may_choose_to_permit_studies_without_privacy(self, tmp_path: Path, study: Study) -> None:
+        found = policy(tmp_path, POLICY.replace("[privacy]", "[privacy]\nrequire = false"))
+        bare = Study.parse(STUDY.replace('privacy = { unit = "record", epsilon = 3.0, delta = 1e-5 }', ""))
+        assert keys(found, bare) == []
+        assert keys(found, study.replace("privacy.epsilon", 4.0)) == ["privacy.epsilon"]
+        assert not found.limits().require_privacy
+
+    def test_units_and_relations_must_be_named(self, tmp_path: Path, study: Study) -> None:
+        narrow = policy(
+            tmp_path,
+            POLICY.replace("[privacy]", '[privacy]\nadjacency = ["replace-record"]\naccountants = ["pld"]'),
+        )
+        assert keys(narrow, study) == ["privacy.adjacency"], "record's usual relation is add-or-remove"
+        assert keys(narrow, study.replace("privacy.adjacency", "replace-record")) == []
+        stated = study.replace("privacy.adjacency", "replace-record")
+        assert keys(narrow, stated.replace("privacy.accountant", "rdp")) == ["privacy.accountant"]
+        assert "privacy.unit" in keys(narrow, study.replace("privacy.unit", "site"))
+
+    def test_a_study_that_no_budget_can_cover_is_refused_at_once(self, tmp_path: Path, study: Study) -> None:
+        small = policy(tmp_path, POLICY.replace("epsilon = 10.0", "epsilon = 2.0"))
+        assert keys(small, study) == ["privacy.epsilon"]
+        # At a larger delta the same epsilon says nothing certain about the budget's.
+        assert keys(small, study.replace("privacy.delta", 1e-7)) == []
+
+    def test_thresholds_below_the_sites_own_are_refused(self, tmp_path: Path, study: Study) -> None:
+        strict = policy(tmp_path, POLICY.replace("min_threshold = 3", "min_threshold = 4"))
+        assert keys(strict, study) == ["protection.threshold"]
+        cohort = policy(tmp_path, POLICY.replace("min_cohort = 3", "min_cohort = 4"))
+        assert keys(cohort, study) == ["protection.min_cohort"]
+        colluders = policy(tmp_path, POLICY.replace("min_cohort = 3", "min_cohort = 3\ncolluders = 1"))
+        assert keys(colluders, study) == ["protection.colluders"]
+
+    def test_hours_are_a_reason_to_wait_not_to_change(self, rules: Policy, study: Study) -> None:
+        (found,) = rules.check(study, NOON)
+        assert (found.key, found.temporary) == ("hours", True)
+        with pytest.raises(PolicyRefused) as caught:
+            rules.enforce(study, NOON)
+        assert caught.value.remedy == "wait"
+
+    def test_a_gpu_needs_permission(self, tmp_path: Path, study: Study) -> None:
+        permitted = policy(tmp_path, POLICY + "\n[compute]\ngpu = true\n")
+        assert keys(permitted, study.replace("algorithm.device", "cuda")) == []
+
+    def test_a_study_can_be_permitted_by_digest_alone(self, tmp_path: Path, study: Study) -> None:
+        text = POLICY.replace('names = ["heart-*"]', f'digests = ["{study.digest().hex()}"]')
+        exact = policy(tmp_path, text)
+        assert keys(exact, study) == []
+        assert keys(exact, study.replace("study.seed", 1)) == ["study.name"]
+
+    def test_a_pattern_is_about_the_whole_name_and_its_case(self, tmp_path: Path, study: Study) -> None:
+        for pattern, permitted in (("heart-1", True), ("heart", False), ("HEART-*", False), ("*", True)):
+            found = policy(tmp_path, POLICY.replace("heart-*", pattern))
+            assert (keys(found, study) == []) is permitted
+
+    @settings(max_examples=25)
+    @given(
+        epochs=st.integers(1, 10),
+        rate=st.floats(0.001, 10),
+        hidden=st.lists(st.integers(1, 128), min_size=1, max_size=3),
+    )
+    def test_ranges_hold_for_any_study(
+        self, rules: Policy, study: Study, epochs: int, rate: float, hidden: list[int]
+    ) -> None:
+        changed = study.replace("algorithm.local_epochs", epochs).replace("algorithm.learning_rate", rate)
+        found = keys(rules, changed.replace("model.hidden", tuple(hidden)))
+        assert ("algorithm.local_epochs" in found) == (epochs > 5)
+        assert ("algorithm.learning_rate" in found) == (not 0.01 <= rate <= 1.0)
+        assert ("model.hidden" in found) == (max(hidden) > 64)
+
+    @settings(max_examples=25)
+    @given(st.sampled_from(["studies", "algorithms", "models", "data"]))
+    def test_whatever_section_is_left_out_nothing_is_permitted(
+        self, tmp_path_factory: pytest.TempPathFactory, study: Study, section: str
+    ) -> None:
+        import tomllib
+
+        tables = tomllib.loads(POLICY)
+        del tables[section]
+        found = Policy._from_tables(tables)
+        assert found.check(study, NIGHT) != []
+        with pytest.raises(PolicyRefused):
+            found.enforce(study, NIGHT)
+
+
+class TestOwnCode:
+    def test_only_named_code_may_be_imported(self, rules: Policy, tmp_path: Path) -> None:
+        assert rules.own_code == frozenset()
+        text = POLICY + '\n[algorithms."our_lab.code:Best"]\nrate = "any"\n[models."our_lab.nets:net"]\n'
+        own = policy(tmp_path, text)
+        assert own.own_code == {"our_lab.code:Best", "our_lab.nets:net"}
+        with pytest.raises(ConfigError, match="is not permitted here"):
+            Study.parse(STUDY.replace('"fedavg", local_epochs = 5,', '"os:system",'), own_code=own.own_code)
+
+    def test_arguments_of_own_code_need_a_rule_each(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        (tmp_path / "secfed_policy_case.py").write_text("def net(shape, classes, width=3, depth=1): ...\n")
+        monkeypatch.syspath_prepend(str(tmp_path))
+        name = "secfed_policy_case:net"
+        own = policy(tmp_path, POLICY + f'\n[models."{name}"]\nwidth = {{ max = 8 }}\n')
+        text = STUDY.replace('"mlp", hidden = [32, 16]', f'"{name}", width = 9, depth = 2')
+        found = own.check(Study.parse(text, own_code=own.own_code), NIGHT)
+        assert [(item.key, item.permitted) for item in found] == [
+            ("model.width", "at most 8"),
+            ("model.depth", "nothing: the policy has no rule for it"),
+        ]
+
+
+class TestForTheAgent:
+    def test_limits_go_to_the_protocol(self, rules: Policy) -> None:
+        assert rules.limits() == SiteLimits(min_cohort=3, min_threshold=3, require_privacy=True)
+
+    def test_budgets_go_to_the_ledger(self, rules: Policy) -> None:
+        pytest.importorskip("dp_accounting")
+        year, ever = rules.budgets("heart")
+        assert (year.epsilon, year.delta, year.period_days, year.protects) == (10.0, 1e-5, 365, Unit.RECORD)
+        assert (ever.epsilon, ever.period_days) == (30.0, None)
+        with pytest.raises(ConfigError, match="no data set 'lung'"):
+            rules.budgets("lung")
+
+    def test_the_data_set_has_its_place_on_this_machine(self, rules: Policy, study: Study) -> None:
+        found = rules.data_set(study)
+        assert found is not None
+        assert found.path == Path("/srv/secfed/secret-place/heart-2026.csv")
+        assert found.study_path == "heart.csv"
+
+
+class TestFile:
+    def test_the_template_is_valid_and_permits_nothing(self, tmp_path: Path, study: Study) -> None:
+        found = policy(tmp_path, POLICY_TEMPLATE)
+        assert found.approve == "manual"
+        assert {"study.name", "algorithm.name", "model.name", "data.name"} <= set(keys(found, study))
+        assert found.limits().require_privacy
+
+    def test_the_examples_in_the_template_are_valid_too(self, tmp_path: Path) -> None:
+        lines = []
+        for line in POLICY_TEMPLATE.splitlines():
+            code = line.removeprefix("# ")
+            is_code = line.startswith("# ") and (" = " in code.split("#")[0] or code.startswith("["))
+            lines.append(code if is_code and not code.startswith("digests") else line)
+        found = policy(tmp_path, "\n".join(lines))
+        assert list(found.algorithms) == ["fedavg"]
+        assert [item.name for item in found.data] == ["heart"]
+        assert len(found.hours) == 1
+
+    @pytest.mark.parametrize(
+        ("old", "new", "message"),
+        [
+            ('approve = "automatic"', 'approve = "yes"', r"policy\.approve"),
+            ('timezone = "UTC"', 'timezone = "Nowhere"', "timezone"),
+            ("max_rounds = 100", "max_round = 100", r"studies\.max_round: unknown key.*max_rounds"),
+            ('names = ["heart-*"]', 'names = "heart-*"', r"studies\.names"),
+            ('names = ["heart-*"]', 'digests = ["abc"]', r"studies\.digests"),
+            ('names = ["masked"]', 'names = ["mask"]', r"protection\.names"),
+            ("min_cohort = 3", "min_cohort = 1", r"protection\.min_cohort"),
+            ("max_epsilon = 3.0", "", r"privacy\.max_epsilon: is missing"),
+            ("max_epsilon = 3.0", "max_epsilon = inf", r"privacy\.max_epsilon"),
+            ("max_delta = 1e-5", "max_delta = 1.0", r"privacy\.max_delta"),
+            ("[privacy]\nmax_epsilon = 3.0\nmax_delta = 1e-5", "", "privacy: this section is missing"),
+            ("[privacy]", "[privcy]", "privcy: unknown section.*privacy"),
+            (
+                "local_epochs = { max = 5 }",
+                "local_epochs = 5",
+                r"algorithms\.fedavg\.local_epochs: is not a rule",
+            ),
+            ("local_epochs = { max = 5 }", "local_epochs = { most = 5 }", r"local_epochs\.most: unknown key"),
+            ("[models.mlp]\nhidden = { max = 64 }", "[models]\nmlp = 3", r"models\.mlp: is a value"),
+            ('source = "csv"', "", r"data\[0\]\.source: is missing"),
+            ('name = "heart"', 'name = "../heart"', r"data\[0\]\.name"),
+            ("period_days = 365", "period_days = 0", r"data\[0\]\.budget\[0\]\.period_days"),
+            ("epsilon = 10.0", "epsilon = -1.0", r"data\[0\]\.budget\[0\]\.epsilon"),
+            ("[[hours]]", "[hours]", r"hours: is not a list of tables.*\[\[hours\]\]"),
+            ('start = "20:00"', 'start = "8 pm"', r"hours\[0\]\.start"),
+            ("[studies]", "[studies", "not valid TOML"),
+        ],
+    )
+    def test_a_wrong_file_is_refused_by_key(self, tmp_path: Path, old: str, new: str, message: str) -> None:
+        assert old in POLICY
+        with pytest.raises(ConfigError, match=message) as caught:
+            policy(tmp_path, POLICY.replace(old, new, 1))
+        assert "policy.toml" in caught.value.message
+
+    def test_a_data_set_without_budget_is_refused_where_privacy_is_required(self, tmp_path: Path) -> None:
+        text = POLICY[: POLICY.index("[[data.budget]]")]
+        with pytest.raises(ConfigError, match="data set 'heart' has no budget"):
+            policy(tmp_path, text)
+        policy(tmp_path, text.replace("[privacy]", "[privacy]\nrequire = false"))
+
+    def test_two_data_sets_do_not_share_a_ledger(self, tmp_path: Path) -> None:
+        again = POLICY[POLICY.index("[[data]]") : POLICY.index("[[hours]]")]
+        with pytest.raises(ConfigError, match="two data sets have one name"):
+            policy(tmp_path, POLICY + again)
+
+    def test_a_missing_file_is_refused(self, tmp_path: Path) -> None:
+        with pytest.raises(ConfigError, match=r"policy\.toml: No such file"):
+            Policy.load(tmp_path / "policy.toml")
+
+
+def test_the_policy_has_thought_of_every_key_of_privacy() -> None:
+    """A new key of [privacy] must be judged here: does it loosen what a site has agreed to?"""
+    limited = {"unit", "epsilon", "delta", "adjacency", "accountant", "metrics", "weights"}
+    harmless = {"clip_norm", "clip_quantile", "engine", "group_size", "noise", "metrics_share"}
+    assert set(PrivacySection.model_fields) == limited | harmless
+
+
+def test_the_policy_has_thought_of_every_section_of_a_study(rules: Policy, study: Study) -> None:
+    class Other:
+        def __getattr__(self, name: str) -> Any:
+            return getattr(study, name)
+
+        def tables(self) -> dict[str, Any]:
+            return {**study.tables(), "scripts": {}}
+
+    assert keys(rules, Other()) == ["scripts"]  # type: ignore[arg-type]

@@ -1,0 +1,139 @@
+"""Files that survive a crash and that others cannot read."""
+
+from __future__ import annotations
+
+import os
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from secfed.deploy import safe_files
+from secfed.errors import ConfigError
+
+
+def mode(path: Path) -> int:
+    return stat.S_IMODE(path.stat().st_mode)
+
+
+def test_a_created_file_is_for_its_owner_only_whatever_the_umask(tmp_path: Path) -> None:
+    old = os.umask(0)
+    try:
+        safe_files.create(tmp_path / "secret", b"x")
+        safe_files.replace(tmp_path / "other", b"x")
+        safe_files.make_private_folder(tmp_path / "folder")
+    finally:
+        os.umask(old)
+    assert (mode(tmp_path / "secret"), mode(tmp_path / "other"), mode(tmp_path / "folder")) == (
+        0o600,
+        0o600,
+        0o700,
+    )
+
+
+def test_create_never_overwrites(tmp_path: Path) -> None:
+    (tmp_path / "key").write_bytes(b"first")
+    with pytest.raises(ConfigError, match="exists already"):
+        safe_files.create(tmp_path / "key", b"second")
+    assert (tmp_path / "key").read_bytes() == b"first"
+    assert os.listdir(tmp_path) == ["key"]
+
+
+def test_create_does_not_follow_a_planted_link(tmp_path: Path) -> None:
+    (tmp_path / "key").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(ConfigError, match="exists already"):
+        safe_files.create(tmp_path / "key", b"secret")
+    assert not (tmp_path / "elsewhere").exists()
+
+
+def test_a_failed_replacement_leaves_the_old_file_and_nothing_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    safe_files.replace(tmp_path / "list", b"old")
+
+    def full(descriptor: int) -> None:
+        raise OSError(28, "no space")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(ConfigError, match="No space left"):
+        safe_files.replace(tmp_path / "list", b"new")
+    assert (tmp_path / "list").read_bytes() == b"old"
+    assert os.listdir(tmp_path) == ["list"]
+
+
+def test_content_is_on_the_disk_before_the_name_is_given(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    order: list[str] = []
+    fsync, rename = os.fsync, os.replace
+    monkeypatch.setattr(os, "fsync", lambda fd: (order.append("sync"), fsync(fd))[1])
+    monkeypatch.setattr(os, "replace", lambda a, b: (order.append("rename"), rename(a, b))[1])
+    safe_files.replace(tmp_path / "list", b"new")
+    assert order == ["sync", "rename", "sync"]
+
+
+@pytest.mark.parametrize("bits", [0o640, 0o604, 0o620, 0o601, 0o660])
+def test_a_file_that_others_can_reach_is_refused(tmp_path: Path, bits: int) -> None:
+    path = tmp_path / "key"
+    path.write_bytes(b"x")
+    path.chmod(bits)
+    with pytest.raises(ConfigError, match="other users can reach it"):
+        safe_files.check_private(path)
+    path.chmod(0o600)
+    safe_files.check_private(path)
+
+
+def test_a_folder_with_something_in_it_is_not_taken(tmp_path: Path) -> None:
+    (tmp_path / "x").touch()
+    with pytest.raises(ConfigError, match="not empty"):
+        safe_files.make_private_folder(tmp_path)
+
+
+def test_an_empty_folder_is_made_private(tmp_path: Path) -> None:
+    tmp_path.chmod(0o755)
+    safe_files.make_private_folder(tmp_path)
+    assert mode(tmp_path) == 0o700
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "[]",
+        "null",
+        '{"a": 1, "a": 2}',
+        '{"a": ',
+        "[" * 100_000,
+        "\udcff".encode(errors="surrogateescape"),
+    ],
+)
+def test_what_is_not_one_json_object_is_refused(tmp_path: Path, text: str | bytes) -> None:
+    path = tmp_path / "x.json"
+    path.write_bytes(text if isinstance(text, bytes) else text.encode())
+    with pytest.raises(ConfigError, match=r"x\.json: not a request"):
+        safe_files.read_json(path, "a request")
+
+
+def test_a_huge_file_is_not_read_into_memory(tmp_path: Path) -> None:
+    path = tmp_path / "x.json"
+    with path.open("wb") as stream:
+        stream.truncate(1 << 34)
+    with pytest.raises(ConfigError, match="too large"):
+        safe_files.read_json(path, "a request")
+
+
+def test_two_processes_take_turns(tmp_path: Path) -> None:
+    program = (
+        "import sys, time; from pathlib import Path; from secfed.deploy import safe_files\n"
+        "folder = Path(sys.argv[1]); count = folder / 'count'\n"
+        "for _ in range(50):\n"
+        "    with safe_files.locked(folder):\n"
+        "        now = int(count.read_text()); time.sleep(0.0005)\n"
+        "        safe_files.replace(count, str(now + 1).encode())\n"
+    )
+    (tmp_path / "count").write_text("0")
+    running = [subprocess.Popen([sys.executable, "-c", program, str(tmp_path)]) for _ in range(2)]
+    assert [process.wait() for process in running] == [0, 0]
+    assert (tmp_path / "count").read_text() == "100"
