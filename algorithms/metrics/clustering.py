@@ -1,0 +1,106 @@
+"""Clustering scores from one table: how many records of each class each cluster holds.
+
+A site counts its own records into a [K, C] table; only the sum of the tables leaves the protection. ACC,
+NMI and ARI are functions of that sum, so they are exactly those of all records together, and no label
+and no assignment leaves a site.
+
+Source: ACC: Kuhn, "The Hungarian method for the assignment problem", 1955 (matching by
+``scipy.optimize.linear_sum_assignment``). NMI with the arithmetic mean: Vinh, Epps, Bailey, JMLR 11,
+2010, table 2. ARI: Hubert, Arabie, Journal of Classification 2, 1985, equation 5.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from secfed.errors import RangeError
+
+
+def contingency(assigned: torch.Tensor, labels: torch.Tensor, clusters: int, classes: int) -> torch.Tensor:
+    """Count one site's records by cluster and class.
+
+    Args:
+        assigned: [n] int64, 0 <= cluster < clusters; n may be 0.
+        labels: [n] int64, 0 <= class < classes.
+        clusters: K.
+        classes: C.
+
+    Returns:
+        [K, C] float64 counts.
+
+    Raises:
+        RangeError: a cluster or class outside its range, or not one label per assignment.
+
+    Security: a single-site value until it is inside a protected sum.
+    """
+    if assigned.shape != labels.shape or assigned.dim() != 1:
+        raise RangeError("clusters and labels do not belong to the same records", remedy="give [n] of each")
+    for what, values, limit in (("cluster", assigned, clusters), ("class", labels, classes)):
+        if len(values) and not 0 <= int(values.min()) <= int(values.max()) < limit:
+            raise RangeError(f"a {what} lies outside 0 .. {limit - 1}", remedy=f"check the number of {what}s")
+    cells = assigned.to(device="cpu", dtype=torch.int64) * classes + labels.to(
+        device="cpu", dtype=torch.int64
+    )
+    counts = torch.bincount(cells, minlength=clusters * classes)
+    return counts.reshape(clusters, classes).to(torch.float64)
+
+
+def scores(table: torch.Tensor) -> dict[str, float]:
+    """ACC, NMI and ARI of the summed table.
+
+    Args:
+        table: [K, C] sums of :func:`contingency`. Fixed point leaves a count off by far less than one
+            half, so every cell is taken as the nearest integer of at least 0.
+
+    Returns:
+        ``acc`` (share of records in the class that the best one-to-one matching gives their cluster),
+        ``nmi`` (mutual information over the arithmetic mean of the two entropies) and ``ari`` (adjusted
+        Rand index), equal to scikit-learn's. Empty for an empty table.
+    """
+    counts = np.rint(table.to(device="cpu", dtype=torch.float64).numpy()).clip(min=0).astype(np.int64)
+    if not counts.sum():
+        return {}
+    return {"acc": _accuracy(counts), "nmi": _mutual_information(counts), "ari": _rand(counts)}
+
+
+def _accuracy(counts: NDArray[np.int64]) -> float:
+    from scipy.optimize import linear_sum_assignment  # a slow import that only scoring needs
+
+    clusters, classes = linear_sum_assignment(counts, maximize=True)
+    return float(counts[clusters, classes].sum() / counts.sum())
+
+
+def _mutual_information(counts: NDArray[np.int64]) -> float:
+    joint = counts / counts.sum()
+    of_cluster, of_class = joint.sum(axis=1), joint.sum(axis=0)
+    if np.count_nonzero(of_cluster) == np.count_nonzero(of_class) == 1:
+        return 1.0  # one cluster, one class: nothing was split, and both entropies are 0
+    held = counts > 0
+    independent = np.outer(of_cluster, of_class)
+    shared = float((joint[held] * np.log(joint[held] / independent[held])).sum())
+    # Rounding can leave a few ulp below 0 where cluster and class are independent.
+    return max(shared, 0.0) / ((_entropy(of_cluster) + _entropy(of_class)) / 2)
+
+
+def _entropy(shares: NDArray[np.float64]) -> float:
+    held = shares[shares > 0]
+    return -float((held * np.log(held)).sum())
+
+
+def _rand(counts: NDArray[np.int64]) -> float:
+    # Python integers: the number of pairs of pairs overflows 64 bits from about 70,000 records on.
+    together = sum(math.comb(int(cell), 2) for cell in counts.flat)
+    by_cluster = sum(math.comb(int(size), 2) for size in counts.sum(axis=1))
+    by_class = sum(math.comb(int(size), 2) for size in counts.sum(axis=0))
+    pairs = math.comb(int(counts.sum()), 2)
+    if together == by_cluster == by_class:
+        return 1.0  # the two partitions are the same; without a single pair the quotient would be 0 / 0
+    return float(
+        2
+        * (together * pairs - by_cluster * by_class)
+        / ((by_cluster + by_class) * pairs - 2 * by_cluster * by_class)
+    )
