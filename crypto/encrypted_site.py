@@ -1,61 +1,45 @@
 """A site's half of encrypted sums: encrypt a vector as it is read, decrypt the sum of many.
 
-The library holds Python's interpreter lock, so more than one core needs more than one process. Workers are
-started with ``spawn``: they inherit no memory, descriptors or locks, and receive their keys through the
-start-up pipe. Frames are independent of each other; at most two per worker are on their way, which bounds
-the memory however long the vector is, and results keep their order.
-
-As with every use of ``spawn``, a script that asks for workers keeps its own start behind
-``if __name__ == "__main__":``.
+The work on one frame is in :mod:`secfed.crypto.encrypted_frames`, worker processes that share it out are in
+:mod:`secfed.crypto.encrypted_workers`. Frames are independent of each other: who works on one changes
+neither its integers nor its place in the upload.
 """
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Future, ProcessPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
-from multiprocessing import get_context
+from collections.abc import Iterable, Iterator
 from types import TracebackType
-from typing import Any, TypeVar
+from typing import Any
 
 from numpy.typing import NDArray
 
 from secfed.crypto.bfv import Parameters
 from secfed.crypto.bfv_packing import Slots, VectorSource, lanes_from, slot_frames
-from secfed.crypto.bfv_tenseal import Decryptor, Encryptor, KeyPair
+from secfed.crypto.bfv_tenseal import KeyPair
 from secfed.crypto.codec import Buffer
-from secfed.crypto.encrypted import SUM, UPLOAD, FrameFormat
-from secfed.errors import MalformedMessage, RoundAborted
-
-Item = TypeVar("Item")
-Result = TypeVar("Result")
-
-_FRAMES_PER_WORKER = 2
+from secfed.crypto.encrypted import UPLOAD, FrameFormat
+from secfed.crypto.encrypted_frames import FrameCipher, slots_of
+from secfed.crypto.encrypted_workers import WorkerPool
+from secfed.errors import MalformedMessage
 
 
 class SiteCipher:
     """Encrypts this site's vectors and decrypts sums, in this process or in worker processes.
 
     One object serves a whole study: any number of exchanges under the ring of its keys. Use it as a context
-    manager, or call :meth:`close`.
+    manager, or call :meth:`close`. With workers, one vector or sum is worked on at a time.
 
     Args:
         keys: the study's keys.
-        processes: worker processes; 0 works in this process.
+        processes: worker processes, started when they are first needed; 0 works in this process.
 
     Security: workers hold the secret key. It reaches them through a pipe, never through arguments, the
     environment or a file.
     """
 
     def __init__(self, keys: KeyPair, *, processes: int = 0) -> None:
-        self._cipher = _FrameCipher(keys)
-        self._processes = processes
-        self._pool: ProcessPoolExecutor | None = None
-        if processes:
-            self._pool = ProcessPoolExecutor(
-                processes, get_context("spawn"), initializer=_start_worker, initargs=(keys,)
-            )
+        self._cipher = FrameCipher(keys)
+        self._pool = WorkerPool(keys, processes) if processes else None
 
     def encrypt(self, parameters: Parameters, source: VectorSource) -> Iterator[bytes]:
         """Read a vector once and yield its upload, frame by frame.
@@ -63,11 +47,11 @@ class SiteCipher:
         Raises:
             MalformedMessage: the keys are for another ring.
             RoundAborted: a worker process died.
+            WrongState: workers were given other work before the last frame was taken.
         """
         form = FrameFormat(parameters, UPLOAD)
-        tasks = ((parameters, slots) for slots in slot_frames(source, parameters))
-        for index, body in enumerate(self._map(self._cipher.encrypt, _encrypt, tasks)):
-            yield form.header(index) + body
+        for index, body in enumerate(self._encrypted(parameters, slot_frames(source, parameters))):
+            yield b"".join((form.header(index), body))
 
     def decrypt(self, parameters: Parameters, frames: Iterable[Buffer]) -> tuple[NDArray[Any], ...]:
         """Decrypt a sum: one array of ring integers per run, [count] uint32 or uint64.
@@ -82,22 +66,22 @@ class SiteCipher:
             RoundAborted: a worker process died.
         """
 
-        def numbered() -> Iterator[tuple[Parameters, int, bytes]]:
+        def counted() -> Iterator[Buffer]:
             count = 0
             for frame in frames:
                 if count == parameters.frames:
                     raise MalformedMessage("an encrypted sum has more frames than its parameters")
-                yield parameters, count, bytes(frame)
+                yield frame
                 count += 1
             if count < parameters.frames:
                 raise MalformedMessage(f"an encrypted sum ends after {count} of {parameters.frames} frames")
 
-        return lanes_from(self._map(self._cipher.decrypt, _decrypt, numbered()), parameters)
+        return lanes_from(self._decrypted(parameters, counted()), parameters)
 
     def close(self) -> None:
         """Stop the workers."""
         if self._pool is not None:
-            self._pool.shutdown(wait=True, cancel_futures=True)
+            self._pool.close()
 
     def __enter__(self) -> SiteCipher:
         return self
@@ -107,65 +91,15 @@ class SiteCipher:
     ) -> None:
         self.close()
 
-    def _map(
-        self, here: Callable[..., Result], there: Callable[..., Result], tasks: Iterable[tuple[Any, ...]]
-    ) -> Iterator[Result]:
-        """Results in order, computed here or by workers; few tasks are taken ahead of the result needed."""
+    def _encrypted(self, parameters: Parameters, frames: Iterable[Slots]) -> Iterator[Buffer]:
         if self._pool is None:
-            for task in tasks:
-                yield here(*task)
-            return
-        waiting: deque[Future[Result]] = deque()
-        try:
-            for task in tasks:
-                waiting.append(self._pool.submit(there, *task))
-                if len(waiting) >= _FRAMES_PER_WORKER * self._processes:
-                    yield waiting.popleft().result()
-            while waiting:
-                yield waiting.popleft().result()
-        except BrokenProcessPool:
-            raise RoundAborted(
-                "an encryption worker process died",
-                remedy="check the memory limit of the site's service, or use fewer protection.processes",
-            ) from None
-        finally:
-            for future in waiting:
-                future.cancel()
+            return (self._cipher.encrypt(parameters, slots) for slots in frames)
+        return self._pool.map("encrypt", parameters, (slots.data.cast("B") for slots in frames))
 
-
-class _FrameCipher:
-    """The work on one frame. Contexts are kept, because building one takes longer than using it."""
-
-    def __init__(self, keys: KeyPair) -> None:
-        self._keys = keys
-        self._encryptors: dict[Parameters, Encryptor] = {}
-        self._decryptors: dict[Parameters, Decryptor] = {}
-
-    def encrypt(self, parameters: Parameters, slots: Slots) -> bytes:
-        if parameters not in self._encryptors:
-            symmetric = parameters.ring.key_mode == "symmetric"
-            key = self._keys.secret_key if symmetric else self._keys.public_key
-            self._encryptors[parameters] = Encryptor(parameters, key)
-        return self._encryptors[parameters].frame(slots)
-
-    def decrypt(self, parameters: Parameters, index: int, frame: Buffer) -> Slots:
-        words, _ = FrameFormat(parameters, SUM).words(frame, index)
-        if parameters not in self._decryptors:
-            self._decryptors[parameters] = Decryptor(parameters, self._keys.secret_key)
-        return self._decryptors[parameters].frame(words)
-
-
-_worker: _FrameCipher
-
-
-def _start_worker(keys: KeyPair) -> None:
-    global _worker
-    _worker = _FrameCipher(keys)
-
-
-def _encrypt(parameters: Parameters, slots: Slots) -> bytes:
-    return _worker.encrypt(parameters, slots)
-
-
-def _decrypt(parameters: Parameters, index: int, frame: Buffer) -> Slots:
-    return _worker.decrypt(parameters, index, frame)
+    def _decrypted(self, parameters: Parameters, frames: Iterable[Buffer]) -> Iterator[Slots]:
+        if self._pool is None:
+            for index, frame in enumerate(frames):
+                yield self._cipher.decrypt(parameters, index, frame)
+        else:
+            for data in self._pool.map("decrypt", parameters, frames):
+                yield slots_of(parameters, bytes(data))  # a copy: the next result takes its place

@@ -191,45 +191,38 @@ def _parallel(study: _Study, processes: int, repeats: int) -> dict[str, float]:
     The clock needs as many idle cores as there are processes; ``speedup_of_independent_processes``, of
     processes that share nothing, says what the machine gave at the time. ``speedup_by_cpu_time`` does not
     depend on other work: with the work spread evenly over free cores it is what the clock would say.
+
+    Workers are started once per study; ``first_upload_s`` is an upload that waits for their start.
     """
     from secfed.crypto.encrypted_site import SiteCipher
 
     times: dict[str, _Best] = {}
+    workers_cpu_s = float("inf")
     with SiteCipher(study.keys, processes=processes) as workers:
 
         def together() -> None:
             for _ in workers.encrypt(study.parameters, _encoder(study.layout)):
                 pass
 
-        together()  # start-up is paid once per study
-        started = _children_cpu_s()
+        _time(times, "first", together)
         for _ in range(repeats):
             _time(times, "one", study.protect)
-            _time(times, "workers", together)
-        together_cpu_s = times["workers"].cpu_s + (_children_cpu_s() - started) / repeats
-    context = multiprocessing.get_context("spawn")
-    independent_s = float("inf")
-    for _ in range(repeats):
-        _time(times, "one", study.protect)
-        barrier, queue = context.Barrier(processes), context.Queue()
-        children = [
-            context.Process(
-                target=_independent, args=(study.keys, study.parameters, study.layout, barrier, queue)
-            )
-            for _ in range(processes)
-        ]
-        for child in children:
-            child.start()
-        slowest = max(queue.get() for _ in children)
-        for child in children:
-            child.join()
-        independent_s = min(independent_s, slowest)
-    one_s = times["one"].clock_s
+            started = _children_cpu_s()
+            _time(times, "together", together)
+            workers_cpu_s = min(workers_cpu_s, _children_cpu_s() - started)
+    independent_s = _independently(study, processes, repeats)
+    one, both = times["one"], times["together"]
     return {
         "processes": processes,
-        "speedup": one_s / times["workers"].clock_s,
-        "speedup_by_cpu_time": processes * times["one"].cpu_s / together_cpu_s,
-        "speedup_of_independent_processes": processes * one_s / independent_s,
+        "speedup": one.clock_s / both.clock_s,
+        "speedup_by_cpu_time": processes * one.cpu_s / (both.cpu_s + workers_cpu_s),
+        "speedup_of_independent_processes": processes * one.clock_s / independent_s,
+        "alone_s": one.clock_s,
+        "together_s": both.clock_s,
+        "first_upload_s": times["first"].clock_s,
+        "alone_cpu_s": one.cpu_s,
+        "parent_cpu_s": both.cpu_s,
+        "workers_cpu_s": workers_cpu_s,
     }
 
 
@@ -242,16 +235,35 @@ def _children_cpu_s() -> float:
     return total_ns / 1e9
 
 
-def _independent(keys: KeyPair, parameters: Parameters, layout: Layout, barrier: Any, queue: Any) -> None:
+def _independently(study: _Study, processes: int, repeats: int) -> float:
+    """Seconds that processes which share nothing take for one upload each, all at once: best of several."""
+    context = multiprocessing.get_context("spawn")
+    barrier, queue = context.Barrier(processes), context.Queue()
+    given = (study.keys, study.parameters, study.layout, repeats, barrier, queue)
+    children = [context.Process(target=_independent, args=given) for _ in range(processes)]
+    for child in children:
+        child.start()
+    times: list[list[float]] = [queue.get() for _ in children]
+    for child in children:
+        child.join()
+    return min(max(child[index] for child in times) for index in range(repeats))
+
+
+def _independent(
+    keys: KeyPair, parameters: Parameters, layout: Layout, repeats: int, barrier: Any, queue: Any
+) -> None:
     from secfed.crypto.encrypted_site import SiteCipher
 
     cipher = SiteCipher(keys)
     next(cipher.encrypt(parameters, _encoder(layout)))
-    barrier.wait()
-    start = time.perf_counter()
-    for _ in cipher.encrypt(parameters, _encoder(layout)):
-        pass
-    queue.put(time.perf_counter() - start)
+    times = []
+    for _ in range(repeats):
+        barrier.wait()
+        start = time.perf_counter()
+        for _ in cipher.encrypt(parameters, _encoder(layout)):
+            pass
+        times.append(time.perf_counter() - start)
+    queue.put(times)
 
 
 def _peaks(study: _Study, processes: int) -> dict[str, float]:

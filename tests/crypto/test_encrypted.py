@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import multiprocessing
-import os
-import signal
 from functools import partial
 
 import numpy as np
@@ -19,9 +16,8 @@ from secfed.crypto.encrypted import UPLOAD, FrameFormat, RunningSum
 from secfed.crypto.encrypted_site import SiteCipher
 from secfed.crypto.keystream import rounding_stream_for_simulation
 from secfed.crypto.lanes import Run
-from secfed.errors import RangeError, RoundAborted
 from secfed.vector import Field, Layout
-from tests.crypto.encrypted_case import Lanes, keys_of, limit, ring_sums, small, study_ring, summed, upload
+from tests.crypto.encrypted_case import keys_of, limit, ring_sums, small, study_ring, summed, upload
 
 MODES = st.sampled_from(["public", "symmetric"])
 
@@ -139,60 +135,3 @@ def test_ckks_sums_are_close_but_not_promised_exact(mode):
         half = 1 << (run.bits - 1)
         errors = [abs((a - b + half) % (2 * half) - half) for a, b in zip(found, expected, strict=True)]
         assert max(errors) / half < 2.0**-26
-
-
-# Worker processes change the speed and nothing else.
-
-
-@pytest.fixture(scope="module")
-def workers():
-    with SiteCipher(keys_of(study_ring(19, 8, "symmetric")), processes=2) as cipher:
-        yield cipher
-
-
-def test_uploads_and_sums_of_workers_mix_with_those_of_this_process(workers):
-    runs = (Run(19, 400_000), Run(64, 2))
-    parameters, here = small(runs, 8, "symmetric")
-    rng = np.random.default_rng(11)
-    vectors = [[rng.integers(-99, 99, run.count).tolist() for run in runs] for _ in range(2)]
-    assert parameters.frames > 3
-    total = RunningSum(parameters)
-    total.add("a", upload(workers, parameters, vectors[0]))
-    total.add("b", upload(here, parameters, vectors[1]))
-    expected = ring_sums(runs, vectors)
-    for cipher in (workers, here):
-        assert [run.tolist() for run in cipher.decrypt(parameters, total.frames())] == expected
-
-
-def test_a_vector_is_read_only_a_few_frames_ahead(workers):
-    runs = (Run(19, 2_000_000),)
-    parameters, _ = small(runs, 8, "symmetric")
-    source = Lanes(runs, [[0] * runs[0].count])
-    frames = workers.encrypt(parameters, source)
-    next(frames)
-    frame_lanes = runs[0].count / parameters.frames
-    assert source.read < 7 * frame_lanes
-    frames.close()
-
-
-def test_an_error_of_the_vector_reaches_the_caller_and_the_workers_go_on(workers):
-    class Broken:
-        def fill(self, run, out):
-            raise RangeError("a value is NaN")
-
-    parameters, _ = small((Run(19, 10),), 8, "symmetric")
-    with pytest.raises(RangeError, match="NaN"):
-        list(workers.encrypt(parameters, Broken()))
-    assert summed(workers, parameters, [[[1] * 10]]) == [[1] * 10]
-
-
-def test_the_death_of_a_worker_aborts_the_round():
-    parameters, _ = small((Run(19, 10),), 8, "symmetric")
-    before = set(multiprocessing.active_children())
-    with SiteCipher(keys_of(parameters.ring), processes=1) as cipher:
-        upload(cipher, parameters, [[1] * 10])
-        (child,) = set(multiprocessing.active_children()) - before
-        os.kill(child.pid, signal.SIGKILL)
-        child.join()
-        with pytest.raises(RoundAborted, match="worker process died"):
-            upload(cipher, parameters, [[1] * 10])
