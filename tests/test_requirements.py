@@ -14,7 +14,7 @@ from packaging.utils import canonicalize_name
 
 from tests.layout import HOMES, PROJECT, ROOT, files_of
 
-EXTRAS = ("he", "flower", "dev")
+EXTRAS = ("he", "net", "flower", "dev")
 
 
 def requirements(without: str = "") -> list[Requirement]:

@@ -1,0 +1,285 @@
+"""A site's half of the link. It only dials out; one thread, one connection.
+
+    hello -> (next -> handle -> answer or refuse)*
+
+Every call may be repeated: the aggregator hands out the same request until it is answered, and takes one
+reply once. So whatever fails on the way is tried again after a pause that grows.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Final, TypeVar
+
+from secfed.crypto.codec import Buffer
+from secfed.deploy.grpc_calls import SERVICE
+from secfed.deploy.grpc_peer import TlsFiles, grpc
+from secfed.deploy.link_limits import Backoff, ClientLimits
+from secfed.deploy.link_messages import (
+    MAX_KIND_BYTES,
+    MAX_REASON_BYTES,
+    PART_BYTES,
+    HelloReply,
+    HelloRequest,
+    NextRequest,
+    Part,
+    Receipt,
+    Refusal,
+)
+from secfed.deploy.parcels import Assembly, Parcel
+from secfed.errors import LinkError, MalformedMessage, PolicyRefused, ProtocolError, Replay, SecfedError
+
+_REMEDIES: Final = {
+    grpc.StatusCode.UNAVAILABLE: "check address, port, proxy and certificates; the aggregator may be down",
+    grpc.StatusCode.PERMISSION_DENIED: "the study centre must renew the certificate or admit the site",
+    grpc.StatusCode.FAILED_PRECONDITION: "the aggregator serves another study now: ask for its settings",
+    grpc.StatusCode.UNIMPLEMENTED: "the other side runs another version of secfed",
+}
+T = TypeVar("T")
+
+# Trying the same again cannot help; somebody has to do something first.
+_LASTING: Final = (
+    grpc.StatusCode.PERMISSION_DENIED,
+    grpc.StatusCode.FAILED_PRECONDITION,
+    grpc.StatusCode.UNIMPLEMENTED,
+)
+_LASTING_FAILURES: Final = 8  # such a failure counts as so many: the pause is long at once
+
+
+class CallFailed(LinkError):
+    """A call that failed.
+
+    Attributes:
+        lasting: trying again will not help until somebody changes something.
+        unfit: the aggregator refused the reply itself.
+    """
+
+    def __init__(self, message: str, *, remedy: str = "", lasting: bool = False, unfit: bool = False) -> None:
+        super().__init__(message, remedy=remedy)
+        self.lasting, self.unfit = lasting, unfit
+
+
+@dataclass(frozen=True)
+class Request:
+    """What the aggregator asks: a frame for :meth:`secfed.site.Site.handle`, and the id of this asking."""
+
+    study: str
+    request_id: bytes
+    frame: memoryview = field(repr=False)
+
+
+class SiteLink:
+    """One site's connection to the aggregator.
+
+    Args:
+        address: ``host:port`` of the aggregator; the host must be in its certificate.
+        tls: the site's certificate and key, and the CA.
+        study: the study this site serves; empty until its settings were asked for.
+        max_frame_bytes: longest request that is accepted.
+        proxy: ``http://[user:password@]host:port`` of an HTTP proxy (CONNECT); None takes
+            ``grpc_proxy``, ``https_proxy``, ``http_proxy`` and ``no_proxy`` from the environment.
+        software: name and version, for the operator of the aggregator.
+        limits: timeouts.
+    """
+
+    def __init__(
+        self,
+        address: str,
+        tls: TlsFiles,
+        *,
+        study: str = "",
+        max_frame_bytes: int = PART_BYTES,
+        proxy: str | None = None,
+        software: str = "",
+        limits: ClientLimits | None = None,
+    ) -> None:
+        self.study, self.max_frame_bytes = study, max_frame_bytes
+        self._software, self._limits = software, limits or ClientLimits()
+        self._stopped = threading.Event()
+        self._channel = grpc.secure_channel(
+            address, tls.channel_credentials(), options=self._limits.options(proxy)
+        )
+        calls = f"/{SERVICE}/"
+        self._hello = self._channel.unary_unary(calls + "Hello")
+        self._next = self._channel.unary_stream(calls + "Next")
+        self._answer = self._channel.stream_unary(calls + "Answer")
+        self._refuse = self._channel.unary_unary(calls + "Refuse")
+
+    def hello(self) -> HelloReply:
+        """Show that the site is there; the settings come along if no study is set.
+
+        Raises:
+            LinkError: no connection, or the aggregator refuses this site.
+        """
+        with _failures():
+            request = HelloRequest(self.study, self._software)
+            return HelloReply.decode(self._hello(request.encode(), timeout=self._limits.call_s))
+
+    def next(self) -> Request | None:
+        """Wait for the next request; None when there is nothing to do for now.
+
+        Raises:
+            LinkError: no connection, or a frame that is not what its header says.
+        """
+        with _failures():
+            stream = self._next(NextRequest(self.study).encode(), timeout=self._transfer_s)
+            try:
+                return self._assemble(stream)
+            finally:
+                stream.cancel()
+
+    def answer(self, request_id: bytes, reply: Buffer) -> int:
+        """Deliver a reply; the outcome of the receipt. May be repeated.
+
+        Raises:
+            LinkError: no receipt.
+        """
+        parcel = Parcel.wrap(self.study, request_id, reply)
+        with _failures(unfit=True):
+            return Receipt.decode(self._answer(parcel.parts(), timeout=self._transfer_s)).outcome
+
+    def refuse(self, request_id: bytes, error: SecfedError) -> int:
+        """Say that a request (or with an empty id: the study) is refused. May be repeated.
+
+        Raises:
+            LinkError: no receipt.
+        """
+        kind, reason = told(error)
+        refusal = Refusal(self.study, request_id, kind, reason)
+        with _failures():
+            return Receipt.decode(self._refuse(refusal.encode(), timeout=self._limits.call_s)).outcome
+
+    def serve(
+        self,
+        handle: Callable[[Request], Buffer],
+        *,
+        failed: Callable[[CallFailed], None] = lambda _: None,
+        recovered: Callable[[], None] = lambda: None,
+    ) -> None:
+        """Answer requests until :meth:`close`, whatever happens to the connection.
+
+        Args:
+            handle: does the work; a :class:`SecfedError` becomes a refusal, any other error ends this
+                call. A request comes again if this process was restarted before its reply was taken: a
+                handler that must not work twice keeps the reply by ``request_id``.
+            failed: told of every failure before the pause that follows.
+            recovered: told when a call succeeds after a failure.
+        """
+        backoff = Backoff(self._limits.backoff_s, self._limits.backoff_cap_s)
+        last = b""
+
+        def insist(call: Callable[[], T]) -> T | None:
+            """Call until it succeeds; None if the link was closed, or the call makes no sense any more."""
+            while not self._stopped.is_set():
+                try:
+                    value = call()
+                except CallFailed as error:
+                    if error.unfit:
+                        raise
+                    if not self._stopped.is_set():
+                        failed(error)
+                    if error.lasting:
+                        backoff.failures = max(backoff.failures, _LASTING_FAILURES)
+                    self._stopped.wait(backoff.next_s())
+                    if error.lasting:
+                        return None
+                    continue
+                if backoff.failures:
+                    backoff.reset()
+                    recovered()
+                return value
+            return None
+
+        while not self._stopped.is_set():
+            request = insist(self.next)
+            if request is None:
+                continue
+            request_id, refusal = request.request_id, None
+            try:
+                if request_id == last:
+                    raise Replay("a request that was answered came again")
+                with self._heartbeat():
+                    reply = handle(request)
+                del request  # its frame can be as large as the reply
+                insist(partial(self.answer, request_id, reply))
+                del reply
+            except SecfedError as error:
+                refusal = error
+            if refusal is not None:
+                insist(partial(self.refuse, request_id, refusal))
+            last = request_id
+
+    def close(self) -> None:
+        """End every call and :meth:`serve`; from any thread."""
+        self._stopped.set()
+        self._channel.close()
+
+    @property
+    def _transfer_s(self) -> float:
+        parts = 2 + self.max_frame_bytes // PART_BYTES
+        return 120.0 + parts * self._limits.part_timeout_s
+
+    def _assemble(self, stream: Iterator[bytes]) -> Request | None:
+        first = next(stream, None)
+        if first is None:
+            return None
+        header = Part.decode(first).header
+        if header is None or header.study != self.study:
+            raise MalformedMessage("the request has no header, or is for another study")
+        assembly = Assembly(header, self.max_frame_bytes)
+        for message in stream:
+            assembly.add(message)
+        return Request(header.study, header.request_id, assembly.finish())
+
+    @contextmanager
+    def _heartbeat(self) -> Iterator[None]:
+        """While the site works, say from time to time that it is there."""
+        done = threading.Event()
+
+        def beat() -> None:
+            while not done.wait(self._limits.heartbeat_s):
+                try:
+                    self.hello()
+                except CallFailed:
+                    continue  # the work goes on; its reply will be tried until it gets through
+
+        thread = threading.Thread(target=beat, name="secfed-heartbeat", daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            done.set()
+
+
+def told(error: SecfedError) -> tuple[str, str]:
+    """What the aggregator may learn about a refusal: kind, reason.
+
+    What a site refuses about the *server's* messages may be told, and so may its policy. Why its own work
+    failed (a NaN, a class that is missing) says something about its records: only the kind is told.
+    """
+    kind = type(error).__name__
+    reason = error.message if isinstance(error, ProtocolError | PolicyRefused) else ""
+    return kind[:MAX_KIND_BYTES], reason.encode()[:MAX_REASON_BYTES].decode(errors="ignore")
+
+
+@contextmanager
+def _failures(*, unfit: bool = False) -> Iterator[None]:
+    """Turn gRPC's errors, and frames that are not as announced, into :class:`CallFailed`."""
+    try:
+        yield
+    except grpc.RpcError as error:
+        code, details = error.code(), error.details() or ""
+        raise CallFailed(
+            f"{code.name.lower().replace('_', ' ')}: {details[:300]}",
+            remedy=_REMEDIES.get(code, ""),
+            lasting=code in _LASTING,
+            unfit=unfit and code is grpc.StatusCode.INVALID_ARGUMENT,
+        ) from None
+    except ValueError:
+        raise CallFailed("the connection is closed") from None  # gRPC's word for a closed channel
+    except MalformedMessage as error:
+        raise CallFailed(f"the aggregator sent what is not permitted: {error.message}") from None

@@ -1,0 +1,25 @@
+"""A second process for benchmarks of the link: as far from the aggregator as one machine allows."""
+
+from __future__ import annotations
+
+import multiprocessing
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from multiprocessing.connection import Connection
+from typing import Any
+
+HOST = "localhost"
+
+
+@contextmanager
+def other_process(target: Callable[..., None], *arguments: Any) -> Iterator[Connection]:
+    """Run ``target(pipe, ...)`` in a fresh process; it ends when it is sent something."""
+    context = multiprocessing.get_context("spawn")  # gRPC does not survive a fork
+    here, there = context.Pipe()
+    process = context.Process(target=target, args=(there, *arguments), daemon=True)
+    process.start()
+    try:
+        yield here
+    finally:
+        here.send("stop")
+        process.join(30)

@@ -1,0 +1,234 @@
+"""A small consortium for tests of the link: certificates of every kind, a server, sites in threads."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from functools import cached_property
+
+from cryptography import x509
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+from secfed.crypto.codec import Buffer
+from secfed.deploy.grpc_calls import Offer
+from secfed.deploy.grpc_client import CallFailed, Request, SiteLink
+from secfed.deploy.grpc_link import GrpcLink, Watcher
+from secfed.deploy.grpc_peer import TlsFiles
+from secfed.deploy.grpc_server import LinkServer
+from secfed.deploy.link_limits import ClientLimits, ServerLimits
+
+STUDY = "breast-cancer-0123"
+CAP = 8 << 20
+SITES = ("hospital-1", "hospital-2", "hospital-3")
+FAST = ClientLimits(backoff_s=0.01, backoff_cap_s=0.05, call_s=5.0)
+
+
+class Authority:
+    """A CA that signs whatever it is told to."""
+
+    def __init__(self, name: str = "test CA") -> None:
+        self._ca_key = ec.generate_private_key(ec.SECP256R1())
+        self._name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
+        self.certificate = self._sign(
+            self._name, self._ca_key, [], (x509.BasicConstraints(ca=True, path_length=0),), 30.0
+        )
+
+    @cached_property
+    def pem(self) -> bytes:
+        return self.certificate.public_bytes(Encoding.PEM)
+
+    def site(self, name: str, *, days: float = 30.0) -> TlsFiles:
+        names = [x509.UniformResourceIdentifier(f"secfed:site:{name}")]
+        return self.issue(names, ExtendedKeyUsageOID.CLIENT_AUTH, days=days)
+
+    def aggregator(self) -> TlsFiles:
+        names = [x509.DNSName("localhost"), x509.UniformResourceIdentifier("secfed:aggregator")]
+        return self.issue(names, ExtendedKeyUsageOID.SERVER_AUTH)
+
+    def issue(
+        self, names: Sequence[x509.GeneralName], usage: x509.ObjectIdentifier, *, days: float = 30.0
+    ) -> TlsFiles:
+        """A negative number of days is a certificate that expired so long ago."""
+        tls_key = ec.generate_private_key(ec.SECP256R1())
+        subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "a party")])
+        extensions = (
+            x509.BasicConstraints(ca=False, path_length=None),
+            x509.ExtendedKeyUsage([usage]),
+        )
+        certificate = self._sign(subject, tls_key, names, extensions, days)
+        private = tls_key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+        return TlsFiles(self.pem, certificate.public_bytes(Encoding.PEM), private)
+
+    def _sign(
+        self,
+        subject: x509.Name,
+        owner: ec.EllipticCurvePrivateKey,
+        names: Sequence[x509.GeneralName],
+        extensions: Sequence[x509.ExtensionType],
+        days: float,
+    ) -> x509.Certificate:
+        now = datetime.now(UTC)
+        builder = (
+            x509.CertificateBuilder()
+            .subject_name(subject)
+            .issuer_name(self._name)
+            .public_key(owner.public_key())
+            .serial_number(x509.random_serial_number())
+            .not_valid_before(now - timedelta(days=60))
+            .not_valid_after(now + timedelta(days=days))
+        )
+        for extension in extensions:
+            builder = builder.add_extension(extension, critical=True)
+        if names:
+            builder = builder.add_extension(x509.SubjectAlternativeName(names), critical=False)
+        return builder.sign(self._ca_key, SHA256())
+
+
+AUTHORITY = Authority()
+
+
+@dataclass
+class Watched:
+    """A watcher that remembers."""
+
+    refusals: list[tuple[str, str, str, str]] = field(default_factory=list)
+    missed: list[tuple[str, str]] = field(default_factory=list)
+    steps: list[tuple[str, int, int]] = field(default_factory=list)
+
+    def progress(self, stage: str, done: int, asked: int) -> None:
+        self.steps.append((stage, done, asked))
+
+    def refused(self, stage: str, site: str, kind: str, reason: str) -> None:
+        self.refusals.append((stage, site, kind, reason))
+
+    def missing(self, stage: str, site: str) -> None:
+        self.missed.append((stage, site))
+
+
+@dataclass
+class Consortium:
+    """A running server, and what is needed to dial it."""
+
+    server: LinkServer
+    links: list[SiteLink] = field(default_factory=list)
+    threads: list[threading.Thread] = field(default_factory=list)
+    failures: list[CallFailed] = field(default_factory=list)
+
+    @property
+    def address(self) -> str:
+        return f"localhost:{self.server.port}"
+
+    def dial(
+        self,
+        tls: TlsFiles | str,
+        *,
+        study: str = STUDY,
+        cap: int = CAP,
+        limits: ClientLimits = FAST,
+        proxy: str | None = None,
+        address: str | None = None,
+    ) -> SiteLink:
+        """A site's link; a name stands for a good certificate of that site."""
+        files = AUTHORITY.site(tls) if isinstance(tls, str) else tls
+        link = SiteLink(
+            address or self.address, files, study=study, max_frame_bytes=cap, proxy=proxy, limits=limits
+        )
+        self.links.append(link)
+        return link
+
+    def run(self, site: str, handle: Callable[[Request], Buffer], **options: object) -> SiteLink:
+        """Serve requests as this site, in a thread."""
+        link = self.dial(site, **options)  # type: ignore[arg-type]
+        thread = threading.Thread(
+            target=link.serve, args=(handle,), kwargs={"failed": self.failures.append}, daemon=True
+        )
+        thread.start()
+        self.threads.append(thread)
+        return link
+
+    def link(self, seconds: float = 20.0, **options: object) -> GrpcLink:
+        """The aggregator's link with one deadline for all stages."""
+        return GrpcLink(self.server, lambda _stage: seconds, **options)  # type: ignore[arg-type]
+
+    def collect(
+        self,
+        requests: dict[str, Buffer],
+        *,
+        stage: str = "train",
+        seconds: float = 20.0,
+        watcher: Watcher | None = None,
+    ) -> dict[str, bytes]:
+        """Ask, and copy the replies."""
+        replies: dict[str, bytes] = {}
+
+        def on_reply(site: str, reply: Buffer) -> None:
+            assert site not in replies
+            replies[site] = bytes(reply)
+
+        self.link(seconds, watcher=watcher).ask(stage, requests, on_reply)
+        return replies
+
+
+@contextmanager
+def consortium(
+    *,
+    sites: Sequence[str] = SITES,
+    cap: int = CAP,
+    settings: bytes = b"[study]\n",
+    limits: ServerLimits | None = None,
+) -> Iterator[Consortium]:
+    """A server with the sites in its roster; everything is closed at the end."""
+    server = LinkServer("localhost:0", AUTHORITY.aggregator(), sites, Offer(STUDY, settings, cap), limits)
+    server.start()
+    made = Consortium(server)
+    try:
+        yield made
+    finally:
+        for link in made.links:
+            link.close()
+        for thread in made.threads:
+            thread.join(10)
+            assert not thread.is_alive()
+        made.server.stop()
+
+
+def echo(request: Request) -> Buffer:
+    return bytes(request.frame)
+
+
+def wait_until(condition, seconds=10.0):
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.01)
+
+
+def asking(
+    c: Consortium, requests, seconds=20.0, **options
+) -> tuple[threading.Thread, dict[str, bytes], Watched]:
+    """An ask in another thread, so that the test can play the sites by hand."""
+    replies: dict[str, bytes] = {}
+    watched = Watched()
+    link = c.link(seconds, watcher=watched, **options)
+
+    def on_reply(site, reply):
+        replies[site] = bytes(reply)
+
+    thread = threading.Thread(target=link.ask, args=("mask", requests, on_reply), daemon=True)
+    thread.start()
+    return thread, replies, watched
+
+
+def fetch(link) -> Request:
+    """Poll until there is a request."""
+    while True:
+        request = link.next()
+        if request is not None:
+            return request

@@ -1,0 +1,18 @@
+"""The link's benchmark runs and measures what it says, at a size where nothing is slow."""
+
+from __future__ import annotations
+
+from secfed.bench.link import measure
+
+
+def test_the_benchmark_measures_every_quantity_at_a_tiny_size():
+    told: list[str] = []
+    result = measure(parameters=1000, sites=2, many=4, repeats=1, messages=3, progress=told.append)
+    assert len(told) == 6
+    assert (result["parameters"], result["sites"], result["many"]) == (1000, 2, 4)
+    assert all(value > 0 for value in result["seconds"].values())
+    assert set(result["over_limit"]) == {"empty_round_trip", "both_ways"}
+    ratio = result["seconds"]["both_ways"] / result["seconds"]["limit_both_ways"]
+    assert result["over_limit"]["both_ways"] == ratio
+    assert result["latency_ms"] == 1000 * result["seconds"]["empty_round_trip"]
+    assert result["aggregator_threads_with_many_sites"] < 4 + 4  # waiting sites cost no thread
