@@ -116,13 +116,11 @@ def calibrate(
     check_epsilon(epsilon)
 
     wanted = preferred or Pld()
-    # A coarser grid rounds further up: what satisfies it satisfies the finer one, ten times faster.
-    search = Pld(1e-3) if isinstance(wanted, Pld) and wanted.interval < 1e-3 else wanted
 
-    def spent(multiplier: float, by: Accountant = search) -> float:
+    def spent(multiplier: float) -> float:
         made = mechanism(multiplier)
         events = [made] if isinstance(made, Event) else made
-        return statement([*already, *events], delta, by).epsilon
+        return statement([*already, *events], delta, wanted).epsilon
 
     # A distribution with a large epsilon is large in memory, so the search never strays far from the
     # budget: it begins where the quick accountant sees it, and widens in small steps.
@@ -143,7 +141,7 @@ def calibrate(
 
         found = math.exp(float(brentq(excess, math.log(low), math.log(high), xtol=tolerance / 2)))
         high = min(high, found * (1.0 + tolerance / 2))
-    while not spent(high, wanted) <= epsilon:
+    while not spent(high) <= epsilon:
         high *= 1.0 + tolerance
     return high
 
