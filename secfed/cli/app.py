@@ -11,6 +11,7 @@ import typer
 
 from secfed import __version__
 from secfed.cli.algorithms import algorithms
+from secfed.cli.audit import audit_app
 from secfed.cli.bench import bench_app
 from secfed.cli.consortium import consortium_app
 from secfed.cli.guard import GuardedGroup
@@ -55,6 +56,7 @@ app.command("simulate")(simulate)
 app.command("sweep")(sweep)
 app.command("algorithms")(algorithms)
 app.add_typer(transcript_app, name="transcript")
+app.add_typer(audit_app, name="audit")
 app.add_typer(bench_app, name="bench")
 app.add_typer(consortium_app, name="consortium")
 app.add_typer(site_app, name="site")

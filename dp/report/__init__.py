@@ -1,0 +1,142 @@
+"""The audit report, from ledgers and transcripts only.
+
+    make_report(folders)  -> Report: verified, recomputed, plain values
+    to_json, to_html, to_pdf of secfed.dp.report, report_html, report_pdf write it
+
+Security: a report states what the signed records say. What a site's software did and did not write down,
+no record can show; :mod:`secfed.dp.report.words` says on what each number relies.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+
+from secfed import __version__
+from secfed.crypto.identity import Roster, fingerprint
+from secfed.dp.report.check import Progress, check
+from secfed.dp.report.facts import (
+    FileFacts,
+    LedgerFacts,
+    ProblemFact,
+    Report,
+    RosterFacts,
+    StudyFacts,
+    Verification,
+)
+from secfed.dp.report.ledgers import bare_of, ledger_facts
+from secfed.dp.report.state import Checked
+from secfed.dp.report.studies import refusals_of, study_facts
+
+
+def make_report(
+    folders: Sequence[Path],
+    pinned: Sequence[Path] = (),
+    *,
+    tick: Progress | None = None,
+    clock: Callable[[], float] = time.time,
+) -> Report:
+    """Find, verify and recompute everything under some folders, and gather what a report says.
+
+    Args:
+        folders: searched recursively.
+        pinned: roster files to believe; without any, those found in the folders are.
+        tick: told (done, of) while epsilons are computed again.
+        clock: seconds since 1970; dates the report and ends the periods of budgets.
+
+    Raises:
+        ConfigError: a folder that does not exist.
+        RosterError: a pinned roster that cannot be used.
+        TranscriptError: nothing to report on, or a file that cannot be read.
+    """
+    return gather(check(folders, pinned, tick), int(clock()))
+
+
+def gather(state: Checked, now_s: int) -> Report:
+    """The report on what was checked."""
+    ledgers = tuple(
+        sorted(
+            (ledger_facts(state, book, now_s) for book in state.books),
+            key=lambda item: (item.site, item.dataset),
+        )
+    )
+    studies = tuple(study_facts(state, run) for run in state.runs)
+    return Report(
+        made_s=now_s,
+        secfed_version=__version__,
+        folders=tuple(str(folder) for folder in state.found.folders),
+        verification=_verification(state, [*_unpaid(studies, ledgers), *_elsewhere(studies, ledgers)]),
+        ledgers=ledgers,
+        studies=studies,
+        bare=tuple(item for book in state.books for item in bare_of(book)),
+        refusals=tuple(refusals_of(state)),
+    )
+
+
+def to_json(report: Report) -> str:
+    """The text of ``--json``, newline included."""
+    return json.dumps(report.to_json(), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+
+
+def _unpaid(studies: Iterable[StudyFacts], ledgers: Iterable[LedgerFacts]) -> Iterable[str]:
+    """Sums of a private study that a site's ledger neither paid for nor noted."""
+    kept = {ledger.site for ledger in ledgers}
+    for study in studies:
+        for left in study.left:
+            open_sums = left.sums - left.paid
+            if study.privacy is None or left.site not in kept or not open_sums or left.privacy == "bare":
+                continue
+            yield (
+                f"{left.site}, study {study.name!r}: the ledger has no payment for {open_sums} of "
+                f"{left.sums} sums of exchange {left.exchange!r}; nothing bounds what they reveal"
+            )
+
+
+def _elsewhere(studies: Iterable[StudyFacts], ledgers: Iterable[LedgerFacts]) -> Iterable[str]:
+    """Studies that a ledger paid for and whose transcripts are not here."""
+    here = {(site, study.name) for study in studies for site in study.parties}
+    for ledger in ledgers:
+        absent = [spend.study for spend in ledger.studies if (ledger.site, spend.study) not in here]
+        if absent:
+            names = ", ".join(repr(name) for name in absent)
+            yield (
+                f"{ledger.site}, data set {ledger.dataset!r}: the ledger also paid for {names}, whose "
+                "transcripts of this site are not here; this counts in its budgets"
+            )
+
+
+def _verification(state: Checked, more: Iterable[str]) -> Verification:
+    bad = {problem.path for problem in state.problems}
+    files = [
+        FileFacts(str(source.path), "roster", "", 0, "", source.sha256, source.path not in bad)
+        for source in state.found.rosters
+    ]
+    for chain in state.chains:
+        ledger = chain.source in state.found.ledgers
+        files.append(
+            FileFacts(
+                file=str(chain.source.path),
+                kind="ledger" if ledger else "transcript",
+                owner=chain.owner,
+                entries=len(chain.entries),
+                head=chain.entries[-1].hash.hex() if chain.entries else "",
+                sha256=chain.source.sha256,
+                verified=chain.source.path not in bad,
+            )
+        )
+    return Verification(
+        verified=not state.problems,
+        pinned=state.pinned,
+        recomputed=state.recomputer.checked,
+        problems=tuple(ProblemFact(str(one.path), one.line, one.why) for one in state.problems),
+        notes=tuple(dict.fromkeys([*state.notes, *more])),
+        files=tuple(files),
+        rosters=tuple(_roster(roster) for roster in state.rosters),
+    )
+
+
+def _roster(roster: Roster) -> RosterFacts:
+    sites = tuple((site, fingerprint(public)) for site, public in roster.members)
+    return RosterFacts(roster.digest.hex(), fingerprint(roster.aggregator), sites)

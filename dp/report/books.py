@@ -1,0 +1,103 @@
+"""Ledgers of an audit: verified, copies put together, and held against what transcripts recorded of them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from secfed.chain import BrokenChain
+from secfed.dp.ledger import LEDGER
+from secfed.dp.report.files import Source
+from secfed.dp.report.state import Believed, Book, Checked, Run, Verified, verify_source
+from secfed.transcript import FOLLOWED, SUMMED
+
+
+def check_ledgers(state: Checked, believed: Believed) -> None:
+    """Verify every ledger file, and make one book of the copies of one ledger."""
+    histories: dict[tuple[str, bytes, str], list[Verified]] = {}
+    for source in state.found.ledgers:
+        chain = _ledger(state, believed, source)
+        state.chains.append(chain)
+        if chain.entries:
+            dataset = str(chain.entries[0].body.get("dataset", ""))
+            histories.setdefault((chain.owner, chain.public_bytes, dataset), []).append(chain)
+    for (site, _, dataset), chains in histories.items():
+        longest = max(chains, key=lambda chain: len(chain.entries))
+        hashes = [entry.hash for entry in longest.entries]
+        copies = []
+        for chain in chains:
+            count = len(chain.entries)
+            if chain is longest:
+                continue
+            if hashes[count - 1] != chain.entries[-1].hash:
+                state.problem(
+                    chain.source.path,
+                    None,
+                    f"it and {longest.source.path} are two histories of one ledger: what one spent, the "
+                    "other does not count",
+                )
+                continue
+            copies.append(chain.source)
+            if count < len(hashes):
+                state.notes.append(
+                    f"{chain.source.path} is an older copy of {longest.source.path}, which is used instead"
+                )
+        state.books.append(Book(longest, site, dataset, (), tuple(copies)))
+
+
+def _ledger(state: Checked, believed: Believed, source: Source) -> Verified:
+    claimed = source.named_site or str(source.claims.get("owner", ""))
+    near = believed.rosters_for(source)
+    rosters = [roster for roster in near if claimed in roster.sites]
+    if not rosters:
+        why = "the roster has no such site" if near else "no roster says whose signature to believe"
+        state.problem(source.path, None, why)
+        return Verified(source, claimed or "?", b"", ())
+    first: BrokenChain | None = None
+    for roster in rosters:
+        public = roster.public(claimed)
+        entries, broken = verify_source(source, LEDGER, public, claimed)
+        if broken is None:
+            believed.use(roster)
+            return Verified(source, claimed, public, entries)
+        first = first or broken
+    if first is not None:
+        state.problem(source.path, first.line, first.why)
+    return Verified(source, claimed, b"", ())
+
+
+def check_heads(state: Checked) -> None:
+    """Look for every ledger state that a site's transcript recorded."""
+    books = {(book.site, book.chain.public_bytes, book.dataset): book for book in state.books}
+    known = {key: {entry.hash.hex() for entry in book.chain.entries} for key, book in books.items()}
+    for run in state.runs:
+        for site, chain in run.sites.items():
+            absent: dict[str, int] = {}
+            missing: dict[Path, tuple[int, int, object]] = {}
+            for entry in chain.entries:
+                heads = entry.body.get("ledgers") if entry.kind in (SUMMED, FOLLOWED) else None
+                for dataset, head in heads.items() if isinstance(heads, dict) else ():
+                    key = (site, chain.public_bytes, dataset)
+                    book = books.get(key)
+                    if book is None:
+                        absent[dataset] = absent.get(dataset, 0) + 1
+                    elif head not in known[key]:
+                        path = book.chain.source.path
+                        count, line, number = missing.get(path, (0, entry.seq + 1, entry.body.get("round")))
+                        missing[path] = (count + 1, line, number)
+            for path, (count, line, number) in missing.items():
+                more = f" ({count} such states)" if count > 1 else ""
+                state.problem(
+                    path,
+                    None,
+                    f"it is an older copy or a second history: it lacks the state that "
+                    f"{chain.source.path}, line {line} (round {number}) recorded{more}",
+                )
+            for dataset in absent:
+                _absent_ledger(state, run, site, dataset)
+
+
+def _absent_ledger(state: Checked, run: Run, site: str, dataset: str) -> None:
+    state.notes.append(
+        f"{site}, study {run.study!r}: the ledger of data set {dataset!r} is not among the verified "
+        "files, so nothing here says what was spent"
+    )

@@ -1,0 +1,231 @@
+"""Sections of a report about budgets: at a glance, in full, payment by payment, and on what they rely."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from secfed.dp.report import words
+from secfed.dp.report.document import Alert, Block, Card, Cards, Figure, Heading, Section, Table, Text
+from secfed.dp.report.facts import Amount, LedgerFacts, Report, StudySpend
+from secfed.dp.report.releases import NO_PRIVACY, bare_lines, study_names, uncovered
+
+_MOST_MECHANISMS = 3
+
+
+def summary(report: Report) -> Section:
+    """The first page: budgets at a glance, and what must not be overlooked."""
+    blocks: list[Block] = []
+    if report.ledgers:
+        blocks.append(Cards(tuple(_card(report, ledger) for ledger in report.ledgers)))
+    blocks += _warnings(report)
+    if report.verification.notes:
+        notes = words.plural(len(report.verification.notes), "note")
+        blocks.append(Alert("info", f"{notes} on completeness under Verification"))
+    budget, message, aborted = (
+        sum(item.what == what for item in report.refusals) for what in ("budget", "message", "round")
+    )
+    rows = (
+        ("Studies in these files", ", ".join(study_names(report)) or "none"),
+        ("Sites in these files", ", ".join(report.sites) or "none"),
+        ("Finished sums", str(sum(study.sums for study in report.studies))),
+        ("Uses of data that a budget refused", str(budget)),
+        ("Refusals in transcripts", str(message)),
+        ("Rounds that were given up", str(aborted)),
+    )
+    blocks.append(Table(("", ""), rows, weights=(3, 7)))
+    return Section("summary", "Summary", tuple(blocks))
+
+
+def _card(report: Report, ledger: LedgerFacts) -> Card:
+    """The budget that is closest to its limit stands for the ledger."""
+    title = f"{ledger.site} \N{MIDDLE DOT} {ledger.dataset}"
+    if not ledger.amounts:
+        return Card(title, words.NOTHING, "no budget recorded", None, ())
+    shown = max(ledger.amounts, key=lambda one: one.spent / one.limit if one.limit else -1.0)
+    facts = (
+        ("delta", words.delta(shown.delta)),
+        ("protects", f"one {shown.protects} ({shown.adjacency or 'nothing spent yet'})"),
+        ("left", words.number_down(shown.left)),
+        ("counts", f"{words.period(shown)}, all studies together"),
+        ("accountant", _accountant(shown)),
+    )
+    outside = uncovered(report, ledger.site)
+    return Card(
+        title,
+        words.number_up(shown.spent),
+        f"of epsilon {words.limit(shown)}" if shown.limit else "epsilon, no limit",
+        None if shown.limit is None else min(1.0, shown.spent / shown.limit),
+        facts,
+        f"Not covered: {'; '.join(outside)}" if outside else "",
+    )
+
+
+def _warnings(report: Report) -> list[Block]:
+    blocks: list[Block] = []
+    if report.bare:
+        title = "Left without noise, by the studies' explicit choice"
+        blocks.append(Alert("warn", title, tuple(bare_lines(report))))
+    without = [one.name for one in report.studies if one.settings_recorded and one.privacy is None]
+    if without:
+        title = f"No differential privacy in study {', '.join(dict.fromkeys(without))}"
+        blocks.append(Alert("warn", title, ("Nothing bounds what its sums reveal about a record.",)))
+    plain = [one.name for one in report.studies if one.protection == "plain"]
+    if plain:
+        title = f"Not protected from the aggregator: study {', '.join(dict.fromkeys(plain))}"
+        blocks.append(Alert("bad", title, ("The aggregator received each site's own values.",)))
+    unknown = [one.name for one in report.studies if not one.settings_recorded]
+    if unknown:
+        blocks.append(Alert("info", f"Settings not recorded: study {', '.join(dict.fromkeys(unknown))}"))
+    kept = {ledger.site for ledger in report.ledgers}
+    bookless = [site for site in report.sites if site not in kept]
+    if bookless:
+        title = f"No verified ledger in these files: {', '.join(bookless)}"
+        blocks.append(Alert("warn", title, (words.sentence(f"Without a ledger: {NO_PRIVACY}"),)))
+    return blocks
+
+
+def spending(report: Report) -> Section:
+    """Per ledger: its budgets, its figure, and what each study spent."""
+    blocks: list[Block] = []
+    for number, ledger in enumerate(report.ledgers):
+        entries = f"{ledger.entries:,} entries in the ledger, the last of {words.day(ledger.last_s)}"
+        blocks.append(
+            Heading(f"{ledger.site}, data set {ledger.dataset}", f"All studies together. {entries}.")
+        )
+        blocks.append(_budget_table(ledger.amounts))
+        if ledger.limit_changes:
+            times = words.plural(ledger.limit_changes, "time")
+            blocks.append(Text(f"The limits were changed {times}; those in force now are shown."))
+        if ledger.payments:
+            blocks.append(Figure(number, _alt(ledger)))
+            blocks.append(_study_table(ledger))
+        outside = uncovered(report, ledger.site)
+        if outside:
+            blocks.append(Alert("warn", "Not covered by these numbers", tuple(map(words.sentence, outside))))
+    if not report.ledgers:
+        blocks.append(Text(words.sentence(f"No verified ledger in these files: {NO_PRIVACY}")))
+    elif any(len(ledger.studies) > 1 for ledger in report.ledgers):
+        blocks.append(
+            Text(
+                "The epsilon of a study alone is what its payments would come to if they were the only ones. "
+                "These numbers do not add up to what was spent: epsilons compose, and mostly to less than "
+                "their sum."
+            )
+        )
+    return Section("spending", "Privacy spent and left", tuple(blocks), new_page=True)
+
+
+def _accountant(amount: Amount) -> str:
+    return f"{amount.accountant}, {amount.version}" if amount.accountant else words.NOTHING
+
+
+def _alt(ledger: LedgerFacts) -> str:
+    now = "".join(
+        f"; {words.number_up(one.spent)} spent of {words.limit(one)}, {words.period(one)}"
+        for one in ledger.amounts
+    )
+    times = words.plural(len(ledger.payments), "payment")
+    return f"Epsilon spent at {ledger.site} from data set {ledger.dataset} over {times}{now}."
+
+
+def _budget_table(amounts: Iterable[Amount]) -> Table:
+    rows = tuple(
+        (
+            f"one {amount.protects}, {words.period(amount)}",
+            words.limit(amount),
+            words.number_up(amount.spent),
+            words.number_down(amount.left),
+            words.delta(amount.delta),
+            amount.adjacency or words.NOTHING,
+            _accountant(amount),
+        )
+        for amount in amounts
+    )
+    headers = ("Budget protects", "Epsilon limit", "Spent", "Left", "Delta", "Neighbours", "Accountant")
+    return Table(headers, rows, numbers=(1, 2, 3, 4), weights=(6, 4, 3, 3, 3, 6, 8))
+
+
+def _study_table(ledger: LedgerFacts) -> Table:
+    rows = tuple(
+        (
+            spend.study,
+            words.dashes(spend.rounds),
+            str(spend.payments),
+            words.day(spend.first_s),
+            words.day(spend.last_s),
+            _mechanisms(spend),
+            _alone(spend),
+        )
+        for spend in ledger.studies
+    )
+    headers = ("Study", "Rounds", "Payments", "First", "Last", "Mechanism", "Epsilon of this study alone")
+    return Table(headers, rows, numbers=(2,), weights=(4, 3, 4, 4, 4, 7, 7))
+
+
+def _mechanisms(spend: StudySpend) -> str:
+    more = len(spend.mechanisms) - _MOST_MECHANISMS
+    shown = "; ".join(spend.mechanisms[:_MOST_MECHANISMS])
+    return f"{shown}; and {more} more" if more > 0 else shown
+
+
+def _alone(spend: StudySpend) -> str:
+    shown = [
+        f"{words.number_up(cost.spent)} (delta {words.delta(cost.delta)}, {cost.adjacency}, "
+        f"{cost.accountant})"
+        for cost in spend.alone
+        if cost.adjacency
+    ]
+    return "; ".join(shown) or words.NOTHING
+
+
+def payments_appendix(report: Report) -> Section:
+    """Every payment with its event, as it is computed again."""
+    blocks: list[Block] = [
+        Text(
+            "One row per payment. An epsilon is what all payments up to that row come to together, under the "
+            "budgets named in the heading, computed again from the events for this report."
+        )
+    ]
+    for ledger in report.ledgers:
+        if not ledger.payments:
+            continue
+        heads = ledger.amounts[:2]
+        stated = "; ".join(f"{words.period(one)}: {words.statement(one)}" for one in heads)
+        blocks.append(Heading(f"{ledger.site}, data set {ledger.dataset}", words.sentence(stated)))
+        rows = tuple(
+            (
+                str(payment.line),
+                words.day(payment.time_s),
+                payment.study,
+                str(payment.round),
+                payment.exchange,
+                payment.mechanism,
+                *(words.number_up(amount.spent) for amount in payment.after[: len(heads)]),
+                *(words.NOTHING for _ in range(len(heads) - len(payment.after))),
+            )
+            for payment in ledger.payments
+        )
+        totals = tuple(f"Epsilon {words.period(one)}" for one in heads)
+        headers = ("Line", "Date", "Study", "Round", "Exchange", "Mechanism", *totals)
+        weights = (2, 4, 4, 3, 4, 7, *(4 for _ in heads))
+        numbers = (0, 3, *range(6, 6 + len(heads)))
+        blocks.append(Table(headers, rows, numbers=numbers, weights=weights))
+    return Section("payments", "Appendix: every payment", tuple(blocks), new_page=True)
+
+
+def trust(report: Report) -> Section:
+    """On what every kind of number relies."""
+    used = {amount.relies_on for ledger in report.ledgers for amount in ledger.amounts}
+    titles = {
+        "local-noise": "Epsilon from noise at the site",
+        "sum-noise": "Epsilon from noise in the sum",
+    }
+    rows = [(title, words.RELIES[kind]) for kind, title in titles.items() if kind in used]
+    rows += [
+        (f"Protection: {name}", words.PROTECTION_RELIES[name])
+        for name in dict.fromkeys(study.protection for study in report.studies)
+        if name in words.PROTECTION_RELIES
+    ]
+    rows += words.TRUST
+    table = Table(("Number", "Relies on"), tuple(rows), weights=(3, 9))
+    return Section("trust", "On what each number relies", (table,))

@@ -1,0 +1,65 @@
+"""Verification of everything an audit found, in one pass, without changing a file.
+
+1. Rosters are consistent, and one of those that were pinned.
+2. Every chain verifies under the key that a believed roster names for its owner.
+3. Transcripts of one run agree with each other (:func:`secfed.transcript_check.verify_run`), also where
+   each party handed in its own folder.
+4. Every ledger state that a transcript recorded stands in that ledger; two copies of a ledger agree.
+5. Every recorded epsilon is what the events give (:mod:`secfed.dp.report.recompute`).
+
+A problem is a fact about a file that must not be so. A note is something a reader should know.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from secfed.dp.ledger import SPENT
+from secfed.dp.report.books import check_heads, check_ledgers
+from secfed.dp.report.files import find
+from secfed.dp.report.runs import check_transcripts
+from secfed.dp.report.state import Believed, Checked
+from secfed.roster_file import read_roster
+
+Progress = Callable[[int, int], None]
+
+
+def check(folders: Sequence[Path], pinned: Sequence[Path] = (), tick: Progress | None = None) -> Checked:
+    """Find and verify everything under some folders.
+
+    Args:
+        folders: searched recursively.
+        pinned: roster files to believe; without any, those found in the folders are.
+        tick: told (done, of) after every payment whose epsilon was computed again.
+
+    Raises:
+        ConfigError: a folder that does not exist.
+        RosterError: a pinned roster that cannot be used.
+        TranscriptError: nothing to check, or a file that cannot be read.
+    """
+    state = Checked(find(folders), bool(pinned))
+    believed = Believed(state, [read_roster(path) for path in pinned])
+    check_transcripts(state, believed)
+    check_ledgers(state, believed)
+    check_heads(state)
+    _recompute(state, tick)
+    return state
+
+
+def _recompute(state: Checked, tick: Progress | None) -> None:
+    of = sum(entry.kind == SPENT for book in state.books for entry in book.chain.entries)
+    done = 0
+
+    def one() -> None:
+        nonlocal done
+        done += 1
+        if tick is not None:
+            tick(done, of)
+
+    for place, book in enumerate(state.books):
+        points, wrong = state.recomputer.ledger(book.chain.entries, one)
+        state.books[place] = replace(book, points=tuple(points))
+        for line, why in wrong:
+            state.problem(book.chain.source.path, line, why)

@@ -1,0 +1,150 @@
+"""Transcripts of an audit: verified, put together run by run, and compared with each other."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+
+from secfed.dp.report.files import Source
+from secfed.dp.report.state import AGGREGATOR, Believed, Checked, Run, Verified, settings_of, verify_source
+from secfed.outputs import TRANSCRIPT_FILE, site_folder
+from secfed.transcript import SUMMED, TRANSCRIPT
+from secfed.transcript_check import verify_run
+
+
+def check_transcripts(state: Checked, believed: Believed) -> None:
+    """Verify every transcript, and every run of them."""
+    for source in state.found.transcripts:
+        _transcript(state, believed, source)
+    _join(state)
+    for run in state.runs:
+        _check_run(state, run)
+
+
+def _transcript(state: Checked, believed: Believed, source: Source) -> None:
+    """Route one transcript to its run; the first line's claims choose the key and are then verified."""
+    rosters = believed.rosters_for(source)
+    stated = source.claims.get("roster_digest")
+    rosters = sorted(rosters, key=lambda roster: roster.digest.hex() != stated)  # a matching one first
+    if not rosters:
+        state.problem(source.path, None, "no roster says whose signature to believe; name one with --roster")
+        state.chains.append(Verified(source, "?", b"", ()))
+        return
+    roster = rosters[0]
+    believed.use(roster)
+    claimed = str(source.claims.get("owner", ""))
+    owner = source.named_site or (claimed if claimed in roster.sites else AGGREGATOR)
+    if owner != AGGREGATOR and owner not in roster.sites:
+        state.problem(source.path, None, "the roster has no such site")
+        state.chains.append(Verified(source, owner, b"", ()))
+        return
+    public = roster.aggregator if owner == AGGREGATOR else roster.public(owner)
+    entries, broken = verify_source(source, TRANSCRIPT, public, None if owner == AGGREGATOR else owner)
+    if broken is not None:
+        state.problem(source.path, broken.line, broken.why)
+    elif entries[0].body.get("roster_digest") != roster.digest.hex():
+        state.problem(source.path, 1, "it was opened for another roster")
+    chain = Verified(source, owner, public, entries)
+    state.chains.append(chain)
+    study = str(entries[0].body.get("study", "")) if entries else str(source.claims.get("study", ""))
+    run = Run(study, roster, chain if owner == AGGREGATOR else None)
+    if owner != AGGREGATOR:
+        run.sites[owner] = chain
+    state.runs.append(run)
+
+
+def _join(state: Checked) -> None:
+    """One run per set of transcripts that belong together.
+
+    First those of one folder; then hospitals' own folders join the run whose aggregator recorded one of
+    their sums, or else the first run of that study and roster that lacks them.
+    """
+    by_folder: dict[Path, Run] = {}
+    for run in state.runs:
+        chain = run.central or next(iter(run.sites.values()))
+        known = by_folder.setdefault(chain.source.run_folder, run)
+        known.central = known.central or run.central
+        known.sites.update(run.sites)
+        if run.central is not None:
+            known.study = run.study
+    whole = [run for run in by_folder.values() if run.central is not None]
+    for run in (run for run in by_folder.values() if run.central is None):
+        ((site, chain),) = list(run.sites.items())[:1]
+        fits = [
+            other
+            for other in whole
+            if (other.study, other.roster) == (run.study, run.roster) and site not in other.sites
+        ]
+        fits.sort(key=lambda other: not (_specs(other.central) & _specs(chain)))
+        if fits:
+            fits[0].sites.update(run.sites)
+        else:
+            whole.append(run)
+    state.runs = whole
+
+
+def _specs(chain: Verified | None) -> set[object]:
+    return {
+        entry.body.get("spec_digest") for entry in (chain.entries if chain else ()) if entry.kind == SUMMED
+    }
+
+
+def _check_run(state: Checked, run: Run) -> None:
+    """Compare the transcripts of a run, through a folder of links laid out as a simulation's."""
+    with tempfile.TemporaryDirectory() as name:
+        staged = Path(name)
+        real = {staged / TRANSCRIPT_FILE: run.central.source.path if run.central else staged}
+        for site, chain in run.sites.items():
+            real[site_folder(staged, site) / TRANSCRIPT_FILE] = chain.source.path
+        for link, path in real.items():
+            if path != staged:
+                link.parent.mkdir(parents=True, exist_ok=True)
+                link.symlink_to(path.resolve())
+        for problem in verify_run(staged, run.roster).problems:
+            path = real[problem.path]
+            if path != staged:  # the aggregator's transcript is not here, which a note says
+                state.problem(path, problem.line, problem.why)
+    _same_settings(state, run)
+    for site, chain in run.sites.items():
+        if run.central is None:
+            state.notes.append(
+                f"{site}, study {run.study!r}: the aggregator's transcript is not here, so the site's own "
+                "was not compared with it"
+            )
+            _double_sums(state, chain)
+        else:
+            _count_sums(state, run.study, run.central, chain)
+
+
+def _same_settings(state: Checked, run: Run) -> None:
+    stated: tuple[Verified, object] | None = None
+    for chain in ([run.central] if run.central else []) + list(run.sites.values()):
+        body = settings_of(chain.entries)
+        if body is None:
+            continue
+        stated = stated or (chain, body)
+        if body != stated[1]:
+            state.problem(chain.source.path, 2, f"its settings differ from those in {stated[0].source.path}")
+
+
+def _double_sums(state: Checked, chain: Verified) -> None:
+    seen: dict[tuple[object, object], int] = {}
+    for entry in chain.entries:
+        place = (entry.body.get("round"), entry.body.get("exchange"))
+        if entry.kind == SUMMED and seen.setdefault(place, entry.seq + 1) != entry.seq + 1:
+            why = f"round {place[0]}, exchange {place[1]!r} was already summed in line {seen[place]}"
+            state.problem(chain.source.path, entry.seq + 1, why)
+
+
+def _count_sums(state: Checked, study: str, central: Verified, chain: Verified) -> None:
+    """A survivor may lack a sum: it never got the result, or the end of its transcript was cut off."""
+    lost = 0
+    own = _specs(chain)
+    for entry in central.entries if chain.entries else ():
+        if entry.kind == SUMMED and chain.owner in entry.body.get("survivors", []):
+            lost += entry.body.get("spec_digest") not in own
+    if lost:
+        state.notes.append(
+            f"{chain.owner}, study {study!r}: {lost} sums that the site is in are not in its transcript; it "
+            "never got the result, or the end of its transcript is cut off"
+        )

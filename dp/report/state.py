@@ -1,0 +1,162 @@
+"""What an audit knows while it verifies: chains, runs, ledgers, and whose keys are believed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from secfed.chain import BrokenChain, ChainType, Entry, verify_chain
+from secfed.crypto.identity import Roster
+from secfed.dp.report.files import Found, Source
+from secfed.dp.report.recompute import Point, Recomputer
+from secfed.errors import RosterError, TranscriptError
+from secfed.roster_file import read_roster
+from secfed.transcript import SETTINGS, SUMMED, SumRecord
+from secfed.transcript_check import Problem
+
+AGGREGATOR: Final = "aggregator"
+
+
+@dataclass(frozen=True)
+class Verified:
+    """One chain that was looked at.
+
+    Attributes:
+        source: the file.
+        owner: a site, or ``aggregator``.
+        public_bytes: the key it verifies under; empty if none was found.
+        entries: empty if the chain does not verify.
+    """
+
+    source: Source
+    owner: str
+    public_bytes: bytes = field(repr=False)
+    entries: tuple[Entry, ...] = field(repr=False)
+
+
+@dataclass
+class Run:
+    """The transcripts of one run of one study.
+
+    Attributes:
+        study: its name, as the transcripts were opened for.
+        roster: the roster they were verified against.
+        central: the aggregator's transcript, if it is here.
+        sites: the sites' transcripts that are here.
+    """
+
+    study: str
+    roster: Roster
+    central: Verified | None = None
+    sites: dict[str, Verified] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Book:
+    """One ledger.
+
+    Attributes:
+        chain: the longest copy that verifies.
+        site: its owner.
+        dataset: its data set.
+        points: where the budgets stood after each payment, recomputed.
+        copies: other files with the same history, or the beginning of it.
+    """
+
+    chain: Verified
+    site: str
+    dataset: str
+    points: tuple[Point, ...] = ()
+    copies: tuple[Source, ...] = ()
+
+
+@dataclass
+class Checked:
+    """What was found and what is wrong with it.
+
+    Attributes:
+        found: the files.
+        pinned: whether the keys come from rosters that the reader named.
+        rosters: every believed roster that was used.
+        chains: every transcript and ledger, verified or not.
+        runs: transcripts by run.
+        books: ledgers that verify.
+        recomputer: keeps accountants, for further questions.
+        problems: must be empty.
+        notes: worth knowing.
+    """
+
+    found: Found
+    pinned: bool
+    rosters: list[Roster] = field(default_factory=list)
+    chains: list[Verified] = field(default_factory=list)
+    runs: list[Run] = field(default_factory=list)
+    books: list[Book] = field(default_factory=list)
+    recomputer: Recomputer = field(default_factory=Recomputer)
+    problems: list[Problem] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+    def problem(self, path: Path, line: int | None, why: str) -> None:
+        """Add a problem once."""
+        made = Problem(path, line, why)
+        if made not in self.problems:
+            self.problems.append(made)
+
+
+class Believed:
+    """Which roster to verify a file against."""
+
+    def __init__(self, state: Checked, pinned: list[Roster]) -> None:
+        self._pinned = pinned
+        self._state = state
+        self._beside: dict[Path, Roster] = {}
+        for source in state.found.rosters:
+            try:
+                roster = read_roster(source.path)
+            except RosterError as error:
+                state.problem(source.path, None, error.message.removeprefix(f"{source.path}: "))
+                continue
+            if pinned and roster.digest not in {one.digest for one in pinned}:
+                state.problem(source.path, None, "it is not a roster that you pinned")
+            self._beside[source.path.parent] = roster
+
+    def rosters_for(self, source: Source) -> list[Roster]:
+        """Rosters to try, the nearest first."""
+        if self._pinned:
+            return self._pinned
+        near = [self._beside[folder] for folder in source.path.parents if folder in self._beside]
+        rest = [roster for roster in self._beside.values() if roster not in near]
+        return near[:1] or rest
+
+    def use(self, roster: Roster) -> None:
+        """Remember that something was verified against it."""
+        if roster not in self._state.rosters:
+            self._state.rosters.append(roster)
+
+
+def verify_source(
+    source: Source, kind: ChainType, public_bytes: bytes, owner: str | None
+) -> tuple[tuple[Entry, ...], BrokenChain | None]:
+    """The entries of a chain, or what is wrong with it."""
+    try:
+        return verify_chain(source.lines, public_bytes, kind, owner=owner), None
+    except BrokenChain as error:
+        return (), error
+
+
+def sums_of(chain: Verified) -> list[tuple[Entry, SumRecord]]:
+    """The sums that a verified transcript recorded; unreadable ones are already problems."""
+    found = []
+    for entry in chain.entries:
+        if entry.kind == SUMMED:
+            try:
+                found.append((entry, SumRecord.from_body(entry.body)))
+            except TranscriptError:
+                continue
+    return found
+
+
+def settings_of(entries: tuple[Entry, ...]) -> dict[str, object] | None:
+    """The study's settings as a transcript recorded them; None if it did not."""
+    return next((dict(entry.body) for entry in entries if entry.kind == SETTINGS), None)
