@@ -37,8 +37,8 @@ class SiteProgram(Protocol):
 class ServerProgram(Protocol):
     """Sees totals only. Deterministic."""
 
-    def broadcast(self) -> State:
-        """What every site gets before the next exchange."""
+    def broadcast(self, round_number: int, exchange: Exchange) -> State:
+        """What every member of this exchange gets before it; changes nothing."""
         ...
 
     def absorb(self, round_number: int, exchange: Exchange, totals: Totals) -> None:

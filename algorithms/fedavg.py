@@ -346,8 +346,9 @@ class FedAvgServer:
         self._classes = classes
         self._metrics: dict[int, dict[str, float]] = {}
 
-    def broadcast(self) -> State:
+    def broadcast(self, round_number: int, exchange: Exchange) -> State:
         """The current model."""
+        del round_number, exchange
         return self.model()
 
     def absorb(self, round_number: int, exchange: Exchange, totals: Totals) -> None:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
-from secfed.algorithms import fedavg, fedprox
+from secfed.algorithms import fedavg, fedprox, fmcsc, fmcsc_options
 from secfed.algorithms.base import Algorithm
 from secfed.algorithms.data import (
     digits_views,
@@ -30,7 +30,7 @@ from secfed.algorithms.data import (
     table_options,
 )
 from secfed.algorithms.data.base import FederatedData, SiteId
-from secfed.algorithms.models import networks
+from secfed.algorithms.models import multiview, networks
 from secfed.algorithms.options import Options, OwnOptions, checked, suggestion
 from secfed.algorithms.own import check_arguments, is_own, load_factory
 from secfed.algorithms.randomness import seeded
@@ -58,11 +58,13 @@ class Entry:
 ALGORITHMS: Mapping[str, Entry] = {
     "fedavg": Entry(fedavg.FedAvgOptions, fedavg.FedAvg),
     "fedprox": Entry(fedprox.FedProxOptions, fedprox.FedProx),
+    "fmcsc": Entry(fmcsc_options.FmcscOptions, fmcsc.Fmcsc),
 }
 
 # build(input_shape, classes, options) -> torch.nn.Module
 MODELS: Mapping[str, Entry] = {
     "logistic-regression": Entry(networks.ModelOptions, networks.logistic_regression),
+    "multiview": Entry(multiview.MultiviewModelOptions, multiview.MultiviewNetwork),
     "mlp": Entry(networks.MlpOptions, networks.mlp),
     "small-cnn": Entry(networks.SmallCnnOptions, networks.small_cnn),
 }

@@ -146,9 +146,9 @@ class _Checked:
                 raise RoundAborted(error.message, remedy=error.remedy) from None
         self._inner.absorb(round_number, self._algorithm.inner_exchange(exchange), totals)
 
-    def broadcast(self) -> State:
+    def broadcast(self, round_number: int, exchange: Exchange) -> State:
         """As the algorithm's."""
-        return self._inner.broadcast()
+        return self._inner.broadcast(round_number, self._algorithm.inner_exchange(exchange))
 
     def model(self) -> State:
         """As the algorithm's."""

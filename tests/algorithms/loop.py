@@ -79,7 +79,7 @@ def simulate(
     server = algorithm.server()
     for round_number in range(1, study.rounds + 2):
         for exchange in algorithm.exchanges(round_number):
-            state = server.broadcast()
+            state = server.broadcast(round_number, exchange)
             asked = algorithm.members(round_number, exchange, list(programs))
             got = {site: programs[site].contribute(round_number, exchange, state) for site in asked}
             server.absorb(round_number, exchange, adder(exchange, got))

@@ -36,7 +36,7 @@ def test_metrics_belong_to_the_model_that_was_broadcast(study):
     algorithm = build(study)
     server, exchange = algorithm.server(), algorithm.exchanges(1)[0]
     got = {
-        site: algorithm.site(site).contribute(1, exchange, server.broadcast())
+        site: algorithm.site(site).contribute(1, exchange, server.broadcast(1, exchange))
         for site in algorithm.setting.sites
     }
     server.absorb(1, exchange, add(exchange, got))
@@ -89,7 +89,7 @@ def one_round(study):
     """The site models of round 1, computed from what each site contributes."""
     algorithm = build(study)
     server, exchange = algorithm.server(), algorithm.exchanges(1)[0]
-    state = server.broadcast()
+    state = server.broadcast(1, exchange)
     got = {site: algorithm.site(site).contribute(1, exchange, state) for site in algorithm.setting.sites}
     local = {
         site: {n: state[n] + one[f"update/{n}"] / one["weight"] for n in state} for site, one in got.items()
@@ -160,7 +160,7 @@ def test_layout_has_the_bits_and_bounds_of_the_study_and_wide_scalars(study):
 
 def test_a_site_refuses_an_exchange_that_is_not_in_the_plan(study):
     algorithm = build(study)
-    site, state = algorithm.site("hospital-1"), algorithm.server().broadcast()
+    site, state = algorithm.site("hospital-1"), algorithm.server().broadcast(1, algorithm.exchanges(1)[0])
     [update], [evaluate] = algorithm.exchanges(1), algorithm.exchanges(4)
     other = dataclasses.replace(update, layout=evaluate.layout)
     for number, exchange in ((4, update), (1, evaluate), (1, other)):
@@ -180,7 +180,7 @@ def test_a_site_refuses_an_exchange_that_is_not_in_the_plan(study):
 )
 def test_a_broadcast_that_is_not_the_studys_model_is_refused(study, change, what):
     algorithm = build(study)
-    state = dict(algorithm.server().broadcast())
+    state = dict(algorithm.server().broadcast(1, algorithm.exchanges(1)[0]))
     change(state)
     with pytest.raises(MalformedMessage, match=what):
         algorithm.site("hospital-1").contribute(1, algorithm.exchanges(1)[0], state)
@@ -189,14 +189,19 @@ def test_a_broadcast_that_is_not_the_studys_model_is_refused(study, change, what
 def test_diverged_training_is_an_error_that_names_field_and_remedy(study):
     algorithm = build(study.replace("algorithm.learning_rate", 1e38))
     exchange = algorithm.exchanges(1)[0]
-    summands = algorithm.site("hospital-1").contribute(1, exchange, algorithm.server().broadcast())
+    summands = algorithm.site("hospital-1").contribute(
+        1, exchange, algorithm.server().broadcast(1, algorithm.exchanges(1)[0])
+    )
     with pytest.raises(RangeError, match=r"update/.*learning rate"):
         exchange.layout.encoder(summands, Words(0))
 
 
 def test_a_received_model_that_overflows_is_an_error(study):
     algorithm = build(study)
-    state = {name: torch.full_like(value, 3e38) for name, value in algorithm.server().broadcast().items()}
+    state = {
+        name: torch.full_like(value, 3e38)
+        for name, value in algorithm.server().broadcast(1, algorithm.exchanges(1)[0]).items()
+    }
     with pytest.raises(RangeError, match="NaN or infinite scores"):
         algorithm.site("hospital-1").contribute(1, algorithm.exchanges(1)[0], state)
 
@@ -248,7 +253,7 @@ def with_data(a: SiteData, b: SiteData) -> Study:
 def test_batch_order_differs_between_sites_and_rounds_and_is_repeatable():
     study = with_data(records(64), records(64)).replace("algorithm.batch_size", 8)
     algorithm = build(study)
-    state, exchange = algorithm.server().broadcast(), algorithm.exchanges(1)[0]
+    state, exchange = algorithm.server().broadcast(1, algorithm.exchanges(1)[0]), algorithm.exchanges(1)[0]
 
     def update(site: str, number: int) -> torch.Tensor:
         return algorithm.site(site).contribute(number, exchange, state)["update/1.weight"]
@@ -319,7 +324,7 @@ def test_server_continues_from_its_checkpoint(study):
     server = algorithm.server()
     for number in (1, 2, 3, 4):
         for exchange in algorithm.exchanges(number):
-            state = server.broadcast()
+            state = server.broadcast(number, exchange)
             got = {str(i): p.contribute(number, exchange, state) for i, p in enumerate(programs)}
             saved, server = server.save(), algorithm.server()
             server.load(saved)

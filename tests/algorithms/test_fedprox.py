@@ -51,7 +51,10 @@ def test_mu_zero_is_federated_averaging_to_the_last_bit():
 def test_a_stronger_pull_keeps_sites_nearer_to_the_received_model():
     def distance(mu: float) -> float:
         algorithm = build(Study.parse(FEDPROX).replace("algorithm.mu", mu))
-        exchange, state = algorithm.exchanges(1)[0], algorithm.server().broadcast()
+        exchange, state = (
+            algorithm.exchanges(1)[0],
+            algorithm.server().broadcast(1, algorithm.exchanges(1)[0]),
+        )
         got = algorithm.site("hospital-1").contribute(1, exchange, state)
         return sum(float((got[f"update/{name}"] ** 2).sum()) for name in state) / got["weight"] ** 2
 

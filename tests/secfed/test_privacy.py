@@ -69,7 +69,7 @@ def study(
     data: str = "",
     accountant: str = "",
 ) -> Study:
-    """A small private study; everything that a test varies is an argument. RDP is the quick accountant."""
+    """A small private study; everything that a test varies is an argument."""
     return Study.parse(
         STUDY.format(
             unit=unit,
@@ -78,7 +78,7 @@ def study(
             privacy=privacy,
             algorithm=algorithm,
             data=data,
-            accountant=accountant or ("pld" if unit == "group" else "rdp"),
+            accountant=accountant or "pld",
         )
     )
 
@@ -150,7 +150,7 @@ def test_less_epsilon_is_more_noise(tmp_path: Path) -> None:
         run(study(epsilon=epsilon), tmp_path / str(epsilon))
         model = load_file(tmp_path / str(epsilon) / "model.safetensors")
         moved[epsilon] = float(sum((value**2).sum() for value in model.values())) ** 0.5
-    assert moved[0.1] > 1.5 * moved[1.0] > 1.5 * moved[20.0]
+    assert moved[0.1] > 1.2 * moved[1.0] > 1.2 * moved[20.0]
 
 
 def test_a_site_whose_budget_is_spent_leaves_as_a_dropout_and_is_heard_of(tmp_path: Path) -> None:
@@ -332,7 +332,8 @@ def test_totals_of_a_site_private_study_have_the_promised_distribution(
     inner = Constant(0.0, 20_000, 4)
 
     class Server:
-        def broadcast(self) -> State:
+        def broadcast(self, round_number: int, exchange: Exchange) -> State:
+            del round_number, exchange
             return {"x": torch.zeros(1)}
 
         def absorb(self, round_number: int, exchange: Exchange, totals: Totals) -> None:
@@ -341,6 +342,8 @@ def test_totals_of_a_site_private_study_have_the_promised_distribution(
 
         def model(self) -> State:
             return {"x": torch.zeros(1)}
+
+        save = model
 
         def metrics(self) -> dict[int, dict[str, float]]:
             return {}

@@ -1,0 +1,168 @@
+"""FMCSC, written against sums: one clustering over sites with all views of their records and sites with one.
+
+The server keeps a model per group (``full``, and one per view). A site with all views trains the full
+model, and teaches what it learnt to a copy of each view's model; a site with one view trains a model of its
+own that is drawn towards its view's. For every group a site adds
+
+    w * (local - received)   for every parameter,      w      and      w * (mean training loss)
+
+where w comes from mutual information that only the site knows. The groups start from one model that is
+pre-trained by secure averaging, never from one hospital's. Clusters are found by k-means on the common
+semantics h, whose every step is a secure sum, and are scored by one summed contingency table.
+
+Source: Chen et al., "Bridging Gaps: Federated Multi-View Clustering in Heterogeneous Hybrid Views",
+NeurIPS 2024. What is different from it: its pre-training hands one client's autoencoder to the others, and
+its k-means sends one client's centres to all; here both are sums over sites.
+
+Security: with public view types the cohorts say which hospital holds which view. With hidden ones every
+hospital contributes to every group, zeros where it has nothing; how many sites a group has is summed, how
+long a hospital takes to answer is not hidden, and neither is what the study file itself says about views.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cached_property
+
+import torch
+
+from secfed.algorithms.base import SiteId
+from secfed.algorithms.data.multiview import MultiviewData, MultiviewSite, check_multiview
+from secfed.algorithms.fmcsc_options import FmcscOptions
+from secfed.algorithms.fmcsc_plan import Plan, Stage
+from secfed.algorithms.fmcsc_server import FmcscServer
+from secfed.algorithms.fmcsc_site import FmcscSite
+from secfed.algorithms.models.multiview import (
+    MultiviewModelOptions,
+    MultiviewNetwork,
+    shapes_only,
+    with_storage,
+)
+from secfed.algorithms.parameters import read_parameters
+from secfed.algorithms.randomness import seeded
+from secfed.algorithms.setting import Setting
+from secfed.errors import ConfigError, DataError, WrongState
+from secfed.vector import Exchange, State
+
+
+class Fmcsc:
+    """FMCSC, bound to one study.
+
+    Args:
+        setting: study, data set and model.
+        options: the ``[algorithm]`` table.
+
+    Raises:
+        ConfigError: a model, data set or number of sites that this algorithm cannot work with.
+    """
+
+    def __init__(self, setting: Setting, options: FmcscOptions) -> None:
+        study = setting.study
+        if not isinstance(setting.data, MultiviewData):
+            raise ConfigError(
+                f"data.name: fmcsc needs records with several views, which {study.data.name} does not give",
+                remedy="use a multi-view data set, for example digits-views or multiview",
+            )
+        if not isinstance(study.model, MultiviewModelOptions):
+            raise ConfigError(
+                "model.name: fmcsc trains autoencoders with heads of its own",
+                remedy='set model.name = "multiview"',
+            )
+        self.setting, self.options, self.data = setting, options, setting.data
+        self.network_options: MultiviewModelOptions = study.model
+        self.plan = Plan(
+            options=options,
+            protection=study.protection,
+            rounds=study.rounds,
+            seed=study.seed,
+            view_of=setting.data.view_of,
+            views=len(setting.data.view_sizes),
+            classes=setting.data.classes,
+            features=study.model.features,
+            shapes={name: tuple(value.shape) for name, value in self._shapes.named_parameters()},
+        )
+
+    def empty(self, device: torch.device | str = "cpu") -> MultiviewNetwork:
+        """A network to write received parameters into."""
+        return with_storage(self._shapes, device)
+
+    @cached_property
+    def _shapes(self) -> MultiviewNetwork:
+        return shapes_only(self.data.view_sizes, self.network_options)
+
+    def start(self, *purpose: str) -> State:
+        """Random initial parameters, from the study's seed and the purpose."""
+        with seeded(self.setting.study.seed, "initial model", *purpose):
+            return read_parameters(MultiviewNetwork(self.data.view_sizes, self.network_options))
+
+    @cached_property
+    def initial(self) -> State:
+        """The start that all sites have in common."""
+        return self.start()
+
+    def exchanges(self, round_number: int) -> Sequence[Exchange]:
+        """See :mod:`secfed.algorithms.fmcsc_plan`.
+
+        Raises:
+            WrongState: the study has no such round.
+        """
+        return tuple(stage.exchange for stage in self.stages(round_number))
+
+    def stages(self, round_number: int) -> Sequence[Stage]:
+        """The exchanges of one round, and what each is for.
+
+        Raises:
+            WrongState: the study has no such round.
+        """
+        rounds = self.plan.rounds
+        if not 1 <= round_number <= rounds + 1:
+            raise WrongState(
+                f"the study has no round {round_number}",
+                remedy=f"its rounds are 1 to {rounds}, and {rounds + 1} is the closing evaluation",
+            )
+        return self.plan.stages(round_number)
+
+    def stage(self, round_number: int, exchange: Exchange) -> Stage:
+        """What an exchange is for.
+
+        Raises:
+            WrongState: the study has no such exchange in this round.
+        """
+        for stage in self.stages(round_number):
+            if stage.exchange == exchange:
+                return stage
+        raise WrongState(
+            f"round {round_number} has no exchange {exchange.name!r} of this layout",
+            remedy="the aggregator must run the same study file",
+        )
+
+    def members(self, round_number: int, exchange: Exchange, sites: Sequence[SiteId]) -> Sequence[SiteId]:
+        """Who is asked: the group, as far as view types are public."""
+        wanted = set(self.plan.members(self.stage(round_number, exchange), round_number))
+        return tuple(site for site in sites if site in wanted)
+
+    def server(self) -> FmcscServer:
+        """A fresh server program."""
+        return FmcscServer(self.plan, self.initial)
+
+    def site(self, site_id: SiteId) -> FmcscSite:
+        """One site's program, bound to that site's records.
+
+        Raises:
+            DataError: records that cannot be used.
+        """
+        return FmcscSite(self, site_id)
+
+    def site_data(self, site_id: SiteId) -> MultiviewSite:
+        """One site's checked records.
+
+        Raises:
+            DataError: records that cannot be used, or more of them than the sums of k-means have room for.
+        """
+        data = check_multiview(site_id, self.data.site(site_id), self.data)
+        if len(data.labels) > self.options.max_records:
+            raise DataError(
+                f"site {site_id!r} has more records than algorithm.max_records",
+                remedy="raise algorithm.max_records in the study file",
+            )
+        return data

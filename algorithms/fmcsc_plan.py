@@ -1,0 +1,270 @@
+"""Which sums an FMCSC study consists of, and who takes part in each: computed from public facts alone.
+
+Groups are ``full`` (all views) and ``view-1`` .. ``view-V``. A site with all views trains for every group;
+a site with one view trains for its own. Every site is *scored* in one group only: its own.
+
+    rounds 1 .. P        pretrain                                       sampled sites
+    rounds P+1 .. R      train-full, train-view-1, .., train-view-V     one sum per group
+    round R+1            score-moments, score-full-01 ..,               k-means as sums (start, iterations)
+                         score-view-1-01 .., score-table                per group, and one table
+
+With ``evaluate = "every"`` the scoring also closes every main round before the last.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Final, Literal
+
+from secfed.algorithms.base import SiteId
+from secfed.algorithms.fmcsc_options import FmcscOptions
+from secfed.algorithms.randomness import numpy_generator
+from secfed.errors import ConfigError
+from secfed.vector import Exchange, Field, Layout
+
+if TYPE_CHECKING:
+    from secfed.study import ProtectionSection
+
+Kind = Literal["pretrain", "train", "moments", "kmeans", "table"]
+
+FULL: Final = 0  # the group of all views; the group of view v is v + 1
+LOSS_BOUND: Final = 2.0**20
+_SQUARED_DISTANCE: Final = 64.0  # of a unit vector to a centre; starts lie outside the unit ball, but not far
+
+
+@dataclass(frozen=True)
+class Stage:
+    """One exchange and what it is for.
+
+    Attributes:
+        kind: what is summed.
+        exchange: the sum.
+        group: whose model or clusters.
+        iteration: of k-means, from 1.
+    """
+
+    kind: Kind
+    exchange: Exchange
+    group: int = FULL
+    iteration: int = 0
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The plan of one study.
+
+    Attributes:
+        options: the ``[algorithm]`` table.
+        protection: the ``[protection]`` table.
+        rounds: training rounds, pre-training included.
+        seed: the study's seed; here it only samples the sites of pre-training rounds.
+        view_of: the one view of every site, or None for all views.
+        views: number of views.
+        classes: number of classes and of clusters.
+        features: size of h.
+        shapes: the network's parameters.
+
+    Raises:
+        ConfigError: names the key that is impossible for these sites.
+    """
+
+    options: FmcscOptions
+    protection: ProtectionSection
+    rounds: int
+    seed: int
+    view_of: Mapping[SiteId, int | None]
+    views: int
+    classes: int
+    features: int
+    shapes: Mapping[str, tuple[int, ...]]
+
+    def __post_init__(self) -> None:
+        if 0 < self.rounds < self.options.pretrain_rounds:
+            raise ConfigError(
+                f"study.rounds: {self.rounds} rounds are fewer than the {self.options.pretrain_rounds} of "
+                "pre-training, which they include",
+                remedy=f"set study.rounds = {self.options.pretrain_rounds} plus the main rounds, "
+                "or lower algorithm.pretrain_rounds",
+            )
+        # A sum over the group's sites must be possible whoever else is away; see the class's `least`.
+        for group, name in enumerate(self.groups):
+            members = self.sites if self.hidden else self.trainers(group)
+            if len(members) < self.least:
+                raise ConfigError(
+                    f"algorithm.name: {len(members)} sites train the model of group {name!r}, "
+                    f"but a sum needs {self.least}",
+                    remedy="add sites that hold all views, raise algorithm.participation, "
+                    "or lower protection.colluders or protection.min_cohort",
+                )
+
+    @property
+    def sites(self) -> tuple[SiteId, ...]:
+        """All sites."""
+        return tuple(self.view_of)
+
+    @property
+    def hidden(self) -> bool:
+        """Whether every site sends to every group."""
+        return self.options.view_types == "hidden"
+
+    @property
+    def groups(self) -> tuple[str, ...]:
+        """Names of the groups."""
+        return ("full", *(f"view-{view + 1}" for view in range(self.views)))
+
+    @property
+    def first_main_round(self) -> int:
+        """The first round after pre-training."""
+        return self.options.pretrain_rounds + 1
+
+    @cached_property
+    def least(self) -> int:
+        """The smallest cohort that a sum is planned for, the same under every protection.
+
+        A masked site refuses a cohort in which the tolerated colluders could leave it alone.
+        """
+        colluders = self.protection.colluders_for(len(self.sites))
+        return max(self.options.min_group, self.protection.min_cohort, colluders + 2)
+
+    @cached_property
+    def participants(self) -> tuple[SiteId, ...]:
+        """Sites that train: a fixed subset, with multi-view and single-view sites in proportion."""
+        if self.options.participation == 1:
+            return self.sites
+        count = int(self.options.participation * len(self.sites))
+        full = [site for site, view in self.view_of.items() if view is None]
+        single = [site for site, view in self.view_of.items() if view is not None]
+        chosen = min(len(full), math.ceil(count * len(full) / len(self.sites)))
+        return tuple(sorted([*full[:chosen], *single[: count - chosen]], key=self.sites.index))
+
+    def trainers(self, group: int) -> tuple[SiteId, ...]:
+        """Sites whose models enter the group's average, as far as public facts say."""
+        wanted = (None,) if group == FULL else (None, group - 1)
+        return tuple(site for site in self.participants if self.view_of[site] in wanted)
+
+    def scored(self, group: int) -> tuple[SiteId, ...]:
+        """Sites that are scored with the group's model."""
+        wanted = None if group == FULL else group - 1
+        return tuple(site for site, view in self.view_of.items() if view == wanted)
+
+    def clusters_itself(self, group: int) -> bool:
+        """Whether a group moves its cluster centres; one that is too small only assigns to given ones."""
+        enough = self.hidden or len(self.scored(group)) >= self.least
+        return group == FULL or (enough and self.options.group_iterations > 0)
+
+    @property
+    def scores_others(self) -> bool:
+        """Whether sites that do not train are also scored apart: they must be enough for a sum."""
+        return len(self.sites) - len(self.participants) >= self.least
+
+    def runs(self, group: int) -> int:
+        """How many k-means run side by side in a group's sums."""
+        return self.options.restarts if group == FULL else 1
+
+    def sampled(self, round_number: int) -> tuple[SiteId, ...]:
+        """Sites of one pre-training round; with public view types at least ``min_group`` hold all views."""
+        chosen_from = self.participants
+        size = max(self.least, math.ceil(self.options.pretrain_share * len(chosen_from) - 1e-9))
+        rng = numpy_generator(self.seed, "pre-training sites", round_number)
+        if self.hidden:
+            picks = rng.permutation(len(chosen_from))[:size]
+            return tuple(chosen_from[pick] for pick in sorted(picks.tolist()))
+        full = [site for site in chosen_from if self.view_of[site] is None]
+        single = [site for site in chosen_from if self.view_of[site] is not None]
+        share = round(size * len(full) / len(chosen_from))
+        most = min(len(full), max(self.options.min_group, size - len(single), share))
+        picked = [full[pick] for pick in rng.permutation(len(full))[:most]]
+        picked += [single[pick] for pick in rng.permutation(len(single))[: max(0, size - most)]]
+        return tuple(sorted(picked, key=self.sites.index))
+
+    def members(self, stage: Stage, round_number: int) -> tuple[SiteId, ...]:
+        """The sites that are asked for one exchange."""
+        if stage.kind == "pretrain":
+            return self.sampled(round_number)
+        if self.hidden or stage.kind == "table":
+            return self.sites
+        return self.trainers(stage.group) if stage.kind == "train" else self.scored(stage.group)
+
+    def stages(self, round_number: int) -> Sequence[Stage]:
+        """The exchanges of one round, in order."""
+        if round_number > self.rounds:
+            return self._scoring
+        if round_number < self.first_main_round:
+            return (self._pretrain,)
+        every = self.options.evaluate == "every" and round_number < self.rounds
+        return (*self._training, *(self._scoring if every else ()))
+
+    def _exchange(self, name: str, cohort: str, fields: Sequence[Field]) -> Exchange:
+        return Exchange(name, cohort, Layout(tuple(fields), sites=len(self.sites)))
+
+    def _update(self, names: Sequence[str]) -> list[Field]:
+        bound, bits = self.protection.bound, self.protection.bits
+        return [Field(f"update/{name}", self.shapes[name], bound, bits) for name in names]
+
+    @property
+    def pretrained(self) -> tuple[str, ...]:
+        """Names of the parameters that pre-training changes."""
+        return tuple(name for name in self.shapes if name.startswith(("enc.", "dec.")))
+
+    @cached_property
+    def _pretrain(self) -> Stage:
+        fields = self._update(self.pretrained)
+        for group in self.groups[1:]:
+            fields += [_scalar(f"weight/{group}", 1.0), _scalar(f"sites/{group}", 1.0)]
+        fields += [_scalar("weight", 1.0), _scalar("loss", LOSS_BOUND)]
+        return Stage("pretrain", self._exchange("pretrain", "sampled", fields))
+
+    @cached_property
+    def _training(self) -> tuple[Stage, ...]:
+        scalars = [_scalar("weight", 1.0), _scalar("sites", 1.0), _scalar("loss", LOSS_BOUND)]
+        fields = [*self._update(tuple(self.shapes)), *scalars]
+        return tuple(
+            Stage("train", self._exchange(f"train-{name}", self._cohort(group), fields), group)
+            for group, name in enumerate(self.groups)
+        )
+
+    def _cohort(self, group: int) -> str:
+        if self.hidden:
+            return "all"
+        return "multi" if group == FULL else self.groups[group]
+
+    @cached_property
+    def _scoring(self) -> tuple[Stage, ...]:
+        size, clusters, most = self.features, self.classes, float(self.options.max_records)
+        moments = [
+            _block("sum", (size,), most),
+            _block("outer", (size, size), most),
+            _scalar("records", most),
+        ]
+        if self.hidden:  # nobody knows how many sites a group has; it is summed before its clusters are
+            moments += [_scalar(f"sites/{group}", 1.0) for group in self.groups]
+        stages = [Stage("moments", self._exchange("score-moments", self._cohort(FULL), moments))]
+        for group, name in enumerate(self.groups):
+            if not self.clusters_itself(group):
+                continue
+            runs = self.runs(group)
+            sums = [
+                _block("sums", (runs, clusters, size), most),
+                _block("counts", (runs, clusters), most),
+                _block("inertia", (runs,), _SQUARED_DISTANCE * most),
+            ]
+            count = self.options.kmeans_iterations if group == FULL else self.options.group_iterations
+            cohort = self._cohort(group) if group == FULL or self.hidden else f"only-{name}"
+            for iteration in range(1, count + 1):
+                exchange = self._exchange(f"score-{name}-{iteration:02}", cohort, sums)
+                stages.append(Stage("kmeans", exchange, group, iteration))
+        tables = [_block("table", (clusters, clusters), most)]
+        if self.scores_others:
+            tables.append(_block("table/others", (clusters, clusters), most))
+        return (*stages, Stage("table", self._exchange("score-table", "all", tables)))
+
+
+def _scalar(name: str, bound: float) -> Field:
+    return Field(name, (), bound, 64)
+
+
+def _block(name: str, shape: tuple[int, ...], bound: float) -> Field:
+    return Field(name, shape, bound, 64)

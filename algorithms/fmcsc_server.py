@@ -1,0 +1,161 @@
+"""The server's half of FMCSC: a model per group, moved by sums. See :mod:`secfed.algorithms.fmcsc`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+import torch
+
+from secfed.algorithms.fmcsc_plan import FULL, Plan, Stage
+from secfed.algorithms.fmcsc_scoring import ServerScoring
+from secfed.errors import MalformedMessage, WrongState
+from secfed.vector import Exchange, State, Totals
+
+_NO_WEIGHT: Final = 1e-9  # fixed point leaves about 1e-13 of one site's weight
+
+
+class FmcscServer:
+    """Moves every group's model by its weighted mean update; reads totals only.
+
+    A model is replaced, never changed in place: after pre-training all groups share one.
+
+    Args:
+        plan: the study's.
+        initial: the common start.
+    """
+
+    def __init__(self, plan: Plan, initial: State) -> None:
+        self._plan = plan
+        self._models: list[State] = [dict(initial) for _ in plan.groups]
+        self._scoring = ServerScoring(plan)
+        self._metrics: dict[int, dict[str, float]] = {}
+
+    def _stage(self, round_number: int, exchange: Exchange) -> Stage:
+        for stage in self._plan.stages(round_number):
+            if stage.exchange == exchange:
+                return stage
+        raise WrongState(f"round {round_number} has no exchange {exchange.name!r}")
+
+    def broadcast(self, round_number: int, exchange: Exchange) -> State:
+        """What this exchange needs, and no more: models as ``group/parameter``, centres.
+
+        Raises:
+            WrongState: the study has no such exchange.
+        """
+        stage, plan = self._stage(round_number, exchange), self._plan
+        if stage.kind in ("pretrain", "train"):
+            return self._named(stage.group)
+        state = self._scoring.broadcast(stage)
+        if stage.kind == "moments" or (stage.kind == "kmeans" and stage.group and stage.iteration == 1):
+            state.update(self._named(stage.group))
+        if stage.kind == "table":  # groups without sums of their own have not had their model yet
+            for group in range(1, len(plan.groups)):
+                if not plan.clusters_itself(group) and plan.scored(group):
+                    state.update(self._named(group))
+        return state
+
+    def _named(self, group: int) -> dict[str, torch.Tensor]:
+        name = self._plan.groups[group]
+        return {f"{name}/{parameter}": value for parameter, value in self._models[group].items()}
+
+    def absorb(self, round_number: int, exchange: Exchange, totals: Totals) -> None:
+        """Take in one exchange.
+
+        Losses belong to the model that training started from, scores to the model they were measured on.
+
+        Raises:
+            WrongState: the study has no such exchange.
+        """
+        stage = self._stage(round_number, exchange)
+        if stage.kind == "pretrain":
+            self._pretrain(totals)
+            self._note_loss(round_number, "pretrain_loss", totals)
+        elif stage.kind == "train":
+            self._move(stage.group, totals)
+            name = self._plan.groups[stage.group].replace("-", "_")
+            self._note_loss(round_number, f"{name}_loss", totals)
+        else:
+            found = self._scoring.absorb(round_number, stage, totals)
+            if found:
+                version = min(round_number, self._plan.rounds)
+                self._metrics.setdefault(version, {}).update(found)
+
+    def _note_loss(self, round_number: int, name: str, totals: Totals) -> None:
+        weight = totals.scalar("weight")
+        if weight > _NO_WEIGHT:
+            self._metrics.setdefault(round_number - 1, {})[name] = totals.scalar("loss") / weight
+
+    def _pretrain(self, totals: Totals) -> None:
+        model = dict(self._models[FULL])
+        for view, group in enumerate(self._plan.groups[1:]):
+            weight, sites = totals.scalar(f"weight/{group}"), totals.scalar(f"sites/{group}")
+            if weight <= _NO_WEIGHT or sites < self._plan.options.min_group - 0.5:
+                continue
+            for name in self._plan.pretrained:
+                if int(name.split(".")[1]) == view:
+                    model[name] = _moved(model[name], totals[f"update/{name}"], weight)
+        self._models = [model for _ in self._models]
+
+    def _move(self, group: int, totals: Totals) -> None:
+        weight, sites = totals.scalar("weight"), totals.scalar("sites")
+        if weight <= _NO_WEIGHT or sites < self._plan.options.min_group - 0.5:
+            return
+        self._models[group] = {
+            name: _moved(value, totals[f"update/{name}"], weight)
+            for name, value in self._models[group].items()
+        }
+
+    def model(self) -> State:
+        """The current parameters of every group, as ``group/parameter``: float32 copies."""
+        return {
+            name: value.clone()
+            for group in range(len(self._models))
+            for name, value in self._named(group).items()
+        }
+
+    def metrics(self) -> Mapping[int, Mapping[str, float]]:
+        """By model version: ``acc``, ``nmi``, ``ari`` where scored, and losses while training from it."""
+        return {version: dict(found) for version, found in self._metrics.items()}
+
+    def save(self) -> State:
+        """Models, scoring and metrics."""
+        state: dict[str, torch.Tensor] = {f"model/{name}": value for name, value in self.model().items()}
+        state.update({f"scoring/{name}": value for name, value in self._scoring.save().items()})
+        for version, found in self._metrics.items():
+            for name, metric in found.items():
+                state[f"metrics/{version}/{name}"] = torch.tensor(metric, dtype=torch.float64)
+        return state
+
+    def load(self, state: State) -> None:
+        """Continue from :meth:`save`.
+
+        Raises:
+            MalformedMessage: a checkpoint of another study.
+        """
+        parts: dict[str, dict[str, torch.Tensor]] = {"model": {}, "scoring": {}, "metrics": {}}
+        for name, value in state.items():
+            kind, _, rest = name.partition("/")
+            if kind in parts:
+                parts[kind][rest] = value.clone()
+        own = self.model()
+        if {name: value.shape for name, value in parts["model"].items()} != {
+            name: value.shape for name, value in own.items()
+        }:
+            raise MalformedMessage(
+                "the checkpoint belongs to another model", remedy="resume with the study file that wrote it"
+            )
+        self._scoring.load(parts["scoring"])
+        self._models = [
+            {name: parts["model"][f"{group}/{name}"] for name in self._plan.shapes}
+            for group in self._plan.groups
+        ]
+        self._metrics = {}
+        for name, value in parts["metrics"].items():
+            version, _, metric = name.partition("/")
+            self._metrics.setdefault(int(version), {})[metric] = float(value)
+
+
+def _moved(value: torch.Tensor, total: torch.Tensor, weight: float) -> torch.Tensor:
+    moved: torch.Tensor = value.to(torch.float64) + total / weight
+    return moved.to(torch.float32)

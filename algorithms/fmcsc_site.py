@@ -1,0 +1,248 @@
+"""The site's half of FMCSC. See :mod:`secfed.algorithms.fmcsc`."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Collection
+from typing import TYPE_CHECKING, Final
+
+import torch
+
+from secfed.algorithms import fmcsc_losses as losses
+from secfed.algorithms.data.base import SiteId
+from secfed.algorithms.fmcsc_plan import FULL, Stage
+from secfed.algorithms.fmcsc_scoring import SiteScoring
+from secfed.algorithms.fmcsc_training import fit, fused_adam, train_only
+from secfed.algorithms.models.multiview import MultiviewNetwork, Views
+from secfed.algorithms.mutual_information import mutual_information
+from secfed.algorithms.paper_laplace import laplace
+from secfed.algorithms.parameters import read_parameters, write_parameters
+from secfed.algorithms.randomness import torch_generator
+from secfed.algorithms.training import choose_device
+from secfed.dp.losses import Batch, DeclaredLoss
+from secfed.errors import WrongState
+from secfed.vector import Exchange, State, Summands
+
+if TYPE_CHECKING:
+    from secfed.algorithms.fmcsc import Fmcsc
+
+_MOST_BITS: Final = math.log2(10)  # of a mutual information over a 10 x 10 histogram
+_LEAST_WEIGHT: Final = 1e-3  # so that a group whose weights are all clipped to 0 still averages
+
+
+class FmcscSite:
+    """Runs inside one hospital.
+
+    Keeps, between exchanges: a single-view site's own model, what a multi-view site's copies are to learn
+    in this round, and the features that are being clustered.
+    """
+
+    def __init__(self, algorithm: Fmcsc, site_id: SiteId) -> None:
+        self._algorithm, self._site_id = algorithm, site_id
+        data = algorithm.site_data(site_id)
+        self._device = choose_device(algorithm.options.device)
+        self._views = tuple(view if view is None else view.to(self._device) for view in data.views)
+        self._owned, self._records = data.held, len(data.labels)
+        self._view = self._owned[0] if len(self._owned) == 1 else None
+        self.group = FULL if self._view is None else self._view + 1
+        self._own: State | None = None
+        self._target: tuple[int, torch.Tensor] | None = None
+        self._scoring = SiteScoring(algorithm.plan, self.group, site_id, data.labels)
+
+    @property
+    def _held(self) -> Batch:
+        """The records: the views that the site holds."""
+        return tuple(view for view in self._views if view is not None)
+
+    def contribute(self, round_number: int, exchange: Exchange, broadcast: State) -> Summands:
+        """Train for a group, or take a step of scoring.
+
+        Raises:
+            WrongState: the study has no such exchange in this round, or this site missed an earlier
+                exchange that this one builds on.
+            MalformedMessage: the broadcast is not this study's model.
+        """
+        algorithm = self._algorithm
+        stage = algorithm.stage(round_number, exchange)
+        if stage.kind == "pretrain":
+            return self._pretrain(broadcast)
+        if stage.kind == "train":
+            return self._train(round_number, stage, broadcast)
+        received = parameters_of(broadcast, algorithm.plan.groups[self.group])
+        if received:
+            with torch.no_grad():
+                self._scoring.remember(round_number, self._network(received)(self._views).cpu())
+        return self._scoring.contribute(round_number, stage, broadcast)
+
+    def _network(self, parameters: State) -> MultiviewNetwork:
+        network = self._algorithm.empty(self._device)
+        write_parameters(network, parameters)
+        return network
+
+    def _fit(
+        self,
+        network: MultiviewNetwork,
+        loss: DeclaredLoss,
+        batch: Batch,
+        *,
+        trained: Collection[str],
+        epochs: int,
+        learning_rate: float,
+    ) -> float:
+        """One phase of training: the only place where records meet an optimiser."""
+        train_only(network, trained)
+        optimiser = fused_adam(network, learning_rate)
+        size = self._algorithm.options.batch_size
+        return fit(network, optimiser, loss, batch, epochs=epochs, batch_size=size)
+
+    def _pretrain(self, broadcast: State) -> Summands:
+        algorithm, options, plan = self._algorithm, self._algorithm.options, self._algorithm.plan
+        received = parameters_of(broadcast, plan.groups[FULL])
+        independent = options.pretrain_start == "independent"
+        network = self._network(algorithm.start(self._site_id) if independent else received)
+        owned = self._owned
+        loss = self._fit(
+            network,
+            losses.pretraining_loss(owned),
+            self._held,
+            trained=[f"{part}.{view}" for part in ("enc", "dec") for view in owned],
+            epochs=options.pretrain_epochs,
+            learning_rate=options.pretrain_learning_rate,
+        )
+        weight = min(self._records, options.weight_cap) / options.weight_cap
+        trained = read_parameters(network)
+        summands: dict[str, torch.Tensor | float] = {"weight": weight, "loss": weight * loss}
+        for view, group in enumerate(plan.groups[1:]):
+            summands[f"sites/{group}"] = float(view in owned)
+            summands[f"weight/{group}"] = weight * (view in owned)
+        for name in plan.pretrained:
+            share = weight * (view_of(name) in owned)
+            summands[f"update/{name}"] = share * (trained[name] - received[name])
+        return summands
+
+    def _train(self, round_number: int, stage: Stage, broadcast: State) -> Summands:
+        plan = self._algorithm.plan
+        received = parameters_of(broadcast, plan.groups[stage.group])
+        if self._view is None:
+            if stage.group == FULL:
+                network, weight, loss = self._train_all_views(round_number, received)
+            else:
+                network, weight, loss = self._teach_one_view(round_number, stage.group - 1, received)
+        elif stage.group == self.group:
+            network, weight, loss = self._train_own_view(received)
+            if round_number == plan.first_main_round:
+                weight = 0.0  # the group's first model is what the multi-view sites teach
+        else:  # view types are hidden: this site looks like all others
+            nothing = {f"update/{name}": torch.zeros(shape) for name, shape in plan.shapes.items()}
+            return {**nothing, "weight": 0.0, "sites": 0.0, "loss": 0.0}
+        trained = read_parameters(network)
+        noise = self._noise(round_number, stage)
+        summands: dict[str, torch.Tensor | float] = {
+            f"update/{name}": weight * noise(trained[name] - received[name]) for name in plan.shapes
+        }
+        return {**summands, "weight": weight, "sites": float(weight > 0), "loss": weight * loss}
+
+    def _train_all_views(self, round_number: int, received: State) -> tuple[MultiviewNetwork, float, float]:
+        options, views = self._algorithm.options, self._views
+        network = self._network(received)
+        loss = self._fit(
+            network,
+            losses.multiview_loss(options),
+            self._held,
+            trained=("enc", "dec", "view_head", "fuse_head"),
+            epochs=options.local_epochs,
+            learning_rate=options.learning_rate,
+        )
+        with torch.no_grad():
+            low = network.encode(views)
+            common = network.common(low)
+            high = [network.view_features(view, z) for view, z in enumerate(low)]
+        self._target = (round_number, common)
+        if options.weights != "mi":
+            return network, 1.0, loss
+        information = sum(mutual_information(common, r) for r in high)
+        return network, as_weight(information, len(views) * _MOST_BITS), loss
+
+    def _teach_one_view(
+        self, round_number: int, view: int, received: State
+    ) -> tuple[MultiviewNetwork, float, float]:
+        options = self._algorithm.options
+        if self._target is None or self._target[0] != round_number:
+            raise WrongState(
+                f"site {self._site_id!r} did not train on all views in round {round_number}",
+                remedy="it takes part again in the next round",
+            )
+        seen = [records if at == view else None for at, records in enumerate(self._views)]
+        network = self._network(received)
+        with torch.no_grad():
+            before = network(seen)
+        loss = self._fit(
+            network,
+            losses.distillation_loss(view, options),
+            (*self._held, self._target[1]),
+            trained=("enc", "dec", "fuse_head") if options.distillation else ("enc", "dec"),
+            epochs=options.distillation_epochs,
+            learning_rate=options.learning_rate,
+        )
+        if options.weights != "mi":
+            return network, 1.0, loss
+        return network, self._gain(network, seen, view, before), loss
+
+    def _train_own_view(self, received: State) -> tuple[MultiviewNetwork, float, float]:
+        options, views, view = self._algorithm.options, self._views, self.group - 1
+        with torch.no_grad():
+            reference = self._network(received)(views)
+        keeps = options.model_contrast and self._own is not None
+        network = self._network(self._own if keeps and self._own is not None else received)
+        own = [f"enc.{view}", f"dec.{view}"]
+        loss = self._fit(
+            network,
+            losses.single_view_loss(view, len(views), options),
+            (*self._held, reference),
+            trained=("enc", *own, "fuse_head") if options.model_contrast else own,
+            epochs=options.local_epochs,
+            learning_rate=options.learning_rate,
+        )
+        self._own = read_parameters(network)
+        if options.weights != "mi":
+            return network, float(options.weights == "equal"), loss
+        return network, self._gain(network, views, view, reference), loss
+
+    @staticmethod
+    def _gain(network: MultiviewNetwork, views: Views, view: int, reference: torch.Tensor) -> float:
+        """The weight of a one-view model: what h shares with a reference h beyond what it shares with z."""
+        with torch.no_grad():
+            low = network.encode(views)
+            common = network.common(low)
+        information = mutual_information(common, reference) - mutual_information(common, low[view])
+        return as_weight(information, _MOST_BITS)
+
+    def _noise(self, round_number: int, stage: Stage) -> Callable[[torch.Tensor], torch.Tensor]:
+        """Adds the paper's noise to a tensor of the update; no guarantee, see :mod:`paper_laplace`."""
+        epsilon = self._algorithm.options.paper_laplace_epsilon
+        if epsilon is None:
+            return lambda update: update
+        seed = self._algorithm.setting.study.seed
+        generator = torch_generator(seed, "paper-laplace", self._site_id, round_number, stage.exchange.name)
+        return lambda update: update + laplace(update.shape, epsilon, generator)
+
+
+def as_weight(information: float, most: float) -> float:
+    """A mutual information (or a difference of two) in bits as a weight, above 0 up to 1.
+
+    Args:
+        information: in bits; clipped to 0 .. ``most``.
+        most: the largest value it can have.
+    """
+    return (min(max(information, 0.0), most) + _LEAST_WEIGHT) / (most + _LEAST_WEIGHT)
+
+
+def parameters_of(broadcast: State, group: str) -> dict[str, torch.Tensor]:
+    """The parameters of one group's model in a broadcast; empty if it carries none."""
+    start = group + "/"
+    return {name.removeprefix(start): value for name, value in broadcast.items() if name.startswith(start)}
+
+
+def view_of(parameter: str) -> int:
+    """The view that a parameter of an encoder or decoder belongs to."""
+    return int(parameter.split(".")[1])

@@ -1,0 +1,124 @@
+"""The network of multi-view clustering: one autoencoder per view, one head per view, one head over all.
+
+    x^v -> enc.v -> z^v -> dec.v -> reconstruction of x^v
+                    z^v -> view_head.v -> r^v               (what the views are contrasted on)
+                   [z^1 .. z^V] -> fuse_head -> h, |h| = 1  (what is clustered)
+
+Every site has the whole network, whichever views it holds, so all parameters have the same names and shapes
+everywhere. A view that a site does not hold is the zero vector; z of it is then one constant row, which
+is computed once and repeated: the same values and gradients as for n zero rows, for a fraction of the work.
+
+Source: Chen et al., "Bridging Gaps: Federated Multi-View Clustering in Heterogeneous Hybrid Views",
+NeurIPS 2024, section 3.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from itertools import pairwise
+
+import torch
+from pydantic import Field
+from torch import nn
+
+from secfed.algorithms.options import Options
+from secfed.errors import ConfigError
+
+Views = Sequence[torch.Tensor | None]
+
+
+class MultiviewModelOptions(Options):
+    """Options of ``multiview``."""
+
+    hidden: tuple[int, ...] = Field(
+        default=(500, 500, 2000),
+        description="an array of the encoder's hidden layer widths, each at least 1; the decoder mirrors it",
+    )
+    features: int = Field(default=20, ge=1, description="the size of z, r and h, at least 1")
+    head_hidden: int = Field(default=256, ge=1, description="the hidden width of every head, at least 1")
+
+
+class MultiviewNetwork(nn.Module):
+    """Autoencoders and heads of all views.
+
+    Args:
+        view_sizes: features of each view.
+        options: the ``[model]`` table.
+
+    Raises:
+        ConfigError: a layer without units, or fewer than two views.
+    """
+
+    def __init__(self, view_sizes: Sequence[int], options: MultiviewModelOptions) -> None:
+        super().__init__()
+        if len(view_sizes) < 2:
+            raise ConfigError(
+                "data.name: the data set has fewer than two views", remedy="use another data set"
+            )
+        if min((*options.hidden, *view_sizes)) < 1:
+            raise ConfigError("model.hidden: a layer has no units", remedy="use widths of at least 1")
+        size, hidden, head = options.features, options.hidden, options.head_hidden
+        self.view_sizes = tuple(view_sizes)
+        self.enc = nn.ModuleList(_layers(view, *hidden, size) for view in view_sizes)
+        self.dec = nn.ModuleList(_layers(size, *reversed(hidden), view) for view in view_sizes)
+        self.view_head = nn.ModuleList(_layers(size, head, size) for _ in view_sizes)
+        self.fuse_head = _layers(size * len(view_sizes), head, size)
+
+    def encode(self, views: Views, *, each_row: bool = False) -> list[torch.Tensor]:
+        """Z of every view.
+
+        Args:
+            views: [n, D_v] each; None for a view that the site does not hold. At least one is held.
+            each_row: run the encoder on n zero rows for a missing view instead of one. Same result; clipping
+                per record needs a row per record.
+
+        Returns:
+            [n, features] for every view; a missing view's rows are equal.
+        """
+        held = next(view for view in views if view is not None)
+        low = []
+        for encoder, size, view in zip(self.enc, self.view_sizes, views, strict=True):
+            if view is None:
+                row = encoder(held.new_zeros(len(held) if each_row else 1, size))
+                low.append(row if each_row else row.expand(len(held), -1))
+            else:
+                low.append(encoder(view))
+        return low
+
+    def reconstruct(self, view: int, low: torch.Tensor) -> torch.Tensor:
+        """x^v from z^v: [n, D_v]."""
+        rebuilt: torch.Tensor = self.dec[view](low)
+        return rebuilt
+
+    def view_features(self, view: int, low: torch.Tensor) -> torch.Tensor:
+        """r^v from z^v: [n, features], not normalised."""
+        high: torch.Tensor = self.view_head[view](low)
+        return high
+
+    def common(self, low: Sequence[torch.Tensor]) -> torch.Tensor:
+        """h, the common semantics: [n, features], rows of norm 1."""
+        return nn.functional.normalize(self.fuse_head(torch.cat(list(low), dim=1)), dim=1)
+
+    def forward(self, views: Views) -> torch.Tensor:
+        """H of records: [n, features]."""
+        return self.common(self.encode(views))
+
+
+def shapes_only(view_sizes: Sequence[int], options: MultiviewModelOptions) -> MultiviewNetwork:
+    """A network without storage; :func:`with_storage` makes usable ones of it, quickly."""
+    with torch.device("meta"):
+        return MultiviewNetwork(view_sizes, options)
+
+
+def with_storage(network: MultiviewNetwork, device: torch.device | str = "cpu") -> MultiviewNetwork:
+    """A copy whose parameters have storage and no values: they are about to be overwritten anyway."""
+    return copy.deepcopy(network).to_empty(device=device)
+
+
+def _layers(*widths: int) -> nn.Sequential:
+    """Fully connected layers with ReLU between them; the last one is linear."""
+    layers: list[nn.Module] = []
+    for before, after in pairwise(widths):
+        layers += [nn.Linear(before, after), nn.ReLU()]
+    return nn.Sequential(*layers[:-1])
