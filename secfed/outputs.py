@@ -86,6 +86,7 @@ def _written(out: Path) -> Iterator[Path]:
     yield from sites_folder(out).glob(f"*/{TRANSCRIPT_FILE}")
     yield from sites_folder(out).glob("*/ledger-*.jsonl*")  # with its lock file
     yield from (out / FIGURES_FOLDER).glob("*.svg")
+    yield from out.glob("audit-report.*")
 
 
 def run_json(report: RunReport) -> str:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from html import escape
 from typing import Final
 
+from secfed.dp.report import words
 from secfed.dp.report.css import CSS
 from secfed.dp.report.document import (
     Alert,
@@ -65,11 +66,8 @@ def to_html(report: Report) -> str:
 
 
 def _text(text: str) -> str:
-    """Escaped, and without control characters, which have no place in a name."""
-    shown = "".join(
-        letter if letter.isprintable() or letter == "\n" else "\N{REPLACEMENT CHARACTER}" for letter in text
-    )
-    return escape(shown, quote=True)
+    """Escaped, as :func:`secfed.dp.report.words.printable` shows it."""
+    return escape(words.printable(text), quote=True)
 
 
 def _header(document: Document, facts: str) -> str:

@@ -17,6 +17,7 @@ from fpdf import FPDF, XPos, YPos
 from fpdf.enums import Align, TableBordersLayout
 from fpdf.fonts import FontFace
 
+from secfed.dp.report import words
 from secfed.dp.report.document import (
     Alert,
     Block,
@@ -102,10 +103,8 @@ class _Page(FPDF):
 
 
 def _text(text: str) -> str:
-    """Without control characters, which have no place in a name."""
-    return "".join(
-        letter if letter.isprintable() or letter == "\n" else "\N{REPLACEMENT CHARACTER}" for letter in text
-    )
+    """As :func:`secfed.dp.report.words.printable` shows it."""
+    return words.printable(text)
 
 
 def _front(page: _Page, document: Document) -> None:

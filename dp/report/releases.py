@@ -82,6 +82,9 @@ def what_left(report: Report) -> Section:
     ]
     for study in report.studies:
         blocks.append(Heading(f"Study {study.name}", _settings(study)))
+        digest = words.settings_digest(study.name)
+        if digest is not None:
+            blocks.append(Text(f"Digest of its settings: {digest}."))
         if study.privacy is not None:
             asked = ", ".join(
                 f"{name} = {value}" for name, value in study.privacy.items() if value is not None

@@ -6,14 +6,33 @@ Epsilon is rounded up and what is left is rounded down, so a report never promis
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Final
 
 from secfed.dp.report.facts import Amount
 
+# A study id is its name and the digest of its settings; eight digits tell two studies apart on paper.
+_STUDY_ID: Final = re.compile(r"([a-z0-9][a-z0-9-]*)-([0-9a-f]{8})[0-9a-f]{56}(?![0-9a-f])")
+
 NOTHING: Final = "\N{EN DASH}"
 _FALSE_ALARMS: Final = 0.01
+
+
+def printable(text: str) -> str:
+    """A text as it is drawn: study ids short, control characters, which have no place in a name, marked."""
+    shown = _STUDY_ID.sub(r"\1 (\2)", text)
+    return "".join(
+        letter if letter.isprintable() or letter == "\n" else "\N{REPLACEMENT CHARACTER}" for letter in shown
+    )
+
+
+def settings_digest(study: str) -> str | None:
+    """The digest in a study id, in full."""
+    found = _STUDY_ID.fullmatch(study)
+    return None if found is None else study[-64:]
+
 
 ADJACENCY: Final = {
     "add-or-remove-record": "one record is in the data or not",
