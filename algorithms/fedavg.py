@@ -306,14 +306,18 @@ class FedAvgSite:
         write_parameters(self._model, broadcast)
         names = {field.name for field in exchange.layout.fields}
         summands: dict[str, torch.Tensor | float] = {}
+        parts = [self._train_on] if exchange.name == UPDATE else []
         if any(name.startswith("eval/") for name in names):
-            summands.update(self._metrics())
-        if exchange.name == UPDATE:
-            summands.update(self._train(round_number, broadcast))
+            # Under privacy training comes first: it pays, or refuses, before any record is touched.
+            parts.insert(0 if self._privacy is None else len(parts), self._evaluate_on)
+        for part in parts:
+            summands.update(part(round_number, broadcast))
         return {name: value for name, value in summands.items() if name in names}
 
-    def _metrics(self) -> Mapping[str, torch.Tensor]:
+    def _evaluate_on(self, round_number: int, broadcast: State) -> Summands:
         """Sums over the held-out records of this site."""
+        del round_number
+        write_parameters(self._model, broadcast)  # training may have moved them
         data, classes = self._data, self._algorithm.data.classes
         settings = self._algorithm.setting.study.privacy
         sums = classification.evaluate(
@@ -326,7 +330,7 @@ class FedAvgSite:
         counts = {name: sums[name] for name in classification.NOISY}
         return self._privacy.release_sums(counts, l2=classification.NOISY_L2)
 
-    def _train(self, round_number: int, broadcast: State) -> Summands:
+    def _train_on(self, round_number: int, broadcast: State) -> Summands:
         algorithm, data, model = self._algorithm, self._data, self._model
         weight = algorithm.weight(len(data.train_y))
         loss = algorithm.train(model, data, self._site_id, round_number, self._privacy)

@@ -24,7 +24,7 @@ probability below 2^-64 per element, and a site refuses to send what exceeds it;
 Source: Kairouz, Liu, Steinke 2021 (arXiv 2102.06387); Agarwal, Kairouz, Liu 2021 (arXiv 2110.04995).
 
 Security: an exchange is one release. A second attempt must carry the *same* noise, hence the noise key:
-fresh per round and exchange, kept until the exchange is over, never stored.
+fresh per round and exchange, and forgotten when the exchange is over.
 """
 
 from __future__ import annotations

@@ -53,7 +53,7 @@ class PrivacySection(Strict):
     metrics: Literal["withheld", "private", "unprotected"] = Field(
         default="withheld",
         description='"withheld" (no metric leaves), "private" (noise, of the last model only) or '
-        '"unprotected" (sums over held-out records leave without noise, and the report says so)',
+        '"unprotected" (sums over records leave without noise, and the report says so)',
     )
     metrics_share: float = Field(
         default=0.1, gt=0, lt=1, description='the share of epsilon for metrics = "private", between 0 and 1'

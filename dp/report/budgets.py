@@ -73,6 +73,15 @@ def _warnings(report: Report) -> list[Block]:
     if plain:
         title = f"Not protected from the aggregator: study {', '.join(dict.fromkeys(plain))}"
         blocks.append(Alert("bad", title, ("The aggregator received each site's own values.",)))
+    simulated = sorted({study.name for study in report.studies if study.simulated and study.privacy})
+    if simulated:
+        title = f"Simulated: study {', '.join(simulated)}"
+        line = (
+            "One machine ran all sites, and the noise came from the study's seed: whoever knows the seed can "
+        )
+        blocks.append(
+            Alert("info", title, (line + "remove it. These records show the accounting, not a promise.",))
+        )
     unknown = [one.name for one in report.studies if not one.settings_recorded]
     if unknown:
         blocks.append(Alert("info", f"Settings not recorded: study {', '.join(dict.fromkeys(unknown))}"))

@@ -155,6 +155,7 @@ class StudyFacts:
     Attributes:
         settings_recorded: whether a transcript states the settings; without it they are None.
         privacy: the study's ``[privacy]``; None without privacy or if not recorded.
+        simulated: all sites ran in one process and the noise came from the study's seed.
         parties: whose transcripts are here.
         sums: finished sums, by the aggregator's transcript or, without it, the largest of a site's.
     """
@@ -166,6 +167,7 @@ class StudyFacts:
     rounds: int | None
     sites: int | None
     privacy: dict[str, Any] | None
+    simulated: bool
     roster_digest: str
     roster_sites: tuple[str, ...]
     parties: tuple[str, ...]

@@ -29,6 +29,7 @@ def study_facts(state: Checked, run: Run) -> StudyFacts:
         rounds=as_int(stated.get("rounds")),
         sites=as_int(stated.get("sites")),
         privacy=_scalars(privacy) if isinstance(privacy, Mapping) else None,
+        simulated=stated.get("simulated") is True,
         roster_digest=run.roster.digest.hex(),
         roster_sites=run.roster.sites,
         parties=tuple(one.owner for one in parties),

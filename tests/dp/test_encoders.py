@@ -15,11 +15,20 @@ from secfed.dp.engines import EngineName
 from secfed.errors import ConfigError
 from tests.dp.toys import CROSS_ENTROPY, clipped, run
 
+_KEPT: list[torch.library.Library] = []  # a library that is collected takes its schemas along
+
+
+def mend_torchvision() -> None:
+    """A torchvision built for CUDA lacks its C operators beside a CPU torch; the schemas alone mend timm."""
+    if not hasattr(torch.ops.torchvision, "nms"):
+        library = torch.library.Library("torchvision", "DEF")
+        for name in ("nms", "qnms"):
+            library.define(f"{name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
+        _KEPT.append(library)
+
 
 def vit(**options: object) -> nn.Module:
-    # A torchvision whose C operators are missing breaks timm's import; the schemas alone mend it.
-    if not hasattr(torch.ops.torchvision, "nms"):
-        pytest.importorskip("torchvision._meta_registrations", exc_type=ImportError)
+    mend_torchvision()
     timm = pytest.importorskip("timm", exc_type=ImportError)
     torch.manual_seed(0)
     return timm.models.vision_transformer.VisionTransformer(  # type: ignore[no-any-return]
