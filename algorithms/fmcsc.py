@@ -23,6 +23,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cached_property
+from typing import Final
 
 import torch
 
@@ -30,6 +31,7 @@ from secfed.algorithms.base import SiteId
 from secfed.algorithms.data.multiview import MultiviewData, MultiviewSite, check_multiview
 from secfed.algorithms.fmcsc_options import FmcscOptions
 from secfed.algorithms.fmcsc_plan import Plan, Stage
+from secfed.algorithms.fmcsc_privacy import check_privacy
 from secfed.algorithms.fmcsc_server import FmcscServer
 from secfed.algorithms.fmcsc_site import FmcscSite
 from secfed.algorithms.models.multiview import (
@@ -52,12 +54,18 @@ class Fmcsc:
         setting: study, data set and model.
         options: the ``[algorithm]`` table.
 
+    Attributes:
+        private_units: what local training can protect; see :mod:`secfed.algorithms.fmcsc_privacy`.
+
     Raises:
-        ConfigError: a model, data set or number of sites that this algorithm cannot work with.
+        ConfigError: a model, data set, ``[privacy]`` or number of sites that this algorithm cannot work with.
     """
+
+    private_units: Final = ("group",)
 
     def __init__(self, setting: Setting, options: FmcscOptions) -> None:
         study = setting.study
+        check_privacy(options, study.privacy)
         if not isinstance(setting.data, MultiviewData):
             raise ConfigError(
                 f"data.name: fmcsc needs records with several views, which {study.data.name} does not give",
@@ -80,6 +88,7 @@ class Fmcsc:
             classes=setting.data.classes,
             features=study.model.features,
             shapes={name: tuple(value.shape) for name, value in self._shapes.named_parameters()},
+            privacy=study.privacy,
         )
 
     def empty(self, device: torch.device | str = "cpu") -> MultiviewNetwork:
@@ -140,6 +149,10 @@ class Fmcsc:
         """Who is asked: the group, as far as view types are public."""
         wanted = set(self.plan.members(self.stage(round_number, exchange), round_number))
         return tuple(site for site in sites if site in wanted)
+
+    def unprotected(self, exchange: Exchange) -> Sequence[str]:
+        """Fields that leave without noise although the study has ``[privacy]``: those of scoring."""
+        return self.plan.unprotected(exchange)
 
     def server(self) -> FmcscServer:
         """A fresh server program."""

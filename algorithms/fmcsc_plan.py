@@ -8,13 +8,15 @@ a site with one view trains for its own. Every site is *scored* in one group onl
     round R+1            score-moments, score-full-01 ..,               k-means as sums (start, iterations)
                          score-view-1-01 .., score-table                per group, and one table
 
-With ``evaluate = "every"`` the scoring also closes every main round before the last.
+With ``evaluate = "every"`` the scoring also closes every main round before the last. Under ``[privacy]`` no
+loss leaves, and scoring only happens where the study lets metrics leave without noise; with the site as
+the unit a layout holds updates and nothing else, since all of it gets noise.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Final, Literal
@@ -26,6 +28,7 @@ from secfed.errors import ConfigError
 from secfed.vector import Exchange, Field, Layout
 
 if TYPE_CHECKING:
+    from secfed.privacy_options import PrivacySection
     from secfed.study import ProtectionSection
 
 Kind = Literal["pretrain", "train", "moments", "kmeans", "table"]
@@ -66,6 +69,7 @@ class Plan:
         classes: number of classes and of clusters.
         features: size of h.
         shapes: the network's parameters.
+        privacy: the ``[privacy]`` table, checked by :func:`~secfed.algorithms.fmcsc_privacy.check_privacy`.
 
     Raises:
         ConfigError: names the key that is impossible for these sites.
@@ -80,6 +84,7 @@ class Plan:
     classes: int
     features: int
     shapes: Mapping[str, tuple[int, ...]]
+    privacy: PrivacySection | None = None
 
     def __post_init__(self) -> None:
         if 0 < self.rounds < self.options.pretrain_rounds:
@@ -96,8 +101,8 @@ class Plan:
                 raise ConfigError(
                     f"algorithm.name: {len(members)} sites train the model of group {name!r}, "
                     f"but a sum needs {self.least}",
-                    remedy="add sites that hold all views, raise algorithm.participation, "
-                    "or lower protection.colluders or protection.min_cohort",
+                    remedy="add sites that hold all views, raise algorithm.participation, or lower "
+                    "protection.colluders, protection.min_cohort or protection.threshold",
                 )
 
     @property
@@ -124,10 +129,12 @@ class Plan:
     def least(self) -> int:
         """The smallest cohort that a sum is planned for, the same under every protection.
 
-        A masked site refuses a cohort in which the tolerated colluders could leave it alone.
+        A masked site refuses a cohort in which the tolerated colluders could leave it alone, and no sum comes
+        about among fewer sites than must answer; under site-level privacy their noise is what was paid for.
         """
-        colluders = self.protection.colluders_for(len(self.sites))
-        return max(self.options.min_group, self.protection.min_cohort, colluders + 2)
+        rules = self.protection
+        colluders = rules.colluders_for(len(self.sites))
+        return max(self.options.min_group, rules.min_cohort, colluders + 2, rules.threshold or 0)
 
     @cached_property
     def participants(self) -> tuple[SiteId, ...]:
@@ -142,8 +149,44 @@ class Plan:
 
     def trainers(self, group: int) -> tuple[SiteId, ...]:
         """Sites whose models enter the group's average, as far as public facts say."""
-        wanted = (None,) if group == FULL else (None, group - 1)
+        # Under privacy a site that counts nothing would add noise, or spend budget, for nothing.
+        only_full = group == FULL or (self.privacy is not None and not self.trains_own_view)
+        wanted = (None,) if only_full else (None, group - 1)
         return tuple(site for site in self.participants if self.view_of[site] in wanted)
+
+    @property
+    def trains_own_view(self) -> bool:
+        """Whether what sites with one view train is ever part of a sum; if not, they leave it."""
+        return self.options.weights != "public"
+
+    def weight(self, site: SiteId, group: int, round_number: int) -> float:
+        """How much a site counts in a group's average, from public facts; "mi" multiplies it by more."""
+        view = self.view_of[site]
+        if view is None:
+            return 1.0
+        # The group's first model is what the multi-view sites teach.
+        counts = self.trains_own_view and round_number != self.first_main_round
+        return float(counts and group == view + 1)
+
+    def owners(self, sites: Iterable[SiteId], view: int) -> int:
+        """How many of these sites hold a view."""
+        return sum(self.view_of[site] in (None, view) for site in sites)
+
+    @property
+    def site_level(self) -> bool:
+        """Whether noise is added to the sums, one site being the unit."""
+        return self.privacy is not None and not self.privacy.in_local_steps
+
+    @property
+    def scores(self) -> bool:
+        """Whether clusters are found and scored, by sums without noise."""
+        return self.privacy is None or self.privacy.metrics == "unprotected"
+
+    def unprotected(self, exchange: Exchange) -> tuple[str, ...]:
+        """Fields that leave without noise: everything of scoring, as ``privacy.metrics`` then says."""
+        if self.privacy is None or exchange not in {stage.exchange for stage in self._scoring}:
+            return ()
+        return tuple(field.name for field in exchange.layout.fields)
 
     def scored(self, group: int) -> tuple[SiteId, ...]:
         """Sites that are scored with the group's model."""
@@ -191,10 +234,10 @@ class Plan:
     def stages(self, round_number: int) -> Sequence[Stage]:
         """The exchanges of one round, in order."""
         if round_number > self.rounds:
-            return self._scoring
+            return self._scoring if self.scores else ()
         if round_number < self.first_main_round:
             return (self._pretrain,)
-        every = self.options.evaluate == "every" and round_number < self.rounds
+        every = self.scores and self.options.evaluate == "every" and round_number < self.rounds
         return (*self._training, *(self._scoring if every else ()))
 
     def _exchange(self, name: str, cohort: str, fields: Sequence[Field]) -> Exchange:
@@ -212,15 +255,20 @@ class Plan:
     @cached_property
     def _pretrain(self) -> Stage:
         fields = self._update(self.pretrained)
-        for group in self.groups[1:]:
-            fields += [_scalar(f"weight/{group}", 1.0), _scalar(f"sites/{group}", 1.0)]
-        fields += [_scalar("weight", 1.0), _scalar("loss", LOSS_BOUND)]
+        if not self.site_level:
+            for group in self.groups[1:]:
+                fields += [_scalar(f"weight/{group}", 1.0), _scalar(f"sites/{group}", 1.0)]
+        if self.privacy is None:
+            fields += [_scalar("weight", 1.0), _scalar("loss", LOSS_BOUND)]
         return Stage("pretrain", self._exchange("pretrain", "sampled", fields))
 
     @cached_property
     def _training(self) -> tuple[Stage, ...]:
-        scalars = [_scalar("weight", 1.0), _scalar("sites", 1.0), _scalar("loss", LOSS_BOUND)]
-        fields = [*self._update(tuple(self.shapes)), *scalars]
+        fields = self._update(tuple(self.shapes))
+        if not self.site_level:
+            fields += [_scalar("weight", 1.0), _scalar("sites", 1.0)]
+        if self.privacy is None:
+            fields.append(_scalar("loss", LOSS_BOUND))
         return tuple(
             Stage("train", self._exchange(f"train-{name}", self._cohort(group), fields), group)
             for group, name in enumerate(self.groups)

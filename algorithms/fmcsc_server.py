@@ -72,7 +72,7 @@ class FmcscServer:
             self._pretrain(totals)
             self._note_loss(round_number, "pretrain_loss", totals)
         elif stage.kind == "train":
-            self._move(stage.group, totals)
+            self._move(round_number, stage.group, totals)
             name = self._plan.groups[stage.group].replace("-", "_")
             self._note_loss(round_number, f"{name}_loss", totals)
         else:
@@ -82,6 +82,8 @@ class FmcscServer:
                 self._metrics.setdefault(version, {}).update(found)
 
     def _note_loss(self, round_number: int, name: str, totals: Totals) -> None:
+        if "loss" not in totals:  # under [privacy] none leaves
+            return
         weight = totals.scalar("weight")
         if weight > _NO_WEIGHT:
             self._metrics.setdefault(round_number - 1, {})[name] = totals.scalar("loss") / weight
@@ -89,7 +91,10 @@ class FmcscServer:
     def _pretrain(self, totals: Totals) -> None:
         model = dict(self._models[FULL])
         for view, group in enumerate(self._plan.groups[1:]):
-            weight, sites = totals.scalar(f"weight/{group}"), totals.scalar(f"sites/{group}")
+            if f"weight/{group}" in totals:
+                weight, sites = totals.scalar(f"weight/{group}"), totals.scalar(f"sites/{group}")
+            else:  # the layout of site-level privacy: every survivor that holds the view counts the same
+                weight = sites = float(self._plan.owners(totals.survivors, view))
             if weight <= _NO_WEIGHT or sites < self._plan.options.min_group - 0.5:
                 continue
             for name in self._plan.pretrained:
@@ -97,8 +102,12 @@ class FmcscServer:
                     model[name] = _moved(model[name], totals[f"update/{name}"], weight)
         self._models = [model for _ in self._models]
 
-    def _move(self, group: int, totals: Totals) -> None:
-        weight, sites = totals.scalar("weight"), totals.scalar("sites")
+    def _move(self, round_number: int, group: int, totals: Totals) -> None:
+        if "weight" in totals:
+            weight, sites = totals.scalar("weight"), totals.scalar("sites")
+        else:  # the layout of site-level privacy; who survived, and how each counts, is public
+            weights = [self._plan.weight(site, group, round_number) for site in totals.survivors]
+            weight, sites = sum(weights), float(sum(one > 0 for one in weights))
         if weight <= _NO_WEIGHT or sites < self._plan.options.min_group - 0.5:
             return
         self._models[group] = {

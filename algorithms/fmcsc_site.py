@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final
 import torch
 
 from secfed.algorithms import fmcsc_losses as losses
+from secfed.algorithms import fmcsc_privacy as private
 from secfed.algorithms.data.base import SiteId
 from secfed.algorithms.fmcsc_plan import FULL, Stage
 from secfed.algorithms.fmcsc_scoring import SiteScoring
@@ -25,6 +26,7 @@ from secfed.vector import Exchange, State, Summands
 
 if TYPE_CHECKING:
     from secfed.algorithms.fmcsc import Fmcsc
+    from secfed.dp.local import LocalPrivacy
 
 _MOST_BITS: Final = math.log2(10)  # of a mutual information over a 10 x 10 histogram
 _LEAST_WEIGHT: Final = 1e-3  # so that a group whose weights are all clipped to 0 still averages
@@ -48,6 +50,16 @@ class FmcscSite:
         self._own: State | None = None
         self._target: tuple[int, torch.Tensor] | None = None
         self._scoring = SiteScoring(algorithm.plan, self.group, site_id, data.labels)
+        self._privacy: LocalPrivacy | None = None
+
+    def use_privacy(self, privacy: LocalPrivacy) -> None:
+        """Train under privacy from now on.
+
+        Raises:
+            ConfigError: no noise reaches the study's epsilon, or too few records for a group.
+        """
+        privacy.plan(*private.phases(self._algorithm.plan, self._site_id, self._records))
+        self._privacy = privacy
 
     @property
     def _held(self) -> Batch:
@@ -61,13 +73,14 @@ class FmcscSite:
             WrongState: the study has no such exchange in this round, or this site missed an earlier
                 exchange that this one builds on.
             MalformedMessage: the broadcast is not this study's model.
+            BudgetExceeded: the site's budget does not cover the work; no record was touched.
         """
         algorithm = self._algorithm
         stage = algorithm.stage(round_number, exchange)
-        if stage.kind == "pretrain":
-            return self._pretrain(broadcast)
-        if stage.kind == "train":
-            return self._train(round_number, stage, broadcast)
+        if stage.kind in ("pretrain", "train"):
+            trains = stage.kind == "train"
+            summands = self._train(round_number, stage, broadcast) if trains else self._pretrain(broadcast)
+            return {field.name: summands[field.name] for field in exchange.layout.fields}
         received = parameters_of(broadcast, algorithm.plan.groups[self.group])
         if received:
             with torch.no_grad():
@@ -85,13 +98,21 @@ class FmcscSite:
         loss: DeclaredLoss,
         batch: Batch,
         *,
+        phase: str,
         trained: Collection[str],
         epochs: int,
         learning_rate: float,
     ) -> float:
-        """One phase of training: the only place where records meet an optimiser."""
+        """One phase of training: the only place where records meet an optimiser.
+
+        Returns:
+            Mean loss per record; NaN under privacy, which does not pay for it.
+        """
         train_only(network, trained)
         optimiser = fused_adam(network, learning_rate)
+        if self._privacy is not None:
+            self._privacy.run(network, optimiser, loss, batch, passes=epochs, phase=phase)
+            return math.nan
         size = self._algorithm.options.batch_size
         return fit(network, optimiser, loss, batch, epochs=epochs, batch_size=size)
 
@@ -105,11 +126,14 @@ class FmcscSite:
             network,
             losses.pretraining_loss(owned),
             self._held,
+            phase=private.PRETRAIN,
             trained=[f"{part}.{view}" for part in ("enc", "dec") for view in owned],
             epochs=options.pretrain_epochs,
             learning_rate=options.pretrain_learning_rate,
         )
-        weight = min(self._records, options.weight_cap) / options.weight_cap
+        # Under privacy the number of records does not count: as a total it would leave without noise.
+        counted = options.weight_cap if plan.privacy is not None else self._records
+        weight = min(counted, options.weight_cap) / options.weight_cap
         trained = read_parameters(network)
         summands: dict[str, torch.Tensor | float] = {"weight": weight, "loss": weight * loss}
         for view, group in enumerate(plan.groups[1:]):
@@ -128,11 +152,10 @@ class FmcscSite:
                 network, weight, loss = self._train_all_views(round_number, received)
             else:
                 network, weight, loss = self._teach_one_view(round_number, stage.group - 1, received)
-        elif stage.group == self.group:
+        elif stage.group == self.group and plan.trains_own_view:
             network, weight, loss = self._train_own_view(received)
-            if round_number == plan.first_main_round:
-                weight = 0.0  # the group's first model is what the multi-view sites teach
-        else:  # view types are hidden: this site looks like all others
+            weight *= plan.weight(self._site_id, stage.group, round_number)
+        else:  # it counts nothing here; if view types are hidden, it looks like all others
             nothing = {f"update/{name}": torch.zeros(shape) for name, shape in plan.shapes.items()}
             return {**nothing, "weight": 0.0, "sites": 0.0, "loss": 0.0}
         trained = read_parameters(network)
@@ -149,6 +172,7 @@ class FmcscSite:
             network,
             losses.multiview_loss(options),
             self._held,
+            phase=private.ALL_VIEWS,
             trained=("enc", "dec", "view_head", "fuse_head"),
             epochs=options.local_epochs,
             learning_rate=options.learning_rate,
@@ -180,6 +204,7 @@ class FmcscSite:
             network,
             losses.distillation_loss(view, options),
             (*self._held, self._target[1]),
+            phase=private.TEACH,
             trained=("enc", "dec", "fuse_head") if options.distillation else ("enc", "dec"),
             epochs=options.distillation_epochs,
             learning_rate=options.learning_rate,
@@ -199,13 +224,14 @@ class FmcscSite:
             network,
             losses.single_view_loss(view, len(views), options),
             (*self._held, reference),
+            phase=private.OWN_VIEW,
             trained=("enc", *own, "fuse_head") if options.model_contrast else own,
             epochs=options.local_epochs,
             learning_rate=options.learning_rate,
         )
         self._own = read_parameters(network)
         if options.weights != "mi":
-            return network, float(options.weights == "equal"), loss
+            return network, 1.0, loss
         return network, self._gain(network, views, view, reference), loss
 
     @staticmethod

@@ -23,6 +23,8 @@ STUDY_PUBLIC_KEY: Final = b"secfed/v1 study public key digest"
 STUDY_DIGEST: Final = b"secfed/v1 study digest"
 SELF_MASK_COMMITMENT: Final = b"secfed/v1 self-mask commitment"
 FINGERPRINT: Final = b"secfed/v1 identity fingerprint"
+RELEASE_ID: Final = b"secfed/v1 release id"
+ATTEMPT_BINDING: Final = b"secfed/v1 attempt binding"
 
 # Signatures (Ed25519 over label + canonical encoding).
 SIGN_SPEC: Final = b"secfed/v1 sign attempt specification"
@@ -37,6 +39,7 @@ SIGN_KEY_PACKAGE: Final = b"secfed/v1 sign study key package"
 SIGN_STATE: Final = b"secfed/v1 sign state digest"
 SIGN_TRANSCRIPT: Final = b"secfed/v1 sign transcript entry"
 SIGN_LEDGER: Final = b"secfed/v1 sign ledger entry"
+SIGN_SITE_FILE: Final = b"secfed/v1 sign site file"
 
 # Chains.
 TRANSCRIPT_CHAIN: Final = b"secfed/v1 transcript chain"
@@ -53,6 +56,12 @@ DERIVE_ROUNDING: Final = b"secfed/v1 derive stochastic rounding stream"
 DERIVE_SIMULATED_SITE: Final = b"secfed/v1 derive simulated site seed"
 DERIVE_SIMULATED_NOISE: Final = b"secfed/v1 derive simulated privacy noise"
 DERIVE_SITE_NOISE: Final = b"secfed/v1 derive site noise"
+DERIVE_WORK_NOISE: Final = b"secfed/v1 derive work noise key"
+DERIVE_WORK_LOCAL: Final = b"secfed/v1 derive work local randomness"
+DERIVE_ATTEMPT_TOKEN: Final = b"secfed/v1 derive attempt token"
+DERIVE_ATTEMPT_NUMBERS: Final = b"secfed/v1 derive attempt number stream"
+DERIVE_ATTEMPT_SEAL_MLKEM: Final = b"secfed/v1 derive attempt sealing key ML-KEM-768"
+DERIVE_ATTEMPT_SEAL_X25519: Final = b"secfed/v1 derive attempt sealing key X25519"
 
 # HPKE info strings (RFC 9180 section 5.1).
 SEAL_PAIR_SEED: Final = b"secfed/v1 seal pair seed"

@@ -34,6 +34,8 @@ class StudyKeys:
         holder: the site that makes the keys.
         ring: what the keys are for.
         received: told the keys once they are there (a hospital stores them under its own protection).
+        new_seal_key: gives the key that the study key will be sealed to; a hospital that must be able to go
+            on after a crash keeps it until the study key is there.
     """
 
     identity: Identity
@@ -42,10 +44,15 @@ class StudyKeys:
     holder: str
     ring: Ring
     received: Callable[[KeyPair], None] = lambda _keys: None
+    new_seal_key: Callable[[], sealing.SealKey] = sealing.SealKey.generate
 
     def __post_init__(self) -> None:
         self.keys: KeyPair | None = None
         self._seal_key: sealing.SealKey | None = None
+
+    def restore(self, keys: KeyPair | None, seal_key: sealing.SealKey | None) -> None:
+        """Go on after a restart with what was kept: the keys, or the seal key they were asked for with."""
+        self.keys, self._seal_key = keys, seal_key
 
     @property
     def required(self) -> KeyPair:
@@ -63,7 +70,7 @@ class StudyKeys:
         if self.identity.name == self.holder and self.keys is None:
             self._keep(generate_keys(self.ring))
         if self.keys is None and self._seal_key is None:
-            self._seal_key = sealing.SealKey.generate()
+            self._seal_key = self.new_seal_key()
         public = b"" if self.keys is not None or self._seal_key is None else self._seal_key.public_bytes
         unsigned = KeyHello(self.identity.name, public)
         signature = self.identity.sign(labels.SIGN_KEY_HELLO, *self._context(), unsigned.body())

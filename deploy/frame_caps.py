@@ -47,10 +47,14 @@ class FrameCaps:
             sites: sites in the roster.
             plan: under encrypted protection, its ring and parameters.
         """
-        exchanges = [each for number in range(1, rounds + 2) for each in algorithm.exchanges(number)]
+        planned = [(number, each) for number in range(1, rounds + 2) for each in algorithm.exchanges(number)]
+        exchanges = [each for _, each in planned]
         common = _FIXED_BYTES + sites * _PER_SITE_BYTES
         if plan is None:
-            state = len(encode_state(algorithm.server().broadcast()))
+            server = algorithm.server()
+            kinds = {each: number for number, each in planned}  # an exchange repeats from round to round
+            states = (server.broadcast(number, each) for each, number in kinds.items())
+            state = max((len(encode_state(one)) for one in states), default=0)
             vector = max((each.layout.shape.wire_bytes for each in exchanges), default=0)
             framed = Upload.VECTOR_AT + vector + Upload.TRAILER_BYTES
             return cls(common + _STATE_GROWTH * state, common + framed)

@@ -97,6 +97,8 @@ class Calls:
         self._room = Room(limits.answers_bytes)
         self._lines = Allowance(*_REFUSAL_LINES)
         self.declined: dict[str, Refused] = {}
+        self.finished = False
+        self.told: set[str] = set()  # sites that were told that the study is finished
 
     def handlers(self) -> grpc.GenericRpcHandler:
         """What a server is given."""
@@ -109,14 +111,23 @@ class Calls:
         return grpc.method_handlers_generic_handler(SERVICE, methods)
 
     async def _hello(self, _: object, context: Context) -> bytes:
-        async with self._call(context) as (_site, box):
+        async with self._call(context) as (site, box):
             request = HelloRequest.decode(await self._read(context))
             if request.study:
                 await self._check_study(request.study, context)
             box.software = _printable(request.software)
             settings = b"" if request.study else self._offer.settings
-            reply = HelloReply(self._offer.study, settings, self._offer.max_answer_bytes)
+            cap, finished = self._offer.max_answer_bytes, self.finished
+            reply = HelloReply(self._offer.study, settings, cap, finished)
+            if finished:
+                self.told.add(site)
         return reply.encode()
+
+    def finish(self) -> None:
+        """From now on there is nothing to do; polls that wait end."""
+        self.finished = True
+        for box in self._boxes.values():
+            box.finish()
 
     async def _next(self, _: object, context: Context) -> None:
         async with self._call(context) as (site, box):

@@ -160,7 +160,7 @@ class SiteLink:
         failed: Callable[[CallFailed], None] = lambda _: None,
         recovered: Callable[[], None] = lambda: None,
     ) -> None:
-        """Answer requests until :meth:`close`, whatever happens to the connection.
+        """Answer requests until :meth:`close` or the study's end, whatever happens to the connection.
 
         Args:
             handle: does the work; a :class:`SecfedError` becomes a refusal, any other error ends this
@@ -197,6 +197,9 @@ class SiteLink:
         while not self._stopped.is_set():
             request = insist(self.next)
             if request is None:
+                said = insist(self.hello)
+                if said is not None and said.finished:
+                    return
                 continue
             request_id, refusal = request.request_id, None
             try:

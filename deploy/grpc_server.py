@@ -76,7 +76,7 @@ class LinkServer:
         self._thread: threading.Thread | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._halt: asyncio.Event | None = None
-        self._declined: Mapping[str, Refused] = {}
+        self._calls: Calls | None = None
         self.arrivals: queue.SimpleQueue[Reply | Refused] = queue.SimpleQueue()
         self.port = 0
 
@@ -141,13 +141,22 @@ class LinkServer:
 
         self._in_loop(withdraw)
 
+    def finish(self) -> None:
+        """The study is over: sites that call are told so, and nothing can be asked any more."""
+        if self._calls is not None:
+            self._in_loop(self._calls.finish)
+
+    def told(self) -> frozenset[str]:
+        """Sites that were told that the study is over."""
+        return frozenset() if self._calls is None else frozenset(self._calls.told)
+
     def presence(self) -> dict[str, Presence]:
         """Every site of the roster, as the link sees it now."""
         now = time.monotonic()
         seen = {}
         for site, box in self._boxes.items():
             silent = None if box.seen_s is None else max(0.0, now - box.seen_s)
-            refused = self._declined.get(site)
+            refused = None if self._calls is None else self._calls.declined.get(site)
             why = None if refused is None else f"{refused.kind}: {refused.reason}"
             seen[site] = Presence(silent, box.open_calls > 0, box.software, why)
         return seen
@@ -176,7 +185,7 @@ class LinkServer:
         )
         doorman = Doorman(self._sites)
         calls = Calls(self._offer, doorman, self._boxes, self._limits, self.arrivals.put)
-        self._declined = calls.declined
+        self._calls = calls
         server.add_generic_rpc_handlers((calls.handlers(),))
         try:
             port = server.add_secure_port(self._address, self._tls.server_credentials())

@@ -59,15 +59,17 @@ class HelloRequest:
 
 @dataclass(frozen=True)
 class HelloReply:
-    """What is served: the study, its declarative settings (when asked for), and the cap on replies."""
+    """What is served: the study, its settings (when asked for), the cap on replies, whether it is over."""
 
     study: str
     settings: bytes
     max_answer_bytes: int
+    finished: bool = False
 
     def encode(self) -> bytes:
         """Wire bytes."""
-        return _bytes(1, self.study.encode()) + _bytes(2, self.settings) + _number(3, self.max_answer_bytes)
+        facts = _bytes(1, self.study.encode()) + _bytes(2, self.settings)
+        return facts + _number(3, self.max_answer_bytes) + _number(4, int(self.finished))
 
     @classmethod
     def decode(cls, data: Buffer) -> Self:
@@ -78,9 +80,12 @@ class HelloReply:
         """
         fields = _Fields(data)
         settings_cap = MAX_SETTINGS_BYTES
-        message = cls(fields.text(1, MAX_STUDY_BYTES), bytes(fields.data(2, settings_cap)), fields.number(3))
+        study, settings = fields.text(1, MAX_STUDY_BYTES), bytes(fields.data(2, settings_cap))
+        max_answer_bytes, finished = fields.number(3), fields.number(4)
         fields.end()
-        return message
+        if finished > 1:
+            raise MalformedMessage("a yes or no is neither")
+        return cls(study, settings, max_answer_bytes, bool(finished))
 
 
 @dataclass(frozen=True)

@@ -124,6 +124,11 @@ class Mailbox:
         self.request = None
         self._posted.clear()
 
+    def finish(self) -> None:
+        """Ask nothing any more, ever: polls end at once."""
+        self.withdraw()
+        self._posted.set()
+
     async def wait(self, patience_s: float) -> Parcel | None:
         """The open request, as soon as there is one; None when patience ends."""
         try:

@@ -18,6 +18,7 @@ the transcript of every round, and let :func:`verify` look for those heads.
 from __future__ import annotations
 
 import fcntl
+import json
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -25,7 +26,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
-from secfed.chain import OPENED, BrokenChain, Chain, ChainType, Entry, verify_chain
+from secfed.chain import OPENED, BrokenChain, Chain, ChainType, Entry, canonical_json, verify_chain
 from secfed.chain_file import ChainFile, torn_summary
 from secfed.crypto import labels
 from secfed.crypto.identity import Identity
@@ -44,6 +45,7 @@ UNPROTECTED = "unprotected"  # fields that left in a sum without noise, by the s
 RECOVERED = "recovered"  # an unfinished last line was dropped after a crash
 
 _LOCK_PAUSE_S: Final = 0.02
+_SAME_RELEASE: Final = ("study", "round", "exchange", "event", "record_private")
 
 
 class Ledger:
@@ -83,7 +85,14 @@ class Ledger:
             pass  # verifies, opens and records the budgets
 
     def spend(
-        self, event: Event, *, study: str, round_number: int, exchange: str, record_private: bool = False
+        self,
+        event: Event,
+        *,
+        study: str,
+        round_number: int,
+        exchange: str,
+        record_private: bool = False,
+        release: str | None = None,
     ) -> Entry:
         """Pay for one event; it is on the disk when this returns. Only then may the step run.
 
@@ -94,10 +103,18 @@ class Ledger:
             exchange: its name within the round.
             record_private: for noise in the secure sum: what is summed was itself computed under
                 record-level events that this ledger already paid for, so this event costs records nothing.
+            release: id of this very release. If it was paid before, the old entry is returned and nothing
+                is spent: the work was cut off by a crash and is being done again.
 
         Raises:
             BudgetExceeded: a budget does not cover it. The refusal is recorded; nothing is spent.
-            TranscriptError: the ledger does not verify or cannot be written. Nothing is spent.
+            TranscriptError: the ledger does not verify or cannot be written, or another event was paid
+                under this release id. Nothing is spent.
+
+        Security: doing paid work again is free only if at most one of its outcomes can ever leave. The
+        caller owes that: the id commits to the broadcast and to the secret key of sampling and noise, the
+        key is on the disk before the payment, and nothing leaves before the outcome is on the disk, too.
+        The second run is then the same release, not a second one.
         """
         with self._writing() as (chain, entries):
             now_s = self._now_s(entries)
@@ -112,6 +129,11 @@ class Ledger:
                 "record_private": record_private,
                 "time_s": now_s,
             }
+            if release is not None:
+                paid = _paid(self.path, entries, {**body, "release": release})
+                if paid is not None:
+                    return paid
+                body["release"] = release
             over = [item for item in standings if item.exceeded]
             if over:
                 chain.append(REFUSED, {**body, "budgets": [item.budget.to_value() for item in over]})
@@ -127,15 +149,31 @@ class Ledger:
         return lambda event: self.spend(event, study=study, round_number=round_number, exchange=exchange)
 
     def note_unprotected(
-        self, fields: Sequence[str], *, study: str, round_number: int, exchange: str
+        self,
+        fields: Sequence[str],
+        *,
+        study: str,
+        round_number: int,
+        exchange: str,
+        release: str | None = None,
     ) -> Entry:
-        """Record which fields leave in a sum without noise, as the study chose explicitly.
+        """Record which fields leave in a sum without noise, as the study chose explicitly; once a release.
 
         Raises:
             TranscriptError: the ledger does not verify or cannot be written.
         """
         with self._writing() as (chain, entries):
-            body = {"study": study, "round": round_number, "exchange": exchange, "fields": list(fields)}
+            body: dict[str, Any] = {
+                "study": study,
+                "round": round_number,
+                "exchange": exchange,
+                "fields": list(fields),
+            }
+            if release is not None:
+                body["release"] = release
+                for entry in entries:
+                    if entry.kind == UNPROTECTED and entry.body.get("release") == release:
+                        return entry
             return chain.append(UNPROTECTED, {**body, "time_s": self._now_s(entries)})
 
     def standings(self) -> tuple[Standing, ...]:
@@ -191,6 +229,24 @@ class Ledger:
 
     def _dated(self, entries: Sequence[Entry], body: Mapping[str, Any]) -> dict[str, Any]:
         return {**body, "time_s": self._now_s(entries)}
+
+
+def _paid(path: Path, entries: Iterable[Entry], body: Mapping[str, Any]) -> Entry | None:
+    """The entry that paid for this release already.
+
+    Raises:
+        TranscriptError: it paid for something else.
+    """
+    asked = {**body, "event": json.loads(canonical_json(body["event"]))}  # as an entry spells it
+    for entry in entries:
+        if entry.kind == SPENT and entry.body.get("release") == body["release"]:
+            if any(entry.body.get(name) != asked[name] for name in _SAME_RELEASE):
+                raise TranscriptError(
+                    f"{path}: a release that was paid for as something else is being repeated",
+                    remedy="remove the unfinished exchange in the state folder; it will not be contributed",
+                )
+            return entry
+    return None
 
 
 def spent_of(entries: Iterable[Entry]) -> list[Spent]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Protocol
 
 from secfed.algorithms.base import Algorithm, ServerProgram
@@ -17,6 +18,7 @@ from secfed.errors import RoundAborted
 from secfed.round import Ask, Rules, run_round
 from secfed.site import Log
 from secfed.transcript import ABORTED, SUMMED, SumRecord
+from secfed.vector import State
 
 
 class FinishedSum(Protocol):
@@ -30,6 +32,48 @@ class FinishedSum(Protocol):
     @property
     def result(self) -> Result:
         """What came of it."""
+        ...
+
+
+@dataclass(frozen=True, order=True)
+class Position:
+    """The next exchange of a study.
+
+    Attributes:
+        round: counted from 1; ``rounds + 2`` when all is done.
+        exchange_index: counted from 0.
+    """
+
+    round: int = 1
+    exchange_index: int = 0
+
+
+class Keeper(Protocol):
+    """Where a run is kept, so that another process can go on with it (``checkpoints.py``).
+
+    Attributes:
+        start: where to begin or go on.
+        state: what :meth:`keep` was given there; None for a run that begins.
+        facts: likewise.
+    """
+
+    @property
+    def start(self) -> Position:
+        """See the class."""
+        ...
+
+    @property
+    def state(self) -> State | None:
+        """See the class."""
+        ...
+
+    @property
+    def facts(self) -> Mapping[str, Any]:
+        """See the class."""
+        ...
+
+    def keep(self, position: Position, state: State, facts: Mapping[str, Any]) -> None:
+        """Keep everything that the exchanges before ``position`` left behind."""
         ...
 
 
@@ -53,15 +97,17 @@ class StudyRun:
     Args:
         rounds: training rounds; one closing evaluation follows.
         log: the aggregator's transcript.
+        keeper: keeps the run, and says where to begin; None for a run that ends with its process.
     """
 
-    def __init__(self, rounds: int, log: Log) -> None:
-        self._rounds, self._log = rounds, log
+    def __init__(self, rounds: int, log: Log, keeper: Keeper | None = None) -> None:
+        self._rounds, self._log, self._keeper = rounds, log, keeper
+        self._start = Position() if keeper is None else keeper.start
 
     def run(self, finished: Callable[[RoundOutcome], None]) -> Sequence[RoundOutcome]:
         """Run all rounds; ``finished`` is told of each. An aborted round leaves the model as it was."""
         outcomes = []
-        for number in range(1, self._rounds + 2):
+        for number in range(self._start.round, self._rounds + 2):
             outcome = RoundOutcome(number)
             try:
                 self._round(number, outcome)
@@ -70,10 +116,23 @@ class StudyRun:
                 self._log.append(ABORTED, {"round": number, "reason": error.message})
             outcomes.append(outcome)
             finished(outcome)
+        self._keep(self._rounds + 2, 0)
         return outcomes
 
     def _round(self, number: int, outcome: RoundOutcome) -> None:
         raise NotImplementedError
+
+    def _saved(self) -> tuple[State, Mapping[str, Any]]:
+        """What another process needs to go on from here."""
+        raise NotImplementedError
+
+    def _keep(self, number: int, index: int) -> None:
+        if self._keeper is not None:
+            self._keeper.keep(Position(number, index), *self._saved())
+
+    def _first(self, number: int) -> int:
+        """The exchange that a round begins at."""
+        return self._start.exchange_index if number == self._start.round else 0
 
     def _record(self, outcome: RoundOutcome, summed: FinishedSum, more: Mapping[str, Any]) -> None:
         outcome.sums.append(summed)
@@ -96,12 +155,26 @@ class Coordinator(StudyRun):
         rules: identities, protection, thresholds.
         ask: carries requests to sites.
         log: the aggregator's transcript.
+        keeper: keeps the run, and says where to begin.
     """
 
-    def __init__(self, algorithm: Algorithm, rounds: int, rules: Rules, ask: Ask, log: Log) -> None:
-        super().__init__(rounds, log)
+    def __init__(
+        self,
+        algorithm: Algorithm,
+        rounds: int,
+        rules: Rules,
+        ask: Ask,
+        log: Log,
+        keeper: Keeper | None = None,
+    ) -> None:
+        super().__init__(rounds, log, keeper)
         self._algorithm, self._rules, self._ask = algorithm, rules, ask
         self.server: ServerProgram = algorithm.server()
+        if keeper is not None and keeper.state is not None:
+            self.server.load(keeper.state)
+
+    def _saved(self) -> tuple[State, Mapping[str, Any]]:
+        return self.server.save(), {}
 
     def _round(self, number: int, outcome: RoundOutcome) -> None:
         run_round(
@@ -111,4 +184,6 @@ class Coordinator(StudyRun):
             self._rules,
             self._ask,
             lambda summed: self._record(outcome, summed, {}),
+            first=self._first(number),
+            keep=partial(self._keep, number),
         )

@@ -4,6 +4,10 @@ Three rules, one table. An attempt begins only if it is larger than every attemp
 update that has left, masked, is spent: no further attempt of its exchange begins, because two survivor
 sets for one update could differ by few hospitals. Shares are given out only for the newest attempt, only
 after its upload, and only once, whichever session or process asks.
+
+A site that was killed in the middle of an attempt rebuilds it (``site_memory.py``) and asks again. A call
+with the *binding* that was noted the first time is therefore no new call: the binding commits to everything
+that the site's answers up to there depend on, so what leaves is what would have left.
 """
 
 from __future__ import annotations
@@ -21,6 +25,7 @@ _SCHEMA = """
 CREATE TABLE IF NOT EXISTS attempts (
     study TEXT NOT NULL, round INTEGER NOT NULL, exchange INTEGER NOT NULL, attempt INTEGER NOT NULL,
     uploaded INTEGER NOT NULL DEFAULT 0, unmasked INTEGER NOT NULL DEFAULT 0,
+    begun_as BLOB, uploaded_as BLOB, unmasked_as BLOB,
     PRIMARY KEY (study, round, exchange, attempt)
 ) WITHOUT ROWID
 """
@@ -29,9 +34,12 @@ _LAST = (
     "SELECT round, exchange, attempt, uploaded, unmasked FROM attempts WHERE study = ? "
     "ORDER BY round DESC, exchange DESC, attempt DESC LIMIT 1"
 )
-_BEGIN = "INSERT INTO attempts (study, round, exchange, attempt) VALUES (?, ?, ?, ?)"
-_UPLOADED = "UPDATE attempts SET uploaded = 1 WHERE study = ? AND round = ? AND exchange = ? AND attempt = ?"
-_UNMASKED = "UPDATE attempts SET unmasked = 1 WHERE study = ? AND round = ? AND exchange = ? AND attempt = ?"
+_HERE = "WHERE study = ? AND round = ? AND exchange = ? AND attempt = ?"
+_BEGIN = "INSERT INTO attempts (begun_as, study, round, exchange, attempt) VALUES (?, ?, ?, ?, ?)"
+_UPLOADED = f"UPDATE attempts SET uploaded = 1, uploaded_as = ? {_HERE}"  # noqa: S608 - constants only
+_UNMASKED = f"UPDATE attempts SET unmasked = 1, unmasked_as = ? {_HERE}"  # noqa: S608 - constants only
+_BINDINGS = f"SELECT begun_as, uploaded_as, unmasked_as FROM attempts {_HERE}"  # noqa: S608 - constants only
+_NEW_COLUMNS = ("begun_as", "uploaded_as", "unmasked_as")  # tables made by 0.1 lack them
 
 
 class Journal:
@@ -59,11 +67,15 @@ class Journal:
             self._db.execute("PRAGMA journal_mode = DELETE")
             self._db.execute("PRAGMA synchronous = EXTRA")
             self._db.execute(_SCHEMA)
+            known = {row[1] for row in self._db.execute("PRAGMA table_info(attempts)")}
+            for column in _NEW_COLUMNS:
+                if column not in known:
+                    self._db.execute(f"ALTER TABLE attempts ADD COLUMN {column} BLOB")
         self._file = self._identity_of_file()
         self._newest: dict[str, tuple[int, ...]] = {}  # study -> newest row written or seen here
 
-    def begin(self, study: str, attempt: AttemptId) -> None:
-        """Note that an attempt starts.
+    def begin(self, study: str, attempt: AttemptId, binding: bytes | None = None) -> None:
+        """Note that an attempt starts; ``binding`` says what it and its answers follow from.
 
         Raises:
             Replay: refusals 11, 12 and 37.
@@ -71,14 +83,16 @@ class Journal:
         here = (attempt.round, attempt.exchange_index, attempt.attempt)
         with self._transaction():
             last = self._last(study)
+            if here == last[:3] and self._noted(study, here, 0, binding):
+                return
             if self._db.execute(_SPENT, (study, *here[:2])).fetchone():
                 raise Refusal.ALREADY_SPENT.refuse(f"round {attempt.round}")
             if here <= last[:3]:
                 raise Refusal.OLD_ATTEMPT.refuse(f"round {attempt.round}, attempt {attempt.attempt}")
-            self._db.execute(_BEGIN, (study, *here))
+            self._db.execute(_BEGIN, (binding, study, *here))
         self._newest[study] = (*here, 0, 0)
 
-    def uploaded(self, study: str, attempt: AttemptId) -> None:
+    def uploaded(self, study: str, attempt: AttemptId, binding: bytes | None = None) -> None:
         """Note that the masked update is about to leave: it is spent.
 
         Raises:
@@ -87,12 +101,14 @@ class Journal:
         here = (attempt.round, attempt.exchange_index, attempt.attempt)
         with self._transaction():
             row = self._current(study, here)
+            if row[3] and self._noted(study, here, 1, binding):
+                return
             if row[3]:
                 raise Refusal.ALREADY_SPENT.refuse(f"round {attempt.round}")
-            self._db.execute(_UPLOADED, (study, *here))
+            self._db.execute(_UPLOADED, (binding, study, *here))
         self._newest[study] = (*here, 1, 0)
 
-    def unmasked(self, study: str, attempt: AttemptId) -> None:
+    def unmasked(self, study: str, attempt: AttemptId, binding: bytes | None = None) -> None:
         """Note that shares are about to leave.
 
         Raises:
@@ -102,12 +118,25 @@ class Journal:
         here = (attempt.round, attempt.exchange_index, attempt.attempt)
         with self._transaction():
             row = self._current(study, here)
+            if row[4] and self._noted(study, here, 2, binding):
+                return
             if row[4]:
                 raise Refusal.SECOND_UNMASK.refuse(f"round {attempt.round}")
             if not row[3]:
                 raise Refusal.JOURNAL_ROLLED_BACK.refuse(f"round {attempt.round}: no upload is known")
-            self._db.execute(_UNMASKED, (study, *here))
+            self._db.execute(_UNMASKED, (binding, study, *here))
         self._newest[study] = (*here, 1, 1)
+
+    def spent(self, study: str, round_number: int, exchange_index: int) -> bool:
+        """Whether the update of an exchange has left."""
+        with self._transaction():
+            found = self._db.execute(_SPENT, (study, round_number, exchange_index)).fetchone()
+        return found is not None
+
+    def _noted(self, study: str, here: tuple[int, int, int], which: int, binding: bytes | None) -> bool:
+        """Whether exactly this was noted before, by this site before it was interrupted."""
+        row = self._db.execute(_BINDINGS, (study, *here)).fetchone()
+        return binding is not None and row is not None and row[which] == binding
 
     def _last(self, study: str) -> tuple[int, ...]:
         """The newest row of a study: round, exchange, attempt, uploaded, unmasked; -1 if there is none.

@@ -42,6 +42,7 @@ class Rules:
         threshold: cohort size -> answers needed.
         min_cohort: fewest sites worth asking.
         max_attempts: attempts per exchange; a site that drops before anything is revealed costs one.
+        sites: sites of the study, in roster order; None for the whole roster.
     """
 
     study: str
@@ -51,6 +52,12 @@ class Rules:
     threshold: Callable[[int], int]
     min_cohort: int
     max_attempts: int = 3
+    sites: tuple[SiteId, ...] | None = None
+
+    @property
+    def asked(self) -> tuple[SiteId, ...]:
+        """Sites that may be asked at all."""
+        return self.roster.sites if self.sites is None else self.sites
 
 
 @dataclass(frozen=True)
@@ -69,15 +76,22 @@ def run_round(
     rules: Rules,
     ask: Ask,
     record: Callable[[Summed], None],
+    *,
+    first: int = 0,
+    keep: Callable[[int], None] = lambda _: None,
 ) -> None:
-    """Run every exchange of one round.
+    """Run every exchange of one round; a resumed round begins at exchange ``first``.
+
+    ``keep`` is told of each exchange before it begins: a moment at which everything that is known is in
+    ``server``, so that a checkpoint of it is enough.
 
     Raises:
         RoundAborted: too few sites; the server state is that of the last finished exchange.
     """
-    for index, exchange in enumerate(algorithm.exchanges(number)):
-        state = encode_state(server.broadcast())
-        members = algorithm.members(number, exchange, rules.roster.sites)
+    for index, exchange in list(enumerate(algorithm.exchanges(number)))[first:]:
+        keep(index)
+        state = encode_state(server.broadcast(number, exchange))
+        members = algorithm.members(number, exchange, rules.asked)
         ready = train(number, index, exchange, state, members, rules, ask)
         summed = sum_securely(number, index, exchange, state, ready, rules, ask)
         record(summed)

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from functools import partial
+from typing import Any
+
 from secfed.algorithms.base import Algorithm
-from secfed.coordinator import RoundOutcome, StudyRun
+from secfed.coordinator import Keeper, RoundOutcome, StudyRun
 from secfed.sealed_round import SealedRounds
 from secfed.site import Log
+from secfed.vector import State
 
 
 class SealedCoordinator(StudyRun):
@@ -16,15 +21,31 @@ class SealedCoordinator(StudyRun):
         rounds: training rounds; one closing evaluation follows.
         sealed: the aggregator's side of a round.
         log: the aggregator's transcript.
+        keeper: keeps the run, and says where to begin.
     """
 
-    def __init__(self, algorithm: Algorithm, rounds: int, sealed: SealedRounds, log: Log) -> None:
-        super().__init__(rounds, log)
+    def __init__(
+        self,
+        algorithm: Algorithm,
+        rounds: int,
+        sealed: SealedRounds,
+        log: Log,
+        keeper: Keeper | None = None,
+    ) -> None:
+        super().__init__(rounds, log, keeper)
         self._algorithm, self._sealed = algorithm, sealed
+        if keeper is not None and keeper.state is not None:
+            sealed.store.count = int(keeper.facts["sums"])
+            sealed.state = bytes.fromhex(keeper.facts["state"])
+
+    def _saved(self) -> tuple[State, Mapping[str, Any]]:
+        return {}, {"sums": self._sealed.store.count, "state": self._sealed.state.hex()}
 
     def _round(self, number: int, outcome: RoundOutcome) -> None:
         self._sealed.run_round(
             number,
             self._algorithm,
             lambda summed, states: self._record(outcome, summed, {"states": states}),
+            first=self._first(number),
+            keep=partial(self._keep, number),
         )

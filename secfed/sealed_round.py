@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
+from secfed import crash_points
 from secfed.algorithms.base import Algorithm
 from secfed.crypto import labels
 from secfed.crypto.codec import Buffer, digest
@@ -23,6 +24,7 @@ from secfed.crypto.encrypted_session import EncryptedServer
 from secfed.crypto.identity import verify
 from secfed.crypto.messages import DIGEST_BYTES, Result
 from secfed.crypto.study_keys import check_hello, key_context
+from secfed.durable import write_durably
 from secfed.errors import ProtocolError, RoundAborted
 from secfed.frames import Notice, Task
 from secfed.link import OnReply
@@ -40,8 +42,10 @@ class SumStore:
     count: int = 0
 
     def append(self, summed: bytes) -> None:
-        """Keep one more sum."""
-        (self.folder / f"{self.count:06d}.sum").write_bytes(summed)
+        """Keep one more sum: on the disk, whole or not at all, when this returns."""
+        crash_points.reached("aggregate: before a sum is stored")
+        write_durably(self.folder / f"{self.count:06d}.sum", summed)
+        crash_points.reached("aggregate: after a sum is stored")
         self.count += 1
 
     def read(self, index: int) -> bytes:
@@ -69,15 +73,22 @@ class SealedRounds:
     public_key: bytes = field(default=b"", repr=False)
 
     def run_round(
-        self, number: int, algorithm: Algorithm, record: Callable[[Summed, dict[str, list[SiteId]]], None]
+        self,
+        number: int,
+        algorithm: Algorithm,
+        record: Callable[[Summed, dict[str, list[SiteId]]], None],
+        *,
+        first: int = 0,
+        keep: Callable[[int], None] = lambda _: None,
     ) -> None:
-        """Run every exchange of one round.
+        """Run every exchange of one round; ``first`` and ``keep`` as in :func:`secfed.round.run_round`.
 
         Raises:
             RoundAborted: too few sites; the sites' states are those after the last finished exchange.
         """
-        for index, exchange in enumerate(algorithm.exchanges(number)):
-            members = algorithm.members(number, exchange, self.rules.roster.sites)
+        for index, exchange in list(enumerate(algorithm.exchanges(number)))[first:]:
+            keep(index)
+            members = algorithm.members(number, exchange, self.rules.asked)
             keyed = self.share_keys(members)
             ready = self.train(number, index, exchange, keyed)
             summed = self.sum_up(number, index, exchange, ready)

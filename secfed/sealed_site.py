@@ -7,12 +7,16 @@ signed digest. A site that was away takes the sums it missed, in order, before i
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from secfed.algorithms.base import ServerProgram
+from secfed.crash_points import reached
 from secfed.crypto import labels
+from secfed.crypto.attempt import AttemptJournal, Entropy
 from secfed.crypto.codec import Buffer, digest
 from secfed.crypto.encrypted import SUM, FrameFormat
 from secfed.crypto.encrypted_messages import KeyDelivery, KeyRequest, StateView, Summed
@@ -26,6 +30,7 @@ from secfed.crypto.study_keys import StudyKeys
 from secfed.errors import InconsistentView, RangeError, WrongState
 from secfed.frames import READY, Notice, Task, encode_state
 from secfed.sealed import SealedPlan, decode_expected
+from secfed.sealed_memory import SealedMemory
 from secfed.site import Site, _Pending
 from secfed.vector import Exchange, state_digest
 
@@ -56,12 +61,27 @@ class SealedSite(Site):
     def __init__(self, *, plan: SealedPlan, processes: int = 0, **arguments: Any) -> None:
         super().__init__(**arguments)
         self._plan, self._processes = plan, processes
+        kept = self._kept = None if self._memory is None else SealedMemory(self._memory.files)
         self._keys = StudyKeys(self._identity, self._roster, self._study, plan.holder, plan.ring)
+        if kept is not None:
+            self._keys.received, self._keys.new_seal_key = kept.keep_keys, kept.new_seal_key
         self._cipher: SiteCipher | None = None
         self.replica: ServerProgram = self._algorithm.server()
         self.sums = 0
         self._last = (0, 0)  # round and exchange index of the newest sum taken
         self._stopped = False
+        self._taken = b""  # digest of the newest sum taken, as it arrived
+
+    def resume(self) -> None:
+        """Go on where this site was interrupted; see :meth:`secfed.site.Site.resume`."""
+        kept = self._kept
+        if kept is not None:
+            self._stopped = kept.stopped
+            self._keys.restore(*kept.keys())
+            if (replica := kept.replica()) is not None:
+                self.sums, self._last, self._taken = replica.sums, replica.last, replica.taken
+                self.replica.load(replica.state)
+        super().resume()
 
     def close(self) -> None:
         """Stop the worker processes."""
@@ -70,16 +90,20 @@ class SealedSite(Site):
 
     def _work(self, task: Task) -> Buffer:
         expected_sums, expected_digest = decode_expected(task.state)
-        broadcast = encode_state(self.replica.broadcast())
+        tag = self._state_tag()
         if self.sums == expected_sums:
-            if expected_digest not in (bytes(DIGEST_BYTES), self._broadcast_digest(broadcast)):
+            if expected_digest not in (bytes(DIGEST_BYTES), tag):
                 raise InconsistentView(
                     "this site's state differs from the other sites' after the same sums",
                     remedy="check that all sites run the same secfed and torch versions; remove the study's "
                     "state at this site and let it take the sums again",
                 )
-            self._contribute(task, broadcast)
-        return self._view(broadcast)
+            self._contribute(task, partial(self._broadcast, task.round), tag)
+        return self._view(tag)
+
+    def _broadcast(self, round_number: int, exchange: Exchange) -> bytes:
+        """What the aggregator would have sent if it could read the state."""
+        return encode_state(self.replica.broadcast(round_number, exchange))
 
     def handle(self, frame: Buffer) -> Buffer:
         """Answer one frame; after a sum that could not be decrypted, nothing is answered any more.
@@ -100,17 +124,36 @@ class SealedSite(Site):
             request = KeyRequest.decode(notice.message)
             return self._keys.pack(request) if request.hellos else self._keys.hello()
         if kind == KeyDelivery.TYPE:
-            self._keys.unpack(KeyDelivery.decode(notice.message))
-            return READY
+            delivery, keys = KeyDelivery.decode(notice.message), self._keys.keys
+            if self._kept is None or keys is None or keys.public_key != delivery.public_key:
+                self._keys.unpack(delivery)
+            return READY  # also when a crash came between keeping the keys and saying so
         if kind == Summed.TYPE:
-            self._take(Summed.decode(notice.message))
-            return self._view(encode_state(self.replica.broadcast()))
+            self._take_once(notice.message)
+            return self._view(self._state_tag())
         raise Refusal.OUT_OF_ORDER.refuse(f"message type {kind}")
 
-    def _open(self, pending: _Pending) -> _Session:
+    def _open(
+        self, pending: _Pending, entropy: Entropy | None = None, journal: AttemptJournal | None = None
+    ) -> _Session:
         parameters = self._plan.parameters(pending.exchange)
-        upload = EncryptedSite(self._contribution(pending), self._site_cipher(), parameters)
-        return _Session(upload)
+        given = self._contribution(pending, entropy, journal)
+        return _Session(EncryptedSite(given, self._site_cipher(), parameters))
+
+    def _take_once(self, message: Buffer) -> None:
+        """Take a sum; the newest one may come again after a crash and is then taken already."""
+        kept, memory = self._kept, self._memory
+        if kept is None or memory is None:
+            self._take(Summed.decode(message))
+            return
+        arrived = hashlib.sha256(message).digest()
+        if arrived != self._taken:
+            self._take(Summed.decode(message))
+            self._taken = arrived
+            reached("site: before state noted")
+            kept.keep_replica(self.sums, self._last, arrived, self.replica.save())
+            reached("site: after state noted")
+        memory.finish(self._last)
 
     def _take(self, summed: Summed) -> None:
         """Decrypt one sum and replay the server step.
@@ -134,7 +177,7 @@ class SealedSite(Site):
             or (result.spec_digest, result.totals_digest) != (spec.digest, totals_digest)
             or list(result.survivors) != survivors
             or len(survivors) < max(self._limits.min_cohort, 2)
-            or spec.broadcast_digest != self._broadcast_digest(encode_state(self.replica.broadcast()))
+            or spec.broadcast_digest != self._state_tag()
         ):
             raise Refusal.RESULT_MISMATCH.refuse(f"round {spec.round}")
         frames = FrameFormat(parameters, SUM).split(summed.ciphertext)
@@ -144,6 +187,8 @@ class SealedSite(Site):
         except RangeError:
             # Whether chosen ciphertexts decrypt tells about the key, bit by bit: answer once, never again.
             self._stopped = True
+            if self._kept is not None:
+                self._kept.stop()  # a restart does not make this site answer again
             raise
         self.replica.absorb(spec.round, exchange, totals)
         self.sums, self._last = self.sums + 1, here
@@ -160,12 +205,17 @@ class SealedSite(Site):
             self._cipher = SiteCipher(self._keys.required, processes=self._processes)
         return self._cipher
 
-    def _broadcast_digest(self, broadcast: bytes) -> bytes:
-        """A tag under the study key: the aggregator can compare states, not test guesses of one."""
-        return derive(self._keys.required.secret_key, labels.DERIVE_STATE_TAG, state_digest(broadcast))
+    def _state_tag(self) -> bytes:
+        """A tag of the whole state under the study key.
 
-    def _view(self, broadcast: bytes) -> bytes:
-        unsigned = StateView(self._identity.name, self.sums, self._broadcast_digest(broadcast))
+        The aggregator can compare states, not test guesses of one. State, round and exchange together
+        determine the broadcast, so the tag stands for it in specifications.
+        """
+        state = state_digest(encode_state(self.replica.save()))
+        return derive(self._keys.required.secret_key, labels.DERIVE_STATE_TAG, state)
+
+    def _view(self, tag: bytes) -> bytes:
+        unsigned = StateView(self._identity.name, self.sums, tag)
         signature = self._identity.sign(labels.SIGN_STATE, self._study.encode(), unsigned.body())
         return replace(unsigned, signature=signature).encode()
 

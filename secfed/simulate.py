@@ -127,7 +127,8 @@ def simulate(
                 else (out if folder is None else site_folder(out, folder)) / TRANSCRIPT_FILE
             )
             made = Transcript(identity, study=_study_id(study), roster_digest=roster.digest, sink=sink)
-            made.append(SETTINGS, study.settings(len(names)))
+            # Noise from the study's seed protects nobody: whoever reads the record should know.
+            made.append(SETTINGS, {**study.settings(len(names)), "simulated": True})
             return stack.enter_context(made)
 
         log = transcript(aggregator, None)

@@ -14,13 +14,14 @@ from typing import TYPE_CHECKING, Protocol
 import torch
 
 from secfed.algorithms.base import Algorithm, SiteProgram
-from secfed.crypto.attempt import AttemptJournal, SiteContribution, SiteLimits
+from secfed.crash_points import reached
+from secfed.crypto.attempt import AttemptJournal, Entropy, SiteContribution, SiteLimits
 from secfed.crypto.codec import Buffer
 from secfed.crypto.identity import Identity, Roster
 from secfed.crypto.masks import VectorSource
 from secfed.crypto.messages import Result, Specification
 from secfed.crypto.refusals import Refusal
-from secfed.errors import BudgetExceeded, InconsistentView, Replay, WrongState
+from secfed.errors import BudgetExceeded, InconsistentView, Replay, SecfedError, WrongState
 from secfed.frames import READY, Notice, Step, Task, decode, decode_state
 from secfed.protection import Protection, SiteSession
 from secfed.transcript import FOLLOWED, REFUSED, RELEASED, SUMMED, SumRecord
@@ -28,6 +29,7 @@ from secfed.vector import Exchange, Rounding, Summands, state_digest
 
 if TYPE_CHECKING:
     from secfed.privacy import SitePrivacy
+    from secfed.site_memory import SiteMemory
 
 
 class Log(Protocol):
@@ -66,6 +68,7 @@ class Site:
             of an exchange, from a key that is secret and this site's own (outside simulation).
         limits: what the site insists on.
         privacy: pays for the work, and adds noise; None for a study without differential privacy.
+        memory: makes the site survive a crash; None in simulations. Call :meth:`resume` once.
     """
 
     def __init__(
@@ -82,6 +85,7 @@ class Site:
         rounding: Callable[[int, int], Rounding],
         limits: SiteLimits,
         privacy: SitePrivacy | None = None,
+        memory: SiteMemory | None = None,
     ) -> None:
         self._identity, self._roster, self._study = identity, roster, study
         self._algorithm, self._protection, self._privacy = algorithm, protection, privacy
@@ -90,6 +94,27 @@ class Site:
         self._pending: _Pending | None = None
         self._attempt = -1
         self._session: SiteSession | None = None
+        self._memory = memory
+
+    def resume(self) -> None:
+        """Go on where a crash or a restart interrupted this site: read its memory again.
+
+        Raises:
+            ConfigError, TranscriptError: the memory cannot be read, or was changed.
+        """
+        memory = self._memory
+        if memory is None:
+            return
+        memory.forget_remains()
+        kept = memory.contribution()
+        if kept is not None:
+            work, summands = kept
+            exchange = self._algorithm.exchanges(work.round)[work.exchange_index]
+            privacy = self._privacy
+            has_noise = privacy is not None and privacy.noise_of(exchange) is not None
+            noise_key = privacy.noise_key(work.round, exchange.name) if privacy and has_noise else None
+            self._pending = _Pending(*work.here, exchange, work.broadcast_digest, summands, noise_key)
+            memory.rebuild(self._answer, lambda: -1 if self._session is None else self._attempt)
 
     def handle(self, frame: Buffer) -> Buffer:
         """Answer one frame.
@@ -97,25 +122,38 @@ class Site:
         Raises:
             SecfedError: the frame is refused; the study can go on with the next exchange.
         """
+        return self._answer(frame) if self._memory is None else self._memory.answer(frame, self._answer)
+
+    def _answer(self, frame: Buffer) -> Buffer:
         decoded = decode(frame)
         if isinstance(decoded, Task):
             return self._work(decoded)
         return self._step(decoded) if isinstance(decoded, Step) else self._notice(decoded)
 
     def _work(self, task: Task) -> Buffer:
-        self._contribute(task, bytes(task.state))
+        broadcast = bytes(task.state)
+        self._contribute(task, lambda _exchange: broadcast, state_digest(broadcast))
         return READY
 
     def _notice(self, notice: Notice) -> Buffer:
         del notice
         raise WrongState("this study's protection has no messages outside an attempt")
 
-    def _contribute(self, task: Task, broadcast: bytes) -> None:
-        """Do the local work of one exchange, once, and keep what it gave."""
+    def _contribute(self, task: Task, broadcast: Callable[[Exchange], bytes], digest: bytes) -> None:
+        """Do the local work of one exchange, once, and keep what it gave.
+
+        Args:
+            task: which exchange.
+            broadcast: gives the state that the work starts from.
+            digest: what the specification must name as the broadcast's digest.
+        """
         here = (task.round, task.exchange_index)
         if task.study != self._study:
             raise InconsistentView("the task is for another study, or for other settings of this one")
-        if self._pending is not None and here <= (self._pending.round, self._pending.exchange_index):
+        if self._memory is not None:
+            if self._is_kept(here, digest):
+                return
+        elif self._pending is not None and here <= (self._pending.round, self._pending.exchange_index):
             raise Replay(f"round {task.round}, exchange {task.exchange!r} was already worked on")
         plan = self._algorithm.exchanges(task.round)
         if task.exchange_index >= len(plan) or plan[task.exchange_index].name != task.exchange:
@@ -123,13 +161,31 @@ class Site:
                 f"round {task.round} of this study has no exchange {task.exchange!r} there"
             )
         exchange = plan[task.exchange_index]
-        state: dict[str, torch.Tensor] = decode_state(broadcast)
-        digest = self._broadcast_digest(broadcast)
+        state: dict[str, torch.Tensor] = decode_state(broadcast(exchange))
+        if self._memory is not None:
+            self._memory.begin(here, digest)
+            self._pending, self._attempt, self._session = None, -1, None
         summands, noise_key = self._work_privately(task.round, exchange, state)
         # Checked now, so that a NaN drops this site before any message of an attempt.
         exchange.layout.encoder(summands, self._rounding(*here))
+        if self._memory is not None:
+            # Programs in a process of their own say what they need in order to go on after a crash.
+            self._memory.keep(summands, getattr(self._program, "kept", None))
         self._pending = _Pending(*here, exchange, digest, summands, noise_key)
         self._attempt, self._session = -1, None
+
+    def _is_kept(self, here: tuple[int, int], broadcast_digest: bytes) -> bool:
+        """Whether the work of this very task is there already: an aggregator that restarted asks again.
+
+        Raises:
+            Replay: its update has left.
+        """
+        pending = self._pending
+        if pending is None or here != (pending.round, pending.exchange_index) or self._memory is None:
+            return False
+        if self._memory.is_spent(here):
+            raise Replay(f"the update of round {pending.round}, exchange {pending.exchange.name!r} has left")
+        return broadcast_digest == pending.broadcast_digest
 
     def _work_privately(
         self, round_number: int, exchange: Exchange, state: dict[str, torch.Tensor]
@@ -140,6 +196,7 @@ class Site:
             return self._program.contribute(round_number, exchange, state), None
         try:
             privacy.begin(round_number, exchange)  # paid before any record is touched
+            reached("site: after paid")
             summands = self._program.contribute(round_number, privacy.own_exchange(exchange), state)
         except BudgetExceeded:
             privacy.refused += 1
@@ -152,9 +209,6 @@ class Site:
             return summands, None
         return noise.clip(summands), privacy.noise_key(round_number, exchange.name)
 
-    def _broadcast_digest(self, broadcast: bytes) -> bytes:
-        return state_digest(broadcast)
-
     def _step(self, step: Step) -> Buffer:
         pending = self._pending
         if pending is None or (step.round, step.exchange_index) != (pending.round, pending.exchange_index):
@@ -166,13 +220,12 @@ class Site:
             # not signed.
             if Specification.decode(step.message).attempt != step.attempt:
                 raise Refusal.OTHER_EXCHANGE.refuse(f"attempt {step.attempt}")
-            session = self._open(pending)
-            reply = session.handle(step.message)
+            session, reply = self._begin(pending, step)
             self._attempt, self._session = step.attempt, session
             return reply
         if self._session is None:
             raise WrongState("there is no attempt to continue")
-        reply = self._session.handle(step.message)
+        reply = self._continue(self._session, step)
         if self._session.released is not None:
             # Recorded before the shares leave: a server that keeps the sum to itself leaves a trace here.
             self._log.append(
@@ -187,7 +240,40 @@ class Site:
         result = self._session.result
         if result is not None:
             self._record(pending.round, pending.exchange, self._attempt, result)
+            if self._memory is not None:
+                self._memory.finish((pending.round, pending.exchange_index))
         return reply
+
+    def _begin(self, pending: _Pending, step: Step) -> tuple[SiteSession, Buffer]:
+        """Open an attempt with its specification."""
+        memory, number = self._memory, step.attempt
+        if memory is None:
+            session = self._open(pending)
+            return session, session.handle(step.message)
+        entropy = memory.open(number)
+        memory.note(number, step.encode())
+        session = self._open(pending, entropy, memory.journal(number))
+        try:
+            reply = session.handle(step.message)
+        except SecfedError:
+            memory.drop(lambda attempt: attempt == number)
+            raise
+        memory.drop(lambda attempt: attempt < number)
+        return session, reply
+
+    def _continue(self, session: SiteSession, step: Step) -> Buffer:
+        """One more message of the running attempt."""
+        memory, number = self._memory, step.attempt
+        if memory is None:
+            return session.handle(step.message)
+        memory.note(number, step.encode())
+        try:
+            return session.handle(step.message)
+        except SecfedError:
+            # The session is closed and its secrets are gone: on the disk, too.
+            self._session = None
+            memory.drop(lambda attempt: attempt == number)
+            raise
 
     def _record(self, number: int, exchange: Exchange, attempt: int, result: Result) -> None:
         record = SumRecord(
@@ -209,11 +295,15 @@ class Site:
         kind = SUMMED if self._identity.name in result.survivors else FOLLOWED
         self._log.append(kind, {**record.to_body(), **left})
 
-    def _open(self, pending: _Pending) -> SiteSession:
+    def _open(
+        self, pending: _Pending, entropy: Entropy | None = None, journal: AttemptJournal | None = None
+    ) -> SiteSession:
         """This site's half of a new attempt."""
-        return self._protection.site(self._contribution(pending))
+        return self._protection.site(self._contribution(pending, entropy, journal))
 
-    def _contribution(self, pending: _Pending) -> SiteContribution:
+    def _contribution(
+        self, pending: _Pending, entropy: Entropy | None, journal: AttemptJournal | None
+    ) -> SiteContribution:
         layout = pending.exchange.layout
         # A fresh reader with the same words and noise: every attempt carries the same integers.
         words = self._rounding(pending.round, pending.exchange_index)
@@ -231,7 +321,8 @@ class Site:
             shape=layout.shape,
             broadcast_digest=pending.broadcast_digest,
             source=source,
-            journal=self._journal,
+            journal=journal or self._journal,
             limits=self._limits,
             privacy_applied=self._privacy is not None,
+            entropy=entropy or Entropy(),
         )

@@ -21,7 +21,7 @@ from secfed.algorithms.data.base import FederatedData, SiteId, no_records
 from secfed.algorithms.data.partition import Partition
 from secfed.algorithms.data.pool import site_index
 from secfed.algorithms.randomness import numpy_generator
-from secfed.errors import DataError
+from secfed.errors import ConfigError, DataError
 
 
 @dataclass(frozen=True, repr=False)
@@ -99,8 +99,10 @@ class PooledViews:
         view_of: every site in order, and the one view that it keeps (None: all).
         view_sizes: features of each view.
         classes: number of classes.
-        divide: labels and a generator to one array of positions per site.
+        divide: labels and a generator to one array of positions per site. It is how a simulation makes
+            hospitals, and no part of any guarantee: in reality a record belongs where it is.
         seed: the study's seed.
+        tied: keys of the study that scale records by other records, of this site or another.
     """
 
     def __init__(
@@ -112,6 +114,7 @@ class PooledViews:
         classes: int,
         divide: Callable[[NDArray[np.int64], np.random.Generator], Partition],
         seed: int,
+        tied: tuple[str, ...] = (),
     ) -> None:
         self.sites: tuple[SiteId, ...] = tuple(view_of)
         self.view_of: Mapping[SiteId, int | None] = dict(view_of)
@@ -120,6 +123,22 @@ class PooledViews:
         self._load = load
         self._divide = divide
         self._seed = seed
+        self._tied = tied
+
+    def for_record_privacy(self) -> PooledViews:
+        """The same records, each prepared by itself.
+
+        Raises:
+            ConfigError: a record is scaled by other records.
+        """
+        if self._tied:
+            raise ConfigError(
+                f'{", ".join(self._tied)}: "min-max" lets one record change all others, so no epsilon per '
+                "record would be true",
+                remedy="give the usual range of every view as public constants, data.scale = "
+                "{ view = [low, high] }",
+            )
+        return self
 
     @cached_property
     def _pool(self) -> ViewRecords:
@@ -163,6 +182,10 @@ class SeparateViews:
         self.view_sizes = view_sizes
         self.classes = classes
         self._read = read
+
+    def for_record_privacy(self) -> SeparateViews:
+        """The same records: nothing scales one of them by another."""
+        return self
 
     def site(self, site_id: SiteId) -> MultiviewSite:
         """One site's records.

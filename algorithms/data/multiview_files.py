@@ -15,6 +15,7 @@ from secfed.algorithms.options import suggestion
 from secfed.errors import DataError
 
 Shape = tuple[int, ...]
+Scale = str | tuple[float, float]
 
 
 class ViewFile:
@@ -140,7 +141,7 @@ def _npy_shape(archive: zipfile.ZipFile, entry: str) -> tuple[str, Shape]:
     return entry.removesuffix(".npy"), shape
 
 
-def scaled(values: NDArray[np.float64], rule: str | tuple[float, float] | None) -> NDArray[np.float32]:
+def scaled(values: NDArray[np.float64], rule: Scale | None) -> NDArray[np.float32]:
     """A view on the scale that its options say.
 
     Args:

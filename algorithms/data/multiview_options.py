@@ -128,6 +128,22 @@ class BdgpOptions(KnownFileOptions):
     view_names: ClassVar[tuple[str, ...]] = ("visual", "text")
 
     sites: int | tuple[str, ...] = Field(default=12, description="the number of simulated hospitals")
+    scale: Literal["min-max"] | dict[Literal["visual", "text"], tuple[float, float]] = Field(
+        default="min-max",
+        description='"min-max", or a table with the range [low, high] of "visual" and "text" that becomes '
+        "0 and 1: needed for privacy of records",
+    )
+
+    @model_validator(mode="after")
+    def _check_scale(self) -> Self:
+        if isinstance(self.scale, dict):
+            for view in self.view_names:
+                if view not in self.scale:
+                    raise ConfigError(
+                        f"data.scale: has no range of {view!r}", remedy=f"add {view} = [low, high]"
+                    )
+                check_range(view, self.scale[view])
+        return self
 
 
 class DigitsViewsOptions(ViewsOptions):
@@ -200,10 +216,8 @@ class MultiviewOptions(ViewsOptions):
                 raise ConfigError(
                     f"data.scale: there is no view {view!r}", remedy=suggestion(view, self.views)
                 )
-            if isinstance(rule, tuple) and rule[0] >= rule[1]:
-                raise ConfigError(
-                    f"data.scale.{view}: the low end is not below the high end", remedy="write [low, high]"
-                )
+            if isinstance(rule, tuple):
+                check_range(view, rule)
         if self.separate:
             self._check_separate()
         return self
@@ -236,6 +250,14 @@ class MultiviewOptions(ViewsOptions):
         if self.separate and self.single_view_sites is None:
             return dict.fromkeys(self.site_ids())
         return super().view_of(seed)
+
+
+def check_range(view: str, ends: tuple[float, float]) -> None:
+    """Refuse a range that is empty."""
+    if not ends[0] < ends[1]:
+        raise ConfigError(
+            f"data.scale.{view}: the low end is not below the high end", remedy="write [low, high]"
+        )
 
 
 def check_names(views: tuple[str, ...]) -> None:

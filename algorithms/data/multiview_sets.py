@@ -7,7 +7,7 @@ environment variable SECFED_DATA names.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from secfed.algorithms.data.base import SiteId
 from secfed.algorithms.data.heart_disease import data_folder
 from secfed.algorithms.data.multiview import MultiviewData, PooledViews, SeparateViews, ViewRecords
-from secfed.algorithms.data.multiview_files import ViewFile, scaled
+from secfed.algorithms.data.multiview_files import Scale, ViewFile, scaled
 from secfed.algorithms.data.multiview_options import (
     BdgpOptions,
     KnownFileOptions,
@@ -48,7 +48,10 @@ def multiview(options: MultiviewOptions, seed: int, folder: Path) -> MultiviewDa
     file = ViewFile(folder / options.path)
     sizes = options.view_sizes or _sizes(file, options.views)
     if options.site_key is None:
-        return pooled(lambda: _read(file, options, options.views), options, sizes, options.classes, seed)
+        tied = tuple(f"data.scale.{view}" for view, rule in options.scale.items() if rule == "min-max")
+        return pooled(
+            lambda: _read(file, options, options.views), options, sizes, options.classes, seed, tied=tied
+        )
     return SeparateViews(
         lambda site, held: _read_site(file, options, site, held),
         view_of=options.view_of(seed),
@@ -62,22 +65,33 @@ def mnist_usps(options: MnistUspsOptions, seed: int, folder: Path) -> MultiviewD
 
     Source: Peng et al., COMIC, ICML 2019 (pairing); LeCun et al. 1998 and Hull 1994 (images).
     """
-    return _known(options, seed, folder, "MNIST_USPS.mat", sizes=(784, 784), classes=10, scale=None)
+    return _known(options, seed, folder, "MNIST_USPS.mat", sizes=(784, 784), classes=10)
 
 
 def bdgp(options: BdgpOptions, seed: int, folder: Path) -> MultiviewData:
-    """2500 images of fruit-fly embryos: 1750 visual and 79 textual features in [0, 1], 5 classes.
+    """2500 images of fruit-fly embryos: 1750 visual and 79 textual features, 5 classes.
+
+    By default every feature is scaled by its own range over all records, as in the paper.
 
     Source: Cai, Wang, Huang, Ding, "Joint stage recognition and anatomical annotation of Drosophila gene
         expression patterns", Bioinformatics 28 (ISMB), 2012.
     """
-    return _known(options, seed, folder, "BDGP.mat", sizes=(1750, 79), classes=5, scale="min-max")
+    scale = options.scale
+    rules: tuple[Scale, ...] = (scale, scale) if isinstance(scale, str) else (scale["visual"], scale["text"])
+    tied = ("data.scale",) if isinstance(scale, str) else ()
+    return _known(options, seed, folder, "BDGP.mat", sizes=(1750, 79), classes=5, scale=rules, tied=tied)
 
 
 def pooled(
-    load: Callable[[], ViewRecords], options: ViewsOptions, sizes: tuple[int, ...], classes: int, seed: int
+    load: Callable[[], ViewRecords],
+    options: ViewsOptions,
+    sizes: tuple[int, ...],
+    classes: int,
+    seed: int,
+    *,
+    tied: tuple[str, ...] = (),
 ) -> PooledViews:
-    """A pool, limited and divided as the options say."""
+    """A pool, limited and divided as the options say. For ``tied`` see :class:`PooledViews`."""
 
     def limited() -> ViewRecords:
         records = load()
@@ -91,7 +105,15 @@ def pooled(
     def divide(labels: NDArray[np.int64], rng: np.random.Generator) -> Partition:
         return capped_dirichlet(labels, len(view_of), options.alpha, options.min_records, rng)
 
-    return PooledViews(limited, view_of=view_of, view_sizes=sizes, classes=classes, divide=divide, seed=seed)
+    return PooledViews(
+        limited,
+        view_of=view_of,
+        view_sizes=sizes,
+        classes=classes,
+        divide=divide,
+        seed=seed,
+        tied=tied,
+    )
 
 
 def _known(
@@ -102,7 +124,8 @@ def _known(
     *,
     sizes: tuple[int, ...],
     classes: int,
-    scale: str | None,
+    scale: Sequence[Scale | None] = (None, None),
+    tied: tuple[str, ...] = (),
 ) -> MultiviewData:
     path = data_folder() / name if options.path is None else folder / options.path
     file = ViewFile(
@@ -113,10 +136,12 @@ def _known(
 
     def load() -> ViewRecords:
         found = file.arrays(*_KNOWN_KEYS, _KNOWN_LABELS)
-        views = tuple(scaled(file.view(key, found[key]), scale) for key in _KNOWN_KEYS)
+        views = tuple(
+            scaled(file.view(key, found[key]), rule) for key, rule in zip(_KNOWN_KEYS, scale, strict=True)
+        )
         return ViewRecords(views, file.labels(_KNOWN_LABELS, found[_KNOWN_LABELS], 0))
 
-    return pooled(load, options, sizes, classes, seed)
+    return pooled(load, options, sizes, classes, seed, tied=tied)
 
 
 def _sizes(file: ViewFile, views: tuple[str, ...]) -> tuple[int, ...]:

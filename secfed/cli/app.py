@@ -10,6 +10,8 @@ from typing import Annotated
 import typer
 
 from secfed import __version__
+from secfed.cli.agent import agent_app
+from secfed.cli.aggregate import aggregate
 from secfed.cli.algorithms import algorithms
 from secfed.cli.audit import audit_app
 from secfed.cli.bench import bench_app
@@ -54,12 +56,14 @@ def options(
 
 app.command("simulate")(simulate)
 app.command("sweep")(sweep)
+app.command("aggregate")(aggregate)
 app.command("algorithms")(algorithms)
 app.add_typer(transcript_app, name="transcript")
 app.add_typer(audit_app, name="audit")
 app.add_typer(bench_app, name="bench")
 app.add_typer(consortium_app, name="consortium")
 app.add_typer(site_app, name="site")
+app.add_typer(agent_app, name="agent")
 
 
 def main() -> None:

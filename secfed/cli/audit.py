@@ -140,7 +140,7 @@ def _pdf(made: Report) -> bytes:
             raise
         raise ConfigError(
             "--pdf: the package fpdf2 is not installed.",
-            remedy="pip install 'secfed[dp]', or print the HTML report to PDF in a browser",
+            remedy="pip install fpdf2, or print the HTML report to PDF in a browser",
         ) from None
     return to_pdf(made)
 

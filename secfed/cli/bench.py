@@ -105,6 +105,65 @@ def encrypted(
         Console().print(_encrypted_table(result))
 
 
+@bench_app.command("link")
+def link(
+    params: Annotated[
+        int, typer.Option("--params", min=1, help="Elements of one frame; each site gets and sends one.")
+    ] = 50_000_000,
+    sites: Annotated[int, typer.Option("--sites", min=1, max=100, help="Hospitals at the same time.")] = 3,
+    many: Annotated[
+        int, typer.Option("--many", min=1, max=1000, help="Hospitals of a step with small messages.")
+    ] = 100,
+    repeats: Annotated[int, typer.Option("--repeats", min=1, help="Median over this many runs.")] = 3,
+    messages: Annotated[int, typer.Option("--messages", min=1, help="Empty round trips.")] = 200,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON and nothing else.")] = False,
+) -> None:
+    """The link between machines, over loopback, beside the same bytes over bare TLS sockets.
+
+    [bold]Example:[/] secfed bench link --params 50000000 --sites 3
+    """
+    from rich.console import Console
+    from rich.status import Status
+
+    from secfed.bench.link import measure
+
+    with Status("starting", console=Console(stderr=True, quiet=as_json)) as status:
+        result = measure(
+            parameters=params,
+            sites=sites,
+            many=many,
+            repeats=repeats,
+            messages=messages,
+            progress=status.update,
+        )
+    if as_json:
+        typer.echo(json.dumps(result, indent=2))
+    else:
+        Console().print(_link_table(result))
+
+
+def _link_table(result: dict[str, Any]) -> Table:
+    from rich.table import Table
+
+    table = Table(
+        title=f"link: {result['parameters']:,} parameters each way, {result['sites']} sites, loopback",
+        title_justify="left",
+    )
+    table.add_column("quantity")
+    table.add_column("value", justify="right")
+    seconds, over = result["seconds"], result["over_limit"]
+    table.add_row("empty message, there and back", f"{result['latency_ms']:.1f} ms")
+    table.add_row("  / bare TLS", f"{over['empty_round_trip']:.1f}x")
+    table.add_row("both ways, all sites", f"{seconds['both_ways']:.2f} s, {result['mbytes_per_s']:.0f} MB/s")
+    table.add_row("  / bare TLS", f"{over['both_ways']:.2f}x")
+    for name, value in result["aggregator_memory"].items():
+        what = "one upload at a time" if name.endswith("_one_at_a_time") else "uploads side by side"
+        table.add_row(f"aggregator's extra memory / vector, {what}", f"{value:.2f}")
+    table.add_row(f"a step with {result['many']} sites", f"{seconds['many_sites_step']:.2f} s")
+    table.add_row("aggregator's threads then", str(result["aggregator_threads_with_many_sites"]))
+    return table
+
+
 def _encrypted_table(result: dict[str, Any]) -> Table:
     from rich.table import Table
 

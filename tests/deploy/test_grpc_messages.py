@@ -17,7 +17,7 @@ from secfed.errors import MalformedMessage
 
 PROTO = (Path(__file__).resolve().parents[2] / "deploy" / "secfed_link.proto").read_text(encoding="utf-8")
 PACKAGE = SERVICE.rpartition(".")[0]
-KINDS = {"string": 9, "bytes": 12, "uint64": 4}  # FieldDescriptorProto.Type
+KINDS = {"string": 9, "bytes": 12, "uint64": 4, "bool": 8}  # FieldDescriptorProto.Type
 ID = bytes(range(16))
 HASH = bytes(range(32))
 
@@ -35,6 +35,7 @@ MESSAGES = [
     wire.Refusal("study", b"", "PolicyRefused", ""),
     wire.Receipt(wire.ACCEPTED),
     wire.Receipt(wire.OVER),
+    wire.HelloReply("study", b"", 200_000_000, finished=True),
 ]
 
 
@@ -143,6 +144,7 @@ HEADER = wire.Header("s", ID, 5, HASH).encode()
         (wire.Receipt, b""),  # no outcome
         (wire.Receipt, b"\x08\x00"),  # zero written out
         (wire.Receipt, b"\x08\x04"),  # unknown outcome
+        (wire.HelloReply, b"\x0a\x01s\x18\x05\x20\x02"),  # a yes or no that is neither
         (wire.Receipt, b"\x08\x01\x00"),  # trailing byte
         (wire.Part, b""),  # neither
         (wire.Part, wire.Part(header=wire.Header.decode(HEADER)).encode() + b"\x12\x01a"),  # both

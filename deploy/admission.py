@@ -1,0 +1,133 @@
+"""May this study run here? Everything that is checked before a study sees data, and before every exchange.
+
+    settings -> study (own code as the policy permits) -> names, policy, approval, roster -> Admitted
+
+A study that is not admitted is not an error of the agent: it is refused with its reasons, and asked about
+again later, because a person may approve it or change the policy meanwhile.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+
+from secfed.crypto.attempt import SiteLimits
+from secfed.crypto.identity import Roster
+from secfed.deploy.approvals import Approvals
+from secfed.deploy.frame_caps import FrameCaps
+from secfed.deploy.policy import Policy
+from secfed.deploy.policy_sections import DataSet
+from secfed.deploy.site_folder import SiteFolder
+from secfed.dp.budget import Budget
+from secfed.errors import DataError, MalformedMessage
+from secfed.sealed import SealedPlan
+from secfed.site_study import Terms
+from secfed.study import Study
+from secfed.study_rules import study_id
+
+
+@dataclass(frozen=True)
+class Admitted:
+    """A study that may run here, and on what terms.
+
+    Attributes:
+        terms: the study.
+        settings: its text.
+        data: the data set that it may use.
+        data_path: where that is on this machine; None if the study names no path.
+        limits: of the policy.
+        budgets: of the data set.
+        gpu: whether training may use the GPU.
+        own_code: names of factories that it may import.
+        max_frame_bytes: longest request.
+    """
+
+    terms: Terms
+    settings: str
+    data: DataSet
+    data_path: Path | None
+    limits: SiteLimits
+    budgets: tuple[Budget, ...]
+    gpu: bool
+    own_code: tuple[str, ...]
+    max_frame_bytes: int
+
+
+def admit(site: SiteFolder, roster: Roster, named: str, settings: bytes, now: datetime) -> Admitted:
+    """Check a study that an aggregator offers.
+
+    Args:
+        site: the hospital's folder, policy and approvals included.
+        roster: the pinned one.
+        named: study id, as the aggregator says it.
+        settings: TOML, as the aggregator sent it.
+        now: with a time zone.
+
+    Raises:
+        PolicyRefused: the site does not permit it, or a person has not approved it yet.
+        ConfigError: settings that cannot be carried out, or a policy that cannot be read.
+        MalformedMessage: settings that are not those of the study that was named.
+    """
+    policy = Policy.load(site.policy_path)
+    try:
+        text = settings.decode()
+    except UnicodeDecodeError:
+        raise MalformedMessage("the study's settings are not text") from None
+    study = Study.parse(text, own_code=policy.own_code)
+    if study_id(study) != named:
+        raise MalformedMessage("the study's settings do not have the digest that its id names")
+    data = policy.enforce(study, now, sites=len(roster.sites))
+    terms = Terms.of(study, roster, site.name)
+    # A person decides last: what the policy refuses anyway is not worth the question.
+    Approvals(site.approvals_path).require(study.name, study.digest(), now, manual=policy.approve == "manual")
+    return Admitted(
+        terms=terms,
+        settings=text,
+        data=data,
+        data_path=_data_path(site, study, data),
+        limits=policy.limits(),
+        budgets=policy.budgets(data.name),
+        gpu=policy.compute.gpu,
+        own_code=tuple(sorted(policy.own_code)),
+        max_frame_bytes=_caps(terms, roster).request_bytes,
+    )
+
+
+def still_permitted(site: SiteFolder, study: Study, sites: int, now: datetime) -> None:
+    """Check a study again, before new work: hours pass, and the policy's file and approvals change.
+
+    Raises:
+        PolicyRefused: not any more, or not now.
+        ConfigError: the policy cannot be read.
+    """
+    policy = Policy.load(site.policy_path)
+    policy.enforce(study, now, sites=sites)
+    Approvals(site.approvals_path).require(study.name, study.digest(), now, manual=policy.approve == "manual")
+
+
+def _data_path(site: SiteFolder, study: Study, data: DataSet) -> Path | None:
+    if data.path is None or not hasattr(study.data, "path"):
+        return None
+    path = data.path if data.path.is_absolute() else site.folder / data.path
+    if not path.exists():
+        # The path itself is nobody else's business; this error's text stays at the site.
+        raise DataError(
+            f"{path}: the data set {data.name!r} is not there", remedy="check data.path in policy.toml"
+        )
+    return path.resolve()
+
+
+def _caps(terms: Terms, roster: Roster) -> FrameCaps:
+    study, plan = terms.study, None
+    if study.protection.name == "encrypted":
+        chosen = study.protection
+        plan = SealedPlan.derive(
+            terms.algorithm,
+            study.rounds,
+            terms.sites,
+            key_mode=chosen.key_mode,
+            scheme=chosen.scheme,
+            holder=chosen.key_holder,
+        )
+    return FrameCaps.of(terms.algorithm, study.rounds, len(roster.sites), plan)

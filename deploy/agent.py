@@ -1,0 +1,349 @@
+"""The hospital's daemon: dials out, asks what there is to do, does what its policy permits, and waits.
+
+    hello -> admit -> (next -> still permitted? -> site -> answer)* -> finished -> hello ...
+
+The agent has the connection, the keys, the journal and the ledger; training runs in a process of its own.
+Nothing that the aggregator sends is code. Killed at any moment, it goes on where it was when it is started
+again (``secfed/site_memory.py``).
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from datetime import datetime
+from typing import Final
+
+from secfed import __version__
+from secfed.crash_points import reached
+from secfed.crypto.codec import Buffer
+from secfed.crypto.identity import Identity, Roster
+from secfed.crypto.messages import peek_type
+from secfed.deploy.admission import Admitted, admit, still_permitted
+from secfed.deploy.agent_control import is_paused
+from secfed.deploy.agent_status import StatusBoard
+from secfed.deploy.enrolment import utc_now
+from secfed.deploy.grpc_client import CallFailed, Request, SiteLink
+from secfed.deploy.grpc_peer import TlsFiles
+from secfed.deploy.link_limits import Backoff, ClientLimits
+from secfed.deploy.link_messages import HelloReply
+from secfed.deploy.site_folder import SiteFolder
+from secfed.deploy.training import Stopping, TrainingProcess
+from secfed.deploy.training_wire import Job
+from secfed.errors import ConfigError, DataError, LinkError, PolicyRefused, RoundAborted, SecfedError
+from secfed.frames import Step, Task, decode
+from secfed.privacy import SitePrivacy
+from secfed.site_memory import SiteMemory
+from secfed.site_study import SiteStudy, Terms, open_site_study, study_folder
+from secfed.transcript import SUMMED
+
+SIMULATED_VARIABLE: Final = "SECFED_SIMULATED_RANDOMNESS"
+
+log = logging.getLogger("secfed.agent")
+
+_FAILURES_BEFORE_RECONNECT: Final = 10  # a renewed certificate is read when a connection is made
+
+
+class Agent:
+    """One hospital's agent.
+
+    Args:
+        folder: the site's folder.
+        passphrase: of its keys; None if they have none.
+        board: status.
+        limits: timeouts of the link.
+        now: the time, with a time zone.
+        poll_s: pause before asking again about a study that is held, refused or over.
+        once: end when a study is over.
+
+    Raises:
+        SecfedError: keys, roster or settings that cannot be used.
+    """
+
+    def __init__(
+        self,
+        folder: SiteFolder,
+        *,
+        passphrase: str | None,
+        board: StatusBoard,
+        limits: ClientLimits | None = None,
+        now: Callable[[], datetime] = utc_now,
+        poll_s: float = 5.0,
+        once: bool = False,
+    ) -> None:
+        self._folder, self._passphrase, self._board = folder, passphrase, board
+        self._limits, self._now, self._poll_s, self._once = limits or ClientLimits(), now, poll_s, once
+        self._identity: Identity = folder.identity(passphrase)
+        self._roster: Roster = folder.roster()
+        self._address = _address(folder)
+        self._simulated = os.environ.get(SIMULATED_VARIABLE) == "1"
+        self._stopped = threading.Event()
+        self._link: SiteLink | None = None
+        self._training: TrainingProcess | None = None
+        self._backoff = Backoff(self._limits.backoff_s, self._limits.backoff_cap_s)
+        self._told = ""  # the reason that was last logged
+
+    def run(self) -> None:
+        """Serve one study after the other until :meth:`stop`.
+
+        Raises:
+            SecfedError: the site's own files cannot be used; nothing leaves then.
+        """
+        if self._simulated:
+            log.error("%s is set: noise and rounding protect nothing. Tests only.", SIMULATED_VARIABLE)
+        log.info("agent started", extra={"facts": {"site": self._folder.name, "address": self._address}})
+        while not self._stopped.is_set():
+            try:
+                if self._visit() and self._once:
+                    break
+                self._stopped.wait(self._poll_s)
+            except LinkError as error:
+                self._disconnected(error)
+                self._stopped.wait(self._backoff.next_s())
+        self._board.set(state="stopped", connection="closed")
+        log.info("agent stopped")
+
+    def stop(self) -> None:
+        """End soon; from a signal handler or another thread. What is under way is done again next time."""
+        self._stopped.set()
+        training, link = self._training, self._link
+        if training is not None:
+            training.stop()
+        if link is not None:
+            link.close()
+
+    # --- one visit: from hello to the end of the study, or of the connection ---------------------------
+
+    def _visit(self) -> bool:
+        """Ask what is served, and serve it; whether a study came to its end."""
+        with self._dial() as asking:
+            offer = asking.hello()
+            self._connected()
+            if offer.finished:
+                self._tidy(offer)
+                self._idle("finished")
+                return True
+            try:
+                admitted = self._admit(offer)
+            except SecfedError as error:
+                asking.study = offer.study
+                self._decline(asking, error)
+                return False
+        try:
+            with self._open(admitted) as opened:
+                if self._training is not None:
+                    self._training.check()  # data that cannot be read show now, not in the first round
+                return self._serve(admitted, opened)
+        except (ConfigError, DataError, RoundAborted) as error:
+            with self._dial(offer.study) as declining:
+                self._decline(declining, error)
+            return False
+        except Stopping:
+            return False
+
+    def _tidy(self, offer: HelloReply) -> None:
+        """Do what the end of a study asks for, if a crash or an outage came between."""
+        work = study_folder(self._folder.state, offer.study) / "work"
+        if not work.is_dir() or all(path.name == "position" for path in work.iterdir()):
+            return
+        try:
+            with self._open(self._admit(offer)) as opened:
+                opened.finish()
+        except SecfedError as error:
+            log.error("a study is over, and its secrets in %s are not destroyed: %s", work, error)
+
+    def _admit(self, offer: HelloReply) -> Admitted:
+        if is_paused(self._folder.state):
+            raise PolicyRefused("this site has paused its agent", remedy="wait")
+        # As it is on the disk now: an administrator may have pinned another one.
+        self._roster = self._folder.roster()
+        return admit(self._folder, self._roster, offer.study, offer.settings, self._now())
+
+    def _decline(self, link: SiteLink, error: SecfedError) -> None:
+        state = "refused" if isinstance(error, PolicyRefused) else "failed"
+        if self._told != str(error):
+            self._told = str(error)
+            log.warning("study not served: %s", error, extra={"facts": {"study": link.study}})
+            self._board.error(str(error))
+        self._board.set(study=link.study, state=state, round=None, exchange=None, stage=None)
+        link.refuse(b"", error)
+
+    def _serve(self, admitted: Admitted, opened: SiteStudy) -> bool:
+        study = admitted.terms.study_id
+        failures = 0
+
+        def failed(error: CallFailed) -> None:
+            nonlocal failures
+            failures += 1
+            self._disconnected(error)
+            if error.lasting or failures % _FAILURES_BEFORE_RECONNECT == 0:
+                link.close()  # and ask again what is served, with the certificate that is there now
+
+        def recovered() -> None:
+            nonlocal failures
+            failures = 0
+            self._connected()
+
+        with self._dial(study, admitted.max_frame_bytes) as link:
+            self._told = ""
+            self._board.set(study=study, state="serving")
+            log.info("study served", extra={"facts": {"study": study}})
+            handler = _Handler(self._folder, admitted, opened, self._roster, self._board, self._now)
+            link.serve(handler.handle, failed=failed, recovered=recovered)
+            if self._stopped.is_set() or failures:
+                return False
+            ended = link.hello().finished  # serve() returns at the end of the study, or when it was closed
+        if ended:
+            opened.finish()
+            self._idle("finished")
+            log.info("study finished", extra={"facts": {"study": study}})
+        return ended
+
+    # --- pieces ---------------------------------------------------------------------------------------
+
+    @contextmanager
+    def _dial(self, study: str = "", max_frame_bytes: int = 1 << 20) -> Iterator[SiteLink]:
+        tls = self._folder.tls_material(self._passphrase)
+        link = SiteLink(
+            self._address,
+            TlsFiles(tls.ca, tls.certificate, tls.private_key),
+            study=study,
+            max_frame_bytes=max_frame_bytes,
+            proxy=self._folder.settings.aggregator.proxy,
+            software=f"secfed {__version__}",
+            limits=self._limits,
+        )
+        self._link = link
+        try:
+            if self._stopped.is_set():
+                link.close()
+            yield link
+        finally:
+            self._link = None
+            link.close()
+
+    @contextmanager
+    def _open(self, admitted: Admitted) -> Iterator[SiteStudy]:
+        def program(terms: Terms, memory: SiteMemory, privacy: SitePrivacy | None) -> TrainingProcess:
+            local = privacy is not None and privacy.settings.in_local_steps
+            path = admitted.data_path
+            self._training = TrainingProcess(
+                Job(
+                    site=self._folder.name,
+                    settings=admitted.settings,
+                    own_code=admitted.own_code,
+                    data_path=None if path is None else str(path),
+                    study=terms.study_id,
+                    simulated=self._simulated,
+                ),
+                gpu=admitted.gpu,
+                log_path=self._folder.state / "training.log",
+                local_key=memory.local_key if local else None,
+                ledger=None if privacy is None else privacy.ledger,
+                kept=memory.program,
+            )
+            return self._training
+
+        def told(kind: str, body: Mapping[str, object]) -> None:
+            if kind == SUMMED:
+                kept = ("round", "exchange", "attempt", "survivors", "fields")
+                self._board.left({name: body[name] for name in kept if name in body})
+
+        opened = open_site_study(
+            admitted.terms,
+            identity=self._identity,
+            roster=self._roster,
+            state=self._folder.state,
+            program=program,
+            limits=admitted.limits,
+            dataset=admitted.data.name,
+            budgets=admitted.budgets,
+            simulated=self._simulated,
+            told=told,
+        )
+        try:
+            yield opened
+        finally:
+            training, self._training = self._training, None
+            if training is not None:
+                self._board.count(training_deaths=training.deaths)
+                training.close()
+            opened.close()
+
+    def _connected(self) -> None:
+        if self._backoff.failures:
+            log.info("connected")
+        self._backoff.reset()
+        self._board.set(connection="connected")
+
+    def _disconnected(self, error: LinkError) -> None:
+        if not self._stopped.is_set():
+            self._board.count(failures=1)
+            self._board.set(connection="failing")
+            self._board.error(str(error))
+            log.warning("connection: %s", error)
+
+    def _idle(self, state: str) -> None:
+        self._board.set(state=state, round=None, exchange=None, stage=None)
+
+
+class _Handler:
+    """Handles one study's requests."""
+
+    def __init__(
+        self,
+        folder: SiteFolder,
+        admitted: Admitted,
+        opened: SiteStudy,
+        roster: Roster,
+        board: StatusBoard,
+        now: Callable[[], datetime],
+    ) -> None:
+        self._folder, self._terms, self._opened = folder, admitted.terms, opened
+        self._roster, self._board, self._now = roster, board, now
+
+    def handle(self, request: Request) -> Buffer:
+        """Answer one request.
+
+        Raises:
+            SecfedError: it is refused.
+        """
+        reached("agent: request arrived")
+        frame = decode(request.frame)
+        try:
+            if isinstance(frame, Task):
+                self._check_now()
+                self._board.set(round=frame.round, exchange=frame.exchange, stage="train")
+            elif isinstance(frame, Step):
+                self._board.set(round=frame.round, stage=f"message {peek_type(frame.message)}")
+            reply = self._opened.site.handle(request.frame)
+        except SecfedError as error:
+            self._board.count(refusals=1)
+            self._board.error(str(error))
+            log.warning("request refused: %s", error, extra={"facts": {"kind": type(error).__name__}})
+            raise
+        self._board.count(bytes_up=len(reply), bytes_down=len(request.frame))
+        reached("agent: before answer leaves")
+        return reply
+
+    def _check_now(self) -> None:
+        if is_paused(self._folder.state):
+            raise PolicyRefused("this site has paused its agent", remedy="wait")
+        still_permitted(self._folder, self._terms.study, len(self._roster.sites), self._now())
+
+
+def _address(folder: SiteFolder) -> str:
+    """Where to dial.
+
+    Raises:
+        ConfigError: nobody said.
+    """
+    if folder.settings.aggregator.address is not None:
+        return folder.settings.aggregator.address
+    known = folder.consortium()
+    if known is None:
+        raise ConfigError(f"{folder.folder}: not joined yet", remedy="run: secfed site join REPLY")
+    return known[2].address

@@ -1,0 +1,196 @@
+"""``secfed aggregate``: one study, served to the sites of a consortium until it is finished."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+from secfed import __version__
+from secfed.deploy.central_run import CentralRun
+from secfed.deploy.central_study import CentralStudy
+from secfed.deploy.certificate_checks import load
+from secfed.deploy.consortium import Consortium
+from secfed.deploy.frame_caps import FrameCaps
+from secfed.deploy.grpc_calls import Offer
+from secfed.deploy.grpc_peer import TlsFiles
+from secfed.deploy.grpc_server import LinkServer
+from secfed.deploy.measured_link import MeasuredLink, Tell
+from secfed.deploy.stopping import Stopper
+from secfed.errors import ConfigError, RosterError, RoundAborted
+from secfed.protection import SiteId
+from secfed.run_report import Observer, RunReport
+from secfed.site import Log
+from secfed.study import Study
+
+
+@dataclass(frozen=True)
+class Service:
+    """How a study is served.
+
+    Attributes:
+        listen: ``host:port``; None: every address, at the consortium's port.
+        quorum: sites that must be there before an exchange begins; None: as many as must answer.
+        sites: ask only these; None asks every site of the study.
+        silent_s: a site without a sign of life for so long counts as missing.
+        farewell_s: how long sites are told that the study is finished.
+    """
+
+    listen: str | None = None
+    quorum: int | None = None
+    sites: Sequence[SiteId] | None = None
+    silent_s: float = 60.0
+    farewell_s: float = 60.0
+
+
+class Aggregator:
+    """One study at the study centre.
+
+    Args:
+        study: the study.
+        text: its file, as sites get it.
+        consortium: the folder of the consortium.
+        out: folder of the run; an unfinished run of this study in it is resumed.
+        passphrase: of the aggregator's keys.
+        service: how it is served.
+        observer: told of progress.
+        tell: told of events.
+        stopper: interrupts waiting.
+
+    Raises:
+        ConfigError: study, consortium and options do not fit together, or a file cannot be used.
+        RosterError: no roster, or a site of the study is not in it.
+        TranscriptError: the run in ``out`` was changed.
+    """
+
+    def __init__(
+        self,
+        study: Study,
+        text: str,
+        consortium: Consortium,
+        out: Path,
+        *,
+        passphrase: str | None,
+        service: Service,
+        observer: Observer,
+        tell: Tell,
+        stopper: Stopper,
+    ) -> None:
+        roster = consortium.roster()
+        if roster is None:
+            raise RosterError("no site is enrolled", remedy="run: secfed consortium admit REQUEST")
+        self._central = CentralStudy(study, roster, service.sites)
+        self._quorum = _quorum(self._central, service.quorum)
+        self._service, self._observer, self._tell, self._stopper = service, observer, tell, stopper
+        self._identity = consortium.aggregator_identity(passphrase)
+        self._out = out
+        material = consortium.aggregator_tls(passphrase)
+        end = load(material.certificate, "the aggregator's certificate").not_valid_after_utc
+        if end <= datetime.now(UTC):
+            raise ConfigError(
+                "the aggregator's certificate has expired", remedy="run: secfed consortium renew aggregator"
+            )
+        caps = FrameCaps.of(self._central.algorithm, study.rounds, len(roster.sites), self._central.plan)
+        _check_space(out, caps.answer_bytes * len(self._central.asked))
+        listen = service.listen or f"0.0.0.0:{consortium.facts.port}"
+        offer = Offer(self._central.id, text.encode(), caps.answer_bytes)
+        tls = TlsFiles(material.ca, material.certificate, material.private_key)
+        self._server = LinkServer(listen, tls, roster.sites, offer)
+        self._listen = listen
+
+    def run(self) -> RunReport:
+        """Serve the study to its end.
+
+        Raises:
+            Stopped: the operator stopped it; what is done is on the disk.
+            LinkError: the address cannot be had.
+            RoundAborted: not one sum came about.
+        """
+        with closing(
+            CentralRun(self._central, self._identity, self._out, self._carrier, self._observer)
+        ) as run:
+            port = self._server.start()
+            try:
+                self._tell(
+                    "resumed" if run.resumed else "started",
+                    study=self._central.id,
+                    software=f"secfed {__version__}",
+                    roster=self._central.roster.digest.hex(),
+                    address=f"{self._listen.rpartition(':')[0]}:{port}",
+                    quorum=self._quorum,
+                )
+                try:
+                    report = run.run()
+                except RoundAborted:  # the study is over, without a sum
+                    self._say_farewell()
+                    raise
+                self._tell("finished", out=str(self._out))
+                self._say_farewell()
+                return report
+            finally:
+                self._server.stop()
+
+    def _carrier(self, log: Log) -> MeasuredLink:
+        protection = self._central.study.protection
+        return MeasuredLink(
+            self._server,
+            log,
+            self._observer,
+            self._tell,
+            self._stopper,
+            deadline_s=protection.deadline_s,
+            quorum=self._quorum,
+            silent_s=self._service.silent_s,
+            wait_for_result=protection.name == "encrypted",
+        )
+
+    def _say_farewell(self) -> None:
+        """Tell the sites that the study is over, until all that are there know it."""
+        self._server.finish()
+        end = time.monotonic() + self._service.farewell_s
+        with self._stopper.waiting():
+            while time.monotonic() < end and not self._server.told() >= set(self._central.asked):
+                time.sleep(0.1)
+        self._tell("told", sites=sorted(self._server.told()))
+
+
+def _check_space(out: Path, needed_bytes: int) -> None:
+    """Refuse a disk on which the replies of one exchange do not fit: a run would stop in its first round.
+
+    Raises:
+        ConfigError: too little space.
+    """
+    there = next(folder for folder in (out.absolute(), *out.absolute().parents) if folder.exists())
+    free = shutil.disk_usage(there).free
+    if free < needed_bytes:
+        raise ConfigError(
+            f"--out {out}: {free / 1e9:.1f} GB are free, and the replies of one exchange can be "
+            f"{needed_bytes / 1e9:.1f} GB",
+            remedy="free space, or name a folder on another disk",
+        )
+
+
+def _quorum(central: CentralStudy, wanted: int | None) -> int:
+    """How many sites must be there.
+
+    Raises:
+        ConfigError: more than there are, or fewer than could be summed.
+    """
+    sites = len(central.asked)
+    least = max(central.threshold(sites), central.study.protection.min_cohort)
+    if least > sites:
+        raise ConfigError(
+            f"--sites: {sites} sites are asked, and {least} must answer", remedy="ask more sites"
+        )
+    if wanted is None:
+        return least
+    if not central.study.protection.min_cohort <= wanted <= sites:
+        raise ConfigError(
+            f"--quorum {wanted}: must be from {central.study.protection.min_cohort} to {sites}",
+            remedy=f"leave it out for {least}",
+        )
+    return wanted

@@ -1,0 +1,259 @@
+"""One run of a study at the study centre, whatever carries its messages; it outlives its process.
+
+What is on the disk and why a restart sums nothing twice: ``secfed/checkpoints.py``.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any, Final, Protocol
+
+from safetensors.torch import save
+
+from secfed import crash_points
+from secfed.algorithms.base import Metrics
+from secfed.chain import Entry
+from secfed.chain_file import verify_file
+from secfed.checkpoints import RESUME_FOLDER, KeptRun
+from secfed.coordinator import Coordinator, RoundOutcome, StudyRun
+from secfed.crypto.codec import Buffer
+from secfed.crypto.identity import Identity
+from secfed.deploy.central_study import CentralStudy
+from secfed.deploy.rosters import save_roster
+from secfed.durable import write_durably
+from secfed.errors import ConfigError, RoundAborted
+from secfed.link import OnReply
+from secfed.outputs import MODEL_FILE, TRANSCRIPT_FILE, prepare, write_run
+from secfed.protection import SiteId, protection
+from secfed.roster_file import ROSTER_FILE
+from secfed.round import Rules
+from secfed.run_report import Observer, PerSite, RoundReport, RunReport, what_the_aggregator_saw
+from secfed.site import Log
+from secfed.transcript import SETTINGS, SUMMED, TRANSCRIPT, SumRecord, Transcript
+from secfed.vector import State
+
+SUMS_FOLDER: Final = "sums"
+
+
+class Carrier(Protocol):
+    """Carries requests, and measures what it carries."""
+
+    def ask(self, stage: str, requests: Mapping[SiteId, Buffer], on_reply: OnReply) -> None:
+        """Carry one step; see :class:`secfed.round.Ask`."""
+        ...
+
+    def start_round(self, number: int) -> None:
+        """Forget what was measured."""
+        ...
+
+    def report(self, outcome: RoundOutcome, wall_s: float) -> RoundReport:
+        """What the round that just ended came to, without metrics; who was asked is known elsewhere."""
+        ...
+
+
+class CentralRun:
+    """One run, from the folder it lives in.
+
+    Args:
+        central: study, roster, sites.
+        identity: the aggregator's signing key.
+        out: the run's folder: new or empty, or that of this study's earlier start.
+        make_carrier: given the transcript for refusals, makes what carries the messages.
+        observer: told of progress.
+
+    Raises:
+        ConfigError: the folder holds something else, or cannot be written.
+        TranscriptError: transcript or checkpoint were changed.
+    """
+
+    def __init__(
+        self,
+        central: CentralStudy,
+        identity: Identity,
+        out: Path,
+        make_carrier: Callable[[Log], Carrier],
+        observer: Observer,
+    ) -> None:
+        self._central, self._identity, self._out, self._observer = central, identity, out, observer
+        make_ready(out, central.id)
+        path, digest = out / TRANSCRIPT_FILE, central.roster.digest
+        self._transcript = Transcript(identity, study=central.id, roster_digest=digest, sink=path)
+        try:
+            entries = self._entries()
+            if not any(entry.kind == SETTINGS for entry in entries):
+                crash_points.reached("aggregate: before the settings are in the transcript")
+                self._transcript.append(SETTINGS, central.study.settings(len(central.names)))
+                entries = self._entries()
+            save_roster(out / ROSTER_FILE, central.roster)
+            self._carrier = make_carrier(self._transcript)
+            self._kept = KeptRun(out, central.id, self._transcript, entries, self._carrier.ask)
+        except BaseException:
+            self._transcript.close()
+            raise
+        self._reports = {
+            report.round: report for report in map(_report_of, self._kept.notes.get("rounds", ()))
+        }
+        self._asked: dict[SiteId, None] = {}  # of this round, in order
+        self._coordinator = self._assemble()
+
+    def _ask(self, stage: str, requests: Mapping[SiteId, Buffer], on_reply: OnReply) -> None:
+        if stage == "train":
+            self._asked.update(dict.fromkeys(requests))  # here, because a repeated step is not carried
+        self._kept.asks.ask(stage, requests, on_reply)
+
+    def _assemble(self) -> StudyRun:
+        central, kept = self._central, self._kept
+        study = central.study
+        rules = Rules(
+            study=central.id,
+            identity=self._identity,
+            roster=central.roster,
+            protection=protection(study.protection.name),
+            threshold=central.threshold,
+            min_cohort=study.protection.min_cohort,
+            sites=central.asked,
+        )
+        if central.plan is None:
+            return Coordinator(central.algorithm, study.rounds, rules, self._ask, kept.log, kept)
+        # TenSEAL is an optional dependency.
+        from secfed.sealed_coordinator import SealedCoordinator
+        from secfed.sealed_round import SealedRounds, SumStore
+
+        folder = self._out / SUMS_FOLDER
+        folder.mkdir(mode=0o700, exist_ok=True)
+        sealed = SealedRounds(central.plan, rules, SumStore(folder), self._ask)
+        return SealedCoordinator(central.algorithm, study.rounds, sealed, kept.log, kept)
+
+    @property
+    def resumed(self) -> bool:
+        """Whether this goes on with an earlier start."""
+        return self._kept.resumed
+
+    def run(self) -> RunReport:
+        """Run what is left of the study, and write its results.
+
+        Raises:
+            RoundAborted: not one sum came about.
+        """
+        study = self._central.study
+        self._observer.started(study.name, self._central.names, study.rounds)
+        for number in sorted(self._reports):
+            self._observer.round_finished(self._reports[number])
+        clock = time.perf_counter()
+        self._carrier.start_round(self._kept.start.round)
+
+        def finished(outcome: RoundOutcome) -> None:
+            nonlocal clock
+            report = self._carrier.report(outcome, time.perf_counter() - clock)
+            self._add(replace(report, asked=tuple(self._asked)), self._metrics())
+            self._asked.clear()
+            self._carrier.start_round(outcome.round + 1)
+            clock = time.perf_counter()
+
+        self._coordinator.run(finished)
+        report = self._report()
+        self._write(report)
+        self._kept.asks.end()
+        self._observer.finished(report)
+        return report
+
+    def close(self) -> None:
+        """Close the files; what is in them stays."""
+        self._kept.asks.close()
+        self._transcript.close()
+
+    def _entries(self) -> tuple[Entry, ...]:
+        return verify_file(self._out / TRANSCRIPT_FILE, self._identity.public_bytes, TRANSCRIPT)
+
+    def _metrics(self) -> Mapping[int, Metrics]:
+        """What the aggregator can know; under encrypted protection nothing."""
+        return self._coordinator.server.metrics() if isinstance(self._coordinator, Coordinator) else {}
+
+    def _model(self) -> State | None:
+        return self._coordinator.server.model() if isinstance(self._coordinator, Coordinator) else None
+
+    def _add(self, report: RoundReport, metrics: Mapping[int, Metrics]) -> None:
+        if report.round <= self._central.study.rounds:  # the closing evaluation has no row of its own
+            self._reports[report.round] = report
+            self._observer.round_finished(report)
+        for number, found in metrics.items():
+            known = self._reports.get(number)
+            if known is not None and known.metrics is None:
+                self._reports[number] = replace(known, metrics=found)
+                self._observer.round_finished(self._reports[number])
+        self._kept.notes["rounds"] = [asdict(self._reports[number]) for number in sorted(self._reports)]
+
+    def _report(self) -> RunReport:
+        study, algorithm = self._central.study, self._central.algorithm
+        sums = [SumRecord.from_body(entry.body) for entry in self._entries() if entry.kind == SUMMED]
+        if not sums:
+            raise RoundAborted(
+                "no round of the study came to a sum; nothing was learned and nothing revealed.",
+                remedy="let more sites take part",
+            )
+        metrics, model = self._metrics(), self._model()
+        plans = [plan for number in range(1, study.rounds + 2) for plan in algorithm.exchanges(number)]
+        elements = max(plan.layout.elements for plan in plans)
+        trained = algorithm.server().model() if model is None else model
+        parameters = sum(tensor.numel() for tensor in trained.values()) if study.rounds else 0
+        saw = what_the_aggregator_saw(
+            study.protection.name,
+            sums=len(sums),
+            survivors=[len(record.survivors) for record in sums],
+            parameters=min(parameters, elements),
+            scalars=max(0, elements - parameters),
+        )
+        return RunReport(
+            study=study.name,
+            algorithm=study.algorithm.name,
+            protection=study.protection.name,
+            sites=self._central.names,
+            rounds=tuple(self._reports[number] for number in sorted(self._reports)),
+            final=metrics[max(metrics)] if metrics else {},
+            saw=saw,
+            initial=metrics.get(0),
+        )
+
+    def _write(self, report: RunReport) -> None:
+        model = self._model()
+        crash_points.reached("aggregate: before the results are written")
+        if model is not None:
+            tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in model.items()}
+            write_durably(self._out / MODEL_FILE, save(tensors))
+        crash_points.reached("aggregate: after the model is written")
+        write_run(report, self._out)
+        crash_points.reached("aggregate: after the results are written")
+
+
+def make_ready(out: Path, study: str) -> None:
+    """Create the folder of a run, or accept that of an earlier start of the same study.
+
+    Raises:
+        ConfigError: it holds something else.
+    """
+    if not (out / TRANSCRIPT_FILE).is_file():
+        prepare(out, overwrite=False)
+        return
+    with (out / TRANSCRIPT_FILE).open("rb") as file:
+        line = file.readline(1 << 16)
+    if line.endswith(b"\n") and study.encode() not in line:
+        raise ConfigError(
+            f"--out {out}: holds a run of another study, or of another version of this study file",
+            remedy="name another folder; a study that has begun cannot be changed",
+        )
+    if not (out / RESUME_FOLDER).is_dir() and any(out.glob("sites/*")):
+        raise ConfigError(f"--out {out}: holds a simulation", remedy="name another folder")
+
+
+def _report_of(content: Mapping[str, Any]) -> RoundReport:
+    """The inverse of ``asdict``, after JSON."""
+    made = dict(content)
+    for name in ("bytes_up_per_site", "bytes_down_per_site"):
+        made[name] = PerSite(**made[name])
+    for name in ("survivors", "asked"):
+        made[name] = tuple(made[name])
+    made["drops"] = tuple((site, stage) for site, stage in made["drops"])
+    return RoundReport(**made)

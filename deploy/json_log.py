@@ -1,0 +1,49 @@
+"""Logs for journald: one JSON object a line on standard output."""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+from datetime import UTC, datetime
+from typing import Any, Final, TextIO
+
+_EXTRA: Final = "facts"  # logger.info("...", extra={"facts": {...}})
+
+
+class JsonFormatter(logging.Formatter):
+    """One line per record: time, level, logger, message, and facts.
+
+    Security: no traceback, because its last line can hold anything; only the kind of an exception.
+    """
+
+    def format(self, record: logging.LogRecord) -> str:
+        """The line."""
+        content: dict[str, Any] = {
+            "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": record.getMessage(),
+        }
+        facts = getattr(record, _EXTRA, None)
+        if isinstance(facts, dict):
+            content.update({key: value for key, value in facts.items() if key not in content})
+        if record.exc_info is not None and record.exc_info[0] is not None:
+            content["exception"] = record.exc_info[0].__name__
+        return json.dumps(content, ensure_ascii=False, default=str)
+
+
+def log_as_json(level: str, stream: TextIO | None = None) -> logging.Handler:
+    """Let all loggers of secfed write JSON lines; other libraries' warnings too.
+
+    Args:
+        level: ``debug``, ``info``, ``warning`` or ``error``.
+        stream: standard output by default.
+    """
+    handler = logging.StreamHandler(sys.stdout if stream is None else stream)
+    handler.setFormatter(JsonFormatter())
+    root = logging.getLogger()
+    root.addHandler(handler)
+    root.setLevel(logging.WARNING)
+    logging.getLogger("secfed").setLevel(level.upper())
+    return handler

@@ -1,0 +1,145 @@
+"""What carries a run's messages between machines: waits for sites, measures, tells what happens.
+
+Security: nothing here is about what a site sent; only who answered, when, and how many bytes. A refusal's
+words are the site's own, and go into the transcript.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from secfed.coordinator import RoundOutcome
+from secfed.crypto.codec import Buffer
+from secfed.deploy.grpc_link import GrpcLink
+from secfed.deploy.grpc_server import LinkServer
+from secfed.deploy.stopping import Stopper
+from secfed.link import OnReply
+from secfed.protection import SiteId
+from secfed.run_report import Observer, PerSite, RoundReport
+from secfed.site import Log
+from secfed.transcript import REFUSED
+
+Tell = Callable[..., None]  # tell("event", name=value, ...): for the operator's log
+
+_BEGINNINGS: Final = ("keys", "train")  # stages in which an exchange begins
+_RESULT_S: Final = 60.0
+_LOOK_S: Final = 1.0
+
+
+class MeasuredLink:
+    """Carrier of a :class:`~secfed.deploy.central_run.CentralRun` over :class:`GrpcLink`.
+
+    Args:
+        server: started.
+        log: where refusals are recorded.
+        observer: told of progress.
+        tell: told of events.
+        stopper: interrupts waiting.
+        deadline_s: seconds that sites have for a step.
+        quorum: no exchange begins before so many of its sites are there.
+        silent_s: a site without a sign of life for so long counts as missing.
+        wait_for_result: whether sites do lasting work on a result (encrypted protection: they decrypt it).
+    """
+
+    def __init__(
+        self,
+        server: LinkServer,
+        log: Log,
+        observer: Observer,
+        tell: Tell,
+        stopper: Stopper,
+        *,
+        deadline_s: float,
+        quorum: int,
+        silent_s: float,
+        wait_for_result: bool,
+    ) -> None:
+        def deadline(stage: str) -> float:
+            return min(deadline_s, _RESULT_S) if stage == "result" and not wait_for_result else deadline_s
+
+        self._link = GrpcLink(server, deadline, silent_s=silent_s, watcher=self)
+        self._server, self._log, self._observer = server, log, observer
+        self._tell, self._stopper = tell, stopper
+        self._quorum, self._silent_s = quorum, silent_s
+        self.start_round(1)
+
+    def start_round(self, number: int) -> None:
+        """Forget the last round's dropouts and measurements."""
+        self._round = number
+        self._gone: dict[SiteId, str] = {}
+        self._seconds = {"train": 0.0, "protect": 0.0, "carry": 0.0}
+        self._server.take_counts()
+
+    def ask(self, stage: str, requests: Mapping[SiteId, Buffer], on_reply: OnReply) -> None:
+        """Carry one step.
+
+        Raises:
+            Stopped: the operator stopped the run.
+        """
+        inside = 0.0
+
+        def shielded(site: SiteId, reply: Buffer) -> None:
+            nonlocal inside
+            start = time.perf_counter()
+            with self._stopper.working():
+                on_reply(site, reply)
+            inside += time.perf_counter() - start
+
+        with self._stopper.waiting():
+            if stage in _BEGINNINGS:
+                self._wait_for_quorum(requests)
+            start = time.perf_counter()
+            self._link.ask(stage, requests, shielded)
+        phase = "train" if stage == "train" else "carry"
+        self._seconds[phase] += time.perf_counter() - start - inside
+
+    def _wait_for_quorum(self, requests: Mapping[SiteId, Buffer]) -> None:
+        """Wait until enough sites are there: rounds that must fail are not begun."""
+        needed = min(self._quorum, len(requests))
+        told: tuple[SiteId, ...] | None = None
+        while True:
+            there = self._link.wait_for(tuple(requests), needed, _LOOK_S, within_s=self._silent_s)
+            if len(there) >= needed:
+                if told is not None:
+                    self._tell("quorum", sites=list(there))
+                return
+            if there != told:
+                self._tell("waiting", needed=needed, sites=list(there))
+                told = there
+
+    def progress(self, stage: str, done: int, asked: int) -> None:
+        """See :class:`secfed.deploy.grpc_link.Watcher`."""
+        self._observer.stage(self._round, "", stage, done, asked)
+
+    def refused(self, stage: str, site: SiteId, kind: str, reason: str) -> None:
+        """See :class:`secfed.deploy.grpc_link.Watcher`."""
+        self._gone.setdefault(site, stage)
+        told: dict[str, Any] = {"round": self._round, "site": site, "stage": stage, "reason": reason or kind}
+        self._log.append(REFUSED, told)
+        self._tell("refused", **told)
+
+    def missing(self, stage: str, site: SiteId) -> None:
+        """See :class:`secfed.deploy.grpc_link.Watcher`."""
+        self._gone.setdefault(site, stage)
+        self._tell("missing", round=self._round, site=site, stage=stage)
+
+    def report(self, outcome: RoundOutcome, wall_s: float) -> RoundReport:
+        """What the round that just ended came to, without metrics and without who was asked.
+
+        ``carry`` is the time from request to reply: the way there and back, and the sites' protecting.
+        """
+        up, down = self._server.take_counts()
+        return RoundReport(
+            round=outcome.round,
+            survivors=outcome.survivors,
+            asked=(),
+            metrics=None,
+            bytes_up_per_site=PerSite.over(size for size in up.values() if size),
+            bytes_down_per_site=PerSite.over(size for size in down.values() if size),
+            seconds={**self._seconds, "server": max(0.0, wall_s - sum(self._seconds.values()))},
+            attempts=sum(summed.spec.attempt + 1 for summed in outcome.sums),
+            aborted=outcome.aborted.message if outcome.aborted else None,
+            drops=tuple(self._gone.items()),
+        )

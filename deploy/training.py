@@ -1,0 +1,198 @@
+"""The agent's side of local training: a process of its own does the work, and may die of it."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any
+
+from secfed.crash_points import reached
+from secfed.deploy.training_wire import SOCKET_VARIABLE, Job, Tensors, error_head, raise_error, receive, send
+from secfed.dp.events import from_value
+from secfed.errors import MalformedMessage, RoundAborted, SecfedError
+from secfed.vector import Exchange, State, Summands
+
+if TYPE_CHECKING:
+    from secfed.dp.ledger import Ledger
+    from secfed.dp.local import LocalPrivacy
+
+_CHILD = "secfed.deploy.training_child"
+# What a training process needs of the environment; keys, passphrases and proxies are none of it.
+_PASSED = (
+    "PATH",
+    "HOME",
+    "LANG",
+    "LC_ALL",
+    "TMPDIR",
+    "PYTHONPATH",
+    "LD_LIBRARY_PATH",
+    "CUDA_VISIBLE_DEVICES",
+    "MPLCONFIGDIR",
+    "PYTHONDONTWRITEBYTECODE",
+)
+_PASSED_PREFIXES = ("OMP_", "MKL_", "CUDA_", "NVIDIA_", "SECFED_DATA")
+
+
+class Stopping(BaseException):
+    """The agent is told to stop while it waits for training: no outcome, the work will be done again."""
+
+
+class TrainingProcess:
+    """A site program whose work is done by another process.
+
+    Args:
+        job: what it works on.
+        gpu: whether it may see a GPU.
+        log_path: gets what the process prints (mode 0600): it may tell about records, so it stays here.
+        local_key: (round, exchange) -> key of sampling and noise; None without private steps.
+        ledger: pays for private steps; None without.
+        kept: gives what the program kept with the newest contribution.
+    """
+
+    def __init__(
+        self,
+        job: Job,
+        *,
+        gpu: bool,
+        log_path: Path,
+        local_key: Callable[[int, str], bytes] | None,
+        ledger: Ledger | None,
+        kept: Callable[[], Tensors],
+    ) -> None:
+        self._job, self._gpu, self._log_path = job, gpu, log_path
+        self._local_key, self._ledger, self._kept = local_key, ledger, kept
+        self._process: subprocess.Popen[bytes] | None = None
+        self._connection: Connection | None = None
+        self.kept: Tensors = {}  # what to keep with the contribution just made
+        self.deaths = 0
+        self._stopping = False
+
+    def use_privacy(self, privacy: LocalPrivacy) -> None:
+        """The other process makes its own; payments are made here."""
+        del privacy
+
+    def contribute(self, round_number: int, exchange: Exchange, broadcast: State) -> Summands:
+        """Let the other process work on one exchange.
+
+        Raises:
+            RoundAborted: it died.
+            SecfedError: what it raised.
+            Stopping: :meth:`stop` was called meanwhile.
+        """
+        connection = self._started()
+        head: dict[str, Any] = {"do": "work", "round": round_number, "exchange": exchange.name}
+        if self._local_key is not None:
+            head["local_key"] = self._local_key(round_number, exchange.name).hex()
+        try:
+            send(connection, head, broadcast)
+            while True:
+                said, tensors = receive(connection)
+                if said.get("do") != "spend":
+                    break
+                send(connection, self._pay(said, round_number, exchange.name))
+        except (EOFError, OSError):
+            raise self._death() from None
+        raise_error(said)
+        self.kept = {name[2:]: value for name, value in tensors.items() if name.startswith("k/")}
+        return {name[2:]: value for name, value in tensors.items() if name.startswith("s/")}
+
+    def check(self) -> None:
+        """Start the process: data that cannot be read show now.
+
+        Raises:
+            RoundAborted: it died.
+            SecfedError: what it raised.
+        """
+        self._started()
+
+    def close(self) -> None:
+        """End the process, whatever it is doing."""
+        if self._connection is not None:
+            self._connection.close()
+        if self._process is not None:
+            self._process.kill()  # it keeps nothing that is not here
+            self._process.wait()
+        self._process = self._connection = None
+
+    def stop(self) -> None:
+        """Give up the work that is going on; from a signal handler or another thread."""
+        self._stopping, process = True, self._process
+        if process is not None:
+            process.kill()
+
+    def _pay(self, said: Mapping[str, Any], round_number: int, exchange: str) -> dict[str, Any]:
+        """Pay for what the process is about to do; only for the exchange it was given."""
+        ledger = self._ledger
+        if ledger is None or (said.get("round"), said.get("exchange")) != (round_number, exchange):
+            raise MalformedMessage("the training process asked for a payment out of place")
+        reached("agent: before payment")
+        try:
+            ledger.spend(
+                from_value(said.get("event")),
+                study=self._job.study,
+                round_number=round_number,
+                exchange=exchange,
+            )
+        except SecfedError as error:
+            return error_head(error)
+        reached("agent: after payment")
+        return {"do": "paid"}
+
+    def _started(self) -> Connection:
+        if self._process is not None and self._process.poll() is not None:
+            self.close()
+        if self._connection is not None:
+            return self._connection
+        ours, theirs = socket.socketpair()
+        log = self._open_log()
+        with ours, theirs, log:
+            environment = {
+                name: value
+                for name, value in os.environ.items()
+                if name in _PASSED or name.startswith(_PASSED_PREFIXES)
+            }
+            environment[SOCKET_VARIABLE] = str(theirs.fileno())
+            if not self._gpu:
+                environment["CUDA_VISIBLE_DEVICES"] = ""
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", _CHILD],
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                pass_fds=(theirs.fileno(),),
+            )
+            self._connection = Connection(ours.detach())
+        try:
+            send(self._connection, self._job.head(), self._kept())
+            said, _ = receive(self._connection)
+        except (EOFError, OSError):
+            raise self._death() from None
+        try:
+            raise_error(said)
+        except SecfedError:
+            self.close()
+            raise
+        return self._connection
+
+    def _open_log(self) -> IO[bytes]:
+        descriptor = os.open(self._log_path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+        return os.fdopen(descriptor, "wb")
+
+    def _death(self) -> RoundAborted:
+        process = self._process
+        code = None if process is None else process.wait()
+        how = "ended" if code is None or code >= 0 else f"was killed by signal {-code}"
+        self.close()
+        if self._stopping:
+            raise Stopping
+        self.deaths += 1
+        return RoundAborted(
+            f"the training process {how}; this site has nothing to contribute to this exchange",
+            remedy=f"see {self._log_path}; signal 9 is most often a lack of memory",
+        )

@@ -1,0 +1,156 @@
+"""The process that trains: it has the data and the model; it has no key, no ledger and no connection.
+
+Started by the agent as ``python -m secfed.deploy.training_child``. A crash here, or the kernel's
+out-of-memory killer, costs the exchange and nothing else. Private work is paid for by the agent: this
+process asks, and waits for the answer before it touches a record.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import traceback
+from multiprocessing.connection import Connection
+from typing import TYPE_CHECKING, Any, cast
+
+import torch
+
+from secfed.algorithms.base import Algorithm, SiteProgram
+from secfed.algorithms.registry import build
+from secfed.deploy.training_wire import SOCKET_VARIABLE, Job, Tensors, error_head, raise_error, receive, send
+from secfed.errors import InconsistentView, SecfedError
+from secfed.study import Study
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from secfed.dp.events import Event
+    from secfed.dp.ledger import Ledger
+    from secfed.dp.local import LocalPrivacy
+    from secfed.dp.randomness import SecureRandom
+
+_PROGRAM, _CLIP = "program/", "clip_norm/"
+
+
+class _AskingLedger:
+    """Asks the agent to pay; stands in for a ledger in :class:`secfed.dp.local.LocalPrivacy`."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+
+    def spender(self, *, study: str, round_number: int, exchange: str) -> Callable[[Event], None]:
+        """See :meth:`secfed.dp.ledger.Ledger.spender`."""
+        from secfed.dp.events import to_value
+
+        def spend(event: Event) -> None:
+            place = {"study": study, "round": round_number, "exchange": exchange}
+            send(self._connection, {"do": "spend", "event": to_value(event), **place})
+            head, _ = receive(self._connection)
+            raise_error(head)
+
+        return spend
+
+
+class Trainer:
+    """One study's program in this process.
+
+    Args:
+        job: which study, which site, which data.
+        connection: to the agent.
+        kept: what an earlier process kept; empty for the first.
+    """
+
+    def __init__(self, job: Job, connection: Connection, kept: Tensors) -> None:
+        study = Study.parse(job.settings, own_code=frozenset(job.own_code))
+        if job.data_path is not None:
+            study = study.replace("data.path", job.data_path)
+        self._job, self._seed = job, study.seed
+        self._algorithm: Algorithm = build(study)
+        self._program: SiteProgram = self._algorithm.site(job.site)
+        self._local: LocalPrivacy | None = None
+        self._local_key = b""
+        settings = study.privacy
+        if settings is not None and settings.in_local_steps:
+            from secfed.dp.local import LocalPrivacy
+
+            ledger = cast("Ledger", _AskingLedger(connection))  # only its spender is used
+            self._local = LocalPrivacy(
+                settings, ledger, study=job.study, seed=study.seed, random=self._random
+            )
+            cast("Any", self._program).use_privacy(self._local)  # checked by secfed.privacy.with_privacy
+        self._load(kept)
+
+    def contribute(self, head: dict[str, Any], broadcast: Tensors) -> tuple[Tensors, Tensors]:
+        """Work on one exchange: what to add to the sum, and what to keep for later."""
+        number, name = int(head["round"]), str(head["exchange"])
+        plan = [exchange for exchange in self._algorithm.exchanges(number) if exchange.name == name]
+        if not plan:
+            raise InconsistentView(f"round {number} of this study has no exchange {name!r}")
+        if self._local is not None:
+            self._local_key = bytes.fromhex(head["local_key"])
+            self._local.enter(number, name)
+        summands = self._program.contribute(number, plan[0], broadcast)
+        given = {
+            name: value if isinstance(value, torch.Tensor) else torch.as_tensor(value, dtype=torch.float64)
+            for name, value in summands.items()
+        }
+        return given, self._save()
+
+    def _random(self, number: int, exchange: str) -> SecureRandom:
+        from secfed.dp.randomness import SecureRandom
+
+        if self._job.simulated:
+            return SecureRandom.for_simulation(self._seed, "local steps", self._job.site, number, exchange)
+        return SecureRandom(self._local_key)
+
+    def _save(self) -> Tensors:
+        saved = getattr(self._program, "save", None)
+        state = {_PROGRAM + name: value for name, value in saved().items()} if callable(saved) else {}
+        norms = {} if self._local is None else self._local._clip_norms
+        return {**state, **{_CLIP + n: torch.tensor(v, dtype=torch.float64) for n, v in norms.items()}}
+
+    def _load(self, kept: Tensors) -> None:
+        own = {n.removeprefix(_PROGRAM): value for n, value in kept.items() if n.startswith(_PROGRAM)}
+        if own:
+            cast("Any", self._program).load(own)
+        if self._local is not None:
+            norms = {n.removeprefix(_CLIP): float(v) for n, v in kept.items() if n.startswith(_CLIP)}
+            self._local._clip_norms.update(norms)
+
+
+def serve(connection: Connection) -> None:
+    """Answer the agent until it closes the connection."""
+    trainer: Trainer | None = None
+    while True:
+        try:
+            head, tensors = receive(connection)
+        except (EOFError, OSError):
+            return
+        try:
+            if head["do"] == "start":
+                trainer = Trainer(Job.of(head), connection, tensors)
+                send(connection, {"do": "started"})
+            elif trainer is not None:
+                summands, kept = trainer.contribute(head, tensors)
+                both = {f"s/{name}": value for name, value in summands.items()}
+                both |= {f"k/{name}": value.clone() for name, value in kept.items()}
+                send(connection, {"do": "done"}, {name: value.clone() for name, value in both.items()})
+        except SecfedError as error:
+            send(connection, error_head(error))
+
+
+def main() -> int:
+    """Entry point of the process."""
+    torch.set_num_threads(max(1, int(os.environ.get("OMP_NUM_THREADS", "0") or torch.get_num_threads())))
+    descriptor = int(os.environ.pop(SOCKET_VARIABLE))
+    with Connection(descriptor) as connection:
+        try:
+            serve(connection)
+        except Exception:  # noqa: BLE001 - the last resort of a process: what it leaves is its log
+            traceback.print_exc()  # no local variables; the log stays at the site
+            return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

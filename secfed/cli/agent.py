@@ -1,0 +1,216 @@
+"""``secfed agent``: the hospital's daemon, and what its administrator tells it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from secfed.errors import SecfedError
+
+if TYPE_CHECKING:
+    from secfed.deploy.site_folder import SiteFolder
+
+agent_app = typer.Typer(no_args_is_help=True, help="Hospital: run the agent, watch it, approve studies.")
+
+Folder = Annotated[Path, typer.Argument(metavar="DIR", envvar="SECFED_SITE_DIR", help="The site's folder.")]
+FolderOption = Annotated[
+    Path, typer.Option("--dir", metavar="DIR", envvar="SECFED_SITE_DIR", help="The site's folder.")
+]
+StudyName = Annotated[
+    str,
+    typer.Argument(metavar="STUDY", help="Its name, or 8 or more digits of its digest.", show_default=False),
+]
+
+_STOP_S = 60.0
+
+
+@agent_app.command()
+def run(
+    folder: Folder = Path(),
+    once: Annotated[bool, typer.Option("--once", help="End when a study is over.")] = False,
+    poll_s: Annotated[
+        float,
+        typer.Option("--poll-s", min=0.1, help="Pause before asking again about a study that waits."),
+    ] = 5.0,
+) -> None:
+    """Serve studies until stopped. Only dials out; logs JSON lines to standard output."""
+    import signal
+
+    from secfed.cli.asking import passphrase_of
+    from secfed.deploy.agent import Agent
+    from secfed.deploy.agent_control import make_state_folder, only_agent
+    from secfed.deploy.agent_status import STATUS_FILE, MetricsServer, StatusBoard
+    from secfed.deploy.json_log import log_as_json
+    from secfed.deploy.site_folder import SiteFolder
+
+    site = SiteFolder(folder)
+    make_state_folder(site.state)
+    secret = passphrase_of(*site.key_paths)
+    with only_agent(site.state):
+        log_as_json(site.settings.agent.log_level)
+        board = StatusBoard(site.state / STATUS_FILE, site.name)
+        port = site.settings.agent.metrics_port
+        metrics = MetricsServer(board, port) if port else None
+        try:
+            agent = Agent(site, passphrase=secret, board=board, poll_s=poll_s, once=once)
+            for number in (signal.SIGTERM, signal.SIGINT):
+                signal.signal(number, lambda _number, _frame: agent.stop())
+            agent.run()
+        except SecfedError as error:
+            board.error(str(error))
+            board.set(state="failed", connection="closed")
+            raise
+        finally:
+            if metrics is not None:
+                metrics.close()
+
+
+@agent_app.command()
+def status(
+    folder: Folder = Path(),
+    as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
+) -> None:
+    """Show connection, study, round, last error, what left the site, budgets, studies that wait."""
+    import json
+
+    from secfed.deploy.site_folder import SiteFolder
+
+    content = _status(SiteFolder(folder))
+    if as_json:
+        typer.echo(json.dumps(content, indent=2))
+    else:
+        _show(content)
+
+
+@agent_app.command()
+def pause(folder: Folder = Path()) -> None:
+    """Take no new work from the next exchange on; what is under way is finished."""
+    from secfed.deploy import agent_control
+    from secfed.deploy.site_folder import SiteFolder
+
+    agent_control.pause(SiteFolder(folder).state)
+    typer.echo("Paused. The running exchange is finished; nothing new is begun.")
+
+
+@agent_app.command()
+def resume(folder: Folder = Path()) -> None:
+    """Take work again."""
+    from secfed.deploy import agent_control
+    from secfed.deploy.site_folder import SiteFolder
+
+    agent_control.resume(SiteFolder(folder).state)
+    typer.echo("Resumed.")
+
+
+@agent_app.command()
+def stop(folder: Folder = Path()) -> None:
+    """End the running agent. Nothing is lost; it goes on where it was when it is started again."""
+    from secfed.deploy import agent_control
+    from secfed.deploy.site_folder import SiteFolder
+
+    was_there = agent_control.stop(SiteFolder(folder).state, _STOP_S)
+    typer.echo("Stopped." if was_there else "No agent is running.")
+
+
+@agent_app.command()
+def approve(study: StudyName, folder: FolderOption = Path()) -> None:
+    """Let a study run here. Any change of its settings needs this again."""
+    from secfed.deploy.approvals import Approvals
+    from secfed.deploy.enrolment import utc_now
+    from secfed.deploy.site_folder import SiteFolder
+
+    approvals = Approvals(SiteFolder(folder).approvals_path)
+    found = approvals.find(study)
+    approvals.approve(found.name, bytes.fromhex(found.digest), utc_now())
+    typer.echo(f"Approved {found.name}  {found.digest}")
+
+
+@agent_app.command()
+def refuse(study: StudyName, folder: FolderOption = Path()) -> None:
+    """Refuse a study from now on, whatever the policy says."""
+    from secfed.deploy.approvals import Approvals
+    from secfed.deploy.enrolment import utc_now
+    from secfed.deploy.site_folder import SiteFolder
+
+    approvals = Approvals(SiteFolder(folder).approvals_path)
+    found = approvals.find(study)
+    approvals.withdraw(found.name, bytes.fromhex(found.digest), utc_now())
+    typer.echo(f"Refused {found.name}  {found.digest}")
+
+
+def _status(site: SiteFolder) -> dict[str, Any]:
+    from secfed.deploy import agent_control
+    from secfed.deploy.agent_status import STATUS_FILE, read_status
+    from secfed.deploy.approvals import Approvals
+
+    content: dict[str, Any] = read_status(site.state / STATUS_FILE) or {
+        "site": site.name,
+        "state": "never ran",
+    }
+    pid = agent_control.running(site.state)
+    content["running"] = pid is not None
+    content["paused"] = agent_control.is_paused(site.state)
+    content["budgets"] = _budgets(site)
+    content["studies"] = [
+        {"name": item.name, "digest": item.digest, "state": str(item.state), "since": item.since.isoformat()}
+        for item in Approvals(site.approvals_path).all()
+    ]
+    return content
+
+
+def _budgets(site: SiteFolder) -> list[dict[str, Any]]:
+    """Where every ledger stands, as its newest payment says; the chain is verified."""
+    from secfed.deploy.policy import Policy
+    from secfed.dp.ledger import SPENT, verify
+    from secfed.outputs import ledger_file
+
+    found = []
+    for data in Policy.load(site.policy_path).data:
+        path = ledger_file(site.state, data.name)
+        if not path.is_file():
+            continue
+        with path.open("rb") as lines:
+            entries = verify(lines, site.request().identity_key, owner=site.name)
+        payments = [entry for entry in entries if entry.kind == SPENT]
+        after = payments[-1].body.get("after", []) if payments else []
+        found.append({"data": data.name, "payments": len(payments), "standings": after})
+    return found
+
+
+def _show(content: dict[str, Any]) -> None:
+    from secfed.cli.consoles import plain_text, stdout
+
+    console = stdout()
+
+    def line(name: str, value: object) -> None:
+        console.print(f"{name:<12}{plain_text(str(value))}", soft_wrap=True, markup=False, highlight=False)
+
+    line("Site", content["site"])
+    line("Agent", "running" if content["running"] else "not running")
+    if content["paused"]:
+        line("", "paused: takes no new work")
+    if "connection" in content:
+        line("Connection", content["connection"])
+        line("Study", f"{content['study'] or 'none'} ({content['state']})")
+        if content["round"] is not None:
+            line("Round", f"{content['round']}, {content['exchange'] or ''} {content['stage'] or ''}")
+        if content["last_error"] is not None:
+            line("Last error", content["last_error"]["text"])
+        totals = content["totals"]
+        line("Left here", f"{totals['sums']} sums, {totals['bytes_up']} bytes since the agent was started")
+        for item in content["left"][-5:]:
+            fields = ", ".join(item.get("fields", ()))
+            cohort = len(item.get("survivors", ()))
+            line("", f"round {item['round']}, {item['exchange']}, {item.get('bytes_up', 0)} bytes:")
+            line("", f"  in a sum over {cohort} sites: {fields}")
+    for item in content["budgets"]:
+        for standing in item["standings"]:
+            spent = (standing.get("spent") or {}).get("epsilon", 0.0)
+            limit = standing.get("epsilon")
+            line("Budget", f"{item['data']}: epsilon {spent:.3g} of {'no limit' if limit is None else limit}")
+    for item in content["studies"]:
+        line("Study", f"{item['name']} {item['digest'][:16]}: {item['state']}")
+        if item["state"] == "held":
+            line("", f"to let it run: secfed agent approve {item['digest'][:16]}")

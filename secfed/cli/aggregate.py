@@ -1,0 +1,164 @@
+"""``secfed aggregate``: run a study with the hospitals of a consortium."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from secfed.errors import ConfigError
+
+if TYPE_CHECKING:
+    from secfed.deploy.measured_link import Tell
+    from secfed.run_report import Observer, RunReport
+
+
+def aggregate(
+    study_file: Annotated[
+        Path, typer.Argument(metavar="STUDY.toml", help="The study file.", show_default=False)
+    ],
+    consortium: Annotated[
+        Path,
+        typer.Option(
+            "--consortium",
+            metavar="DIR",
+            envvar="SECFED_CONSORTIUM_DIR",
+            help="The consortium's folder.",
+            show_default=False,
+        ),
+    ],
+    out: Annotated[
+        Path,
+        typer.Option(
+            "--out",
+            "-o",
+            metavar="RUN",
+            help="Folder of the run: results, transcript, and what is needed to resume. The same folder "
+            "resumes a run that was stopped or killed.",
+            show_default=False,
+        ),
+    ],
+    listen: Annotated[
+        str | None,
+        typer.Option(
+            "--listen", metavar="HOST:PORT", help="Where to serve. [default: the consortium's port]"
+        ),
+    ] = None,
+    quorum: Annotated[
+        int | None,
+        typer.Option(
+            "--quorum",
+            metavar="N",
+            help="Begin no exchange before N hospitals are there. [default: as many as must answer]",
+        ),
+    ] = None,
+    sites: Annotated[
+        str | None,
+        typer.Option("--sites", metavar="A,B,...", help="Ask only these hospitals of the study."),
+    ] = None,
+    silent_s: Annotated[
+        float,
+        typer.Option(
+            "--silent", min=20.0, metavar="SECONDS", help="When a silent hospital counts as missing."
+        ),
+    ] = 60.0,
+    farewell_s: Annotated[
+        float,
+        typer.Option(
+            "--farewell",
+            min=0.0,
+            metavar="SECONDS",
+            help="How long to tell hospitals that were away that the study is finished.",
+        ),
+    ] = 60.0,
+    log_json: Annotated[
+        bool, typer.Option("--log-json", help="Write events to stderr as JSON, one object a line.")
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print run.json to stdout at the end.")] = False,
+) -> None:
+    """Run a study: wait for the hospitals, carry the rounds, keep everything that a restart needs.
+
+    Ctrl-C stops after the message that is being handled. The same command resumes.
+
+    [bold]Example:[/] secfed aggregate study.toml --consortium centre --out runs/first
+    """
+    from secfed.cli.aggregate_log import EventLog, tell_person
+    from secfed.cli.consoles import stderr, stdout
+    from secfed.cli.live import watching
+    from secfed.cli.simulate import _draw, _show
+    from secfed.outputs import run_json
+
+    console = stderr()
+    if log_json:
+        from secfed.deploy.json_log import log_as_json
+
+        log_as_json("info", sys.stderr)
+        log = EventLog()
+        report = _run(study_file, consortium, out, listen, quorum, sites, silent_s, farewell_s, log, log.tell)
+    else:
+        with watching(console, quiet=False) as observer:
+            tell = tell_person(console)
+            report = _run(
+                study_file, consortium, out, listen, quorum, sites, silent_s, farewell_s, observer, tell
+            )
+    _draw(report, out)
+    if as_json:
+        typer.echo(run_json(report), nl=False)
+    elif not log_json:
+        _show(stdout(), report, out)
+
+
+def _run(
+    study_file: Path,
+    folder: Path,
+    out: Path,
+    listen: str | None,
+    quorum: int | None,
+    sites: str | None,
+    silent_s: float,
+    farewell_s: float,
+    observer: Observer,
+    tell: Tell,
+) -> RunReport:
+    from secfed.cli.asking import passphrase_of
+    from secfed.deploy.aggregator import Aggregator, Service
+    from secfed.deploy.consortium import Consortium
+    from secfed.deploy.stopping import Stopped, Stopper
+    from secfed.study import Study
+
+    study = Study.load(study_file)
+    centre = Consortium(folder)
+    stopper = Stopper()
+    service = Service(listen, quorum, _names(sites), silent_s, farewell_s)
+    aggregator = Aggregator(
+        study,
+        study_file.read_text(encoding="utf-8"),
+        centre,
+        out,
+        passphrase=passphrase_of(*centre.aggregator_key_paths),
+        service=service,
+        observer=observer,
+        tell=tell,
+        stopper=stopper,
+    )
+    try:
+        with stopper.installed():
+            return aggregator.run()
+    except Stopped as error:
+        raise Stopped(error.message, remedy=f"start it again with --out {out} to resume") from None
+
+
+def _names(sites: str | None) -> tuple[str, ...] | None:
+    """One ``--sites``.
+
+    Raises:
+        ConfigError: an empty name.
+    """
+    if sites is None:
+        return None
+    names = tuple(name.strip() for name in sites.split(","))
+    if not all(names):
+        raise ConfigError(f"--sites {sites}: an empty name", remedy="separate names by single commas")
+    return names

@@ -1,0 +1,71 @@
+"""What the operator of the aggregator is told: lines for a person, or JSON for a log collector."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from rich.console import Console
+
+from secfed.cli.consoles import plain_text, plural
+from secfed.run_report import RoundReport, RunReport
+
+
+def tell_person(console: Console) -> Callable[..., None]:
+    """Events as sentences."""
+
+    def tell(event: str, **facts: Any) -> None:
+        sites = ", ".join(facts.get("sites", ()))
+        match event:
+            case "started" | "resumed":
+                text = f"{event}: serving at {facts['address']}"
+            case "waiting":
+                text = f"waiting for {plural(facts['needed'], 'hospital')}; there now: {sites or 'none'}"
+            case "quorum":
+                text = f"there now: {sites}"
+            case "refused":
+                text = (
+                    f"round {facts['round']}: {facts['site']} refused at {facts['stage']}: {facts['reason']}"
+                )
+            case "missing":
+                text = f"round {facts['round']}: {facts['site']} did not answer at {facts['stage']}"
+            case "finished":
+                text = "finished; telling the hospitals"
+            case _:
+                return
+        console.print(plain_text(text), markup=False, soft_wrap=True)
+
+    return tell
+
+
+class EventLog:
+    """An observer, and a teller, that log every event with its facts (see ``deploy/json_log.py``).
+
+    Security: names, counts, times and metrics from sums; never a value of a single site.
+    """
+
+    _log = logging.getLogger("secfed.aggregate")
+
+    def tell(self, event: str, **facts: Any) -> None:
+        """One event."""
+        level = logging.WARNING if event in ("missing", "refused") else logging.INFO
+        self._log.log(level, event, extra={"facts": facts})
+
+    def started(self, study: str, sites: Sequence[str], rounds: int) -> None:
+        """The run begins."""
+        self.tell("study", study=study, sites=list(sites), rounds=rounds)
+
+    def stage(self, round_number: int, exchange: str, stage: str, done: int, total: int) -> None:  # noqa: ARG002
+        """One line when a step begins and one when everybody has answered."""
+        if done in (0, total):
+            self.tell("step", round=round_number, stage=stage, answered=done, asked=total)
+
+    def round_finished(self, report: RoundReport) -> None:
+        """A round is over, or its metrics are known."""
+        self.tell("round", **report.to_json())
+
+    def finished(self, report: RunReport) -> None:
+        """The run is over."""
+        content = report.to_json()
+        self.tell("results", final=content["final"], saw=report.saw)

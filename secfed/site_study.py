@@ -1,0 +1,262 @@
+"""One study at one hospital: the site with everything it keeps on the disk.
+
+STATE/journal.sqlite                     attempts, of all studies
+STATE/ledger-<data set>.jsonl            privacy spend, of all studies
+STATE/studies/<study>/transcript.jsonl   what this site took part in
+STATE/studies/<study>/work/              the running exchange; empty in between (site_memory.py)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from safetensors.torch import save
+
+from secfed.algorithms.base import Algorithm, SiteProgram
+from secfed.algorithms.registry import build, build_data
+from secfed.chain_file import verify_file
+from secfed.crypto.attempt import SiteLimits
+from secfed.crypto.identity import Identity, Roster
+from secfed.crypto.keystream import rounding_stream_for_simulation
+from secfed.dp.accountant import accountant
+from secfed.dp.budget import Budget
+from secfed.dp.randomness import SecureRandom
+from secfed.durable import write_durably
+from secfed.errors import PolicyRefused
+from secfed.journal import Journal
+from secfed.once_log import OnceLog
+from secfed.outputs import MODEL_FILE, TRANSCRIPT_FILE, ledger_file
+from secfed.privacy import SitePrivacy, least_survivors, with_privacy
+from secfed.protection import protection
+from secfed.release_ledger import ReleaseLedger
+from secfed.signed_files import SignedFiles
+from secfed.site import Site
+from secfed.site_memory import SiteMemory
+from secfed.study import Study
+from secfed.study_rules import study_id
+from secfed.transcript import SETTINGS, TRANSCRIPT, Transcript
+from secfed.vector import Rounding
+
+
+@dataclass(frozen=True)
+class Terms:
+    """A study as every hospital derives it, before anything of its own comes in.
+
+    Attributes:
+        study: the study.
+        algorithm: its plan, with noise.
+        sites: the hospitals that it names, sorted.
+    """
+
+    study: Study
+    algorithm: Algorithm
+    sites: tuple[str, ...]
+
+    @classmethod
+    def of(cls, study: Study, roster: Roster, own: str) -> Terms:
+        """Build a study and check that it is among members of the pinned roster.
+
+        Raises:
+            ConfigError: pieces that do not fit together.
+            PolicyRefused: it names strangers, or not this site.
+        """
+        sites = tuple(sorted(build_data(study).sites))
+        strangers = [site for site in sites if site not in roster.sites]
+        if strangers:
+            raise PolicyRefused(
+                f"study {study.name!r} names sites that are not in the roster pinned here: "
+                + ", ".join(strangers[:10]),
+                remedy="the study centre admits them first, and every site pins the new roster",
+            )
+        if own not in sites:
+            raise PolicyRefused(
+                f"study {study.name!r} does not name this site", remedy="ask the study centre"
+            )
+        return cls(study, with_privacy(study, build(study), len(sites)), sites)
+
+    @property
+    def study_id(self) -> str:
+        """Name and digest."""
+        return study_id(self.study)
+
+    def limits(self, policy: SiteLimits) -> SiteLimits:
+        """What the site enforces in every attempt: the stricter of its policy and the study."""
+        rules, privacy = self.study.protection, self.study.privacy
+        least = max(rules.min_cohort, policy.min_threshold)
+        if privacy is not None and not privacy.in_local_steps:
+            # Fewer survivors would carry less noise than was paid for.
+            least = max(least, least_survivors(self.study, len(self.sites)))
+        return replace(
+            policy,
+            min_cohort=max(policy.min_cohort, rules.min_cohort),
+            min_threshold=least,
+            colluders=rules.colluders if policy.colluders is None else policy.colluders,
+            require_privacy=policy.require_privacy or privacy is not None,
+        )
+
+
+@dataclass
+class SiteStudy:
+    """A running study at a hospital. Make one with :func:`open_site_study`.
+
+    Attributes:
+        site: answers frames.
+        terms: the study.
+        memory: of the running exchange.
+        transcript: what this site took part in.
+        privacy: budgets and ledger; None for a study without.
+        folder: the study's.
+    """
+
+    site: Site
+    terms: Terms
+    memory: SiteMemory
+    transcript: Transcript
+    privacy: SitePrivacy | None
+    folder: Path
+    _journal: Journal = field(repr=False)
+
+    def close(self) -> None:
+        """Close files and worker processes; everything can be opened again."""
+        stop: Callable[[], None] | None = getattr(self.site, "close", None)
+        if stop is not None:
+            stop()
+        self.transcript.close()
+        self._journal.close()
+
+    def finish(self) -> None:
+        """The study is over: write the model if only sites know it, and destroy what was kept for the study.
+
+        Under encrypted protection nobody but the sites can read the model.
+        """
+        replica = getattr(self.site, "replica", None)
+        if replica is not None:
+            model = {name: value.detach().cpu().contiguous() for name, value in replica.model().items()}
+            write_durably(self.folder / MODEL_FILE, save(model))
+        self.memory.forget()
+
+
+def study_folder(state: Path, identifier: str) -> Path:
+    """Where a study's files are; ``identifier`` is its :func:`~secfed.study_rules.study_id`."""
+    return state / "studies" / identifier[: -(64 - 16)]  # the name and 16 digits of the digest
+
+
+def open_site_study(
+    terms: Terms,
+    *,
+    identity: Identity,
+    roster: Roster,
+    state: Path,
+    program: Callable[[Terms, SiteMemory, SitePrivacy | None], SiteProgram],
+    limits: SiteLimits,
+    dataset: str,
+    budgets: Sequence[Budget],
+    simulated: bool = False,
+    told: Callable[[str, Mapping[str, object]], None] = lambda _kind, _body: None,
+) -> SiteStudy:
+    """Open a study at this hospital, and go on where a crash interrupted it.
+
+    Args:
+        terms: the study.
+        identity: the site's key.
+        roster: the pinned roster.
+        state: the site's state folder; one process at a time.
+        program: makes the local work.
+        limits: the policy's.
+        dataset: name of the data set, for its ledger.
+        budgets: of that data set.
+        simulated: take rounding and noise from the study's seed, as ``secfed simulate`` does. Tests only.
+        told: told of every new entry of the transcript.
+
+    Raises:
+        SecfedError: a file that cannot be read or was changed, or a program that cannot be made.
+
+    Security: with ``simulated`` anybody who knows the study can remove the noise and undo the rounding.
+    """
+    study, folder = terms.study, study_folder(state, terms.study_id)
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    journal = Journal(state / "journal.sqlite")
+    settings, ledger = study.privacy, None
+    if settings is not None:
+        ledger = ReleaseLedger(
+            ledger_file(state, dataset),
+            identity,
+            dataset,
+            budgets or [Budget(None, settings.delta, protects=settings.budgeted)],
+            accountant=accountant(settings.accountant),
+        )
+    files = SignedFiles(folder / "work", identity, terms.study_id)
+    memory = SiteMemory(
+        files, journal, terms.study_id, began=(lambda _release: None) if ledger is None else ledger.enter
+    )
+    seeded = partial(_seeded, study.seed, identity.name)
+    privacy = None
+    if settings is not None and ledger is not None:
+        privacy = SitePrivacy(
+            settings,
+            terms.algorithm,
+            ledger,
+            study=terms.study_id,
+            seed=study.seed,
+            random=partial(seeded, "local steps") if simulated else memory.random,
+            noise_key=partial(_seeded_key, seeded) if simulated else memory.noise_key,
+        )
+    path = folder / TRANSCRIPT_FILE
+    transcript = Transcript(identity, study=terms.study_id, roster_digest=roster.digest, sink=path)
+    try:
+        entries = verify_file(path, identity.public_bytes, TRANSCRIPT, owner=identity.name)
+        log = OnceLog(transcript, entries, told)
+        log.append(SETTINGS, study.settings(len(terms.sites)))
+        arguments: dict[str, Any] = {
+            "identity": identity,
+            "roster": roster,
+            "study": terms.study_id,
+            "algorithm": terms.algorithm,
+            "program": program(terms, memory, privacy),
+            "protection": protection(study.protection.name),
+            "journal": journal,
+            "log": log,
+            "rounding": partial(_rounding, study.seed, identity.name) if simulated else memory.rounding,
+            "limits": terms.limits(limits),
+            "privacy": privacy,
+            "memory": memory,
+        }
+        site = _sealed(terms, arguments) if study.protection.name == "encrypted" else Site(**arguments)
+        site.resume()
+    except BaseException:
+        transcript.close()
+        journal.close()
+        raise
+    return SiteStudy(site, terms, memory, transcript, privacy, folder, journal)
+
+
+def _sealed(terms: Terms, arguments: dict[str, Any]) -> Site:
+    from secfed.sealed import SealedPlan  # TenSEAL is an optional dependency
+    from secfed.sealed_site import SealedSite
+
+    chosen = terms.study.protection
+    plan = SealedPlan.derive(
+        terms.algorithm,
+        terms.study.rounds,
+        terms.sites,
+        key_mode=chosen.key_mode,
+        scheme=chosen.scheme,
+        holder=chosen.key_holder,
+    )
+    return SealedSite(plan=plan, processes=chosen.processes, **arguments)
+
+
+def _rounding(seed: int, site: str, number: int, index: int) -> Rounding:
+    return rounding_stream_for_simulation(seed, site, str(number), str(index))
+
+
+def _seeded(seed: int, site: str, purpose: str, number: int, exchange: str) -> SecureRandom:
+    return SecureRandom.for_simulation(seed, purpose, site, number, exchange)
+
+
+def _seeded_key(seeded: Callable[[str, int, str], SecureRandom], number: int, exchange: str) -> bytes:
+    return seeded("noise in the sum", number, exchange).words(4).tobytes()

@@ -1,0 +1,30 @@
+"""What an aggregator and a site both derive from a study: its id, and how many answers a cohort needs."""
+
+from __future__ import annotations
+
+from secfed.crypto import thresholds
+from secfed.study import Study
+
+
+def study_id(study: Study) -> str:
+    """Name and settings: parties with different settings cannot sum together."""
+    return f"{study.name}-{study.digest().hex()}"
+
+
+def threshold(study: Study, roster_sites: int, cohort: int) -> int:
+    """Answers that a cohort of this size needs.
+
+    Args:
+        study: the study.
+        roster_sites: sites in the pinned roster.
+        cohort: sites in the cohort.
+    """
+    rules = study.protection
+    if rules.threshold is not None:
+        return rules.threshold
+    if rules.name == "encrypted":
+        return rules.min_cohort  # no shares are needed, so dropouts are free
+    if cohort < thresholds.FLOOR:
+        return cohort  # plain only; masked refuses such a cohort
+    # Plain asks for as many answers as masked would, so that both give up the same rounds.
+    return thresholds.default_threshold(cohort, rules.colluders_for(roster_sites))

@@ -1,0 +1,151 @@
+"""A consortium on the disk, an aggregator in this process, and agents in threads."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+from secfed.coordinator import Coordinator, RoundOutcome
+from secfed.crypto.identity import Roster
+from secfed.deploy.agent import Agent
+from secfed.deploy.agent_control import make_state_folder
+from secfed.deploy.agent_status import STATUS_FILE, StatusBoard
+from secfed.deploy.frame_caps import FrameCaps
+from secfed.deploy.grpc_calls import Offer
+from secfed.deploy.grpc_link import GrpcLink
+from secfed.deploy.grpc_peer import TlsFiles
+from secfed.deploy.grpc_server import LinkServer
+from secfed.deploy.link_limits import ClientLimits
+from secfed.deploy.site_folder import SiteFolder
+from secfed.protection import protection
+from secfed.round import Rules
+from secfed.site_study import Terms
+from secfed.study import Study
+from secfed.study_rules import study_id, threshold
+from tests.deploy.centre_case import found_consortium
+from tests.deploy.link_case import Watched
+
+NAMES = ("hospital-1", "hospital-2", "hospital-3")
+QUICK = ClientLimits(backoff_s=0.05, backoff_cap_s=0.2)
+TOML = """
+[study]
+name = "tiny"
+rounds = 1
+seed = 3
+[algorithm]
+name = "fedavg"
+local_epochs = 1
+batch_size = 64
+learning_rate = 0.1
+[model]
+name = "logistic-regression"
+[data]
+name = "breast-cancer"
+sites = 3
+partition = "iid"
+test_fraction = 0.25
+[protection]
+name = "masked"
+"""
+POLICY = """
+approve = "{approve}"
+[studies]
+names = ["tiny"]
+[privacy]
+require = false
+[algorithms.fedavg]
+local_epochs = {{ max = 5 }}
+batch_size = {{ max = 256 }}
+learning_rate = {{ max = 1.0 }}
+optimizer = "any"
+momentum = "any"
+weight_decay = "any"
+weighting = "any"
+weight_cap = "any"
+[models.logistic-regression]
+[[data]]
+name = "wards"
+source = "breast-cancer"
+options = "any"
+"""
+
+
+def permit(folder: SiteFolder, approve: str = "automatic") -> None:
+    folder.policy_path.write_text(POLICY.format(approve=approve), encoding="utf-8")
+    make_state_folder(folder.state)
+
+
+class Centre:
+    """The study centre's half; hospitals are folders until they are started."""
+
+    def __init__(self, folder: Path, toml: str = TOML) -> None:
+        self.consortium, self.folders = found_consortium(folder, NAMES)
+        for site in self.folders.values():
+            permit(site)
+        self.toml, self.study = toml, Study.parse(toml)
+        roster = self.consortium.roster()
+        assert roster is not None
+        self.roster: Roster = roster
+        self.terms = Terms.of(self.study, roster, NAMES[0])
+        caps = FrameCaps.of(self.terms.algorithm, self.study.rounds, len(NAMES))
+        tls = self.consortium.aggregator_tls(None)
+        offer = Offer(study_id(self.study), toml.encode(), caps.answer_bytes)
+        address = f"localhost:{self.consortium.facts.port}"
+        files = TlsFiles(tls.ca, tls.certificate, tls.private_key)
+        self.server = LinkServer(address, files, roster.sites, offer)
+        self.server.start()
+        self.watched = Watched()
+        self.link = GrpcLink(self.server, lambda _stage: 120.0, watcher=self.watched)
+        self.agents: dict[str, Agent] = {}
+        self.boards: dict[str, StatusBoard] = {}
+        self.threads: dict[str, threading.Thread] = {}
+        self.errors: list[BaseException] = []
+
+    def start(self, name: str, *, once: bool = True, poll_s: float = 0.1) -> Agent:
+        folder = self.folders[name]
+        board = self.boards[name] = StatusBoard(folder.state / STATUS_FILE, name)
+        agent = Agent(folder, passphrase=None, board=board, limits=QUICK, poll_s=poll_s, once=once)
+        self.agents[name] = agent
+        self.threads[name] = threading.Thread(target=self._run, args=(agent.run,), daemon=True)
+        self.threads[name].start()
+        return agent
+
+    def _run(self, run: Callable[[], None]) -> None:
+        try:
+            run()
+        except BaseException as error:  # noqa: BLE001 - shown by the test
+            self.errors.append(error)
+
+    def run(self) -> list[RoundOutcome]:
+        """The whole study, then the farewell."""
+        assert len(self.link.wait_for(NAMES, len(NAMES), 60.0)) == len(NAMES)
+        self.log = _Ignored()
+        rules = Rules(
+            study=study_id(self.study),
+            identity=self.consortium.aggregator_identity(None),
+            roster=self.roster,
+            protection=protection(self.study.protection.name),
+            threshold=partial(threshold, self.study, len(NAMES)),
+            min_cohort=self.study.protection.min_cohort,
+        )
+        run = Coordinator(self.terms.algorithm, self.study.rounds, rules, self.link.ask, self.log)
+        outcomes: list[RoundOutcome] = []
+        run.run(outcomes.append)
+        self.model = run.server.model()
+        self.server.finish()
+        return outcomes
+
+    def close(self) -> None:
+        for agent in self.agents.values():
+            agent.stop()
+        for thread in self.threads.values():
+            thread.join(30)
+            assert not thread.is_alive()
+        self.server.stop()
+
+
+class _Ignored:
+    def append(self, kind: str, body: object) -> None:
+        """Nothing is kept."""

@@ -1,0 +1,194 @@
+"""A study at the study centre with hospitals in the same process, and crashes where a test wants them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from safetensors.torch import load_file, save
+
+from secfed import crash_points
+from secfed.crypto.attempt import SiteLimits
+from secfed.crypto.codec import Buffer
+from secfed.crypto.identity import Identity, Roster
+from secfed.crypto.keystream import rounding_stream_for_simulation
+from secfed.deploy.central_run import CentralRun
+from secfed.deploy.central_study import CentralStudy
+from secfed.frames import Notice, decode
+from secfed.journal import Journal
+from secfed.link import OnReply
+from secfed.outputs import MODEL_FILE, site_folder
+from secfed.protection import protection
+from secfed.run_report import RunReport, SilentObserver
+from secfed.simulated_link import SimulatedLink
+from secfed.site import Log, Site
+from secfed.study import Study
+from secfed.study_rules import study_id
+from secfed.transcript import Transcript
+from secfed.transcript_check import verify_run
+
+TOML = """
+[study]
+name = "tiny"
+rounds = {rounds}
+seed = 3
+[algorithm]
+name = "fedavg"
+local_epochs = 1
+batch_size = 64
+learning_rate = 0.1
+[model]
+name = "mlp"
+hidden = [4]
+[data]
+name = "breast-cancer"
+sites = {sites}
+partition = "iid"
+test_fraction = 0.25
+[protection]
+name = "{protection}"
+"""
+
+
+ALIVE: list[Hospitals] = []  # to be closed when a test ends
+
+
+def close_all() -> None:
+    while ALIVE:
+        ALIVE.pop().close()
+
+
+class Crash(BaseException):
+    """The power goes off. No handler of the code under test may catch it."""
+
+
+class Hospitals:
+    """The sites of one study; they outlive the aggregator, and answer a repeated frame as before.
+
+    Attributes:
+        down: sites that do not answer; site -> stages.
+    """
+
+    def __init__(
+        self, folder: Path, *, protection_name: str = "masked", sites: int = 4, rounds: int = 2
+    ) -> None:
+        text = TOML.format(protection=protection_name, sites=sites, rounds=rounds)
+        folder.mkdir(exist_ok=True)
+        ALIVE.append(self)
+        self.folder, self.text, self.study = folder, text, Study.parse(text)
+        self.names = tuple(f"hospital-{index}" for index in range(1, sites + 1))
+        self.aggregator = Identity.generate("aggregator")
+        identities = {name: Identity.generate(name) for name in self.names}
+        self.roster = Roster.of(self.aggregator, list(identities.values()))
+        self.central = CentralStudy(self.study, self.roster)
+        self.out = folder / "run"
+        self.down: dict[str, set[str]] = {}
+        self.answered: dict[str, dict[bytes, bytes]] = {name: {} for name in self.names}
+        self.handled = 0
+        self.sites: dict[str, Any] = {}
+        self.logs = []
+        for name, identity in identities.items():
+            log = Transcript(
+                identity,
+                study=study_id(self.study),
+                roster_digest=self.roster.digest,
+                sink=folder / f"{name}.jsonl",
+            )
+            self.logs.append(log)
+            given = {
+                "identity": identity,
+                "roster": self.roster,
+                "study": study_id(self.study),
+                "algorithm": self.central.algorithm,
+                "program": self.central.algorithm.site(name),
+                "protection": protection(protection_name),
+                "journal": Journal(),
+                "log": log,
+                "rounding": partial(rounding, self.study.seed, name),
+                "limits": SiteLimits(),
+            }
+            self.sites[name] = self._site(given)
+
+    def _site(self, given: Mapping[str, Any]) -> Site:
+        if self.central.plan is None:
+            return Site(**given)
+        from secfed.sealed_site import SealedSite
+
+        return SealedSite(plan=self.central.plan, **given)
+
+    def handle(self, name: str, frame: Buffer) -> Buffer:
+        """What an agent does: a frame that was answered is answered from the record."""
+        frame = bytes(frame)
+        if isinstance(decode(frame), Notice):  # these may be repeated
+            return self.sites[name].handle(frame)
+        known = self.answered[name]
+        if frame not in known:
+            self.handled += 1
+            known[frame] = bytes(self.sites[name].handle(frame))
+        return known[frame]
+
+    def carrier(self, log: Log) -> LocalCarrier:
+        return LocalCarrier(self, log)
+
+    def start(self) -> CentralRun:
+        return CentralRun(self.central, self.aggregator, self.out, self.carrier, SilentObserver())
+
+    def run(self) -> RunReport:
+        """One process: from its start to the end, or to a crash."""
+        run = self.start()
+        try:
+            return run.run()
+        finally:
+            run.close()  # releases the lock, as the death of a process does; writes nothing
+
+    def close(self) -> None:
+        for name, log in zip(self.names, self.logs, strict=True):
+            log.close()
+            if self.central.plan is not None:
+                self.sites[name].close()
+
+    def model(self) -> bytes:
+        return save(load_file(self.out / MODEL_FILE))
+
+    def check_transcripts(self) -> None:
+        """Every transcript verifies, and all say the same."""
+        self.close()
+        for name in self.names:
+            target = site_folder(self.out, name)
+            target.mkdir(parents=True, exist_ok=True)
+            (target / "transcript.jsonl").write_bytes((self.folder / f"{name}.jsonl").read_bytes())
+        verdict = verify_run(self.out, self.roster)
+        assert not verdict.problems, [str(problem) for problem in verdict.problems]
+
+
+def rounding(seed: int, site: str, number: int, index: int) -> Any:
+    return rounding_stream_for_simulation(seed, site, str(number), str(index))
+
+
+class LocalCarrier(SimulatedLink):
+    """Calls the hospitals; those that are down at a stage do not answer."""
+
+    def __init__(self, hospitals: Hospitals, log: Log) -> None:
+        super().__init__((), SilentObserver(), log)
+        self._hospitals = hospitals
+        self.connect({name: partial(hospitals.handle, name) for name in hospitals.names})
+
+    def ask(self, stage: str, requests: Mapping[str, Buffer], on_reply: OnReply) -> None:
+        down = self._hospitals.down
+        up = {site: frame for site, frame in requests.items() if stage not in down.get(site, ())}
+        super().ask(stage, up, on_reply)
+
+
+def crash_at(monkeypatch: Any, when: Callable[[str], bool]) -> list[str]:
+    """Raise :class:`Crash` where ``when(name)`` says so; the names that were reached."""
+    names: list[str] = []
+
+    def reached(name: str) -> None:
+        names.append(name)
+        if when(name):
+            raise Crash(name)
+
+    monkeypatch.setattr(crash_points, "reached", reached)
+    return names

@@ -1,0 +1,148 @@
+"""The agent: it serves what its site permits, over the real link, with training in processes of their own."""
+
+from __future__ import annotations
+
+import json
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from safetensors.torch import load_file, save
+
+from secfed.deploy import agent_control
+from secfed.deploy.admission import admit, still_permitted
+from secfed.deploy.agent import SIMULATED_VARIABLE
+from secfed.deploy.agent_status import STATUS_FILE, read_status
+from secfed.deploy.approvals import Approvals
+from secfed.deploy.enrolment import utc_now
+from secfed.errors import ConfigError, MalformedMessage, PolicyRefused
+from secfed.outputs import prepare
+from secfed.run_report import SilentObserver
+from secfed.simulate import simulate
+from secfed.study import Study
+from secfed.study_rules import study_id
+from tests.deploy.agent_case import NAMES, TOML, Centre, permit
+from tests.deploy.link_case import wait_until
+
+
+@pytest.fixture
+def centre(tmp_path: Path) -> Iterator[Centre]:
+    made = Centre(tmp_path)
+    yield made
+    made.close()
+
+
+def test_three_agents_give_the_bytes_of_a_simulation(
+    centre: Centre, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(SIMULATED_VARIABLE, "1")
+    for name in NAMES:
+        centre.start(name)
+    outcomes = centre.run()
+    for thread in centre.threads.values():
+        thread.join(30)
+        assert not thread.is_alive()  # --once: the study is over
+    assert not centre.errors
+    assert not centre.watched.refusals
+    assert [outcome.survivors for outcome in outcomes] == [NAMES, NAMES]
+    prepare(tmp_path / "simulated", overwrite=False)
+    simulate(Study.parse(TOML), out=tmp_path / "simulated", drops=(), observer=SilentObserver())
+    expected = save(load_file(tmp_path / "simulated" / "model.safetensors"))
+    assert save({name: value.contiguous() for name, value in centre.model.items()}) == expected
+    for name, folder in centre.folders.items():
+        content = read_status(folder.state / STATUS_FILE)
+        assert content is not None
+        assert content["site"] == name
+        assert content["totals"]["sums"] == 2
+        assert [item["survivors"] for item in content["left"]] == [list(NAMES)] * 2
+        assert all(item["bytes_up"] > 0 and item["fields"] for item in content["left"])
+        assert stat.S_IMODE((folder.state / STATUS_FILE).stat().st_mode) == 0o600
+        work = next((folder.state / "studies").iterdir()) / "work"
+        assert [path.name for path in work.iterdir()] == ["position"]
+
+
+def test_a_study_is_held_until_a_person_approves_it_and_a_paused_agent_takes_nothing(centre: Centre) -> None:
+    folder = centre.folders[NAMES[0]]
+    permit(folder, "manual")
+    centre.start(NAMES[0])
+    board = centre.boards[NAMES[0]]
+    wait_until(lambda: '"refused"' in board.path.read_text())
+    wait_until(lambda: centre.server.presence()[NAMES[0]].declined is not None)
+    declined = centre.server.presence()[NAMES[0]].declined
+    assert declined is not None
+    assert "waits for the approval" in declined
+    agent_control.pause(folder.state)
+    Approvals(folder.approvals_path).approve("tiny", centre.study.digest(), utc_now())
+    wait_until(lambda: "paused" in str(centre.server.presence()[NAMES[0]].declined))
+    agent_control.resume(folder.state)
+    wait_until(lambda: '"serving"' in board.path.read_text(), 60.0)
+
+
+def test_what_is_offered_must_be_what_it_is_called_and_permitted(centre: Centre) -> None:
+    folder, settings = centre.folders[NAMES[0]], TOML.encode()
+    named = study_id(centre.study)
+    admitted = admit(folder, centre.roster, named, settings, utc_now())
+    assert admitted.terms.sites == NAMES
+    assert admitted.data.name == "wards"
+    with pytest.raises(MalformedMessage, match="digest"):
+        admit(folder, centre.roster, named, settings.replace(b"0.1", b"0.2"), utc_now())
+    with pytest.raises(MalformedMessage, match="not text"):
+        admit(folder, centre.roster, named, b"\xff", utc_now())
+
+    def offered(text: str) -> None:
+        admit(folder, centre.roster, study_id(Study.parse(text)), text.encode(), utc_now())
+
+    with pytest.raises(PolicyRefused, match=r"algorithm\.learning_rate"):
+        offered(TOML.replace("learning_rate = 0.1", "learning_rate = 5.0"))
+    with pytest.raises(PolicyRefused, match="not in the roster"):
+        offered(TOML.replace("sites = 3", "sites = 4"))
+    own = TOML.replace('name = "logistic-regression"', 'name = "os:getcwd"')
+    with pytest.raises(ConfigError, match="not permitted here"):
+        admit(folder, centre.roster, named, own.encode(), utc_now())
+    Approvals(folder.approvals_path).withdraw("tiny", centre.study.digest(), utc_now())
+    with pytest.raises(PolicyRefused, match="withdrawn"):
+        still_permitted(folder, centre.study, len(NAMES), utc_now())
+
+
+def test_one_agent_at_a_time(tmp_path: Path) -> None:
+    state = tmp_path / "state"
+    agent_control.make_state_folder(state)
+    assert agent_control.running(state) is None
+    with agent_control.only_agent(state):
+        assert agent_control.running(state) is not None
+        with pytest.raises(ConfigError, match="another agent"), agent_control.only_agent(state):
+            pass
+    assert agent_control.running(state) is None
+    assert not agent_control.stop(state, 1.0)
+
+
+def test_a_state_folder_that_others_can_reach_is_refused(tmp_path: Path) -> None:
+    state = tmp_path / "state"
+    state.mkdir(mode=0o755)
+    state.chmod(0o755)
+    with pytest.raises(ConfigError, match="other users"):
+        agent_control.make_state_folder(state)
+
+
+def test_the_status_says_nothing_of_records(centre: Centre) -> None:
+    board_path = centre.folders[NAMES[0]].state / STATUS_FILE
+    centre.start(NAMES[0])
+    wait_until(lambda: board_path.exists() and '"serving"' in board_path.read_text(), 60.0)
+    content = json.loads(board_path.read_text())
+    assert set(content) == {
+        "version",
+        "site",
+        "pid",
+        "started_s",
+        "time_s",
+        "connection",
+        "study",
+        "state",
+        "round",
+        "exchange",
+        "stage",
+        "last_error",
+        "totals",
+        "left",
+    }

@@ -1,0 +1,87 @@
+"""`secfed aggregate` as a process of its own, over real connections: killed, stopped, resumed, finished."""
+
+from __future__ import annotations
+
+import signal
+import threading
+import time
+
+import pytest
+from safetensors.torch import load_file, save
+
+from secfed import simulate as simulation
+from secfed.outputs import prepare, site_folder
+from secfed.run_report import SilentObserver
+from secfed.transcript_check import verify_run
+from tests.deploy.central_case import TOML
+from tests.deploy.centre_case import Centre, events
+
+SITES = 3
+
+
+@pytest.fixture
+def centre(tmp_path):
+    made = Centre(tmp_path, TOML.format(protection="masked", sites=SITES, rounds=2))
+    yield made
+    made.close()
+
+
+def simulated(centre: Centre) -> bytes:
+    out = centre.folder / "simulated"
+    prepare(out, overwrite=False)
+    simulation.simulate(centre.study, out=out, drops=(), observer=SilentObserver())
+    return save(load_file(out / "model.safetensors"))
+
+
+def test_killed_twice_and_finished_with_the_bytes_of_a_simulation(centre):
+    centre.join()
+    killed = centre.aggregate(crash_at="aggregate: after a reply is recorded:11")
+    killed.communicate(timeout=60)
+    assert killed.returncode == -signal.SIGKILL
+    again = centre.aggregate(crash_at="aggregate: after summed is in the transcript:2")
+    _, log = again.communicate(timeout=60)
+    assert again.returncode == -signal.SIGKILL, log
+    last = centre.aggregate("--json")
+    shown, log = last.communicate(timeout=60)
+    assert last.returncode == 0, log
+    told = events(log)
+    assert told[0]["message"] == "resumed"
+    assert [event["sites"] for event in told if event["message"] == "told"] == [sorted(centre.folders)]
+    for hospital in centre.hospitals:
+        hospital.thread.join(20)  # they were told that the study is finished
+        assert not hospital.thread.is_alive()
+        assert not hospital.errors
+    assert save(load_file(centre.out / "model.safetensors")) == simulated(centre)
+    assert shown == (centre.out / "run.json").read_text()
+    assert len(list((centre.out / "figures").glob("*.svg"))) > 0
+    for name, folder in centre.folders.items():
+        target = site_folder(centre.out, name)
+        target.mkdir(parents=True)
+        (target / "transcript.jsonl").write_bytes((folder.folder / "transcript.jsonl").read_bytes())
+    verdict = verify_run(centre.out, centre.roster)
+    assert not verdict.problems, [str(problem) for problem in verdict.problems]
+    assert [checked.sums for checked in verdict.checked] == [3] * (1 + SITES)
+
+
+def test_stopped_while_it_waits_for_the_quorum_and_resumed(centre):
+    process = centre.aggregate()
+    assert process.stderr is not None
+    assert process.stdout is not None
+    lines: list[str] = []
+    reader = threading.Thread(target=lambda: lines.extend(process.stderr), daemon=True)
+    reader.start()
+    end = time.monotonic() + 60
+    while not any('"waiting"' in line for line in lines) and time.monotonic() < end:
+        time.sleep(0.05)
+    process.send_signal(signal.SIGINT)
+    assert process.wait(30) == 130
+    reader.join(10)
+    process.stderr.close()
+    process.stdout.close()
+    log = "".join(lines)
+    assert "start it again with --out" in log
+    assert "Traceback" not in log
+    centre.join()
+    again = centre.aggregate()
+    _, log = again.communicate(timeout=60)
+    assert again.returncode == 0, log

@@ -1,0 +1,83 @@
+"""docs/operators.md and the README of the example name commands, codes and metrics that exist."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+import click
+import pytest
+from typer.main import get_command
+
+from secfed import errors
+from secfed.cli import guard
+from secfed.cli.app import app
+from secfed.deploy.agent_status import StatusBoard
+from secfed.deploy.stopping import Stopped
+from tests.conftest import ROOT
+
+GUIDE: Final = ROOT / "docs" / "operators.md"
+EXAMPLE: Final = ROOT / "examples" / "three-hospitals"
+PAGES: Final = (GUIDE, EXAMPLE / "README.md")
+
+
+def commands_in(path: Path) -> Iterator[list[str]]:
+    """Every ``secfed ...`` in code blocks and in inline code."""
+    text = path.read_text(encoding="utf-8")
+    blocks = re.findall(r"(?ms)^```\n(.*?)^```", text)
+    lines = re.sub(r"\\\n\s*", " ", "".join(blocks)).splitlines()
+    lines += re.findall(r"`(secfed [^`]+)`", re.sub(r"(?ms)^```.*?^```", "", text))
+    for line in lines:
+        found = re.search(
+            r"(?:^|[/ ])secfed +((?:consortium|site|agent|aggregate|audit|transcript)\b.*)", line
+        )
+        if found and "|" not in found[1]:
+            yield shlex.split(found[1].replace("...", ""), comments=True)
+
+
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: path.name)
+def test_every_command_and_option_exists(path: Path) -> None:
+    seen = 0
+    for words in commands_in(path):
+        command: click.Command = get_command(app)
+        rest = list(words)
+        while rest and hasattr(command, "commands"):
+            assert rest[0] in command.commands, f"secfed {' '.join(words)}"
+            command = command.commands[rest.pop(0)]
+        known = {option for parameter in command.params for option in parameter.opts}
+        used = {word.partition("=")[0] for word in rest if word.startswith("-")}
+        assert used <= known, f"secfed {' '.join(words)}: {used - known}"
+        seen += 1
+    assert seen >= 5
+
+
+def subclasses(kind: type[errors.SecfedError]) -> Iterator[type[errors.SecfedError]]:
+    yield kind
+    for sub in kind.__subclasses__():
+        yield from subclasses(sub)
+
+
+def test_every_exit_code_is_explained() -> None:
+    listed: set[int] = set()
+    section = GUIDE.read_text(encoding="utf-8").partition("\n## What went wrong\n")[2]
+    for cell in re.findall(r"(?m)^\| ([\d, ]+) \|", section):
+        listed |= {int(code) for code in cell.split(",")}
+    own = {kind for kind in subclasses(errors.SecfedError) if kind.__module__.startswith("secfed.")}
+    known = {kind.exit_code for kind in own} | {guard.EXIT_INTERNAL, guard.EXIT_SYSTEM, Stopped.exit_code}
+    assert listed - {137} == known  # 137: 128 + SIGKILL, the shell's
+
+
+def test_every_metric_is_listed(tmp_path: Path) -> None:
+    served = re.findall(r"(?m)^(secfed_\w+) ", StatusBoard(tmp_path / "status.json", "charite").metrics())
+    listed = re.findall(r"`(secfed_agent_\w+)`", GUIDE.read_text(encoding="utf-8"))
+    assert sorted(listed) == sorted(served)
+
+
+def test_files_that_the_guide_copies_exist() -> None:
+    copied = re.findall(r"\bcp (\S+)", GUIDE.read_text(encoding="utf-8"))
+    copied = [name for name in copied if name.startswith("deploy/")]
+    assert len(copied) == 3
+    assert [name for name in copied if not (ROOT / name).is_file()] == []

@@ -1,0 +1,92 @@
+"""examples/three-hospitals: four processes over loopback, from nothing to a finished masked study."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Final
+
+import pytest
+from safetensors.torch import load, save
+
+from secfed.deploy.agent import SIMULATED_VARIABLE
+from secfed.deploy.policy import Policy
+from secfed.run_report import SilentObserver
+from secfed.simulate import simulate
+from secfed.study import Study
+from tests.conftest import ROOT
+from tests.deploy.deployment_case import free_port, secfed
+
+EXAMPLE: Final = ROOT / "examples" / "three-hospitals"
+MOST_COMMANDS: Final = {"centre": 4, "hospital-1": 3, "hospital-2": 3, "hospital-3": 3}
+
+
+def script(folder: Path, program: Path, **variables: str) -> subprocess.CompletedProcess[str]:
+    """Run run.sh."""
+    environment = {**os.environ, "SECFED": str(program), "COLUMNS": "120", **variables}
+    command = ["bash", str(EXAMPLE / "run.sh"), str(folder)]
+    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=900, check=False)
+
+
+@pytest.fixture
+def program(tmp_path: Path) -> Path:
+    """The ``secfed`` of this interpreter, wherever it is installed."""
+    path = tmp_path / "secfed"
+    path.write_text(f"#!{sys.executable}\nfrom secfed.cli import main\nmain()\n")
+    path.chmod(0o755)
+    return path
+
+
+def test_the_policy_of_the_example_permits_its_study() -> None:
+    policy = Policy.load(EXAMPLE / "policy.toml")
+    policy.enforce(Study.load(EXAMPLE / "study.toml"), datetime.now(UTC), sites=3)
+    assert policy.approve == "automatic"
+
+
+def test_the_example_has_the_protections_that_it_shows() -> None:
+    study = Study.load(EXAMPLE / "study.toml")
+    assert study.protection.name == "masked"
+    assert study.privacy is not None
+    assert len(study.tables()["data"]) > 1
+
+
+def test_the_script_does_not_touch_a_folder_that_is_there(tmp_path: Path, program: Path) -> None:
+    (tmp_path / "mine").mkdir()
+    done = script(tmp_path / "mine", program)
+    assert done.returncode == 1
+    assert "is there already" in done.stderr
+    assert list((tmp_path / "mine").iterdir()) == []
+
+
+def test_the_script_fails_when_a_command_fails(tmp_path: Path) -> None:
+    broken = tmp_path / "broken"
+    broken.write_text("#!/bin/sh\nexit 7\n")
+    broken.chmod(0o755)
+    assert script(tmp_path / "new", broken).returncode == 7
+
+
+@pytest.mark.slow
+def test_from_nothing_to_a_finished_study(tmp_path: Path, program: Path) -> None:
+    folder = tmp_path / "all"
+    # The hospitals' rounding and noise from the study's seed, as a simulation takes them.
+    done = script(folder, program, PORT=str(free_port()), **{SIMULATED_VARIABLE: "1"})
+    logs = "".join(path.read_text()[-2000:] for path in folder.glob("*.log"))
+    assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-4000:] + logs
+
+    counted = {party: int(count) for party, count in re.findall(r"(\S+) (\d+) \$ secfed ", done.stdout)}
+    assert counted.keys() == MOST_COMMANDS.keys()
+    assert all(counted[party] <= most for party, most in MOST_COMMANDS.items())
+
+    simulated = tmp_path / "simulated"
+    simulate(Study.load(EXAMPLE / "study.toml"), out=simulated, drops=[], observer=SilentObserver())
+    one, other = ((path / "model.safetensors").read_bytes() for path in (folder / "run", simulated))
+    assert save(load(one)) == save(load(other))
+
+    states = [folder / f"hospital-{number}" / "state" for number in (1, 2, 3)]
+    report = secfed("audit", "verify", folder / "run", *states, "--roster", folder / "centre" / "roster.json")
+    for number in (1, 2, 3):
+        assert f"hospital-{number}" in report
