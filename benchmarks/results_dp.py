@@ -27,8 +27,8 @@ Masked protection, federated averaging, every record (patient, image) is the uni
 delta 1e-4, PLD accountant, the epsilon of the whole study at every hospital. Mean and standard deviation over
 five seeds; a seed decides partition, split, initial model and noise. Metrics are over the held-out records of
 all hospitals. Without privacy (epsilon ∞) the split is stratified by class, under privacy each record is
-drawn by itself, so the held-out records are not the same: differences below the spread mean nothing. Step costs are
-in [benchmarks](../benchmarks.md).
+drawn by itself, so the held-out records are not the same: differences below the spread mean nothing. Step
+costs are in [benchmarks](../benchmarks.md).
 
     python benchmarks/results_dp.py
 """

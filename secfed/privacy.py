@@ -15,7 +15,6 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from secfed.algorithms.base import Algorithm, SiteProgram, unprotected_fields
-from secfed.crypto import thresholds
 from secfed.dp.ledger import Ledger
 from secfed.dp.local import LocalPrivacy
 from secfed.dp.noise import SiteNoise
@@ -25,6 +24,7 @@ from secfed.errors import ConfigError
 from secfed.privacy_options import PrivacySection
 from secfed.site_noise import NoisedAlgorithm
 from secfed.study import Study
+from secfed.study_rules import threshold
 from secfed.vector import Exchange
 
 
@@ -74,17 +74,8 @@ def with_privacy(study: Study, algorithm: Algorithm, sites: int) -> Algorithm:
 
 def least_survivors(study: Study, sites: int) -> int:
     """The smallest survivor set that any permitted cohort can end with."""
-    rules = study.protection
-    if rules.threshold is not None:
-        return rules.threshold
-    if rules.name == "encrypted":
-        return rules.min_cohort
-    colluders = rules.colluders_for(sites)
-    cohorts = range(rules.min_cohort, sites + 1)
-    return min(
-        cohort if cohort < thresholds.FLOOR else thresholds.default_threshold(cohort, colluders)
-        for cohort in cohorts
-    )
+    cohorts = range(study.protection.min_cohort, sites + 1)
+    return min(threshold(study, sites, cohort) for cohort in cohorts)
 
 
 @dataclass

@@ -176,7 +176,7 @@ class SealedSite(Site):
             (spec.exchange, spec.layout_digest) != (exchange.name, exchange.layout.digest)
             or (result.spec_digest, result.totals_digest) != (spec.digest, totals_digest)
             or list(result.survivors) != survivors
-            or len(survivors) < max(self._limits.min_cohort, 2)
+            or len(survivors) < max(self._limits.min_cohort, self._limits.min_threshold, 2)
             or spec.broadcast_digest != self._state_tag()
         ):
             raise Refusal.RESULT_MISMATCH.refuse(f"round {spec.round}")

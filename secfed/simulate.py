@@ -24,7 +24,6 @@ from secfed.algorithms.fedavg import FedAvg
 from secfed.algorithms.metrics import oracle
 from secfed.algorithms.registry import build, build_data
 from secfed.coordinator import Coordinator, RoundOutcome, StudyRun
-from secfed.crypto import thresholds
 from secfed.crypto.attempt import SiteLimits
 from secfed.crypto.identity import Identity, Roster
 from secfed.crypto.keystream import RoundingStream, rounding_stream_for_simulation
@@ -53,6 +52,7 @@ from secfed.run_report import (
 from secfed.simulated_link import SimulatedLink
 from secfed.site import Site
 from secfed.study import Study
+from secfed.study_rules import study_id, threshold
 from secfed.transcript import SETTINGS, Transcript
 from secfed.vector import State
 
@@ -126,7 +126,7 @@ def simulate(
                 if out is None
                 else (out if folder is None else site_folder(out, folder)) / TRANSCRIPT_FILE
             )
-            made = Transcript(identity, study=_study_id(study), roster_digest=roster.digest, sink=sink)
+            made = Transcript(identity, study=study_id(study), roster_digest=roster.digest, sink=sink)
             # Noise from the study's seed protects nobody: whoever reads the record should know.
             made.append(SETTINGS, {**study.settings(len(names)), "simulated": True})
             return stack.enter_context(made)
@@ -141,7 +141,7 @@ def simulate(
             name: {
                 "identity": identity,
                 "roster": roster,
-                "study": _study_id(study),
+                "study": study_id(study),
                 "algorithm": algorithm,
                 "program": algorithm.site(name),
                 "protection": protection(study.protection.name),
@@ -154,11 +154,11 @@ def simulate(
             for name, identity in identities.items()
         }
         rules = Rules(
-            study=_study_id(study),
+            study=study_id(study),
             identity=aggregator,
             roster=roster,
             protection=protection(study.protection.name),
-            threshold=partial(_threshold, study, roster),
+            threshold=partial(threshold, study, len(names)),
             min_cohort=study.protection.min_cohort,
         )
         carrier = SimulatedLink(drops, observer, log)
@@ -190,11 +190,6 @@ def simulate(
         _write(out, roster, program(), report)
     observer.finished(report)
     return report
-
-
-def _study_id(study: Study) -> str:
-    """Name and settings: parties with different settings cannot sum together."""
-    return f"{study.name}-{study.digest().hex()}"
 
 
 def _rounding(seed: int, site: str, number: int, index: int) -> RoundingStream:
@@ -241,7 +236,7 @@ def _privacy(
         settings,
         algorithm,
         ledger,
-        study=_study_id(study),
+        study=study_id(study),
         seed=study.seed,
         random=stream("local steps"),
         noise_key=lambda number, exchange: stream("noise in the sum")(number, exchange).words(4).tobytes(),
@@ -272,18 +267,6 @@ def _privacy_report(
             dict.fromkeys(name for plan in plans for name in unprotected_fields(algorithm, plan))
         ),
     )
-
-
-def _threshold(study: Study, roster: Roster, cohort: int) -> int:
-    rules = study.protection
-    if rules.threshold is not None:
-        return rules.threshold
-    if rules.name == "encrypted":
-        return rules.min_cohort  # no shares are needed, so dropouts are free
-    if cohort < thresholds.FLOOR:
-        return cohort  # plain only; masked refuses such a cohort
-    # Plain asks for as many answers as masked would, so that both give up the same rounds.
-    return thresholds.default_threshold(cohort, rules.colluders_for(len(roster.sites)))
 
 
 def _report(
