@@ -20,6 +20,7 @@ STUDIES = {
     "dp-breast-cancer": "569 patients, four hospitals, mlp with 530 parameters, 12 rounds",
     "dp-heart-disease": "920 patients, four real hospitals, logistic regression, 15 rounds",
     "dp-digits": "1797 images, five hospitals, small CNN, 15 rounds",
+    "dp-digits-none": "the same without privacy, smaller steps",
 }
 HEAD = """# What differential privacy costs in accuracy
 
