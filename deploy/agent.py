@@ -192,10 +192,8 @@ class Agent:
             self._board.set(study=study, state="serving")
             log.info("study served", extra={"facts": {"study": study}})
             handler = _Handler(self._folder, admitted, opened, self._roster, self._board, self._now)
-            link.serve(handler.handle, failed=failed, recovered=recovered)
-            if self._stopped.is_set() or failures:
-                return False
-            ended = link.hello().finished  # serve() returns at the end of the study, or when it was closed
+            # The link knows: to ask again would ask an aggregator that may be gone by now.
+            ended = link.serve(handler.handle, failed=failed, recovered=recovered)
         if ended:
             opened.finish()
             self._idle("finished")

@@ -159,7 +159,7 @@ class SiteLink:
         *,
         failed: Callable[[CallFailed], None] = lambda _: None,
         recovered: Callable[[], None] = lambda: None,
-    ) -> None:
+    ) -> bool:
         """Answer requests until :meth:`close` or the study's end, whatever happens to the connection.
 
         Args:
@@ -168,6 +168,9 @@ class SiteLink:
                 handler that must not work twice keeps the reply by ``request_id``.
             failed: told of every failure before the pause that follows.
             recovered: told when a call succeeds after a failure.
+
+        Returns:
+            Whether the study is over; False after :meth:`close`.
         """
         backoff = Backoff(self._limits.backoff_s, self._limits.backoff_cap_s)
         last = b""
@@ -199,7 +202,7 @@ class SiteLink:
             if request is None:
                 said = insist(self.hello)
                 if said is not None and said.finished:
-                    return
+                    return True
                 continue
             request_id, refusal = request.request_id, None
             try:
@@ -215,6 +218,7 @@ class SiteLink:
             if refusal is not None:
                 insist(partial(self.refuse, request_id, refusal))
             last = request_id
+        return False
 
     def close(self) -> None:
         """End every call and :meth:`serve`; from any thread."""

@@ -14,6 +14,7 @@ from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass
+from typing import Final
 
 from secfed.crypto.codec import Buffer
 from secfed.deploy.grpc_calls import Calls, Offer, Refused, Reply
@@ -23,6 +24,8 @@ from secfed.deploy.link_messages import MAX_SETTINGS_BYTES, MAX_STUDY_BYTES, REQ
 from secfed.deploy.mailbox import Mailbox
 from secfed.deploy.parcels import wrap_all
 from secfed.errors import ConfigError, LinkError, RosterError
+
+_FAREWELL_S: Final = 2.0
 
 
 @dataclass(frozen=True)
@@ -196,4 +199,5 @@ class LinkServer:
             return
         started.set_result(port)
         await self._halt.wait()
-        await server.stop(None)
+        # Answers that say "finished" are on their way: give them a moment.
+        await server.stop(_FAREWELL_S if self._calls.finished else None)

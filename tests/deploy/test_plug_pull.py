@@ -38,6 +38,8 @@ AGENT_POINTS: Final = (
     "site: before work noted",
     "site: after work noted",
     "site: after paid",
+    "agent: before payment",
+    "agent: after payment",
     "site: before contribution noted",
     "site: after contribution noted",
     "site: before answer noted",
