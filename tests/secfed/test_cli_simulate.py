@@ -37,10 +37,19 @@ class Engine:
         return self
 
     def simulate(
-        self, study: Engine, *, out: Path | None, drops: list[Drop], observer: Observer, compare: str | None
+        self,
+        study: Engine,
+        *,
+        out: Path | None,
+        drops: list[Drop],
+        observer: Observer,
+        compare: str | None,
+        budgets: dict[str, float],
     ) -> RunReport:
         assert study is self
-        self.asked = SimpleNamespace(out=out, drops=drops, observer=observer, compare=compare)
+        self.asked = SimpleNamespace(
+            out=out, drops=drops, observer=observer, compare=compare, budgets=budgets
+        )
         observer.started(self.report.study, self.report.sites, len(self.report.rounds))
         for item in self.report.rounds:
             observer.stage(item.round, "fit", "mask", 1, 4)
@@ -67,12 +76,22 @@ class TestOptions:
         result = secfed(
             *("simulate", "s.toml", "--out", out, "--protection", "plain", "--seed", 7, "--compare", "alone"),
             *("--drop", "hospital-2@mask:3", "--drop", "hospital-1@train"),
+            *("--budget", "hospital-2=2.5", "--budget", "a=b=1"),
         )
         assert result.exit_code == 0, result.stderr
         assert engine.file == Path("s.toml")
         assert engine.replaced == {"protection.name": "plain", "study.seed": 7}
         assert engine.asked.drops == [Drop("hospital-2", "mask", 3), Drop("hospital-1", "train")]
         assert (engine.asked.out, engine.asked.compare) == (out, "alone")
+        assert engine.asked.budgets == {"hospital-2": 2.5, "a=b": 1.0}
+
+    @pytest.mark.parametrize(
+        "text", ["hospital-2", "hospital-2=", "hospital-2=much", "x=-1", "x=inf", "x=nan"]
+    )
+    def test_a_budget_that_is_none_is_one_error(self, engine: Engine, text: str) -> None:
+        result = secfed("simulate", "s.toml", "--budget", text)
+        assert result.exit_code == 2
+        assert f"--budget {text}" in result.stderr
 
     def test_nothing_is_replaced_unless_asked_for(self, engine: Engine) -> None:
         assert secfed("simulate", "s.toml").exit_code == 0
