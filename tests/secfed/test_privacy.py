@@ -95,7 +95,12 @@ def entries(path: Path) -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize(
     ("unit", "more"),
-    [("record", ""), ("group", "group_size = 4"), ("site", ""), ("site", 'noise = "discrete-gaussian"')],
+    [
+        ("record", "clip_quantile = 0.5"),
+        ("group", "group_size = 4"),
+        ("site", ""),
+        ("site", 'noise = "discrete-gaussian"'),
+    ],
 )
 def test_private_models_are_the_same_bytes_under_plain_and_masked(
     tmp_path: Path, unit: str, more: str
@@ -122,7 +127,13 @@ def test_private_models_are_the_same_bytes_under_encryption(tmp_path: Path, unit
 
 @pytest.mark.parametrize(
     ("unit", "more"),
-    [("record", ""), ("record", 'metrics = "private"'), ("group", "group_size = 4"), ("site", "")],
+    [
+        ("record", ""),
+        ("record", "clip_quantile = 0.5"),
+        ("record", 'metrics = "private"'),
+        ("group", "group_size = 4"),
+        ("site", ""),
+    ],
 )
 def test_every_site_spends_what_was_promised_and_no_more(tmp_path: Path, unit: str, more: str) -> None:
     """The ledger's own epsilon, recomputed from its events, is just below the study's."""
