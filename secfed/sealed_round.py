@@ -96,7 +96,10 @@ class SealedRounds:
             record(summed, self.publish(summed, keyed))
 
     def share_keys(self, members: Sequence[SiteId]) -> list[SiteId]:
-        """Bring the study key to members that lack it; the members that have it now."""
+        """Bring the study key to members that lack it; the members that have it now.
+
+        The site that holds the key is asked for it also where it is no member of this cohort.
+        """
         hellos: dict[SiteId, KeyHello] = {}
         context = key_context(self.rules.study, self.rules.roster, self.plan.ring, self.plan.holder)
         hello_request = Notice(KeyRequest(()).encode()).encode()
@@ -107,11 +110,11 @@ class SealedRounds:
             if hello.site == site:
                 hellos[site] = hello
 
-        self._ask("keys", dict.fromkeys(members, hello_request), hear)
-        holding = [site for site in members if site in hellos and hellos[site].holds_key]
+        self._ask("keys", dict.fromkeys(dict.fromkeys([*members, self.plan.holder]), hello_request), hear)
+        holding = [site for site in hellos if hellos[site].holds_key]
         lacking = tuple(hello for hello in hellos.values() if not hello.holds_key)
         if not lacking or self.plan.holder not in holding:
-            return holding
+            return [site for site in members if site in holding]
         packed: list[KeyPackages] = []
         request = Notice(KeyRequest(lacking).encode()).encode()
         self._ask("keys", {self.plan.holder: request}, lambda _, r: packed.append(KeyPackages.decode(r)))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ import torch
 from safetensors.torch import load_file
 
 from secfed import sealed_simulation
+from secfed.algorithms.fedavg import FedAvg
 from secfed.crypto import labels, sealing
 from secfed.crypto.bfv import choose_ring
 from secfed.crypto.bfv_tenseal import generate_keys
@@ -46,6 +47,7 @@ from secfed.sealed_site import SealedSite
 from secfed.simulate import simulate
 from secfed.simulated_link import SimulatedLink
 from secfed.study import Study
+from secfed.vector import Exchange
 
 STUDY = """
 [study]
@@ -129,6 +131,22 @@ def test_without_the_key_holder_nothing_starts_and_nothing_is_lost(tmp_path: Pat
         report = run(named, tmp_path / "out")
     assert report.rounds[0].aborted is not None
     assert [entry.aborted for entry in report.rounds[1:]] == [None, None]
+
+
+def test_a_key_holder_outside_a_cohort_is_asked_for_the_key_all_the_same(
+    tmp_path: Path, study: Study, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    named, everyone = study.replace("protection.key_holder", "hospital-3"), FedAvg.members
+
+    def without_the_holder(
+        self: FedAvg, number: int, exchange: Exchange, sites: Sequence[str]
+    ) -> Sequence[str]:
+        members = everyone(self, number, exchange, sites)
+        return members if number > 1 else tuple(site for site in members if site != "hospital-3")
+
+    monkeypatch.setattr(FedAvg, "members", without_the_holder)
+    report = run(named, tmp_path / "out")
+    assert [entry.aborted for entry in report.rounds] == [None, None, None]
 
 
 def test_a_site_whose_state_diverges_stops_and_the_others_go_on(
