@@ -10,10 +10,9 @@ again (``secfed/site_memory.py``).
 from __future__ import annotations
 
 import logging
-import os
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from datetime import datetime
 from typing import Final
 
@@ -40,8 +39,6 @@ from secfed.site_memory import SiteMemory
 from secfed.site_study import SiteStudy, Terms, open_site_study, study_folder
 from secfed.transcript import SUMMED
 
-SIMULATED_VARIABLE: Final = "SECFED_SIMULATED_RANDOMNESS"
-
 log = logging.getLogger("secfed.agent")
 
 _FAILURES_BEFORE_RECONNECT: Final = 10  # a renewed certificate is read when a connection is made
@@ -58,6 +55,7 @@ class Agent:
         now: the time, with a time zone.
         poll_s: pause before asking again about a study that is held, refused or over.
         once: end when a study is over.
+        simulated_randomness: take rounding and noise from the study's seed. Tests only: it protects nothing.
 
     Raises:
         SecfedError: keys, roster or settings that cannot be used.
@@ -73,13 +71,14 @@ class Agent:
         now: Callable[[], datetime] = utc_now,
         poll_s: float = 5.0,
         once: bool = False,
+        simulated_randomness: bool = False,
     ) -> None:
         self._folder, self._passphrase, self._board = folder, passphrase, board
         self._limits, self._now, self._poll_s, self._once = limits or ClientLimits(), now, poll_s, once
         self._identity: Identity = folder.identity(passphrase)
         self._roster: Roster = folder.roster()
         self._address = _address(folder)
-        self._simulated = os.environ.get(SIMULATED_VARIABLE) == "1"
+        self._simulated = simulated_randomness
         self._stopped = threading.Event()
         self._link: SiteLink | None = None
         self._training: TrainingProcess | None = None
@@ -93,7 +92,7 @@ class Agent:
             SecfedError: the site's own files cannot be used; nothing leaves then.
         """
         if self._simulated:
-            log.error("%s is set: noise and rounding protect nothing. Tests only.", SIMULATED_VARIABLE)
+            log.error("simulated randomness: noise and rounding protect nothing. Tests only.")
         log.info("agent started", extra={"facts": {"site": self._folder.name, "address": self._address}})
         while not self._stopped.is_set():
             try:
@@ -133,9 +132,12 @@ class Agent:
                 self._decline(asking, error)
                 return False
         try:
-            with self._open(admitted) as opened:
-                if self._training is not None:
-                    self._training.check()  # data that cannot be read show now, not in the first round
+            with ExitStack() as stack:
+                # Reading the data may take long, and a site without a sign of life is taken for silent.
+                with self._dial(offer.study) as waiting, waiting.alive():
+                    opened = stack.enter_context(self._open(admitted))
+                    if self._training is not None:
+                        self._training.check()  # data that cannot be read show now, not in the first round
                 return self._serve(admitted, opened)
         except (ConfigError, DataError, RoundAborted) as error:
             with self._dial(offer.study) as declining:

@@ -208,7 +208,7 @@ class SiteLink:
             try:
                 if request_id == last:
                     raise Replay("a request that was answered came again")
-                with self._heartbeat():
+                with self.alive():
                     reply = handle(request)
                 del request  # its frame can be as large as the reply
                 insist(partial(self.answer, request_id, reply))
@@ -243,7 +243,7 @@ class SiteLink:
         return Request(header.study, header.request_id, assembly.finish())
 
     @contextmanager
-    def _heartbeat(self) -> Iterator[None]:
+    def alive(self) -> Iterator[None]:
         """While the site works, say from time to time that it is there."""
         done = threading.Event()
 

@@ -34,6 +34,7 @@ def run(
         float,
         typer.Option("--poll-s", min=0.1, help="Pause before asking again about a study that waits."),
     ] = 5.0,
+    simulated_randomness: Annotated[bool, typer.Option("--simulated-randomness", hidden=True)] = False,
 ) -> None:
     """Serve studies until stopped. Only dials out; logs JSON lines to standard output."""
     import signal
@@ -54,7 +55,14 @@ def run(
         port = site.settings.agent.metrics_port
         metrics = MetricsServer(board, port) if port else None
         try:
-            agent = Agent(site, passphrase=secret, board=board, poll_s=poll_s, once=once)
+            agent = Agent(
+                site,
+                passphrase=secret,
+                board=board,
+                poll_s=poll_s,
+                once=once,
+                simulated_randomness=simulated_randomness,
+            )
             for number in (signal.SIGTERM, signal.SIGINT):
                 signal.signal(number, lambda _number, _frame: agent.stop())
             agent.run()

@@ -103,10 +103,20 @@ class Centre:
         self.threads: dict[str, threading.Thread] = {}
         self.errors: list[BaseException] = []
 
-    def start(self, name: str, *, once: bool = True, poll_s: float = 0.1) -> Agent:
+    def start(
+        self, name: str, *, once: bool = True, poll_s: float = 0.1, simulated_randomness: bool = False
+    ) -> Agent:
         folder = self.folders[name]
         board = self.boards[name] = StatusBoard(folder.state / STATUS_FILE, name)
-        agent = Agent(folder, passphrase=None, board=board, limits=QUICK, poll_s=poll_s, once=once)
+        agent = Agent(
+            folder,
+            passphrase=None,
+            board=board,
+            limits=QUICK,
+            poll_s=poll_s,
+            once=once,
+            simulated_randomness=simulated_randomness,
+        )
         self.agents[name] = agent
         self.threads[name] = threading.Thread(target=self._run, args=(agent.run,), daemon=True)
         self.threads[name].start()

@@ -1,7 +1,7 @@
 """A study centre and its hospitals as processes of their own, enrolled and run through the command line.
 
 Every process is started again when it is killed, as systemd would do it; what it dies of is up to the test
-(``SECFED_CRASH_AT``). ``SECFED_SIMULATED_RANDOMNESS`` makes the hospitals take rounding and noise from the
+(``SECFED_CRASH_AT``). ``--simulated-randomness`` makes the hospitals take rounding and noise from the
 study's seed, so that two runs, and a simulation, can be compared byte for byte.
 """
 
@@ -23,11 +23,11 @@ from typer.testing import CliRunner
 from secfed.chain_file import verify_file
 from secfed.cli.app import app
 from secfed.crash_points import VARIABLE as CRASH_VARIABLE
-from secfed.deploy.agent import SIMULATED_VARIABLE
 from secfed.roster_file import read_roster
 from secfed.transcript import SUMMED, TRANSCRIPT
 
 PROGRAM: Final = (sys.executable, "-c", "from secfed.cli import main; main()")
+_SIMULATED: Final = "--simulated-randomness"
 HANGS_S: Final = 1800.0  # nothing is measured here: a run that is still going then goes nowhere
 
 STUDY: Final = """\
@@ -128,7 +128,7 @@ class Process:
     process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
-        environment = {**os.environ, "OMP_NUM_THREADS": "1", SIMULATED_VARIABLE: "1", "COLUMNS": "120"}
+        environment = {**os.environ, "OMP_NUM_THREADS": "1", "COLUMNS": "120"}
         environment.pop(CRASH_VARIABLE, None)
         if self.points:
             environment[CRASH_VARIABLE] = self.points[0]
@@ -213,7 +213,9 @@ class Deployment:
         command += ["--log-json", *options]
         self.aggregator = self._process("centre", within, command)
         self.agents = {
-            name: self._process(name, within, [*PROGRAM, "agent", "run", str(folder / name), "--once"])
+            name: self._process(
+                name, within, [*PROGRAM, "agent", "run", str(folder / name), "--once", _SIMULATED]
+            )
             for name in self.names
         }
 

@@ -12,7 +12,6 @@ from safetensors.torch import load_file, save
 
 from secfed.deploy import agent_control
 from secfed.deploy.admission import admit, still_permitted
-from secfed.deploy.agent import SIMULATED_VARIABLE
 from secfed.deploy.agent_status import STATUS_FILE, read_status
 from secfed.deploy.approvals import Approvals
 from secfed.deploy.enrolment import utc_now
@@ -33,12 +32,9 @@ def centre(tmp_path: Path) -> Iterator[Centre]:
     made.close()
 
 
-def test_three_agents_give_the_bytes_of_a_simulation(
-    centre: Centre, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv(SIMULATED_VARIABLE, "1")
+def test_three_agents_give_the_bytes_of_a_simulation(centre: Centre, tmp_path: Path) -> None:
     for name in NAMES:
-        centre.start(name)
+        centre.start(name, simulated_randomness=True)
     outcomes = centre.run()
     for thread in centre.threads.values():
         thread.join(30)

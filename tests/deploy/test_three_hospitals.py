@@ -13,7 +13,6 @@ from typing import Final
 import pytest
 from safetensors.torch import load, save
 
-from secfed.deploy.agent import SIMULATED_VARIABLE
 from secfed.deploy.policy import Policy
 from secfed.run_report import SilentObserver
 from secfed.simulate import simulate
@@ -73,7 +72,7 @@ def test_the_script_fails_when_a_command_fails(tmp_path: Path) -> None:
 def test_from_nothing_to_a_finished_study(tmp_path: Path, program: Path) -> None:
     folder = tmp_path / "all"
     # The hospitals' rounding and noise from the study's seed, as a simulation takes them.
-    done = script(folder, program, PORT=str(free_port()), **{SIMULATED_VARIABLE: "1"})
+    done = script(folder, program, PORT=str(free_port()), AGENT_OPTIONS="--simulated-randomness")
     logs = "".join(path.read_text()[-2000:] for path in folder.glob("*.log"))
     assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-4000:] + logs
 
