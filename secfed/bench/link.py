@@ -14,19 +14,16 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from datetime import UTC, datetime
 from multiprocessing.connection import Connection
-from pathlib import Path
 from typing import Any
 
 import numpy as np
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
 from secfed.bench.bare_tls import bare_tls
+from secfed.bench.memory import PeakMemory
 from secfed.bench.processes import HOST, other_process
+from secfed.bench.tls_files import TlsConsortium
 from secfed.crypto.codec import Buffer
-from secfed.deploy.certificates import Authority
 from secfed.deploy.grpc_calls import Offer
 from secfed.deploy.grpc_client import Request, SiteLink
 from secfed.deploy.grpc_link import GrpcLink
@@ -39,27 +36,6 @@ _SMALL = bytes(1000)
 _WAIT_S = 600.0
 
 
-class _Consortium:
-    """Certificates of one aggregator and some sites."""
-
-    def __init__(self, sites: int) -> None:
-        now = datetime.now(UTC)
-        authority = Authority.create(ec.generate_private_key(ec.SECP256R1()), "bench", [HOST], now)
-        ca = authority.certificate.public_bytes(Encoding.PEM)
-
-        def files(issue: Callable[[ec.EllipticCurvePublicKey], Any]) -> TlsFiles:
-            tls_key = ec.generate_private_key(ec.SECP256R1())
-            private = tls_key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
-            return TlsFiles(ca, issue(tls_key.public_key()).public_bytes(Encoding.PEM), private)
-
-        self.aggregator = files(lambda public: authority.issue_aggregator([HOST], public, now, 1))
-        names = [f"site-{index:03d}" for index in range(sites)]
-        self.sites = {
-            name: files(lambda public, name=name: authority.issue_site(name, public, now, 1))  # type: ignore[misc]
-            for name in names
-        }
-
-
 def measure(
     *,
     parameters: int = 50_000_000,
@@ -67,6 +43,7 @@ def measure(
     many: int = 100,
     repeats: int = 3,
     messages: int = 200,
+    round_parameters: int = 1_000_000,
     progress: Callable[[str], None] = lambda _text: None,
 ) -> dict[str, Any]:
     """Run the benchmark; JSON-ready.
@@ -77,13 +54,16 @@ def measure(
         many: sites of the last measurement, with 1 kB each way.
         repeats: large transfers and steps of many sites, of which the median counts.
         messages: empty round trips.
+        round_parameters: elements of a masked sum over all of ``many`` sites; 0 leaves it out.
         progress: told what is being measured.
     """
-    from secfed.bench.masked import processor  # imports torch, which the other process does not need
+    # These import torch, which the other process does not need.
+    from secfed.bench.many_agents import masked_round
+    from secfed.bench.masked import processor
 
     size_bytes = 4 * parameters
     progress("certificates")
-    made = _Consortium(max(sites, many))
+    made = TlsConsortium(max(sites, many))
     few = {name: made.sites[name] for name in list(made.sites)[:sites]}
     progress("empty messages")
     trips = _round_trips(made.aggregator, few, messages)
@@ -103,6 +83,9 @@ def measure(
     seconds["limit_both_ways"] = statistics.median(runs)
     progress(f"{many} sites")
     seconds["many_sites_step"], threads = _many(made.aggregator, made.sites, repeats)
+    masked = None
+    if round_parameters:
+        masked = masked_round(parameters=round_parameters, sites=max(3, many), progress=progress)
     return {
         "parameters": parameters,
         "sites": sites,
@@ -122,6 +105,7 @@ def measure(
         "mbytes_per_s": 2 * sites * size_bytes / 1e6 / seconds["both_ways"],
         "aggregator_memory": memory,
         "aggregator_threads_with_many_sites": threads,
+        "masked_round": masked,
         "seconds": seconds,
     }
 
@@ -185,7 +169,7 @@ def _transfers(
             np.add(total, np.frombuffer(reply, np.uint32), out=total)
 
         found = []
-        with _PeakMemory() as memory:
+        with PeakMemory() as memory:
             for _ in range(repeats):
                 start = time.perf_counter()
                 link.ask("bench", dict.fromkeys(sites, frame), on_reply)
@@ -202,31 +186,3 @@ def _many(aggregator: TlsFiles, sites: dict[str, TlsFiles], repeats: int) -> tup
             link.ask("bench", dict.fromkeys(sites, _SMALL), lambda _site, _reply: None)
             found.append(time.perf_counter() - start)
         return statistics.median(found), threading.active_count()
-
-
-class _PeakMemory:
-    """Samples the resident memory of this process."""
-
-    def __enter__(self) -> _PeakMemory:
-        self._before = self._peak = _resident_bytes()
-        self._done = threading.Event()
-        self._thread = threading.Thread(target=self._sample, daemon=True)
-        self._thread.start()
-        return self
-
-    def _sample(self) -> None:
-        while not self._done.wait(0.005):
-            self._peak = max(self._peak, _resident_bytes())
-
-    def __exit__(self, *_: object) -> None:
-        self._done.set()
-        self._thread.join()
-
-    @property
-    def extra_bytes(self) -> int:
-        """Peak above what there was at the start."""
-        return self._peak - self._before
-
-
-def _resident_bytes() -> int:
-    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")

@@ -8,6 +8,7 @@ on a shared machine.
 
 from __future__ import annotations
 
+import hashlib
 import platform
 import statistics
 import time
@@ -58,7 +59,9 @@ class _Timings:
 
 
 @dataclass(frozen=True)
-class _Consortium:
+class Consortium:
+    """Some sites with the same vector, and what one attempt over it needs."""
+
     aggregator: Identity
     identities: tuple[Identity, ...]
     roster: Roster
@@ -66,16 +69,24 @@ class _Consortium:
     summands: Summands
 
     @classmethod
-    def make(cls, parameters: int, sites: int, bits: int) -> _Consortium:
+    def make(cls, parameters: int, sites: int, bits: int, seed: bytes | None = None) -> Consortium:
+        """``seed`` gives two processes the same consortium."""
+
+        def identity(name: str) -> Identity:
+            if seed is None:
+                return Identity.generate(name)
+            return Identity.from_seed(name, hashlib.sha256(seed + name.encode()).digest())
+
         generator = torch.Generator().manual_seed(0)
         values = torch.empty(parameters).normal_(0.0, 0.05, generator=generator)
         layout = Layout((Field("update", (parameters,), 1.0, bits), Field("weight", (), 1.0, 64)), sites)
-        aggregator = Identity.generate("aggregator")
-        identities = tuple(Identity.generate(f"site-{index:03d}") for index in range(sites))
+        aggregator = identity("aggregator")
+        identities = tuple(identity(f"site-{index:03d}") for index in range(sites))
         roster = Roster.of(aggregator, list(identities))
         return cls(aggregator, identities, roster, layout, {"update": values, "weight": 0.5})
 
     def specification(self) -> Specification:
+        """The signed beginning of an attempt."""
         unsigned = Specification(
             study="bench",
             round=1,
@@ -91,6 +102,7 @@ class _Consortium:
         return replace(unsigned, signature=self.aggregator.sign(labels.SIGN_SPEC, unsigned.body()))
 
     def session(self, identity: Identity) -> MaskedSite:
+        """One site's half."""
         return MaskedSite(
             SiteContribution(
                 identity=identity,
@@ -162,7 +174,7 @@ def keystream_and_add(words: NDArray[np.uint32], streams: int) -> float:
     return time.perf_counter() - start
 
 
-def plain_protect(consortium: _Consortium) -> float:
+def plain_protect(consortium: Consortium) -> float:
     """Seconds to quantise, hash and lay out one vector without any mask."""
     shape = consortium.layout.shape
     out = Upload.frame(shape.wire_bytes)[Upload.VECTOR_AT : Upload.VECTOR_AT + shape.wire_bytes]
@@ -236,7 +248,7 @@ def measure(
         progress: told what is being measured.
     """
     progress("preparing")
-    consortium = _Consortium.make(parameters, sites, bits)
+    consortium = Consortium.make(parameters, sites, bits)
     scratch = np.zeros(parameters, np.uint32)
     runs: dict[str, list[float]] = {}
 

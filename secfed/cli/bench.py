@@ -116,6 +116,10 @@ def link(
     ] = 100,
     repeats: Annotated[int, typer.Option("--repeats", min=1, help="Median over this many runs.")] = 3,
     messages: Annotated[int, typer.Option("--messages", min=1, help="Empty round trips.")] = 200,
+    round_params: Annotated[
+        int,
+        typer.Option("--round-params", min=0, help="Elements of a masked sum with many hospitals; 0: none."),
+    ] = 1_000_000,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON and nothing else.")] = False,
 ) -> None:
     """The link between machines, over loopback, beside the same bytes over bare TLS sockets.
@@ -134,6 +138,7 @@ def link(
             many=many,
             repeats=repeats,
             messages=messages,
+            round_parameters=round_params,
             progress=status.update,
         )
     if as_json:
@@ -161,6 +166,11 @@ def _link_table(result: dict[str, Any]) -> Table:
         table.add_row(f"aggregator's extra memory / vector, {what}", f"{value:.2f}")
     table.add_row(f"a step with {result['many']} sites", f"{seconds['many_sites_step']:.2f} s")
     table.add_row("aggregator's threads then", str(result["aggregator_threads_with_many_sites"]))
+    masked = result["masked_round"]
+    if masked is not None:
+        what = f"masked sum of {masked['parameters']:,} parameters, {masked['survivors']} sites"
+        table.add_row(what, f"{masked['seconds']:.1f} s")
+        table.add_row("aggregator's extra memory / vector then", f"{masked['peak_extra_over_vector']:.2f}")
     return table
 
 

@@ -12,8 +12,20 @@ from secfed.cli.bench import bench_app
 
 def test_the_benchmark_measures_every_quantity_at_a_tiny_size():
     told: list[str] = []
-    result = measure(parameters=1000, sites=2, many=4, repeats=1, messages=3, progress=told.append)
-    assert len(told) == 6
+    result = measure(
+        parameters=1000,
+        sites=2,
+        many=4,
+        repeats=1,
+        messages=3,
+        round_parameters=500,
+        progress=told.append,
+    )
+    stages = [text.rpartition(": ")[2] for text in told[6:]]
+    assert stages == ["advertise", "share", "mask", "consistency", "unmask"]
+    masked = result["masked_round"]
+    assert (masked["parameters"], masked["sites"], masked["survivors"]) == (500, 4, 4)
+    assert masked["seconds"] > 0
     assert (result["parameters"], result["sites"], result["many"]) == (1000, 2, 4)
     assert all(value > 0 for value in result["seconds"].values())
     assert set(result["over_limit"]) == {"empty_round_trip", "both_ways"}
@@ -25,6 +37,7 @@ def test_the_benchmark_measures_every_quantity_at_a_tiny_size():
 
 def test_the_command_prints_the_same_quantities():
     small = ["--params", "1000", "--sites", "2", "--many", "3", "--repeats", "1", "--messages", "2"]
+    small += ["--round-params", "0"]
     shown = CliRunner().invoke(bench_app, ["link", *small, "--json"])
     assert shown.exit_code == 0, shown.output
     result = json.loads(shown.stdout)
