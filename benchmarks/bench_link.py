@@ -31,7 +31,7 @@ def main() -> None:
     rows = [
         [
             "empty message, there and back",
-            f"{result['latency_ms']:.1f} ms",
+            latency,
             f"{over['empty_round_trip']:.1f}x",
         ],
         [

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from secfed.dp.local import LocalPrivacy
     from secfed.dp.randomness import SecureRandom
 
-_PROGRAM, _CLIP = "program/", "clip_norm/"
+_PROGRAM = "program/"
 
 
 class _AskingLedger:
@@ -106,16 +106,14 @@ class Trainer:
     def _save(self) -> Tensors:
         saved = getattr(self._program, "save", None)
         state = {_PROGRAM + name: value for name, value in saved().items()} if callable(saved) else {}
-        norms = {} if self._local is None else self._local._clip_norms
-        return {**state, **{_CLIP + n: torch.tensor(v, dtype=torch.float64) for n, v in norms.items()}}
+        return state if self._local is None else {**state, **self._local.save()}
 
     def _load(self, kept: Tensors) -> None:
         own = {n.removeprefix(_PROGRAM): value for n, value in kept.items() if n.startswith(_PROGRAM)}
         if own:
             cast("Any", self._program).load(own)
         if self._local is not None:
-            norms = {n.removeprefix(_CLIP): float(v) for n, v in kept.items() if n.startswith(_CLIP)}
-            self._local._clip_norms.update(norms)
+            self._local.load({n: value for n, value in kept.items() if not n.startswith(_PROGRAM)})
 
 
 def serve(connection: Connection) -> None:

@@ -1,69 +1,49 @@
 """A site's private local work in one study: planned once, paid before every use, the same for any algorithm.
 
-    plan(phases) -> noise that keeps the whole study within (epsilon, delta)
-    enter(round, exchange) -> train_locally / run / release_sums, each paid in the ledger first
+    plan(phases, losses) -> noise that keeps the whole study within (epsilon, delta)
+    enter(round, exchange) -> train_locally / run / release_loss / release_sums, each paid in the ledger first
 
-An algorithm says what it is going to do with records (:class:`Phase`); from that and the study's
-``[privacy]`` table this object chooses sampling rate and noise, and later runs the steps. The algorithm
-hands over model, optimiser, loss and data, and gets them back private.
+An algorithm says what it is going to do with records (:class:`Phase`, :class:`LossRelease`); from that and
+the study's ``[privacy]`` table this object chooses sampling rate and noise (:mod:`secfed.dp.local_plan`), and
+later runs the steps. The algorithm hands over model, optimiser, loss and data, and gets them back private.
 
 Security: the number of records of a site is treated as public (see :mod:`secfed.dp.training`). Everything
 that is planned is charged when it happens, never less: a round that was prepared and then aborted stays
-paid.
+paid. Sampling and noise of an exchange come from one source that is made anew when it is entered, so an
+exchange that is repeated after a crash repeats the very same releases.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from functools import lru_cache
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
 import torch
 
 from secfed.algorithms.training import Training
-from secfed.dp.accountant import accountant, calibrate
-from secfed.dp.adaptive import AdaptiveClip
-from secfed.dp.events import Event, Gaussian, PoissonSampledGaussian
+from secfed.dp.events import Event
 from secfed.dp.ledger import Ledger
+from secfed.dp.local_plan import Phase, PlannedPhase, plan_losses, plan_phases, plan_sums
+from secfed.dp.loss_release import Evaluate, LossRelease, PlannedLosses
 from secfed.dp.losses import Batch, UnitLoss
 from secfed.dp.mechanism import Mechanism
 from secfed.dp.randomness import SecureRandom
 from secfed.dp.records import Records
 from secfed.dp.sampler import NoiseSampler, RoundedNormal
 from secfed.dp.training import PrivateTraining
-from secfed.dp.unit import GroupPartition, PrivacyUnit, Unit
+from secfed.dp.unit import PrivacyUnit
 from secfed.errors import ConfigError, WrongState
 
 if TYPE_CHECKING:
     from secfed.privacy_options import PrivacySection
 
+__all__ = ["TRAIN", "LocalPrivacy", "LossRelease", "Phase"]
+
 TRAIN: Final = "train"
 SUM_GRID_BITS: Final = 20
-
-
-@dataclass(frozen=True)
-class Phase:
-    """One kind of private training in a study.
-
-    Attributes:
-        name: how the algorithm refers to it.
-        records: how many records the site trains on.
-        batch_size: expected number of records in a step.
-        passes: passes over the records in the whole study.
-    """
-
-    name: str
-    records: int
-    batch_size: int
-    passes: int
-
-
-@dataclass(frozen=True)
-class _Planned:
-    mechanism: Mechanism
-    partition: GroupPartition | None
+_CLIP_NORM, _LOSSES = "clip_norm/", "loss_releases/"
 
 
 class LocalPrivacy:
@@ -93,7 +73,9 @@ class LocalPrivacy:
             raise ConfigError(f'privacy.unit = "{settings.unit}" has no private local work')
         self._settings, self._ledger, self._study, self._seed = settings, ledger, study, seed
         self._random_of = random
-        self._phases: dict[str, _Planned] = {}
+        self._phases: dict[str, PlannedPhase] = {}
+        self._losses: PlannedLosses | None = None
+        self._losses_released: dict[tuple[int, str], int] = {}  # per place: one that is repeated counts once
         self._clip_norms: dict[str, float] = {}
         self._here: tuple[int, str] | None = None
         self._random = SecureRandom()
@@ -103,55 +85,25 @@ class LocalPrivacy:
         """What is protected."""
         return self._settings.privacy_unit
 
-    @property
-    def _sums_event(self) -> Gaussian | None:
-        """The one release of metrics, if the study has one."""
-        chosen = self._settings
-        if chosen.metrics != "private":
-            return None
-        multiplier = _sums_multiplier(
-            chosen.epsilon * chosen.metrics_share, chosen.delta, self.unit, chosen.accountant
-        )
-        return Gaussian(self.unit.adjacency, multiplier, 1)
-
-    def plan(self, *phases: Phase) -> None:
+    def plan(self, *phases: Phase, losses: LossRelease | None = None) -> None:
         """Choose sampling rates and the noise for everything the study is going to do.
 
         Args:
             phases: all of them; every one gets the same noise multiplier.
+            losses: the site's own loss that leaves with noise, if it does.
 
         Raises:
             ConfigError: no noise reaches the study's epsilon.
         """
-        chosen = self._settings
-        rates: dict[str, tuple[float, GroupPartition | None]] = {}
-        for phase in phases:
-            partition = None
-            units, size = phase.records, 1
-            if chosen.group_size is not None:
-                partition = GroupPartition.of(phase.records, chosen.group_size, seed=self._seed)
-                units, size = len(partition), chosen.group_size
-            rates[phase.name] = (min(1.0, max(1.0, phase.batch_size / size) / units), partition)
-        work = tuple(
-            (rates[phase.name][0], phase.passes * _steps(rates[phase.name][0]))
-            for phase in phases
-            if phase.passes
-        )
-        if not work:
-            return
-        noise = _noise_multiplier(
-            chosen.epsilon, chosen.delta, self.unit, work, self._sums_event, chosen.accountant
-        )
-        for phase in phases:
-            rate, partition = rates[phase.name]
-            units = phase.records if partition is None else len(partition)
-            adaptive = None
-            if chosen.clip_quantile is not None:
-                adaptive = AdaptiveClip(
-                    chosen.clip_quantile, count_deviation=max(rate * units / 20.0, 2.0 * noise)
-                )
-            mechanism = Mechanism(self.unit, chosen.clip_norm, noise, rate, adaptive)
-            self._phases[phase.name] = _Planned(mechanism, partition)
+        self._losses = plan_losses(self._settings, losses, self._seed)
+        losses_event = None if self._losses is None else self._losses.all_events
+        already = [event for event in (plan_sums(self._settings), losses_event) if event is not None]
+        self._phases = plan_phases(self._settings, phases, already, self._seed)
+
+    @property
+    def losses(self) -> PlannedLosses | None:
+        """The planned releases of losses: their groups, sensitivity and the ``deviation`` of their noise."""
+        return self._losses
 
     def mechanism(self, phase: str = TRAIN) -> Mechanism:
         """The mechanism of a planned phase.
@@ -161,7 +113,7 @@ class LocalPrivacy:
         """
         return self._planned(phase).mechanism
 
-    def _planned(self, phase: str) -> _Planned:
+    def _planned(self, phase: str) -> PlannedPhase:
         if phase not in self._phases:
             raise WrongState(f"private training {phase!r} was not planned")
         return self._phases[phase]
@@ -169,6 +121,7 @@ class LocalPrivacy:
     def enter(self, round_number: int, exchange: str) -> None:
         """Say where in the study the next work belongs; the site does, before the algorithm works."""
         self._here = (round_number, exchange)
+        self._losses_released.pop(self._here, None)
         self._random = self._random_of(round_number, exchange)
 
     def _spender(self) -> Callable[[Event], object]:
@@ -217,19 +170,58 @@ class LocalPrivacy:
         loss: UnitLoss,
         data: Batch | Records,
         *,
-        passes: int,
+        passes: int | None = None,
+        steps: int | None = None,
         phase: str = TRAIN,
     ) -> None:
-        """Private passes over data, for algorithms with loops of their own.
+        """Private passes over data, or steps, for algorithms with loops of their own.
+
+        Args:
+            model: any device; trained in place.
+            optimiser: over its parameters.
+            loss: declares whether it decomposes over records.
+            data: tensors with the records along the first dimension, or records by index.
+            passes: passes over the records, each of ``mechanism(phase).steps_per_pass`` steps.
+            steps: exactly so many steps, instead of passes; they are what is paid.
+            phase: which planned phase this is part of.
 
         Raises:
             BudgetExceeded: before any record is touched.
             ConfigError, DataError: a loss, model or data that the unit cannot protect.
         """
+        if (passes is None) == (steps is None):
+            raise ConfigError(f"private training {phase!r}: give either passes or steps")
         private = self.training(phase)
-        steps = passes * private.mechanism.steps_per_pass
+        if steps is None:
+            steps = (passes or 0) * private.mechanism.steps_per_pass
         private.run(model, optimiser, loss, data, steps=steps)
         self._clip_norms[phase] = private.clip_norm
+
+    def release_loss(self, evaluate: Evaluate) -> float:
+        """This site's loss, with noise, clipped to the planned range; one of the planned releases.
+
+        Whatever is computed from it (weights, what enters their sums, scales of later steps) needs no
+        further noise. The same (round, exchange) gives the same noise.
+
+        Args:
+            evaluate: indices of the records of one group -> the mean loss of the *received* model on them;
+                what it may depend on: :meth:`secfed.dp.loss_release.PlannedLosses.release`.
+
+        Raises:
+            BudgetExceeded: a budget does not cover it; no record was touched.
+            WrongState: not planned, all planned releases are used, or outside a round.
+        """
+        losses = self._losses
+        if losses is None:
+            raise WrongState("this study plans no release of losses")
+        spend, here = self._spender(), self._here
+        if here is None or sum(self._losses_released.values()) >= losses.wanted.releases:
+            raise WrongState(
+                f"this study plans {losses.wanted.releases} releases of a site's loss, and they are used"
+            )
+        spend(losses.event)
+        self._losses_released[here] = self._losses_released.get(here, 0) + 1
+        return losses.release(evaluate, self._random)
 
     def release_sums(self, sums: Mapping[str, torch.Tensor], *, l2: float) -> dict[str, torch.Tensor]:
         """Sums over records, with noise; the study pays for one such release.
@@ -246,7 +238,7 @@ class LocalPrivacy:
             BudgetExceeded: a budget does not cover it.
             WrongState: the study does not release sums, or this is outside a round.
         """
-        event = self._sums_event
+        event = plan_sums(self._settings)
         if event is None:
             raise WrongState("this study plans no private release of sums")
         self._spender()(event)
@@ -259,30 +251,23 @@ class LocalPrivacy:
             noised[name] = torch.from_numpy(np.asarray(grid + noise, dtype=np.float64)) * 2.0**-SUM_GRID_BITS
         return noised
 
+    def save(self) -> dict[str, torch.Tensor]:
+        """What the next process needs to go on: adapted clipping norms, and which losses were released."""
+        norms = {
+            _CLIP_NORM + phase: torch.tensor(norm, dtype=torch.float64)
+            for phase, norm in self._clip_norms.items()
+        }
+        released = {
+            f"{_LOSSES}{number}/{exchange}": torch.tensor(count, dtype=torch.int64)
+            for (number, exchange), count in self._losses_released.items()
+        }
+        return {**norms, **released}
 
-def _steps(rate: float) -> int:
-    return Mechanism(PrivacyUnit.default(Unit.RECORD), 1.0, 1.0, rate).steps_per_pass
-
-
-# Sites of a simulation often have equally many records; a search takes about a second.
-@lru_cache(maxsize=256)
-def _noise_multiplier(
-    epsilon: float,
-    delta: float,
-    unit: PrivacyUnit,
-    work: tuple[tuple[float, int], ...],
-    sums: Gaussian | None,
-    name: str,
-) -> float:
-    def events(multiplier: float) -> Sequence[Event]:
-        return [PoissonSampledGaussian(unit.adjacency, rate, multiplier, steps) for rate, steps in work]
-
-    already = [] if sums is None else [sums]
-    return calibrate(epsilon, delta, events, already=already, preferred=accountant(name))
-
-
-@lru_cache(maxsize=64)
-def _sums_multiplier(epsilon: float, delta: float, unit: PrivacyUnit, name: str) -> float:
-    return calibrate(
-        epsilon, delta, lambda noise: Gaussian(unit.adjacency, noise, 1), preferred=accountant(name)
-    )
+    def load(self, state: Mapping[str, torch.Tensor]) -> None:
+        """Take up what :meth:`save` gave."""
+        for name, value in state.items():
+            if name.startswith(_CLIP_NORM):
+                self._clip_norms[name.removeprefix(_CLIP_NORM)] = float(value)
+            elif name.startswith(_LOSSES):
+                number, exchange = name.removeprefix(_LOSSES).split("/", 1)
+                self._losses_released[int(number), exchange] = int(value)
