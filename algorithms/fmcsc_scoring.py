@@ -24,6 +24,18 @@ from secfed.errors import MalformedMessage, WrongState
 from secfed.vector import State, Summands, Totals
 
 
+def saved_pair(name: str, pair: tuple[int, torch.Tensor] | None) -> dict[str, torch.Tensor]:
+    """A round number and a tensor that belongs to it, by name; empty for None."""
+    return {} if pair is None else {f"{name}/round": torch.tensor(pair[0]), f"{name}/value": pair[1].cpu()}
+
+
+def loaded_pair(name: str, state: State) -> tuple[int, torch.Tensor] | None:
+    """Inverse of :func:`saved_pair`."""
+    if f"{name}/value" not in state:
+        return None
+    return int(state[f"{name}/round"]), state[f"{name}/value"].clone()
+
+
 class SiteScoring:
     """One site's half.
 
@@ -41,6 +53,14 @@ class SiteScoring:
     def remember(self, round_number: int, features: torch.Tensor) -> None:
         """Keep h of the site's records, [n, features], for the rest of the round."""
         self._features = (round_number, features)
+
+    def save(self) -> dict[str, torch.Tensor]:
+        """What :meth:`remember` keeps."""
+        return saved_pair("features", self._features)
+
+    def load(self, state: State) -> None:
+        """Continue from :meth:`save`."""
+        self._features = loaded_pair("features", state)
 
     def contribute(self, round_number: int, stage: Stage, broadcast: State) -> Summands:
         """One step; zeros where the step is another group's and view types are hidden.

@@ -12,7 +12,7 @@ from secfed.algorithms import fmcsc_losses as losses
 from secfed.algorithms import fmcsc_privacy as private
 from secfed.algorithms.data.base import SiteId
 from secfed.algorithms.fmcsc_plan import FULL, Stage
-from secfed.algorithms.fmcsc_scoring import SiteScoring
+from secfed.algorithms.fmcsc_scoring import SiteScoring, loaded_pair, saved_pair
 from secfed.algorithms.fmcsc_training import fit, fused_adam, train_only
 from secfed.algorithms.models.multiview import MultiviewNetwork, Views
 from secfed.algorithms.mutual_information import mutual_information
@@ -60,6 +60,22 @@ class FmcscSite:
         """
         privacy.plan(*private.phases(self._algorithm.plan, self._site_id, self._records))
         self._privacy = privacy
+
+    def save(self) -> State:
+        """What this site keeps between exchanges, for a restart in the middle of a study.
+
+        Security: made from records; it must not leave the site.
+        """
+        own = {} if self._own is None else {f"own/{name}": value for name, value in self._own.items()}
+        return {**own, **saved_pair("target", self._target), **self._scoring.save()}
+
+    def load(self, state: State) -> None:
+        """Continue from :meth:`save`."""
+        own = parameters_of(state, "own")
+        self._own = {name: value.clone() for name, value in own.items()} or None
+        target = loaded_pair("target", state)
+        self._target = None if target is None else (target[0], target[1].to(self._device))
+        self._scoring.load(state)
 
     @property
     def _held(self) -> Batch:
