@@ -1,0 +1,179 @@
+"""What federated vision-language pre-training adds to a pre-training objective, as pure functions.
+
+* :func:`anchor_loss` holds embeddings near those of a frozen model (FedDRA's global constraint, FedRGB's
+  guidance and anchors); :func:`guidance_contrast` is the contrastive variant of the ablation.
+* :func:`moon_loss` draws embeddings towards the global model's and away from the previous local model's.
+* :func:`ema_scale` and :func:`ema_merge` decide how much of a received model a site takes over (FedEMA).
+* :func:`ldawa_cosines` is the share of itself that a site sends, per parameter tensor (FedLDAWA).
+
+All of it is computed inside a site from that site's own values and what everybody received.
+
+Source: MOON: Li, He, Song, "Model-Contrastive Federated Learning", CVPR 2021, equation (3). FedEMA: Zhuang,
+Wen, Zhang, "Divergence-aware Federated Self-Supervised Learning", ICLR 2022, equations (3) to (5). FedLDAWA:
+Rehman, Gao, de Gusmao, Alibeigi, Shen, Lane, "L-DAWA: Layer-wise Divergence Aware Weight Aggregation in
+Federated Self-Supervised Visual Representation Learning", ICCV 2023.
+"""
+
+from __future__ import annotations
+
+from typing import Final, Literal
+
+import torch
+
+from secfed.algorithms.losses.contrastive import model_contrast
+from secfed.algorithms.losses.image_text import full_precision, infonce
+from secfed.algorithms.models.features import Aligned
+from secfed.errors import MalformedMessage
+from secfed.vector import State
+
+AnchorReduction = Literal["mean", "sumdim"]
+_SAME: Final = 1e-12  # two models nearer than this, relative to their length, are one
+
+
+def anchor_loss(
+    aligned: Aligned, anchor: Aligned, reduction: AnchorReduction = "mean", *, detach: bool = True
+) -> torch.Tensor:
+    """Squared distance to the anchor's embeddings, images plus texts; no gradient reaches the anchor.
+
+    Args:
+        aligned: embeddings of the model being trained, [B, d] each.
+        anchor: embeddings of the same batch by a frozen model.
+        reduction: "mean" over records and dimensions, or "sumdim": the squared distance of a record, mean
+            over records, which is d times as much.
+        detach: False lets a gradient through to what the anchor was computed from.
+
+    Returns:
+        A scalar.
+    """
+    scale = 1.0 if reduction == "mean" else float(aligned.image.shape[-1])
+    image, text = (
+        (full_precision(ours) - full_precision(theirs.detach() if detach else theirs)).square().mean()
+        for ours, theirs in zip(aligned.pair, anchor.pair, strict=True)
+    )
+    return scale * (image + text)
+
+
+def guidance_contrast(
+    aligned: Aligned, anchor: Aligned, temperature: float, *, detach: bool = True
+) -> torch.Tensor:
+    """InfoNCE between a record's embedding and the anchor's, mean of both directions and both modalities.
+
+    About log B for embeddings that have nothing to do with each other. No gradient reaches the anchor.
+
+    Args:
+        aligned: embeddings of the model being trained, [B, d] each, of L2 norm 1.
+        anchor: embeddings of the same batch by a frozen model.
+        temperature: above 0.
+        detach: False lets a gradient through to what the anchor was computed from.
+
+    Returns:
+        A scalar; 0 for a single record, which has no negatives.
+    """
+    image, text = (
+        infonce(ours, theirs.detach() if detach else theirs, temperature)
+        for ours, theirs in zip(aligned.pair, anchor.pair, strict=True)
+    )
+    return (image + text) / 2
+
+
+def moon_loss(
+    z: torch.Tensor, z_global: torch.Tensor, z_previous: torch.Tensor, temperature: float
+) -> torch.Tensor:
+    """MOON's model contrast: mean of -log[ e^{cos(z, g)/t} / (e^{cos(z, g)/t} + e^{cos(z, p)/t}) ].
+
+    Args:
+        z: embeddings by the model being trained, [B, d].
+        z_global: g, by the received model; no gradient goes there.
+        z_previous: p, by this site's model at the end of its last round; no gradient goes there.
+        temperature: t, above 0.
+
+    Returns:
+        A scalar; log 2 where both models give the same embeddings.
+    """
+    return model_contrast(z, z_global, z_previous.detach(), temperature=temperature).mean()
+
+
+def distance(one: State, other: State) -> float:
+    """L2 distance of two models over all parameters, in float64.
+
+    Raises:
+        MalformedMessage: they do not have the same parameters.
+    """
+    _same_names(one, other)
+    squares = [(one[name].double() - other[name].double()).square().sum() for name in sorted(one)]
+    return float(torch.stack(squares).sum().sqrt()) if squares else 0.0
+
+
+def ema_scale(own: State, received: State, autoscale: float) -> float | None:
+    """FedEMA's scale k = autoscale / ||received - own||, fixed once, when a site first has both.
+
+    Args:
+        own: what the site's training gave the last time.
+        received: the server's model now.
+        autoscale: the share of the own model that is kept this first time, from 0 to 1.
+
+    Returns:
+        The scale; None if the two models are the same, when there is nothing to measure yet.
+    """
+    length = max(distance(received, {name: torch.zeros_like(value) for name, value in received.items()}), 1.0)
+    found = distance(own, received)
+    return None if found <= _SAME * length else autoscale / found
+
+
+def ema_share(own: State, received: State, scale: float) -> float:
+    """The share of its own model that a site keeps: min(scale * ||received - own||, 1)."""
+    return min(scale * distance(own, received), 1.0)
+
+
+def ema_merge(own: State, received: State, scale: float) -> dict[str, torch.Tensor]:
+    """FedEMA's start of a round: m * own + (1 - m) * received, with m of :func:`ema_share`.
+
+    Args:
+        own: what the site's training gave the last time.
+        received: the server's model now.
+        scale: k of :func:`ema_scale`; 0 takes over the received model as it is.
+
+    Returns:
+        float32, by name. Parameters on which both agree keep their exact value.
+
+    Raises:
+        MalformedMessage: they do not have the same parameters.
+    """
+    share = ema_share(own, received, scale)
+    merged = {}
+    for name, value in received.items():
+        there = value.double()
+        merged[name] = (there + share * (own[name].double() - there)).float()
+    return merged
+
+
+def ldawa_cosines(own: State, received: State) -> dict[str, float]:
+    """cos(own, received) of every parameter tensor, the share of itself that FedLDAWA lets a site send.
+
+    Args:
+        own: the site's parameters after training.
+        received: the server's, before.
+
+    Returns:
+        From -1 to 1, by name. A tensor of zeros on either side (a bias at its start) has no direction and
+        counts as 1: it is averaged plainly.
+
+    Raises:
+        MalformedMessage: they do not have the same parameters.
+    """
+    _same_names(own, received)
+    cosines = {}
+    for name, value in received.items():
+        here, there = own[name].double().reshape(-1), value.double().reshape(-1)
+        product = float(here.norm() * there.norm())
+        cosines[name] = max(-1.0, min(1.0, float(here @ there) / product)) if product > 0 else 1.0
+    return cosines
+
+
+def _same_names(one: State, other: State) -> None:
+    if set(one) != set(other):
+        names = ", ".join(sorted(set(one) ^ set(other))[:5])
+        raise MalformedMessage(
+            f"two models do not have the same parameters: {names}",
+            remedy="the aggregator must run the same study file and the same version of the model",
+        )

@@ -1,0 +1,181 @@
+"""The model of vision-language pre-training: an image encoder, a text encoder and an alignment module each.
+
+    image  -> image_encoder -> patch features -> image_align -> embedding, norm 1
+    report -> text_encoder  -> token features -> text_align  -> embedding, norm 1      -> objective
+
+``encode`` ends before the alignment modules, ``align`` starts there: federated methods train and send the
+two parts separately. There is no dropout and no batch normalisation: a record's embedding does not depend
+on the other records of its batch, nor on a random stream.
+
+Source: "FedDRA" (federated vision-language pre-training with distributionally robust client weights),
+backbones and alignment modules; Zhang et al., ConVIRT, 2022.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from secfed.algorithms.data.image_text import ImageTextData
+from secfed.algorithms.losses.image_text import make_objective
+from secfed.algorithms.models.alignment import Alignment
+from secfed.algorithms.models.dual_encoder_options import SIZES, VisionLanguageOptions
+from secfed.algorithms.models.features import Aligned, Features, ObjectiveValue
+from secfed.algorithms.models.text_encoder import TextEncoder
+from secfed.algorithms.models.vision_encoder import VisionEncoder
+
+__all__ = ["DualEncoder", "VisionLanguageOptions", "build", "pretrain_loss", "shapes_only"]
+
+_ENCODER = ("image_encoder.", "text_encoder.")
+
+
+class DualEncoder(nn.Module):
+    """Two encoders, two alignment modules and the objective.
+
+    Args:
+        options: the ``[model]`` table.
+        image_shape: channels, height and width of an image.
+        text_length: L, tokens of a report, padding included.
+        vocabulary: token ids are below this.
+        continuations: token ids that continue the word before them.
+
+    Raises:
+        ConfigError: images that do not fit the size, or a missing package.
+
+    Attributes:
+        objective: maps ``Aligned`` to ``ObjectiveValue``.
+        encoder_names: names of the encoders' parameters.
+        align_names: names of all others: alignment modules and objective.
+    """
+
+    objective: nn.Module
+
+    def __init__(
+        self,
+        options: VisionLanguageOptions,
+        image_shape: tuple[int, int, int],
+        text_length: int,
+        vocabulary: int,
+        *,
+        continuations: Iterable[int] = (),
+    ) -> None:
+        super().__init__()
+        size = SIZES[options.size]
+        parts = options.objective != "convirt"
+        pool = options.pool or size.pool
+        self.image_encoder = VisionEncoder(
+            image_shape,
+            patch=size.patch,
+            width=size.image_width,
+            depth=size.image_depth,
+            heads=size.image_heads,
+            checkpointing=options.gradient_checkpointing,
+        )
+        self.text_encoder = TextEncoder(
+            length=text_length,
+            vocabulary=vocabulary,
+            width=size.text_width,
+            depth=size.text_depth,
+            heads=size.text_heads,
+            hidden=size.text_hidden,
+            checkpointing=options.gradient_checkpointing,
+        )
+        self.image_align, self.text_align = (
+            Alignment(
+                width, heads, head_hidden=size.head_hidden, embedding=size.embedding, pool=pool, parts=parts
+            )
+            for width, heads in (
+                (size.image_width, size.image_heads),
+                (size.text_width, size.text_heads),
+            )
+        )
+        self.objective = make_objective(
+            options.objective,
+            temperature=options.temperature,
+            embedding=size.embedding,
+            prototypes=options.prototypes,
+            continuations=continuations,
+        )
+        self._weigh_parts = options.objective == "mgca"
+        names = [name for name, _ in self.named_parameters()]
+        self.encoder_names = tuple(name for name in names if name.startswith(_ENCODER))
+        self.align_names = tuple(name for name in names if not name.startswith(_ENCODER))
+
+    def encode(self, images: torch.Tensor, tokens: torch.Tensor) -> Features:
+        """Features before alignment.
+
+        Args:
+            images: [B, channels, size, size] float32.
+            tokens: [B, L] int64; 0 is padding.
+        """
+        words = tokens != 0
+        return Features(self.image_encoder(images), self.text_encoder(tokens, words), words)
+
+    def align(self, features: Features, tokens: torch.Tensor | None = None) -> Aligned:
+        """Embeddings of features.
+
+        Args:
+            features: what ``encode`` gave, for the same pairs.
+            tokens: [B, L] int64, for objectives that merge parts of a word.
+
+        Returns:
+            Embeddings. Patches and words have none with "convirt": P and L - 1 are then 0. Attention
+            weights are there with "mgca".
+        """
+        image, patches = self.image_align(features.image)
+        text, words = self.text_align(features.text, features.words)
+        patch_weights = word_weights = None
+        if self._weigh_parts:
+            patch_weights = self.image_align.attention_of_first(features.image)
+            word_weights = self.text_align.attention_of_first(features.text, features.words)
+        is_word = features.words[:, 1 : 1 + words.shape[1]]
+        return Aligned(image, text, patches, words, is_word, patch_weights, word_weights, tokens)
+
+    def forward(self, images: torch.Tensor, tokens: torch.Tensor) -> Aligned:
+        """Embeddings of pairs: ``align(encode(images, tokens), tokens)``."""
+        return self.align(self.encode(images, tokens), tokens)
+
+
+def pretrain_loss(model: DualEncoder, images: torch.Tensor, tokens: torch.Tensor) -> ObjectiveValue:
+    """The model's objective on a batch of pairs; shapes as for :meth:`DualEncoder.encode`."""
+    value: ObjectiveValue = model.objective(model(images, tokens))
+    return value
+
+
+def build(data: ImageTextData, options: VisionLanguageOptions, folder: Path | None = None) -> DualEncoder:
+    """The initial model of a study: random from torch's global generator, or from local weights.
+
+    Args:
+        data: gives the shapes; no record is read.
+        options: the ``[model]`` table.
+        folder: what relative paths of weights start from; None for the working directory.
+
+    Raises:
+        ConfigError: as for :class:`DualEncoder`; weights that are missing or do not fit.
+    """
+    model = _of(data, options)
+    if options.image_weights is not None or options.text_weights is not None:
+        from secfed.algorithms.models.local_weights import load_image_weights, load_text_weights
+
+        base = folder or Path()
+        if options.image_weights is not None:
+            load_image_weights(model.image_encoder, base / options.image_weights)
+        if options.text_weights is not None:
+            load_text_weights(model.text_encoder, base / options.text_weights)
+    return model
+
+
+def shapes_only(data: ImageTextData, options: VisionLanguageOptions) -> DualEncoder:
+    """A model without storage, for names and shapes; reads no weights."""
+    with torch.device("meta"):
+        return _of(data, options)
+
+
+def _of(data: ImageTextData, options: VisionLanguageOptions) -> DualEncoder:
+    continuations = getattr(data, "continuations", ())
+    return DualEncoder(
+        options, data.image_shape, data.text_length, data.vocabulary, continuations=continuations
+    )

@@ -1,0 +1,94 @@
+"""The image encoder: a vision transformer of timm's layers.
+
+The class token and the position table live in a layer of their own (``Prefix``). In timm's own class they
+belong to the whole transformer, which makes private training with hooks recompute all of it per record.
+
+Source: Dosovitskiy et al., "An Image is Worth 16x16 Words", ICLR 2021.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+import torch
+from torch import nn
+
+from secfed.algorithms.models.checkpointing import run_layers
+from secfed.algorithms.models.encoder_libraries import timm_layers
+from secfed.errors import ConfigError
+
+
+class Prefix(nn.Module):
+    """Puts the class token before the patches and adds the position table.
+
+    Args:
+        patches: P, patches of an image.
+        width: d_v.
+    """
+
+    def __init__(self, patches: int, width: int) -> None:
+        super().__init__()
+        self.cls = nn.Parameter(torch.empty(1, 1, width))
+        self.pos = nn.Parameter(torch.empty(1, 1 + patches, width))
+        nn.init.trunc_normal_(self.cls, std=0.02)
+        nn.init.trunc_normal_(self.pos, std=0.02)
+
+    def forward(self, patches: torch.Tensor) -> torch.Tensor:
+        """[B, P, d_v] to [B, 1 + P, d_v]."""
+        return torch.cat([self.cls.expand(len(patches), -1, -1), patches], dim=1) + self.pos
+
+
+class VisionEncoder(nn.Module):
+    """A vision transformer without a classifier; names of parameters are timm's, but for ``prefix``.
+
+    Args:
+        image_shape: channels, height and width; height equals width.
+        patch: pixels of a patch's side.
+        width: d_v.
+        depth: transformer blocks.
+        heads: attention heads.
+        checkpointing: compute each block again in the backward pass instead of keeping its activations.
+
+    Raises:
+        ConfigError: an image that the patches do not fill, or timm is not installed.
+    """
+
+    def __init__(
+        self,
+        image_shape: tuple[int, int, int],
+        *,
+        patch: int,
+        width: int,
+        depth: int,
+        heads: int,
+        checkpointing: bool = False,
+    ) -> None:
+        super().__init__()
+        channels, height, across = image_shape
+        if height != across or height % patch or height < patch:
+            raise ConfigError(
+                f"model.size: images of {height} x {across} pixels do not consist of patches of "
+                f"{patch} x {patch}",
+                remedy=f"use square images whose side is a multiple of {patch}, or another size of the model",
+            )
+        patch_embed, block = timm_layers()
+        self.patch_embed = patch_embed(img_size=height, patch_size=patch, in_chans=channels, embed_dim=width)
+        self.prefix = Prefix((height // patch) ** 2, width)
+        norm = partial(nn.LayerNorm, eps=1e-6)
+        self.blocks = nn.ModuleList(block(width, heads, qkv_bias=True, norm_layer=norm) for _ in range(depth))
+        self.norm = norm(width)
+        self.checkpointing = checkpointing
+        self.blocks.apply(initialise)
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        """[B, channels, size, size] to [B, 1 + P, d_v], the class token first."""
+        tokens = run_layers(self.blocks, self.prefix(self.patch_embed(images)), again=self.checkpointing)
+        normed: torch.Tensor = self.norm(tokens)
+        return normed
+
+
+def initialise(module: nn.Module) -> None:
+    """Small normal weights and no offset for every linear layer, as vision transformers are initialised."""
+    if isinstance(module, nn.Linear):
+        nn.init.trunc_normal_(module.weight, std=0.02)
+        nn.init.zeros_(module.bias)

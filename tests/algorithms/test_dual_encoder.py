@@ -1,0 +1,444 @@
+"""The dual encoder: structure, independence of records and padding, gradients, private training."""
+
+from __future__ import annotations
+
+import copy
+import math
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from secfed.algorithms.models import encoder_libraries
+from secfed.algorithms.models.dual_encoder import (
+    DualEncoder,
+    VisionLanguageOptions,
+    build,
+    pretrain_loss,
+    shapes_only,
+)
+from secfed.algorithms.models.encoder_libraries import bert_classes
+from secfed.algorithms.models.memory import memory_estimate
+from secfed.algorithms.options import checked
+from secfed.dp.engines import ClippedSum, attached
+from secfed.dp.losses import Batch, DeclaredLoss
+from secfed.errors import ConfigError
+from tests.dp.toys import clipped
+
+OBJECTIVES = ["convirt", "gloria", "mgca"]
+LENGTH, VOCABULARY = 12, 30
+PAPER = ((3, 224, 224), 112, 28996)
+
+
+class Shapes:
+    """The public facts of a data set without records."""
+
+    image_shape = (1, 16, 16)
+    text_length = LENGTH
+    vocabulary = VOCABULARY
+
+
+@pytest.fixture(autouse=True)
+def _one_thread() -> None:
+    torch.set_num_threads(1)
+
+
+def options(**more: object) -> VisionLanguageOptions:
+    table = {"name": "vision-language", "prototypes": 4, **more}
+    return checked(VisionLanguageOptions, table, "model")
+
+
+def model(**more: object) -> DualEncoder:
+    torch.manual_seed(0)
+    return build(Shapes(), options(**more))  # type: ignore[arg-type]
+
+
+def on_meta(size: str, **more: object) -> DualEncoder:
+    shape, length, words = PAPER if size == "paper" else ((1, 64, 64), 40, 75)
+    with torch.device("meta"):
+        return DualEncoder(options(size=size, **more), shape, length, words)
+
+
+def pairs(records: int = 6, seed: int = 1) -> tuple[torch.Tensor, torch.Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    images = torch.randn(records, 1, 16, 16, generator=generator)
+    tokens = torch.randint(3, VOCABULARY, (records, LENGTH), generator=generator)
+    for row in range(records):
+        tokens[row, 5 + row % 5 :] = 0
+    return images, tokens
+
+
+def count(module: nn.Module) -> int:
+    return sum(value.numel() for value in module.parameters())
+
+
+# Structure
+
+
+@pytest.mark.parametrize("objective", OBJECTIVES)
+def test_names_split_into_encoder_and_alignment(objective: str) -> None:
+    dual = model(objective=objective)
+    names = {name for name, _ in dual.named_parameters()}
+    assert set(dual.encoder_names) | set(dual.align_names) == names
+    assert not set(dual.encoder_names) & set(dual.align_names)
+    assert {name.split(".")[0] for name in dual.encoder_names} == {"image_encoder", "text_encoder"}
+    assert {name.split(".")[0] for name in dual.align_names} >= {"image_align", "text_align"}
+    assert any(name.startswith("objective.") for name in dual.align_names) == (objective == "mgca")
+
+
+@pytest.mark.parametrize("objective", OBJECTIVES)
+def test_all_state_is_parameters(objective: str) -> None:
+    dual = model(objective=objective)
+    assert not list(dual.named_buffers())
+    assert list(dual.state_dict()) == [name for name, _ in dual.named_parameters()]
+
+
+def test_no_layer_mixes_records_or_draws_random_numbers() -> None:
+    for size in ("tiny", "small", "paper"):
+        for layer in on_meta(size, objective="mgca").modules():
+            assert not isinstance(layer, nn.modules.batchnorm._NormBase)
+            assert not (isinstance(layer, nn.modules.dropout._DropoutNd) and layer.p > 0)
+
+
+def test_parameter_counts_are_those_of_the_specification() -> None:
+    dual = on_meta("paper")
+    millions = {name: round(count(part) / 1e6, 2) for name, part in dual.named_children()}
+    alignment = count(dual.image_align) + count(dual.text_align)
+    print(millions, round(count(dual) / 1e6, 2))
+    assert millions["image_encoder"] == 85.80
+    # The printed 79.38 has six unused cross-attention layers; positions of longer texts and the second
+    # token type are without use here.
+    cross_attention = 4 * (768 * 768 + 768) + 2 * 768
+    unused = 6 * cross_attention + (512 - 112 + 1) * 768
+    assert count(dual.text_encoder) == pytest.approx(79.38e6 - unused, abs=0.005e6)
+    assert round(alignment / 1e6, 1) == 17.9
+    assert count(on_meta("paper", objective="gloria")) - count(dual) == pytest.approx(2 * 1.84e6, rel=0.01)
+    assert round(count(on_meta("small")) / 1e6, 1) == 3.2
+    torch.manual_seed(0)
+    tiny = DualEncoder(options(), (1, 32, 32), 40, 75)
+    assert round(count(tiny) / 1e6, 2) == 0.29
+
+
+def test_shapes_only_has_the_names_and_shapes_of_the_model() -> None:
+    dual, shapes = model(objective="mgca"), shapes_only(Shapes(), options(objective="mgca"))  # type: ignore[arg-type]
+    assert {value.device.type for value in shapes.parameters()} == {"meta"}
+    assert [(n, v.shape) for n, v in dual.named_parameters()] == [
+        (n, v.shape) for n, v in shapes.named_parameters()
+    ]
+    usable = copy.deepcopy(shapes).to_empty(device="cpu")
+    usable.load_state_dict(dual.state_dict())
+    assert torch.equal(usable(*pairs()).image, dual(*pairs()).image)
+
+
+def test_equal_seeds_give_equal_models() -> None:
+    first, second = model(objective="mgca"), model(objective="mgca")
+    assert all(torch.equal(a, b) for a, b in zip(first.parameters(), second.parameters(), strict=True))
+
+
+# What comes out
+
+
+@pytest.mark.parametrize("objective", OBJECTIVES)
+@pytest.mark.parametrize("pool", ["mean", "cls"])
+def test_embeddings_have_their_shapes_and_norm_one(objective: str, pool: str) -> None:
+    images, tokens = pairs()
+    aligned = model(objective=objective, pool=pool)(images, tokens)
+    for whole in aligned.pair:
+        assert whole.shape == (6, 64)
+        assert torch.allclose(whole.norm(dim=1), torch.ones(6), atol=1e-6)
+    parts = objective != "convirt"
+    assert aligned.patches.shape == (6, 4 * parts, 64)
+    assert aligned.words.shape == (6, (LENGTH - 1) * parts, 64)
+    assert aligned.is_word.shape == aligned.words.shape[:2]
+    if parts:
+        assert torch.equal(aligned.is_word, tokens[:, 1:] != 0)
+    assert (aligned.patch_weights is None) == (aligned.word_weights is None) == (objective != "mgca")
+    assert aligned.tokens is tokens
+
+
+def test_mixed_precision_gives_float32_embeddings() -> None:
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        aligned = model(objective="mgca")(*pairs())
+    for value in (*aligned.pair, aligned.patches, aligned.words, aligned.patch_weights):
+        assert value is not None
+        assert value.dtype == torch.float32
+
+
+def test_encode_then_align_is_forward() -> None:
+    dual, (images, tokens) = model(objective="gloria"), pairs()
+    whole, split = dual(images, tokens), dual.align(dual.encode(images, tokens).detach(), tokens)
+    assert torch.equal(whole.image, split.image)
+    assert torch.equal(whole.words, split.words)
+
+
+def test_a_frozen_encoder_lets_only_alignment_learn() -> None:
+    dual, (images, tokens) = model(), pairs()
+    dual.objective(dual.align(dual.encode(images, tokens).detach(), tokens)).total.backward()
+    assert {name for name, value in dual.named_parameters() if value.grad is not None} == set(
+        dual.align_names
+    )
+
+
+@pytest.mark.parametrize("objective", OBJECTIVES)
+def test_embeddings_do_not_depend_on_other_records(objective: str) -> None:
+    dual, (images, tokens) = model(objective=objective), pairs()
+    together, alone = dual(images, tokens), dual(images[2:3], tokens[2:3])
+    for name in ("image", "text", "patches", "words"):
+        assert torch.allclose(getattr(together, name)[2:3], getattr(alone, name), atol=1e-5)
+
+
+@pytest.mark.parametrize("objective", OBJECTIVES)
+@pytest.mark.parametrize("pool", ["mean", "cls"])
+def test_padding_changes_no_embedding(objective: str, pool: str) -> None:
+    dual, (images, tokens) = model(objective=objective, pool=pool), pairs()
+    wanted, short = dual(images, tokens), dual(images, tokens[:, :10])  # no report has more than nine words
+    with torch.no_grad():
+        dual.text_encoder.embeddings.word_embeddings.weight[0] += 5.0
+    found = dual(images, tokens)
+    for other in (short, found):
+        assert torch.allclose(other.text, wanted.text, atol=1e-6)
+        assert torch.allclose(other.words[other.is_word], wanted.words[wanted.is_word], atol=1e-5)
+
+
+def test_every_word_and_its_place_count() -> None:
+    dual, (images, tokens) = model(), pairs()
+    text = dual(images, tokens).text
+    swapped = tokens.clone()
+    swapped[0, [1, 2]] = torch.tensor([3, 4])
+    other = swapped.clone()
+    other[0, [1, 2]] = torch.tensor([4, 3])
+    first, second = dual(images, swapped).text, dual(images, other).text
+    assert not torch.allclose(first[0], second[0], atol=1e-6)
+    assert torch.equal(first[1:], text[1:])
+
+
+def test_training_and_evaluation_mode_agree() -> None:
+    dual = model()
+    assert torch.equal(dual.train()(*pairs()).text, dual.eval()(*pairs()).text)
+
+
+def test_text_features_equal_those_of_bert_called_the_default_way() -> None:
+    dual, (_, tokens) = model(), pairs()
+    config_class, model_class = bert_classes()
+    config = config_class(
+        vocab_size=VOCABULARY,
+        hidden_size=64,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        intermediate_size=128,
+        max_position_embeddings=LENGTH,
+        type_vocab_size=1,
+        hidden_dropout_prob=0.0,
+        attention_probs_dropout_prob=0.0,
+    )
+    bert = model_class(config, add_pooling_layer=False)
+    bert.load_state_dict(dual.text_encoder.state_dict())
+    words = tokens != 0
+    wanted = bert(input_ids=tokens, attention_mask=words.long()).last_hidden_state
+    assert torch.allclose(dual.text_encoder(tokens, words)[words], wanted[words], atol=1e-5)
+
+
+def test_attention_weights_are_those_of_the_alignment_block() -> None:
+    dual, (images, tokens) = model(objective="mgca"), pairs()
+    aligned, features = dual(images, tokens), dual.encode(images, tokens)
+    kept = features.words
+    for weights, align, values, mask in (
+        (aligned.patch_weights, dual.image_align, features.image, None),
+        (aligned.word_weights, dual.text_align, features.text, kept),
+    ):
+        seen: list[torch.Tensor] = []
+        attention = align.block.attn
+        attention.fused_attn = False  # this path applies its dropout layer to the attention itself
+        handle = attention.attn_drop.register_forward_hook(lambda _m, _i, out, seen=seen: seen.append(out))
+        align(values, mask)
+        handle.remove()
+        assert weights is not None
+        assert not weights.requires_grad
+        assert torch.allclose(weights, seen[0][:, :, 0, 1:].mean(dim=1), atol=1e-6)
+    assert aligned.word_weights is not None
+    assert not aligned.word_weights[~kept[:, 1:]].any()
+    assert (aligned.word_weights[kept[:, 1:]] > 0).all()
+
+
+# Gradients
+
+
+@pytest.mark.parametrize("objective", OBJECTIVES)
+@pytest.mark.parametrize("pool", ["mean", "cls"])
+def test_every_parameter_gets_a_gradient(objective: str, pool: str) -> None:
+    dual = model(objective=objective, pool=pool)
+    pretrain_loss(dual, *pairs()).total.backward()
+    for name, value in dual.named_parameters():
+        assert value.grad is not None, name
+        if not name.endswith("attention.self.key.bias"):  # softmax cancels it: its gradient is zero exactly
+            assert float(value.grad.abs().max()) > 1e-9, name
+
+
+def test_untrained_loss_is_near_chance() -> None:
+    value = pretrain_loss(model(temperature=1.0), *pairs())
+    assert float(value.total.detach()) == pytest.approx(math.log(6), abs=0.3)
+    assert torch.equal(value.infonce, value.total)
+
+
+@pytest.mark.parametrize("objective", OBJECTIVES)
+def test_a_few_steps_lower_the_loss(objective: str) -> None:
+    dual, batch = model(objective=objective), pairs()
+    optimiser = torch.optim.AdamW(dual.parameters(), lr=1e-3)
+    first = pretrain_loss(dual, *batch).total.item()
+    for _ in range(15):
+        optimiser.zero_grad()
+        pretrain_loss(dual, *batch).total.backward()
+        optimiser.step()
+    assert pretrain_loss(dual, *batch).total.item() < 0.7 * first
+
+
+@pytest.mark.parametrize("objective", ["convirt", "mgca"])
+def test_gradient_checkpointing_changes_no_gradient(objective: str) -> None:
+    gradients = []
+    for again in (False, True):
+        dual = model(objective=objective, gradient_checkpointing=again)
+        pretrain_loss(dual, *pairs()).total.backward()
+        gradients.append(torch.cat([value.grad.reshape(-1) for value in dual.parameters()]))  # type: ignore[union-attr]
+    assert torch.allclose(*gradients, atol=1e-7)
+
+
+# Private training
+
+
+def per_record(dual: nn.Module, batch: Batch) -> torch.Tensor:
+    """Each pair against public texts and images: the kind of loss that decomposes."""
+    generator = torch.Generator().manual_seed(5)
+    public = nn.functional.normalize(torch.randn(8, 64, generator=generator), dim=1)
+    aligned = dual(*batch)
+    paired = (aligned.image * aligned.text).sum(dim=1, keepdim=True)
+    logits = torch.cat([paired, aligned.image @ public.T, aligned.text @ public.T], dim=1)
+    return nn.functional.cross_entropy(logits, torch.zeros(len(paired), dtype=torch.int64), reduction="none")
+
+
+PUBLIC_NEGATIVES = DeclaredLoss("public negatives", True, per_record)
+
+
+@pytest.mark.parametrize("pool", ["mean", "cls"])
+def test_clipped_sums_of_hooks_equal_the_loop(pool: str) -> None:
+    wanted = clipped("loop", model(pool=pool), PUBLIC_NEGATIVES, pairs(4))
+    found = clipped("hooks", model(pool=pool), PUBLIC_NEGATIVES, pairs(4))
+    assert float(wanted.norm()) > 0.3
+    assert float((found - wanted).norm() / wanted.norm()) < 1e-5
+
+
+@pytest.mark.parametrize("objective", OBJECTIVES)
+def test_groups_of_pairs_train_with_the_loop(objective: str) -> None:
+    dual, batch = model(objective=objective).train(), pairs(8)
+    loss = DeclaredLoss("objective", False, lambda net, group: pretrain_loss(net, *group).total)  # type: ignore[arg-type]
+    total = ClippedSum(dict(dual.named_parameters()), clip_norm=0.3, grid=0.0)
+    groups = [tuple(part[at : at + 4] for part in batch) for at in (0, 4)]
+    with attached("loop", dual, loss) as engine:
+        engine.add(groups, total)
+    norm = math.sqrt(sum(float(part.square().sum()) for part in total.sums.values()))
+    assert total.units == 2
+    assert 0 < norm <= 0.6 + 1e-6
+
+
+# Refusals and packages
+
+
+@pytest.mark.parametrize("shape", [(1, 20, 20), (1, 16, 24), (1, 0, 0)])
+def test_images_that_patches_do_not_fill_are_refused(shape: tuple[int, int, int]) -> None:
+    with pytest.raises(ConfigError, match=r"model\.size"):
+        DualEncoder(options(), shape, LENGTH, VOCABULARY)
+
+
+@pytest.mark.parametrize(
+    ("key", "value"), [("size", "large"), ("temperature", 0.0), ("objective", "clip"), ("pool", "max")]
+)
+def test_options_outside_their_range_name_the_key(key: str, value: object) -> None:
+    with pytest.raises(ConfigError, match=rf"model\.{key}"):
+        options(**{key: value})
+
+
+@pytest.mark.parametrize("package", ["timm", "transformers"])
+def test_a_missing_package_names_the_extra(package: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [name for name in sys.modules if name.split(".")[0] == package]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, package, None)
+    with pytest.raises(ConfigError, match=r"secfed\[vision-language\]") as error:
+        DualEncoder(options(), (1, 16, 16), LENGTH, VOCABULARY)
+    assert package in str(error.value)
+
+
+class _Declared:
+    """Records what would be declared to torch."""
+
+    made: list[_Declared] = []  # noqa: RUF012
+
+    def __init__(self, *_args: object) -> None:
+        self.operators: list[str] = []
+        self.made.append(self)
+
+    def define(self, schema: str) -> None:
+        self.operators.append(schema.split("(")[0])
+
+
+@pytest.mark.parametrize(
+    ("text", "operators"), [("", None), ("raise RuntimeError('no operator')", ["nms", "qnms"])]
+)
+def test_only_a_broken_torchvision_is_mended(
+    text: str, operators: list[str] | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "torchvision.py").write_text(text)
+    monkeypatch.syspath_prepend(tmp_path)
+    for name in [name for name in sys.modules if name.split(".")[0] == "torchvision"]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setattr(encoder_libraries, "_KEPT", [])
+    monkeypatch.setattr(torch.library, "Library", _Declared)
+    monkeypatch.setattr(_Declared, "made", [])
+    encoder_libraries.mend_torchvision()
+    found = [library.operators for library in _Declared.made]
+    assert found == ([] if operators is None else [operators])
+    monkeypatch.delitem(sys.modules, "torchvision", raising=False)
+
+
+# Memory
+
+
+@pytest.fixture(scope="module")
+def paper_memory() -> dict[str, int]:
+    return memory_estimate(options(size="paper"), *PAPER, batch=4)
+
+
+def test_memory_of_parameters_is_exact(paper_memory: dict[str, int]) -> None:
+    parameters = 4 * count(on_meta("paper"))
+    assert paper_memory["parameters"] == paper_memory["gradients"] == paper_memory["anchor"] == parameters
+    assert paper_memory["moments"] == 2 * parameters
+    assert memory_estimate(options(), (1, 16, 16), LENGTH, VOCABULARY, batch=2, anchor=False)["anchor"] == 0
+
+
+def test_memory_of_activations_grows_with_the_batch(paper_memory: dict[str, int]) -> None:
+    larger = memory_estimate(options(size="paper"), *PAPER, batch=8)
+    assert larger["activations"] == pytest.approx(2 * paper_memory["activations"], rel=0.01)
+    assert larger["parameters"] == paper_memory["parameters"]
+
+
+def test_checkpointing_needs_a_fraction_of_the_activations(paper_memory: dict[str, int]) -> None:
+    again = memory_estimate(options(size="paper", gradient_checkpointing=True), *PAPER, batch=4)
+    assert again["activations"] < paper_memory["activations"] / 3
+
+
+def test_activations_are_those_that_a_real_pass_keeps() -> None:
+    dual, (images, tokens) = model(), pairs(16)
+    estimate = memory_estimate(options(), (1, 16, 16), LENGTH, VOCABULARY, batch=16)["activations"]
+    known = {value.data_ptr() for value in dual.parameters()}
+    kept: dict[int, torch.Tensor] = {}
+
+    def keep(value: torch.Tensor) -> torch.Tensor:
+        if value.data_ptr() not in known:
+            kept[value.untyped_storage().data_ptr()] = value
+        return value
+
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda value: value):
+        loss = pretrain_loss(dual, images, tokens).total
+    assert loss.requires_grad
+    real = sum(value.untyped_storage().nbytes() for value in kept.values())
+    assert estimate == pytest.approx(real, rel=0.35)

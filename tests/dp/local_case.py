@@ -1,0 +1,43 @@
+"""A site's private local work for tests: a study's ``[privacy]`` table, a ledger, and what was planned."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from secfed.dp.accountant import Pld
+from secfed.dp.budget import Budget
+from secfed.dp.events import Event
+from secfed.dp.ledger import Ledger, spent_of
+from secfed.dp.local import LocalPrivacy
+from secfed.dp.randomness import SecureRandom
+from secfed.privacy_options import PrivacySection
+from tests.dp.wards import book, read
+
+DELTA = 1e-5
+RECORDS, GROUP_SIZE, BATCH = 256, 4, 32  # 64 groups, 8 of them in a step: sampling rate 1/8
+
+
+def settings(unit: str = "group", epsilon: float = 8.0, **more: object) -> PrivacySection:
+    if unit == "group":
+        more.setdefault("group_size", GROUP_SIZE)
+    return PrivacySection.model_validate({"unit": unit, "epsilon": epsilon, "delta": DELTA, **more})
+
+
+def ledger(folder: Path, epsilon: float = 8.0) -> Ledger:
+    return book(folder / "ledger.jsonl", Budget(epsilon, DELTA), accountant=Pld())
+
+
+def local(book_: Ledger, chosen: PrivacySection | None = None, seed: int = 0) -> LocalPrivacy:
+    """As a site has it: randomness is fixed by (round, exchange)."""
+    return LocalPrivacy(
+        chosen or settings(),
+        book_,
+        study="s",
+        seed=seed,
+        random=lambda number, exchange: SecureRandom.for_simulation(seed, "local", number, exchange),
+    )
+
+
+def paid(book_: Ledger) -> list[Event]:
+    """Every event of the ledger, read back from disk and verified."""
+    return [entry.event for entry in spent_of(read(book_.path))]
