@@ -18,19 +18,37 @@ from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
-from secfed.algorithms import fedavg, fedprox, fmcsc, fmcsc_options
+from secfed.algorithms import (
+    fedavg,
+    feddra,
+    fedprox,
+    fedrgb,
+    fedrgb_options,
+    fmcsc,
+    fmcsc_options,
+    vlp_averaging,
+    vlp_ema,
+    vlp_ldawa,
+    vlp_moon,
+)
 from secfed.algorithms.base import Algorithm
 from secfed.algorithms.data import (
+    chest_synthetic,
     digits_views,
     heart_disease,
+    image_text_files,
+    image_text_options,
+    medpix,
+    mimic_cxr,
     multiview_options,
     multiview_sets,
+    ophthalmology,
     pool,
     table,
     table_options,
 )
 from secfed.algorithms.data.base import FederatedData, SiteId
-from secfed.algorithms.models import multiview, networks
+from secfed.algorithms.models import dual_encoder_options, multiview, networks
 from secfed.algorithms.options import Options, OwnOptions, checked, suggestion
 from secfed.algorithms.own import check_arguments, is_own, load_factory
 from secfed.algorithms.randomness import seeded
@@ -54,11 +72,25 @@ class Entry:
     build: Callable[..., Any]
 
 
+def _no_classifier(*_: object) -> nn.Module:
+    raise ConfigError(
+        'model.name: "vision-language" embeds images and reports, it classifies nothing',
+        remedy="train it with feddra, fedrgb or a vlp-... algorithm, or use another model",
+    )
+
+
 # build(setting, options) -> Algorithm
 ALGORITHMS: Mapping[str, Entry] = {
     "fedavg": Entry(fedavg.FedAvgOptions, fedavg.FedAvg),
     "fedprox": Entry(fedprox.FedProxOptions, fedprox.FedProx),
     "fmcsc": Entry(fmcsc_options.FmcscOptions, fmcsc.Fmcsc),
+    "feddra": Entry(feddra.FedDraOptions, feddra.FedDra),
+    "vlp-fedavg": Entry(vlp_averaging.VlpFedAvgOptions, vlp_averaging.VlpFedAvg),
+    "fedrgb": Entry(fedrgb_options.FedRgbOptions, fedrgb.FedRgb),
+    "vlp-fedprox": Entry(vlp_averaging.VlpFedProxOptions, vlp_averaging.VlpFedProx),
+    "vlp-fedmoon": Entry(vlp_moon.VlpMoonOptions, vlp_moon.VlpMoon),
+    "vlp-fedema": Entry(vlp_ema.VlpEmaOptions, vlp_ema.VlpEma),
+    "vlp-fedldawa": Entry(vlp_ldawa.VlpLdawaOptions, vlp_ldawa.VlpLdawa),
 }
 
 # build(input_shape, classes, options) -> torch.nn.Module
@@ -67,6 +99,7 @@ MODELS: Mapping[str, Entry] = {
     "multiview": Entry(multiview.MultiviewModelOptions, multiview.MultiviewNetwork),
     "mlp": Entry(networks.MlpOptions, networks.mlp),
     "small-cnn": Entry(networks.SmallCnnOptions, networks.small_cnn),
+    "vision-language": Entry(dual_encoder_options.VisionLanguageOptions, _no_classifier),
 }
 
 # build(options, seed, folder of the study file) -> FederatedData
@@ -80,6 +113,11 @@ DATASETS: Mapping[str, Entry] = {
     "multiview": Entry(multiview_options.MultiviewOptions, multiview_sets.multiview),
     "mnist-usps": Entry(multiview_options.MnistUspsOptions, multiview_sets.mnist_usps),
     "bdgp": Entry(multiview_options.BdgpOptions, multiview_sets.bdgp),
+    "chest-synthetic": Entry(chest_synthetic.ChestSyntheticOptions, chest_synthetic.chest_synthetic),
+    "image-text": Entry(image_text_options.ImageTextOptions, image_text_files.image_text),
+    "medpix": Entry(medpix.MedpixOptions, medpix.medpix),
+    "mimic-cxr": Entry(mimic_cxr.MimicCxrOptions, mimic_cxr.mimic_cxr),
+    "ophthalmology": Entry(ophthalmology.OphthalmologyOptions, ophthalmology.ophthalmology),
     "digits-views": Entry(multiview_options.DigitsViewsOptions, digits_views.digits_views),
     "heart-disease": Entry(
         heart_disease.HeartDiseaseOptions,

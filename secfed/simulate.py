@@ -20,7 +20,6 @@ from typing import Any, Literal
 from safetensors.torch import save_file
 
 from secfed.algorithms.base import Algorithm, Metrics, ServerProgram, unprotected_fields
-from secfed.algorithms.fedavg import FedAvg
 from secfed.algorithms.metrics import oracle
 from secfed.algorithms.registry import build, build_data
 from secfed.coordinator import Coordinator, RoundOutcome, StudyRun
@@ -311,11 +310,9 @@ def _report(
 
 def _oracle(algorithm: Algorithm, model: State) -> Metrics | None:
     """What only a simulation can know: the final model at the site where it does worst."""
-    if not isinstance(algorithm, FedAvg):
-        return None
     per_site = oracle.per_site_metrics(algorithm, model)
     names = dict.fromkeys(name for found in per_site.values() for name in found)
-    return {f"worst_site_{name}": oracle.worst_site(per_site, name)[1] for name in names}
+    return {f"worst_site_{name}": oracle.worst_site(per_site, name)[1] for name in names} or None
 
 
 def _comparison(study: Study, model: State) -> Comparison:

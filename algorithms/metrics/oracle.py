@@ -25,6 +25,7 @@ from secfed.study import Study
 from secfed.vector import State
 
 Sums = Mapping[str, torch.Tensor]
+_LOSSES = ("loss", "infonce")
 
 
 @dataclass(frozen=True)
@@ -45,14 +46,17 @@ class Comparison:
 
 
 def per_site_metrics(algorithm: Algorithm, model: State) -> dict[SiteId, Metrics]:
-    """Metrics of one model on each site's held-out records.
+    """Metrics of one model on each site's held-out records; none for an algorithm that has no such metrics.
 
-    A metric that a site's records cannot give (ROC-AUC with one class) is left out for that site.
-
-    Raises:
-        ConfigError: the algorithm trains no classifier.
+    A metric that a site's records cannot give (ROC-AUC with one class) is left out for that site. An
+    algorithm that trains no classifier may have a method ``per_site(model)`` of its own.
     """
-    classifier = _classifier(algorithm)
+    own = getattr(algorithm, "per_site", None)
+    if own is not None:
+        return dict(own(model))
+    if not isinstance(algorithm, FedAvg):
+        return {}
+    classifier = algorithm
     return {site: _finish(classifier, [sums]) for site, sums in _sums(classifier, model).items()}
 
 
@@ -95,7 +99,7 @@ def mean_over_sites(metrics: Mapping[SiteId, Metrics]) -> Metrics:
 
 
 def worst_site(metrics: Mapping[SiteId, Metrics], name: str) -> tuple[SiteId, float]:
-    """The site with the lowest value of one metric (the highest, for ``loss``).
+    """The site with the lowest value of one metric (the highest, for a loss).
 
     Raises:
         ConfigError: no site has this metric.
@@ -103,7 +107,7 @@ def worst_site(metrics: Mapping[SiteId, Metrics], name: str) -> tuple[SiteId, fl
     having = {site: found[name] for site, found in metrics.items() if name in found}
     if not having:
         raise ConfigError(f"no site has the metric {name!r}", remedy="choose a metric of this study")
-    site = (max if name == "loss" else min)(having, key=lambda each: having[each])
+    site = (max if name in _LOSSES else min)(having, key=lambda each: having[each])
     return site, having[site]
 
 

@@ -1,0 +1,245 @@
+"""Images from a folder or a zip archive to tensors, with limits on what a file may cost to read.
+
+A name in a table is somebody else's text: it must stay inside the folder or archive, whatever it says. An
+image is decoded only if its format is expected and its size, as its header states it, is within the limits.
+Errors name the file and line of the table, and never the image: such names often contain a patient's number.
+"""
+
+from __future__ import annotations
+
+import io
+import warnings
+import zipfile
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import Any, Final, Literal, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from secfed.errors import ConfigError, DataError
+
+_FORMATS: Final = ("JPEG", "PNG", "TIFF")
+_FLAT: Final = 1e-6  # a spread below this is an image of one colour
+
+
+@dataclass(frozen=True)
+class Preparation:
+    """How an image file becomes [channels, size, size] float32; see the options of the same names.
+
+    Attributes:
+        size: pixels per side.
+        channels: 1 or 3.
+        resize: "pad", "crop" or "stretch".
+        constants: mean and spread of pixels in [0, 1], one per channel or one; None: each image's own.
+        max_bytes: the largest file.
+        max_pixels: the largest image.
+    """
+
+    size: int
+    channels: int
+    resize: Literal["pad", "crop", "stretch"]
+    constants: tuple[tuple[float, ...], tuple[float, ...]] | None
+    max_bytes: int
+    max_pixels: int
+
+
+class ImageSource(Protocol):
+    """Files by name."""
+
+    def read(self, name: str, limit_bytes: int, where: str) -> bytes:
+        """The content of one file.
+
+        Args:
+            name: relative to the folder or archive, with forward slashes.
+            limit_bytes: the largest file that is read.
+            where: file and line that the name comes from, for the error.
+
+        Raises:
+            DataError: a name that leads outside, no such file, a file that is too large or unreadable.
+        """
+        ...
+
+
+@contextmanager
+def open_source(path: Path, key: str = "data.images") -> Iterator[ImageSource]:
+    """Open a folder or a ``.zip`` file for reading.
+
+    Args:
+        path: of the folder or archive.
+        key: of the study file, for errors.
+
+    Raises:
+        DataError: it does not exist or is not a zip file.
+    """
+    if path.is_dir():
+        yield _Folder(path)
+        return
+    try:
+        archive = zipfile.ZipFile(path)
+    except OSError as error:
+        raise DataError(
+            f"{key}: cannot open {path} ({error.strerror})", remedy="check path and rights"
+        ) from None
+    except zipfile.BadZipFile:
+        raise DataError(
+            f"{key}: {path.name} is neither a folder nor a zip file", remedy="name a folder or a .zip file"
+        ) from None
+    with archive:
+        yield _Archive(archive, path.name)
+
+
+class _Folder:
+    def __init__(self, root: Path) -> None:
+        self._root = root.resolve()
+
+    def read(self, name: str, limit_bytes: int, where: str) -> bytes:
+        # A link inside the folder may lead outside, so the place is looked at after following links.
+        path = (self._root / checked_name(name, where)).resolve()
+        if not path.is_relative_to(self._root):
+            raise _outside(where)
+        try:
+            with path.open("rb") as stream:
+                content = stream.read(limit_bytes + 1)
+        except (OSError, ValueError):
+            raise _absent(where, self._root.name) from None
+        return _within(content, limit_bytes, where)
+
+
+class _Archive:
+    def __init__(self, archive: zipfile.ZipFile, name: str) -> None:
+        self._archive, self._name = archive, name
+
+    def read(self, name: str, limit_bytes: int, where: str) -> bytes:
+        try:
+            entry = self._archive.getinfo(checked_name(name, where))
+        except KeyError:
+            raise _absent(where, self._name) from None
+        try:
+            with self._archive.open(entry) as stream:  # the stated size may be a lie, so the reading stops
+                content = stream.read(limit_bytes + 1)
+        except (zipfile.BadZipFile, EOFError, OSError, RuntimeError, NotImplementedError, zlib.error):
+            raise DataError(
+                f"{where}: this file in {self._name} is damaged, encrypted or packed in an unknown way",
+                remedy="make the archive again, with ordinary compression and without a password",
+            ) from None
+        return _within(content, limit_bytes, where)
+
+
+def stays_inside(name: str) -> bool:
+    """Whether a file name is relative and has no drive, no backslash and no step upwards."""
+    parts = PurePosixPath(name).parts
+    return bool(parts) and parts[0] != "/" and ".." not in parts and not any(mark in name for mark in "\\:\0")
+
+
+def checked_name(name: str, where: str) -> str:
+    """Check that a file name stays inside the folder or archive where it is looked up.
+
+    Raises:
+        DataError: it does not; see :func:`stays_inside`.
+    """
+    if not stays_inside(name):
+        raise _outside(where)
+    return name
+
+
+def prepared_image(content: bytes, rules: Preparation, where: str) -> NDArray[np.float32]:
+    """Decode, turn upright, resize and normalise one image.
+
+    Args:
+        content: of a JPEG, PNG or TIFF file.
+        rules: how.
+        where: file and line that names the image, for errors.
+
+    Returns:
+        [channels, size, size] float32.
+
+    Raises:
+        ConfigError: Pillow is not installed.
+        DataError: no image of these formats, a damaged one, or one beyond the limits.
+    """
+    try:
+        from PIL import Image, ImageOps, UnidentifiedImageError  # part of an extra
+    except ImportError:
+        raise ConfigError(
+            "data.images: needs the library Pillow", remedy="install secfed[vision-language]"
+        ) from None
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # Pillow's own, higher limit; and hints about odd metadata
+            with Image.open(io.BytesIO(content), formats=_FORMATS) as image:
+                if image.width * image.height > rules.max_pixels:
+                    raise _too_many_pixels(rules, where)
+                upright = _resized(_eight_bit(ImageOps.exif_transpose(image), rules.channels), rules)
+    except Image.DecompressionBombError:
+        raise _too_many_pixels(rules, where) from None
+    except (UnidentifiedImageError, OSError, ValueError, SyntaxError, EOFError):
+        raise DataError(
+            f"{where}: the image cannot be read",
+            remedy="give undamaged " + ", ".join(_FORMATS) + " files of 8 or 16 bits",
+        ) from None
+    values = np.asarray(upright, dtype=np.float32).reshape(rules.size, rules.size, rules.channels)
+    pixels = values / np.float32(255)
+    return np.ascontiguousarray(_normalised(pixels.transpose(2, 0, 1), rules))
+
+
+def _eight_bit(image: Any, channels: int) -> Any:
+    """Grey or colour with 8 bits; Pillow itself would cut 16 bits off instead of scaling them."""
+    from PIL import Image  # see above
+
+    if image.mode.startswith("I"):
+        image = Image.fromarray((np.asarray(image, dtype=np.float64) / 257).clip(0, 255).astype(np.uint8))
+    elif image.mode == "F":
+        raise ValueError("floating point")  # becomes the DataError of the caller
+    return image.convert("L" if channels == 1 else "RGB")
+
+
+def _resized(image: Any, rules: Preparation) -> Any:
+    from PIL import Image, ImageOps  # see above
+
+    side, method = (rules.size, rules.size), Image.Resampling.BICUBIC
+    if rules.resize == "pad":
+        return ImageOps.pad(image, side, method)
+    if rules.resize == "crop":
+        return ImageOps.fit(image, side, method)
+    return image.resize(side, method)
+
+
+def _normalised(pixels: NDArray[np.float32], rules: Preparation) -> NDArray[np.float32]:
+    if rules.constants is None:
+        return np.asarray((pixels - pixels.mean()) / max(float(pixels.std()), _FLAT), dtype=np.float32)
+    mean, spread = (np.array(numbers, dtype=np.float32).reshape(-1, 1, 1) for numbers in rules.constants)
+    return np.asarray((pixels - mean) / spread, dtype=np.float32)
+
+
+def _within(content: bytes, limit_bytes: int, where: str) -> bytes:
+    if len(content) > limit_bytes:
+        raise DataError(
+            f"{where}: the file has more than {limit_bytes >> 20} MiB",
+            remedy="make it smaller, or raise data.max_image_mib",
+        )
+    return content
+
+
+def _too_many_pixels(rules: Preparation, where: str) -> DataError:
+    return DataError(
+        f"{where}: the image has more than {rules.max_pixels / 1e6:g} million pixels",
+        remedy="make it smaller, or raise data.max_megapixels",
+    )
+
+
+def _outside(where: str) -> DataError:
+    return DataError(
+        f"{where}: the file name leads outside the folder or archive",
+        remedy="use names inside data.path, with forward slashes",
+    )
+
+
+def _absent(where: str, source: str) -> DataError:
+    return DataError(
+        f"{where}: there is no such file in {source}",
+        remedy="check the name, data.path and, for images, data.images, image_folder and image_suffix",
+    )

@@ -1,0 +1,228 @@
+"""Reports to token ids, without learning a vocabulary from any record.
+
+A vocabulary made from reports would let out words that only one patient's report has, and every hospital
+would have to agree on it. So the three tokenizers here are public before the study begins: a fixed list
+of words, a public hash of words into buckets, or a published tokenizer that lies in a local folder.
+
+Every report becomes one row of the same length: a first token that every report has (:data:`CLS`), then
+its words, cut at the end if there are too many, then padding (:data:`PAD`).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import unicodedata
+from collections.abc import Iterable, Sequence
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, Final, Protocol
+
+import torch
+
+from secfed.errors import ConfigError, DataError
+
+PAD: Final = 0
+CLS: Final = 1
+UNKNOWN: Final = 2
+RESERVED: Final = 3
+"""Ids below this are not words."""
+
+_HASH_KEY: Final = b"secfed/v1 words of reports"  # public: it separates uses of the hash, and hides nothing
+_MOST_WORDS: Final = 1_000_000
+
+# Letters and digits of all scripts below the surrogates, without general punctuation and symbols. Written
+# out, because what a regular expression calls a letter depends on the Unicode tables of the Python version.
+_WORD: Final = re.compile("[0-9a-z\u00c0-\u00d6\u00d8-\u00f6\u00f8-\u1fff\u2c00-\u2dff\u3040-\ud7ff]+")
+
+
+class Tokenizer(Protocol):
+    """Texts to rows of token ids."""
+
+    @property
+    def length(self) -> int:
+        """Tokens per row, padding included."""
+        ...
+
+    @property
+    def vocabulary(self) -> int:
+        """Ids are below this."""
+        ...
+
+    def encode(self, texts: Sequence[str]) -> torch.Tensor:
+        """One row per text: [n, length] int64, padding (0) at the end only, never empty."""
+        ...
+
+
+def words_of(text: str) -> list[str]:
+    """The words of a text: compatibility forms and upper and lower case made equal, punctuation left out.
+
+    The same on every machine: Unicode promises that normalisation and case folding of a character never
+    change once it is assigned.
+
+    Source: Unicode Standard Annex 15 (NFKC); Unicode Character Encoding Stability Policies.
+    """
+    return _WORD.findall(unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", text).casefold()))
+
+
+class WordTokenizer:
+    """Words of a fixed, public list; a word that is not on it becomes :data:`UNKNOWN`.
+
+    Args:
+        words: the list, in the order of the ids; each once, written as :func:`words_of` gives it.
+        length: tokens per report, at least 2.
+
+    Raises:
+        ConfigError: a word twice, or an entry that is not one word.
+    """
+
+    def __init__(self, words: Iterable[str], length: int) -> None:
+        self._ids: dict[str, int] = {}
+        for word in words:
+            if words_of(word) != [word] or word in self._ids:
+                raise ConfigError(
+                    f"data: the list of words has {word!r} twice, or it is not one word in lower case",
+                    remedy="write every word once, in lower case and without punctuation",
+                )
+            self._ids[word] = RESERVED + len(self._ids)
+        self.length = _checked_length(length)
+        self.vocabulary = RESERVED + len(self._ids)
+
+    def encode(self, texts: Sequence[str]) -> torch.Tensor:
+        """See :meth:`Tokenizer.encode`."""
+        return _rows(
+            [[self._ids.get(word, UNKNOWN) for word in words_of(text)] for text in texts], self.length
+        )
+
+
+class HashTokenizer:
+    """Every word goes into a bucket by a public hash; it needs no list and sees no record.
+
+    Different words can share a bucket: with 4096 buckets and 2000 different words, about four in ten words
+    share theirs with another. The ids are the same on every machine and in every Python version.
+
+    Args:
+        buckets: number of buckets; ids are below ``buckets + 3``.
+        length: tokens per report, at least 2.
+
+    Source: Weinberger, Dasgupta, Langford, Smola, Attenberg, "Feature hashing for large scale multitask
+        learning", ICML 2009; BLAKE2 in keyed mode, RFC 7693.
+    """
+
+    def __init__(self, buckets: int, length: int) -> None:
+        if buckets < 1:
+            raise ConfigError("data.buckets: there must be at least one", remedy="set it to 4096")
+        self.length = _checked_length(length)
+        self.vocabulary = RESERVED + buckets
+        self._buckets = buckets
+
+    def encode(self, texts: Sequence[str]) -> torch.Tensor:
+        """See :meth:`Tokenizer.encode`."""
+        return _rows(
+            [[RESERVED + _hash(word) % self._buckets for word in words_of(text)] for text in texts],
+            self.length,
+        )
+
+
+class FolderTokenizer:
+    """A published tokenizer in Hugging Face format, read from a local folder; nothing is downloaded.
+
+    Args:
+        folder: holds ``tokenizer.json``, or ``vocab.txt`` with ``tokenizer_config.json``.
+        length: tokens per report, at least 2.
+
+    Raises:
+        ConfigError: the library is missing, there is no such folder, or padding is not token 0, which is
+            what the model takes for padding.
+    """
+
+    def __init__(self, folder: Path, length: int) -> None:
+        if not folder.is_dir():
+            raise ConfigError(
+                f"data.tokenizer_folder: {folder} is not a folder",
+                remedy="name the folder with tokenizer.json, relative to the study file",
+            )
+        try:
+            from transformers import AutoTokenizer  # slow, and part of an extra
+        except ImportError:
+            raise ConfigError(
+                "data.tokenizer_folder: needs the library transformers",
+                remedy="install secfed[vision-language]",
+            ) from None
+        try:
+            self._tokenizer: Any = AutoTokenizer.from_pretrained(
+                str(folder), local_files_only=True, trust_remote_code=False
+            )
+        except Exception:  # noqa: BLE001  the library raises this very class for a damaged file
+            raise ConfigError(
+                f"data.tokenizer_folder: {folder} holds no tokenizer that can be read",
+                remedy="save it there with save_pretrained of transformers",
+            ) from None
+        if self._tokenizer.pad_token_id != PAD:
+            raise ConfigError(
+                f"data.tokenizer_folder: the padding of {folder.name} is not token {PAD}",
+                remedy="use a tokenizer of the BERT family",
+            )
+        self.length = _checked_length(length)
+        self.vocabulary = len(self._tokenizer)
+
+    def encode(self, texts: Sequence[str]) -> torch.Tensor:
+        """See :meth:`Tokenizer.encode`.
+
+        Raises:
+            DataError: the tokenizer makes an empty row of some text.
+        """
+        if not texts:
+            return torch.zeros(0, self.length, dtype=torch.int64)
+        found = self._tokenizer(
+            list(texts), padding="max_length", truncation=True, max_length=self.length, padding_side="right"
+        )
+        rows = torch.tensor(found["input_ids"], dtype=torch.int64)
+        if not bool((rows[:, 0] != PAD).all()):
+            raise DataError(
+                "a report becomes an empty row of tokens",
+                remedy="leave records without a report out, or use a tokenizer with a [CLS] token",
+            )
+        return rows
+
+
+def read_words(path: Path) -> tuple[str, ...]:
+    """A list of words from a text file, one on each line; empty lines are left out.
+
+    Raises:
+        ConfigError: no such file, not UTF-8, or more than a million lines.
+    """
+    try:
+        lines = path.read_text(encoding="utf-8-sig").splitlines()
+    except OSError as error:
+        raise ConfigError(
+            f"data.words_file: cannot read {path} ({error.strerror})", remedy="check path and rights"
+        ) from None
+    except UnicodeDecodeError:
+        raise ConfigError(f"data.words_file: {path.name} is not UTF-8", remedy="save it as UTF-8") from None
+    words = tuple(line.strip() for line in lines if line.strip())
+    if not 0 < len(words) <= _MOST_WORDS:
+        raise ConfigError(
+            f"data.words_file: {path.name} has {len(words)} words", remedy=f"give 1 to {_MOST_WORDS} words"
+        )
+    return words
+
+
+@lru_cache(maxsize=65536)
+def _hash(word: str) -> int:
+    digest = hashlib.blake2b(word.encode(), key=_HASH_KEY, digest_size=8).digest()
+    return int.from_bytes(digest, "big")
+
+
+def _rows(reports: Sequence[Sequence[int]], length: int) -> torch.Tensor:
+    rows = torch.zeros(len(reports), length, dtype=torch.int64)
+    for at, report in enumerate(reports):
+        kept = [CLS, *report[: length - 1]]
+        rows[at, : len(kept)] = torch.tensor(kept)
+    return rows
+
+
+def _checked_length(length: int) -> int:
+    if length < 2:
+        raise ConfigError(f"data.text_length: {length} leaves no room for a word", remedy="set it to 40")
+    return length

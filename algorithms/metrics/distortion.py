@@ -1,0 +1,102 @@
+"""How one more round at a single site distorts the alignment of every site's pairs.
+
+    D[i, j] = meancos(server model, test pairs of j) - meancos(server model retrained at i, test pairs of j)
+
+with meancos the mean cosine between the two embeddings of a pair. A large positive entry means that
+training at i alone pulls apart the pairs of j: the drift that FedRGB and FedDRA are made against. The gain
+in mean cosine from round to round is a measure of convergence.
+
+Simulation only: it takes the held-out pairs of all sites and models that never leave a site.
+
+Source: the drift probe of the FedRGB paper (distortion of alignment after retraining at one site).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+from typing import TYPE_CHECKING, Final
+
+import torch
+
+from secfed.algorithms.data.base import SiteId
+from secfed.algorithms.data.image_text import Pairs
+from secfed.algorithms.parameters import write_parameters
+from secfed.errors import ConfigError, DataError
+from secfed.vector import State
+
+if TYPE_CHECKING:
+    from secfed.algorithms.models.dual_encoder import DualEncoder
+
+_BATCH: Final = 256
+
+
+def mean_cosine(model: DualEncoder, pairs: Pairs, device: torch.device) -> float:
+    """Mean cosine between the embeddings of a pair, from -1 to 1.
+
+    Args:
+        model: on ``device``; left in evaluation mode.
+        pairs: at least one.
+        device: where the model is.
+
+    Raises:
+        DataError: no pairs.
+
+    Security: a single-site value; simulation only.
+    """
+    if not len(pairs):
+        raise DataError("there are no pairs to compare", remedy="let the study hold pairs out")
+    model.eval()
+    total = 0.0
+    with torch.no_grad():
+        for start in range(0, len(pairs), _BATCH):
+            rows = slice(start, start + _BATCH)
+            aligned = model(pairs.images[rows].to(device), pairs.tokens[rows].to(device))
+            cosines = torch.nn.functional.cosine_similarity(aligned.image, aligned.text, dim=1)
+            total += float(cosines.double().sum())
+    return total / len(pairs)
+
+
+def distortion_matrix(
+    model: DualEncoder,
+    server: State,
+    retrained: Mapping[SiteId, State],
+    tests: Mapping[SiteId, Pairs],
+    device: torch.device,
+) -> torch.Tensor:
+    """D[i, j] for the sites in the order of ``retrained`` (rows) and ``tests`` (columns).
+
+    Args:
+        model: on ``device``; holds the last retrained model afterwards.
+        server: the server's model.
+        retrained: that model after one local round at each site.
+        tests: held-out pairs of each site, none empty.
+        device: where the model is.
+
+    Returns:
+        [rows, columns] float64.
+
+    Raises:
+        ConfigError: no sites.
+        DataError: a site without held-out pairs.
+        MalformedMessage: parameters of another model.
+    """
+    if not retrained or not tests:
+        raise ConfigError("a distortion matrix needs at least one site", remedy="retrain at every site")
+
+    def cosines(state: State) -> torch.Tensor:
+        write_parameters(model, state)
+        found = [mean_cosine(model, pairs, device) for pairs in tests.values()]
+        return torch.tensor(found, dtype=torch.float64)
+
+    before = cosines(server)
+    return torch.stack([before - cosines(state) for state in retrained.values()])
+
+
+def similarity_gain(cosines: Sequence[float]) -> tuple[float, ...]:
+    """The gain in mean cosine of each round over the one before.
+
+    Args:
+        cosines: mean cosine of the model after round 0 (the initial model), 1, 2, ...
+    """
+    return tuple(after - before for before, after in pairwise(cosines))

@@ -1,0 +1,253 @@
+"""Few-shot linear probe: how much of a label one linear layer reads from frozen image features.
+
+The image encoder is frozen and its tokens are averaged; one linear layer is trained on 1 % or 10 % of the
+labels. The labelled records are drawn by class, at least one of each, and the draw is repeated, because
+one percent of a small set is a handful of records. Features are centred and scaled with all training
+images, which needs no label. The layer is the minimum of a convex function, so nothing depends on the
+order of records, a step size or a start.
+
+It pools records of several sites, or takes a public set; both are for simulations and published models.
+
+Source: the protocol is that of Zhang et al., "Contrastive Learning of Medical Visual Representations from
+Paired Images and Text", MLHC 2022 (arXiv 2010.00747), section 4 (linear classification on 1 % and 10 %).
+Data: PneumoniaMNIST of Yang et al., "MedMNIST v2", Scientific Data 10, 2023, CC BY 4.0.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+import torch
+from torch import nn
+
+from secfed.algorithms.data.image_text import Pairs
+from secfed.algorithms.randomness import torch_generator
+from secfed.errors import ConfigError, DataError
+
+if TYPE_CHECKING:
+    from secfed.algorithms.models.dual_encoder import DualEncoder
+
+SHARES: Final = (0.01, 0.1)
+DRAWS: Final = 5
+_PENALTY: Final = 1.0  # the weight of the squared norm, against the sum of the losses
+_BATCH: Final = 256
+_LEAST_SCALE: Final = 1e-6
+_FILE: Final = "pneumoniamnist.npz"
+
+
+@dataclass(frozen=True, repr=False)
+class Labelled:
+    """Images with a class each, split into training and test.
+
+    Attributes:
+        train: [n, channels, size, size] float32, standardised as the study's images are.
+        train_y: [n] int64.
+        test: [m, channels, size, size] float32.
+        test_y: [m] int64.
+        classes: C.
+    """
+
+    train: torch.Tensor
+    train_y: torch.Tensor
+    test: torch.Tensor
+    test_y: torch.Tensor
+    classes: int
+
+
+def image_tokens(model: DualEncoder, images: torch.Tensor, device: torch.device) -> torch.Tensor:
+    """Tokens of the frozen image encoder: [n, 1 + P, d] float32 on the CPU.
+
+    Args:
+        model: on ``device``; left in evaluation mode.
+        images: [n, channels, size, size] float32.
+        device: where the model is.
+    """
+    model.eval()
+    with torch.no_grad():
+        found = [
+            model.image_encoder(images[start : start + _BATCH].to(device)).to("cpu", torch.float32)
+            for start in range(0, len(images), _BATCH)
+        ]
+    return torch.cat(found)
+
+
+def pooled_features(model: DualEncoder, images: torch.Tensor, device: torch.device) -> torch.Tensor:
+    """The mean of an image's patch tokens: [n, d] float32 on the CPU."""
+    return image_tokens(model, images, device)[:, 1:].mean(dim=1)
+
+
+def probe(
+    model: DualEncoder, data: Labelled, share: float, seed: int, device: torch.device
+) -> dict[str, float]:
+    """Accuracy of a linear layer on frozen features, trained on a share of the labels.
+
+    Args:
+        model: on ``device``.
+        data: the images.
+        share: of the training labels that are used, 0 < share <= 1.
+        seed: of the draws of labelled records.
+        device: where the model is.
+
+    Returns:
+        ``accuracy`` and ``balanced_accuracy`` on the test images, each the mean over :data:`DRAWS` draws.
+
+    Raises:
+        ConfigError: a share outside (0, 1].
+        DataError: a class without a training image, or no test images.
+    """
+    features = tuple(pooled_features(model, images, device) for images in (data.train, data.test))
+    return probe_features(features[0], data.train_y, features[1], data.test_y, data.classes, share, seed)
+
+
+def probe_findings(
+    model: DualEncoder, train: Pairs, test: Pairs, share: float, seed: int, device: torch.device
+) -> dict[str, float]:
+    """One binary probe per finding; their means.
+
+    Args:
+        model: on ``device``.
+        train: pooled training pairs.
+        test: pooled held-out pairs.
+        share: of the training labels that are used.
+        seed: of the draws.
+        device: where the model is.
+
+    Raises:
+        ConfigError: a share outside (0, 1].
+        DataError: no findings, or a finding that all or none of the training images have.
+
+    Security: pools records of several sites; simulation only.
+    """
+    if not train.findings.shape[1]:
+        raise DataError("the data set has no findings to probe", remedy="leave this probe out")
+    of_train, of_test = (pooled_features(model, pairs.images, device) for pairs in (train, test))
+    found = [
+        probe_features(of_train, of, of_test, true, 2, share, seed)
+        for of, true in zip(train.findings.T, test.findings.T, strict=True)
+    ]
+    return {name: math.fsum(one[name] for one in found) / len(found) for name in found[0]}
+
+
+def probe_features(
+    train: torch.Tensor,
+    train_y: torch.Tensor,
+    test: torch.Tensor,
+    test_y: torch.Tensor,
+    classes: int,
+    share: float,
+    seed: int,
+) -> dict[str, float]:
+    """:func:`probe` on features that are already there ([n, d], [n], [m, d], [m])."""
+    if not len(test_y):
+        raise DataError("there are no test images to probe", remedy="let the study hold pairs out")
+    mean, scale = train.mean(dim=0), train.std(dim=0, correction=0).clamp_min(_LEAST_SCALE)
+    train, test = ((part.double() - mean.double()) / scale.double() for part in (train, test))
+    found: list[dict[str, float]] = []
+    for draw in range(DRAWS):
+        rows = labelled_rows(train_y, classes, share, torch_generator(seed, "probe", draw))
+        weight, bias = fit_linear(train[rows], train_y[rows], classes)
+        found.append(_scores((test @ weight.T + bias).argmax(dim=1), test_y))
+    return {name: math.fsum(one[name] for one in found) / len(found) for name in found[0]}
+
+
+def labelled_rows(
+    labels: torch.Tensor, classes: int, share: float, generator: torch.Generator
+) -> torch.Tensor:
+    """Rows of the labelled records: a share of each class, rounded, and at least one.
+
+    Raises:
+        ConfigError: a share outside (0, 1].
+        DataError: a class without records.
+    """
+    if not 0 < share <= 1:
+        raise ConfigError(f"the share of labels must be above 0 and at most 1, not {share}")
+    chosen = []
+    for each in range(classes):
+        rows = (labels == each).nonzero().flatten()
+        if not len(rows):
+            raise DataError(f"no training image has class {each}", remedy="probe a set that has every class")
+        order = torch.randperm(len(rows), generator=generator)
+        chosen.append(rows[order[: max(1, round(share * len(rows)))]])
+    return torch.cat(chosen)
+
+
+def fit_linear(
+    features: torch.Tensor, labels: torch.Tensor, classes: int
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Multinomial logistic regression: the minimum of sum of cross entropies + 1/2 ||W||^2.
+
+    Args:
+        features: [n, d] float64.
+        labels: [n] int64.
+        classes: C.
+
+    Returns:
+        Weight [C, d] and bias [C], float64.
+    """
+    weight = torch.zeros(classes, features.shape[1], dtype=torch.float64, requires_grad=True)
+    bias = torch.zeros(classes, dtype=torch.float64, requires_grad=True)
+    solver = torch.optim.LBFGS(
+        [weight, bias], max_iter=500, tolerance_grad=1e-6, line_search_fn="strong_wolfe"
+    )
+
+    def objective() -> torch.Tensor:
+        solver.zero_grad()
+        loss = nn.functional.cross_entropy(features @ weight.T + bias, labels, reduction="sum")
+        value = loss + _PENALTY / 2 * weight.square().sum()
+        value.backward()  # type: ignore[no-untyped-call]
+        return value
+
+    solver.step(objective)  # type: ignore[no-untyped-call]
+    return weight.detach(), bias.detach()
+
+
+def pneumonia(
+    folder: Path, prepare: Callable[[torch.Tensor], torch.Tensor], image_shape: tuple[int, int, int]
+) -> Labelled:
+    """PneumoniaMNIST, as images of the study: 4708 for training, 624 for testing, two classes.
+
+    Args:
+        folder: holds ``pneumoniamnist.npz``.
+        prepare: the study's public preprocessing, from [n, 1, size, size] float32 in [0, 1].
+        image_shape: channels, height and width of the study's images.
+
+    Raises:
+        DataError: the file is missing or not what it should be.
+    """
+    path = folder / _FILE
+    try:
+        with np.load(path, allow_pickle=False) as stored:
+            parts: Mapping[str, np.ndarray] = {
+                name: stored[name] for name in ("train_images", "train_labels", "test_images", "test_labels")
+            }
+    except (OSError, KeyError, ValueError) as error:
+        raise DataError(
+            f"{_FILE} cannot be read ({type(error).__name__})",
+            remedy="set the environment variable SECFED_DATA to the folder that contains it",
+        ) from None
+    channels, size, _ = image_shape
+
+    def images(name: str) -> torch.Tensor:
+        grey = torch.from_numpy(parts[name].astype(np.float32) / 255.0)[:, None]
+        larger = nn.functional.interpolate(
+            grey, size=(size, size), mode="bilinear", align_corners=False, antialias=True
+        )
+        return prepare(larger).expand(-1, channels, -1, -1)
+
+    def labels(name: str) -> torch.Tensor:
+        return torch.from_numpy(parts[name].astype(np.int64)).flatten()
+
+    return Labelled(
+        images("train_images"), labels("train_labels"), images("test_images"), labels("test_labels"), 2
+    )
+
+
+def _scores(predicted: torch.Tensor, labels: torch.Tensor) -> dict[str, float]:
+    correct = (predicted == labels).double()
+    of_class = [float(correct[labels == each].mean()) for each in labels.bincount().nonzero()]
+    return {"accuracy": float(correct.mean()), "balanced_accuracy": math.fsum(of_class) / len(of_class)}

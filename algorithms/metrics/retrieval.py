@@ -1,0 +1,202 @@
+"""Text-to-image retrieval inside batches, as each site measures it on its own held-out pairs.
+
+A report is scored against the images of its batch. Its rank is one plus the number of images that are
+strictly more similar to it than its own, so a tie is not a loss: two images of equal embedding both rank
+first, and a model that gives everything one embedding scores 1. Recall at k is the share of ranks of at
+most k; chance is k / B. The batch size is a public constant of the study, because recall depends on it.
+
+A site averages over its complete batches; the last, incomplete one is left out. A site with less than one
+batch makes one smaller batch of what it has, which is an easier task: with five pairs or fewer its recall
+at 5 is 1. Batches are drawn once, by a fixed permutation, so they are the same in every round and do not
+depend on how the files were sorted (slices of one examination are often neighbours and share a report).
+
+What leaves a site is its own recall, inside a sum, and a 1 that counts it: the metric is the mean over
+sites, not over pairs, and no number of records leaves.
+
+Source: Radford et al., "Learning Transferable Visual Models From Natural Language Supervision", ICML 2021
+(batch-wise similarity); InfoNCE: van den Oord, Li, Vinyals, arXiv 1807.03748, equation 4, in both directions.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+import torch
+
+from secfed.algorithms.data.base import SiteId
+from secfed.algorithms.data.image_text import Pairs
+from secfed.errors import ConfigError, RangeError
+from secfed.vector import Field
+
+if TYPE_CHECKING:
+    from secfed.algorithms.models.dual_encoder import DualEncoder
+
+BATCH: Final = 64  # pairs per retrieval batch, unless the study says otherwise
+COUNTED: Final = "eval/counted"
+METRICS: Final = ("recall_at_1", "recall_at_5", "infonce")
+
+_BOUNDS: Final = {"eval/recall_at_1": 1.0, "eval/recall_at_5": 1.0, "eval/infonce": 2.0**20, COUNTED: 1.0}
+_BITS: Final = 64
+_ORDER_SEED: Final = 0  # public: the permutation only has to be the same everywhere
+
+
+def fields() -> tuple[Field, ...]:
+    """The fields that evaluation adds to a layout: four scalars of 64 bits."""
+    return tuple(Field(name, (), bound, _BITS) for name, bound in _BOUNDS.items())
+
+
+def ranks(image: torch.Tensor, text: torch.Tensor) -> torch.Tensor:
+    """Rank of each report's own image among the images of one batch.
+
+    Args:
+        image: [B, d] embeddings; row i belongs to row i of ``text``.
+        text: [B, d] embeddings.
+
+    Returns:
+        [B] int64, from 1: one plus the number of images strictly more similar to the report.
+
+    Raises:
+        RangeError: not one image per report, NaN or Inf.
+    """
+    if image.dim() != 2 or image.shape != text.shape:
+        raise RangeError(
+            f"embeddings have shapes {tuple(image.shape)} and {tuple(text.shape)}",
+            remedy="give [B, d] of both, row for row",
+        )
+    image, text = (part.detach().to(device="cpu", dtype=torch.float64) for part in (image, text))
+    similarity = text @ image.T
+    if not bool(torch.isfinite(similarity).all()):
+        raise RangeError("the model gives NaN or infinite embeddings", remedy="lower algorithm.learning_rate")
+    return 1 + (similarity > similarity.diagonal()[:, None]).sum(dim=1)
+
+
+def recall(image: torch.Tensor, text: torch.Tensor, batch: int) -> dict[str, float]:
+    """Text-to-image recall inside consecutive batches.
+
+    Args:
+        image: [n, d] embeddings; row i belongs to row i of ``text``.
+        text: [n, d] embeddings.
+        batch: pairs per batch; fewer than that make one smaller batch.
+
+    Returns:
+        ``recall_at_1`` and ``recall_at_5`` over the complete batches; empty for n = 0.
+
+    Raises:
+        ConfigError: a batch of less than one.
+        RangeError: not one image per report, NaN or Inf.
+    """
+    found = [ranks(image[rows], text[rows]) for rows in batches(len(image), batch)]
+    if not found:
+        return {}
+    rank = torch.cat(found)
+    return {f"recall_at_{k}": float((rank <= k).to(torch.float64).mean()) for k in (1, 5)}
+
+
+def batches(pairs: int, batch: int) -> Iterator[slice]:
+    """The rows of each complete batch; of one smaller batch where there is no complete one.
+
+    Raises:
+        ConfigError: a batch of less than one.
+    """
+    if batch < 1:
+        raise ConfigError(f"a retrieval batch has at least one pair, not {batch}", remedy="64 is usual")
+    if 0 < pairs < batch:
+        yield slice(0, pairs)
+    for start in range(0, pairs - batch + 1, batch):
+        yield slice(start, start + batch)
+
+
+def evaluate_site(model: DualEncoder, pairs: Pairs, batch: int, device: torch.device) -> dict[str, float]:
+    """What one site adds to the sums: its own recall and InfoNCE on its held-out pairs.
+
+    Args:
+        model: on ``device``; left in evaluation mode.
+        pairs: the site's held-out pairs; with none, every summand is 0 and the site is not counted.
+        batch: pairs per retrieval batch.
+        device: where the model is.
+
+    Returns:
+        One number per field of :func:`fields`.
+
+    Raises:
+        ConfigError: a batch of less than one.
+        RangeError: the model gives NaN or Inf.
+
+    Security: single-site values; they may leave only inside a protected sum.
+    """
+    sums = dict.fromkeys(_BOUNDS, 0.0)
+    order = torch.randperm(len(pairs), generator=torch.Generator().manual_seed(_ORDER_SEED))
+    rows = [order[part] for part in batches(len(pairs), batch)]
+    model.eval()
+    for part in rows:  # all of one size, so their mean is the mean over pairs
+        with torch.no_grad():
+            aligned = model(pairs.images[part].to(device), pairs.tokens[part].to(device))
+            infonce = float(model.objective(aligned).infonce)
+        if not math.isfinite(infonce):
+            raise RangeError(
+                "the received model gives no finite loss", remedy="lower algorithm.learning_rate"
+            )
+        found = recall(aligned.image, aligned.text, len(part))
+        for name, value in {**found, "infonce": infonce}.items():
+            sums[f"eval/{name}"] += value / len(rows)
+    return {**sums, COUNTED: float(bool(rows))}
+
+
+def finish(totals: Mapping[str, torch.Tensor | float]) -> dict[str, float]:
+    """Metrics from the sums: each the mean over the survivors that have held-out pairs.
+
+    Args:
+        totals: the fields of :func:`fields`, or none of them.
+
+    Returns:
+        ``recall_at_1``, ``recall_at_5`` and ``infonce``; empty where no site was counted.
+    """
+    # A count is whole; fixed point (or its rounding) leaves it off by far less than one half.
+    counted = round(float(totals[COUNTED])) if COUNTED in totals else 0
+    if counted < 1:
+        return {}
+    return {name: float(totals[f"eval/{name}"]) / counted for name in METRICS}
+
+
+def metrics_of(sums: Mapping[str, float]) -> dict[str, float]:
+    """One site's own metrics, from what it would add; empty for a site without held-out pairs."""
+    return finish(sums)
+
+
+@dataclass(frozen=True)
+class Disparity:
+    """How far apart the sites are in one metric. Simulation only: in a study nobody can compute it.
+
+    Attributes:
+        std: population standard deviation over sites.
+        max_min: largest minus smallest.
+        worst: smallest.
+        worst_site: who has it; of several, the first by name.
+    """
+
+    std: float
+    max_min: float
+    worst: float
+    worst_site: SiteId
+
+
+def disparity(per_site: Mapping[SiteId, float]) -> Disparity:
+    """Spread of a metric over the sites; more is better.
+
+    Raises:
+        ConfigError: no site has the metric.
+    """
+    if not per_site:
+        raise ConfigError("no site has held-out pairs", remedy="let the study hold pairs out")
+    values = list(per_site.values())
+    mean = math.fsum(values) / len(values)
+    worst = min(sorted(per_site), key=lambda site: per_site[site])
+    return Disparity(
+        std=math.sqrt(math.fsum((value - mean) ** 2 for value in values) / len(values)),
+        max_min=max(values) - min(values),
+        worst=per_site[worst],
+        worst_site=worst,
+    )

@@ -1,0 +1,73 @@
+"""ORACLE figures of vision-language pre-training: each site's robust weight, loss and recall by round.
+
+Simulation only: in a study between hospitals nobody has the numbers that these figures show.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+    from secfed.algorithms.metrics.vlp_oracle import Trajectory
+
+_LABEL = "oracle: known in simulation only"
+
+
+def write_figures(found: Trajectory, folder: Path) -> tuple[Path, ...]:
+    """Write ``dro.svg`` (weights and losses; only with robust weights) and ``convergence.svg``.
+
+    Args:
+        found: one run in the clear.
+        folder: created if need be.
+
+    Returns:
+        The files written; equal trajectories give equal bytes.
+    """
+    from secfed import figure_style as style  # matplotlib is slow to import
+
+    folder.mkdir(parents=True, exist_ok=True)
+    written = []
+    rounds = range(1, len(found.weights) + 1)
+    with style.styled():
+        if found.weights:
+            figure, (weights, losses) = style.new_figure(2, across=2)
+            _lines(weights, rounds, found.weights, found.sites)
+            weights.axhline(1 / len(found.sites), color=style.FAINT, linewidth=0.8, linestyle=":")
+            weights.set_title(f"Robust weight ({_LABEL})")
+            _lines(losses, rounds, found.losses, found.sites)
+            losses.set_title("Loss that it is made from")
+            weights.legend(ncols=2)
+            written.append(folder / "dro.svg")
+            style.save_svg(figure, written[-1])
+        figure, (recall,) = style.new_figure(1)
+        versions = range(len(found.per_site))
+        table = [
+            [at.get(site, {}).get("recall_at_1", float("nan")) for site in found.sites]
+            for at in found.per_site
+        ]
+        _lines(recall, versions, table, found.sites)
+        known = [[value for value in row if value == value] for row in table]
+        mean = [sum(row) / len(row) if row else float("nan") for row in known]
+        recall.plot(versions, mean, color=style.INK, linewidth=2.4, label="mean")
+        recall.set_title(f"Recall@1 by round ({_LABEL})")
+        recall.legend(ncols=2)
+        written.append(folder / "convergence.svg")
+        style.save_svg(figure, written[-1])
+    return tuple(written)
+
+
+def _lines(axes: Axes, at: range, table: Sequence[Sequence[float]], sites: Sequence[str]) -> None:
+    """One line per site."""
+    from matplotlib.ticker import MaxNLocator
+
+    from secfed import figure_style as style
+
+    for place, site in enumerate(sites):
+        colour = style.CYCLE[place % len(style.CYCLE)]
+        axes.plot(list(at), [row[place] for row in table], color=colour, marker="o", label=site)
+    axes.set_xlabel("round")
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))

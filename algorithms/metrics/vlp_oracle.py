@@ -1,0 +1,313 @@
+"""ORACLE metrics of vision-language pre-training: for simulations only.
+
+Whatever is here reads the pairs, weights or losses of several sites at once. In a study between hospitals
+nobody can do that, and no protocol of secfed gives anybody the means; every table and figure made from it
+is labelled ``oracle``.
+
+* :func:`run_in_clear` runs an algorithm's own programs in one process, adds the summands directly, and
+  looks over every site's shoulder;
+* :func:`train_alone` and :func:`decentralised`: each site by itself, as without federation;
+* :func:`train_centralised`: all pairs in one place, the upper bound;
+* :func:`distortion`: what one more round at a single site does to the pairs of every site.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import torch
+from torch import nn
+
+from secfed.algorithms.data.base import SiteId
+from secfed.algorithms.data.image_text import Pairs
+from secfed.algorithms.metrics import retrieval
+from secfed.algorithms.metrics.distortion import distortion_matrix
+from secfed.algorithms.models.dual_encoder import DualEncoder
+from secfed.algorithms.parameters import read_parameters
+from secfed.algorithms.randomness import seeded, torch_generator
+from secfed.algorithms.vlp_base import JOINT, VlpAlgorithm
+from secfed.algorithms.vlp_site import VlpSite
+from secfed.algorithms.vlp_stage import Batch, contrastive_batches, run_stage
+from secfed.errors import ConfigError
+from secfed.vector import Exchange, State, Summands, Totals
+
+Metrics = Mapping[str, float]
+PerSite = Mapping[SiteId, Metrics]
+
+_POOLED: Final = "all sites"
+
+
+@dataclass(frozen=True, repr=False)
+class Trajectory:
+    """One run of an algorithm in the clear, seen from everywhere. Simulation only.
+
+    Attributes:
+        sites: in the order of the tuples below.
+        weights: per round each site's robust weight after it; empty for an algorithm without.
+        losses: per round what each site measured for its weight; empty likewise.
+        per_site: each site's own metrics by model version, 0 the initial model.
+        metrics: what the server published by model version.
+        model: the model after the last round.
+    """
+
+    sites: tuple[SiteId, ...]
+    weights: tuple[tuple[float, ...], ...]
+    losses: tuple[tuple[float, ...], ...]
+    per_site: tuple[PerSite, ...]
+    metrics: Mapping[int, Metrics]
+    model: State
+
+
+def run_in_clear(
+    algorithm: VlpAlgorithm, observer: Callable[[int, PerSite], None] | None = None
+) -> Trajectory:
+    """Run all rounds in this process, without protocol or protection: exact float64 sums.
+
+    Args:
+        algorithm: bound to a study without ``[privacy]``.
+        observer: told each model version's metrics of every site.
+
+    Raises:
+        ConfigError: the study has ``[privacy]``, which only a real run pays for.
+        DataError: pairs that cannot be used.
+        RangeError: training diverged.
+    """
+    if algorithm.setting.study.privacy is not None:
+        raise ConfigError("privacy: a run in the clear spends no budget", remedy="use secfed simulate")
+    sites, rounds = tuple(sorted(algorithm.setting.sites)), algorithm.setting.study.rounds
+    programs = {site: algorithm.site(site) for site in sites}
+    tests = {site: program.data.test for site, program in programs.items()}
+    server = algorithm.server()
+    weights, losses, per_site = [], [], []
+
+    def look(version: int) -> None:
+        per_site.append(_evaluate(algorithm, server.model(), tests))
+        if observer is not None:
+            observer(version, per_site[-1])
+
+    look(0)
+    for round_number in range(1, rounds + 2):
+        measured: dict[SiteId, float] = {}
+        for exchange in algorithm.exchanges(round_number):
+            broadcast = server.broadcast(round_number, exchange)
+            asked = algorithm.members(round_number, exchange, sites)
+            summands = {site: programs[site].contribute(round_number, exchange, broadcast) for site in asked}
+            server.absorb(round_number, exchange, _add(exchange, summands))
+            measured.update(_measured(programs))
+        if round_number <= rounds:
+            if algorithm.rule is not None:
+                weights.append(tuple(_weight(programs[site]) for site in sites))
+                losses.append(tuple(measured.get(site, math.nan) for site in sites))
+            look(round_number)
+    return Trajectory(sites, tuple(weights), tuple(losses), tuple(per_site), server.metrics(), server.model())
+
+
+def steps_of(algorithm: VlpAlgorithm) -> int:
+    """Local steps that one site takes in the whole study, over all stages."""
+    rounds = range(1, algorithm.setting.study.rounds + 1)
+    return sum(_steps_in(algorithm, round_number) for round_number in rounds)
+
+
+def train_alone(algorithm: VlpAlgorithm, site: SiteId) -> State:
+    """The model that one site trains by itself, with the study's initial model and its own pairs only.
+
+    It takes as many steps per round as the algorithm lets a site take, over all stages, on the plain
+    objective, with the same fresh optimiser each round; for ``vlp-fedavg`` only the averaging is missing.
+
+    Raises:
+        DataError: pairs that cannot be used.
+    """
+    model, pairs = algorithm.network(algorithm.initial), algorithm.site_data(site).train
+    for round_number in range(1, algorithm.setting.study.rounds + 1):
+        _fit(algorithm, model, pairs, site, round_number, _steps_in(algorithm, round_number))
+    return read_parameters(model)
+
+
+def train_centralised(algorithm: VlpAlgorithm, steps: int | None = None) -> State:
+    """The model of one place that holds everybody's pairs: the upper bound, and no federation at all.
+
+    Args:
+        algorithm: gives model, data and the keys of training.
+        steps: by default as many as all sites take together, so that equally many pairs are seen; in one
+            run of the optimiser.
+
+    Raises:
+        DataError: pairs that cannot be used.
+    """
+    everything = pooled(algorithm.site_data(site).train for site in algorithm.setting.sites)
+    taken = len(algorithm.setting.sites) * steps_of(algorithm) if steps is None else steps
+    model = algorithm.network(algorithm.initial)
+    _fit(algorithm, model, everything, _POOLED, 1, taken)
+    return read_parameters(model)
+
+
+def retrain(algorithm: VlpAlgorithm, model: State, site: SiteId) -> State:
+    """A model after one more round of plain training at one site only."""
+    network, rounds = algorithm.network(model), algorithm.setting.study.rounds
+    steps = _steps_in(algorithm, max(rounds, 1))
+    _fit(algorithm, network, algorithm.site_data(site).train, site, rounds + 1, steps)
+    return read_parameters(network)
+
+
+def distortion(algorithm: VlpAlgorithm, model: State) -> torch.Tensor:
+    """Distortion matrix, sites in the study's order; see :mod:`secfed.algorithms.metrics.distortion`.
+
+    Returns:
+        [sites, sites] float64: row, the site retrained at; column, the site tested on.
+
+    Raises:
+        DataError: a site without held-out pairs.
+    """
+    sites = algorithm.setting.sites
+    tests = {site: algorithm.site_data(site).test for site in sites}
+    retrained = {site: retrain(algorithm, model, site) for site in sites}
+    return distortion_matrix(algorithm.network(model), model, retrained, tests, algorithm.device)
+
+
+@dataclass(frozen=True)
+class Decentralised:
+    """N models of N sites, each alone.
+
+    Attributes:
+        anywhere: :func:`summary` of each model at *every* site, averaged over the models: what such a model
+            is worth in the hands of all sites.
+        at_home: ``recall_at_1`` and ``recall_at_5`` of each model at its own site, averaged.
+    """
+
+    anywhere: Metrics
+    at_home: Metrics
+
+
+def decentralised(algorithm: VlpAlgorithm, models: Mapping[SiteId, State]) -> Decentralised:
+    """Score the sites' own models.
+
+    Args:
+        algorithm: gives the held-out pairs.
+        models: from :func:`train_alone`, of every site.
+
+    Raises:
+        ConfigError: no site has held-out pairs.
+    """
+    tests = {site: algorithm.site_data(site).test for site in algorithm.setting.sites}
+    found = {site: _evaluate(algorithm, model, tests) for site, model in models.items()}
+    at_home = [per_site[site] for site, per_site in found.items() if site in per_site]
+    keys = ("recall_at_1", "recall_at_5")
+    return Decentralised(
+        anywhere=_mean([summary(per_site) for per_site in found.values()]),
+        at_home=_mean([{key: metrics[key] for key in keys} for metrics in at_home]),
+    )
+
+
+def summary(per_site: PerSite) -> dict[str, float]:
+    """One model over the sites: mean, worst and spread of its recall.
+
+    Returns:
+        ``recall_at_1`` and ``recall_at_5`` (means over sites), ``worst_at_1`` and ``worst_at_5`` (the lowest
+        of any site), ``disparity`` (population standard deviation of ``recall_at_1``) and ``max_min`` (its
+        range).
+
+    Raises:
+        ConfigError: no site has held-out pairs.
+    """
+    at_1, at_5 = (
+        {site: found[f"recall_at_{k}"] for site, found in per_site.items() if found} for k in (1, 5)
+    )
+    spread = retrieval.disparity(at_1)
+    return {
+        "recall_at_1": math.fsum(at_1.values()) / len(at_1),
+        "recall_at_5": math.fsum(at_5.values()) / len(at_5),
+        "worst_at_1": spread.worst,
+        "worst_at_5": retrieval.disparity(at_5).worst,
+        "disparity": spread.std,
+        "max_min": spread.max_min,
+    }
+
+
+def pooled(parts: Iterable[Pairs]) -> Pairs:
+    """The pairs of several sites, one after another. Masks are kept if every site has them.
+
+    Raises:
+        ConfigError: no sites.
+    """
+    several = list(parts)
+    if not several:
+        raise ConfigError("there are no sites to pool", remedy="name at least one")
+    masks = [part.masks for part in several if part.masks is not None]
+    return Pairs(
+        images=torch.cat([part.images for part in several]),
+        tokens=torch.cat([part.tokens for part in several]),
+        findings=torch.cat([part.findings for part in several]),
+        masks=torch.cat(masks) if len(masks) == len(several) else None,
+    )
+
+
+def _evaluate(algorithm: VlpAlgorithm, model: State, tests: Mapping[SiteId, Pairs]) -> PerSite:
+    """Metrics of one model at each site that has held-out pairs."""
+    network, batch = algorithm.network(model), algorithm.options.evaluation_batch
+    return {
+        site: retrieval.metrics_of(retrieval.evaluate_site(network, pairs, batch, algorithm.device))
+        for site, pairs in tests.items()
+        if len(pairs)
+    }
+
+
+def _fit(
+    algorithm: VlpAlgorithm, model: DualEncoder, pairs: Pairs, whose: str, round_number: int, steps: int
+) -> None:
+    """Train everything on the plain objective, in place, with the keys and batches of a training stage."""
+    options, seed = algorithm.options, algorithm.setting.study.seed
+
+    def objective(trained: nn.Module, batch: Batch) -> torch.Tensor:
+        total: torch.Tensor = model.objective(trained(*batch)).total
+        return total
+
+    rows = contrastive_batches(
+        len(pairs),
+        batch_size=options.batch_size,
+        steps=steps,
+        generator=torch_generator(seed, "batches", whose, round_number, JOINT),
+    )
+    with seeded(seed, "train", whose, round_number, JOINT):
+        run_stage(
+            model,
+            trained=algorithm.names,
+            loss=objective,
+            batches=((pairs.images[part], pairs.tokens[part]) for part in rows),
+            learning_rate=options.learning_rate,
+            optimizer=options.optimizer,
+            weight_decay=options.weight_decay,
+            device=algorithm.device,
+            precision=options.precision,
+        )
+
+
+def _steps_in(algorithm: VlpAlgorithm, round_number: int) -> int:
+    return sum(stage.steps for stage in algorithm.round_stages(round_number))
+
+
+def _weight(program: VlpSite) -> float:
+    return math.nan if program.weight is None else program.weight.weight
+
+
+def _measured(programs: Mapping[SiteId, VlpSite]) -> dict[SiteId, float]:
+    """The losses in the summands that wait for their answer: an answer, once used, wipes the loss out."""
+    weights = {site: program.weight for site, program in programs.items()}
+    return {site: weight.loss for site, weight in weights.items() if weight is not None and weight.waiting}
+
+
+def _add(exchange: Exchange, summands: Mapping[SiteId, Summands]) -> Totals:
+    """Exact sums, as no party of a study ever adds them."""
+    values = {}
+    for field in exchange.layout.fields:
+        parts = [torch.as_tensor(one[field.name], dtype=torch.float64) for one in summands.values()]
+        values[field.name] = torch.stack(parts).sum(dim=0)
+    return Totals(values, tuple(summands))
+
+
+def _mean(several: Sequence[Metrics]) -> dict[str, float]:
+    if not several:
+        return {}
+    return {name: math.fsum(one[name] for one in several) / len(several) for name in several[0]}

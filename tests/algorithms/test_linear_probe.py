@@ -1,0 +1,114 @@
+import numpy as np
+import pytest
+import torch
+
+from secfed.algorithms.metrics import linear_probe
+from secfed.errors import ConfigError, DataError
+from tests.algorithms.toy_pairs import ToyDual, toy_pairs
+
+CPU = torch.device("cpu")
+
+
+def blobs(count, classes=3, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    labels = torch.arange(count) % classes
+    centres = 3 * torch.eye(classes, 8)
+    return centres[labels] + torch.randn(count, 8, generator=generator), labels
+
+
+def test_the_layer_is_multinomial_logistic_regression():
+    from sklearn.linear_model import LogisticRegression
+
+    features, labels = blobs(90)
+    weight, bias = linear_probe.fit_linear(features.double(), labels, 3)
+    reference = LogisticRegression(C=1.0, tol=1e-10, max_iter=5000).fit(
+        features.double().numpy(), labels.numpy()
+    )
+    assert np.allclose(weight.numpy(), reference.coef_, atol=1e-4)
+    wanted = reference.decision_function(features.double().numpy())
+    found = (features.double() @ weight.T + bias).numpy()
+    assert np.allclose(
+        found - found.mean(1, keepdims=True), wanted - wanted.mean(1, keepdims=True), atol=1e-3
+    )
+
+
+def test_a_share_of_each_class_is_labelled_and_never_none():
+    labels = torch.tensor([0] * 300 + [1] * 40)
+    rows = linear_probe.labelled_rows(labels, 2, 0.01, torch.Generator().manual_seed(0))
+    assert labels[rows].tolist() == [0, 0, 0, 1]
+    rows = linear_probe.labelled_rows(labels, 2, 0.1, torch.Generator().manual_seed(0))
+    assert labels[rows].bincount().tolist() == [30, 4]
+    assert len(set(rows.tolist())) == 34
+
+
+@pytest.mark.parametrize("share", [0.0, 1.5, -0.1])
+def test_a_share_that_is_none_is_refused(share):
+    with pytest.raises(ConfigError):
+        linear_probe.labelled_rows(torch.tensor([0, 1]), 2, share, torch.Generator())
+
+
+def test_a_class_without_images_is_refused():
+    with pytest.raises(DataError, match="class 2"):
+        linear_probe.labelled_rows(torch.tensor([0, 1]), 3, 0.5, torch.Generator())
+
+
+def test_the_probe_is_deterministic_and_gains_from_labels():
+    train, labels = blobs(600)
+    test, true = blobs(300, seed=1)
+
+    def found(share, seed=0):
+        return linear_probe.probe_features(train, labels, test, true, 3, share, seed)
+
+    assert found(0.01) == found(0.01)
+    assert found(0.01) != found(0.01, seed=1)
+    assert 1 / 3 < found(0.01)["accuracy"] < found(0.1)["accuracy"] <= 1
+
+
+def test_features_are_scaled_with_training_images_only():
+    train, labels = blobs(60)
+    test, true = blobs(30, seed=1)
+    scale = torch.logspace(-3, 3, 8)
+    plain = linear_probe.probe_features(train, labels, test, true, 3, 0.5, 0)
+    assert linear_probe.probe_features(train * scale + 7, labels, test * scale + 7, true, 3, 0.5, 0) == plain
+    # A constant shift of the test images alone must not be scaled away.
+    assert linear_probe.probe_features(train, labels, test + 50, true, 3, 0.5, 0) != plain
+
+
+def test_balanced_accuracy_counts_classes_and_accuracy_records():
+    train = torch.tensor([[-1.0], [1.0]]).repeat(10, 1)
+    labels = torch.tensor([0, 1]).repeat(10)
+    test, true = torch.tensor([[-1.0]] * 6 + [[1.0], [-1.0]]), torch.tensor([0] * 6 + [1, 1])
+    found = linear_probe.probe_features(train, labels, test, true, 2, 1.0, 0)
+    assert found == pytest.approx({"accuracy": 7 / 8, "balanced_accuracy": 0.75})
+
+
+def test_a_probe_leaves_the_model_alone_and_reads_its_image_encoder():
+    model, pairs = ToyDual(), toy_pairs(40)
+    before = [parameter.detach().clone() for parameter in model.parameters()]
+    features = linear_probe.pooled_features(model, pairs.images, CPU)
+    wanted = model.encode(pairs.images, pairs.tokens).image[:, 1:].mean(dim=1)
+    assert torch.allclose(features, wanted, atol=1e-6)
+    found = linear_probe.probe_findings(model, pairs, toy_pairs(40, 1), 0.5, 0, CPU)
+    assert found["accuracy"] > 0.8
+    assert all(torch.equal(a, b) for a, b in zip(before, model.parameters(), strict=True))
+    assert all(parameter.grad is None for parameter in model.parameters())
+
+
+def test_missing_files_are_named(tmp_path):
+    with pytest.raises(DataError, match="pneumoniamnist"):
+        linear_probe.pneumonia(tmp_path, lambda images: images, (1, 32, 32))
+    (tmp_path / "pneumoniamnist.npz").write_bytes(b"not a zip")
+    with pytest.raises(DataError, match="pneumoniamnist"):
+        linear_probe.pneumonia(tmp_path, lambda images: images, (1, 32, 32))
+
+
+@pytest.mark.shared_data
+def test_pneumonia_images_look_like_the_studys(shared_data):
+    data = linear_probe.pneumonia(shared_data, lambda images: images, (1, 32, 32))
+    assert tuple(data.train.shape) == (4708, 1, 32, 32)
+    assert tuple(data.test.shape) == (624, 1, 32, 32)
+    assert data.train.dtype == torch.float32
+    assert 0 <= float(data.train.min()) < float(data.train.max()) <= 1
+    assert data.test_y.bincount().tolist() == [234, 390]
+    small = linear_probe.Labelled(data.train[:400], data.train_y[:400], data.test, data.test_y, 2)
+    assert linear_probe.probe(ToyDual(), small, 0.5, 0, CPU)["accuracy"] > 0.65

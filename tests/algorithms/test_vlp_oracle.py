@@ -1,0 +1,166 @@
+import math
+
+import pytest
+import torch
+
+from secfed.algorithms.metrics import retrieval, vlp_figures, vlp_oracle
+from secfed.algorithms.metrics.distortion import mean_cosine
+from secfed.algorithms.registry import build
+from secfed.errors import ConfigError
+from secfed.study import Study
+from tests.algorithms.loop import simulate
+from tests.algorithms.toy_pairs import toy_pairs
+
+STUDY = """
+[study]
+name = "small"
+rounds = 2
+seed = 3
+[algorithm]
+name = "{algorithm}"
+learning_rate = 1e-3
+batch_size = 8
+evaluation_batch = 8
+device = "cpu"
+{keys}
+[model]
+name = "vision-language"
+size = "tiny"
+[data]
+name = "chest-synthetic"
+sites = 5
+train = 24
+test = 12
+size = 16
+[protection]
+name = "plain"
+"""
+FEDAVG = ("vlp-fedavg", "local_steps = 2")
+FEDDRA = ("feddra", "align_steps = 1\njoint_steps = 1\nloss_batches = 2\nloss_batch_size = 8")
+
+
+def algorithm(which=FEDAVG, **changed):
+    text = STUDY.format(algorithm=which[0], keys=which[1])
+    for key, value in changed.items():
+        text = text.replace(f"{key} = ", f"{key} = {value} #")
+    return build(Study.parse(text))
+
+
+@pytest.fixture(scope="module")
+def fedavg():
+    return algorithm()
+
+
+@pytest.fixture(scope="module")
+def trajectory():
+    return vlp_oracle.run_in_clear(algorithm(FEDDRA))
+
+
+def test_a_run_in_the_clear_is_the_run_of_the_study(fedavg):
+    found = vlp_oracle.run_in_clear(fedavg)
+    server = simulate(fedavg.setting.study, algorithm=fedavg)
+    model = server.model()
+    assert all(torch.equal(found.model[name], value) for name, value in model.items())
+    assert found.metrics == server.metrics()
+    mean = vlp_oracle.summary(found.per_site[-1])["recall_at_1"]
+    assert mean == pytest.approx(server.metrics()[2]["recall_at_1"])
+    assert found.weights == found.losses == ()
+
+
+def test_weights_and_losses_are_seen_after_every_round(trajectory):
+    assert len(trajectory.weights) == len(trajectory.losses) == 2
+    assert len(trajectory.per_site) == 3
+    for weights, losses in zip(trajectory.weights, trajectory.losses, strict=True):
+        assert sum(weights) == pytest.approx(1)
+        assert all(0 < loss < 10 for loss in losses)
+    first, losses = trajectory.weights[0], trajectory.losses[0]
+    # From equal weights a larger loss gives a larger weight.
+    assert sorted(range(5), key=lambda i: first[i]) == sorted(range(5), key=lambda i: losses[i])
+
+
+def test_alone_is_federated_averaging_without_the_others(fedavg):
+    others = [site for site in fedavg.setting.sites if site != "hospital-2"]
+    wanted = simulate(fedavg.setting.study, dropped=others).model()
+    found = vlp_oracle.train_alone(fedavg, "hospital-2")
+    # AdamW turns even the rounding of a gradient that is zero into a step, so some differ in the fifth digit.
+    assert all(torch.allclose(found[name], value, atol=1e-4) for name, value in wanted.items())
+    assert max(float((found[name] - value).abs().max()) for name, value in fedavg.initial.items()) > 2e-3
+
+
+def test_all_pairs_in_one_place_take_all_sites_steps_together(fedavg, monkeypatch):
+    assert vlp_oracle.steps_of(fedavg) == 4
+    assert vlp_oracle.steps_of(algorithm(FEDDRA)) == 4
+    taken = []
+    rows = vlp_oracle.contrastive_batches
+
+    def counting(count, **keys):
+        taken.append((count, keys["steps"]))
+        return rows(count, **{**keys, "steps": 1})
+
+    monkeypatch.setattr(vlp_oracle, "contrastive_batches", counting)
+    vlp_oracle.train_centralised(fedavg)
+    vlp_oracle.train_centralised(fedavg, steps=3)
+    assert taken == [(5 * 24, 5 * 4), (5 * 24, 3)]
+
+
+def test_decentralised_is_the_mean_over_the_models(fedavg):
+    sites = fedavg.setting.sites
+    initial = dict(fedavg.initial)
+    models = dict.fromkeys(sites, initial)
+    models[sites[0]] = vlp_oracle.train_alone(fedavg, sites[0])
+    found = vlp_oracle.decentralised(fedavg, models)
+    each = [vlp_oracle.summary(fedavg.per_site(models[site])) for site in sites]
+    for name, value in found.anywhere.items():
+        assert value == pytest.approx(sum(one[name] for one in each) / 5)
+    home = [fedavg.per_site(models[site])[site]["recall_at_5"] for site in sites]
+    assert found.at_home["recall_at_5"] == pytest.approx(sum(home) / 5)
+
+
+def test_a_summary_is_over_sites():
+    per_site = {
+        "a": {"recall_at_1": 0.2, "recall_at_5": 0.5},
+        "b": {"recall_at_1": 0.4, "recall_at_5": 0.3},
+        "without pairs": {},
+    }
+    wanted = {"recall_at_1": 0.3, "recall_at_5": 0.4, "worst_at_1": 0.2, "worst_at_5": 0.3}
+    assert vlp_oracle.summary(per_site) == pytest.approx({**wanted, "disparity": 0.1, "max_min": 0.2})
+    with pytest.raises(ConfigError):
+        vlp_oracle.summary({"a": {}})
+
+
+def test_distortion_is_what_one_round_at_a_site_does(fedavg):
+    sites = fedavg.setting.sites
+    found = vlp_oracle.distortion(fedavg, fedavg.initial)
+    assert tuple(found.shape) == (5, 5)
+    after = fedavg.network(vlp_oracle.retrain(fedavg, fedavg.initial, sites[1]))
+    before, pairs = fedavg.network(fedavg.initial), fedavg.site_data(sites[3]).test
+    change = mean_cosine(before, pairs, fedavg.device) - mean_cosine(after, pairs, fedavg.device)
+    assert float(found[1, 3]) == pytest.approx(change, abs=1e-6)
+
+
+def test_pooling_keeps_masks_only_if_all_have_them():
+    one, other = toy_pairs(3), toy_pairs(4, 1)
+    both = vlp_oracle.pooled([one, other])
+    assert len(both) == 7
+    assert torch.equal(both.masks, torch.cat([one.masks, other.masks]))
+    assert torch.equal(both.tokens[3:], other.tokens)
+    bare = type(one)(one.images, one.tokens, one.findings)
+    assert vlp_oracle.pooled([bare, other]).masks is None
+    with pytest.raises(ConfigError):
+        vlp_oracle.pooled([])
+
+
+def test_figures_are_labelled_and_reproducible(trajectory, tmp_path):
+    found = vlp_figures.write_figures(trajectory, tmp_path / "one")
+    again = vlp_figures.write_figures(trajectory, tmp_path / "two")
+    assert [path.name for path in found] == ["dro.svg", "convergence.svg"]
+    assert [path.read_bytes() for path in found] == [path.read_bytes() for path in again]
+
+
+def test_sites_without_held_out_pairs_are_left_out():
+    some = algorithm(test="[12, 0, 12, 12, 12]")
+    found = vlp_oracle.run_in_clear(some)
+    assert set(found.per_site[-1]) == set(some.setting.sites) - {"hospital-2"}
+    values = [site["recall_at_5"] for site in found.per_site[-1].values()]
+    assert found.metrics[2]["recall_at_5"] == pytest.approx(math.fsum(values) / 4)
+    assert set(retrieval.METRICS) <= set(found.metrics[2])
