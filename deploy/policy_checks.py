@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 _SECTIONS: Final = frozenset({"study", "algorithm", "model", "data", "protection", "privacy"})
 _DEVICE: Final = frozenset({"name", "device"})  # the device is what [compute] decides
+_LOCAL_FILES: Final = ("words_file", "tokenizer_folder")  # read beside the data set, wherever they point
 _DATA: Final = frozenset({"name", "path", "sites"})  # [[data]] and the pinned roster decide these
 
 
@@ -102,7 +103,9 @@ def _check_data(policy: Policy, study: Study) -> list[Violation]:
         asked += f" with data.path = {path!r}" if path is not None else ""
         return [Violation("data.name", asked, "data sets that the policy names")]
     if data.options is None:
-        return []
+        named = [(key, getattr(study.data, key, None)) for key in _LOCAL_FILES]
+        permitted = "files of this machine that the options of [[data]] name"
+        return [Violation(f"data.{key}", repr(value), permitted) for key, value in named if value is not None]
     broken = policy_rules.broken(study.data, data.options, exempt=_DATA)
     return [Violation(f"data.{name}", _shown(value), what) for name, value, what in broken]
 

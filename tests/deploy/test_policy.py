@@ -294,6 +294,30 @@ class TestForTheAgent:
         with pytest.raises(ConfigError, match="no data set 'lung'"):
             rules.budgets("lung")
 
+    def test_a_data_set_without_options_still_lets_no_study_name_files_of_this_machine(
+        self, tmp_path: Path
+    ) -> None:
+        text = """
+        study = {{ name = "scans-1", rounds = 40 }}
+        algorithm = {{ name = "feddra" }}
+        model = {{ name = "vision-language" }}
+        protection = {{ name = "masked" }}
+        [data]
+        name = "image-text"
+        path = "scans.zip"
+        table = "captions.jsonl"
+        site_column = "site"
+        sites = ["charite", "hcuge", "ukhd"]
+        {more}
+        """
+        head, _, rest = POLICY.partition("[data.options]")
+        scans = head.replace('source = "csv"', 'source = "image-text"').replace("heart.csv", "scans.zip")
+        found = policy(tmp_path, scans + rest[rest.index("[[data.budget]]") :])
+        own = Study.parse(text.format(more=""), own_code=())
+        named = Study.parse(text.format(more='tokenizer = "words"\nwords_file = "/etc/passwd"'), own_code=())
+        assert "data.words_file" not in keys(found, own)
+        assert "data.words_file" in keys(found, named)
+
     def test_the_data_set_has_its_place_on_this_machine(self, rules: Policy, study: Study) -> None:
         found = rules.data_set(study)
         assert found is not None
