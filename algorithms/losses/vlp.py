@@ -143,7 +143,7 @@ def ema_merge(own: State, received: State, scale: float) -> dict[str, torch.Tens
     merged = {}
     for name, value in received.items():
         there = value.double()
-        merged[name] = (there + (1 - share) * (own[name].double() - there)).float()
+        merged[name] = (there + share * (own[name].double() - there)).float()
     return merged
 
 
