@@ -17,9 +17,8 @@ site program (:class:`~secfed.algorithms.vlp_site.VlpSite`). The server program 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Final, Literal, cast
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from torch import nn
 
@@ -35,6 +34,7 @@ from secfed.algorithms.randomness import seeded
 from secfed.algorithms.setting import Setting
 from secfed.algorithms.training import choose_device
 from secfed.algorithms.vlp_options import VlpOptions
+from secfed.algorithms.vlp_plan import ALIGN, EVALUATE, EVERYONE, JOINT, LOSS, Measures, Stage
 from secfed.algorithms.vlp_privacy import check_privacy
 from secfed.algorithms.vlp_server import VlpServer
 from secfed.algorithms.vlp_site import VlpSite
@@ -46,51 +46,10 @@ if TYPE_CHECKING:
 
     from secfed.algorithms.dro import DroRule
 
-EVALUATE: Final = "evaluate"
-EVERYONE: Final = "all"
-JOINT: Final = "joint"  # what a stage that trains everything is called, in every algorithm
-ALIGN: Final = "align"
-LOSS: Final = "loss"
 _LOSS_BOUND: Final = 2.0**20
 _LEAST_PAIRS: Final = 2  # a pair is only ever compared with other pairs
 
-Measures = Literal["received", "trained"]
-
-
-@dataclass(frozen=True)
-class Stage:
-    """One exchange and what happens in it.
-
-    Attributes:
-        name: what is trained; decides the order of the batches and names the work under ``[privacy]``. Equal
-            names give equal batches, whatever the algorithm.
-        exchange: the sum.
-        summed: names of the parameters whose update is summed.
-        trained: names of the parameters that move; without more, the summed ones.
-        steps: local steps.
-        weighted: whether a site's robust weight scales its steps.
-        measures: which model's loss goes into the sum for the robust weights: the "received" one, before
-            any step, or the site's own "trained" one. None for no such sum.
-    """
-
-    name: str
-    exchange: Exchange
-    summed: tuple[str, ...] = ()
-    trained: tuple[str, ...] = ()
-    steps: int = 0
-    weighted: bool = False
-    measures: Measures | None = None
-
-    @property
-    def evaluates(self) -> bool:
-        """Whether the received model is evaluated."""
-        return any(field.name.startswith("eval/") for field in self.exchange.layout.fields)
-
-    def with_fields(self, fields: Sequence[Field]) -> Stage:
-        """The same stage, with more to sum."""
-        layout = self.exchange.layout
-        layout = replace(layout, fields=(*layout.fields, *fields))
-        return replace(self, exchange=replace(self.exchange, layout=layout))
+__all__ = ["ALIGN", "EVALUATE", "EVERYONE", "JOINT", "LOSS", "Measures", "Stage", "VlpAlgorithm"]
 
 
 class VlpAlgorithm:

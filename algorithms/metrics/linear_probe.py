@@ -25,7 +25,6 @@ import numpy as np
 import torch
 from torch import nn
 
-from secfed.algorithms.data.image_text import Pairs
 from secfed.algorithms.randomness import torch_generator
 from secfed.errors import ConfigError, DataError
 
@@ -105,30 +104,34 @@ def probe(
 
 
 def probe_findings(
-    model: DualEncoder, train: Pairs, test: Pairs, share: float, seed: int, device: torch.device
+    train: torch.Tensor,
+    train_findings: torch.Tensor,
+    test: torch.Tensor,
+    test_findings: torch.Tensor,
+    share: float,
+    seed: int,
 ) -> dict[str, float]:
     """One binary probe per finding; their means.
 
     Args:
-        model: on ``device``.
-        train: pooled training pairs.
-        test: pooled held-out pairs.
+        train: [n, d] features of pooled training images.
+        train_findings: [n, k] int64 of 0 and 1.
+        test: [m, d] features of pooled held-out images.
+        test_findings: [m, k] int64.
         share: of the training labels that are used.
         seed: of the draws.
-        device: where the model is.
 
     Raises:
         ConfigError: a share outside (0, 1].
         DataError: no findings, or a finding that all or none of the training images have.
 
-    Security: pools records of several sites; simulation only.
+    Security: takes the records of several sites; simulation only.
     """
-    if not train.findings.shape[1]:
+    if not train_findings.shape[1]:
         raise DataError("the data set has no findings to probe", remedy="leave this probe out")
-    of_train, of_test = (pooled_features(model, pairs.images, device) for pairs in (train, test))
     found = [
-        probe_features(of_train, of, of_test, true, 2, share, seed)
-        for of, true in zip(train.findings.T, test.findings.T, strict=True)
+        probe_features(train, of, test, true, 2, share, seed)
+        for of, true in zip(train_findings.T, test_findings.T, strict=True)
     ]
     return {name: math.fsum(one[name] for one in found) / len(found) for name in found[0]}
 

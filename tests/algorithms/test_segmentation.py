@@ -55,7 +55,7 @@ def test_sizes_that_do_not_fit_are_refused():
 
 
 def test_it_learns_masks_and_more_masks_help(monkeypatch):
-    monkeypatch.setattr(segmentation, "STEPS", 40)
+    monkeypatch.setattr(segmentation, "STEPS", 25)
     model, train, test = ToyDual(), toy_pairs(100), toy_pairs(40, 1)
     few = segmentation.segment(model, train, test, 0.02, 0, CPU)
     many = segmentation.segment(model, train, test, 0.5, 0, CPU)

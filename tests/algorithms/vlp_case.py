@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -15,6 +16,9 @@ from secfed.algorithms.models.features import Aligned, Features
 from secfed.algorithms.options import checked
 from secfed.algorithms.registry import build
 from secfed.algorithms.vlp_averaging import VlpFedAvg, VlpFedAvgOptions, VlpFedProx, VlpFedProxOptions
+from secfed.drops import Drop
+from secfed.run_report import RunReport, SilentObserver
+from secfed.simulate import simulate
 from secfed.study import Study
 from secfed.vector import State, Summands
 from tests.algorithms.loop import add
@@ -198,3 +202,13 @@ def same(left: State, right: State) -> bool:
 def updates(summands: Summands) -> dict[str, torch.Tensor]:
     """Updates among summands, by parameter."""
     return {name.removeprefix("update/"): v for name, v in summands.items() if name.startswith("update/")}
+
+
+def run(made: Study, out: Path, *drops: str) -> RunReport:
+    """A whole simulation; drops as on the command line."""
+    return simulate(made, out=out, drops=[Drop.parse(text) for text in drops], observer=SilentObserver())
+
+
+def model_bytes(out: Path) -> bytes:
+    """The model that a simulation wrote."""
+    return (out / "model.safetensors").read_bytes()
