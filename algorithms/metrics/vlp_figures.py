@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from secfed.algorithms.metrics.vlp_oracle import Trajectory
 
-_LABEL = "oracle: known in simulation only"
+_LABEL = "(oracle)"  # known in a simulation only
 
 
 def write_figures(found: Trajectory, folder: Path) -> tuple[Path, ...]:
@@ -37,10 +37,14 @@ def write_figures(found: Trajectory, folder: Path) -> tuple[Path, ...]:
             figure, (weights, losses) = style.new_figure(2, across=2)
             _lines(weights, rounds, found.weights, found.sites)
             weights.axhline(1 / len(found.sites), color=style.FAINT, linewidth=0.8, linestyle=":")
-            weights.set_title(f"Robust weight ({_LABEL})")
+            weights.set_title(f"Robust weight by round {_LABEL}")
             _lines(losses, rounds, found.losses, found.sites)
-            losses.set_title("Loss that it is made from")
-            weights.legend(ncols=2)
+            losses.set_title(f"Loss that it is made from {_LABEL}")
+            figure.legend(
+                *weights.get_legend_handles_labels(),
+                loc="outside lower center",
+                ncols=min(6, len(found.sites)),
+            )
             written.append(folder / "dro.svg")
             style.save_svg(figure, written[-1])
         figure, (recall,) = style.new_figure(1)
@@ -53,7 +57,7 @@ def write_figures(found: Trajectory, folder: Path) -> tuple[Path, ...]:
         known = [[value for value in row if value == value] for row in table]
         mean = [sum(row) / len(row) if row else float("nan") for row in known]
         recall.plot(versions, mean, color=style.INK, linewidth=2.4, label="mean")
-        recall.set_title(f"Recall@1 by round ({_LABEL})")
+        recall.set_title(f"Recall@1 by round {_LABEL}")
         recall.legend(ncols=2)
         written.append(folder / "convergence.svg")
         style.save_svg(figure, written[-1])

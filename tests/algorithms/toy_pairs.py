@@ -26,7 +26,7 @@ class ToyObjective(nn.Module):
 
 
 class ToyImageEncoder(nn.Module):
-    """One token per patch, after their mean."""
+    """One token per patch, after one of their largest values."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -34,7 +34,7 @@ class ToyImageEncoder(nn.Module):
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:
         patches = self.patches(images).flatten(2).transpose(1, 2)
-        return torch.cat([patches.mean(dim=1, keepdim=True), patches], dim=1)
+        return torch.cat([patches.amax(dim=1, keepdim=True), patches], dim=1)
 
 
 class ToyDual(nn.Module):

@@ -1,0 +1,243 @@
+"""docs/results/vlp.md and its figures, from the JSON files of the runs."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import statistics
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+import sections
+from vlp_runs import ABLATION, ALL, METHODS, ROUNDS, SETS, STEPS, TRACES
+
+from secfed import figure_style as style
+
+Run = dict[str, Any]
+Runs = Mapping[str, Sequence[Run]]  # by method, in the order of the seeds
+
+_READING = ("<!-- begin reading -->", "<!-- end reading -->")
+_HEAD = f"""# Federated vision-language pre-training: methods compared
+
+Masked protection, five sites, the CPU size of the model (`tiny`, 0.3 million parameters), trained from
+scratch, ConVIRT objective, batches of 64, temperature 0.1. Every method takes {ROUNDS * STEPS} local steps
+per site, over all its stages; "centralised" takes as many steps as all sites together, on pooled pairs.
+Mean and standard deviation over seeds; a seed decides records, division, initial model and batches. The
+sizes are far below the papers', so only comparisons inside one table mean anything.
+
+* **R@1, R@5**: text-to-image recall inside batches, on held-out pairs, mean over sites. **Worst**: the
+  lowest site. **Disparity**: population standard deviation of R@1 over sites; **max-min** its range.
+  Per-site numbers are `oracle`: a simulation can know them, a study cannot.
+* **Decentralised**: each site alone; every site's model is measured at *all* sites, and the mean over the
+  models is shown. "At home" is each model at its own site.
+* **Few shots**: one linear layer on frozen image features, 1 % or 10 % of the labels, five draws.
+  **Pneumonia**: accuracy on PneumoniaMNIST. **Findings**: balanced accuracy, mean of five binary probes.
+  **Dice**: a small decoder on frozen features, 1 % or 10 % of the masks.
+* **Unseen**: R@1 in a style that no site has. **Distortion**: mean drop of paired cosine similarity after
+  one more round at a single site.
+
+    python benchmarks/results_vlp.py --jobs 2
+"""
+_RECALL = {
+    "R@1": "recall_at_1",
+    "R@5": "recall_at_5",
+    "worst R@1": "worst_at_1",
+    "worst R@5": "worst_at_5",
+    "disparity": "disparity",
+    "max-min": "max_min",
+}
+_OTHER = {
+    "pneumonia 1 %": "pneumonia_1",
+    "pneumonia 10 %": "pneumonia_10",
+    "findings 1 %": "findings_1",
+    "findings 10 %": "findings_10",
+    "Dice 1 %": "dice_1",
+    "Dice 10 %": "dice_10",
+    "unseen R@1": "unseen_at_1",
+}
+
+
+class Show(Protocol):
+    """Told of a run's state: "started", "done" or "failed"."""
+
+    def __call__(self, name: str, *, state: str) -> None: ...
+
+
+def write(runs: Path, page: Path, figures: Path, seeds: Sequence[int]) -> None:
+    """Write page and figures from what is there."""
+    parts = [_HEAD, sections.machine(), _reading(page)]
+    for name, dataset in SETS.items():
+        found = _load(runs / name, seeds)
+        if not found:
+            continue
+        chance = [f"{100 * k / dataset.batch:.1f} %" for k in (1, 5)]
+        facts = (
+            f"Retrieval inside batches of {dataset.batch}: chance is {chance[0]} (R@1) and {chance[1]} (R@5)."
+        )
+        parts += [f"## {name}: {dataset.title}", _data_of(found), facts, _tables(found, METHODS)]
+        parts += _beside_fedavg(found)
+        if any(method in found for method in ABLATION):
+            parts += [
+                "### FedDRA without one of its parts",
+                _tables(found, {"feddra": ALL["feddra"], **ABLATION}),
+            ]
+        parts += _figures(name, found, runs / name, figures, page)
+        missing = [
+            f"{m} seed {s}" for m in METHODS for s in seeds if s not in [r["seed"] for r in found.get(m, ())]
+        ]
+        if missing:
+            parts.append("Missing: " + ", ".join(missing) + ".")
+        every = [run for several in found.values() for run in several]
+        wall, cpu = (sum(run[key] for run in every) / 60 for key in ("wall_s", "cpu_s"))
+        parts.append(
+            f"{len(every)} runs of one thread: {wall:.0f} minutes of wall time in all, {cpu:.0f} of CPU time."
+        )
+    page.parent.mkdir(parents=True, exist_ok=True)
+    page.write_text("\n\n".join(part.strip("\n") for part in parts if part) + "\n", encoding="utf-8")
+
+
+def _load(folder: Path, seeds: Sequence[int]) -> dict[str, list[Run]]:
+    found: dict[str, list[Run]] = {}
+    for method in ALL:
+        files = [folder / f"{method}-seed-{seed}.json" for seed in seeds]
+        several = [json.loads(file.read_text(encoding="utf-8")) for file in files if file.exists()]
+        if several:
+            found[method] = several
+    return found
+
+
+def _reading(page: Path) -> str:
+    """The part of the page that people write; it stays as it is."""
+    begin, end = _READING
+    old = page.read_text(encoding="utf-8") if page.exists() else ""
+    inside = old.split(begin, 1)[1].split(end, 1)[0].strip("\n") if begin in old and end in old else ""
+    return f"{begin}\n{inside}\n{end}"
+
+
+def _data_of(found: Runs) -> str:
+    """The [data] table and the keys of each method, as they ran."""
+    lines = []
+    for method in METHODS:
+        if method in found and METHODS[method].kind == "federated":
+            text = found[method][0]["study"].split("[algorithm]\n")[1].split("[model]")[0]
+            lines.append(" ".join(line.replace(" = ", "=") for line in text.splitlines()))
+    study = found[next(iter(found))][0]["study"]
+    data = ", ".join(study.split("[data]\n")[1].split("[protection]")[0].splitlines()[1:])
+    keys = "\n".join(f"    {line}" for line in lines)
+    return f"`{data}`\n\n{keys}"
+
+
+def _tables(found: Runs, methods: Mapping[str, Any]) -> str:
+    rows = {method: found[method] for method in methods if method in found}
+    tables = []
+    for columns in (_RECALL, _OTHER):
+        shown = {
+            title: key for title, key in columns.items() if any(key in r[0]["scores"] for r in rows.values())
+        }
+        if not shown:
+            continue
+        last = ["seeds", "CPU min"] if columns is _RECALL else ["distortion"]
+        lines = [
+            [
+                methods[method].title,
+                *(_cell(run["scores"].get(key) for run in several) for key in shown.values()),
+                *extra,
+            ]
+            for method, several in rows.items()
+            for extra in [_last(several) if columns is _RECALL else [_distortion(several)]]
+        ]
+        tables.append(sections.table(["method", *shown, *last], lines))
+    at_home = [run["at_home"]["recall_at_1"] for run in rows.get("decentralised", ())]
+    if at_home:
+        tables.append(f"Decentralised at home: R@1 {_cell(at_home)}.")
+    return "\n\n".join(tables)
+
+
+def _last(several: Sequence[Run]) -> list[str]:
+    return [str(len(several)), f"{statistics.fmean(run['training_cpu_s'] for run in several) / 60:.1f}"]
+
+
+def _distortion(several: Sequence[Run]) -> str:
+    values = [run["distortion"] for run in several if "distortion" in run]
+    if not values:
+        return "-"
+    spread = f" ± {statistics.stdev(values):.3f}" if len(values) > 1 else ""
+    return f"{statistics.fmean(values):.3f}{spread}"
+
+
+def _cell(values: Any) -> str:
+    """Percent: mean and standard deviation over seeds."""
+    known = [100 * value for value in values if value is not None]
+    if not known:
+        return "-"
+    spread = f" ± {statistics.stdev(known):.1f}" if len(known) > 1 else ""
+    return f"{statistics.fmean(known):.1f}{spread}"
+
+
+def _beside_fedavg(found: Runs) -> list[str]:
+    """Differences to FedAvg of the same seed, with its records and its division: the sharper look."""
+    base = {run["seed"]: run["scores"] for run in found.get("fedavg", ())}
+    lines = []
+    for method, several in found.items():
+        pairs = [
+            (run["scores"], base[run["seed"]]) for run in several if "scores" in run and run["seed"] in base
+        ]
+        if method in ("fedavg", "untrained") or not pairs:
+            continue
+        line = [ALL[method].title]
+        for key, better in (("recall_at_1", 1), ("worst_at_1", 1), ("disparity", -1)):
+            gaps = [100 * (mine[key] - its[key]) for mine, its in pairs]
+            line.append(
+                f"{statistics.fmean(gaps):+.1f} ({sum(better * gap > 0 for gap in gaps)} of {len(gaps)})"
+            )
+        lines.append(line)
+    if not lines:
+        return []
+    return [
+        "Differences to FedAvg with the same seed, in points (and in how many seeds it is better):",
+        sections.table(["method", "R@1", "worst R@1", "disparity"], lines),
+    ]
+
+
+def _figures(name: str, found: Runs, folder: Path, figures: Path, page: Path) -> list[str]:
+    figures.mkdir(parents=True, exist_ok=True)
+    shown = []
+    convergence = figures / f"vlp-{name}-convergence.svg"
+    if _convergence(found, convergence):
+        shown.append((convergence, "R@1 by local steps"))
+    for method in TRACES:
+        for run in found.get(method, ()):
+            drawn = folder / f"{method}-seed-{run['seed']}" / "dro.svg"
+            if drawn.exists():
+                kept = figures / f"vlp-{method.removesuffix('-trace')}-dro.svg"
+                shutil.copyfile(drawn, kept)
+                shown.append(
+                    (kept, f"{ALL[method].title}: robust weights and losses (oracle), seed {run['seed']}")
+                )
+    near = "../figures" if page.parent.name == "results" else "figures"
+    return [f"![{what}]({near}/{path.name})" for path, what in shown]
+
+
+def _convergence(found: Runs, path: Path) -> bool:
+    """Mean over seeds of the published R@1 after each round, against local steps per site."""
+    federated = [m for m in METHODS if METHODS[m].kind == "federated" and m in found]
+    with style.styled():
+        figure, (axes,) = style.new_figure(1, height_in=3.2)
+        for method, colour in zip(federated, style.CYCLE, strict=False):
+            histories = [run["history"] for run in found[method]]
+            versions = range(min(len(history) for history in histories))
+            recalls = [[h[v].get("recall_at_1") for h in histories] for v in versions]
+            known = [(v, [r for r in at if r is not None]) for v, at in zip(versions, recalls, strict=True)]
+            keys = ALL[method].keys
+            first = float(keys.get("warmup_steps", 0))  # type: ignore[arg-type]
+            later = sum(float(value) for key, value in keys.items() if key.endswith("_steps")) - first  # type: ignore[arg-type]
+            at = [(0.0 if not v else first + later * (v - 1) if first else later * v) for v, _ in known]
+            line = [100 * statistics.fmean(values) if values else float("nan") for _, values in known]
+            axes.plot(at, line, color=colour, marker="o", label=ALL[method].title)
+        axes.set_xlabel("local steps per site")
+        axes.set_title("Recall@1 in percent, mean over sites and seeds")
+        if federated:
+            axes.legend()
+            style.save_svg(figure, path)
+    return bool(federated)

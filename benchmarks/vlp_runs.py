@@ -1,0 +1,245 @@
+"""One run of the vision-language comparison: a data set, a method, a seed; everything it is measured by."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import torch
+from safetensors.torch import load_file
+
+from secfed.algorithms.data import chest_synthetic
+from secfed.algorithms.data.heart_disease import data_folder
+from secfed.algorithms.metrics import linear_probe, retrieval, segmentation, vlp_figures, vlp_oracle
+from secfed.algorithms.registry import build
+from secfed.algorithms.vlp_base import VlpAlgorithm
+from secfed.outputs import MODEL_FILE
+from secfed.run_report import RunReport, SilentObserver
+from secfed.simulate import simulate
+from secfed.study import Study
+from secfed.vector import State
+
+ROUNDS, STEPS = 6, 40  # of every method: 240 local steps per site
+PNEUMONIA = "pneumoniamnist.npz"
+
+
+@dataclass(frozen=True)
+class DataSet:
+    """One data set of the comparison.
+
+    Attributes:
+        title: for the page.
+        table: its ``[data]`` table.
+        toy: replacements that make it small.
+        prepare: its public preprocessing, from [n, 1, size, size] in [0, 1].
+        batch: pairs per retrieval batch; a site's held-out pairs should fill at least one.
+        needs: a file of the shared data folder, or nothing.
+    """
+
+    title: str
+    table: str
+    toy: Mapping[str, str]
+    prepare: Callable[[torch.Tensor], torch.Tensor]
+    batch: int = 64
+    needs: str = ""
+
+    @property
+    def is_there(self) -> bool:
+        return not self.needs or (data_folder() / self.needs).is_file()
+
+
+@dataclass(frozen=True)
+class Method:
+    """One row of the table.
+
+    Attributes:
+        title: for the page.
+        algorithm: its ``[algorithm]`` name.
+        keys: its own keys.
+        rounds: of the study.
+        kind: how it is trained: "federated" (masked, through the whole protocol), or outside any protocol.
+    """
+
+    title: str
+    algorithm: str = "vlp-fedavg"
+    keys: Mapping[str, object] = field(default_factory=dict)
+    rounds: int = ROUNDS
+    kind: str = "federated"
+
+
+def _own_scale(images: torch.Tensor) -> torch.Tensor:
+    centred = images - images.mean(dim=(1, 2, 3), keepdim=True)
+    return centred / centred.std(dim=(1, 2, 3), keepdim=True, correction=0).clamp_min(1e-6)
+
+
+def _chest(images: torch.Tensor) -> torch.Tensor:
+    return torch.from_numpy(chest_synthetic.prepared(images[:, 0].numpy()))
+
+
+SETS = {
+    "chest-synthetic": DataSet(
+        "SYNTHETIC chest images with synthetic reports, five sites",
+        'name = "chest-synthetic"\nsites = 5\ntrain = 1500\ntest = 256\nalpha = 0.3\nstyle = 0.7',
+        {"train = 1500": "train = 80", "test = 256": "test = 64"},
+        _chest,
+    ),
+    "medpix": DataSet(
+        "MedPix: real CT and MR slices with the captions of their cases, five sites",
+        'name = "medpix"\nsites = 5\nshift = "type"\nsize = 32',
+        {},
+        _own_scale,
+        batch=16,
+        needs="medpix2_160.zip",
+    ),
+}
+
+_DRA = {"align_steps": 10, "joint_steps": STEPS - 10, "rho": 0.1, "mu": 5.0}
+_RGB = {"warmup_steps": 30, "guided_steps": 20, "teacher_steps": 15, "rho": 0.1, "guidance": 5.0}
+METHODS = {
+    "untrained": Method("untrained", kind="untrained"),
+    "decentralised": Method("decentralised", keys={"local_steps": STEPS}, kind="decentralised"),
+    "fedavg": Method("FedAvg", keys={"local_steps": STEPS}),
+    "fedprox": Method("FedProx", "vlp-fedprox", {"local_steps": STEPS, "mu": 0.01}),
+    "fedrgb": Method("FedRGB", "fedrgb", _RGB, ROUNDS + 1),
+    "feddra": Method("FedDRA", "feddra", _DRA),
+    "centralised": Method("centralised", keys={"local_steps": STEPS}, kind="centralised"),
+}
+ABLATION = {
+    "feddra-no-align": Method(
+        "without the align stage", "feddra", {**_DRA, "align_steps": 0, "joint_steps": STEPS}
+    ),
+    "feddra-no-weights": Method("without robust weights", "feddra", {**_DRA, "rho": 0.0}),
+    "feddra-no-anchor": Method("without the anchor", "feddra", {**_DRA, "mu": 0.0}),
+}
+TRACES = {
+    f"{name}-trace": Method(
+        METHODS[name].title, METHODS[name].algorithm, METHODS[name].keys, METHODS[name].rounds, "trace"
+    )
+    for name in ("feddra", "fedrgb")
+}
+ALL = {**METHODS, **ABLATION, **TRACES}
+
+
+def study_text(dataset: str, method: str, seed: int, *, toy: bool) -> str:
+    """The study file of one run; also what says whether a stored result is still that of this run."""
+    chosen, data = ALL[method], SETS[dataset].table
+    keys: dict[str, object] = {
+        "learning_rate": 1.5e-3,
+        "batch_size": 64,
+        "weight_decay": 0.01,
+        "device": "cpu",
+    }
+    keys.update(chosen.keys)
+    keys["evaluation_batch"] = SETS[dataset].batch
+    if chosen.algorithm in ("feddra", "fedrgb") and keys["rho"]:
+        keys["loss_batches"] = 4
+    if toy:
+        keys.update({key: 2 for key, value in keys.items() if key.endswith("_steps") and value})
+        for old, new in SETS[dataset].toy.items():
+            data = data.replace(old, new)
+    lines = [f"{key} = {json.dumps(value)}" for key, value in keys.items()]
+    rounds = min(chosen.rounds, 2) if toy else chosen.rounds
+    return "\n".join(
+        [
+            f'[study]\nname = "vlp-{dataset}-{method}"\nrounds = {rounds}\nseed = {seed}',
+            f'[algorithm]\nname = "{chosen.algorithm}"',
+            *lines,
+            '[model]\nname = "vision-language"\nsize = "tiny"\ntemperature = 0.1',
+            f"[data]\n{data}",
+            '[protection]\nname = "masked"\nthreshold = 4',
+            "",
+        ]
+    )
+
+
+def run_one(dataset: str, method: str, seed: int, out: Path, *, toy: bool) -> None:
+    """Train, measure, and write one JSON file whole or not at all."""
+    torch.set_num_threads(1)
+    text = study_text(dataset, method, seed, toy=toy)
+    algorithm, kind = build(Study.parse(text)), ALL[method].kind
+    if not isinstance(algorithm, VlpAlgorithm):
+        raise TypeError(f"{method} is no vision-language algorithm")
+    result: dict[str, object] = {"study": text, "dataset": dataset, "method": method, "seed": seed}
+    began, cpu = time.perf_counter(), time.process_time()
+    if kind == "trace":
+        found = vlp_oracle.run_in_clear(algorithm)
+        vlp_figures.write_figures(found, out.parent / f"{method}-seed-{seed}")
+        result |= {"sites": found.sites, "weights": found.weights, "losses": found.losses}
+    else:
+        models, history = _trained(algorithm, kind)
+        result["training_cpu_s"] = time.process_time() - cpu
+        result["history"] = history
+        result["scores"] = _mean([_scores(algorithm, dataset, model, toy=toy) for model in models])
+        if kind == "decentralised":
+            own = dict(zip(algorithm.setting.sites, models, strict=True))
+            result["at_home"] = dict(vlp_oracle.decentralised(algorithm, own).at_home)
+        else:
+            result["per_site"] = algorithm.per_site(models[0])
+        if kind == "federated":
+            matrix = vlp_oracle.distortion(algorithm, models[0])
+            result |= {"distortion": float(matrix.mean()), "distortion_matrix": matrix.tolist()}
+    result |= {"cpu_s": time.process_time() - cpu, "wall_s": time.perf_counter() - began}
+    unfinished = out.with_suffix(".part")
+    unfinished.write_text(json.dumps(result, indent=1), encoding="utf-8")
+    os.replace(unfinished, out)
+
+
+def is_done(dataset: str, method: str, seed: int, out: Path, *, toy: bool) -> bool:
+    """Whether ``out`` holds the result of exactly this study."""
+    if not out.exists():
+        return False
+    stored: dict[str, object] = json.loads(out.read_text(encoding="utf-8"))
+    return stored.get("study") == study_text(dataset, method, seed, toy=toy)
+
+
+def _trained(algorithm: VlpAlgorithm, kind: str) -> tuple[list[State], list[Mapping[str, float]]]:
+    """The trained model, or models, and the published metrics by round."""
+    if kind == "untrained":
+        return [algorithm.initial], []
+    if kind == "centralised":
+        return [vlp_oracle.train_centralised(algorithm)], []
+    if kind == "decentralised":
+        return [vlp_oracle.train_alone(algorithm, site) for site in algorithm.setting.sites], []
+    with tempfile.TemporaryDirectory() as folder:
+        report = simulate(algorithm.setting.study, out=Path(folder), drops=(), observer=SilentObserver())
+        return [load_file(Path(folder) / MODEL_FILE)], _history(report)
+
+
+def _history(report: RunReport) -> list[Mapping[str, float]]:
+    return [dict(found or {}) for found in (report.initial, *(item.metrics for item in report.rounds))]
+
+
+def _scores(algorithm: VlpAlgorithm, dataset: str, model: State, *, toy: bool) -> dict[str, float]:
+    """Everything one model is measured by; the study's seed decides the draws."""
+    scores = vlp_oracle.summary(algorithm.per_site(model))
+    network, device, seed = algorithm.network(model), algorithm.device, algorithm.setting.study.seed
+    sites = [algorithm.site_data(site) for site in algorithm.setting.sites]
+    train, test = (
+        vlp_oracle.pooled(parts) for parts in zip(*((s.train, s.test) for s in sites), strict=True)
+    )
+    shares = {"1": 0.01, "10": 0.1}
+    if (data_folder() / PNEUMONIA).is_file():
+        data = linear_probe.pneumonia(data_folder(), SETS[dataset].prepare, algorithm.data.image_shape)
+        of = [linear_probe.pooled_features(network, images, device) for images in (data.train, data.test)]
+        for name, share in shares.items():
+            found = linear_probe.probe_features(of[0], data.train_y, of[1], data.test_y, 2, share, seed)
+            scores[f"pneumonia_{name}"] = found["accuracy"]
+    if isinstance(algorithm.data, chest_synthetic.ChestSynthetic):
+        of = [linear_probe.pooled_features(network, pairs.images, device) for pairs in (train, test)]
+        for name, share in shares.items():
+            found = linear_probe.probe_findings(of[0], train.findings, of[1], test.findings, share, seed)
+            scores[f"findings_{name}"] = found["balanced_accuracy"]
+            scores[f"dice_{name}"] = segmentation.segment(network, train, test, share, seed, device)
+        unseen = retrieval.evaluate_site(network, algorithm.data.unseen(64 if toy else 512), 64, device)
+        scores["unseen_at_1"] = unseen["eval/recall_at_1"]
+    return scores
+
+
+def _mean(several: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    return {name: math.fsum(one[name] for one in several) / len(several) for name in several[0]}
