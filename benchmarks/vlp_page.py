@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import sections
-from vlp_runs import ABLATION, ALL, METHODS, ROUNDS, SETS, STEPS, TRACES
+from vlp_runs import ABLATION, ALL, METHODS, PRIVATE, ROUNDS, SETS, STEPS, TRACES
 
 from secfed import figure_style as style
 
@@ -81,6 +81,12 @@ def write(runs: Path, page: Path, figures: Path, seeds: Sequence[int]) -> None:
             parts += [
                 "### FedDRA without one of its parts",
                 _tables(found, {"feddra": ALL["feddra"], **ABLATION}),
+            ]
+        if any(method in found for method in PRIVATE):
+            parts += [
+                "### FedDRA under differential privacy",
+                "Delta is 1e-4. Recall leaves without noise, for this table only; it is no part of epsilon.",
+                _tables(found, {"feddra": ALL["feddra"], "untrained": ALL["untrained"], **PRIVATE}),
             ]
         parts += _figures(name, found, runs / name, figures, page)
         missing = [

@@ -64,6 +64,7 @@ class Method:
         keys: its own keys.
         rounds: of the study.
         kind: how it is trained: "federated" (masked, through the whole protocol), or outside any protocol.
+        privacy: its ``[privacy]`` table, or nothing.
     """
 
     title: str
@@ -71,6 +72,7 @@ class Method:
     keys: Mapping[str, object] = field(default_factory=dict)
     rounds: int = ROUNDS
     kind: str = "federated"
+    privacy: str = ""
 
 
 def _own_scale(images: torch.Tensor) -> torch.Tensor:
@@ -123,7 +125,22 @@ TRACES = {
     )
     for name in ("feddra", "fedrgb")
 }
-ALL = {**METHODS, **ABLATION, **TRACES}
+_EPSILON = 'epsilon = 8.0\ndelta = 1e-4\nclip_norm = 1.0\nmetrics = "unprotected"'
+PRIVATE = {
+    "feddra-group-8": Method(
+        "epsilon 8, one pair (groups of 16 clipped as one)",
+        "feddra",
+        {**_DRA, "loss_batch_size": 16},
+        privacy=f'unit = "group"\ngroup_size = 16\n{_EPSILON}',
+    ),
+    "feddra-site-8": Method(
+        "epsilon 8, one hospital",
+        "feddra",
+        {**_DRA, "rho": 0.0},
+        privacy=f'unit = "site"\n{_EPSILON}',
+    ),
+}
+ALL = {**METHODS, **ABLATION, **PRIVATE, **TRACES}
 
 
 def study_text(dataset: str, method: str, seed: int, *, toy: bool) -> str:
@@ -137,7 +154,7 @@ def study_text(dataset: str, method: str, seed: int, *, toy: bool) -> str:
     }
     keys.update(chosen.keys)
     keys["evaluation_batch"] = SETS[dataset].batch
-    if chosen.algorithm in ("feddra", "fedrgb") and keys["rho"]:
+    if chosen.algorithm in ("feddra", "fedrgb") and keys["rho"] and not chosen.privacy:
         keys["loss_batches"] = 4
     if toy:
         keys.update({key: 2 for key, value in keys.items() if key.endswith("_steps") and value})
@@ -153,6 +170,7 @@ def study_text(dataset: str, method: str, seed: int, *, toy: bool) -> str:
             '[model]\nname = "vision-language"\nsize = "tiny"\ntemperature = 0.1',
             f"[data]\n{data}",
             '[protection]\nname = "masked"\nthreshold = 4',
+            *([f"[privacy]\n{chosen.privacy}"] if chosen.privacy else []),
             "",
         ]
     )
