@@ -79,7 +79,7 @@ def test_the_build_sees_the_sources_and_nothing_else() -> None:
 
 
 def test_the_image_knows_its_extras() -> None:
-    extras = re.search(r"'\.\[([a-z,]+)\]'", CONTAINERFILE)
+    extras = re.search(r"'\.\[([a-z,-]+)\]'", CONTAINERFILE)
     assert extras is not None
     assert set(extras[1].split(",")) <= set(PROJECT["project"]["optional-dependencies"])
     assert "net" in extras[1].split(",")
