@@ -79,7 +79,7 @@ def write(runs: Path, page: Path, figures: Path, seeds: Sequence[int]) -> None:
         parts += _beside_fedavg(found)
         if any(method in found for method in ABLATION):
             parts += [
-                "### FedDRA without one of its parts",
+                "### FedDRA with other radius, and without one of its parts",
                 _tables(found, {"feddra": ALL["feddra"], **ABLATION}),
             ]
         if any(method in found for method in PRIVATE):

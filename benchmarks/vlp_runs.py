@@ -101,8 +101,8 @@ SETS = {
     ),
 }
 
-_DRA = {"align_steps": 10, "joint_steps": STEPS - 10, "rho": 0.1, "mu": 5.0}
-_RGB = {"warmup_steps": 30, "guided_steps": 20, "teacher_steps": 15, "rho": 0.1, "guidance": 5.0}
+_DRA = {"align_steps": 10, "joint_steps": STEPS - 10, "rho": 0.01, "mu": 5.0}
+_RGB = {"warmup_steps": 30, "guided_steps": 20, "teacher_steps": 15, "rho": 0.01, "guidance": 5.0}
 METHODS = {
     "untrained": Method("untrained", kind="untrained"),
     "decentralised": Method("decentralised", keys={"local_steps": STEPS}, kind="decentralised"),
@@ -116,6 +116,7 @@ ABLATION = {
     "feddra-no-align": Method(
         "without the align stage", "feddra", {**_DRA, "align_steps": 0, "joint_steps": STEPS}
     ),
+    "feddra-rho-0.1": Method("rho = 0.1, the paper's", "feddra", {**_DRA, "rho": 0.1}),
     "feddra-no-weights": Method("without robust weights", "feddra", {**_DRA, "rho": 0.0}),
     "feddra-no-anchor": Method("without the anchor", "feddra", {**_DRA, "mu": 0.0}),
 }
