@@ -28,6 +28,7 @@ def main() -> None:
     latency = f"{result['latency_ms']:.1f} ms"
     seconds, over, memory = result["seconds"], result["over_limit"], result["aggregator_memory"]
     masked = result["masked_round"]
+    per_site_mb = masked["peak_extra_over_vector"] * 4 * masked["parameters"] / 1e6 / masked["sites"]
     rows = [
         [
             "empty message, there and back",
@@ -51,7 +52,10 @@ def main() -> None:
     held = [
         ["uploads side by side (up to 1 GiB of them)", f"{memory['peak_extra_over_vector']:.2f}"],
         ["one large upload at a time", f"{memory['peak_extra_over_vector_one_at_a_time']:.2f}"],
-        [f"masked sum with {masked['sites']} sites", f"{masked['peak_extra_over_vector']:.2f}"],
+        [
+            f"masked sum of {masked['parameters']:,} parameters with {masked['sites']} sites",
+            f"{masked['peak_extra_over_vector']:.2f} ({per_site_mb:.1f} MB per site: buffers of its connection)",
+        ],
     ]
     parts = [
         "`secfed bench link --params 50000000 --sites 3 --many 100 --round-params 1000000`",
