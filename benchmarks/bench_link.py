@@ -54,7 +54,8 @@ def main() -> None:
         ["one large upload at a time", f"{memory['peak_extra_over_vector_one_at_a_time']:.2f}"],
         [
             f"masked sum of {masked['parameters']:,} parameters with {masked['sites']} sites",
-            f"{masked['peak_extra_over_vector']:.2f} ({per_site_mb:.1f} MB per site: buffers of its connection)",
+            f"{masked['peak_extra_over_vector']:.2f} ({per_site_mb:.1f} MB per site: buffers of its "
+            "connection)",
         ],
     ]
     parts = [
