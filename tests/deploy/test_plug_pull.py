@@ -74,6 +74,8 @@ AGGREGATOR_POINTS: Final = (
     # Five messages later in the same exchange, with replies of several steps on the disk.
     "aggregate: before a reply is recorded:11",
     "aggregate: after a step is closed:3",
+    "aggregate: before an ask is recorded:4",
+    "aggregate: after a reply is used:7",
     "aggregate: before summed is in the transcript",
     "aggregate: after summed is in the transcript",
     "aggregate: before the results are written",
