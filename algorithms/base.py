@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
+from secfed.errors import WrongState
 from secfed.vector import Exchange, State, Summands, Totals
 
 SiteId = str
@@ -86,6 +87,23 @@ class Algorithm(Protocol):
     def site(self, site_id: SiteId) -> SiteProgram:
         """The program of one site, bound to that site's data."""
         ...
+
+
+def check_round(round_number: int, rounds: int) -> None:
+    """Refuse a round that a study does not have.
+
+    Args:
+        round_number: counted from 1; ``rounds + 1`` is the closing evaluation.
+        rounds: training rounds of the study.
+
+    Raises:
+        WrongState: the study has no such round.
+    """
+    if not 1 <= round_number <= rounds + 1:
+        raise WrongState(
+            f"the study has no round {round_number}",
+            remedy=f"its rounds are 1 to {rounds}, and {rounds + 1} is the closing evaluation",
+        )
 
 
 def unprotected_fields(algorithm: Algorithm, exchange: Exchange) -> Sequence[str]:

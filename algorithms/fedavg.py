@@ -27,6 +27,7 @@ import torch
 from pydantic import Field, model_validator
 from torch import nn
 
+from secfed.algorithms.base import check_round
 from secfed.algorithms.data.base import SiteData, SiteId, check_site
 from secfed.algorithms.metrics import classification
 from secfed.algorithms.options import Options
@@ -152,11 +153,7 @@ class FedAvg:
             WrongState: the study has no such round.
         """
         rounds = self.setting.study.rounds
-        if not 1 <= round_number <= rounds + 1:
-            raise WrongState(
-                f"the study has no round {round_number}",
-                remedy=f"its rounds are 1 to {rounds}, and {rounds + 1} is the closing evaluation",
-            )
+        check_round(round_number, rounds)
         evaluate = () if self._metrics == "withheld" else (self._evaluate,)
         if round_number > rounds:
             return evaluate

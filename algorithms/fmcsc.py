@@ -27,7 +27,7 @@ from typing import Final
 
 import torch
 
-from secfed.algorithms.base import SiteId
+from secfed.algorithms.base import SiteId, check_round
 from secfed.algorithms.data.multiview import MultiviewData, MultiviewSite, check_multiview
 from secfed.algorithms.fmcsc_options import FmcscOptions
 from secfed.algorithms.fmcsc_plan import Plan, Stage
@@ -124,11 +124,7 @@ class Fmcsc:
             WrongState: the study has no such round.
         """
         rounds = self.plan.rounds
-        if not 1 <= round_number <= rounds + 1:
-            raise WrongState(
-                f"the study has no round {round_number}",
-                remedy=f"its rounds are 1 to {rounds}, and {rounds + 1} is the closing evaluation",
-            )
+        check_round(round_number, rounds)
         return self.plan.stages(round_number)
 
     def stage(self, round_number: int, exchange: Exchange) -> Stage:

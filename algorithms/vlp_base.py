@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 from torch import nn
 
-from secfed.algorithms.base import SiteId
+from secfed.algorithms.base import SiteId, check_round
 from secfed.algorithms.data.image_text import ImageTextData, ImageTextSite, check_image_text
 from secfed.algorithms.metrics import retrieval
 from secfed.algorithms.models import dual_encoder
@@ -243,11 +243,7 @@ class VlpAlgorithm:
             WrongState: the study has no such round.
         """
         rounds = self.setting.study.rounds
-        if not 1 <= round_number <= rounds + 1:
-            raise WrongState(
-                f"the study has no round {round_number}",
-                remedy=f"its rounds are 1 to {rounds}, and {rounds + 1} is the closing evaluation",
-            )
+        check_round(round_number, rounds)
         if round_number not in self._stages:
             self._stages[round_number] = self._round(round_number, closing=round_number > rounds)
         return self._stages[round_number]
