@@ -80,13 +80,16 @@ def write(runs: Path, page: Path, figures: Path, seeds: Sequence[int]) -> None:
         if any(method in found for method in ABLATION):
             parts += [
                 "### FedDRA with other radius, and without one of its parts",
-                _tables(found, {"feddra": ALL["feddra"], **ABLATION}),
+                _tables(_same_seeds(found, ABLATION), {"feddra": ALL["feddra"], **ABLATION}),
             ]
         if any(method in found for method in PRIVATE):
             parts += [
                 "### FedDRA under differential privacy",
                 "Delta is 1e-4. Recall leaves without noise, for this table only; it is no part of epsilon.",
-                _tables(found, {"feddra": ALL["feddra"], "untrained": ALL["untrained"], **PRIVATE}),
+                _tables(
+                    _same_seeds(found, PRIVATE),
+                    {"feddra": ALL["feddra"], "untrained": ALL["untrained"], **PRIVATE},
+                ),
             ]
         parts += _figures(name, found, runs / name, figures, page)
         missing = [
@@ -111,6 +114,12 @@ def _load(folder: Path, seeds: Sequence[int]) -> dict[str, list[Run]]:
         if several:
             found[method] = several
     return found
+
+
+def _same_seeds(found: Runs, variants: Mapping[str, Any]) -> Runs:
+    """Every method with the seeds that some variant has, so that rows of a table can be compared."""
+    seeds = {run["seed"] for variant in variants for run in found.get(variant, ())}
+    return {method: [run for run in several if run["seed"] in seeds] for method, several in found.items()}
 
 
 def _reading(page: Path) -> str:
