@@ -21,16 +21,15 @@ Zhang, ICLR 2018 (arXiv 1710.06963), section 2.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Final, Literal, Self
+from typing import TYPE_CHECKING, Final
 
 import torch
-from pydantic import Field, model_validator
 from torch import nn
 
 from secfed.algorithms.base import check_round
 from secfed.algorithms.data.base import SiteData, SiteId, check_site
+from secfed.algorithms.fedavg_options import FedAvgOptions
 from secfed.algorithms.metrics import classification
-from secfed.algorithms.options import Options
 from secfed.algorithms.parameters import read_parameters, trainable, write_parameters
 from secfed.algorithms.randomness import seeded, torch_generator
 from secfed.algorithms.setting import Setting
@@ -53,38 +52,6 @@ EVALUATE: Final = "evaluate"
 _EVERYONE: Final = "all"
 _LOSS_BOUND: Final = 2.0**20
 _NO_WEIGHT: Final = 1e-9  # fixed point leaves about 1e-13 of one site's weight
-
-
-class FedAvgOptions(Options):
-    """Options of ``fedavg``."""
-
-    local_epochs: int = Field(
-        default=1, ge=1, description="passes over a site's records per round, at least 1"
-    )
-    batch_size: int = Field(default=32, ge=1, description="records per local step, at least 1")
-    learning_rate: float = Field(default=0.1, gt=0, description="the local step size, above 0")
-    optimizer: Literal["sgd", "adam"] = Field(default="sgd", description='"sgd" or "adam"')
-    momentum: float = Field(default=0.0, ge=0, lt=1, description="the momentum of sgd, from 0 to below 1")
-    weight_decay: float = Field(default=0.0, ge=0, description="the local weight decay, at least 0")
-    weighting: Literal["records", "equal"] = Field(
-        default="records", description='"records" (up to weight_cap) or "equal"'
-    )
-    weight_cap: int = Field(default=1000, ge=1, description="the number of records that counts as weight 1")
-    device: Literal["auto", "cpu", "cuda"] = Field(default="auto", description='"auto", "cpu" or "cuda"')
-
-    @model_validator(mode="after")
-    def _check(self) -> Self:
-        if self.optimizer == "adam" and self.momentum:
-            raise ConfigError(
-                "algorithm.momentum: adam has no momentum of its own",
-                remedy='remove it, or set algorithm.optimizer = "sgd"',
-            )
-        if self.weighting == "equal" and "weight_cap" in self.model_fields_set:
-            raise ConfigError(
-                'algorithm.weight_cap: has no effect with weighting = "equal"',
-                remedy='remove it, or set algorithm.weighting = "records"',
-            )
-        return self
 
 
 class FedAvg:

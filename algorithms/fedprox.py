@@ -17,7 +17,8 @@ from pydantic import Field
 from torch import nn
 
 from secfed.algorithms.data.base import SiteData
-from secfed.algorithms.fedavg import FedAvg, FedAvgOptions
+from secfed.algorithms.fedavg import FedAvg
+from secfed.algorithms.fedavg_options import FedAvgOptions
 from secfed.algorithms.setting import Setting
 from secfed.algorithms.training import Training
 

@@ -20,6 +20,7 @@ from torch import nn
 
 from secfed.algorithms import (
     fedavg,
+    fedavg_options,
     feddra,
     fedprox,
     fedrgb,
@@ -81,7 +82,7 @@ def _no_classifier(*_: object) -> nn.Module:
 
 # build(setting, options) -> Algorithm
 ALGORITHMS: Mapping[str, Entry] = {
-    "fedavg": Entry(fedavg.FedAvgOptions, fedavg.FedAvg),
+    "fedavg": Entry(fedavg_options.FedAvgOptions, fedavg.FedAvg),
     "fedprox": Entry(fedprox.FedProxOptions, fedprox.FedProx),
     "fmcsc": Entry(fmcsc_options.FmcscOptions, fmcsc.Fmcsc),
     "feddra": Entry(feddra.FedDraOptions, feddra.FedDra),

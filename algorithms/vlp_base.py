@@ -94,8 +94,10 @@ class VlpAlgorithm:
         self._metrics = "unprotected" if study.privacy is None else study.privacy.metrics
         if rule is not None:
             # Plain sums open everything to the server: no cohort would be large enough, and none is needed.
-            opened = study.protection.name != "plain"
-            rule.check_cohort(len(setting.sites), self._least_survivors() if opened else None)
+            from secfed.study_rules import least_survivors  # imports the study, which imports this module
+
+            opened, sites = study.protection.name != "plain", len(setting.sites)
+            rule.check_cohort(sites, least_survivors(study, sites) if opened else None)
 
     # --- the model ---
 
@@ -289,14 +291,6 @@ class VlpAlgorithm:
         """Every site takes part in every exchange."""
         del round_number, exchange
         return tuple(sites)
-
-    def _least_survivors(self) -> int:
-        """The smallest set of sites that a sum of this study can come from."""
-        from secfed.study_rules import threshold  # imports the study, which imports this module
-
-        study, sites = self.setting.study, len(self.setting.sites)
-        cohorts = range(min(study.protection.min_cohort, sites), sites + 1)
-        return min(threshold(study, sites, cohort) for cohort in cohorts)
 
     # --- the two programs ---
 

@@ -24,7 +24,7 @@ from secfed.errors import ConfigError
 from secfed.privacy_options import PrivacySection
 from secfed.site_noise import NoisedAlgorithm
 from secfed.study import Study
-from secfed.study_rules import threshold
+from secfed.study_rules import least_survivors
 from secfed.vector import Exchange
 
 
@@ -70,12 +70,6 @@ def with_privacy(study: Study, algorithm: Algorithm, sites: int) -> Algorithm:
         min_survivors=least_survivors(study, sites),
         colluders=study.protection.colluders_for(sites),
     )
-
-
-def least_survivors(study: Study, sites: int) -> int:
-    """The smallest survivor set that any permitted cohort can end with."""
-    cohorts = range(study.protection.min_cohort, sites + 1)
-    return min(threshold(study, sites, cohort) for cohort in cohorts)
 
 
 @dataclass

@@ -34,7 +34,7 @@ from secfed.drops import Drop
 from secfed.errors import ConfigError, RoundAborted
 from secfed.journal import Journal
 from secfed.outputs import MODEL_FILE, TRANSCRIPT_FILE, ledger_file, site_folder, write_run
-from secfed.privacy import SitePrivacy, least_survivors, with_privacy
+from secfed.privacy import SitePrivacy, with_privacy
 from secfed.protection import protection
 from secfed.roster_file import ROSTER_FILE, write_roster
 from secfed.round import Rules
@@ -51,7 +51,7 @@ from secfed.run_report import (
 from secfed.simulated_link import SimulatedLink
 from secfed.site import Site
 from secfed.study import Study
-from secfed.study_rules import study_id, threshold
+from secfed.study_rules import least_survivors, study_id, threshold
 from secfed.transcript import SETTINGS, Transcript
 from secfed.vector import State
 

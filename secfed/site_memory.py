@@ -32,9 +32,10 @@ from typing import Final
 
 import torch
 
+from secfed.bound_journal import BoundJournal
 from secfed.crash_points import reached
 from secfed.crypto import labels
-from secfed.crypto.attempt import AttemptId, AttemptJournal, Entropy
+from secfed.crypto.attempt import AttemptJournal, Entropy
 from secfed.crypto.codec import Buffer, Reader, Writer, digest
 from secfed.crypto.keystream import RoundingStream, derive
 from secfed.crypto.seeded_entropy import SEED_BYTES, SeededEntropy
@@ -232,7 +233,7 @@ class SiteMemory:
 
     def journal(self, attempt: int) -> AttemptJournal:
         """The journal, for one attempt."""
-        return _BoundJournal(self._journal, lambda: self._bindings[attempt])
+        return BoundJournal(self._journal, lambda: self._bindings[attempt])
 
     def drop(self, attempts: Callable[[int], bool]) -> None:
         """Destroy attempts that were refused or are over."""
@@ -349,31 +350,6 @@ class SiteMemory:
         reader = Reader(found[0])
         work = Work(reader.uint(4), reader.uint(2), reader.fixed(32), bytes(found[1]))
         return None if work.here <= self.position else work
-
-
-class _BoundJournal:
-    """The journal as one attempt sees it: every entry carries the attempt's binding."""
-
-    def __init__(self, journal: Journal, binding: Callable[[], bytes]) -> None:
-        self._journal, self._binding = journal, binding
-
-    def begin(self, study: str, attempt: AttemptId) -> None:
-        """See :class:`secfed.crypto.attempt.AttemptJournal`."""
-        reached("site: before begin journalled")
-        self._journal.begin(study, attempt, self._binding())
-        reached("site: after begin journalled")
-
-    def uploaded(self, study: str, attempt: AttemptId) -> None:
-        """See :class:`secfed.crypto.attempt.AttemptJournal`."""
-        reached("site: before upload journalled")
-        self._journal.uploaded(study, attempt, self._binding())
-        reached("site: after upload journalled")
-
-    def unmasked(self, study: str, attempt: AttemptId) -> None:
-        """See :class:`secfed.crypto.attempt.AttemptJournal`."""
-        reached("site: before unmask journalled")
-        self._journal.unmasked(study, attempt, self._binding())
-        reached("site: after unmask journalled")
 
 
 def _seed_file(attempt: int) -> str:

@@ -30,14 +30,14 @@ from secfed.errors import PolicyRefused
 from secfed.journal import Journal
 from secfed.once_log import OnceLog
 from secfed.outputs import MODEL_FILE, TRANSCRIPT_FILE, ledger_file
-from secfed.privacy import SitePrivacy, least_survivors, with_privacy
+from secfed.privacy import SitePrivacy, with_privacy
 from secfed.protection import protection
 from secfed.release_ledger import ReleaseLedger
 from secfed.signed_files import SignedFiles
 from secfed.site import Site
 from secfed.site_memory import SiteMemory
 from secfed.study import Study
-from secfed.study_rules import study_id
+from secfed.study_rules import least_survivors, study_id
 from secfed.transcript import SETTINGS, TRANSCRIPT, Transcript
 from secfed.vector import Rounding
 

@@ -28,3 +28,14 @@ def threshold(study: Study, roster_sites: int, cohort: int) -> int:
         return cohort  # plain only; masked refuses such a cohort
     # Plain asks for as many answers as masked would, so that both give up the same rounds.
     return thresholds.default_threshold(cohort, rules.colluders_for(roster_sites))
+
+
+def least_survivors(study: Study, sites: int) -> int:
+    """The smallest survivor set that any permitted cohort can end with.
+
+    Args:
+        study: the study.
+        sites: enrolled sites.
+    """
+    cohorts = range(min(study.protection.min_cohort, sites), sites + 1)
+    return min(threshold(study, sites, cohort) for cohort in cohorts)

@@ -4,23 +4,31 @@ from __future__ import annotations
 
 import json
 import stat
+import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from safetensors.torch import load_file, save
 
+from secfed.deploy import agent as agent_module
 from secfed.deploy import agent_control
 from secfed.deploy.admission import admit, still_permitted
 from secfed.deploy.agent_status import STATUS_FILE, read_status
 from secfed.deploy.approvals import Approvals
 from secfed.deploy.enrolment import utc_now
+from secfed.deploy.grpc_client import SiteLink
+from secfed.deploy.link_limits import ClientLimits
+from secfed.deploy.link_messages import HelloReply
 from secfed.errors import ConfigError, MalformedMessage, PolicyRefused
 from secfed.outputs import prepare
 from secfed.run_report import SilentObserver
 from secfed.simulate import simulate
+from secfed.site_study import SiteStudy
 from secfed.study import Study
 from secfed.study_rules import study_id
+from tests.deploy import agent_case
 from tests.deploy.agent_case import NAMES, TOML, Centre, permit
 from tests.deploy.link_case import wait_until
 
@@ -142,3 +150,33 @@ def test_the_status_says_nothing_of_records(centre: Centre) -> None:
         "totals",
         "left",
     }
+
+
+def test_an_agent_that_takes_long_to_open_a_study_shows_that_it_is_there(
+    centre: Centre, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Reading data may take minutes; a silent hospital would be left out of the round."""
+    opening, alive, saw = threading.Event(), threading.Event(), []
+    hello, really = SiteLink.hello, agent_module.open_site_study
+
+    def counted(self: SiteLink) -> HelloReply:
+        if opening.is_set():
+            alive.set()
+        return hello(self)
+
+    def slow(*arguments: Any, **more: Any) -> SiteStudy:
+        opening.set()
+        saw.append(alive.wait(10))
+        opening.clear()
+        return really(*arguments, **more)
+
+    quick = ClientLimits(backoff_s=0.05, backoff_cap_s=0.2, heartbeat_s=0.1)
+    monkeypatch.setattr(agent_case, "QUICK", quick)
+    monkeypatch.setattr(SiteLink, "hello", counted)
+    monkeypatch.setattr(agent_module, "open_site_study", slow)
+    for name in NAMES:
+        centre.start(name)
+    outcomes = centre.run()
+    assert saw
+    assert all(saw)
+    assert [outcome.survivors for outcome in outcomes] == [NAMES, NAMES]

@@ -18,12 +18,13 @@ from secfed.dp.ledger import audit, spent_of
 from secfed.dp.ledger import verify as verify_ledger
 from secfed.errors import ConfigError, RoundAborted
 from secfed.outputs import ledger_file, site_folder
-from secfed.privacy import least_survivors, with_privacy
+from secfed.privacy import with_privacy
 from secfed.roster_file import ROSTER_FILE, read_roster
 from secfed.run_report import RunReport, SilentObserver
 from secfed.simulate import simulate
 from secfed.site_noise import NoisedAlgorithm
 from secfed.study import Study
+from secfed.study_rules import least_survivors
 from secfed.vector import Exchange, Field, Layout, State, Summands, Totals
 
 STUDY = """
