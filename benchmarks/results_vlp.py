@@ -69,7 +69,7 @@ def _jobs(asked: argparse.Namespace, runs: Path) -> Iterator[Job]:
                 print(f"{dataset} left out: {vlp_runs.SETS[dataset].needs} is not in the data folder")
                 continue
             for method in asked.only or vlp_runs.ALL:
-                extra = method not in vlp_runs.METHODS  # ablation and figures: on the synthetic set only
+                extra = method not in {**vlp_runs.METHODS, **vlp_runs.ON_TOP}  # on the synthetic set only
                 traced = vlp_runs.ALL[method].kind == "trace"
                 if (extra and dataset != "chest-synthetic") or (traced and seed != asked.seeds[0]):
                     continue

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import sections
-from vlp_runs import ABLATION, ALL, METHODS, PRIVATE, ROUNDS, SETS, STEPS, TRACES
+from vlp_runs import ABLATION, ALL, METHODS, ON_TOP, PRIVATE, ROUNDS, SETS, STEPS, TRACES
 
 from secfed import figure_style as style
 
@@ -76,6 +76,14 @@ def write(runs: Path, page: Path, figures: Path, seeds: Sequence[int]) -> None:
             f"Retrieval inside batches of {dataset.batch}: chance is {chance[0]} (R@1) and {chance[1]} (R@5)."
         )
         parts += [f"## {name}: {dataset.title}", _data_of(found), facts, _tables(found, METHODS)]
+        if any(method in found for method in ON_TOP):
+            parts += [
+                "### Stages of their own on top, as the papers count",
+                "Every round has as many steps of the encoders as FedAvg's; what FedDRA and FedRGB train "
+                "beside them is added. FedAvg with as many steps in all as this FedDRA tells what steps "
+                "alone bring.",
+                _tables(_same_seeds(found, ON_TOP), {"fedavg": ALL["fedavg"], **ON_TOP}),
+            ]
         parts += _beside_fedavg(found)
         if any(method in found for method in ABLATION):
             parts += [

@@ -112,6 +112,18 @@ METHODS = {
     "feddra": Method("FedDRA", "feddra", _DRA),
     "centralised": Method("centralised", keys={"local_steps": STEPS}, kind="centralised"),
 }
+# The papers add what their methods train beside the encoders to the steps of federated averaging: FedDRA 20
+# steps of alignment to 50, FedRGB a second stage of 50. The same proportions, to 40.
+ON_TOP = {
+    "feddra-on-top": Method("FedDRA, on top", "feddra", {**_DRA, "align_steps": 16, "joint_steps": STEPS}),
+    "fedrgb-on-top": Method(
+        "FedRGB, on top",
+        "fedrgb",
+        {**_RGB, "warmup_steps": STEPS, "guided_steps": STEPS, "teacher_steps": STEPS},
+        ROUNDS + 1,
+    ),
+    "fedavg-56": Method("FedAvg, 56 steps per round", keys={"local_steps": STEPS + 16}),
+}
 ABLATION = {
     "feddra-no-align": Method(
         "without the align stage", "feddra", {**_DRA, "align_steps": 0, "joint_steps": STEPS}
@@ -141,7 +153,7 @@ PRIVATE = {
         privacy=f'unit = "site"\n{_EPSILON}',
     ),
 }
-ALL = {**METHODS, **ABLATION, **PRIVATE, **TRACES}
+ALL = {**METHODS, **ON_TOP, **ABLATION, **PRIVATE, **TRACES}
 
 
 def study_text(dataset: str, method: str, seed: int, *, toy: bool) -> str:

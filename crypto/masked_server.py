@@ -5,7 +5,8 @@
 Each state takes one reply per site and knows how to close its step. A reply that is wrong is an error
 for that site only: the caller counts the site as dropped and goes on. Masked vectors are added as they
 arrive and not kept. What the server can learn is the sum over the survivors; everything a server could
-try instead is refused by the sites (``masked_site.py``), so this file carries no trust.
+try instead is refused by the sites (``masked_site.py`` and ``masked_unmask.py``), so this file carries no
+trust.
 """
 
 from __future__ import annotations

@@ -7,59 +7,54 @@
 session closes. The rules, each with its number in ``refusals.py``, are checked in the order in which
 they are written here, and nothing leaves the site before all of a message's rules have passed.
 
+This file holds the session and the states until the masked vector leaves: those that know the attempt's
+secrets. ``masked_unmask.py`` goes on from there, with shares only. ``masked_state.py`` says what a state is.
+
 Source: Bonawitz et al. 2017, with the hardening described in docs/protocol.md.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Protocol, TypeVar
 
 from secfed.crypto import labels, masks, sealing, shamir, thresholds
 from secfed.crypto.attempt import AttemptId, SiteContribution
 from secfed.crypto.codec import Buffer, Reader, Writer
 from secfed.crypto.derivations import commitment, envelope_context, mask_key, outgoing_seed, pair_stream
-from secfed.crypto.identity import Roster
+from secfed.crypto.masked_state import Closed, State, expect
+from secfed.crypto.masked_unmask import AwaitResult, AwaitSurvivors, AwaitUnmask, Finished
 from secfed.crypto.messages import (
     Advert,
     Adverts,
     Deliveries,
     Envelope,
-    MaskSecretShare,
     Message,
-    PeerShare,
     Result,
     SelfMaskShare,
-    Shares,
     Sharing,
     Specification,
-    Survivors,
     UnmaskRequest,
     Upload,
-    View,
     names_digest,
     peek_type,
-    view_parts,
 )
 from secfed.crypto.refusals import Refusal
 from secfed.crypto.specification import check_specification, ordered_subset, verified
 from secfed.errors import MalformedMessage
 
-M = TypeVar("M", bound=Message)
-
-
-class State(Protocol):
-    """One state: the type it accepts, and what it does with it."""
-
-    @property
-    def accepts(self) -> type[Message] | None:
-        """The only message type this state takes."""
-        ...
-
-    def handle(self, message: Message) -> tuple[State, Buffer]:
-        """Check a message; the next state and the reply."""
-        ...
+# The whole session, whichever of the three files a state stands in.
+__all__ = [
+    "AwaitAdverts",
+    "AwaitDeliveries",
+    "AwaitResult",
+    "AwaitSpecification",
+    "AwaitSurvivors",
+    "AwaitUnmask",
+    "Closed",
+    "Finished",
+    "MaskedSite",
+    "State",
+]
 
 
 @dataclass(frozen=True)
@@ -71,7 +66,7 @@ class AwaitSpecification:
 
     def handle(self, message: Message) -> tuple[State, Buffer]:
         """Message 0 -> message 1."""
-        spec = _cast(message, Specification)
+        spec = expect(message, Specification)
         given = self.given
         check_specification(spec, given, floor=thresholds.FLOOR)
         colluders = given.limits.colluders
@@ -120,7 +115,7 @@ class AwaitAdverts:
 
     def handle(self, message: Message) -> tuple[State, Buffer]:
         """Message 2 -> message 3."""
-        relayed = _cast(message, Adverts)
+        relayed = expect(message, Adverts)
         given, spec = self.given, self.spec
         names = tuple(advert.site for advert in relayed.adverts)
         for name in names:
@@ -208,7 +203,7 @@ class AwaitDeliveries:
 
     def handle(self, message: Message) -> tuple[State, Buffer]:
         """Message 3 (relayed) -> message 4."""
-        delivered = _cast(message, Deliveries)
+        delivered = expect(message, Deliveries)
         given, spec, me = self.given, self.spec, self.given.site
         senders = tuple(envelope.sender for envelope in delivered.envelopes)
         peers = tuple(name for name in self.advertised if name != me)
@@ -262,134 +257,6 @@ class AwaitDeliveries:
         except MalformedMessage:
             raise Refusal.ENVELOPE_SEALED.refuse(envelope.sender) from None
         return seed, shares
-
-
-@dataclass(frozen=True)
-class AwaitSurvivors:
-    """The masked vector is out. Mask secret and self-mask seed are gone; only the peers' shares are kept."""
-
-    given: SiteContribution
-    spec: Specification
-    adverts_digest: bytes
-    sharing: tuple[str, ...]
-    held: Mapping[str, tuple[bytes, bytes]] = field(repr=False)
-    own_share: SelfMaskShare = field(repr=False)
-    accepts: type[Message] = Survivors
-
-    def handle(self, message: Message) -> tuple[State, Buffer]:
-        """Message 5 -> a signed view."""
-        survivors = _cast(message, Survivors).survivors
-        given, spec = self.given, self.spec
-        if not ordered_subset(survivors, self.sharing):
-            raise Refusal.SURVIVORS_OUTSIDE.refuse()
-        if given.site not in survivors:
-            raise Refusal.SURVIVORS_WITHOUT_SELF.refuse()
-        if len(survivors) < max(spec.threshold, given.limits.min_cohort):
-            raise Refusal.TOO_FEW_SURVIVORS.refuse(f"{len(survivors)} of {spec.threshold}")
-        parts = view_parts(spec.digest, self.adverts_digest, self.sharing, survivors)
-        view = View(given.site, given.identity.sign(labels.SIGN_VIEW, *parts))
-        return AwaitUnmask(self, survivors), view.encode()
-
-
-@dataclass(frozen=True)
-class AwaitUnmask:
-    """A survivor set has been signed; shares for exactly this set may leave, once."""
-
-    before: AwaitSurvivors
-    survivors: tuple[str, ...]
-    accepts: type[Message] = UnmaskRequest
-
-    def handle(self, message: Message) -> tuple[State, Buffer]:
-        """Message 6 -> one share per peer."""
-        request = _cast(message, UnmaskRequest)
-        before = self.before
-        given, spec = before.given, before.spec
-        signers = tuple(view.site for view in request.views)
-        if not ordered_subset(signers, self.survivors):
-            raise Refusal.VIEW_OUTSIDER.refuse()
-        parts = view_parts(spec.digest, before.adverts_digest, before.sharing, self.survivors)
-        for view in request.views:
-            verified(
-                given.roster.public(view.site),
-                view.signature,
-                labels.SIGN_VIEW,
-                *parts,
-                who=view.site,
-                refusal=Refusal.VIEW_SIGNATURE,
-            )
-        if len(signers) < spec.threshold:
-            raise Refusal.TOO_FEW_VIEWS.refuse(f"{len(signers)} of {spec.threshold}")
-        complement = tuple(name for name in before.sharing if name not in self.survivors)
-        if request.dropped != complement:
-            raise Refusal.DROPPED_MISMATCH.refuse()
-        # Durable before the shares leave: after this line the update is never contributed again.
-        given.journal.unmasked(spec.study, AttemptId(spec.round, spec.exchange_index, spec.attempt))
-        shares: list[PeerShare] = []
-        for peer in sorted(before.sharing):
-            if peer == given.site:
-                shares.append(before.own_share)
-            elif peer in self.survivors:
-                shares.append(SelfMaskShare(peer, before.held[peer][1]))
-            else:
-                shares.append(MaskSecretShare(peer, before.held[peer][0]))
-        unsigned = Shares(tuple(shares))
-        signature = given.identity.sign(labels.SIGN_UNMASK, spec.digest, unsigned.body())
-        reply = Shares(unsigned.shares, signature)
-        return AwaitResult(given.roster, spec, self.survivors), reply.encode()
-
-
-@dataclass(frozen=True)
-class AwaitResult:
-    """Shares are out; no secret of the attempt is left at this site."""
-
-    roster: Roster
-    spec: Specification
-    survivors: tuple[str, ...]
-    accepts: type[Message] = Result
-
-    def handle(self, message: Message) -> tuple[State, Buffer]:
-        """Message 7 -> nothing."""
-        result = _cast(message, Result)
-        verified(
-            self.roster.aggregator,
-            result.signature,
-            labels.SIGN_RESULT,
-            result.body(),
-            who="aggregator",
-            refusal=Refusal.RESULT_SIGNATURE,
-        )
-        if result.spec_digest != self.spec.digest or result.survivors != self.survivors:
-            raise Refusal.RESULT_MISMATCH.refuse()
-        return Finished(result), b""
-
-
-@dataclass(frozen=True)
-class Finished:
-    """The attempt is complete."""
-
-    result: Result
-    accepts: type[Message] | None = None
-
-    def handle(self, message: Message) -> tuple[State, Buffer]:  # noqa: ARG002
-        """Nothing is accepted any more."""
-        raise Refusal.OUT_OF_ORDER.refuse()
-
-
-@dataclass(frozen=True)
-class Closed:
-    """A refusal ended the attempt; its secrets are gone."""
-
-    accepts: type[Message] | None = None
-
-    def handle(self, message: Message) -> tuple[State, Buffer]:  # noqa: ARG002
-        """Nothing is accepted any more."""
-        raise Refusal.OUT_OF_ORDER.refuse()
-
-
-def _cast(message: Message, kind: type[M]) -> M:
-    if not isinstance(message, kind):
-        raise Refusal.OUT_OF_ORDER.refuse()
-    return message
 
 
 class MaskedSite:

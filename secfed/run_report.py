@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 PHASES = ("train", "protect", "carry", "server")
@@ -94,7 +94,7 @@ class RoundReport:
     """What one round did.
 
     Metrics of round r's model are summed together with the contributions of round r + 1, so a report
-    is first made without them and completed later (``dataclasses.replace(report, metrics=...)``).
+    is first made without them and completed later (:meth:`completed`). They need not come all at once.
 
     Attributes:
         round: counted from 1.
@@ -119,6 +119,12 @@ class RoundReport:
     attempts: int = 1
     aborted: str | None = None
     drops: tuple[tuple[str, str], ...] = ()
+
+    def completed(self, found: Metrics) -> RoundReport:
+        """The report with the metrics that are known by now; the same object if none is new."""
+        if self.metrics is not None and _same({**self.metrics, **found}, self.metrics):
+            return self
+        return replace(self, metrics={**(self.metrics or {}), **found})
 
     def to_json(self) -> dict[str, Any]:
         """One element of ``rounds`` in run.json."""
@@ -280,8 +286,8 @@ def what_the_aggregator_saw(
         scalars: other numbers in one contribution (weights, losses, counts, histograms of metrics).
     """
     counts = sorted(set(survivors))
-    others = _plural("other number", scalars)
-    of = f"{parameters:,} {_plural('parameter', parameters)} + {scalars:,} {others} each"
+    others = f" + {scalars:,} {_plural('other number', scalars)}" if scalars else ""
+    of = f"{parameters:,} {_plural('parameter', parameters)}{others} each"
     if not sums or not counts:
         return "The aggregator saw: no sum; no hospital's values."
     low, high = counts[0], counts[-1]
@@ -297,6 +303,13 @@ def what_the_aggregator_saw(
 
 def _plural(noun: str, count: int) -> str:
     return noun if count == 1 else noun + "s"
+
+
+def _same(first: Metrics, second: Metrics) -> bool:
+    # An undefined metric (NaN) equals itself here: a report must not count as new because of it.
+    return {name: repr(value) for name, value in first.items()} == {
+        name: repr(value) for name, value in second.items()
+    }
 
 
 def _numbers(values: Mapping[str, float]) -> dict[str, float | None]:

@@ -58,7 +58,7 @@ from secfed.vector import State
 
 @dataclass
 class _Progress:
-    """Collects round reports, and completes them when the next round's sum brings their metrics."""
+    """Collects round reports, and completes them with the metrics that later sums bring."""
 
     rounds: int
     observer: Observer
@@ -72,9 +72,12 @@ class _Progress:
             self.observer.round_finished(report)
         for number, found in metrics.items():
             known = self.reports.get(number)
-            if known is not None and known.metrics is None:
-                self.reports[number] = replace(known, metrics=found)
-                self.observer.round_finished(self.reports[number])
+            if known is None:
+                continue
+            completed = known.completed(found)
+            if completed is not known:
+                self.reports[number] = completed
+                self.observer.round_finished(completed)
 
 
 def simulate(

@@ -20,6 +20,8 @@ from secfed.dp.accountant import Accountant, Rdp
 from secfed.dp.budget import Budget
 from secfed.dp.events import Event, Gaussian
 from secfed.dp.ledger import Ledger
+from secfed.dp.report import make_report
+from secfed.dp.report.facts import Report
 from secfed.dp.report.pld import Remembering
 from secfed.dp.unit import Adjacency
 from secfed.errors import BudgetExceeded
@@ -32,6 +34,7 @@ START_S = 1_800_000_000
 DAY_S = 86_400
 NOW_S = START_S + 40 * DAY_S
 DATASET = "wards"
+LEDGER = f"ledger-{DATASET}.jsonl"
 SITES = ("hospital-b", "hospital-c", "st-anna")
 UPDATE = tuple(f"update/{layer}.{part}" for layer in (1, 3) for part in ("weight", "bias"))
 EVALUATION = ("eval/records", "eval/loss", "eval/scores")
@@ -221,3 +224,13 @@ def hospital(root: Path, case: Case, site: str, out: Path, *, ledger: bool = Tru
     if ledger:
         shutil.copy(case.ledger(site).path, out)
     return out
+
+
+def report(*folders: Path, pinned: tuple[Path, ...] = ()) -> Report:
+    """The report on some folders, made at the example's last day."""
+    return make_report(folders, pinned, clock=lambda: NOW_S)
+
+
+def problems(made: Report) -> list[tuple[str, int | None, str]]:
+    """File name, line and reason of everything that did not verify."""
+    return [(Path(item.file).name, item.line, item.why) for item in made.verification.problems]

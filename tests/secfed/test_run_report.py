@@ -95,6 +95,25 @@ class TestRunJson:
         assert (row["aborted"], row["attempts"]) == ("too few", 2)
 
 
+class TestCompleting:
+    def test_metrics_that_come_one_after_the_other_are_all_kept(self) -> None:
+        first = a_round(1, metrics=None).completed({"acc": 0.5})
+        second = first.completed({"acc": 0.5, "loss": 2.0}).completed({"nmi": 0.25})
+        assert first.metrics == {"acc": 0.5}
+        assert second == a_round(1, metrics={"acc": 0.5, "loss": 2.0, "nmi": 0.25})
+        assert second.completed({"acc": 0.75}).metrics == {"acc": 0.75, "loss": 2.0, "nmi": 0.25}
+
+    def test_nothing_new_is_the_same_report(self) -> None:
+        report = a_round(1, metrics={"acc": 0.5, "loss": math.nan})
+        assert report.completed({"loss": float("nan"), "acc": 0.5}) is report
+        assert report.completed({}) is report
+
+    def test_a_round_without_any_metric_is_complete_once(self) -> None:
+        report = a_round(1, metrics=None).completed({})
+        assert report.metrics == {}
+        assert report.completed({}) is report
+
+
 class TestPerSite:
     def test_mean_and_largest(self) -> None:
         assert PerSite.over([1, 2, 6]) == PerSite(3.0, 6)
@@ -110,6 +129,12 @@ class TestWhatTheAggregatorSaw:
             "The aggregator saw: 12 sums over 3-4 hospitals of 31 parameters + 9 other numbers each; "
             "no hospital's values."
         )
+
+    def test_contributions_of_parameters_alone_have_no_other_numbers(self) -> None:
+        said = what_the_aggregator_saw("masked", sums=1, survivors=[4], parameters=31, scalars=0)
+        assert said.startswith("The aggregator saw: 1 sum over 4 hospitals of 31 parameters each; no hosp")
+        said = what_the_aggregator_saw("encrypted", sums=1, survivors=[4], parameters=1, scalars=1)
+        assert "of 1 parameter + 1 other number each, as ciphertext" in said
 
     def test_plain_admits_that_it_protects_nothing(self) -> None:
         said = what_the_aggregator_saw("plain", sums=1, survivors=[4], parameters=31, scalars=1)

@@ -10,14 +10,14 @@ from typing import Any
 import pytest
 from safetensors.torch import load_file
 
-from secfed.algorithms.fedavg import FedAvgSite
+from secfed.algorithms.fedavg import FedAvgServer, FedAvgSite
 from secfed.crypto.codec import Buffer
 from secfed.drops import STAGES, Drop
 from secfed.errors import ConfigError, RangeError, RoundAborted
 from secfed.frames import Step, decode
 from secfed.link import OnReply
 from secfed.outputs import prepare
-from secfed.run_report import RunReport, SilentObserver
+from secfed.run_report import RoundReport, RunReport, SilentObserver
 from secfed.simulate import simulate
 from secfed.simulated_link import SimulatedLink
 from secfed.study import Study
@@ -139,6 +139,30 @@ def test_run_json_has_what_is_promised(tmp_path: Path) -> None:
     assert all(keys <= set(entry) for entry in content["rounds"])
     assert [entry["round"] for entry in content["rounds"]] == [1, 2, 3]
     assert set(content["rounds"][0]["seconds"]) == {"train", "protect", "carry", "server"}
+
+
+def test_metrics_that_a_later_round_adds_reach_their_row() -> None:
+    original = FedAvgServer.absorb
+
+    def absorb(self: FedAvgServer, number: int, exchange: Exchange, totals: Totals) -> None:
+        original(self, number, exchange, totals)
+        if number >= 2:  # the row of round number - 2 has been completed once by now
+            self._metrics[number - 2]["late"] = float(number)
+
+    told: list[int] = []
+
+    class Listening(SilentObserver):
+        def round_finished(self, report: RoundReport) -> None:
+            told.append(report.round)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(FedAvgServer, "absorb", absorb)
+        report = simulate(study("plain"), out=None, drops=[], observer=Listening())
+    found = [row.metrics or {} for row in report.rounds]
+    assert [metrics.get("late") for metrics in found] == [3.0, 4.0, None]
+    assert all("accuracy" in metrics for metrics in found)
+    # Each row when its round is over, when it is first measured, and when something is added; no more.
+    assert told == [1, 2, 1, 3, 1, 2, 2, 3]
 
 
 def test_narrow_lanes_cost_fewer_bytes(tmp_path: Path) -> None:
