@@ -37,7 +37,12 @@ class FmcscOptions(Options):
     distillation_epochs: int = Field(
         default=50, ge=1, description="passes for the copy of each view's model, at least 1"
     )
-    learning_rate: float = Field(default=3e-4, gt=0, description="Adam's step size, above 0")
+    learning_rate: float = Field(
+        default=3e-4, gt=0, description="Adam's step size in the first main round, above 0"
+    )
+    learning_rate_decay: float = Field(
+        default=1.0, gt=0, le=1, description="what it is multiplied by in each later round, above 0 to 1"
+    )
     batch_size: int = Field(default=256, ge=2, description="records per step, at least 2")
     temperature: float = Field(
         default=0.5, gt=0, description="the temperature of the feature contrast, above 0"

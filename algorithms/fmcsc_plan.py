@@ -125,6 +125,11 @@ class Plan:
         """The first round after pre-training."""
         return self.options.pretrain_rounds + 1
 
+    def learning_rate(self, round_number: int) -> float:
+        """The step size of one main round."""
+        decay = self.options.learning_rate_decay ** (round_number - self.first_main_round)
+        return self.options.learning_rate * decay
+
     @cached_property
     def least(self) -> int:
         """The smallest cohort that a sum is planned for, the same under every protection.

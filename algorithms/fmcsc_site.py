@@ -169,7 +169,7 @@ class FmcscSite:
             else:
                 network, weight, loss = self._teach_one_view(round_number, stage.group - 1, received)
         elif stage.group == self.group and plan.trains_own_view:
-            network, weight, loss = self._train_own_view(received)
+            network, weight, loss = self._train_own_view(round_number, received)
             weight *= plan.weight(self._site_id, stage.group, round_number)
         else:  # it counts nothing here; if view types are hidden, it looks like all others
             nothing = {f"update/{name}": torch.zeros(shape) for name, shape in plan.shapes.items()}
@@ -191,7 +191,7 @@ class FmcscSite:
             phase=private.ALL_VIEWS,
             trained=("enc", "dec", "view_head", "fuse_head"),
             epochs=options.local_epochs,
-            learning_rate=options.learning_rate,
+            learning_rate=self._algorithm.plan.learning_rate(round_number),
         )
         with torch.no_grad():
             low = network.encode(views)
@@ -223,13 +223,13 @@ class FmcscSite:
             phase=private.TEACH,
             trained=("enc", "dec", "fuse_head") if options.distillation else ("enc", "dec"),
             epochs=options.distillation_epochs,
-            learning_rate=options.learning_rate,
+            learning_rate=self._algorithm.plan.learning_rate(round_number),
         )
         if options.weights != "mi":
             return network, 1.0, loss
         return network, self._gain(network, seen, view, before), loss
 
-    def _train_own_view(self, received: State) -> tuple[MultiviewNetwork, float, float]:
+    def _train_own_view(self, round_number: int, received: State) -> tuple[MultiviewNetwork, float, float]:
         options, views, view = self._algorithm.options, self._views, self.group - 1
         with torch.no_grad():
             reference = self._network(received)(views)
@@ -243,7 +243,7 @@ class FmcscSite:
             phase=private.OWN_VIEW,
             trained=("enc", *own, "fuse_head") if options.model_contrast else own,
             epochs=options.local_epochs,
-            learning_rate=options.learning_rate,
+            learning_rate=self._algorithm.plan.learning_rate(round_number),
         )
         self._own = read_parameters(network)
         if options.weights != "mi":

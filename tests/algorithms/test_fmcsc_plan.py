@@ -7,7 +7,7 @@ from secfed.algorithms.fmcsc_plan import FULL, Plan
 from secfed.algorithms.registry import build
 from secfed.errors import ConfigError, WrongState
 from secfed.study import ProtectionSection, Study
-from tests.algorithms.fmcsc_case import TINY, study, tiny
+from tests.algorithms.fmcsc_case import TINY, study, tiny, until
 
 NETWORK = "hidden = [16, 12]\nfeatures = 4\nhead_hidden = 8\n"
 VIEWS = "views = [-1, -1, -1, 0, 0, 0, 1]\n"
@@ -177,3 +177,22 @@ def test_update_fields_are_the_study_s_lanes_and_scalars_are_wide():
     widths = {field.name: (field.bits, field.bound) for field in layout.fields}
     assert widths["update/enc.0.0.weight"] == (24, 0.5)
     assert widths["weight"] == (64, 1.0)
+
+
+def largest_step(one):
+    steps = [value.abs().max() / one["weight"] for name, value in one.items() if name.startswith("update/")]
+    return float(max(steps))
+
+
+def test_the_step_size_falls_from_round_to_round_in_every_kind_of_training():
+    # Adam's first step is as long as its step size in every coordinate; so each phase takes one step,
+    # and every site starts from the received model.
+    steps = {"local_epochs": 1, "distillation_epochs": 1, "batch_size": 99, "model_contrast": False}
+    keys = {f"algorithm__{name}": value for name, value in steps.items()}
+    rounds = until(3, **keys, algorithm__learning_rate_decay=0.25, algorithm__weights="equal")
+    for number, size in ((3, 1e-3), (4, 0.25e-3)):
+        for index in range(3):
+            got = rounds.add_up(number, index)
+            counted = [largest_step(one) for one in got.values() if one["weight"]]
+            assert counted == pytest.approx([size] * len(counted), rel=0.01)
+            assert len(counted) == (len(got) if number == 4 or not index else 3)  # once single views count
