@@ -9,6 +9,7 @@ from pydantic import Field
 from secfed.algorithms.dro import CAP_FACTOR, DroOptions, DroRule
 from secfed.algorithms.options import Options
 from secfed.algorithms.setting import Setting
+from secfed.algorithms.vlp_augment import Augmentation
 
 
 class VlpOptions(Options):
@@ -30,6 +31,20 @@ class VlpOptions(Options):
     evaluation_batch: int = Field(
         default=64, ge=2, description="pairs that a report is retrieved from, at least 2"
     )
+    augment_images: float = Field(
+        default=0.0,
+        ge=0,
+        le=1,
+        description="how much training images are turned, moved and jittered at random, 0 to 1",
+    )
+    drop_words: float = Field(
+        default=0.0, ge=0, lt=1, description="the share of words left out of training reports, 0 to below 1"
+    )
+
+    @property
+    def augmentation(self) -> Augmentation:
+        """What changes training pairs at random."""
+        return Augmentation(self.augment_images, self.drop_words)
 
 
 class RobustOptions(VlpOptions, DroOptions):

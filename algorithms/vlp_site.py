@@ -196,7 +196,7 @@ class VlpSite:
                 model,
                 trained=names,
                 loss=loss,
-                batches=(self.batch(part) for part in rows),
+                batches=(options.augmentation(self.batch(part)) for part in rows),
                 learning_rate=options.learning_rate,
                 step_scale=scale,
                 optimizer=options.optimizer,
@@ -216,8 +216,9 @@ class VlpSite:
             raise WrongState("private training without a site's privacy")
 
         def in_precision(trained_model: nn.Module, batch: Batch) -> torch.Tensor:
+            changed = options.augmentation(batch)  # by amounts that depend on no record
             with reduced_precision(self.device, options.precision):
-                return loss(trained_model, batch)
+                return loss(trained_model, changed)
 
         train_only(model, trained)
         optimiser = make_optimiser(

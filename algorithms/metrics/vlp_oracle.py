@@ -275,7 +275,7 @@ def _fit(
             model,
             trained=algorithm.names,
             loss=objective,
-            batches=((pairs.images[part], pairs.tokens[part]) for part in rows),
+            batches=(options.augmentation((pairs.images[part], pairs.tokens[part])) for part in rows),
             learning_rate=options.learning_rate,
             optimizer=options.optimizer,
             weight_decay=options.weight_decay,
