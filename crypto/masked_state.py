@@ -31,7 +31,7 @@ class State(Protocol):
 
 @dataclass(frozen=True)
 class Closed:
-    """A refusal ended the attempt; its secrets are gone."""
+    """A refusal ended the attempt; its secrets are no longer in memory."""
 
     accepts: type[Message] | None = None
 

@@ -41,7 +41,12 @@ from secfed.crypto.specification import ordered_subset, verified
 
 @dataclass(frozen=True)
 class AwaitSurvivors:
-    """The masked vector is out. Mask secret and self-mask seed are gone; only the peers' shares are kept."""
+    """The masked vector is out. Of the secrets, only the peers' shares are handed on to here.
+
+    Security: where a state folder lets a site survive restarts, the seed from which the mask secret and the
+    self-mask seed can be made again stays on its disk until the exchange is over (SECURITY.md, "The state
+    folder of a site").
+    """
 
     given: SiteContribution
     spec: Specification
@@ -115,7 +120,7 @@ class AwaitUnmask:
 
 @dataclass(frozen=True)
 class AwaitResult:
-    """Shares are out; no secret of the attempt is left at this site."""
+    """Shares are out; no secret of the attempt is left here (for a state folder see AwaitSurvivors)."""
 
     roster: Roster
     spec: Specification

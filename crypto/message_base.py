@@ -1,4 +1,4 @@
-"""What all messages share: the header, and decoding that insists on it."""
+"""What all messages share: the header, decoding that insists on it, and names of sites."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import ClassVar, Self
 
 from secfed.crypto import labels
 from secfed.crypto.codec import Buffer, Reader, Writer
+from secfed.crypto.identity import MAX_NAME_BYTES, MAX_SITES
 from secfed.errors import MalformedMessage
 
 DIGEST_BYTES = 32
@@ -57,3 +58,18 @@ def peek_type(data: Buffer) -> int:
     if len(view) < HEADER_BYTES or bytes(view[: len(labels.PROTOCOL)]) != labels.PROTOCOL:
         raise MalformedMessage("not a secfed/v1 message")
     return view[len(labels.PROTOCOL)]
+
+
+def write_names(writer: Writer, names: tuple[str, ...]) -> Writer:
+    """Append names of sites to a message."""
+    return writer.many(names, lambda w, name: w.text(name))
+
+
+def read_name(reader: Reader) -> str:
+    """Take a name off a message."""
+    return reader.text(MAX_NAME_BYTES)
+
+
+def read_names(reader: Reader) -> tuple[str, ...]:
+    """Take names of sites off a message."""
+    return reader.many(MAX_SITES, read_name)

@@ -18,32 +18,26 @@ caps below before the lengths have been checked.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, field
-from itertools import pairwise
+from dataclasses import dataclass
 from typing import ClassVar, Self
 
 from secfed.crypto import labels, sealing, shamir
 from secfed.crypto.codec import Reader, Writer, digest
-from secfed.crypto.identity import MAX_NAME_BYTES, MAX_SITES, SIGNATURE_BYTES
-from secfed.crypto.message_base import DIGEST_BYTES, HEADER_BYTES, Message, peek_type
+from secfed.crypto.identity import MAX_SITES, SIGNATURE_BYTES
+from secfed.crypto.message_base import (
+    DIGEST_BYTES,
+    HEADER_BYTES,
+    Message,
+    peek_type,
+    read_name,
+    read_names,
+    write_names,
+)
+from secfed.crypto.peer_shares import MaskSecretShare, PeerShare, SelfMaskShare, Shares
 from secfed.crypto.upload import Upload
-from secfed.errors import MalformedMessage
 
 SEALED_SEED_BYTES = 32 + sealing.OVERHEAD_BYTES
 SEALED_SHARES_BYTES = 2 * shamir.SHARE_BYTES + sealing.OVERHEAD_BYTES
-
-
-def _names(writer: Writer, names: tuple[str, ...]) -> Writer:
-    return writer.many(names, lambda w, name: w.text(name))
-
-
-def _read_name(reader: Reader) -> str:
-    return reader.text(MAX_NAME_BYTES)
-
-
-def _read_names(reader: Reader) -> tuple[str, ...]:
-    return reader.many(MAX_SITES, _read_name)
 
 
 @dataclass(frozen=True)
@@ -70,7 +64,7 @@ class Specification(Message):
         """Everything but the signature."""
         writer = Writer().text(self.study).uint(self.round, 4)
         writer.uint(self.exchange_index, 2).text(self.exchange).uint(self.attempt, 4)
-        _names(writer, self.cohort).uint(self.threshold, 2)
+        write_names(writer, self.cohort).uint(self.threshold, 2)
         writer.fixed(self.roster_digest, DIGEST_BYTES).fixed(self.layout_digest, DIGEST_BYTES)
         return writer.fixed(self.broadcast_digest, DIGEST_BYTES).done()
 
@@ -86,12 +80,12 @@ class Specification(Message):
     @classmethod
     def _read(cls, reader: Reader) -> Self:
         return cls(
-            study=_read_name(reader),
+            study=read_name(reader),
             round=reader.uint(4),
             exchange_index=reader.uint(2),
-            exchange=_read_name(reader),
+            exchange=read_name(reader),
             attempt=reader.uint(4),
-            cohort=_read_names(reader),
+            cohort=read_names(reader),
             threshold=reader.uint(2),
             roster_digest=reader.fixed(DIGEST_BYTES),
             layout_digest=reader.fixed(DIGEST_BYTES),
@@ -123,7 +117,7 @@ class Advert(Message):
     @classmethod
     def _read(cls, reader: Reader) -> Self:
         return cls(
-            site=_read_name(reader),
+            site=read_name(reader),
             mask_key=reader.fixed(sealing.PUBLIC_BYTES),
             seal_key=reader.fixed(sealing.PUBLIC_BYTES),
             commitment=reader.fixed(DIGEST_BYTES),
@@ -176,8 +170,8 @@ class Envelope:
     def read(cls, reader: Reader) -> Self:
         """Take off a message."""
         return cls(
-            sender=_read_name(reader),
-            recipient=_read_name(reader),
+            sender=read_name(reader),
+            recipient=read_name(reader),
             sealed_seed=reader.fixed(SEALED_SEED_BYTES),
             sealed_shares=reader.fixed(SEALED_SHARES_BYTES),
             signature=reader.fixed(SIGNATURE_BYTES),
@@ -218,11 +212,11 @@ class Survivors(Message):
     survivors: tuple[str, ...]
 
     def _write(self, writer: Writer) -> None:
-        _names(writer, self.survivors)
+        write_names(writer, self.survivors)
 
     @classmethod
     def _read(cls, reader: Reader) -> Self:
-        return cls(_read_names(reader))
+        return cls(read_names(reader))
 
 
 @dataclass(frozen=True)
@@ -238,7 +232,7 @@ class View(Message):
 
     @classmethod
     def _read(cls, reader: Reader) -> Self:
-        return cls(_read_name(reader), reader.fixed(SIGNATURE_BYTES))
+        return cls(read_name(reader), reader.fixed(SIGNATURE_BYTES))
 
 
 @dataclass(frozen=True)
@@ -250,70 +244,11 @@ class UnmaskRequest(Message):
     views: tuple[View, ...]
 
     def _write(self, writer: Writer) -> None:
-        _names(writer, self.dropped).many(self.views, lambda w, view: view._write(w))
+        write_names(writer, self.dropped).many(self.views, lambda w, view: view._write(w))
 
     @classmethod
     def _read(cls, reader: Reader) -> Self:
-        return cls(_read_names(reader), reader.many(MAX_SITES, View._read))
-
-
-@dataclass(frozen=True)
-class SelfMaskShare:
-    """A share of a survivor's self-mask seed."""
-
-    KIND: ClassVar[int] = 1
-    peer: str
-    share: bytes = field(repr=False)
-
-
-@dataclass(frozen=True)
-class MaskSecretShare:
-    """A share of a dropped site's mask secret."""
-
-    KIND: ClassVar[int] = 2
-    peer: str
-    share: bytes = field(repr=False)
-
-
-# One or the other: giving out both shares of one peer cannot be expressed.
-PeerShare = SelfMaskShare | MaskSecretShare
-_SHARE_KINDS: dict[int, Callable[[str, bytes], PeerShare]] = {1: SelfMaskShare, 2: MaskSecretShare}
-
-
-def _write_share(writer: Writer, share: PeerShare) -> None:
-    writer.text(share.peer).uint(share.KIND, 1).fixed(share.share, shamir.SHARE_BYTES)
-
-
-def _read_share(reader: Reader) -> PeerShare:
-    peer, kind = _read_name(reader), reader.uint(1)
-    if kind not in _SHARE_KINDS:
-        raise MalformedMessage(f"unknown kind of share: {kind}")
-    return _SHARE_KINDS[kind](peer, reader.fixed(shamir.SHARE_BYTES))
-
-
-@dataclass(frozen=True)
-class Shares(Message):
-    """Message 6, upwards: one share per peer of the sharing set, peers strictly ascending."""
-
-    TYPE: ClassVar[int] = 9
-    shares: tuple[PeerShare, ...] = field(repr=False)
-    signature: bytes = b""
-
-    def body(self) -> bytes:
-        """Everything but the signature."""
-        return Writer().many(self.shares, _write_share).done()
-
-    def _write(self, writer: Writer) -> None:
-        body = self.body()
-        writer.fixed(body, len(body)).fixed(self.signature, SIGNATURE_BYTES)
-
-    @classmethod
-    def _read(cls, reader: Reader) -> Self:
-        shares = reader.many(MAX_SITES, _read_share)
-        peers = [share.peer for share in shares]
-        if any(a >= b for a, b in pairwise(peers)):
-            raise MalformedMessage("shares are repeated or out of order")
-        return cls(shares, reader.fixed(SIGNATURE_BYTES))
+        return cls(read_names(reader), reader.many(MAX_SITES, View._read))
 
 
 @dataclass(frozen=True)
@@ -329,7 +264,7 @@ class Result(Message):
     def body(self) -> bytes:
         """Everything but the signature."""
         writer = Writer().fixed(self.spec_digest, DIGEST_BYTES)
-        return _names(writer, self.survivors).fixed(self.totals_digest, DIGEST_BYTES).done()
+        return write_names(writer, self.survivors).fixed(self.totals_digest, DIGEST_BYTES).done()
 
     def _write(self, writer: Writer) -> None:
         body = self.body()
@@ -339,7 +274,7 @@ class Result(Message):
     def _read(cls, reader: Reader) -> Self:
         return cls(
             spec_digest=reader.fixed(DIGEST_BYTES),
-            survivors=_read_names(reader),
+            survivors=read_names(reader),
             totals_digest=reader.fixed(DIGEST_BYTES),
             signature=reader.fixed(SIGNATURE_BYTES),
         )
@@ -347,7 +282,7 @@ class Result(Message):
 
 def names_digest(label: bytes, names: tuple[str, ...]) -> bytes:
     """Digest of an ordered list of sites."""
-    return digest(label, _names(Writer(), names).done())
+    return digest(label, write_names(Writer(), names).done())
 
 
 def view_parts(
@@ -357,8 +292,8 @@ def view_parts(
     return (
         spec_digest,
         adverts_digest,
-        _names(Writer(), sharing).done(),
-        _names(Writer(), survivors).done(),
+        write_names(Writer(), sharing).done(),
+        write_names(Writer(), survivors).done(),
     )
 
 

@@ -32,7 +32,15 @@ from secfed.deploy.link_messages import HelloReply
 from secfed.deploy.site_folder import SiteFolder
 from secfed.deploy.training import Stopping, TrainingProcess
 from secfed.deploy.training_wire import Job
-from secfed.errors import ConfigError, DataError, LinkError, PolicyRefused, RoundAborted, SecfedError
+from secfed.errors import (
+    ConfigError,
+    DataError,
+    LinkError,
+    PolicyRefused,
+    RoundAborted,
+    SecfedError,
+    TranscriptError,
+)
 from secfed.frames import Step, Task, decode
 from secfed.privacy import SitePrivacy
 from secfed.site_memory import SiteMemory
@@ -139,7 +147,8 @@ class Agent:
                     if self._training is not None:
                         self._training.check()  # data that cannot be read show now, not in the first round
                 return self._serve(admitted, opened)
-        except (ConfigError, DataError, RoundAborted) as error:
+        except (ConfigError, DataError, RoundAborted, TranscriptError) as error:
+            # Also a ledger that was restored from a backup: other studies, with other data, go on.
             with self._dial(offer.study) as declining:
                 self._decline(declining, error)
             return False

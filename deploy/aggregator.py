@@ -19,6 +19,7 @@ from secfed.deploy.frame_caps import FrameCaps
 from secfed.deploy.grpc_calls import Offer
 from secfed.deploy.grpc_peer import TlsFiles
 from secfed.deploy.grpc_server import LinkServer
+from secfed.deploy.link_limits import ServerLimits
 from secfed.deploy.measured_link import MeasuredLink, Tell
 from secfed.deploy.stopping import Stopper
 from secfed.errors import ConfigError, RosterError, RoundAborted
@@ -38,6 +39,8 @@ class Service:
         sites: ask only these; None asks every site of the study.
         silent_s: a site without a sign of life for so long counts as missing.
         farewell_s: how long sites are told that the study is finished.
+        uploads_at_a_time: large uploads that are held at once, each in memory of its size; None: as many as
+            fit into 1 GiB.
     """
 
     listen: str | None = None
@@ -45,6 +48,20 @@ class Service:
     sites: Sequence[SiteId] | None = None
     silent_s: float = 60.0
     farewell_s: float = 60.0
+    uploads_at_a_time: int | None = None
+
+    def link_limits(self) -> ServerLimits:
+        """Limits of the link.
+
+        Raises:
+            ConfigError: no upload could ever be taken.
+        """
+        if self.uploads_at_a_time is not None and self.uploads_at_a_time < 1:
+            raise ConfigError(
+                f"--uploads-at-a-time {self.uploads_at_a_time}: must be 1 or more",
+                remedy="1 needs the least memory; leave it out for as many as fit into 1 GiB",
+            )
+        return ServerLimits(answers=self.uploads_at_a_time)
 
 
 class Aggregator:
@@ -80,6 +97,7 @@ class Aggregator:
         tell: Tell,
         stopper: Stopper,
     ) -> None:
+        limits = service.link_limits()
         roster = consortium.roster()
         if roster is None:
             raise RosterError("no site is enrolled", remedy="run: secfed consortium admit REQUEST")
@@ -99,7 +117,7 @@ class Aggregator:
         listen = service.listen or f"0.0.0.0:{consortium.facts.port}"
         offer = Offer(self._central.id, text.encode(), caps.answer_bytes)
         tls = TlsFiles(material.ca, material.certificate, material.private_key)
-        self._server = LinkServer(listen, tls, roster.sites, offer)
+        self._server = LinkServer(listen, tls, roster.sites, offer, limits)
         self._listen = listen
 
     def run(self) -> RunReport:

@@ -32,7 +32,8 @@ from secfed.roster_file import ROSTER_FILE
 from secfed.round import Rules
 from secfed.run_report import Observer, PerSite, RoundReport, RunReport, what_the_aggregator_saw
 from secfed.site import Log
-from secfed.transcript import SETTINGS, SUMMED, TRANSCRIPT, SumRecord, Transcript
+from secfed.study_rules import least_cohort
+from secfed.transcript import ABORTED, SETTINGS, SUMMED, TRANSCRIPT, SumRecord, Transcript
 from secfed.vector import State
 
 SUMS_FOLDER: Final = "sums"
@@ -113,7 +114,7 @@ class CentralRun:
             roster=central.roster,
             protection=protection(study.protection.name),
             threshold=central.threshold,
-            min_cohort=study.protection.min_cohort,
+            min_cohort=least_cohort(study, len(central.roster.sites)),
             sites=central.asked,
         )
         if central.plan is None:
@@ -181,14 +182,18 @@ class CentralRun:
             self._observer.round_finished(report)
         for number, found in metrics.items():
             known = self._reports.get(number)
-            if known is not None and known.metrics is None:
-                self._reports[number] = replace(known, metrics=found)
-                self._observer.round_finished(self._reports[number])
+            if known is None:
+                continue
+            completed = known.completed(found)
+            if completed is not known:
+                self._reports[number] = completed
+                self._observer.round_finished(completed)
         self._kept.notes["rounds"] = [asdict(self._reports[number]) for number in sorted(self._reports)]
 
     def _report(self) -> RunReport:
         study, algorithm = self._central.study, self._central.algorithm
-        sums = [SumRecord.from_body(entry.body) for entry in self._entries() if entry.kind == SUMMED]
+        entries = self._entries()
+        sums = [SumRecord.from_body(entry.body) for entry in entries if entry.kind == SUMMED]
         if not sums:
             raise RoundAborted(
                 "no round of the study came to a sum; nothing was learned and nothing revealed.",
@@ -212,9 +217,12 @@ class CentralRun:
             protection=study.protection.name,
             sites=self._central.names,
             rounds=tuple(self._reports[number] for number in sorted(self._reports)),
-            final=metrics[max(metrics)] if metrics else {},
+            final=metrics.get(study.rounds, {}),  # only a closing evaluation that came to a sum measures it
             saw=saw,
             initial=metrics.get(0),
+            closing_aborted=next(
+                (str(entry.body["reason"]) for entry in entries if _is_abort(entry, study.rounds + 1)), None
+            ),
         )
 
     def _write(self, report: RunReport) -> None:
@@ -246,6 +254,10 @@ def make_ready(out: Path, study: str) -> None:
         )
     if not (out / RESUME_FOLDER).is_dir() and any(out.glob("sites/*")):
         raise ConfigError(f"--out {out}: holds a simulation", remedy="name another folder")
+
+
+def _is_abort(entry: Entry, number: int) -> bool:
+    return entry.kind == ABORTED and entry.body["round"] == number
 
 
 def _report_of(content: Mapping[str, Any]) -> RoundReport:

@@ -94,7 +94,7 @@ class Calls:
         self._offer, self._doorman, self._boxes = offer, doorman, boxes
         self._limits, self._tell = limits, tell
         self._loop = asyncio.get_running_loop()
-        self._room = Room(limits.answers_bytes)
+        self._room = Room(limits.answers_bytes, limits.answers)
         self._lines = Allowance(*_REFUSAL_LINES)
         self.declined: dict[str, Refused] = {}
         self.finished = False

@@ -34,6 +34,8 @@ class ServerLimits:
         answers_bytes: memory for replies above one part, from their first byte until the round has used
             them; those beyond it wait unread. One always fits, however large. Replies of up to one part come
             on top: at most one a site.
+        answers: how many replies above one part may be there at once, whatever their size: it replaces
+            ``answers_bytes``. None: as many as fit there.
         calls_per_site: calls of one site that may be open.
         burst, calls_per_s: idle calls that a site may make at once, and per second; a call that fetches
             new work or delivers it is not counted.
@@ -47,6 +49,7 @@ class ServerLimits:
     poll_s: float = 45.0
     part_timeout_s: float = 60.0
     answers_bytes: int = 1 << 30
+    answers: int | None = None
     calls_per_site: int = 6
     burst: int = 40
     calls_per_s: float = 2.0

@@ -60,24 +60,33 @@ class Room:
 
     Args:
         size_bytes: how much there is; a single reply may exceed it.
+        most: there is room for so many replies instead, whatever their size; None counts bytes.
     """
 
-    def __init__(self, size_bytes: int) -> None:
-        self._size, self._used = size_bytes, 0
+    def __init__(self, size_bytes: int, most: int | None = None) -> None:
+        self._size, self._most = size_bytes, most
+        self._used = self._held = 0
         self._line, self._freed = asyncio.Lock(), asyncio.Event()  # the lock serves first come, first
 
     async def take(self, size_bytes: int) -> None:
         """Wait until there is room."""
         async with self._line:
-            while self._used and self._used + size_bytes > self._size:
+            while self._held and self._is_full(size_bytes):
                 self._freed.clear()
                 await self._freed.wait()
             self._used += size_bytes
+            self._held += 1
 
     def give_back(self, size_bytes: int) -> None:
         """It is free again. In the event loop's thread."""
         self._used -= size_bytes
+        self._held -= 1
         self._freed.set()
+
+    def _is_full(self, size_bytes: int) -> bool:
+        if self._most is not None:
+            return self._held >= self._most
+        return self._used + size_bytes > self._size
 
 
 class Mailbox:

@@ -12,7 +12,8 @@ Budgets belong to the site's policy and are recorded with every change, so an au
 were in force. A budget with a period counts what was spent within the last so many days.
 
 Security: the chain shows changes, not a truncated or restored *older* file. Put :attr:`Ledger.head` into
-the transcript of every round, and let :func:`verify` look for those heads.
+the transcript of every round, give a ledger what transcripts recorded of it (:mod:`secfed.dp.ledger_heads`),
+and it refuses to be used where a recorded head is missing, as does :func:`verify`.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ from secfed.crypto.identity import Identity
 from secfed.dp.accountant import Accountant, Pld
 from secfed.dp.budget import Budget, Spent, Standing, disagrees, standing
 from secfed.dp.events import Event, to_value
+from secfed.dp.ledger_heads import Recorded, lacking
 from secfed.errors import BudgetExceeded, TranscriptError
 
 LEDGER = ChainType("ledger", labels.LEDGER_CHAIN, labels.SIGN_LEDGER)
@@ -45,6 +47,10 @@ UNPROTECTED = "unprotected"  # fields that left in a sum without noise, by the s
 RECOVERED = "recovered"  # an unfinished last line was dropped after a crash
 
 _LOCK_PAUSE_S: Final = 0.02
+_RESTORE: Final = (
+    "put its newest copy back; if that is lost, give the data set another name in policy.toml, with what is "
+    "left of its budgets (docs/operators.md, back up and restore)"
+)
 _SAME_RELEASE: Final = ("study", "round", "exchange", "event", "record_private")
 
 
@@ -60,10 +66,12 @@ class Ledger:
         clock: seconds since 1970; an entry is never dated before the one above it.
         lock_timeout_s: how long to wait for another study's turn.
         open_file: opens the chain file; replaced in tests.
+        recorded: what transcripts recorded of the site's ledgers; those of other data sets do not matter.
 
     Raises:
-        TranscriptError: the existing ledger does not verify, belongs to another site or data set, or
-            cannot be written.
+        TranscriptError: the existing ledger does not verify, belongs to another site or data set, lacks a
+            state that was recorded of it, or cannot be written. So does every later use: also of a file that
+            was replaced by an older copy meanwhile.
     """
 
     def __init__(
@@ -77,10 +85,13 @@ class Ledger:
         clock: Callable[[], float] = time.time,
         lock_timeout_s: float = 60.0,
         open_file: Callable[[Path], ChainFile] = ChainFile,
+        recorded: Iterable[Recorded] = (),
     ) -> None:
         self.path, self.dataset, self.budgets = path, dataset, tuple(budgets)
         self._identity, self._accountant, self._clock = identity, accountant or Pld(), clock
         self._lock_timeout_s, self._open_file = lock_timeout_s, open_file
+        self._recorded = tuple(one for one in recorded if one.dataset == dataset)
+        self._newest: bytes | None = None  # head after the last use here
         with self._writing():
             pass  # verifies, opens and records the budgets
 
@@ -205,9 +216,12 @@ class Ledger:
     def _writing(self) -> Iterator[tuple[Chain, tuple[Entry, ...]]]:
         """The verified chain, ready to append to, while no other process can."""
         with _exclusive(self.path.with_name(self.path.name + ".lock"), self._lock_timeout_s):
+            if not self.path.exists():
+                self._check_recorded(())  # before an empty one takes its place
             file = self._open_file(self.path)
             try:
                 entries, torn = file.recover(self._identity.public_bytes, LEDGER, owner=self._identity.name)
+                self._check_recorded(entries)  # before anything is appended: that would hide the older copy
                 chain = Chain(self._identity, LEDGER, sink=file.append, entries=entries)
                 opening = {"owner": self._identity.name, "dataset": self.dataset}
                 if not entries:
@@ -223,9 +237,28 @@ class Ledger:
                 in_force = [entry.body["budgets"] for entry in entries if entry.kind == BUDGETS]
                 if not in_force or in_force[-1] != limits:
                     entries = (*entries, chain.append(BUDGETS, self._dated(entries, {"budgets": limits})))
-                yield chain, entries
+                try:
+                    yield chain, entries
+                finally:
+                    self._newest = chain.head
             finally:
                 file.close()
+
+    def _check_recorded(self, entries: Sequence[Entry]) -> None:
+        """Refuse a ledger that forgot something.
+
+        Raises:
+            TranscriptError: it lacks what a transcript recorded, or what this process saw in it.
+        """
+        hashes = {entry.hash.hex() for entry in entries}
+        missing = [one for one in self._recorded if one.head not in hashes]
+        if missing:
+            raise TranscriptError(f"{self.path}: {lacking(missing)}", remedy=_RESTORE)
+        if self._newest is not None and self._newest.hex() not in hashes:
+            raise TranscriptError(
+                f"{self.path}: it was replaced while it was in use, by an older copy or a second history",
+                remedy=_RESTORE,
+            )
 
     def _dated(self, entries: Sequence[Entry], body: Mapping[str, Any]) -> dict[str, Any]:
         return {**body, "time_s": self._now_s(entries)}

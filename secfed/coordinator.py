@@ -105,7 +105,11 @@ class StudyRun:
         self._start = Position() if keeper is None else keeper.start
 
     def run(self, finished: Callable[[RoundOutcome], None]) -> Sequence[RoundOutcome]:
-        """Run all rounds; ``finished`` is told of each. An aborted round leaves the model as it was."""
+        """Run all rounds; ``finished`` is told of each.
+
+        Where a round is aborted, the exchange that was given up and those after it move nothing; exchanges of
+        the round that were finished before have moved the model.
+        """
         outcomes = []
         for number in range(self._start.round, self._rounds + 2):
             outcome = RoundOutcome(number)

@@ -97,7 +97,7 @@ class UnmaskRefused(ProtocolError):
 
 
 class RoundAborted(SecfedError):
-    """Too few sites are left; nothing was revealed and the model is unchanged."""
+    """A sum was given up, mostly for want of sites; no total of it reaches the model."""
 
     exit_code = 20
 

@@ -5,7 +5,11 @@
 
 A round is a short sequence of exchanges; an exchange is one secure sum. The server program gives the
 state to broadcast and takes totals; it never meets anything of a single site. Nothing here opens a
-connection, a file or a clock: ``ask`` carries requests and hands back replies (``link.py``).
+connection, a file or a clock: ``ask`` carries requests and hands over replies (:data:`Ask`). ``number``
+is the number of the round, counted from 1, everywhere.
+
+This is the round of plain and masked protection. Under encrypted protection nobody at the aggregator can
+read a total, so that round is another one: ``sealed_round.py``.
 """
 
 from __future__ import annotations
@@ -27,7 +31,11 @@ from secfed.link import OnReply
 from secfed.protection import OpenServerSession, Protection, RingSums, ServerSession, SiteId
 from secfed.vector import Exchange, Totals, state_digest
 
-Ask = Callable[[str, Mapping[SiteId, Buffer], OnReply], None]  # (stage, requests, hand over each reply)
+Ask = Callable[[str, Mapping[SiteId, Buffer], OnReply], None]
+"""(stage, requests, on_reply): carry one step, and hand over each reply as it comes; a site whose reply is
+not handed over has dropped out. Not :meth:`secfed.link.Link.ask`, which knows no stages: what carries a study
+(``simulated_link.py``, ``deploy/measured_link.py``) makes an ``Ask`` out of a link.
+"""
 
 
 @dataclass(frozen=True)
@@ -86,7 +94,8 @@ def run_round(
     ``server``, so that a checkpoint of it is enough.
 
     Raises:
-        RoundAborted: too few sites; the server state is that of the last finished exchange.
+        RoundAborted: an exchange was given up: see :func:`sum_securely`, or its total is none that honest
+            sites can have made. The server state is that of the last finished exchange.
     """
     for index, exchange in list(enumerate(algorithm.exchanges(number)))[first:]:
         keep(index)
@@ -124,36 +133,49 @@ def sum_securely(
     index: int,
     exchange: Exchange,
     state: bytes,
-    alive: list[SiteId],
+    ready: Sequence[SiteId],
     rules: Rules,
     ask: Ask,
 ) -> Summed:
-    """Try attempts until one sum succeeds. Once anything may have been revealed, there is no other try.
+    """Try attempts until one sum succeeds. Once updates may have left the sites, there is no other try.
 
     Raises:
-        RoundAborted: too few sites, or an attempt failed after its unmasking began.
+        RoundAborted: too few sites are ready, every attempt failed before an update could leave a site, one
+            failed afterwards, or a site put more into the sum than its layout permits.
     """
+    alive, why = list(ready), ""
     for attempt in range(rules.max_attempts):
         cohort = tuple(site for site in rules.roster.sites if site in alive)
-        if len(cohort) < rules.min_cohort:
+        if missing := too_few(cohort, rules):
+            why = why or missing
             break
         spec = specify(number, index, exchange, attempt, cohort, state_digest(state), rules)
         session = rules.protection.server(spec, rules.roster, exchange.layout.shape)
         step = partial(carry_step, number, index, attempt)
         try:
             drive(session, step, ask, alive)
-        except RoundAborted:
+        except RoundAborted as error:
             if session.spent:
                 raise
+            why = error.message if alive else "every site refused or went silent; nothing was revealed."
             continue
         totals = decode(exchange, session)  # before anything is announced
         result = conclude(spec, session.survivors, session.sums, rules)
         ask("result", dict.fromkeys(alive, step(result.encode())), lambda _site, _reply: None)
         return Summed(spec, result, totals)
     raise RoundAborted(
-        f"round {number}, exchange {exchange.name!r}: too few sites for a sum; nothing was revealed.",
-        remedy="wait for more sites, or enrol more so that the threshold leaves room for dropouts",
+        f"round {number}, exchange {exchange.name!r}: {why}",
+        remedy="see in the transcript who refused, and why; wait for more sites, or enrol more so that the "
+        "threshold leaves room for dropouts",
     )
+
+
+def too_few(cohort: Sequence[SiteId], rules: Rules) -> str:
+    """Why a cohort is not worth asking, since not enough of it could answer; empty if it is."""
+    needed = max(rules.min_cohort, rules.threshold(len(cohort)))
+    if len(cohort) >= needed:
+        return ""
+    return f"too few sites for a sum: {len(cohort)} can take part, {needed} are needed; nothing was revealed."
 
 
 def decode(exchange: Exchange, session: OpenServerSession) -> Totals:

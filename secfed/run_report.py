@@ -105,7 +105,8 @@ class RoundReport:
         bytes_down_per_site: what sites received.
         seconds: wall seconds by phase; keys from :data:`PHASES`.
         attempts: masking attempts over the round's exchanges; more than exchanges means retries.
-        aborted: why the round was given up, None if it was not; the model is then unchanged.
+        aborted: why the round was given up, None if it was not. Of a round with several exchanges, those
+            that were finished before have moved the model; the one that was given up has not.
         drops: (site, stage) of every dropout seen.
     """
 
@@ -190,11 +191,13 @@ class RunReport:
         protection: ``plain``, ``masked`` or ``encrypted``.
         sites: ids of the enrolled sites.
         rounds: one report per round, in order.
-        final: metrics of the final model, from sums.
+        final: metrics of the final model, from sums; empty if it was not measured.
         saw: one sentence: what the aggregator saw (see :func:`what_the_aggregator_saw`).
         initial: metrics of the initial model, from sums, if they were measured.
         oracle: numbers that need single sites; computed outside the protocol, simulation only.
         compare: the comparison that was asked for; simulation only.
+        privacy: what was spent; simulation only.
+        closing_aborted: why the closing evaluation was given up; None if it was not.
     """
 
     study: str
@@ -208,6 +211,13 @@ class RunReport:
     oracle: Metrics | None = None
     compare: Comparison | None = None
     privacy: PrivacyReport | None = None
+    closing_aborted: str | None = None
+
+    @property
+    def last_measured(self) -> tuple[int, Metrics] | None:
+        """The newest model that was measured: after which round (0: untrained), and its metrics."""
+        known = [(0, self.initial), *((report.round, report.metrics) for report in self.rounds)]
+        return next(((number, metrics) for number, metrics in reversed(known) if metrics), None)
 
     def to_json(self) -> dict[str, Any]:
         """JSON-ready content of run.json; a number that is not finite becomes null."""
@@ -220,6 +230,8 @@ class RunReport:
             "final": _numbers(self.final),
             "aggregator_saw": self.saw,
         }
+        if self.closing_aborted is not None:
+            content["closing_aborted"] = self.closing_aborted
         if self.privacy is not None:
             content["privacy"] = self.privacy.to_json()
         if self.initial is not None:

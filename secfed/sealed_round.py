@@ -29,7 +29,7 @@ from secfed.errors import ProtocolError, RoundAborted
 from secfed.frames import Notice, Task
 from secfed.link import OnReply
 from secfed.protection import SiteId
-from secfed.round import Ask, Rules, carry_step, drive, specify
+from secfed.round import Ask, Rules, carry_step, drive, specify, too_few
 from secfed.sealed import SealedPlan, encode_expected
 from secfed.vector import Exchange
 
@@ -156,10 +156,9 @@ class SealedRounds:
             RoundAborted: too few sites.
         """
         cohort = tuple(site for site in self.rules.roster.sites if site in ready)
-        if len(cohort) < self.rules.min_cohort:
+        if missing := too_few(cohort, self.rules):
             raise RoundAborted(
-                f"round {number}, exchange {exchange.name!r}: {len(cohort)} sites are too few for a sum.",
-                remedy="wait for more sites",
+                f"round {number}, exchange {exchange.name!r}: {missing}", remedy="wait for more sites"
             )
         spec = specify(number, index, exchange, 0, cohort, self.state, self.rules)
         session = EncryptedServer(spec, self.rules.roster, self.plan.parameters(exchange))

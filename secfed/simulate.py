@@ -51,7 +51,7 @@ from secfed.run_report import (
 from secfed.simulated_link import SimulatedLink
 from secfed.site import Site
 from secfed.study import Study
-from secfed.study_rules import least_survivors, study_id, threshold
+from secfed.study_rules import least_cohort, least_survivors, study_id, threshold
 from secfed.transcript import SETTINGS, Transcript
 from secfed.vector import State
 
@@ -161,7 +161,7 @@ def simulate(
             roster=roster,
             protection=protection(study.protection.name),
             threshold=partial(threshold, study, len(names)),
-            min_cohort=study.protection.min_cohort,
+            min_cohort=least_cohort(study, len(names)),
         )
         carrier = SimulatedLink(drops, observer, log)
         progress = _Progress(study.rounds, observer)
@@ -286,7 +286,7 @@ def _report(
             "no round of the study came to a sum; nothing was learned and nothing revealed.",
             remedy="let more sites take part",
         )
-    metrics = program.metrics()
+    metrics, closing = program.metrics(), progress.outcomes[-1]
     plans = [plan for number in range(1, study.rounds + 2) for plan in algorithm.exchanges(number)]
     elements = max(plan.layout.elements for plan in plans)
     parameters = sum(tensor.numel() for tensor in program.model().values()) if study.rounds else 0
@@ -303,11 +303,12 @@ def _report(
         protection=study.protection.name,
         sites=names,
         rounds=tuple(progress.reports[number] for number in sorted(progress.reports)),
-        final=metrics[max(metrics)] if metrics else {},
+        final=metrics.get(study.rounds, {}),  # only a closing evaluation that came to a sum measures it
         saw=saw,
         initial=metrics.get(0),
         oracle=_oracle(built, program.model()),
         compare=None if compare is None else _comparison(study, program.model()),
+        closing_aborted=closing.aborted.message if closing.aborted else None,
     )
 
 

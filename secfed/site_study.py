@@ -8,11 +8,11 @@ STATE/studies/<study>/work/              the running exchange; empty in between 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from safetensors.torch import save
 
@@ -24,6 +24,7 @@ from secfed.crypto.identity import Identity, Roster
 from secfed.crypto.keystream import rounding_stream_for_simulation
 from secfed.dp.accountant import accountant
 from secfed.dp.budget import Budget
+from secfed.dp.ledger_heads import Recorded, read_recorded
 from secfed.dp.randomness import SecureRandom
 from secfed.durable import write_durably
 from secfed.errors import PolicyRefused
@@ -40,6 +41,8 @@ from secfed.study import Study
 from secfed.study_rules import least_survivors, study_id
 from secfed.transcript import SETTINGS, TRANSCRIPT, Transcript
 from secfed.vector import Rounding
+
+_STUDIES: Final = "studies"
 
 
 @dataclass(frozen=True)
@@ -142,7 +145,7 @@ class SiteStudy:
 
 def study_folder(state: Path, identifier: str) -> Path:
     """Where a study's files are; ``identifier`` is its :func:`~secfed.study_rules.study_id`."""
-    return state / "studies" / identifier[: -(64 - 16)]  # the name and 16 digits of the digest
+    return state / _STUDIES / identifier[: -(64 - 16)]  # the name and 16 digits of the digest
 
 
 def open_site_study(
@@ -188,6 +191,7 @@ def open_site_study(
             dataset,
             budgets or [Budget(None, settings.delta, protects=settings.budgeted)],
             accountant=accountant(settings.accountant),
+            recorded=_recorded(state),
         )
     files = SignedFiles(folder / "work", identity, terms.study_id)
     memory = SiteMemory(
@@ -232,6 +236,12 @@ def open_site_study(
         journal.close()
         raise
     return SiteStudy(site, terms, memory, transcript, privacy, folder, journal)
+
+
+def _recorded(state: Path) -> Iterator[Recorded]:
+    """What the transcripts of all studies recorded of the site's ledgers."""
+    for path in sorted(state.glob(f"{_STUDIES}/*/{TRANSCRIPT_FILE}")):
+        yield from read_recorded(path)
 
 
 def _sealed(terms: Terms, arguments: dict[str, Any]) -> Site:

@@ -12,7 +12,7 @@ def study_id(study: Study) -> str:
 
 
 def threshold(study: Study, roster_sites: int, cohort: int) -> int:
-    """Answers that a cohort of this size needs.
+    """Answers that a cohort of this size needs; more than it has sites if it must not be summed at all.
 
     Args:
         study: the study.
@@ -21,13 +21,28 @@ def threshold(study: Study, roster_sites: int, cohort: int) -> int:
     """
     rules = study.protection
     if rules.threshold is not None:
-        return rules.threshold
+        return max(rules.threshold, rules.min_cohort)
     if rules.name == "encrypted":
         return rules.min_cohort  # no shares are needed, so dropouts are free
     if cohort < thresholds.FLOOR:
         return cohort  # plain only; masked refuses such a cohort
     # Plain asks for as many answers as masked would, so that both give up the same rounds.
-    return thresholds.default_threshold(cohort, rules.colluders_for(roster_sites))
+    answers = thresholds.default_threshold(cohort, rules.colluders_for(roster_sites))
+    return max(answers, rules.min_cohort)  # no site lets fewer survive
+
+
+def least_cohort(study: Study, roster_sites: int) -> int:
+    """Fewest sites worth asking: in a smaller cohort every site would refuse.
+
+    Args:
+        study: the study.
+        roster_sites: sites in the pinned roster.
+    """
+    rules = study.protection
+    if rules.name == "encrypted":
+        return rules.min_cohort
+    # Two honest sites at least, whoever colludes; plain gives up where masked does.
+    return max(rules.min_cohort, min(rules.colluders_for(roster_sites) + 2, roster_sites))
 
 
 def least_survivors(study: Study, sites: int) -> int:

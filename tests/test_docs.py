@@ -1,4 +1,4 @@
-"""The documents say what the code does: numbers, labels, messages, byte tables, links.
+"""The documents say what the code does: numbers, labels, messages, byte tables.
 
 The byte tables of docs/protocol.md are executed: an encoder that knows only those tables must give the
 bytes that crypto/messages.py and crypto/encrypted_messages.py give.
@@ -31,16 +31,6 @@ ROOT: Final = Path(__file__).parents[1]
 SECURITY: Final = (ROOT / "SECURITY.md").read_text(encoding="utf-8")
 PROTOCOL: Final = (ROOT / "docs" / "protocol.md").read_text(encoding="utf-8")
 ALL_MESSAGES: Final = (*messages.ALL, *encrypted_messages.ALL)
-NOT_OURS: Final = {"wheelhouse", "runs", "build", "dist", "node_modules", "shared"}
-
-
-def _documents() -> list[Path]:
-    found = []
-    for path in sorted(ROOT.rglob("*.md")):
-        inside = path.relative_to(ROOT).parts[:-1]
-        if not any(part.startswith(".") or part in NOT_OURS for part in inside):
-            found.append(path)
-    return found
 
 
 def _rows(text: str) -> Iterator[list[str]]:
@@ -348,55 +338,3 @@ def test_encryption_parameters_frames_and_words_are_as_documented() -> None:
         for c in range(columns)
     )
     assert pack_words(np.array(words, np.uint64), bits) == packed
-
-
-# All documents
-
-
-def _slug(heading: str) -> str:
-    """The anchor of a heading, as common Markdown renderers make it."""
-    kept = re.sub(r"[^\w\- ]", "", heading.strip().lower())
-    return kept.replace(" ", "-")
-
-
-def _prose(path: Path) -> str:
-    """A document without its code blocks."""
-    return re.sub(r"(?ms)^```.*?^```", "", path.read_text(encoding="utf-8"))
-
-
-@pytest.mark.parametrize("path", _documents(), ids=lambda path: str(path.relative_to(ROOT)))
-def test_relative_links_resolve(path: Path) -> None:
-    for target in re.findall(r"\]\(([^)\s]+)\)", _prose(path)):
-        if re.match(r"[a-z][a-z0-9+.-]*:", target):
-            continue
-        file, _, anchor = target.partition("#")
-        found = (path.parent / file).resolve() if file else path
-        assert found.exists(), f"{target} does not exist"
-        assert found.is_relative_to(ROOT), f"{target} leads out of the repository"
-        if anchor:
-            headings = re.findall(r"(?m)^#+ (.+)$", _prose(found))
-            assert anchor in {_slug(heading) for heading in headings}, f"{target}: no such heading"
-
-
-PRIVATE: Final = (
-    r"(?<![\w.])/(?:work|tmp|root|home)/",
-    r"\bpypi\.(?:org|python\.org)",
-    r"pythonhosted\.org",
-    r"download\.pytorch\.org",
-    r"\b(?:npmjs|anaconda)\.(?:org|com)\b",
-    r"\bcrates\.io\b",
-    r"https?://[^\s)]*/simple\b",
-    r"--(?:extra-)?index-url\b",
-)
-
-
-@pytest.mark.parametrize("path", _documents(), ids=lambda path: str(path.relative_to(ROOT)))
-def test_no_document_names_a_private_path_or_a_package_registry(path: Path) -> None:
-    text = path.read_text(encoding="utf-8")
-    for pattern in PRIVATE:
-        assert not re.search(pattern, text), f"matches {pattern}"
-
-
-def test_all_documents_are_looked_at() -> None:
-    names = {str(path.relative_to(ROOT)) for path in _documents()}
-    assert {"README.md", "SECURITY.md", "CHANGELOG.md", "docs/protocol.md"} <= names

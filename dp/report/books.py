@@ -6,9 +6,9 @@ from pathlib import Path
 
 from secfed.chain import BrokenChain
 from secfed.dp.ledger import LEDGER
+from secfed.dp.ledger_heads import Recorded, lacking, recorded_in
 from secfed.dp.report.files import Source
 from secfed.dp.report.state import Believed, Book, Checked, Run, Verified, verify_source
-from secfed.transcript import FOLLOWED, SUMMED
 
 
 def check_ledgers(state: Checked, believed: Believed) -> None:
@@ -71,27 +71,17 @@ def check_heads(state: Checked) -> None:
     known = {key: {entry.hash.hex() for entry in book.chain.entries} for key, book in books.items()}
     for run in state.runs:
         for site, chain in run.sites.items():
-            absent: dict[str, int] = {}
-            missing: dict[Path, tuple[int, int, object]] = {}
-            for entry in chain.entries:
-                heads = entry.body.get("ledgers") if entry.kind in (SUMMED, FOLLOWED) else None
-                for dataset, head in heads.items() if isinstance(heads, dict) else ():
-                    key = (site, chain.public_bytes, dataset)
-                    book = books.get(key)
-                    if book is None:
-                        absent[dataset] = absent.get(dataset, 0) + 1
-                    elif head not in known[key]:
-                        path = book.chain.source.path
-                        count, line, number = missing.get(path, (0, entry.seq + 1, entry.body.get("round")))
-                        missing[path] = (count + 1, line, number)
-            for path, (count, line, number) in missing.items():
-                more = f" ({count} such states)" if count > 1 else ""
-                state.problem(
-                    path,
-                    None,
-                    f"it is an older copy or a second history: it lacks the state that "
-                    f"{chain.source.path}, line {line} (round {number}) recorded{more}",
-                )
+            absent: dict[str, None] = {}  # in order
+            missing: dict[Path, list[Recorded]] = {}
+            for recorded in recorded_in(chain.entries, chain.source.path):
+                key = (site, chain.public_bytes, recorded.dataset)
+                book = books.get(key)
+                if book is None:
+                    absent[recorded.dataset] = None
+                elif recorded.head not in known[key]:
+                    missing.setdefault(book.chain.source.path, []).append(recorded)
+            for path, states in missing.items():
+                state.problem(path, None, lacking(states))
             for dataset in absent:
                 _absent_ledger(state, run, site, dataset)
 

@@ -11,6 +11,7 @@ import typer
 from secfed.errors import ConfigError
 
 if TYPE_CHECKING:
+    from secfed.deploy.aggregator import Service
     from secfed.deploy.measured_link import Tell
     from secfed.run_report import Observer, RunReport
 
@@ -73,6 +74,15 @@ def aggregate(
             help="How long to tell hospitals that were away that the study is finished.",
         ),
     ] = 60.0,
+    uploads_at_a_time: Annotated[
+        int | None,
+        typer.Option(
+            "--uploads-at-a-time",
+            metavar="N",
+            help="Take N large uploads at once; the others wait unread. Each needs memory of its size, so 1 "
+            "needs least. [default: as many as fit into 1 GiB]",
+        ),
+    ] = None,
     log_json: Annotated[
         bool, typer.Option("--log-json", help="Write events to stderr as JSON, one object a line.")
     ] = False,
@@ -88,21 +98,20 @@ def aggregate(
     from secfed.cli.consoles import stderr, stdout
     from secfed.cli.live import watching
     from secfed.cli.simulate import _draw, _show
+    from secfed.deploy.aggregator import Service
     from secfed.outputs import run_json
 
     console = stderr()
+    service = Service(listen, quorum, _names(sites), silent_s, farewell_s, uploads_at_a_time)
     if log_json:
         from secfed.deploy.json_log import log_as_json
 
         log_as_json("info", sys.stderr)
         log = EventLog()
-        report = _run(study_file, consortium, out, listen, quorum, sites, silent_s, farewell_s, log, log.tell)
+        report = _run(study_file, consortium, out, service, log, log.tell)
     else:
         with watching(console, quiet=False) as observer:
-            tell = tell_person(console)
-            report = _run(
-                study_file, consortium, out, listen, quorum, sites, silent_s, farewell_s, observer, tell
-            )
+            report = _run(study_file, consortium, out, service, observer, tell_person(console))
     _draw(report, out)
     if as_json:
         typer.echo(run_json(report), nl=False)
@@ -114,16 +123,12 @@ def _run(
     study_file: Path,
     folder: Path,
     out: Path,
-    listen: str | None,
-    quorum: int | None,
-    sites: str | None,
-    silent_s: float,
-    farewell_s: float,
+    service: Service,
     observer: Observer,
     tell: Tell,
 ) -> RunReport:
     from secfed.cli.asking import passphrase_of
-    from secfed.deploy.aggregator import Aggregator, Service
+    from secfed.deploy.aggregator import Aggregator
     from secfed.deploy.consortium import Consortium
     from secfed.deploy.stopping import Stopped, Stopper
     from secfed.study import Study
@@ -131,7 +136,6 @@ def _run(
     study = Study.load(study_file)
     centre = Consortium(folder)
     stopper = Stopper()
-    service = Service(listen, quorum, _names(sites), silent_s, farewell_s)
     aggregator = Aggregator(
         study,
         study_file.read_text(encoding="utf-8"),

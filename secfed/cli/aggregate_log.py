@@ -68,4 +68,5 @@ class EventLog:
     def finished(self, report: RunReport) -> None:
         """The run is over."""
         content = report.to_json()
-        self.tell("results", final=content["final"], saw=report.saw)
+        failed = {} if report.closing_aborted is None else {"closing_aborted": report.closing_aborted}
+        self.tell("results", final=content["final"], saw=report.saw, **failed)

@@ -11,7 +11,15 @@ from rich.table import Table
 from rich.text import Text
 
 from secfed.cli.consoles import plain_text, plural, show_bytes, show_number, show_seconds
-from secfed.run_report import PHASES, Comparison, PrivacyReport, RoundReport, RunReport, ordered_metrics
+from secfed.run_report import (
+    PHASES,
+    Comparison,
+    Metrics,
+    PrivacyReport,
+    RoundReport,
+    RunReport,
+    ordered_metrics,
+)
 
 _MOST_ROWS = 60  # longer runs show their beginning and their end
 _MOST_SITES = 24
@@ -155,15 +163,36 @@ def summary(console: Console, report: RunReport) -> RenderableType:
         parts.append(Text.assemble(("Oracle (single hospitals, simulation only): ", "dim"), numbers))
     if report.privacy is not None:
         parts += ["", *_privacy(report.privacy), ""]
-    before = report.initial or {}
-    final = ", ".join(
-        f"{plain_text(name)} {show_number(report.final[name])}"
-        + (f" (untrained {show_number(before[name])})" if name in before else "")
-        for name in ordered_metrics([report.final])
-    )
-    parts.append(Text.assemble(("Final model: ", "bold"), final or "no metrics"))
+    parts += _final(report)
     parts.append(Text(plain_text(report.saw), style="green" if report.protection != "plain" else "yellow"))
     return Group(*parts)
+
+
+def _final(report: RunReport) -> list[Text]:
+    """What is known of the final model; if it was not measured, of which model the newest metrics are."""
+    why = plain_text(report.closing_aborted or "").removeprefix(f"round {len(report.rounds) + 1}, ")
+    given_up = f"The closing evaluation was given up: {why.rstrip('.')}."
+    if report.final:
+        lines = [Text.assemble(("Final model: ", "bold"), _beside(report.final, report.initial or {}))]
+        return [*lines, Text(given_up, style="yellow")] if why else lines
+    if not why and report.last_measured is None:
+        return [Text.assemble(("Final model: ", "bold"), "no metrics")]
+    reason = f" {given_up}" if why else ""
+    lines = [Text.assemble(("Final model: ", "bold"), ("not measured.", "yellow"), reason)]
+    if report.last_measured is not None:
+        number, metrics = report.last_measured
+        which = f"the model after round {number}: " if number else "the untrained model: "
+        before = (report.initial or {}) if number else {}
+        lines.append(Text.assemble(("Measured last: ", "bold"), which, _beside(metrics, before)))
+    return lines
+
+
+def _beside(metrics: Metrics, before: Metrics) -> str:
+    return ", ".join(
+        f"{plain_text(name)} {show_number(metrics[name])}"
+        + (f" (untrained {show_number(before[name])})" if name in before else "")
+        for name in ordered_metrics([metrics])
+    )
 
 
 def _privacy(privacy: PrivacyReport) -> list[RenderableType]:

@@ -72,24 +72,27 @@ options = "any"
 """
 
 
-def permit(folder: SiteFolder, approve: str = "automatic") -> None:
-    folder.policy_path.write_text(POLICY.format(approve=approve), encoding="utf-8")
+def permit(folder: SiteFolder, approve: str = "automatic", policy: str = POLICY) -> None:
+    folder.policy_path.write_text(policy.format(approve=approve), encoding="utf-8")
     make_state_folder(folder.state)
 
 
 class Centre:
     """The study centre's half; hospitals are folders until they are started."""
 
-    def __init__(self, folder: Path, toml: str = TOML) -> None:
-        self.consortium, self.folders = found_consortium(folder, NAMES)
+    def __init__(
+        self, folder: Path, toml: str = TOML, *, policy: str = POLICY, names: tuple[str, ...] = NAMES
+    ) -> None:
+        self.names = names
+        self.consortium, self.folders = found_consortium(folder, names)
         for site in self.folders.values():
-            permit(site)
+            permit(site, policy=policy)
         self.toml, self.study = toml, Study.parse(toml)
         roster = self.consortium.roster()
         assert roster is not None
         self.roster: Roster = roster
-        self.terms = Terms.of(self.study, roster, NAMES[0])
-        caps = FrameCaps.of(self.terms.algorithm, self.study.rounds, len(NAMES))
+        self.terms = Terms.of(self.study, roster, names[0])
+        caps = FrameCaps.of(self.terms.algorithm, self.study.rounds, len(names))
         tls = self.consortium.aggregator_tls(None)
         offer = Offer(study_id(self.study), toml.encode(), caps.answer_bytes)
         address = f"localhost:{self.consortium.facts.port}"
@@ -130,14 +133,14 @@ class Centre:
 
     def run(self) -> list[RoundOutcome]:
         """The whole study, then the farewell."""
-        assert len(self.link.wait_for(NAMES, len(NAMES), 60.0)) == len(NAMES)
+        assert len(self.link.wait_for(self.names, len(self.names), 60.0)) == len(self.names)
         self.log = _Ignored()
         rules = Rules(
             study=study_id(self.study),
             identity=self.consortium.aggregator_identity(None),
             roster=self.roster,
             protection=protection(self.study.protection.name),
-            threshold=partial(threshold, self.study, len(NAMES)),
+            threshold=partial(threshold, self.study, len(self.names)),
             min_cohort=self.study.protection.min_cohort,
         )
         run = Coordinator(self.terms.algorithm, self.study.rounds, rules, self.link.ask, self.log)

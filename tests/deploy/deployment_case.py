@@ -187,6 +187,7 @@ class Deployment:
         host: of the aggregator, as hospitals dial it.
         listen: address on which it listens.
         options: more options of ``secfed aggregate``.
+        policy: of every hospital.
         within: what to put before the command of a party, such as ``ip netns exec NAME``.
     """
 
@@ -200,6 +201,7 @@ class Deployment:
         host: str = "localhost",
         listen: str = "127.0.0.1",
         options: Sequence[str] = (),
+        policy: str = POLICY,
         within: Callable[[str], Sequence[str]] = lambda _party: (),
     ) -> None:
         self.folder, self.out = folder, folder / "run"
@@ -207,7 +209,7 @@ class Deployment:
         port = free_port()
         self.study = folder / "study.toml"
         self.study.write_text(study, encoding="utf-8")
-        self._enrol(host, port)
+        self._enrol(host, port, policy)
         command = [*PROGRAM, "aggregate", str(self.study), "--consortium", str(folder / "centre")]
         command += ["--out", str(self.out), "--listen", f"{listen}:{port}", "--quorum", str(quorum or sites)]
         command += ["--log-json", *options]
@@ -222,13 +224,13 @@ class Deployment:
     def _process(self, name: str, within: Callable[[str], Sequence[str]], command: list[str]) -> Process:
         return Process(name, [*within(name), *command], self.folder / f"{name}.log")
 
-    def _enrol(self, host: str, port: int) -> None:
+    def _enrol(self, host: str, port: int, policy: str) -> None:
         centre = self.folder / "centre"
         secfed("consortium", "init", centre, "--name", "Test", "--aggregator-host", host, "--port", port)
         for name in self.names:
             folder = self.folder / name
             secfed("site", "init", folder, "--name", name)
-            (folder / "policy.toml").write_text(POLICY, encoding="utf-8")
+            (folder / "policy.toml").write_text(policy, encoding="utf-8")
             settings = (folder / "site.toml").read_text(encoding="utf-8")
             assert "# metrics_port = 9464" in settings
             settings = settings.replace("# metrics_port = 9464", "metrics_port = 0")

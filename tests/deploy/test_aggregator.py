@@ -8,8 +8,12 @@ import time
 
 import pytest
 from safetensors.torch import load_file, save
+from typer.testing import CliRunner, Result
 
 from secfed import simulate as simulation
+from secfed.cli.app import app
+from secfed.deploy import aggregator
+from secfed.errors import ConfigError
 from secfed.outputs import prepare, site_folder
 from secfed.run_report import SilentObserver
 from secfed.transcript_check import verify_run
@@ -85,3 +89,32 @@ def test_stopped_while_it_waits_for_the_quorum_and_resumed(centre):
     again = centre.aggregate()
     _, log = again.communicate(timeout=60)
     assert again.returncode == 0, log
+
+
+def refused(centre: Centre, *more: str) -> Result:
+    """The command in this process; it must come to nothing."""
+    where = ("--consortium", str(centre.consortium.folder), "--out", str(centre.out))
+    result = CliRunner(env={"COLUMNS": "300"}).invoke(
+        app, ["aggregate", str(centre.study_file), *where, *more]
+    )
+    assert result.exit_code == ConfigError.exit_code, result.output
+    return result
+
+
+def test_how_many_uploads_are_held_at_a_time_is_the_operators_choice(centre, monkeypatch):
+    given = []
+
+    def server(*arguments):
+        given.append(arguments[-1])
+        raise ConfigError("this test needs no server")
+
+    monkeypatch.setattr(aggregator, "LinkServer", server)
+    refused(centre)
+    refused(centre, "--uploads-at-a-time", "1")
+    refused(centre, "--uploads-at-a-time", "12")
+    assert [limits.answers for limits in given] == [None, 1, 12]
+    for impossible in ("0", "-1"):
+        output = refused(centre, "--uploads-at-a-time", impossible).output
+        assert f"--uploads-at-a-time {impossible}: must be 1 or more" in output
+        assert "1 needs the least memory" in output
+    assert len(given) == 3

@@ -256,8 +256,11 @@ def test_an_error_while_replies_are_taken_ends_the_ask_and_frees_the_sites():
         assert set(c.collect(dict.fromkeys(SITES, bytes(2 * PART_BYTES)))) == set(SITES)
 
 
-def test_more_large_replies_than_there_is_room_for_come_one_after_the_other():
-    with consortium(limits=ServerLimits(answers_bytes=9 * PART_BYTES)) as c:
+@pytest.mark.parametrize(
+    "limits", [ServerLimits(answers_bytes=9 * PART_BYTES), ServerLimits(answers=1)], ids=["bytes", "count"]
+)
+def test_more_large_replies_than_there_is_room_for_come_one_after_the_other(limits):
+    with consortium(limits=limits) as c:
         for site in SITES:
             c.run(site, echo)
         frame = os.urandom(5 * PART_BYTES)

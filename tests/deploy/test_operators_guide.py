@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
@@ -16,7 +17,9 @@ from secfed import errors
 from secfed.cli import guard
 from secfed.cli.app import app
 from secfed.deploy.agent_status import StatusBoard
+from secfed.deploy.policy import Policy
 from secfed.deploy.stopping import Stopped
+from secfed.study import Study
 from tests.conftest import ROOT
 
 GUIDE: Final = ROOT / "docs" / "operators.md"
@@ -81,3 +84,60 @@ def test_files_that_the_guide_copies_exist() -> None:
     copied = [name for name in copied if name.startswith("deploy/")]
     assert len(copied) == 3
     assert [name for name in copied if not (ROOT / name).is_file()] == []
+
+
+VISION_LANGUAGE: Final = """
+[study]
+name = "xrays-1"
+rounds = 25
+[algorithm]
+name = "feddra"
+batch_size = 64
+precision = "bfloat16"
+device = "cuda"
+[model]
+name = "vision-language"
+size = "paper"
+gradient_checkpointing = true
+image_weights = "/srv/secfed/weights/deit_base_patch16_224.safetensors"
+text_weights = "/srv/secfed/weights/bert-base-cased"
+[data]
+name = "image-text"
+path = "chest"
+table = "{site}.jsonl"
+partition = "by-file"
+sites = ["charite", "hcuge", "ukhd", "amc", "uza"]
+image_column = "file"
+text_columns = ["findings", "impression"]
+patient_column = "patient"
+[protection]
+name = "masked"
+threshold = 4
+[privacy]
+unit = "group"
+group_size = 4
+epsilon = 8.0
+delta = 1e-5
+"""
+
+
+def test_the_policies_of_the_guide_are_policies_and_the_second_permits_what_it_says(tmp_path: Path) -> None:
+    written = re.findall(r"(?ms)^```toml\n(.*?)^```", GUIDE.read_text(encoding="utf-8"))
+    policies = []
+    for at, text in enumerate(written):
+        path = tmp_path / f"{at}.toml"
+        path.write_text(text, encoding="utf-8")
+        policies.append(Policy.load(path))
+    assert len(policies) == 2
+    study, now = Study.parse(VISION_LANGUAGE), datetime.now(UTC)
+    assert policies[1].check(study, now, sites=5) == []
+    for key, value in (
+        ("algorithm.learning_rate", 0.1),
+        ("algorithm.loss_batch_size", 2),
+        ("model.text_weights", "/etc"),
+        ("data.text_columns", ["name"]),
+        ("data.size", 512),
+        ("privacy.epsilon", 9.0),
+    ):
+        changed = study.replace(key, value)
+        assert [str(item.key) for item in policies[1].check(changed, now, sites=5)] == [key]

@@ -45,6 +45,25 @@ class TestTables:
         assert "Round 3: hospital-3 dropped at unmask (in the sum)." in text
         assert "Round 4 aborted: exchange 'fit': too few sites. hospital-1 dropped at share." in text
 
+    def test_a_final_model_that_was_not_measured_is_not_given_the_metrics_of_another(self) -> None:
+        given_up = "round 6, exchange 'evaluate': too few sites."
+        rounds = (*a_run().rounds[:4], replace(a_run().rounds[4], metrics=None))
+        report = replace(a_run(final={}, closing_aborted=given_up), rounds=rounds)
+        text = shown(summary(console := a_console(200), report), console)
+        told = "The closing evaluation was given up: exchange 'evaluate': too few sites."
+        assert f"Final model: not measured. {told}" in text
+        assert "Measured last: the model after round 4: roc_auc 0.9200 (untrained 0.5000), accuracy" in text
+        report = replace(a_run(final={}), rounds=(replace(rounds[4], round=1),))
+        text = shown(summary(console, report), console)
+        assert "Final model: not measured.\nMeasured last: the untrained model: roc_auc 0.5000\n" in text
+        text = shown(summary(console, a_run(rounds=0, final={}, initial=None)), console)
+        assert "Final model: no metrics\n" in text
+
+    def test_a_closing_evaluation_that_ended_early_is_told_beside_what_it_found(self) -> None:
+        text = shown(summary(console := a_console(120), a_run(closing_aborted="too few sites.")), console)
+        told = "Final model: roc_auc 0.9800 (untrained 0.5000)\nThe closing evaluation was given up: too few"
+        assert told in text
+
     def test_a_comparison_is_labelled_oracle(self) -> None:
         rows = (ComparisonRow("mean", {"roc_auc": 0.93}, {"roc_auc": 0.81}),)
         text = shown(summary(console := a_console(80), a_run(compare=Comparison("alone", rows))), console)

@@ -6,11 +6,8 @@ import json
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
-import torch
 from safetensors.torch import load_file
-from scipy import stats
 
 from secfed.algorithms.registry import build, build_data
 from secfed.dp.accountant import accountant
@@ -18,75 +15,9 @@ from secfed.dp.ledger import audit, spent_of
 from secfed.dp.ledger import verify as verify_ledger
 from secfed.errors import ConfigError, RoundAborted
 from secfed.outputs import ledger_file, site_folder
-from secfed.privacy import with_privacy
 from secfed.roster_file import ROSTER_FILE, read_roster
-from secfed.run_report import RunReport, SilentObserver
-from secfed.simulate import simulate
-from secfed.site_noise import NoisedAlgorithm
 from secfed.study import Study
-from secfed.study_rules import least_survivors
-from secfed.vector import Exchange, Field, Layout, State, Summands, Totals
-
-STUDY = """
-[study]
-name = "wards"
-rounds = 2
-seed = 5
-
-[algorithm]
-name = "fedavg"
-batch_size = 32
-weighting = "equal"
-{algorithm}
-
-[model]
-name = "logistic-regression"
-
-[data]
-name = "breast-cancer"
-sites = 4
-standardize = "public"
-{data}
-
-[protection]
-name = "{protection}"
-
-[privacy]
-unit = "{unit}"
-epsilon = {epsilon}
-delta = 1e-4
-accountant = "{accountant}"
-{privacy}
-"""
-
-
-def study(
-    unit: str = "record",
-    *,
-    protection: str = "plain",
-    epsilon: float = 8.0,
-    privacy: str = "",
-    algorithm: str = "",
-    data: str = "",
-    accountant: str = "",
-) -> Study:
-    """A small private study; everything that a test varies is an argument."""
-    return Study.parse(
-        STUDY.format(
-            unit=unit,
-            protection=protection,
-            epsilon=epsilon,
-            privacy=privacy,
-            algorithm=algorithm,
-            data=data,
-            accountant=accountant or "pld",
-        )
-    )
-
-
-def run(chosen: Study, out: Path | None = None, **more: Any) -> RunReport:
-    """Simulate it."""
-    return simulate(chosen, out=out, drops=more.pop("drops", ()), observer=SilentObserver(), **more)
+from tests.secfed.privacy_case import run, study
 
 
 def entries(path: Path) -> list[dict[str, Any]]:
@@ -305,96 +236,6 @@ def test_replacing_one_record_changes_no_other_prepared_record(monkeypatch: pyte
     ]
     assert sum(rows) == 1
     assert original.train_x.shape == other.train_x.shape
-
-
-class Constant:
-    """An algorithm that sums constants: what arrives is the noise."""
-
-    def __init__(self, value: float, elements: int, sites: int) -> None:
-        self.value, self.elements = value, elements
-        self.layout = Layout((Field("update/x", (elements,), 1.0, 32),), sites=sites)
-
-    def exchanges(self, round_number: int) -> tuple[Exchange, ...]:
-        return (Exchange("update", "all", self.layout),) if round_number == 1 else ()
-
-    def members(self, round_number: int, exchange: Exchange, sites: Any) -> Any:
-        return sites
-
-    def server(self) -> Any:
-        raise NotImplementedError
-
-    def site(self, site_id: str) -> Any:
-        del site_id
-        return self
-
-    def contribute(self, round_number: int, exchange: Exchange, broadcast: State) -> Summands:
-        del round_number, exchange, broadcast
-        return {"update/x": torch.full((self.elements,), self.value)}
-
-
-def test_totals_of_a_site_private_study_have_the_promised_distribution(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """What the server program gets, through the whole masked protocol, with one site dropping."""
-    chosen = study("site", protection="masked", epsilon=2.0)
-    taken: list[Totals] = []
-    from secfed import simulate as module
-    from secfed.drops import Drop
-
-    inner = Constant(0.0, 20_000, 4)
-
-    class Server:
-        def broadcast(self, round_number: int, exchange: Exchange) -> State:
-            del round_number, exchange
-            return {"x": torch.zeros(1)}
-
-        def absorb(self, round_number: int, exchange: Exchange, totals: Totals) -> None:
-            del round_number, exchange
-            taken.append(totals)
-
-        def model(self) -> State:
-            return {"x": torch.zeros(1)}
-
-        save = model
-
-        def metrics(self) -> dict[int, dict[str, float]]:
-            return {}
-
-    inner.server = Server  # type: ignore[method-assign]
-    monkeypatch.setattr(module, "build", lambda _study: inner)
-    for drops in ((), (Drop.parse("hospital-3@mask:1"),)):
-        run(chosen.replace("study.rounds", 1), drops=drops)
-    noised = with_privacy(chosen.replace("study.rounds", 1), inner, 4)  # type: ignore[arg-type]
-    assert isinstance(noised, NoisedAlgorithm)
-    promised = noised.noise_multiplier * 1.0
-    honest = least_survivors(chosen, 4) - chosen.protection.colluders_for(4)
-    for totals, survivors in zip(taken, (4, 3), strict=True):
-        assert len(totals.survivors) == survivors
-        values = totals["update/x"].numpy()
-        deviation = promised * (survivors / honest) ** 0.5
-        assert deviation >= promised
-        assert stats.kstest(values / deviation, "norm").pvalue > 1e-4
-        # Variance: a chi-square variable with as many degrees of freedom as elements.
-        low, high = stats.chi2.ppf([5e-5, 1 - 5e-5], len(values))
-        assert low < float(np.sum((values / deviation) ** 2)) < high
-
-
-def test_site_privacy_clips_what_a_site_contributes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A site that would contribute a thousand times the norm moves the sum by the norm."""
-    chosen = study("site", epsilon=20.0).replace("study.rounds", 1)
-    noised = with_privacy(chosen, Constant(1000.0, 100, 4), 4)  # type: ignore[arg-type]
-    assert isinstance(noised, NoisedAlgorithm)
-    exchange = noised.exchanges(1)[0]
-    noise = noised.noise_of(exchange)
-    assert noise is not None
-    clipped = noise.clip({"update/x": torch.full((100,), 1000.0)})["update/x"]
-    assert float(clipped.norm()) == pytest.approx(1.0, rel=1e-6)
-    del monkeypatch
-
-
-def test_an_algorithm_without_private_training_is_refused_for_records() -> None:
-    with pytest.raises(ConfigError, match=r"privacy\.unit"):
-        with_privacy(study(), Constant(0.0, 1, 4), 4)  # type: ignore[arg-type]
 
 
 def test_an_unknown_site_in_a_budget_is_named(tmp_path: Path) -> None:

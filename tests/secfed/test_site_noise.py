@@ -1,0 +1,107 @@
+"""The site as the unit of privacy: noise in the sum, clipping at the site, and who must have it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from scipy import stats
+
+from secfed.errors import ConfigError
+from secfed.privacy import with_privacy
+from secfed.site_noise import NoisedAlgorithm
+from secfed.study_rules import least_survivors
+from secfed.vector import Exchange, Field, Layout, State, Summands, Totals
+from tests.secfed.privacy_case import run, study
+
+
+class Constant:
+    """An algorithm that sums constants: what arrives is the noise."""
+
+    def __init__(self, value: float, elements: int, sites: int) -> None:
+        self.value, self.elements = value, elements
+        self.layout = Layout((Field("update/x", (elements,), 1.0, 32),), sites=sites)
+
+    def exchanges(self, round_number: int) -> tuple[Exchange, ...]:
+        return (Exchange("update", "all", self.layout),) if round_number == 1 else ()
+
+    def members(self, round_number: int, exchange: Exchange, sites: Any) -> Any:
+        return sites
+
+    def server(self) -> Any:
+        raise NotImplementedError
+
+    def site(self, site_id: str) -> Any:
+        del site_id
+        return self
+
+    def contribute(self, round_number: int, exchange: Exchange, broadcast: State) -> Summands:
+        del round_number, exchange, broadcast
+        return {"update/x": torch.full((self.elements,), self.value)}
+
+
+def test_totals_of_a_site_private_study_have_the_promised_distribution(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What the server program gets, through the whole masked protocol, with one site dropping."""
+    chosen = study("site", protection="masked", epsilon=2.0)
+    taken: list[Totals] = []
+    from secfed import simulate as module
+    from secfed.drops import Drop
+
+    inner = Constant(0.0, 20_000, 4)
+
+    class Server:
+        def broadcast(self, round_number: int, exchange: Exchange) -> State:
+            del round_number, exchange
+            return {"x": torch.zeros(1)}
+
+        def absorb(self, round_number: int, exchange: Exchange, totals: Totals) -> None:
+            del round_number, exchange
+            taken.append(totals)
+
+        def model(self) -> State:
+            return {"x": torch.zeros(1)}
+
+        save = model
+
+        def metrics(self) -> dict[int, dict[str, float]]:
+            return {}
+
+    inner.server = Server  # type: ignore[method-assign]
+    monkeypatch.setattr(module, "build", lambda _study: inner)
+    for drops in ((), (Drop.parse("hospital-3@mask:1"),)):
+        run(chosen.replace("study.rounds", 1), drops=drops)
+    noised = with_privacy(chosen.replace("study.rounds", 1), inner, 4)  # type: ignore[arg-type]
+    assert isinstance(noised, NoisedAlgorithm)
+    promised = noised.noise_multiplier * 1.0
+    honest = least_survivors(chosen, 4) - chosen.protection.colluders_for(4)
+    for totals, survivors in zip(taken, (4, 3), strict=True):
+        assert len(totals.survivors) == survivors
+        values = totals["update/x"].numpy()
+        deviation = promised * (survivors / honest) ** 0.5
+        assert deviation >= promised
+        assert stats.kstest(values / deviation, "norm").pvalue > 1e-4
+        # Variance: a chi-square variable with as many degrees of freedom as elements.
+        low, high = stats.chi2.ppf([5e-5, 1 - 5e-5], len(values))
+        assert low < float(np.sum((values / deviation) ** 2)) < high
+
+
+def test_site_privacy_clips_what_a_site_contributes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A site that would contribute a thousand times the norm moves the sum by the norm."""
+    chosen = study("site", epsilon=20.0).replace("study.rounds", 1)
+    noised = with_privacy(chosen, Constant(1000.0, 100, 4), 4)  # type: ignore[arg-type]
+    assert isinstance(noised, NoisedAlgorithm)
+    exchange = noised.exchanges(1)[0]
+    noise = noised.noise_of(exchange)
+    assert noise is not None
+    clipped = noise.clip({"update/x": torch.full((100,), 1000.0)})["update/x"]
+    assert float(clipped.norm()) == pytest.approx(1.0, rel=1e-6)
+    del monkeypatch
+
+
+def test_an_algorithm_without_private_training_is_refused_for_records() -> None:
+    with pytest.raises(ConfigError, match=r"privacy\.unit"):
+        with_privacy(study(), Constant(0.0, 1, 4), 4)  # type: ignore[arg-type]
