@@ -280,9 +280,13 @@ class SilentObserver:
 
 
 def ordered_metrics(reports: Iterable[Metrics | None]) -> list[str]:
-    """Every metric that occurs: what people look at first, then the others as they appear."""
+    """Every metric that occurs: what people look at first, then the others as they appear, losses last."""
     names = list(dict.fromkeys(name for metrics in reports for name in metrics or {}))
-    return sorted(names, key=lambda name: _LEADING.index(name) if name in _LEADING else len(_LEADING))
+
+    def place(name: str) -> int:
+        return _LEADING.index(name) if name in _LEADING else len(_LEADING) + name.endswith("loss")
+
+    return sorted(names, key=place)
 
 
 def what_the_aggregator_saw(

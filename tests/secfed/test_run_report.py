@@ -25,6 +25,7 @@ from secfed.run_report import (
     RoundReport,
     RunReport,
     SilentObserver,
+    ordered_metrics,
     what_the_aggregator_saw,
 )
 
@@ -148,6 +149,12 @@ class TestWhatTheAggregatorSaw:
     def test_no_sum_at_all(self) -> None:
         said = what_the_aggregator_saw("masked", sums=0, survivors=[], parameters=31, scalars=1)
         assert said == "The aggregator saw: no sum; no hospital's values."
+
+
+def test_metrics_that_people_look_at_come_first_and_losses_last() -> None:
+    of_a_clustering = [{"pretrain_loss": 1.0}, {"full_loss": 2.0, "acc": 0.9, "nmi": 0.8}, None]
+    assert ordered_metrics(of_a_clustering) == ["acc", "nmi", "pretrain_loss", "full_loss"]
+    assert ordered_metrics([{"loss": 1.0, "brier": 0.1, "roc_auc": 0.9}]) == ["roc_auc", "loss", "brier"]
 
 
 def test_the_silent_observer_takes_every_call() -> None:
