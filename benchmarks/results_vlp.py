@@ -11,20 +11,14 @@ a folder and to a page of its own. MedPix and PneumoniaMNIST are left out where 
 from __future__ import annotations
 
 import argparse
-import os
-import subprocess
 import sys
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor, as_completed
-from contextlib import contextmanager
 from pathlib import Path
 
 import sections
 import vlp_page
 import vlp_runs
-
-_THREADS = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
-Job = tuple[str, str, int, Path]
+from jobs import Job, run_all
 
 
 def main() -> int:
@@ -35,14 +29,14 @@ def main() -> int:
         dataset, method, seed = asked.one
         vlp_runs.run_one(dataset, method, int(seed), _file(runs, dataset, method, int(seed)), toy=asked.toy)
         return 0
-    jobs = [] if asked.write_only else [job for job in _jobs(asked, runs) if not _done(job, asked.toy)]
-    failed = _run_all(jobs, runs, max(1, asked.jobs), toy=asked.toy) if jobs else []
+    jobs = [] if asked.write_only else list(_jobs(asked, runs))
+    failed = run_all(jobs, max(1, asked.jobs)) if jobs else []
     page = runs / "vlp.md" if asked.toy else sections.ROOT / "docs" / "results" / "vlp.md"
     figures = runs / "figures" if asked.toy else sections.FIGURES
     vlp_page.write(runs, page, figures, asked.seeds)
     print(f"wrote {page}")
-    for dataset, method, seed, out in failed:
-        print(f"failed: {dataset} {method} seed {seed}; see {out.with_suffix('.log')}")
+    for job in failed:
+        print(f"failed: {job.name}; see {job.log}")
     return int(bool(failed))
 
 
@@ -62,7 +56,7 @@ def _arguments() -> argparse.Namespace:
 
 
 def _jobs(asked: argparse.Namespace, runs: Path) -> Iterator[Job]:
-    """Seed by seed, so that an interrupted comparison has whole seeds."""
+    """What is missing, seed by seed, so that an interrupted comparison has whole seeds."""
     for seed in asked.seeds:
         for dataset in asked.set or vlp_runs.SETS:
             if not vlp_runs.SETS[dataset].is_there:
@@ -73,93 +67,21 @@ def _jobs(asked: argparse.Namespace, runs: Path) -> Iterator[Job]:
                 traced = vlp_runs.ALL[method].kind == "trace"
                 if (extra and dataset != "chest-synthetic") or (traced and seed != asked.seeds[0]):
                     continue
-                yield dataset, method, seed, _file(runs, dataset, method, seed)
+                out = _file(runs, dataset, method, seed)
+                if not vlp_runs.is_done(dataset, method, seed, out, toy=asked.toy):
+                    yield Job(
+                        f"{dataset} {method} seed {seed}", _command(asked, runs, dataset, method, seed), out
+                    )
 
 
 def _file(runs: Path, dataset: str, method: str, seed: int) -> Path:
     return runs / dataset / f"{method}-seed-{seed}.json"
 
 
-def _done(job: Job, toy: bool) -> bool:
-    dataset, method, seed, out = job
-    return vlp_runs.is_done(dataset, method, seed, out, toy=toy)
-
-
-def _run_all(jobs: list[Job], runs: Path, at_a_time: int, *, toy: bool) -> list[Job]:
-    """Run jobs as processes; returns those that failed."""
-    failed = []
-    with _progress(len(jobs)) as show, ThreadPoolExecutor(at_a_time) as pool:
-        waiting = {pool.submit(_run, job, runs, toy, show): job for job in jobs}
-        try:
-            for finished in as_completed(waiting):
-                if finished.result():
-                    failed.append(waiting[finished])
-        except KeyboardInterrupt:
-            pool.shutdown(cancel_futures=True)
-            raise
-    return failed
-
-
-def _run(job: Job, runs: Path, toy: bool, show: vlp_page.Show) -> int:
-    dataset, method, seed, out = job
-    out.parent.mkdir(parents=True, exist_ok=True)
-    command = [
-        sys.executable,
-        str(Path(__file__).resolve()),
-        "--runs",
-        str(runs),
-        "--one",
-        dataset,
-        method,
-        str(seed),
-    ]
-    name = f"{dataset} {method} seed {seed}"
-    show(name, state="started")
-    with out.with_suffix(".log").open("wb") as log:
-        done = subprocess.run(
-            [*command, *(["--toy"] if toy else [])],
-            stdout=log,
-            stderr=subprocess.STDOUT,
-            env={**os.environ, **_THREADS},
-            check=False,
-        )
-    if not done.returncode:
-        out.with_suffix(".log").unlink()
-    show(name, state="failed" if done.returncode else "done")
-    return done.returncode
-
-
-@contextmanager
-def _progress(total: int) -> Iterator[vlp_page.Show]:
-    """A bar, and below it what runs now."""
-    from rich.progress import (
-        BarColumn,
-        MofNCompleteColumn,
-        Progress,
-        SpinnerColumn,
-        TextColumn,
-        TimeElapsedColumn,
-    )
-
-    columns = (
-        SpinnerColumn(),
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-    )
-    with Progress(*columns) as bar:
-        overall, running = bar.add_task("runs", total=total), {}
-
-        def show(name: str, *, state: str) -> None:
-            if state == "started":
-                running[name] = bar.add_task(name, total=None)
-                return
-            bar.remove_task(running.pop(name))
-            bar.advance(overall)
-            bar.console.print(f"{name}: {state}")
-
-        yield show
+def _command(asked: argparse.Namespace, runs: Path, dataset: str, method: str, seed: int) -> list[str]:
+    """This script, doing one run."""
+    script = [sys.executable, str(Path(__file__).resolve()), "--runs", str(runs)]
+    return [*script, "--one", dataset, method, str(seed), *(["--toy"] if asked.toy else [])]
 
 
 if __name__ == "__main__":

@@ -12,6 +12,7 @@ ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "benchmarks.md"
 FIGURES = ROOT / "docs" / "figures"
 
+_READING = ("<!-- begin reading -->", "<!-- end reading -->")
 _HEAD = """# Benchmarks
 
 Every number here was printed by the command above its table; `make bench` runs them all and rewrites
@@ -38,6 +39,14 @@ def write(name: str, title: str, text: str) -> None:
     else:
         page = page.rstrip() + "\n\n" + section + "\n"
     PAGE.write_text(page, encoding="utf-8")
+
+
+def reading(page: Path) -> str:
+    """The part of a page of results that people write; it stays as it is when the page is rewritten."""
+    begin, end = _READING
+    old = page.read_text(encoding="utf-8") if page.exists() else ""
+    inside = old.split(begin, 1)[1].split(end, 1)[0].strip("\n") if begin in old and end in old else ""
+    return f"{begin}\n{inside}\n{end}"
 
 
 def table(columns: list[str], rows: list[list[str]]) -> str:

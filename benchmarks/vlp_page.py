@@ -7,7 +7,7 @@ import shutil
 import statistics
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import sections
 from vlp_runs import ABLATION, ALL, METHODS, ON_TOP, PRIVATE, ROUNDS, SETS, STEPS, TRACES
@@ -17,7 +17,6 @@ from secfed import figure_style as style
 Run = dict[str, Any]
 Runs = Mapping[str, Sequence[Run]]  # by method, in the order of the seeds
 
-_READING = ("<!-- begin reading -->", "<!-- end reading -->")
 _HEAD = f"""# Federated vision-language pre-training: methods compared
 
 Masked protection, five sites, the CPU size of the model (`tiny`, 0.3 million parameters), trained from
@@ -58,15 +57,9 @@ _OTHER = {
 }
 
 
-class Show(Protocol):
-    """Told of a run's state: "started", "done" or "failed"."""
-
-    def __call__(self, name: str, *, state: str) -> None: ...
-
-
 def write(runs: Path, page: Path, figures: Path, seeds: Sequence[int]) -> None:
     """Write page and figures from what is there."""
-    parts = [_HEAD, sections.machine(), _reading(page)]
+    parts = [_HEAD, sections.machine(), sections.reading(page)]
     for name, dataset in SETS.items():
         found = _load(runs / name, seeds)
         if not found:
@@ -128,14 +121,6 @@ def _same_seeds(found: Runs, variants: Mapping[str, Any]) -> Runs:
     """Every method with the seeds that some variant has, so that rows of a table can be compared."""
     seeds = {run["seed"] for variant in variants for run in found.get(variant, ())}
     return {method: [run for run in several if run["seed"] in seeds] for method, several in found.items()}
-
-
-def _reading(page: Path) -> str:
-    """The part of the page that people write; it stays as it is."""
-    begin, end = _READING
-    old = page.read_text(encoding="utf-8") if page.exists() else ""
-    inside = old.split(begin, 1)[1].split(end, 1)[0].strip("\n") if begin in old and end in old else ""
-    return f"{begin}\n{inside}\n{end}"
 
 
 def _data_of(found: Runs) -> str:

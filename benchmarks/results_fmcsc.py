@@ -1,0 +1,188 @@
+"""FMCSC in the paper's configuration, and docs/results/fmcsc.md.
+
+    python benchmarks/results_fmcsc.py [--set NAME]... [--ratio 1:1]... [--variant NAME]... [--jobs 2]
+
+Every run is a masked study of its own process of one thread (20 to 40 minutes, 5 GB) and leaves one JSON file
+in the folder RUNS (default ``runs/fmcsc``); what is there already, with the same study, is not repeated. The
+page is written from the files, also after an interruption; what people wrote on it stays. Without
+--variant, only the runs of the paper's Table 1.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import fmcsc_runs
+import sections
+from fmcsc_runs import PUBLIC, RATIOS, SETS, VARIANTS
+from jobs import Job, run_all
+
+Run = dict[str, Any]
+
+_PAGE = sections.ROOT / "docs" / "results" / "fmcsc.md"
+_HEAD = """# FMCSC: what was measured
+
+Federated multi-view clustering ([algorithms/fmcsc.py](../../algorithms/fmcsc.py)), everything by secure sums,
+masked. ACC, NMI and ARI in percent after the last round, from the securely summed contingency table, over
+the records of all hospitals; mean and standard deviation over seeds, minutes of one process of one thread,
+and the paper's mean over five runs, which were trained one hospital after the other. A seed decides the
+division of the records, the view of every hospital with one view, the initial model and the starts of
+k-means.
+
+    python benchmarks/results_fmcsc.py --jobs 2
+"""
+
+
+def main() -> int:
+    """Run what is missing, and write the page."""
+    asked = _arguments()
+    runs = Path(asked.runs).resolve()
+    if asked.one:
+        dataset, ratio, variant, seed = asked.one
+        fmcsc_runs.run_one(
+            dataset, ratio, variant, int(seed), _file(runs, dataset, ratio, variant, int(seed))
+        )
+        return 0
+    jobs = [] if asked.write_only else list(_jobs(asked, runs))
+    failed = run_all(jobs, max(1, asked.jobs)) if jobs else []
+    _write(runs)
+    print(f"wrote {_PAGE}")
+    for job in failed:
+        print(f"failed: {job.name}; see {job.log}")
+    return int(bool(failed))
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--set", action="append", choices=tuple(SETS), help="only this data set")
+    parser.add_argument("--ratio", action="append", choices=RATIOS, help="only this ratio")
+    parser.add_argument("--variant", action="append", choices=tuple(VARIANTS), help="at 1:1, unless given")
+    parser.add_argument("--seeds", nargs="+", type=int, default=[1, 2, 3])
+    parser.add_argument("--jobs", type=int, default=1, help="processes at a time")
+    parser.add_argument("--runs", default="runs/fmcsc", help="folder of the results")
+    parser.add_argument("--write-only", action="store_true", help="run nothing, write the page")
+    parser.add_argument("--one", nargs=4, help=argparse.SUPPRESS)
+    return parser.parse_args()
+
+
+def _jobs(asked: argparse.Namespace, runs: Path) -> Iterator[Job]:
+    """What is missing, seed by seed, so that an interrupted comparison has whole seeds."""
+    for seed in asked.seeds:
+        for dataset in asked.set or SETS:
+            if not fmcsc_runs.is_there(dataset):
+                print(f"{dataset} left out: {SETS[dataset].needs} is not in the data folder")
+                continue
+            for variant in asked.variant or (PUBLIC,):
+                for ratio in asked.ratio or (RATIOS if variant == PUBLIC else ("1:1",)):
+                    out = _file(runs, dataset, ratio, variant, seed)
+                    if not fmcsc_runs.is_done(out, fmcsc_runs.study_of(dataset, ratio, variant, seed)):
+                        one = [dataset, ratio, variant, str(seed)]
+                        script = [sys.executable, str(Path(__file__).resolve()), "--runs", str(runs)]
+                        yield Job(" ".join(one), [*script, "--one", *one], out)
+
+
+def _file(runs: Path, dataset: str, ratio: str, variant: str, seed: int) -> Path:
+    return runs / dataset / f"{variant}-{ratio.replace(':', '-')}-seed-{seed}.json"
+
+
+def _load(runs: Path, dataset: str, ratio: str, variant: str) -> list[Run]:
+    files = sorted((runs / dataset).glob(f"{variant}-{ratio.replace(':', '-')}-seed-*.json"))
+    return [json.loads(file.read_text(encoding="utf-8")) for file in files]
+
+
+def _write(runs: Path) -> None:
+    """The page from what is there."""
+    parts = [_HEAD, sections.machine(), sections.reading(_PAGE)]
+    for title, table in (
+        ("The paper's Table 1", _ratios(runs)),
+        ("Ablations, 1:1 (the paper's Table 2)", _ablations(runs)),
+        ("Participation, 1:1 (the paper's Table 3)", _participation(runs)),
+        ("ACC after each main round, 1:1", _course(runs)),
+    ):
+        if table:
+            parts += [f"## {title}", table]
+    _PAGE.write_text("\n\n".join(part.strip("\n") for part in parts if part) + "\n", encoding="utf-8")
+
+
+def _ratios(runs: Path) -> str:
+    rows = []
+    for dataset, facts in SETS.items():
+        for ratio in RATIOS:
+            found = _load(runs, dataset, ratio, PUBLIC)
+            if found:
+                rows.append([facts.title, ratio, *_scores(found), _triple(facts.paper[ratio]), *_cost(found)])
+    columns = ["set", "multi : single view", "ACC", "NMI", "ARI", "paper", "seeds", "main rounds", "minutes"]
+    return sections.table(columns, rows) if rows else ""
+
+
+def _ablations(runs: Path) -> str:
+    rows = []
+    for dataset, facts in SETS.items():
+        for variant, what in VARIANTS.items():
+            found = _load(runs, dataset, "1:1", variant)
+            if found and what.table != "participation":
+                paper = facts.ablation.get(variant)
+                rows.append(
+                    [dataset, what.title, *_scores(found), _triple(paper) if paper else "-", *_cost(found)]
+                )
+    columns = ["set", "variant", "ACC", "NMI", "ARI", "paper", "seeds", "main rounds", "minutes"]
+    return sections.table(columns, rows) if len(rows) > len(SETS) else ""
+
+
+def _participation(runs: Path) -> str:
+    rows = []
+    for dataset, facts in SETS.items():
+        for variant, paper in facts.participation.items():
+            found = _load(runs, dataset, "1:1", variant)
+            if found:
+                cells = [_cell(found, "participating_acc"), _cell(found, "others_acc")]
+                title = VARIANTS[variant].title
+                rows.append([dataset, title, *cells, f"{paper[0]} {paper[1]}", str(len(found))])
+    columns = ["set", "", "ACC, taking part", "ACC, others", "paper", "seeds"]
+    return sections.table(columns, rows) if rows else ""
+
+
+def _course(runs: Path) -> str:
+    """Accuracy by main round, a row per run: what more rounds do."""
+    rows = []
+    for dataset in SETS:
+        for variant in (PUBLIC, "mi"):
+            for at, run in enumerate(_load(runs, dataset, "1:1", variant), start=1):
+                scored = [(int(number), found) for number, found in run["rounds"].items() if "acc" in found]
+                accuracies = " ".join(f"{100 * found['acc']:.1f}" for _, found in sorted(scored))
+                rows.append([dataset, VARIANTS[variant].title, str(at), accuracies])
+    return sections.table(["set", "weights", "run", "ACC"], rows) if rows else ""
+
+
+def _scores(found: Sequence[Run]) -> list[str]:
+    return [_cell(found, name) for name in ("acc", "nmi", "ari")]
+
+
+def _cell(found: Sequence[Run], name: str) -> str:
+    values = [100 * run["final"][name] for run in found if name in run["final"]]
+    if not values:
+        return "-"
+    spread = f" ± {statistics.stdev(values):.1f}" if len(values) > 1 else ""
+    return f"{statistics.fmean(values):.1f}{spread}"
+
+
+def _cost(found: Sequence[Run]) -> list[str]:
+    main = {sum("acc" in metrics for metrics in run["rounds"].values()) for run in found}
+    minutes = statistics.fmean(run["wall_s"] for run in found) / 60
+    return [str(len(found)), " or ".join(map(str, sorted(main))), f"{minutes:.0f}"]
+
+
+def _triple(scores: Sequence[float]) -> str:
+    return " ".join(f"{score:.1f}" for score in scores)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
