@@ -1,8 +1,9 @@
 """What a site's transcripts recorded of its ledgers, and what a ledger lacks of it.
 
-With every sum a site's transcript records the head of its ledger (:attr:`secfed.dp.ledger.Ledger.head`): a
-second witness, in another file. An older copy of the ledger lacks the newest of these states, a second
-history lacks all since it began. Either would let budgets be spent again.
+With every sum, and before the shares for it leave, a site's transcript records the head of its ledger
+(:attr:`secfed.dp.ledger.Ledger.head`): a second witness, in another file. An older copy of the ledger lacks
+the newest of these states, a second history lacks all since it began. Either would let budgets be spent
+again.
 
 The other way round is no fault: the ledger is written before the work, the transcript after the sum, so a
 ledger is ahead by every exchange that was paid for and not summed.
@@ -19,10 +20,10 @@ from typing import Any, Final
 from secfed.chain import Entry
 from secfed.chain_file import read_lines
 from secfed.errors import TranscriptError
-from secfed.transcript import FOLLOWED, SUMMED
+from secfed.transcript import FOLLOWED, RELEASED, SUMMED
 
 _KEY: Final = "ledgers"
-_KINDS: Final = (SUMMED, FOLLOWED)
+_KINDS: Final = (RELEASED, SUMMED, FOLLOWED)
 
 
 @dataclass(frozen=True)

@@ -235,6 +235,7 @@ class Site:
                     "exchange": pending.exchange.name,
                     "attempt": self._attempt,
                     "survivors": list(self._session.released),
+                    **self._witness(),
                 },
             )
         result = self._session.result
@@ -288,12 +289,14 @@ class Site:
         left: dict[str, object] = {
             "layout": exchange.layout.digest.hex(),
             "fields": [item.name for item in exchange.layout.fields],
+            **self._witness(),
         }
-        if self._privacy is not None:
-            # A second witness of the ledger: an older copy lacks a head that is recorded here.
-            left["ledgers"] = self._privacy.heads()
         kind = SUMMED if self._identity.name in result.survivors else FOLLOWED
         self._log.append(kind, {**record.to_body(), **left})
+
+    def _witness(self) -> dict[str, object]:
+        """A second witness of the ledger: an older copy of it lacks a head that is recorded here."""
+        return {} if self._privacy is None else {"ledgers": self._privacy.heads()}
 
     def _open(
         self, pending: _Pending, entropy: Entropy | None = None, journal: AttemptJournal | None = None

@@ -10,7 +10,7 @@ import pytest
 
 from secfed.chain_file import verify_file
 from secfed.crypto.codec import Buffer
-from secfed.errors import TranscriptError
+from secfed.errors import TranscriptError, WrongState
 from secfed.frames import Task, decode
 from secfed.outputs import TRANSCRIPT_FILE, ledger_file
 from secfed.site_study import Terms
@@ -70,6 +70,25 @@ def test_a_study_is_not_begun_with_an_older_ledger(consortium: Consortium) -> No
     ledger(hospital).write_bytes(newest)
     hospital.start()
     assert len(hospital.payments()) == ROUNDS
+
+
+def test_a_withheld_result_leaves_enough_to_notice(consortium: Consortium) -> None:
+    """Shares left for a sum whose result never came: the transcript knows the ledger all the same."""
+    hospital = consortium.hospitals[VICTIM]
+    first = ledger(hospital).read_bytes()
+
+    def deliver(stage: str, one: Hospital, frame: Buffer) -> bytes:
+        if stage == "result" and one is hospital:
+            raise WrongState("lost on the way")
+        return one.handle(frame)
+
+    consortium.deliver = deliver
+    consortium.run()
+    assert summed(hospital) == []
+    ledger(hospital).write_bytes(first)
+    with pytest.raises(TranscriptError, match="lacks the state"):
+        hospital.start()
+    hospital.open = None
 
 
 @pytest.mark.parametrize("gone", [False, True])
