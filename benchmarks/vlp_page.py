@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import sections
-from vlp_runs import ABLATION, ALL, METHODS, ON_TOP, PRIVATE, ROUNDS, SETS, STEPS, TRACES
+from vlp_runs import ABLATION, ALL, LONG, METHODS, ON_TOP, PRETRAINED, PRIVATE, ROUNDS, SETS, STEPS, TRACES
 
 from secfed import figure_style as style
 
@@ -77,7 +77,18 @@ def write(runs: Path, page: Path, figures: Path, seeds: Sequence[int]) -> None:
                 "alone bring.",
                 _tables(_same_seeds(found, ON_TOP), {"fedavg": ALL["fedavg"], **ON_TOP}),
             ]
-        parts += _beside_fedavg(found)
+        if any(method in found for method in LONG):
+            parts += ["### Longer training", _tables(_same_seeds(found, LONG), LONG)]
+        if any(method in found for method in PRETRAINED):
+            parts += [
+                "### From pretrained encoders",
+                "As the papers fine-tune: both encoders were trained before, for 600 steps on 4,000 public "
+                "synthetic pairs of another seed in milder styles; alignment modules are new, the learning "
+                "rate is 5e-4, and all methods take equally many steps.",
+                _tables(_same_seeds(found, PRETRAINED), PRETRAINED),
+                *_beside_fedavg(found, PRETRAINED, "fedavg-pretrained"),
+            ]
+        parts += _beside_fedavg(found, {**METHODS, **ON_TOP, **ABLATION, **PRIVATE})
         if any(method in found for method in ABLATION):
             parts += [
                 "### FedDRA with other radius, and without one of its parts",
@@ -183,15 +194,15 @@ def _cell(values: Any) -> str:
     return f"{statistics.fmean(known):.1f}{spread}"
 
 
-def _beside_fedavg(found: Runs) -> list[str]:
+def _beside_fedavg(found: Runs, methods: Mapping[str, Any], base_method: str = "fedavg") -> list[str]:
     """Differences to FedAvg of the same seed, with its records and its division: the sharper look."""
-    base = {run["seed"]: run["scores"] for run in found.get("fedavg", ())}
+    base = {run["seed"]: run["scores"] for run in found.get(base_method, ())}
     lines = []
     for method, several in found.items():
         pairs = [
             (run["scores"], base[run["seed"]]) for run in several if "scores" in run and run["seed"] in base
         ]
-        if method in ("fedavg", "untrained") or not pairs:
+        if method not in methods or method in (base_method, "untrained") or not pairs:
             continue
         line = [ALL[method].title]
         for key, better in (("recall_at_1", 1), ("worst_at_1", 1), ("disparity", -1)):

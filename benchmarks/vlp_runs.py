@@ -8,11 +8,11 @@ import os
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import torch
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 
 from secfed.algorithms.data import chest_synthetic
 from secfed.algorithms.data.heart_disease import data_folder
@@ -67,6 +67,7 @@ class Method:
         rounds: of the study.
         kind: how it is trained: "federated" (masked, through the whole protocol), or outside any protocol.
         privacy: its ``[privacy]`` table, or nothing.
+        pretrained: start from :func:`pretrained_encoders`.
     """
 
     title: str
@@ -75,6 +76,7 @@ class Method:
     rounds: int = ROUNDS
     kind: str = "federated"
     privacy: str = ""
+    pretrained: bool = False
 
 
 def _own_scale(images: torch.Tensor) -> torch.Tensor:
@@ -128,6 +130,25 @@ ON_TOP = {
     ),
     "fedavg-56": Method("FedAvg, 56 steps per round", keys={"local_steps": STEPS + 16}),
 }
+# More than three times the rounds: with six, every model is far from where training would take it.
+LONG = {
+    f"{name}-long": Method(
+        f"{METHODS[name].title}, 20 rounds",
+        METHODS[name].algorithm,
+        METHODS[name].keys,
+        METHODS[name].rounds + 14,
+    )
+    for name in ("fedavg", "fedrgb", "feddra")
+}
+# As the papers: encoders that were trained before on public data, new alignment modules, smaller steps.
+_TUNED = {"learning_rate": 5e-4}
+PRETRAINED = {
+    f"{name}-pretrained": replace(method, keys={**method.keys, **_TUNED}, pretrained=True)
+    for name, method in {
+        **{name: METHODS[name] for name in METHODS if name != "untrained"},
+        "feddra-rho-0.1": Method("FedDRA, rho = 0.1, the paper's", "feddra", {**_DRA, "rho": 0.1}),
+    }.items()
+}
 ABLATION = {
     "feddra-no-align": Method(
         "without the align stage", "feddra", {**_DRA, "align_steps": 0, "joint_steps": STEPS}
@@ -157,11 +178,19 @@ PRIVATE = {
         privacy=f'unit = "site"\n{_EPSILON}',
     ),
 }
-ALL = {**METHODS, **ON_TOP, **ABLATION, **PRIVATE, **TRACES}
+ALL = {**METHODS, **ON_TOP, **LONG, **PRETRAINED, **ABLATION, **PRIVATE, **TRACES}
 
 
-def study_text(dataset: str, method: str, seed: int, *, toy: bool) -> str:
-    """The study file of one run; also what says whether a stored result is still that of this run."""
+def study_text(dataset: str, method: str, seed: int, folder: Path, *, toy: bool) -> str:
+    """The study file of one run; also what says whether a stored result is still that of this run.
+
+    Args:
+        dataset: from :data:`SETS`.
+        method: from :data:`ALL`.
+        seed: the study's.
+        folder: where :func:`pretrained_encoders` are.
+        toy: a size that only tries the code.
+    """
     chosen, data = ALL[method], SETS[dataset].table
     keys: dict[str, object] = {
         "learning_rate": 1.5e-3,
@@ -180,12 +209,14 @@ def study_text(dataset: str, method: str, seed: int, *, toy: bool) -> str:
             data = data.replace(old, new)
     lines = [f"{key} = {json.dumps(value)}" for key, value in keys.items()]
     rounds = min(chosen.rounds, 2) if toy else chosen.rounds
+    files = [f"{key} = {json.dumps(str(path))}" for key, path in _weight_files(folder).items()]
     return "\n".join(
         [
             f'[study]\nname = "vlp-{dataset}-{method}"\nrounds = {rounds}\nseed = {seed}',
             f'[algorithm]\nname = "{chosen.algorithm}"',
             *lines,
             '[model]\nname = "vision-language"\nsize = "tiny"\ntemperature = 0.1',
+            *(files if chosen.pretrained else []),
             f"[data]\n{data}",
             '[protection]\nname = "masked"\nthreshold = 4',
             *([f"[privacy]\n{chosen.privacy}"] if chosen.privacy else []),
@@ -197,7 +228,9 @@ def study_text(dataset: str, method: str, seed: int, *, toy: bool) -> str:
 def run_one(dataset: str, method: str, seed: int, out: Path, *, toy: bool) -> None:
     """Train, measure, and write one JSON file whole or not at all."""
     torch.set_num_threads(1)
-    text = study_text(dataset, method, seed, toy=toy)
+    if ALL[method].pretrained:
+        pretrained_encoders(out.parent, toy=toy)
+    text = study_text(dataset, method, seed, out.parent, toy=toy)
     algorithm, kind = build(Study.parse(text)), ALL[method].kind
     if not isinstance(algorithm, VlpAlgorithm):
         raise TypeError(f"{method} is no vision-language algorithm")
@@ -231,7 +264,35 @@ def is_done(dataset: str, method: str, seed: int, out: Path, *, toy: bool) -> bo
     if not out.exists():
         return False
     stored: dict[str, object] = json.loads(out.read_text(encoding="utf-8"))
-    return stored.get("study") == study_text(dataset, method, seed, toy=toy)
+    return stored.get("study") == study_text(dataset, method, seed, out.parent, toy=toy)
+
+
+def _weight_files(folder: Path) -> dict[str, Path]:
+    return {f"{kind}_weights": folder / f"pretrained-{kind}.safetensors" for kind in ("image", "text")}
+
+
+def pretrained_encoders(folder: Path, *, toy: bool) -> None:
+    """Train both encoders once, on public pairs: synthetic ones of another seed, in milder styles.
+
+    Args:
+        folder: of the runs of the synthetic set; what is there is kept.
+        toy: a size that only tries the code.
+    """
+    files = _weight_files(folder)
+    if all(path.exists() for path in files.values()):
+        return
+    text = study_text("chest-synthetic", "centralised", 1000, folder, toy=toy)
+    before, after = text.split("[data]\n", 1)
+    pairs = 80 if toy else 800
+    data = f'name = "chest-synthetic"\nsites = 5\ntrain = {pairs}\ntest = 64\npartition = "iid"\nstyle = 0.3'
+    algorithm = build(Study.parse(f"{before}[data]\n{data}\n[protection]{after.split('[protection]', 1)[1]}"))
+    if not isinstance(algorithm, VlpAlgorithm):
+        raise TypeError("no vision-language algorithm")
+    model = algorithm.network(vlp_oracle.train_centralised(algorithm, 2 if toy else 600))
+    for path, encoder in zip(files.values(), (model.image_encoder, model.text_encoder), strict=True):
+        unfinished = path.with_suffix(f".{os.getpid()}")
+        save_file({name: value.contiguous() for name, value in encoder.state_dict().items()}, unfinished)
+        os.replace(unfinished, path)
 
 
 def _trained(algorithm: VlpAlgorithm, kind: str) -> tuple[list[State], list[Mapping[str, float]]]:
