@@ -20,8 +20,9 @@ Runs = Mapping[str, Sequence[Run]]  # by method, in the order of the seeds
 _HEAD = f"""# Federated vision-language pre-training: methods compared
 
 Masked protection, five sites, the CPU size of the model (`tiny`, 0.3 million parameters), trained from
-scratch, ConVIRT objective, temperature 0.1. Every method takes {ROUNDS * STEPS} local steps
-per site, over all its stages; "centralised" takes as many steps as all sites together, on pooled pairs.
+scratch unless a heading says otherwise, ConVIRT objective, temperature 0.1. In the first table of a set every
+method takes {ROUNDS * STEPS} local steps per site, over all its stages; "centralised" takes as many steps as
+all sites together, on pooled pairs.
 Mean and standard deviation over seeds; a seed decides records, division, initial model and batches. The
 sizes are far below the papers', so only comparisons inside one table mean anything.
 

@@ -101,7 +101,7 @@ SETS = {
         {},
         _own_scale,
         batch=16,
-        # Three hundred pairs per site are learnt by heart within 30 steps: they are changed at random.
+        # Three hundred pairs per site would be learnt by heart: they are changed at random.
         keys={"batch_size": 32, "augment_images": 1.0, "drop_words": 0.3},
         needs="medpix2_160.zip",
     ),

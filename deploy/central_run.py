@@ -30,7 +30,14 @@ from secfed.outputs import MODEL_FILE, TRANSCRIPT_FILE, prepare, write_run
 from secfed.protection import SiteId, protection
 from secfed.roster_file import ROSTER_FILE
 from secfed.round import Rules
-from secfed.run_report import Observer, PerSite, RoundReport, RunReport, what_the_aggregator_saw
+from secfed.run_report import (
+    Observer,
+    PerSite,
+    RoundReport,
+    RunReport,
+    complete,
+    what_the_aggregator_saw,
+)
 from secfed.site import Log
 from secfed.study_rules import least_cohort
 from secfed.transcript import ABORTED, SETTINGS, SUMMED, TRANSCRIPT, SumRecord, Transcript
@@ -180,14 +187,7 @@ class CentralRun:
         if report.round <= self._central.study.rounds:  # the closing evaluation has no row of its own
             self._reports[report.round] = report
             self._observer.round_finished(report)
-        for number, found in metrics.items():
-            known = self._reports.get(number)
-            if known is None:
-                continue
-            completed = known.completed(found)
-            if completed is not known:
-                self._reports[number] = completed
-                self._observer.round_finished(completed)
+        complete(self._reports, metrics, self._observer)
         self._kept.notes["rounds"] = [asdict(self._reports[number]) for number in sorted(self._reports)]
 
     def _report(self) -> RunReport:

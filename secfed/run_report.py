@@ -279,8 +279,26 @@ class SilentObserver:
         """Ignore it."""
 
 
+def complete(reports: dict[int, RoundReport], metrics: Mapping[int, Metrics], observer: Observer) -> None:
+    """Complete the reports of rounds whose metrics a later sum brought, and tell the observer of each.
+
+    Args:
+        reports: by round; changed in place.
+        metrics: by model version, that is, by round; those without a report are left out.
+        observer: told of what is new.
+    """
+    for number, found in metrics.items():
+        known = reports.get(number)
+        if known is None:
+            continue
+        completed = known.completed(found)
+        if completed is not known:
+            reports[number] = completed
+            observer.round_finished(completed)
+
+
 def ordered_metrics(reports: Iterable[Metrics | None]) -> list[str]:
-    """Every metric that occurs: what people look at first, then the others as they appear, losses last."""
+    """Every metric that occurs: what people look at first, then others as they come, further losses last."""
     names = list(dict.fromkeys(name for metrics in reports for name in metrics or {}))
 
     def place(name: str) -> int:

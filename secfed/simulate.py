@@ -46,6 +46,7 @@ from secfed.run_report import (
     RoundReport,
     RunReport,
     SiteSpent,
+    complete,
     what_the_aggregator_saw,
 )
 from secfed.simulated_link import SimulatedLink
@@ -70,14 +71,7 @@ class _Progress:
         if report.round <= self.rounds:  # the closing evaluation has no row of its own
             self.reports[report.round] = report
             self.observer.round_finished(report)
-        for number, found in metrics.items():
-            known = self.reports.get(number)
-            if known is None:
-                continue
-            completed = known.completed(found)
-            if completed is not known:
-                self.reports[number] = completed
-                self.observer.round_finished(completed)
+        complete(self.reports, metrics, self.observer)
 
 
 def simulate(

@@ -1,0 +1,89 @@
+"""A policy file that is wrong is refused by key; the template permits nothing."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from secfed.deploy.policy import Policy
+from secfed.deploy.policy_template import POLICY_TEMPLATE
+from secfed.errors import ConfigError
+from secfed.study import Study
+from tests.deploy.policy_case import POLICY, STUDY, keys, policy
+
+
+@pytest.fixture(scope="module")
+def study() -> Study:
+    return Study.parse(STUDY, own_code=())
+
+
+class TestFile:
+    def test_the_template_is_valid_and_permits_nothing(self, tmp_path: Path, study: Study) -> None:
+        found = policy(tmp_path, POLICY_TEMPLATE)
+        assert found.approve == "manual"
+        assert {"study.name", "algorithm.name", "model.name", "data.name"} <= set(keys(found, study))
+        assert found.limits().require_privacy
+
+    def test_the_examples_in_the_template_are_valid_too(self, tmp_path: Path) -> None:
+        lines = []
+        for line in POLICY_TEMPLATE.splitlines():
+            code = line.removeprefix("# ")
+            is_code = line.startswith("# ") and (" = " in code.split("#")[0] or code.startswith("["))
+            lines.append(code if is_code and not code.startswith("digests") else line)
+        found = policy(tmp_path, "\n".join(lines))
+        assert list(found.algorithms) == ["fedavg"]
+        assert [item.name for item in found.data] == ["heart"]
+        assert len(found.hours) == 1
+
+    @pytest.mark.parametrize(
+        ("old", "new", "message"),
+        [
+            ('approve = "automatic"', 'approve = "yes"', r"policy\.approve"),
+            ('timezone = "UTC"', 'timezone = "Nowhere"', "timezone"),
+            ("max_rounds = 100", "max_round = 100", r"studies\.max_round: unknown key.*max_rounds"),
+            ('names = ["heart-*"]', 'names = "heart-*"', r"studies\.names"),
+            ('names = ["heart-*"]', 'digests = ["abc"]', r"studies\.digests"),
+            ('names = ["masked"]', 'names = ["mask"]', r"protection\.names"),
+            ("min_cohort = 3", "min_cohort = 1", r"protection\.min_cohort"),
+            ("max_epsilon = 3.0", "", r"privacy\.max_epsilon: is missing"),
+            ("max_epsilon = 3.0", "max_epsilon = inf", r"privacy\.max_epsilon"),
+            ("max_delta = 1e-5", "max_delta = 1.0", r"privacy\.max_delta"),
+            ("[privacy]\nmax_epsilon = 3.0\nmax_delta = 1e-5", "", "privacy: this section is missing"),
+            ("[privacy]", "[privcy]", "privcy: unknown section.*privacy"),
+            (
+                "local_epochs = { max = 5 }",
+                "local_epochs = 5",
+                r"algorithms\.fedavg\.local_epochs: is not a rule",
+            ),
+            ("local_epochs = { max = 5 }", "local_epochs = { most = 5 }", r"local_epochs\.most: unknown key"),
+            ("[models.mlp]\nhidden = { max = 64 }", "[models]\nmlp = 3", r"models\.mlp: is a value"),
+            ('source = "csv"', "", r"data\[0\]\.source: is missing"),
+            ('name = "heart"', 'name = "../heart"', r"data\[0\]\.name"),
+            ("period_days = 365", "period_days = 0", r"data\[0\]\.budget\[0\]\.period_days"),
+            ("epsilon = 10.0", "epsilon = -1.0", r"data\[0\]\.budget\[0\]\.epsilon"),
+            ("[[hours]]", "[hours]", r"hours: is not a list of tables.*\[\[hours\]\]"),
+            ('start = "20:00"', 'start = "8 pm"', r"hours\[0\]\.start"),
+            ("[studies]", "[studies", "not valid TOML"),
+        ],
+    )
+    def test_a_wrong_file_is_refused_by_key(self, tmp_path: Path, old: str, new: str, message: str) -> None:
+        assert old in POLICY
+        with pytest.raises(ConfigError, match=message) as caught:
+            policy(tmp_path, POLICY.replace(old, new, 1))
+        assert "policy.toml" in caught.value.message
+
+    def test_a_data_set_without_budget_is_refused_where_privacy_is_required(self, tmp_path: Path) -> None:
+        text = POLICY[: POLICY.index("[[data.budget]]")]
+        with pytest.raises(ConfigError, match="data set 'heart' has no budget"):
+            policy(tmp_path, text)
+        policy(tmp_path, text.replace("[privacy]", "[privacy]\nrequire = false"))
+
+    def test_two_data_sets_do_not_share_a_ledger(self, tmp_path: Path) -> None:
+        again = POLICY[POLICY.index("[[data]]") : POLICY.index("[[hours]]")]
+        with pytest.raises(ConfigError, match="two data sets have one name"):
+            policy(tmp_path, POLICY + again)
+
+    def test_a_missing_file_is_refused(self, tmp_path: Path) -> None:
+        with pytest.raises(ConfigError, match=r"policy\.toml: No such file"):
+            Policy.load(tmp_path / "policy.toml")
