@@ -13,7 +13,7 @@ replays it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Protocol
 
 from secfed.errors import WrongState
@@ -70,6 +70,10 @@ class Algorithm(Protocol):
     (``record``, ``group``) its site programs train under, and ``unprotected(exchange)``, the fields of an
     exchange that leave without noise by the study's explicit choice. Without them only the whole site
     can be the unit, and every field carries noise.
+
+    Where some members add nothing but zeros to a part of a sum, one more counts: ``contributors(round,
+    exchange)``, for every such part the sites that may add more, and the fewest of them that may be summed.
+    Sites refuse a cohort, or survivors, with fewer.
     """
 
     def exchanges(self, round_number: int) -> Sequence[Exchange]:
@@ -104,6 +108,14 @@ def check_round(round_number: int, rounds: int) -> None:
             f"the study has no round {round_number}",
             remedy=f"its rounds are 1 to {rounds}, and {rounds + 1} is the closing evaluation",
         )
+
+
+def contributors(
+    algorithm: Algorithm, round_number: int, exchange: Exchange
+) -> Sequence[tuple[Collection[SiteId], int]]:
+    """Who may add more than zeros to each part of a sum, and the fewest of them; empty: everybody to all."""
+    named = getattr(algorithm, "contributors", None)
+    return () if named is None else tuple(named(round_number, exchange))
 
 
 def unprotected_fields(algorithm: Algorithm, exchange: Exchange) -> Sequence[str]:

@@ -71,7 +71,8 @@ class DroRule:
         sites: ids of the enrolled sites, sorted.
         colluders: sites assumed to pool what they know with the server; one counts as 1 all the same,
             because every site knows its own numbers and is told the sums.
-        rho, gamma, divergence, divergence_factor, kl_nodes, weight_convention: see :class:`DroOptions`.
+        rho, gamma, divergence, divergence_factor, kl_nodes, weight_convention, least_step_scale: see
+            :class:`DroOptions`.
         cap: V, the public loss cap.
         disclose_two: two sites were told that they see each other's loss, and accept it.
         noised: the losses already carry noise of a privacy guarantee, which the sums cannot undo; then
@@ -89,6 +90,7 @@ class DroRule:
     divergence_factor: float = 0.5
     kl_nodes: int = 8
     weight_convention: Literal["mean_one", "simplex"] = "mean_one"
+    least_step_scale: float = 0.25
     disclose_two: bool = False
     noised: bool = False
     other_sums: int = 0
@@ -145,6 +147,7 @@ class DroRule:
             divergence_factor=options.divergence_factor,
             kl_nodes=options.kl_nodes,
             weight_convention=options.weight_convention,
+            least_step_scale=options.least_step_scale,
             disclose_two=options.allow_two_site_weight_disclosure,
             noised=noised,
             other_sums=other_sums,
@@ -328,7 +331,16 @@ class DroRule:
             spread = min(max(count * (second / first**2) - 1.0, 0.0), count - 1.0)
             shrink = 1.0 if spread <= self.radius else math.sqrt(self.radius / spread)
             new = 1.0 / count + shrink * (own / first - 1.0 / count)
-        return min(max(new, WEIGHT_FLOOR), self.largest(count))
+        return min(max(new, self.smallest(count)), self.largest(count))
+
+    def smallest(self, count: int) -> float:
+        """The smallest weight that any of ``count`` sites can have, so that false sums get none below it.
+
+        In the chi-square ball it mirrors the largest; :data:`WEIGHT_FLOOR` where a ball reaches to 0.
+        """
+        if self.divergence == "kl":
+            return WEIGHT_FLOOR
+        return max((1.0 - math.sqrt(self.radius * (count - 1))) / count, WEIGHT_FLOOR)
 
     def largest(self, count: int) -> float:
         """The largest weight that any of ``count`` sites can have inside the ball."""
@@ -342,11 +354,14 @@ class DroRule:
         Args:
             weight: its weight.
             count: n of the last answer; the number of enrolled sites before there is one.
+
+        Security: a server that publishes false sums, or leaves a site out of them, decides which weights
+        fall. The study's least step scale keeps the others' updates from vanishing beside one site's.
         """
         unit = float(count) if self.weight_convention == "mean_one" else 1.0
         if weight == 1.0 / count:  # count * (1 / count) is not 1 for every count
             return unit / count
-        return unit * min(weight, self.largest(count))
+        return unit * min(max(weight, self.least_step_scale / count), self.largest(count))
 
     # --- in the clear
 

@@ -34,6 +34,13 @@ class DroOptions(Strict):
         default="mean_one",
         description='"mean_one" (step scale n * weight) or "simplex" (step scale weight, as printed)',
     )
+    least_step_scale: float = Field(
+        default=0.25,
+        ge=0,
+        le=1,
+        description="0 to 1: no site's steps are scaled by less, whatever its weight, so that a lying server "
+        'cannot make all updates but one vanish; 1/n times that with "simplex"',
+    )
     allow_two_site_weight_disclosure: bool = Field(
         default=False,
         description="true only if both of two sites accept that each can work out the other's loss",

@@ -146,6 +146,11 @@ class Fmcsc:
         wanted = set(self.plan.members(self.stage(round_number, exchange), round_number))
         return tuple(site for site in sites if site in wanted)
 
+    def contributors(self, round_number: int, exchange: Exchange) -> Sequence[tuple[frozenset[SiteId], int]]:
+        """Who may add more than zeros to each part of a sum, and the fewest of them that may be summed."""
+        parts = self.plan.contributors(self.stage(round_number, exchange), round_number)
+        return tuple((part, self.plan.fewest) for part in parts)
+
     def unprotected(self, exchange: Exchange) -> Sequence[str]:
         """Fields that leave without noise although the study has ``[privacy]``: those of scoring."""
         return self.plan.unprotected(exchange)

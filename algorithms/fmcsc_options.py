@@ -25,7 +25,10 @@ class FmcscOptions(Options):
         default=1e-3, gt=0, description="the step size of pre-training, above 0"
     )
     pretrain_share: float = Field(
-        default=1 / 3, gt=0, le=1, description="the share of sites in a pre-training round, above 0 to 1"
+        default=1 / 3,
+        gt=0,
+        le=1,
+        description="the share of sites in a pre-training round, above 0 to 1; with hidden view types all",
     )
     pretrain_start: Literal["common", "independent"] = Field(
         default="common",
@@ -76,9 +79,6 @@ class FmcscOptions(Options):
         gt=0,
         allow_inf_nan=True,
         description="above 0, inf for no noise: the paper's noise on uploads, NOT a guarantee",
-    )
-    weight_cap: int = Field(
-        default=1000, ge=1, description="the number of records that counts as weight 1 in pre-training"
     )
     max_records: int = Field(
         default=100_000, ge=1, description="the most records a site may have; bounds the sums of k-means"

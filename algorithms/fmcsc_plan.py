@@ -141,6 +141,14 @@ class Plan:
         colluders = rules.colluders_for(len(self.sites))
         return max(self.options.min_group, rules.min_cohort, colluders + 2, rules.threshold or 0)
 
+    @property
+    def fewest(self) -> int:
+        """Fewest sites that may add more than zeros to a part of a sum: two honest ones, whoever colludes.
+
+        A zero hides nothing, so :attr:`least` of a cohort is not enough where some members only add zeros.
+        """
+        return max(self.options.min_group, self.protection.colluders_for(len(self.sites)) + 2)
+
     @cached_property
     def participants(self) -> tuple[SiteId, ...]:
         """Sites that train: a fixed subset, with multi-view and single-view sites in proportion."""
@@ -154,8 +162,8 @@ class Plan:
 
     def trainers(self, group: int) -> tuple[SiteId, ...]:
         """Sites whose models enter the group's average, as far as public facts say."""
-        # Under privacy a site that counts nothing would add noise, or spend budget, for nothing.
-        only_full = group == FULL or (self.privacy is not None and not self.trains_own_view)
+        # A site that counts nothing hides nothing; under privacy it would add noise, or spend budget, too.
+        only_full = group == FULL or not self.trains_own_view
         wanted = (None,) if only_full else (None, group - 1)
         return tuple(site for site in self.participants if self.view_of[site] in wanted)
 
@@ -200,7 +208,7 @@ class Plan:
 
     def clusters_itself(self, group: int) -> bool:
         """Whether a group moves its cluster centres; one that is too small only assigns to given ones."""
-        enough = self.hidden or len(self.scored(group)) >= self.least
+        enough = len(self.scored(group)) >= self.least
         return group == FULL or (enough and self.options.group_iterations > 0)
 
     @property
@@ -213,17 +221,20 @@ class Plan:
         return self.options.restarts if group == FULL else 1
 
     def sampled(self, round_number: int) -> tuple[SiteId, ...]:
-        """Sites of one pre-training round; with public view types at least ``min_group`` hold all views."""
+        """Sites of one pre-training round; enough of them hold all views for each view to have its owners.
+
+        With hidden view types everybody takes part: counts of owners in changing samples are equations that
+        can be solved for the view of every site.
+        """
         chosen_from = self.participants
+        if self.hidden:
+            return chosen_from
         size = max(self.least, math.ceil(self.options.pretrain_share * len(chosen_from) - 1e-9))
         rng = numpy_generator(self.seed, "pre-training sites", round_number)
-        if self.hidden:
-            picks = rng.permutation(len(chosen_from))[:size]
-            return tuple(chosen_from[pick] for pick in sorted(picks.tolist()))
         full = [site for site in chosen_from if self.view_of[site] is None]
         single = [site for site in chosen_from if self.view_of[site] is not None]
         share = round(size * len(full) / len(chosen_from))
-        most = min(len(full), max(self.options.min_group, size - len(single), share))
+        most = min(len(full), max(self.fewest, size - len(single), share))
         picked = [full[pick] for pick in rng.permutation(len(full))[:most]]
         picked += [single[pick] for pick in rng.permutation(len(single))[: max(0, size - most)]]
         return tuple(sorted(picked, key=self.sites.index))
@@ -235,6 +246,22 @@ class Plan:
         if self.hidden or stage.kind == "table":
             return self.sites
         return self.trainers(stage.group) if stage.kind == "train" else self.scored(stage.group)
+
+    def contributors(self, stage: Stage, round_number: int) -> tuple[frozenset[SiteId], ...]:
+        """For every part of a sum to which some members add only zeros: the sites that may add more."""
+        members = self.members(stage, round_number)
+        if stage.kind == "pretrain":
+            owners = ({None, view} for view in range(self.views))
+            parts = [[site for site in members if self.view_of[site] in wanted] for wanted in owners]
+        elif stage.kind == "train":
+            group = stage.group
+            parts = [[site for site in self.participants if self.weight(site, group, round_number) > 0]]
+        elif stage.kind == "table":
+            others = [site for site in members if site not in self.participants]
+            parts = [list(self.participants), others] if self.scores_others else []
+        else:
+            parts = [list(self.scored(stage.group))]
+        return tuple(frozenset(part) for part in parts)
 
     def stages(self, round_number: int) -> Sequence[Stage]:
         """The exchanges of one round, in order."""
@@ -261,10 +288,9 @@ class Plan:
     def _pretrain(self) -> Stage:
         fields = self._update(self.pretrained)
         if not self.site_level:
-            for group in self.groups[1:]:
-                fields += [_scalar(f"weight/{group}", 1.0), _scalar(f"sites/{group}", 1.0)]
+            fields += [_scalar(f"sites/{group}", 1.0) for group in self.groups[1:]]
         if self.privacy is None:
-            fields += [_scalar("weight", 1.0), _scalar("loss", LOSS_BOUND)]
+            fields += [_scalar("sites", 1.0), _scalar("loss", LOSS_BOUND)]
         return Stage("pretrain", self._exchange("pretrain", "sampled", fields))
 
     @cached_property

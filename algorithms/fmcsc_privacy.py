@@ -70,13 +70,10 @@ def check_privacy(options: FmcscOptions, privacy: PrivacySection | None) -> None
             "them is not offered",
             remedy='set privacy.metrics = "withheld", or "unprotected" where scores are for evaluation only',
         )
-    for key, given in (
-        ("algorithm.weight_cap", "weight_cap" in options.model_fields_set),
-        ("privacy.weights", privacy.weights == "unprotected"),
-    ):
+    for key, given in (("privacy.weights", privacy.weights == "unprotected"),):
         if given:
             raise ConfigError(
-                f"{key}: has no effect, with [privacy] all sites of fmcsc count the same in pre-training",
+                f"{key}: has no effect, all sites of fmcsc count the same in pre-training",
                 remedy="remove it",
             )
     if options.view_types == "hidden" and not privacy.in_local_steps:

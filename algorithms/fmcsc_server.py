@@ -70,7 +70,7 @@ class FmcscServer:
         stage = self._stage(round_number, exchange)
         if stage.kind == "pretrain":
             self._pretrain(totals)
-            self._note_loss(round_number, "pretrain_loss", totals)
+            self._note_loss(round_number, "pretrain_loss", totals, "sites")
         elif stage.kind == "train":
             self._move(round_number, stage.group, totals)
             name = self._plan.groups[stage.group].replace("-", "_")
@@ -81,25 +81,25 @@ class FmcscServer:
                 version = min(round_number, self._plan.rounds)
                 self._metrics.setdefault(version, {}).update(found)
 
-    def _note_loss(self, round_number: int, name: str, totals: Totals) -> None:
+    def _note_loss(self, round_number: int, name: str, totals: Totals, weights: str = "weight") -> None:
         if "loss" not in totals:  # under [privacy] none leaves
             return
-        weight = totals.scalar("weight")
+        weight = totals.scalar(weights)
         if weight > _NO_WEIGHT:
             self._metrics.setdefault(round_number - 1, {})[name] = totals.scalar("loss") / weight
 
     def _pretrain(self, totals: Totals) -> None:
         model = dict(self._models[FULL])
         for view, group in enumerate(self._plan.groups[1:]):
-            if f"weight/{group}" in totals:
-                weight, sites = totals.scalar(f"weight/{group}"), totals.scalar(f"sites/{group}")
-            else:  # the layout of site-level privacy: every survivor that holds the view counts the same
-                weight = sites = float(self._plan.owners(totals.survivors, view))
-            if weight <= _NO_WEIGHT or sites < self._plan.options.min_group - 0.5:
+            if f"sites/{group}" in totals:
+                owners = totals.scalar(f"sites/{group}")
+            else:  # the layout of site-level privacy: every survivor that holds the view counts
+                owners = float(self._plan.owners(totals.survivors, view))
+            if owners < self._plan.options.min_group - 0.5:
                 continue
             for name in self._plan.pretrained:
                 if int(name.split(".")[1]) == view:
-                    model[name] = _moved(model[name], totals[f"update/{name}"], weight)
+                    model[name] = _moved(model[name], totals[f"update/{name}"], owners)
         self._models = [model for _ in self._models]
 
     def _move(self, round_number: int, group: int, totals: Totals) -> None:

@@ -147,16 +147,14 @@ class FmcscSite:
             epochs=options.pretrain_epochs,
             learning_rate=options.pretrain_learning_rate,
         )
-        # Under privacy the number of records does not count: as a total it would leave without noise.
-        counted = options.weight_cap if plan.privacy is not None else self._records
-        weight = min(counted, options.weight_cap) / options.weight_cap
+        # Every site counts the same. Counts of records would be the same in every round, so that totals over
+        # the changing samples of pre-training could be solved for every hospital's.
         trained = read_parameters(network)
-        summands: dict[str, torch.Tensor | float] = {"weight": weight, "loss": weight * loss}
+        summands: dict[str, torch.Tensor | float] = {"sites": 1.0, "loss": loss}
         for view, group in enumerate(plan.groups[1:]):
             summands[f"sites/{group}"] = float(view in owned)
-            summands[f"weight/{group}"] = weight * (view in owned)
         for name in plan.pretrained:
-            share = weight * (view_of(name) in owned)
+            share = float(view_of(name) in owned)
             summands[f"update/{name}"] = share * (trained[name] - received[name])
         return summands
 

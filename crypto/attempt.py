@@ -99,6 +99,9 @@ class SiteContribution:
         limits: the site's own limits.
         journal: the site's durable memory.
         privacy_applied: whether the update was made under the policy's differential privacy.
+        planned: sites that the study asks in this exchange; None for all of the roster.
+        contributors: for every part of the sum to which some sites add only zeros, the sites that may add
+            more, and the fewest of them that the study wants; never fewer than ``colluders`` + 2.
         entropy: randomness.
     """
 
@@ -114,9 +117,20 @@ class SiteContribution:
     journal: AttemptJournal
     limits: SiteLimits = SiteLimits()
     privacy_applied: bool = False
+    planned: frozenset[str] | None = None
+    contributors: tuple[tuple[frozenset[str], int], ...] = ()
     entropy: Entropy = field(default_factory=Entropy)
 
     @property
     def site(self) -> str:
         """This site's id."""
         return self.identity.name
+
+    @property
+    def colluders(self) -> int:
+        """Colluding sites that this one wants to be safe against.
+
+        By default of the roster, not of the cohort: the server names the cohort, and must not lower it so.
+        """
+        limit = self.limits.colluders
+        return thresholds.default_colluders(len(self.roster.sites)) if limit is None else limit

@@ -69,12 +69,8 @@ class AwaitSpecification:
         spec = expect(message, Specification)
         given = self.given
         check_specification(spec, given, floor=thresholds.FLOOR)
-        colluders = given.limits.colluders
-        if colluders is None:
-            # Of the roster, not of the cohort: the server names the cohort and must not lower it thereby.
-            colluders = thresholds.default_colluders(len(given.roster.sites))
         too_low = spec.threshold < max(given.limits.min_threshold, given.limits.min_cohort)
-        if too_low or not thresholds.is_safe(spec.threshold, len(spec.cohort), colluders):
+        if too_low or not thresholds.is_safe(spec.threshold, len(spec.cohort), given.colluders):
             raise Refusal.THRESHOLD_TOO_LOW.refuse(f"{spec.threshold} of {len(spec.cohort)}")
         # Durable before any secret of this attempt exists: an attempt is never run twice.
         given.journal.begin(spec.study, AttemptId(spec.round, spec.exchange_index, spec.attempt))

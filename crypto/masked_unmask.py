@@ -36,7 +36,7 @@ from secfed.crypto.messages import (
     view_parts,
 )
 from secfed.crypto.refusals import Refusal
-from secfed.crypto.specification import ordered_subset, verified
+from secfed.crypto.specification import check_contributors, ordered_subset, verified
 
 
 @dataclass(frozen=True)
@@ -66,6 +66,7 @@ class AwaitSurvivors:
             raise Refusal.SURVIVORS_WITHOUT_SELF.refuse()
         if len(survivors) < max(spec.threshold, given.limits.min_cohort):
             raise Refusal.TOO_FEW_SURVIVORS.refuse(f"{len(survivors)} of {spec.threshold}")
+        check_contributors(survivors, given)
         parts = view_parts(spec.digest, self.adverts_digest, self.sharing, survivors)
         view = View(given.site, given.identity.sign(labels.SIGN_VIEW, *parts))
         return AwaitUnmask(self, survivors), view.encode()

@@ -74,6 +74,13 @@ class Refusal(Enum):
     RESULT_MISMATCH = (36, InconsistentView, "the result is for another attempt or another set of survivors")
     JOURNAL_ROLLED_BACK = (37, Replay, "this site's journal was replaced or does not know the attempt")
 
+    NOT_PLANNED = (38, PolicyRefused, "the study does not ask a site of the cohort in this exchange")
+    TOO_FEW_CONTRIBUTORS = (
+        39,
+        PolicyRefused,
+        "too few of the sites add more than zeros to a part of this sum",
+    )
+
     def __init__(self, number: int, error: type[SecfedError], text: str) -> None:
         self.number = number
         self.error = error

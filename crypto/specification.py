@@ -31,11 +31,24 @@ def ordered_subset(names: Iterable[str], whole: tuple[str, ...]) -> bool:
     return all(index >= 0 for index in at) and all(a < b for a, b in pairwise(at))
 
 
+def check_contributors(sites: Iterable[str], given: SiteContribution) -> None:
+    """Whether enough of these sites add more than zeros to every part of the sum: zeros hide nothing.
+
+    Raises:
+        PolicyRefused: refusal 39.
+    """
+    present = frozenset(sites)
+    for part, least in given.contributors:
+        found, needed = len(part & present), max(least, given.colluders + 2)
+        if 0 < found < needed:
+            raise Refusal.TOO_FEW_CONTRIBUTORS.refuse(f"{found} of {needed}")
+
+
 def check_specification(spec: Specification, given: SiteContribution, *, floor: int) -> None:
     """The rules for message 0 that every protection shares; ``floor`` is its smallest cohort.
 
     Raises:
-        SecfedError: refusals 3-8 and 10-16.
+        SecfedError: refusals 3-8, 10-16, 38 and 39.
     """
     roster, limits = given.roster, given.limits
     verified(
@@ -55,11 +68,15 @@ def check_specification(spec: Specification, given: SiteContribution, *, floor: 
         raise Refusal.COHORT_ORDER.refuse()
     if given.site not in spec.cohort:
         raise Refusal.NOT_INVITED.refuse()
+    for name in spec.cohort:
+        if given.planned is not None and name not in given.planned:
+            raise Refusal.NOT_PLANNED.refuse(name)
     if len(spec.cohort) < max(limits.min_cohort, floor):
         raise Refusal.COHORT_TOO_SMALL.refuse(f"{len(spec.cohort)} sites")
     asked = (spec.study, spec.round, spec.exchange_index, spec.exchange)
     if asked != (given.study, given.round, given.exchange_index, given.exchange):
         raise Refusal.OTHER_EXCHANGE.refuse()
+    check_contributors(spec.cohort, given)
     if given.shape.elements > limits.max_elements:
         raise Refusal.LAYOUT_TOO_LARGE.refuse(f"{given.shape.elements} elements")
     if spec.layout_digest != given.shape.digest:

@@ -146,7 +146,7 @@ class Journal:
         """
         row = self._db.execute(_LAST, (study,)).fetchone() or (-1, -1, -1, 0, 0)
         if row < self._newest.get(study, row):
-            raise Refusal.JOURNAL_ROLLED_BACK.refuse(f"{self._path} knows less than this site remembers")
+            raise Refusal.JOURNAL_ROLLED_BACK.refuse("it knows less than this site remembers")
         self._newest[study] = row
         return tuple(row)
 
@@ -168,7 +168,7 @@ class Journal:
         """All or nothing, and alone: two processes on one journal take turns."""
         # A renamed-in copy is another file: what is written to the open one would be lost at the next start.
         if self._identity_of_file() != self._file:
-            raise Refusal.JOURNAL_ROLLED_BACK.refuse(f"{self._path} is not the file that was opened")
+            raise Refusal.JOURNAL_ROLLED_BACK.refuse("it is not the file that was opened")
         with self._errors(), self._db:
             self._db.execute("BEGIN IMMEDIATE")
             yield

@@ -14,13 +14,13 @@ read a total, so that round is another one: ``sealed_round.py``.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
 
-from secfed.algorithms.base import Algorithm, ServerProgram
+from secfed.algorithms.base import Algorithm, ServerProgram, contributors
 from secfed.crypto import labels
 from secfed.crypto.codec import Buffer, digest
 from secfed.crypto.identity import Identity, Roster
@@ -102,6 +102,7 @@ def run_round(
         state = encode_state(server.broadcast(number, exchange))
         members = algorithm.members(number, exchange, rules.asked)
         ready = train(number, index, exchange, state, members, rules, ask)
+        check_contributors(number, exchange, contributors(algorithm, number, exchange), ready)
         summed = sum_securely(number, index, exchange, state, ready, rules, ask)
         record(summed)
         server.absorb(number, exchange, summed.totals)
@@ -126,6 +127,26 @@ def train(
     task = Task(rules.study, number, index, exchange.name, state).encode()
     ask("train", dict.fromkeys(members, task), on_reply)
     return ready
+
+
+def check_contributors(
+    number: int, exchange: Exchange, parts: Sequence[tuple[Collection[SiteId], int]], ready: Sequence[SiteId]
+) -> None:
+    """Give up, before anything is asked, a sum to a part of which too few sites would add more than zeros.
+
+    Sites refuse it as well (refusal 39); this says why once, and costs no attempt.
+
+    Raises:
+        RoundAborted: so few are ready.
+    """
+    for part, least in parts:
+        found = len(set(part) & set(ready))
+        if 0 < found < least:
+            raise RoundAborted(
+                f"round {number}, exchange {exchange.name!r}: of the sites that can add more than zeros to a "
+                f"part of the sum {found} can take part, {least} are needed; nothing was revealed.",
+                remedy="wait for more sites, or enrol more so that dropouts leave enough of every group",
+            )
 
 
 def sum_securely(

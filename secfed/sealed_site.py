@@ -27,7 +27,7 @@ from secfed.crypto.keystream import derive
 from secfed.crypto.messages import DIGEST_BYTES, Result, peek_type
 from secfed.crypto.refusals import Refusal
 from secfed.crypto.study_keys import StudyKeys
-from secfed.errors import InconsistentView, RangeError, WrongState
+from secfed.errors import InconsistentView, MalformedMessage, RangeError, WrongState
 from secfed.frames import READY, Notice, Task, encode_state
 from secfed.sealed import SealedPlan, decode_expected
 from secfed.sealed_memory import SealedMemory
@@ -180,12 +180,16 @@ class SealedSite(Site):
             or spec.broadcast_digest != self._state_tag()
         ):
             raise Refusal.RESULT_MISMATCH.refuse(f"round {spec.round}")
-        frames = FrameFormat(parameters, SUM).split(summed.ciphertext)
+        form = FrameFormat(parameters, SUM)
         try:
+            frames = list(form.split(summed.ciphertext))
+            for index, frame in enumerate(frames):  # all of them before the first is decrypted
+                form.words(frame, index)
             sums = self._site_cipher().decrypt(parameters, frames)
             totals = exchange.layout.decode(sums, result.survivors)
-        except RangeError:
+        except (MalformedMessage, RangeError):
             # Whether chosen ciphertexts decrypt tells about the key, bit by bit: answer once, never again.
+            # An honest aggregator signs no malformed sum.
             self._stopped = True
             if self._kept is not None:
                 self._kept.stop()  # a restart does not make this site answer again

@@ -23,7 +23,6 @@ from secfed.algorithms.base import Algorithm, Metrics, ServerProgram, unprotecte
 from secfed.algorithms.metrics import oracle
 from secfed.algorithms.registry import build, build_data
 from secfed.coordinator import Coordinator, RoundOutcome, StudyRun
-from secfed.crypto.attempt import SiteLimits
 from secfed.crypto.identity import Identity, Roster
 from secfed.crypto.keystream import RoundingStream, rounding_stream_for_simulation
 from secfed.dp.accountant import accountant
@@ -52,7 +51,7 @@ from secfed.run_report import (
 from secfed.simulated_link import SimulatedLink
 from secfed.site import Site
 from secfed.study import Study
-from secfed.study_rules import least_cohort, least_survivors, study_id, threshold
+from secfed.study_rules import least_cohort, limits_of, study_id, threshold
 from secfed.transcript import SETTINGS, Transcript
 from secfed.vector import State
 
@@ -144,7 +143,7 @@ def simulate(
                 "journal": Journal(),
                 "log": transcript(identity, name),
                 "rounding": partial(_rounding, study.seed, name),
-                "limits": _limits(study, len(names)),
+                "limits": limits_of(study, len(names)),
                 "privacy": privacy[name],
             }
             for name, identity in identities.items()
@@ -190,19 +189,6 @@ def simulate(
 
 def _rounding(seed: int, site: str, number: int, index: int) -> RoundingStream:
     return rounding_stream_for_simulation(seed, site, str(number), str(index))
-
-
-def _limits(study: Study, sites: int) -> SiteLimits:
-    rules, privacy = study.protection, study.privacy
-    least = rules.min_cohort
-    if privacy is not None and not privacy.in_local_steps:
-        least = max(least, least_survivors(study, sites))  # fewer would carry less noise than was paid for
-    return SiteLimits(
-        min_cohort=rules.min_cohort,
-        min_threshold=least,
-        colluders=rules.colluders,
-        require_privacy=privacy is not None,
-    )
 
 
 def _privacy(

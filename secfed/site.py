@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import torch
 
-from secfed.algorithms.base import Algorithm, SiteProgram
+from secfed.algorithms.base import Algorithm, SiteProgram, contributors
 from secfed.crash_points import reached
 from secfed.crypto.attempt import AttemptJournal, Entropy, SiteContribution, SiteLimits
 from secfed.crypto.codec import Buffer
@@ -69,6 +69,7 @@ class Site:
         limits: what the site insists on.
         privacy: pays for the work, and adds noise; None for a study without differential privacy.
         memory: makes the site survive a crash; None in simulations. Call :meth:`resume` once.
+        sites: the study's sites in roster order; None for the whole roster.
     """
 
     def __init__(
@@ -86,6 +87,7 @@ class Site:
         limits: SiteLimits,
         privacy: SitePrivacy | None = None,
         memory: SiteMemory | None = None,
+        sites: tuple[str, ...] | None = None,
     ) -> None:
         self._identity, self._roster, self._study = identity, roster, study
         self._algorithm, self._protection, self._privacy = algorithm, protection, privacy
@@ -95,6 +97,7 @@ class Site:
         self._attempt = -1
         self._session: SiteSession | None = None
         self._memory = memory
+        self._sites = roster.sites if sites is None else sites
 
     def resume(self) -> None:
         """Go on where a crash or a restart interrupted this site: read its memory again.
@@ -161,6 +164,8 @@ class Site:
                 f"round {task.round} of this study has no exchange {task.exchange!r} there"
             )
         exchange = plan[task.exchange_index]
+        if self._identity.name not in self._planned(task.round, exchange):
+            raise Refusal.NOT_PLANNED.refuse(self._identity.name)
         state: dict[str, torch.Tensor] = decode_state(broadcast(exchange))
         if self._memory is not None:
             self._memory.begin(here, digest)
@@ -173,6 +178,10 @@ class Site:
             self._memory.keep(summands, getattr(self._program, "kept", None))
         self._pending = _Pending(*here, exchange, digest, summands, noise_key)
         self._attempt, self._session = -1, None
+
+    def _planned(self, number: int, exchange: Exchange) -> frozenset[str]:
+        """The sites that the study asks in an exchange: nobody else may be in its sum."""
+        return frozenset(self._algorithm.members(number, exchange, self._sites))
 
     def _is_kept(self, here: tuple[int, int], broadcast_digest: bytes) -> bool:
         """Whether the work of this very task is there already: an aggregator that restarted asks again.
@@ -327,5 +336,10 @@ class Site:
             journal=journal or self._journal,
             limits=self._limits,
             privacy_applied=self._privacy is not None,
+            planned=self._planned(pending.round, pending.exchange),
+            contributors=tuple(
+                (frozenset(part), least)
+                for part, least in contributors(self._algorithm, pending.round, pending.exchange)
+            ),
             entropy=entropy or Entropy(),
         )

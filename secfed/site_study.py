@@ -38,7 +38,7 @@ from secfed.signed_files import SignedFiles
 from secfed.site import Site
 from secfed.site_memory import SiteMemory
 from secfed.study import Study
-from secfed.study_rules import least_survivors, study_id
+from secfed.study_rules import limits_of, study_id
 from secfed.transcript import SETTINGS, TRANSCRIPT, Transcript
 from secfed.vector import Rounding
 
@@ -88,17 +88,14 @@ class Terms:
 
     def limits(self, policy: SiteLimits) -> SiteLimits:
         """What the site enforces in every attempt: the stricter of its policy and the study."""
-        rules, privacy = self.study.protection, self.study.privacy
-        least = max(rules.min_cohort, policy.min_threshold)
-        if privacy is not None and not privacy.in_local_steps:
-            # Fewer survivors would carry less noise than was paid for.
-            least = max(least, least_survivors(self.study, len(self.sites)))
+        study = limits_of(self.study, len(self.sites))
+        both = [limit for limit in (study.colluders, policy.colluders) if limit is not None]
         return replace(
             policy,
-            min_cohort=max(policy.min_cohort, rules.min_cohort),
-            min_threshold=least,
-            colluders=rules.colluders if policy.colluders is None else policy.colluders,
-            require_privacy=policy.require_privacy or privacy is not None,
+            min_cohort=max(policy.min_cohort, study.min_cohort),
+            min_threshold=max(policy.min_threshold, study.min_threshold),
+            colluders=max(both, default=None),
+            require_privacy=policy.require_privacy or study.require_privacy,
         )
 
 
@@ -228,6 +225,7 @@ def open_site_study(
             "limits": terms.limits(limits),
             "privacy": privacy,
             "memory": memory,
+            "sites": tuple(name for name in roster.sites if name in terms.sites),
         }
         site = _sealed(terms, arguments) if study.protection.name == "encrypted" else Site(**arguments)
         site.resume()

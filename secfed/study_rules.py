@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from secfed.crypto import thresholds
+from secfed.crypto.attempt import SiteLimits
 from secfed.study import Study
 
 
@@ -54,3 +55,23 @@ def least_survivors(study: Study, sites: int) -> int:
     """
     cohorts = range(min(study.protection.min_cohort, sites), sites + 1)
     return min(threshold(study, sites, cohort) for cohort in cohorts)
+
+
+def limits_of(study: Study, sites: int) -> SiteLimits:
+    """What every site enforces in every attempt because the study says so, whatever its own policy.
+
+    Args:
+        study: the study.
+        sites: enrolled sites.
+    """
+    rules, privacy = study.protection, study.privacy
+    # A threshold that the study names is one that algorithms rely on: fewer answers could be solved.
+    least = max(rules.min_cohort, rules.threshold or 0)
+    if privacy is not None and not privacy.in_local_steps:
+        least = max(least, least_survivors(study, sites))  # fewer would carry less noise than was paid for
+    return SiteLimits(
+        min_cohort=rules.min_cohort,
+        min_threshold=least,
+        colluders=rules.colluders,
+        require_privacy=privacy is not None,
+    )

@@ -238,3 +238,39 @@ def test_messages_name_no_value():
     with pytest.raises(ConfigError) as caught:
         a_rule(3, noised=False).check_cohort(3)
     assert not re.search(r"\d\.\d", str(caught.value))
+
+
+@pytest.mark.parametrize("rho", [0.01, 0.1, 1.0])
+@pytest.mark.parametrize("largest", [1e12, 1.0, 1e-12])
+def test_false_sums_cannot_make_all_updates_but_one_vanish(rho, largest):
+    """The server claims sums of its choice, from which its victim is missing: the victim keeps its weight."""
+    rule, losses = a_rule(5, rho=rho), [2.1, 2.4, 1.9, 3.2, 2.6]
+    for victim in range(5):
+        members = tuple(at != victim for at in range(5))
+        for spread in (0.0, 1e-6, 0.5, 3.0):
+            false = DroAnswer(1, (largest, (1.0 + spread) * largest**2 / 4), members)
+            weights = [
+                rule.weight(site, 0.2, loss, false) for site, loss in zip(rule.sites, losses, strict=True)
+            ]
+            scales = [rule.step_scale(weight, 4) for weight in weights]
+            assert min(scales) >= rule.least_step_scale == 0.25
+            others = [scale for at, scale in enumerate(scales) if at != victim]
+            assert scales[victim] <= max(others) or scales[victim] == pytest.approx(0.8)
+
+
+def test_honest_weights_are_never_below_the_smallest():
+    rng = np.random.default_rng(4)
+    for count in (4, 5, 9):
+        rule = a_rule(count, rho=0.05)
+        assert 0.1 / count < rule.smallest(count) < 1.0 / count < rule.largest(count)
+        for _ in range(50):
+            losses = rng.uniform(0, 6, count)
+            plain = rule.plain([rule.initial] * count, losses.tolist())
+            assert float(plain.min()) >= rule.smallest(count) - 1e-12
+
+
+def test_the_least_step_scale_can_be_left_out_or_make_all_steps_equal():
+    free, equal = a_rule(5, rho=1.0, least_step_scale=0.0), a_rule(5, rho=1.0, least_step_scale=1.0)
+    assert free.step_scale(1e-9, 5) == pytest.approx(5e-9)
+    assert equal.step_scale(1e-9, 5) == equal.step_scale(0.2, 5) == 1.0
+    assert a_rule(5, weight_convention="simplex").step_scale(1e-9, 5) == pytest.approx(0.25 / 5)

@@ -72,6 +72,52 @@ def test_public_view_types_ask_each_group_its_own_sites():
     }
 
 
+def test_sites_that_would_count_nothing_are_not_asked():
+    algorithm = tiny(algorithm__weights="public")
+    for exchange in algorithm.exchanges(3):
+        asked = algorithm.members(3, exchange, algorithm.plan.sites)
+        assert [int(site[-1]) for site in asked] == [1, 2, 3]
+
+
+def parts(algorithm, number: int) -> dict[str, list[tuple[list[int], int]]]:
+    return {
+        exchange.name: [
+            (sorted(int(site[-1]) for site in part), least)
+            for part, least in algorithm.contributors(number, exchange)
+        ]
+        for exchange in algorithm.exchanges(number)
+    }
+
+
+@pytest.mark.parametrize("view_types", ["public", "hidden"])
+def test_who_may_add_more_than_zeros_to_each_part_of_a_sum(view_types):
+    algorithm = tiny(algorithm__view_types=view_types)
+    assert parts(algorithm, 1) == {"pretrain": [([1, 2, 3, 4, 5, 6], 3), ([1, 2, 3, 7], 3)]}
+    # In the first main round the models of single views are only taught.
+    assert set(map(str, parts(algorithm, 3).values())) == {"[([1, 2, 3], 3)]"}
+    assert parts(algorithm, 4) == {
+        "train-full": [([1, 2, 3], 3)],
+        "train-view-1": [([1, 2, 3, 4, 5, 6], 3)],
+        "train-view-2": [([1, 2, 3, 7], 3)],
+    }
+    scoring = parts(algorithm, 5)
+    assert scoring["score-moments"] == scoring["score-full-02"] == [([1, 2, 3], 3)]
+    assert scoring["score-view-1-01"] == [([4, 5, 6], 3)]
+    assert scoring["score-table"] == []
+
+
+def test_more_colluders_ask_for_more_contributors():
+    made = plan(12, 12, protection={"colluders": 4})
+    assert made.fewest == 6
+    rounds = [made.sampled(number) for number in range(1, 41)]
+    assert min(sum(site[0] == "h" for site in sites) for sites in rounds) >= 6
+
+
+def test_with_hidden_view_types_everybody_pretrains():
+    made = plan(12, 12, view_types="hidden", pretrain_share=0.1)
+    assert {made.sampled(number) for number in (1, 2, 3)} == {made.sites}
+
+
 def test_hidden_view_types_ask_everybody_for_everything():
     algorithm = tiny(algorithm__view_types="hidden")
     sites = algorithm.plan.sites

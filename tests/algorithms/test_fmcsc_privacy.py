@@ -90,7 +90,6 @@ class TestRefusals:
             ("algorithm.weights", "mi"),
             ("algorithm.weights", None),  # the default
             ("algorithm.paper_laplace_epsilon", 10.0),
-            ("algorithm.weight_cap", 500),
             ("privacy.weights", "unprotected"),
         ],
     )
@@ -147,7 +146,8 @@ class TestWhatLeaves:
             got = program.contribute(1, exchange, rounds.server.broadcast(1, exchange))
             view = rounds.algorithm.plan.view_of[site]
             owned = [view in (None, at) for at in (0, 1)]
-            assert [got["weight/view-1"], got["weight/view-2"]] == [float(one) for one in owned]
+            assert [got["sites/view-1"], got["sites/view-2"]] == [float(one) for one in owned]
+            assert not [name for name in got if "weight" in name and not name.startswith("update/")]
             assert privacy.trained == [(PRETRAIN, 3)]
 
 

@@ -1,4 +1,4 @@
-"""Refusals 1-16 and 37: what a malicious server may not even ask for."""
+"""Refusals 1-16 and 37-39: what a malicious server may not even ask for."""
 
 from __future__ import annotations
 
@@ -286,6 +286,34 @@ def test_an_update_without_the_privacy_that_the_policy_demands() -> None:
     )
 
 
+@provokes(Refusal.NOT_PLANNED)
+def test_a_cohort_with_a_site_that_the_study_does_not_ask() -> None:
+    consortium = Consortium()
+    planned = frozenset(consortium.names[:4])
+    refused_at_once(consortium, consortium.specification(), Refusal.NOT_PLANNED, planned=planned)
+    spec = consortium.specification(cohort=consortium.names[:4])
+    given = {name: {"planned": planned} for name in planned}
+    assert not consortium.attempt(spec, contributions=given).run().refusals
+
+
+@provokes(Refusal.TOO_FEW_CONTRIBUTORS)
+@pytest.mark.parametrize(("least", "colluders"), [(4, 1), (2, 2)])
+def test_a_cohort_in_which_the_victim_s_values_meet_zeros_only(least: int, colluders: int) -> None:
+    """Three sites add more than zeros: fewer than the study wants, or than two beside the colluders."""
+    consortium = Consortium(limits=SiteLimits(colluders=colluders))
+    parts = ((frozenset(consortium.names[:3]), least),)
+    refused_at_once(consortium, consortium.specification(), Refusal.TOO_FEW_CONTRIBUTORS, contributors=parts)
+
+
+def test_enough_contributors_and_none_at_all_are_both_in_order() -> None:
+    consortium = Consortium(limits=SiteLimits(colluders=1))
+    parts = ((frozenset(consortium.names[:3]), 3), (frozenset({"hospital-x"}), 3))
+    given = {name: {"contributors": parts} for name in consortium.names}
+    attempt = consortium.attempt(contributions=given).run()
+    assert not attempt.refusals
+    assert attempt.stage == "over"
+
+
 @provokes(Refusal.JOURNAL_ROLLED_BACK)
 @pytest.mark.parametrize("how", ["copied over", "renamed in", "removed"])
 def test_a_journal_rolled_back_while_the_site_runs(how: str, tmp_path: Path) -> None:
@@ -301,5 +329,6 @@ def test_a_journal_rolled_back_while_the_site_runs(how: str, tmp_path: Path) -> 
         backup.rename(path)
     else:
         path.unlink()
-    attempt.refused(VICTIM, attempt.requests[VICTIM], Refusal.JOURNAL_ROLLED_BACK)
+    error = attempt.refused(VICTIM, attempt.requests[VICTIM], Refusal.JOURNAL_ROLLED_BACK)
+    assert str(tmp_path) not in str(error)  # the aggregator is told why
     journal.close()

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from secfed.crypto import labels
+from secfed.crypto.attempt import SiteLimits
 from secfed.crypto.messages import Deliveries, Result, Survivors, UnmaskRequest, View, view_parts
 from secfed.crypto.refusals import Refusal
 from tests.attacker import Harvest
@@ -56,6 +57,17 @@ def test_a_site_that_uploaded_is_told_that_it_dropped() -> None:
     consortium = Consortium()
     attempt = consortium.attempt().run(until="consistency")
     attempt.refused(VICTIM, Survivors(consortium.names[1:]).encode(), Refusal.SURVIVORS_WITHOUT_SELF)
+
+
+@provokes(Refusal.TOO_FEW_CONTRIBUTORS)
+def test_survivors_among_whom_too_few_add_more_than_zeros() -> None:
+    """Dropouts, real or claimed, would leave the values of two hospitals among zeros."""
+    consortium = Consortium(limits=SiteLimits(colluders=1))
+    parts = ((frozenset(consortium.names[:3]), 3),)
+    given = {name: {"contributors": parts} for name in consortium.names}
+    attempt = consortium.attempt(contributions=given).run(until="consistency")
+    message = Survivors(tuple(name for name in consortium.names if name != consortium.names[2])).encode()
+    attempt.refused(VICTIM, message, Refusal.TOO_FEW_CONTRIBUTORS)
 
 
 @provokes(Refusal.TOO_FEW_SURVIVORS)

@@ -325,6 +325,23 @@ class TestForgedSums:
             with pytest.raises(WrongState, match="stopped the study"):
                 self.give(site, summed)
 
+    def test_a_malformed_sum_stops_the_study_at_the_site_before_anything_is_decrypted(
+        self, taken: list[Summed], sites: dict[str, SealedSite], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Otherwise a bad last frame would buy any number of answers about the frames before it."""
+        site, last = sites["hospital-1"], taken[-1]
+        ciphertext = bytes(last.ciphertext[:-32]) + b"\xff" * 32  # words of ones are not reduced modulo q
+        digest_of_it = digest(labels.TOTALS_DIGEST, last.spec.layout_digest, ciphertext)
+        bad = self.resign(replace(last, ciphertext=ciphertext), totals_digest=digest_of_it)
+        decrypted: list[object] = []
+        monkeypatch.setattr(SiteCipher, "decrypt", lambda *_: decrypted.append(1))
+        with pytest.raises(MalformedMessage, match="not reduced"):
+            self.give(site, bad)
+        assert not decrypted
+        monkeypatch.undo()
+        with pytest.raises(WrongState, match="stopped the study"):
+            self.give(site, last)
+
 
 class TestStudyKeys:
     """Who gets the study key, and from whom."""
