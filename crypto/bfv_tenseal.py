@@ -31,7 +31,7 @@ try:
 except ImportError as missing:  # TenSEAL and zstandard are optional
     raise ConfigError(
         f"encrypted protection needs a package that is not installed: {missing.name}",
-        remedy="pip install 'secfed[he]'",
+        remedy="in secfed's folder: pip install --constraint constraints.txt '.[he]'",
     ) from None
 
 _SECRET_KEY = b"secfed/v1 bfv secret key"

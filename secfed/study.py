@@ -111,7 +111,9 @@ class ProtectionSection(Strict):
         if self.min_cohort > sites:
             raise ConfigError(
                 f"protection.min_cohort: {self.min_cohort} is above the number of sites, {sites}",
-                remedy="lower protection.min_cohort or add sites",
+                remedy="lower protection.min_cohort or add sites"
+                if sites >= least
+                else f"add sites: a sum under {self.name} protection needs at least {least}",
             )
         if self.threshold is not None and self.threshold > sites:
             raise ConfigError(

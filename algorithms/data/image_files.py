@@ -165,7 +165,8 @@ def prepared_image(content: bytes, rules: Preparation, where: str) -> NDArray[np
         from PIL import Image, ImageOps, UnidentifiedImageError  # part of an extra
     except ImportError:
         raise ConfigError(
-            "data.images: needs the library Pillow", remedy="install secfed[vision-language]"
+            "data.images: needs the library Pillow",
+            remedy="in secfed's folder: pip install --constraint constraints.txt '.[vision-language]'",
         ) from None
     try:
         with warnings.catch_warnings():

@@ -147,7 +147,7 @@ class FolderTokenizer:
         except ImportError:
             raise ConfigError(
                 "data.tokenizer_folder: needs the library transformers",
-                remedy="install secfed[vision-language]",
+                remedy="in secfed's folder: pip install --constraint constraints.txt '.[vision-language]'",
             ) from None
         try:
             self._tokenizer: Any = AutoTokenizer.from_pretrained(

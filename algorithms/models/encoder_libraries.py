@@ -55,7 +55,7 @@ def _importing(package: str) -> Iterator[None]:
         except ImportError as problem:
             raise ConfigError(
                 f'model.name: "vision-language" needs {package}, which cannot be imported: {problem}',
-                remedy="install secfed[vision-language]",
+                remedy="in secfed's folder: pip install --constraint constraints.txt '.[vision-language]'",
             ) from None
 
 

@@ -101,6 +101,17 @@ def test_services_have_no_rights_and_a_read_only_root(service: str, compose: dic
     assert found["restart"] == "on-failure"
 
 
+def test_the_compose_file_says_how_its_restarts_differ_from_those_of_the_units() -> None:
+    head = (FOLDER / "compose.yaml").read_text(encoding="utf-8").split("name: secfed")[0]
+    said = re.sub(r"\s*\n# ?", " ", head)
+    assert "with one difference: restarts" in said
+    for unit in ("secfed-agent.service", "secfed-aggregator@.service"):
+        text = (ROOT / "deploy" / "systemd" / unit).read_text(encoding="utf-8")
+        excluded = re.findall(r"(?m)^RestartPreventExitStatus=(.+)$", text)
+        assert len(excluded) == 1
+        assert all(re.search(rf"\b{code}, an? ", said) for code in excluded[0].split())
+
+
 def test_images_carry_the_version_of_the_project(compose: dict[str, Any]) -> None:
     images = {service["image"] for service in compose["services"].values()}
     assert images == {f"secfed:{PROJECT['project']['version']}"}

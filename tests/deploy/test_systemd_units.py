@@ -17,6 +17,7 @@ from tests.conftest import ROOT
 FOLDER: Final = ROOT / "deploy" / "systemd"
 INSTALLED: Final = "/opt/secfed/bin/secfed"
 UNITS: Final = {"secfed-agent.service": "", "secfed-aggregator@.service": "heart-1"}  # file: instance
+MEANT: Final = ["Memory", "Files", "Rights", "System"]  # what the hardening paragraphs begin with
 LARGEST_EXPOSURE: Final = 2.0  # of 10; systemd itself calls below 2.5 "OK"
 
 needs_analyze = pytest.mark.skipif(
@@ -109,6 +110,21 @@ def test_what_hospitals_asked_for_is_set(name: str) -> None:
     assert "MALLOC_MMAP_THRESHOLD_=262144" in found["Environment"]
     (credential,) = found["LoadCredential"]
     assert f"SECFED_PASSPHRASE_FILE=%d/{credential}" in found["Environment"]
+
+
+@pytest.mark.parametrize("name", UNITS)
+def test_what_every_hardening_line_is_for_stands_above_it(name: str) -> None:
+    lines = (FOLDER / name).read_text(encoding="utf-8").splitlines()
+    begin = next(at for at, line in enumerate(lines) if line.startswith("# Memory"))
+    hardening = lines[begin : lines.index("StandardOutput=journal")]
+    paragraphs = "\n".join(hardening).split("\n\n")
+    assert [paragraph.split()[1].strip(".:") for paragraph in paragraphs] == MEANT
+    assert all(paragraph.startswith("# ") for paragraph in paragraphs)
+    # A comment is for the few settings below it, not for a screen full of them.
+    groups = [
+        len(re.findall(r"(?m)^[^#\n]", group)) for group in re.split(r"(?m)(?:^#.*\n)+", "\n".join(hardening))
+    ]
+    assert max(groups) <= 4
 
 
 def test_training_that_runs_out_of_memory_does_not_take_the_agent_with_it() -> None:

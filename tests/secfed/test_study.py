@@ -314,3 +314,22 @@ def test_tables_are_plain_values_that_parse_to_the_same_study():
         for key in values.keys() - {"key_mode", "key_holder", "scheme", "processes"}:
             rebuilt = rebuilt.replace(f"{section}.{key}", values[key])
     assert rebuilt.digest() == study.digest()
+
+
+@pytest.mark.parametrize(
+    ("name", "sites", "cohort", "remedy"),
+    [
+        ("masked", 2, 3, "add sites: a sum under masked protection needs at least 3"),
+        ("masked", 4, 5, "lower protection.min_cohort or add sites"),
+        ("encrypted", 2, 3, "lower protection.min_cohort or add sites"),
+        ("plain", 2, 3, "lower protection.min_cohort or add sites"),
+    ],
+)
+def test_lowering_the_cohort_is_offered_only_where_it_would_be_taken(name, sites, cohort, remedy):
+    text = edit("sites = 6", f"sites = {sites}").replace('"masked"', f'"{name}"\nmin_cohort = {cohort}')
+    with pytest.raises(ConfigError, match=r"protection\.min_cohort: \d is above the number") as caught:
+        Study.parse(text)
+    assert caught.value.remedy == remedy
+    if "lower" in remedy:
+        lowered = Study.parse(text.replace(f"min_cohort = {cohort}", f"min_cohort = {sites}"))
+        assert lowered.protection.min_cohort == sites
