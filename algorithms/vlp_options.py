@@ -16,6 +16,11 @@ class VlpOptions(Options):
     """Keys of every algorithm of vision-language pre-training."""
 
     learning_rate: float = Field(default=2e-5, gt=0, description="the local step size, above 0")
+    learning_rate_warmup: int = Field(
+        default=0,
+        ge=0,
+        description="local steps over which the step size rises to its value in every stage; 0 for none",
+    )
     batch_size: int = Field(
         default=288, ge=2, description="pairs per local step, at least 2; the loss compares them"
     )

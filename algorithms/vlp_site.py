@@ -25,6 +25,7 @@ from secfed.algorithms.vlp_stage import (
     contrastive_batches,
     make_optimiser,
     reduced_precision,
+    rising_rate,
     run_stage,
     train_only,
 )
@@ -203,6 +204,7 @@ class VlpSite:
                 weight_decay=options.weight_decay,
                 device=self.device,
                 precision=options.precision,
+                warmup=options.learning_rate_warmup,
                 prepare=lambda optimiser: self.prepare_optimiser(stage, optimiser),
             )
 
@@ -227,6 +229,7 @@ class VlpSite:
             learning_rate=options.learning_rate * scale,
             weight_decay=options.weight_decay,
         )
+        rising_rate(optimiser, options.learning_rate_warmup)
         self.prepare_optimiser(stage, optimiser)
         pairs = (self.data.train.images.to(self.device), self.data.train.tokens.to(self.device))
         declared = DeclaredLoss("contrastive pre-training", False, in_precision)

@@ -5,7 +5,11 @@ trained has no gradient, and a part of the network without any trained parameter
 A step scale multiplies the *learning rate*: Adam divides every gradient by its own size, so a factor on
 the loss would do nothing.
 
-Source: Loshchilov and Hutter, "Decoupled Weight Decay Regularization", ICLR 2019 (AdamW).
+A fresh Adam begins with steps of full size in the direction of single gradients' signs. At large learning
+rates that undoes what sites had in common; :func:`rising_rate` lets the first steps be small.
+
+Source: Loshchilov and Hutter, "Decoupled Weight Decay Regularization", ICLR 2019 (AdamW); Goyal et al.,
+"Accurate, Large Minibatch SGD", 2017 (linear warm-up of the learning rate).
 """
 
 from __future__ import annotations
@@ -46,6 +50,7 @@ def run_stage(
     weight_decay: float = 0.05,
     device: torch.device,
     precision: Precision = "float32",
+    warmup: int = 0,
     prepare: Callable[[torch.optim.Optimizer], None] | None = None,
 ) -> float:
     """Train in place: one optimiser step per batch.
@@ -61,6 +66,7 @@ def run_stage(
         weight_decay: of the optimiser; it is scaled with the learning rate.
         device: where the model is.
         precision: of the forward pass; parameters and their updates are float32 always.
+        warmup: steps of :func:`rising_rate`.
         prepare: given the fresh optimiser before the first step, for step hooks.
 
     Returns:
@@ -73,6 +79,7 @@ def run_stage(
     optimiser = make_optimiser(
         model, optimizer, learning_rate=learning_rate * step_scale, weight_decay=weight_decay
     )
+    rising_rate(optimiser, warmup)
     if prepare is not None:
         prepare(optimiser)
     scaler = torch.amp.GradScaler(device.type, init_scale=_FIRST_SCALE, enabled=precision == "float16")
@@ -140,6 +147,27 @@ def make_optimiser(
     if name == "sgd":
         return torch.optim.SGD(parameters, lr=learning_rate, weight_decay=weight_decay)
     return torch.optim.AdamW(parameters, lr=learning_rate, weight_decay=weight_decay, fused=True)
+
+
+def rising_rate(optimiser: torch.optim.Optimizer, steps: int) -> None:
+    """Let the learning rate rise linearly over the first steps: k / steps of it in step k, then all of it.
+
+    Args:
+        optimiser: fresh; whoever runs its steps need not know.
+        steps: 0 or 1 changes nothing.
+    """
+    if steps < 2:
+        return
+    full = [float(group["lr"]) for group in optimiser.param_groups]
+    taken = 0
+
+    def before_step(running: torch.optim.Optimizer, _args: Any, _kwargs: Any) -> None:
+        nonlocal taken
+        taken += 1
+        for group, rate in zip(running.param_groups, full, strict=True):
+            group["lr"] = rate * min(taken / steps, 1.0)
+
+    optimiser.register_step_pre_hook(before_step)
 
 
 def reduced_precision(device: torch.device, precision: Precision) -> Any:

@@ -144,16 +144,28 @@ def train_centralised(algorithm: VlpAlgorithm, steps: int | None = None) -> Stat
     return read_parameters(model)
 
 
-def retrain(algorithm: VlpAlgorithm, model: State, site: SiteId) -> State:
-    """A model after one more round of plain training at one site only."""
+def retrain(algorithm: VlpAlgorithm, model: State, site: SiteId, steps: int | None = None) -> State:
+    """A model after one more round of plain training at one site only.
+
+    Args:
+        algorithm: gives the keys of training.
+        model: what is trained on.
+        site: whose pairs are used.
+        steps: local steps; by default as many as the algorithm's last round has, over all its stages.
+    """
     network, rounds = algorithm.network(model), algorithm.setting.study.rounds
-    steps = _steps_in(algorithm, max(rounds, 1))
-    _fit(algorithm, network, algorithm.site_data(site).train, site, rounds + 1, steps)
+    taken = _steps_in(algorithm, max(rounds, 1)) if steps is None else steps
+    _fit(algorithm, network, algorithm.site_data(site).train, site, rounds + 1, taken)
     return read_parameters(network)
 
 
-def distortion(algorithm: VlpAlgorithm, model: State) -> torch.Tensor:
+def distortion(algorithm: VlpAlgorithm, model: State, steps: int | None = None) -> torch.Tensor:
     """Distortion matrix, sites in the study's order; see :mod:`secfed.algorithms.metrics.distortion`.
+
+    Args:
+        algorithm: of the study.
+        model: its model.
+        steps: of :func:`retrain`; methods can be compared only where it is the same for all.
 
     Returns:
         [sites, sites] float64: row, the site retrained at; column, the site tested on.
@@ -163,7 +175,7 @@ def distortion(algorithm: VlpAlgorithm, model: State) -> torch.Tensor:
     """
     sites = algorithm.setting.sites
     tests = {site: algorithm.site_data(site).test for site in sites}
-    retrained = {site: retrain(algorithm, model, site) for site in sites}
+    retrained = {site: retrain(algorithm, model, site, steps) for site in sites}
     return distortion_matrix(algorithm.network(model), model, retrained, tests, algorithm.device)
 
 
@@ -281,6 +293,7 @@ def _fit(
             weight_decay=options.weight_decay,
             device=algorithm.device,
             precision=options.precision,
+            warmup=options.learning_rate_warmup,
         )
 
 

@@ -15,6 +15,7 @@ from secfed.algorithms.vlp_stage import (
     frozen_copy,
     in_full_precision,
     make_optimiser,
+    rising_rate,
     run_stage,
     train_only,
 )
@@ -250,3 +251,48 @@ class TestBatches:
     def test_without_a_number_of_steps_there_is_no_end(self):
         found = contrastive_batches(4, batch_size=2, steps=None, generator=torch_generator(0, "b"))
         assert len([next(found) for _ in range(11)]) == 11
+
+
+@pytest.mark.parametrize("optimizer", ["adamw", "sgd"])
+def test_a_rising_learning_rate_reaches_its_value_and_stays_there(optimizer):
+    model = nn.Linear(3, 2, bias=False)
+    optimiser = make_optimiser(model, optimizer, learning_rate=0.1, weight_decay=0.0)
+    rising_rate(optimiser, 4)
+    rates = []
+    for _ in range(6):
+        model.weight.grad = torch.ones_like(model.weight)
+        before = model.weight.detach().clone()
+        optimiser.step()
+        rates.append(optimiser.param_groups[0]["lr"])
+        moved = float((before - model.weight.detach()).mean())
+        assert moved == pytest.approx(rates[-1], rel=1e-4)  # both take steps of the rate's size here
+    assert rates == pytest.approx([0.025, 0.05, 0.075, 0.1, 0.1, 0.1])
+
+
+def test_without_a_rising_rate_every_step_has_the_whole_rate():
+    for steps in (0, 1):
+        optimiser = make_optimiser(nn.Linear(3, 2), "sgd", learning_rate=0.1, weight_decay=0.0)
+        rising_rate(optimiser, steps)
+        optimiser.step()
+        assert optimiser.param_groups[0]["lr"] == 0.1
+
+
+def test_a_stage_with_a_rising_rate_moves_less():
+    moved = {}
+    for warmup in (0, 8):
+        torch.manual_seed(0)
+        model = nn.Linear(4, 1)
+        before = model.weight.detach().clone()
+        torch.manual_seed(1)
+        run_stage(
+            model,
+            trained=["weight"],
+            loss=lambda m, batch: m(batch[0]).mean(),
+            batches=[(torch.ones(2, 4),)] * 8,
+            learning_rate=0.01,
+            weight_decay=0.0,
+            warmup=warmup,
+            device=torch.device("cpu"),
+        )
+        moved[warmup] = float((model.weight.detach() - before).abs().mean())
+    assert moved[8] == pytest.approx(moved[0] * 4.5 / 8, rel=1e-3)  # (1 + ... + 8) / 8 of 8 steps
