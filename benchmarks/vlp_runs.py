@@ -118,9 +118,9 @@ METHODS = {
     "feddra": Method("FedDRA", "feddra", _DRA),
     "centralised": Method("centralised", keys={"local_steps": STEPS}, kind="centralised"),
 }
-# Every stage begins with a fresh AdamW, whose first steps have full size in the direction of gradients' signs.
-# At this learning rate they undo what sites had in common: FedDRA's recall falls by half in round 2. A rate that
-# rises over some steps prevents it.
+# Every stage begins with a fresh AdamW, whose first steps have full size in the direction of a gradient's
+# signs. At this learning rate they undo what sites had in common: FedDRA's recall falls by half in round 2. A
+# rate that rises over some steps prevents it.
 _RISING = {"learning_rate_warmup": 10}
 WARM = {
     f"{name}-warm": replace(method, keys={**method.keys, **_RISING})
