@@ -10,7 +10,20 @@ from pathlib import Path
 from typing import Any
 
 import sections
-from vlp_runs import ABLATION, ALL, LONG, METHODS, ON_TOP, PRETRAINED, PRIVATE, ROUNDS, SETS, STEPS, TRACES
+from vlp_runs import (
+    ABLATION,
+    ALL,
+    LONG,
+    METHODS,
+    ON_TOP,
+    PRETRAINED,
+    PRIVATE,
+    ROUNDS,
+    SETS,
+    STEPS,
+    TRACES,
+    WARM,
+)
 
 from secfed import figure_style as style
 
@@ -22,7 +35,8 @@ _HEAD = f"""# Federated vision-language pre-training: methods compared
 Masked protection, five sites, the CPU size of the model (`tiny`, 0.3 million parameters), trained from
 scratch unless a heading says otherwise, ConVIRT objective, temperature 0.1. In the first table of a set every
 method takes {ROUNDS * STEPS} local steps per site, over all its stages; "centralised" takes as many steps as
-all sites together, on pooled pairs.
+all sites together, on pooled pairs. Where the keys say `learning_rate_warmup`, the learning rate rises over
+the first steps of every stage.
 Mean and standard deviation over seeds; a seed decides records, division, initial model and batches. The
 sizes are far below the papers', so only comparisons inside one table mean anything.
 
@@ -69,10 +83,28 @@ def write(runs: Path, page: Path, figures: Path, seeds: Sequence[int]) -> None:
         facts = (
             f"Retrieval inside batches of {dataset.batch}: chance is {chance[0]} (R@1) and {chance[1]} (R@5)."
         )
-        parts += [f"## {name}: {dataset.title}", _data_of(found), facts, _tables(found, METHODS)]
+        main = {"untrained": METHODS["untrained"], **WARM} if any(m in found for m in WARM) else METHODS
+        parts += [f"## {name}: {dataset.title}", _data_of(found, main), facts, _tables(found, main)]
+        if main is not METHODS:
+            parts += _beside_fedavg(found, WARM, "fedavg-warm")
+            if any(method in found for method in ABLATION):
+                parts += [
+                    "### FedDRA without one of its parts, and with the paper's radius",
+                    _tables(
+                        _same_seeds(found, ABLATION),
+                        {"fedavg-warm": ALL["fedavg-warm"], "feddra-warm": ALL["feddra-warm"], **ABLATION},
+                    ),
+                    *_beside_fedavg(found, {"feddra-warm": ALL["feddra-warm"], **ABLATION}, "fedavg-warm"),
+                ]
+            parts += [
+                "### The whole learning rate from every stage's first step on",
+                "The same without `learning_rate_warmup`. The distortion in this table is after another "
+                "round of each method's own number of steps.",
+                _tables(found, METHODS),
+            ]
         if any(method in found for method in ON_TOP):
             parts += [
-                "### Stages of their own on top, as the papers count",
+                "### Stages of their own on top, as the papers count, without a rising rate",
                 "Every round has as many steps of the encoders as FedAvg's; what FedDRA and FedRGB train "
                 "beside them is added. FedAvg with as many steps in all as this FedDRA tells what steps "
                 "alone bring.",
@@ -89,12 +121,7 @@ def write(runs: Path, page: Path, figures: Path, seeds: Sequence[int]) -> None:
                 _tables(_same_seeds(found, PRETRAINED), PRETRAINED),
                 *_beside_fedavg(found, PRETRAINED, "fedavg-pretrained"),
             ]
-        parts += _beside_fedavg(found, {**METHODS, **ON_TOP, **ABLATION, **PRIVATE})
-        if any(method in found for method in ABLATION):
-            parts += [
-                "### FedDRA with other radius, and without one of its parts",
-                _tables(_same_seeds(found, ABLATION), {"feddra": ALL["feddra"], **ABLATION}),
-            ]
+        parts += _beside_fedavg(found, {**METHODS, **ON_TOP, **PRIVATE})
         if any(method in found for method in PRIVATE):
             parts += [
                 "### FedDRA under differential privacy",
@@ -104,9 +131,9 @@ def write(runs: Path, page: Path, figures: Path, seeds: Sequence[int]) -> None:
                     {"feddra": ALL["feddra"], "untrained": ALL["untrained"], **PRIVATE},
                 ),
             ]
-        parts += _figures(name, found, runs / name, figures, page)
+        parts += _figures(name, found, main, runs / name, figures, page)
         missing = [
-            f"{m} seed {s}" for m in METHODS for s in seeds if s not in [r["seed"] for r in found.get(m, ())]
+            f"{m} seed {s}" for m in main for s in seeds if s not in [r["seed"] for r in found.get(m, ())]
         ]
         if missing:
             parts.append("Missing: " + ", ".join(missing) + ".")
@@ -135,11 +162,11 @@ def _same_seeds(found: Runs, variants: Mapping[str, Any]) -> Runs:
     return {method: [run for run in several if run["seed"] in seeds] for method, several in found.items()}
 
 
-def _data_of(found: Runs) -> str:
+def _data_of(found: Runs, methods: Mapping[str, Any]) -> str:
     """The [data] table and the keys of each method, as they ran."""
     lines = []
-    for method in METHODS:
-        if method in found and METHODS[method].kind == "federated":
+    for method in methods:
+        if method in found and methods[method].kind == "federated":
             text = found[method][0]["study"].split("[algorithm]\n")[1].split("[model]")[0]
             lines.append(" ".join(line.replace(" = ", "=") for line in text.splitlines()))
     study = found[next(iter(found))][0]["study"]
@@ -220,11 +247,13 @@ def _beside_fedavg(found: Runs, methods: Mapping[str, Any], base_method: str = "
     ]
 
 
-def _figures(name: str, found: Runs, folder: Path, figures: Path, page: Path) -> list[str]:
+def _figures(
+    name: str, found: Runs, main: Mapping[str, Any], folder: Path, figures: Path, page: Path
+) -> list[str]:
     figures.mkdir(parents=True, exist_ok=True)
     shown = []
     convergence = figures / f"vlp-{name}-convergence.svg"
-    if _convergence(found, convergence):
+    if _convergence(found, main, convergence):
         shown.append((convergence, "R@1 by local steps"))
     for method in TRACES:
         for run in found.get(method, ()):
@@ -239,9 +268,9 @@ def _figures(name: str, found: Runs, folder: Path, figures: Path, page: Path) ->
     return [f"![{what}]({near}/{path.name})" for path, what in shown]
 
 
-def _convergence(found: Runs, path: Path) -> bool:
+def _convergence(found: Runs, main: Mapping[str, Any], path: Path) -> bool:
     """Mean over seeds of the published R@1 after each round, against local steps per site."""
-    federated = [m for m in METHODS if METHODS[m].kind == "federated" and m in found]
+    federated = [m for m in main if main[m].kind == "federated" and m in found]
     with style.styled():
         figure, (axes,) = style.new_figure(1, height_in=3.2)
         for method, colour in zip(federated, style.CYCLE, strict=False):
