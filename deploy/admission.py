@@ -66,7 +66,7 @@ def admit(site: SiteFolder, roster: Roster, named: str, settings: bytes, now: da
 
     Raises:
         PolicyRefused: the site does not permit it, or a person has not approved it yet.
-        ConfigError: settings that cannot be carried out, or a policy that cannot be read.
+        ConfigError: settings that cannot be carried out, or a policy or approvals that cannot be read.
         MalformedMessage: settings that are not those of the study that was named.
     """
     policy = Policy.load(site.policy_path)
@@ -80,7 +80,10 @@ def admit(site: SiteFolder, roster: Roster, named: str, settings: bytes, now: da
     data = policy.enforce(study, now, sites=len(roster.sites))
     terms = Terms.of(study, roster, site.name)
     # A person decides last: what the policy refuses anyway is not worth the question.
-    Approvals(site.approvals_path).require(study.name, study.digest(), now, manual=policy.approve == "manual")
+    manual, approvals = policy.approve == "manual", Approvals(site.approvals_path)
+    approvals.require(study.name, study.digest(), now, manual=manual)
+    if not manual:  # or `secfed agent status` could not name it, and nobody refuse it by eight digits
+        approvals.record(study.name, study.digest(), now)
     return Admitted(
         terms=terms,
         settings=text,
@@ -99,7 +102,7 @@ def still_permitted(site: SiteFolder, study: Study, sites: int, now: datetime) -
 
     Raises:
         PolicyRefused: not any more, or not now.
-        ConfigError: the policy cannot be read.
+        ConfigError: the policy or the list of approvals cannot be read.
     """
     policy = Policy.load(site.policy_path)
     policy.enforce(study, now, sites=sites)

@@ -9,6 +9,7 @@ from contextlib import closing
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Final
 
 from secfed import __version__
 from secfed.deploy.central_run import CentralRun
@@ -20,13 +21,16 @@ from secfed.deploy.grpc_calls import Offer
 from secfed.deploy.grpc_peer import TlsFiles
 from secfed.deploy.grpc_server import LinkServer
 from secfed.deploy.link_limits import ServerLimits
-from secfed.deploy.measured_link import MeasuredLink, Tell
+from secfed.deploy.measured_link import Tell
+from secfed.deploy.site_versions import SiteVersions, VersionedLink
 from secfed.deploy.stopping import Stopper
 from secfed.errors import ConfigError, RosterError, RoundAborted
 from secfed.protection import SiteId
 from secfed.run_report import Observer, RunReport
 from secfed.site import Log
 from secfed.study import Study
+
+_SOFTWARE: Final = f"secfed {__version__}"
 
 
 @dataclass(frozen=True)
@@ -103,7 +107,7 @@ class Aggregator:
             raise RosterError("no site is enrolled", remedy="run: secfed consortium admit REQUEST")
         self._central = CentralStudy(study, roster, service.sites)
         self._quorum = _quorum(self._central, service.quorum)
-        self._service, self._observer, self._tell, self._stopper = service, observer, tell, stopper
+        self._service, self._observer, self._stopper = service, observer, stopper
         self._identity = consortium.aggregator_identity(passphrase)
         self._out = out
         material = consortium.aggregator_tls(passphrase)
@@ -119,6 +123,8 @@ class Aggregator:
         tls = TlsFiles(material.ca, material.certificate, material.private_key)
         self._server = LinkServer(listen, tls, roster.sites, offer, limits)
         self._listen = listen
+        self._versions = SiteVersions(self._server.presence, tell, _SOFTWARE)
+        self._tell = self._versions.tell
 
     def run(self) -> RunReport:
         """Serve the study to its end.
@@ -136,7 +142,7 @@ class Aggregator:
                 self._tell(
                     "resumed" if run.resumed else "started",
                     study=self._central.id,
-                    software=f"secfed {__version__}",
+                    software=_SOFTWARE,
                     roster=self._central.roster.digest.hex(),
                     address=f"{self._listen.rpartition(':')[0]}:{port}",
                     quorum=self._quorum,
@@ -152,9 +158,9 @@ class Aggregator:
             finally:
                 self._server.stop()
 
-    def _carrier(self, log: Log) -> MeasuredLink:
+    def _carrier(self, log: Log) -> VersionedLink:
         protection = self._central.study.protection
-        return MeasuredLink(
+        return VersionedLink(
             self._server,
             log,
             self._observer,
@@ -164,6 +170,7 @@ class Aggregator:
             quorum=self._quorum,
             silent_s=self._service.silent_s,
             wait_for_result=protection.name == "encrypted",
+            versions=self._versions,
         )
 
     def _say_farewell(self) -> None:

@@ -1,9 +1,13 @@
-"""Studies that a person at the site has approved, by digest: any change of a study needs a new approval."""
+"""What a person at the site has decided about studies.
+
+An approval is for one digest: any change of a study needs a new one. A refusal is for one digest or for a
+name; that of a name holds for every digest, except those that were approved after it.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+import re
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from enum import StrEnum
 from pathlib import Path
@@ -16,26 +20,38 @@ from secfed.deploy import safe_files
 from secfed.errors import ConfigError, PolicyRefused
 
 _LEAST_PREFIX: Final = 8  # hexadecimal digits that stand for a digest
+_DIGEST_DIGITS: Final = 64
 _MOST_HELD: Final = 1000  # a server must not fill the disk
+_MOST_PERMITTED: Final = 1000  # the oldest are forgotten: nothing is decided by them
+_NAME: Final = re.compile(r"[a-z0-9][a-z0-9-]{0,62}")  # as secfed/study.py, which is too heavy to import here
 
 
 class State(StrEnum):
     """What was decided about a study."""
 
     HELD = "held"
+    PERMITTED = "permitted"  # by the policy; no person has decided
     APPROVED = "approved"
     WITHDRAWN = "withdrawn"
 
 
 class _Entry(Strict):
-    name: str = Field(max_length=100, description="the study's name")
-    state: Literal["held", "approved", "withdrawn"] = Field(description='"held", "approved" or "withdrawn"')
+    name: str = Field(max_length=100, description="the study's name; empty if it has not asked yet")
+    state: Literal["held", "permitted", "approved", "withdrawn"] = Field(
+        description='"held", "permitted", "approved" or "withdrawn"'
+    )
     since_s: int = Field(ge=0, description="seconds since 1970")
+
+    def is_(self, state: State) -> bool:
+        return self.state == state.value
 
 
 class _File(Strict):
     version: Literal[1] = Field(description="1")
-    studies: dict[str, _Entry] = Field(description="a table of study digests")
+    studies: dict[str, _Entry] = Field(default_factory=dict, description="a table of study digests")
+    refused_names: dict[str, int] = Field(
+        default_factory=dict, description="a table of study names, and since when they are refused"
+    )
 
 
 @dataclass(frozen=True)
@@ -43,8 +59,8 @@ class Decision:
     """What was decided about one study, and when.
 
     Attributes:
-        digest: of the study, hexadecimal.
-        name: of the study.
+        digest: of the study, hexadecimal; empty for every study of the name.
+        name: of the study; empty for a digest that was refused before it asked.
         state: the decision.
         since: its time.
     """
@@ -66,16 +82,23 @@ class Approvals:
         self._path = path
 
     def all(self) -> tuple[Decision, ...]:
-        """Every decision, oldest first.
+        """Every decision about one digest, oldest first; a refused name counts as in :meth:`require`.
 
         Raises:
             ConfigError: the file is unreadable or damaged.
         """
-        found = (
-            Decision(digest, entry.name, State(entry.state), datetime.fromtimestamp(entry.since_s, UTC))
-            for digest, entry in self._read().items()
-        )
+        kept = self._read()
+        found = (_decision(digest, entry, kept) for digest, entry in kept.studies.items())
         return tuple(sorted(found, key=lambda item: (item.since, item.digest)))
+
+    def refused_names(self) -> tuple[Decision, ...]:
+        """Names that are refused whatever the digest.
+
+        Raises:
+            ConfigError: the file is unreadable or damaged.
+        """
+        names = sorted(self._read().names.items())
+        return tuple(Decision("", name, State.WITHDRAWN, _time(since)) for name, since in names)
 
     def state(self, digest: bytes) -> State | None:
         """What was decided about a study; None if it was never seen.
@@ -83,7 +106,7 @@ class Approvals:
         Raises:
             ConfigError: the file is unreadable or damaged.
         """
-        entry = self._read().get(digest.hex())
+        entry = self._read().studies.get(digest.hex())
         return None if entry is None else State(entry.state)
 
     def approved(self, digest: bytes) -> bool:
@@ -101,15 +124,35 @@ class Approvals:
             ConfigError: the file cannot be read or written, or too many studies wait.
         """
         with safe_files.locked(self._path.parent):
-            entries = self._read()
-            if digest.hex() in entries:
+            kept = self._read()
+            known = kept.studies.get(digest.hex())
+            if known is not None and not known.is_(State.PERMITTED):
                 return
-            if sum(State(entry.state) is State.HELD for entry in entries.values()) >= _MOST_HELD:
+            if sum(entry.is_(State.HELD) for entry in kept.studies.values()) >= _MOST_HELD:
                 raise ConfigError(
                     f"{self._path}: {_MOST_HELD} studies wait for a decision",
                     remedy="decide about them first",
                 )
-            self._write(entries, digest.hex(), name, State.HELD, now)
+            kept.set(digest.hex(), name, State.HELD, now)
+            self._write(kept)
+
+    def record(self, name: str, digest: bytes, now: datetime) -> None:
+        """Note that the policy alone let a study in, so that a person can find it; a decision stays.
+
+        Raises:
+            ConfigError: the file cannot be read or written.
+        """
+        with safe_files.locked(self._path.parent):
+            kept = self._read()
+            known = kept.studies.get(digest.hex())
+            if known is not None and not known.is_(State.HELD):
+                return
+            kept.set(digest.hex(), name, State.PERMITTED, now)
+            permitted = [key for key, entry in kept.studies.items() if entry.is_(State.PERMITTED)]
+            oldest = sorted(permitted, key=lambda key: kept.studies[key].since_s)
+            for key in oldest[: max(0, len(permitted) - _MOST_PERMITTED)]:
+                del kept.studies[key]
+            self._write(kept)
 
     def approve(self, name: str, digest: bytes, now: datetime) -> None:
         """Approve a study.
@@ -118,7 +161,9 @@ class Approvals:
             ConfigError: the file cannot be read or written.
         """
         with safe_files.locked(self._path.parent):
-            self._write(self._read(), digest.hex(), name, State.APPROVED, now)
+            kept = self._read()
+            kept.set(digest.hex(), name, State.APPROVED, now)
+            self._write(kept)
 
     def withdraw(self, name: str, digest: bytes, now: datetime) -> None:
         """Refuse a study from now on, whatever the policy says.
@@ -127,7 +172,68 @@ class Approvals:
             ConfigError: the file cannot be read or written.
         """
         with safe_files.locked(self._path.parent):
-            self._write(self._read(), digest.hex(), name, State.WITHDRAWN, now)
+            kept = self._read()
+            kept.set(digest.hex(), name, State.WITHDRAWN, now)
+            self._write(kept)
+
+    def approve_what(self, text: str, now: datetime) -> Decision:
+        """Approve the study that a person means by its name or digest; also lifts the refusal of a name.
+
+        A digest that is approved under a refused name is an exception: other settings stay refused.
+
+        Returns:
+            The approval; "permitted", where only a refusal was lifted: of a name that stands for no study or
+            for several, or of a digest that has not asked.
+
+        Raises:
+            ConfigError: no study, or more than one, or the file cannot be read or written.
+        """
+        with safe_files.locked(self._path.parent):
+            kept = self._read()
+            named, others = kept.matching(text)
+            lifted = not others and kept.names.pop(text, None) is not None
+            if lifted and len(named) != 1:
+                self._write(kept)
+                return Decision("", text, State.PERMITTED, now)
+            found = self._only(text, named + others, kept)
+            name = kept.studies[found].name
+            if name:
+                kept.set(found, name, State.APPROVED, now)
+            else:  # it has not asked yet: what nobody has seen is not approved
+                del kept.studies[found]
+            self._write(kept)
+            return Decision(found, name, State.APPROVED if name else State.PERMITTED, now)
+
+    def refuse_what(self, text: str, now: datetime) -> Decision:
+        """Refuse what a person means by a name, a digest or at least 8 digits of one that has asked.
+
+        A name is refused whatever the digest, and a name or digest need not have asked yet.
+
+        Returns:
+            The refusal; without a digest if it is for a name.
+
+        Raises:
+            ConfigError: neither, or more than one study, or the file cannot be read or written.
+        """
+        with safe_files.locked(self._path.parent):
+            kept = self._read()
+            named, others = kept.matching(text)
+            if not named and not others and _is_hexadecimal(text) and len(text) == _DIGEST_DIGITS:
+                others = [text.lower()]
+                kept.set(others[0], "", State.WITHDRAWN, now)
+            if others:
+                found = self._only(text, named + others, kept)
+                kept.set(found, kept.studies[found].name, State.WITHDRAWN, now)
+                self._write(kept)
+                return _decision(found, kept.studies[found], kept)
+            if not named and text not in kept.names:
+                _check_name(text)
+            kept.names[text] = int(now.timestamp())
+            for digest in named:  # from now on, an approval under this name is one that was made after it
+                if kept.studies[digest].is_(State.APPROVED):
+                    kept.set(digest, text, State.PERMITTED, now)
+            self._write(kept)
+            return Decision("", text, State.WITHDRAWN, now)
 
     def find(self, text: str) -> Decision:
         """The study that a person means by its name, its digest or at least 8 digits of it.
@@ -135,20 +241,10 @@ class Approvals:
         Raises:
             ConfigError: no study, or more than one.
         """
-        known = self.all()
-        digits = text.lower()
-        found = [
-            item
-            for item in known
-            if item.name == text or (len(digits) >= _LEAST_PREFIX and item.digest.startswith(digits))
-        ]
-        if len(found) == 1:
-            return found[0]
-        if found:
-            listed = ", ".join(item.digest[:16] for item in found)
-            raise ConfigError(f"several studies match {text!r}", remedy=f"name one by its digest: {listed}")
-        names = ", ".join(sorted({item.name for item in known})) or "none yet"
-        raise ConfigError(f"no study {text!r} has asked", remedy=f"known studies: {names}")
+        kept = self._read()
+        named, others = kept.matching(text)
+        found = self._only(text, named + others, kept)
+        return _decision(found, kept.studies[found], kept)
 
     def require(self, name: str, digest: bytes, now: datetime, *, manual: bool) -> None:
         """Let a study through, or hold it.
@@ -163,8 +259,10 @@ class Approvals:
             PolicyRefused: it was withdrawn, or waits for a decision.
             ConfigError: the file cannot be read or written.
         """
-        state = self.state(digest)
-        if state is State.WITHDRAWN:
+        entry = self._named(name, digest)
+        state = None if entry is None else State(entry.state)
+        # The name first: it is refused for settings that nobody here has seen yet, too.
+        if (name in self._read().names and state is not State.APPROVED) or state is State.WITHDRAWN:
             raise PolicyRefused(f"study {name!r} was withdrawn at this site", remedy="ask this site")
         if manual and state is not State.APPROVED:
             self.hold(name, digest, now)
@@ -173,16 +271,95 @@ class Approvals:
                 remedy=f"at the site: secfed agent approve {digest.hex()[:16]}",
             )
 
-    def _read(self) -> dict[str, _Entry]:
-        if not self._path.exists():
-            return {}
-        file = checked(_File, safe_files.read_json(self._path, "a list of approvals"), str(self._path))
-        return dict(file.studies)
+    def _named(self, name: str, digest: bytes) -> _Entry | None:
+        """The entry of a study that asks; one that was refused before it asked gets its name."""
+        entry = self._read().studies.get(digest.hex())
+        if entry is None or entry.name:
+            return entry
+        with safe_files.locked(self._path.parent):
+            kept = self._read()
+            entry = kept.studies.get(digest.hex())
+            if entry is not None and not entry.name:
+                entry = entry.model_copy(update={"name": name})
+                kept.studies[digest.hex()] = entry
+                self._write(kept)
+            return entry
 
-    def _write(
-        self, entries: Mapping[str, _Entry], digest: str, name: str, state: State, now: datetime
-    ) -> None:
-        new = _Entry(name=name, state=state.value, since_s=int(now.timestamp()))
-        studies = {key: entry.model_dump() for key, entry in {**entries, digest: new}.items()}
+    def _only(self, text: str, found: list[str], kept: _Kept) -> str:
+        """The one digest that was meant.
+
+        Raises:
+            ConfigError: none, or several.
+        """
+        if len(found) == 1 and (text not in kept.names or kept.studies[found[0]].name == text):
+            return found[0]
+        if found:
+            listed = ", ".join(digest[:16] for digest in found)
+            raise ConfigError(f"several studies match {text!r}", remedy=f"name one by its digest: {listed}")
+        names = ", ".join(sorted({entry.name for entry in kept.studies.values()} - {""})) or "none yet"
+        raise ConfigError(f"no study {text!r} has asked", remedy=f"known studies: {names}")
+
+    def _read(self) -> _Kept:
+        if not self._path.exists():
+            return _Kept()
+        file = checked(_File, safe_files.read_json(self._path, "a list of approvals"), str(self._path))
+        return _Kept(dict(file.studies), dict(file.refused_names))
+
+    def _write(self, kept: _Kept) -> None:
+        studies = {digest: entry.model_dump() for digest, entry in kept.studies.items()}
         content: dict[str, Any] = {"version": 1, "studies": studies}
+        if kept.names:
+            content["refused_names"] = kept.names
         safe_files.replace(self._path, safe_files.to_json(content))
+
+
+@dataclass
+class _Kept:
+    """What the file holds: entries by digest, and refused names with their time."""
+
+    studies: dict[str, _Entry] = field(default_factory=dict)
+    names: dict[str, int] = field(default_factory=dict)
+
+    def set(self, digest: str, name: str, state: State, now: datetime) -> None:
+        self.studies[digest] = _Entry(name=name, state=state.value, since_s=int(now.timestamp()))
+
+    def matching(self, text: str) -> tuple[list[str], list[str]]:
+        """Digests of the studies of this name, and other digests that begin so."""
+        named = [digest for digest, entry in self.studies.items() if text and entry.name == text]
+        digits = text.lower()
+        if len(digits) < _LEAST_PREFIX:
+            return named, []
+        return named, [key for key in self.studies if key.startswith(digits) and key not in named]
+
+
+def _decision(digest: str, entry: _Entry, kept: _Kept) -> Decision:
+    state, since = State(entry.state), entry.since_s
+    if entry.name in kept.names and state is not State.APPROVED:
+        state, since = State.WITHDRAWN, kept.names[entry.name]
+    return Decision(digest, entry.name, state, _time(since))
+
+
+def _is_hexadecimal(text: str) -> bool:
+    return re.fullmatch(r"[0-9a-f]+", text.lower()) is not None
+
+
+def _time(since_s: int) -> datetime:
+    return datetime.fromtimestamp(since_s, UTC)
+
+
+def _check_name(text: str) -> None:
+    """Refuse what cannot be the name of a study: it would be noted, and refuse nothing.
+
+    Raises:
+        ConfigError: not a name, or meant as a digest.
+    """
+    if len(text) >= _LEAST_PREFIX and _is_hexadecimal(text):
+        raise ConfigError(
+            f"no study with the digest {text!r} has asked",
+            remedy=f"give all {_DIGEST_DIGITS} digits of a digest that has not asked yet",
+        )
+    if not _NAME.fullmatch(text):
+        raise ConfigError(
+            f"{text!r} is neither the name of a study nor a digest",
+            remedy="names have 1 to 63 of a-z, 0-9 and -; patterns belong into policy.toml",
+        )

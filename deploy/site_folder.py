@@ -7,7 +7,7 @@ tls.key, tls.pem     open the connection; renewed every few weeks
 request.json         for the study centre
 consortium.json      consortium, CA and aggregator, from the first reply
 pinned-roster.json   whom this site computes with
-approvals.json       studies that were approved by hand
+approvals.json       what was decided about studies, and which the policy let in
 """
 
 from __future__ import annotations
@@ -113,7 +113,7 @@ class SiteFolder:
 
     @property
     def approvals_path(self) -> Path:
-        """Which studies were approved by hand."""
+        """What was decided about studies."""
         return self.folder / APPROVALS_FILE
 
     @property

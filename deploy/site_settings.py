@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tomllib
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final, Literal
 
@@ -75,9 +76,16 @@ def load_settings(path: Path) -> SiteSettings:
     """Read ``site.toml``.
 
     Raises:
-        ConfigError: names the key and the remedy.
+        ConfigError: names the file, the key and the remedy.
     """
     tables = read_tables(path, "the settings of a site")
+    try:
+        return _from_tables(tables)
+    except ConfigError as error:
+        raise ConfigError(f"{path}: {error.message}", remedy=error.remedy) from None
+
+
+def _from_tables(tables: Mapping[str, Any]) -> SiteSettings:
     sections: dict[str, type[Strict]] = {
         "site": SiteSection,
         "aggregator": AggregatorSection,
@@ -85,11 +93,11 @@ def load_settings(path: Path) -> SiteSettings:
     }
     for name, table in tables.items():
         if name not in sections:
-            raise ConfigError(f"{path}: {name}: unknown section", remedy=suggestion(name, sections, "use: "))
+            raise ConfigError(f"{name}: unknown section", remedy=suggestion(name, sections, "use: "))
         if not isinstance(table, dict):
-            raise ConfigError(f"{path}: {name}: is a value, not a section", remedy=f"write [{name}]")
+            raise ConfigError(f"{name}: is a value, not a section", remedy=f"write [{name}]")
     if "site" not in tables:
-        raise ConfigError(f"{path}: site: this section is missing", remedy="add [site] with the name")
+        raise ConfigError("site: this section is missing", remedy="add [site] with the name")
     found = {name: checked(model, tables.get(name, {}), name) for name, model in sections.items()}
     settings = SiteSettings.model_validate(found)
     check_site_name(settings.site.name)

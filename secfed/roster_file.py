@@ -10,7 +10,7 @@ import os
 from pathlib import Path
 
 from secfed.crypto.identity import Roster
-from secfed.errors import RosterError
+from secfed.errors import ConfigError, RosterError
 
 ROSTER_FILE = "roster.json"
 _MAX_BYTES = 1 << 20
@@ -30,7 +30,8 @@ def read_roster(path: Path) -> Roster:
     """Read a roster file and check it against the digest it states.
 
     Raises:
-        RosterError: unreadable, not a roster, or its digest is not that of its members.
+        ConfigError: no such file, or it cannot be read.
+        RosterError: not a roster, or its digest is not that of its members.
 
     Security: the digest only shows that the file is consistent. That it is the *right* roster is what
     comparing the digest with the pinned one shows.
@@ -39,8 +40,8 @@ def read_roster(path: Path) -> Roster:
         with path.open("rb") as stream:
             data = stream.read(_MAX_BYTES + 1)
     except OSError as error:
-        raise RosterError(
-            f"{path}: {os.strerror(error.errno or 0)}.", remedy="name the pinned roster with --roster FILE"
+        raise ConfigError(
+            f"{path}: {os.strerror(error.errno or 0)}.", remedy="check the path of the roster"
         ) from None
     try:
         content = json.loads(data if len(data) <= _MAX_BYTES else b"")

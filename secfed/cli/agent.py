@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from secfed.cli.site_folders import FolderArgument, FolderOption, at, chosen
 from secfed.errors import SecfedError
 
 if TYPE_CHECKING:
@@ -14,21 +15,28 @@ if TYPE_CHECKING:
 
 agent_app = typer.Typer(no_args_is_help=True, help="Hospital: run the agent, watch it, approve studies.")
 
-Folder = Annotated[Path, typer.Argument(metavar="DIR", envvar="SECFED_SITE_DIR", help="The site's folder.")]
-FolderOption = Annotated[
-    Path, typer.Option("--dir", metavar="DIR", envvar="SECFED_SITE_DIR", help="The site's folder.")
-]
 StudyName = Annotated[
     str,
     typer.Argument(metavar="STUDY", help="Its name, or 8 or more digits of its digest.", show_default=False),
 ]
+RefusedName = Annotated[
+    str,
+    typer.Argument(
+        metavar="STUDY",
+        help="Its name, or 8 or more digits of its digest. What has not asked yet can be refused by its "
+        "name or its whole digest.",
+        show_default=False,
+    ),
+]
 
 _STOP_S = 60.0
+_STATES = {"permitted": "permitted by the policy"}
 
 
 @agent_app.command()
 def run(
-    folder: Folder = Path(),
+    folder: FolderArgument = None,
+    option: FolderOption = Path(),
     once: Annotated[bool, typer.Option("--once", help="End when a study is over.")] = False,
     poll_s: Annotated[
         float,
@@ -46,7 +54,7 @@ def run(
     from secfed.deploy.json_log import log_as_json
     from secfed.deploy.site_folder import SiteFolder
 
-    site = SiteFolder(folder)
+    site = SiteFolder(chosen(folder, option))
     make_state_folder(site.state)
     secret = passphrase_of(*site.key_paths)
     with only_agent(site.state):
@@ -77,7 +85,8 @@ def run(
 
 @agent_app.command()
 def status(
-    folder: Folder = Path(),
+    folder: FolderArgument = None,
+    option: FolderOption = Path(),
     as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
 ) -> None:
     """Show connection, study, round, last error, what left the site, budgets, studies that wait."""
@@ -85,67 +94,85 @@ def status(
 
     from secfed.deploy.site_folder import SiteFolder
 
-    content = _status(SiteFolder(folder))
+    site = SiteFolder(chosen(folder, option))
+    content = _status(site)
     if as_json:
         typer.echo(json.dumps(content, indent=2))
     else:
-        _show(content)
+        _show(content, site.folder)
 
 
 @agent_app.command()
-def pause(folder: Folder = Path()) -> None:
+def pause(folder: FolderArgument = None, option: FolderOption = Path()) -> None:
     """Take no new work from the next exchange on; what is under way is finished."""
     from secfed.deploy import agent_control
     from secfed.deploy.site_folder import SiteFolder
 
-    agent_control.pause(SiteFolder(folder).state)
+    agent_control.pause(SiteFolder(chosen(folder, option)).state)
     typer.echo("Paused. The running exchange is finished; nothing new is begun.")
 
 
 @agent_app.command()
-def resume(folder: Folder = Path()) -> None:
+def resume(folder: FolderArgument = None, option: FolderOption = Path()) -> None:
     """Take work again."""
     from secfed.deploy import agent_control
     from secfed.deploy.site_folder import SiteFolder
 
-    agent_control.resume(SiteFolder(folder).state)
+    agent_control.resume(SiteFolder(chosen(folder, option)).state)
     typer.echo("Resumed.")
 
 
 @agent_app.command()
-def stop(folder: Folder = Path()) -> None:
+def stop(folder: FolderArgument = None, option: FolderOption = Path()) -> None:
     """End the running agent. Nothing is lost; it goes on where it was when it is started again."""
     from secfed.deploy import agent_control
     from secfed.deploy.site_folder import SiteFolder
 
-    was_there = agent_control.stop(SiteFolder(folder).state, _STOP_S)
+    was_there = agent_control.stop(SiteFolder(chosen(folder, option)).state, _STOP_S)
     typer.echo("Stopped." if was_there else "No agent is running.")
 
 
 @agent_app.command()
 def approve(study: StudyName, folder: FolderOption = Path()) -> None:
-    """Let a study run here. Any change of its settings needs this again."""
-    from secfed.deploy.approvals import Approvals
+    """Let a study run here. Any change of its settings needs this again.
+
+    Lifts a refusal: of a name if the name is given, and of one digest if a digest is.
+    """
+    from secfed.deploy.approvals import Approvals, State
     from secfed.deploy.enrolment import utc_now
     from secfed.deploy.site_folder import SiteFolder
 
     approvals = Approvals(SiteFolder(folder).approvals_path)
-    found = approvals.find(study)
-    approvals.approve(found.name, bytes.fromhex(found.digest), utc_now())
-    typer.echo(f"Approved {found.name}  {found.digest}")
+    found = approvals.approve_what(study, utc_now())
+    if found.state is State.APPROVED:
+        typer.echo(f"Approved {found.name}  {found.digest}")
+        return
+    typer.echo(f"No longer refused: {found.name or found.digest}. No study is approved by this.")
+    for item in approvals.all():
+        if found.name and item.name == found.name:
+            typer.echo(f"To approve one: secfed agent approve {item.digest[:16]}{at(folder)}")
 
 
 @agent_app.command()
-def refuse(study: StudyName, folder: FolderOption = Path()) -> None:
-    """Refuse a study from now on, whatever the policy says."""
+def refuse(study: RefusedName, folder: FolderOption = Path()) -> None:
+    """Refuse a study from now on, whatever the policy says.
+
+    A name is refused with all settings, those that come later included; a digest only by itself.
+    """
     from secfed.deploy.approvals import Approvals
     from secfed.deploy.enrolment import utc_now
     from secfed.deploy.site_folder import SiteFolder
 
     approvals = Approvals(SiteFolder(folder).approvals_path)
-    found = approvals.find(study)
-    approvals.withdraw(found.name, bytes.fromhex(found.digest), utc_now())
-    typer.echo(f"Refused {found.name}  {found.digest}")
+    found = approvals.refuse_what(study, utc_now())
+    if found.digest:
+        typer.echo(f"Refused {found.name or 'a study that has not asked yet'}  {found.digest}")
+        if found.name:
+            typer.echo(f"With other settings too: secfed agent refuse {found.name}{at(folder)}")
+    else:
+        asked = any(item.name == found.name for item in approvals.all())
+        typer.echo(f"Refused {found.name}, whatever its settings{'' if asked else '; it has not asked yet'}.")
+    typer.echo(f"To take it back: secfed agent approve {found.digest[:16] or found.name}{at(folder)}")
 
 
 def _status(site: SiteFolder) -> dict[str, Any]:
@@ -161,9 +188,13 @@ def _status(site: SiteFolder) -> dict[str, Any]:
     content["running"] = pid is not None
     content["paused"] = agent_control.is_paused(site.state)
     content["budgets"] = _budgets(site)
+    approvals = Approvals(site.approvals_path)
     content["studies"] = [
         {"name": item.name, "digest": item.digest, "state": str(item.state), "since": item.since.isoformat()}
-        for item in Approvals(site.approvals_path).all()
+        for item in approvals.all()
+    ]
+    content["refused_names"] = [
+        {"name": item.name, "since": item.since.isoformat()} for item in approvals.refused_names()
     ]
     return content
 
@@ -187,7 +218,7 @@ def _budgets(site: SiteFolder) -> list[dict[str, Any]]:
     return found
 
 
-def _show(content: dict[str, Any]) -> None:
+def _show(content: dict[str, Any], folder: Path) -> None:
     from secfed.cli.consoles import plain_text, stdout
 
     console = stdout()
@@ -219,6 +250,9 @@ def _show(content: dict[str, Any]) -> None:
             limit = standing.get("epsilon")
             line("Budget", f"{item['data']}: epsilon {spent:.3g} of {'no limit' if limit is None else limit}")
     for item in content["studies"]:
-        line("Study", f"{item['name']} {item['digest'][:16]}: {item['state']}")
+        name = item["name"] or "not asked yet,"
+        line("Study", f"{name} {item['digest'][:16]}: {_STATES.get(item['state'], item['state'])}")
         if item["state"] == "held":
-            line("", f"to let it run: secfed agent approve {item['digest'][:16]}")
+            line("", f"to let it run: secfed agent approve {item['digest'][:16]}{at(folder)}")
+    for item in content["refused_names"]:
+        line("Refused", f"{item['name']}, whatever its settings")

@@ -44,7 +44,7 @@ def aggregate(
     listen: Annotated[
         str | None,
         typer.Option(
-            "--listen", metavar="HOST:PORT", help="Where to serve. [default: the consortium's port]"
+            "--listen", metavar="HOST:PORT", help=r"Where to serve. \[default: the consortium's port]"
         ),
     ] = None,
     quorum: Annotated[
@@ -52,7 +52,7 @@ def aggregate(
         typer.Option(
             "--quorum",
             metavar="N",
-            help="Begin no exchange before N hospitals are there. [default: as many as must answer]",
+            help=r"Begin no exchange before N hospitals are there. \[default: as many as must answer]",
         ),
     ] = None,
     sites: Annotated[
@@ -80,7 +80,7 @@ def aggregate(
             "--uploads-at-a-time",
             metavar="N",
             help="Take N large uploads at once; the others wait unread. Each needs memory of its size, so 1 "
-            "needs least. [default: as many as fit into 1 GiB]",
+            r"needs least. \[default: as many as fit into 1 GiB]",
         ),
     ] = None,
     log_json: Annotated[

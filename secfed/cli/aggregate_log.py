@@ -16,7 +16,11 @@ def tell_person(console: Console) -> Callable[..., None]:
     """Events as sentences."""
 
     def tell(event: str, **facts: Any) -> None:
-        sites = ", ".join(facts.get("sites", ()))
+        software = facts.get("software", {})
+        named = (
+            f"{site} ({software[site]})" if site in software else site for site in facts.get("sites", ())
+        )
+        sites = ", ".join(named)
         match event:
             case "started" | "resumed":
                 text = f"{event}: serving at {facts['address']}"
@@ -24,6 +28,11 @@ def tell_person(console: Console) -> Callable[..., None]:
                 text = f"waiting for {plural(facts['needed'], 'hospital')}; there now: {sites or 'none'}"
             case "quorum":
                 text = f"there now: {sites}"
+            case "version":
+                text = (
+                    f"warning: {facts['site']} runs {facts['software']}, this is {facts['own']}; "
+                    "all parties of a study should run the same version"
+                )
             case "refused":
                 text = (
                     f"round {facts['round']}: {facts['site']} refused at {facts['stage']}: {facts['reason']}"
@@ -49,7 +58,7 @@ class EventLog:
 
     def tell(self, event: str, **facts: Any) -> None:
         """One event."""
-        level = logging.WARNING if event in ("missing", "refused") else logging.INFO
+        level = logging.WARNING if event in ("missing", "refused", "version") else logging.INFO
         self._log.log(level, event, extra={"facts": facts})
 
     def started(self, study: str, sites: Sequence[str], rounds: int) -> None:

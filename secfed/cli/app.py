@@ -48,7 +48,11 @@ def options(
     ] = False,
     debug: Annotated[
         bool,
-        typer.Option("--debug", envvar="SECFED_DEBUG", help="Show the full traceback of an error."),
+        typer.Option(
+            "--debug",
+            envvar="SECFED_DEBUG",
+            help="Show where in the code an error arose, without its text: that could quote a record.",
+        ),
     ] = False,
 ) -> None:
     """Options that come before the command."""

@@ -36,7 +36,7 @@ def init(
             "--aggregator-host",
             metavar="HOST",
             help="A name or address of the aggregator; repeat it for every one it may ever have. "
-            "[default: localhost]",
+            r"\[default: localhost]",
             show_default=False,
         ),
     ] = None,
@@ -52,17 +52,24 @@ def init(
     from secfed.deploy.consortium import Consortium
     from secfed.deploy.enrolment import utc_now
 
+    hosts = hosts or ["localhost"]
     secret = new_passphrase(passphrase)
     made = Consortium.create(
         folder,
         name,
-        hosts or ["localhost"],
+        hosts,
         now=utc_now(),
         port=port,
         certificate_days=days,
         passphrase=secret,
     )
     typer.echo(f"Founded {name!r} in {folder}; sites will connect to {made.aggregator.address}.")
+    if all(map(_only_here, hosts)):
+        typer.echo(
+            f"Warning: only this machine can connect to {hosts[0]}; a new host name needs a new consortium, "
+            "founded with --aggregator-host.",
+            err=True,
+        )
     typer.echo(f"Aggregator  {fingerprint(made.aggregator.identity_key)}")
     typer.echo(f"Keep {made.ca_key_path} offline when nobody is being admitted.")
     typer.echo(f"Next: secfed consortium admit REQUEST... --dir {folder}")
@@ -171,6 +178,16 @@ def show(
         typer.echo(json.dumps(_summary(consortium, utc_now()), indent=2))
     else:
         _show(consortium, utc_now())
+
+
+def _only_here(host: str) -> bool:
+    """Whether a name or address means the machine that asks."""
+    import ipaddress
+
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host.lower().rstrip(".") == "localhost"
 
 
 def _read(path: Path) -> Request:

@@ -1,5 +1,7 @@
 """What happens when a command fails: one line, a remedy and an exit code; never a traceback by itself.
 
+With ``--debug``, where in the code it arose comes first: frames and classes of exceptions, never their text.
+
 SecfedError          its message and remedy; its own exit code
 anything unexpected  its class only, because its text could quote a patient's value; exit 70
 Ctrl-C               130
@@ -53,9 +55,8 @@ class GuardedGroup(TyperGroup):
             raise typer.Exit(EXIT_SYSTEM) from None
         except Exception as error:  # noqa: BLE001 - the outermost boundary: a user gets a line, not a traceback
             message = f"Internal error ({type(error).__name__})."
-            _say(
-                message, "run it again as: secfed --debug ..., and report what it prints", _shown(ctx, error)
-            )
+            remedy = "run it again as: secfed --debug ..., and report what it prints; it prints no values"
+            _say(message, remedy, _shown(ctx, error))
             raise typer.Exit(EXIT_INTERNAL) from None
 
 
@@ -72,13 +73,29 @@ def _say(message: str, remedy: str, shown: Exception | None) -> None:
 
     console = stderr()
     if shown is not None:
-        console.print(
-            "".join(traceback.format_exception(shown)), markup=False, highlight=False, soft_wrap=True
-        )
+        console.print(_where(shown), markup=False, highlight=False, soft_wrap=True)
     sentence = message.rstrip(".") + "."
     console.print(f"[bold red]Error:[/] {_escaped(sentence)}", highlight=False, soft_wrap=True)
     if remedy:
         console.print(f"[bold]Remedy:[/] {_escaped(remedy)}", highlight=False, soft_wrap=True)
+
+
+def _where(error: BaseException) -> str:
+    """Where an exception arose, and what it came from.
+
+    Security: without its text, notes and local values, which could quote a record; people send this on.
+    """
+    chain: list[BaseException] = []
+    found: BaseException | None = error
+    while found is not None and not any(found is one for one in chain):
+        chain.append(found)
+        found = found.__cause__ or (None if found.__suppress_context__ else found.__context__)
+    parts = []
+    for one in reversed(chain):
+        frames = "".join(traceback.format_tb(one.__traceback__))
+        name = f"{type(one).__module__}.{type(one).__qualname__}".removeprefix("builtins.")
+        parts.append(f"Traceback (most recent call last):\n{frames}{name} (its text is left out)\n")
+    return "\nwhich led to:\n\n".join(parts)
 
 
 def _escaped(text: str) -> str:

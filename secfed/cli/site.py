@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from secfed.errors import ConfigError
+from secfed.cli.site_folders import FolderOption as Folder
+from secfed.cli.site_folders import at, located
+from secfed.errors import ConfigError, RosterError
 
 if TYPE_CHECKING:
     from secfed.crypto.identity import Roster
@@ -16,9 +18,6 @@ if TYPE_CHECKING:
 
 site_app = typer.Typer(no_args_is_help=True, help="Hospital: make keys, join a consortium, pin its roster.")
 
-Folder = Annotated[
-    Path, typer.Option("--dir", metavar="DIR", envvar="SECFED_SITE_DIR", help="The site's folder.")
-]
 Fingerprint = Annotated[
     str | None,
     typer.Option(
@@ -57,23 +56,31 @@ def join(
     fingerprint: Fingerprint = None,
     yes: Yes = False,
 ) -> None:
-    """Install the study centre's reply: the first time, and after every renewal."""
+    """Install the study centre's reply: the first time, and after every renewal.
+
+    With --roster, nothing is installed unless the roster is the right one.
+    """
     from secfed.cli.asking import passphrase_of
     from secfed.crypto.identity import fingerprint as of_key
     from secfed.deploy import safe_files
     from secfed.deploy.enrolment import utc_now
     from secfed.deploy.site_folder import SiteFolder
 
+    if fingerprint is not None and roster is None:
+        raise ConfigError("--fingerprint: there is no roster to compare with", remedy="add --roster FILE")
     site = SiteFolder(folder)
     checked = site.check_reply(safe_files.read_json(reply, "a reply"), str(reply), utc_now())
+    to_pin = None
+    if roster is not None:
+        to_pin = _agreed(site, roster, fingerprint, yes, aggregator=checked.aggregator.identity_key)
     site.join(checked, passphrase=passphrase_of(*site.tls.key_paths))
     typer.echo(f"Joined {checked.consortium!r}; {site.name} connects to {checked.aggregator.address}.")
     typer.echo(f"Certificate until {checked.certificate.not_valid_after_utc:%Y-%m-%d}.")
     typer.echo(f"Aggregator  {of_key(checked.aggregator.identity_key)}")
-    if roster is not None:
-        _trust(site, roster, fingerprint, yes)
+    if to_pin is not None:
+        _pin(site, to_pin)
     elif site.pinned() is None:
-        typer.echo(f"Next: secfed site trust ROSTER --dir {folder}")
+        typer.echo(f"Next: secfed site trust ROSTER{at(folder)}")
 
 
 @site_app.command()
@@ -86,7 +93,10 @@ def trust(
     """Show every member's fingerprint and pin the roster. Any later change needs this again."""
     from secfed.deploy.site_folder import SiteFolder
 
-    _trust(SiteFolder(folder), roster, fingerprint, yes)
+    site = SiteFolder(folder)
+    agreed = _agreed(site, roster, fingerprint, yes)
+    if agreed is not None:
+        _pin(site, agreed)
 
 
 @site_app.command()
@@ -99,7 +109,7 @@ def renew(folder: Folder = Path()) -> None:
     site = SiteFolder(folder)
     path = site.renew(now=utc_now(), passphrase=passphrase_of(*site.key_paths))
     typer.echo(f"Give {path} to the study centre: secfed consortium renew {site.name} --request FILE")
-    typer.echo(f"When its reply comes: secfed site join REPLY --dir {folder}")
+    typer.echo(f"When its reply comes: secfed site join REPLY{at(folder)}")
 
 
 @site_app.command()
@@ -111,14 +121,18 @@ def status(
 
     Exits with 2 if something keeps the agent from working.
     """
+    from dataclasses import asdict, replace
+
     from secfed.deploy.enrolment import utc_now
     from secfed.deploy.site_folder import SiteFolder
     from secfed.deploy.site_status import Level, site_status
 
-    checks = site_status(SiteFolder(folder), utc_now())
+    checks = tuple(
+        replace(check, remedy=located(check.remedy, folder))
+        for check in site_status(SiteFolder(folder), utc_now())
+    )
     if as_json:
         import json
-        from dataclasses import asdict
 
         typer.echo(json.dumps([asdict(check) for check in checks], indent=2))
     else:
@@ -127,26 +141,44 @@ def status(
         raise typer.Exit(ConfigError.exit_code)
 
 
-def _trust(site: SiteFolder, path: Path, expected: str | None, yes: bool) -> None:
+def _agreed(
+    site: SiteFolder, path: Path, expected: str | None, yes: bool, aggregator: bytes | None = None
+) -> Roster | None:
+    """A roster that the administrator agreed to, before anything is changed; None if it is pinned already.
+
+    Raises:
+        RosterError: it is not the roster of this site, of this aggregator, or of this digest.
+        ConfigError: unreadable, or nobody is there to agree.
+    """
     from secfed.cli.asking import confirm
-    from secfed.deploy.enrolment import utc_now
     from secfed.deploy.trust import check_digest
     from secfed.roster_file import read_roster
 
     roster = read_roster(path)
     site.check_roster(roster)
+    if aggregator is not None and roster.aggregator != aggregator:
+        raise RosterError(
+            f"{path}: names another aggregator than the reply does",
+            remedy="use neither; ask the study centre",
+        )
     if expected is not None:
         check_digest(roster, expected)
     pinned = site.pinned_or_none()
     if pinned is not None and pinned.roster == roster:
         typer.echo(f"This roster is pinned already, digest {roster.digest.hex()}")
-        return
+        return None
     _show_roster(site, roster, None if pinned is None else pinned.roster)
     confirm(
         "Have you compared the digest with the study centre, over another channel?",
         yes=yes or expected is not None,
         option="--fingerprint DIGEST",
     )
+    return roster
+
+
+def _pin(site: SiteFolder, roster: Roster) -> None:
+    from secfed.deploy.enrolment import utc_now
+
     site.trust(roster, utc_now())
     typer.echo("Pinned. Any change of the roster needs this again.")
 

@@ -47,7 +47,10 @@ def verify(
 
     if not folder.is_dir():
         raise ConfigError(f"{folder}: no such folder.", remedy="name the folder that --out wrote")
-    pinned = read_roster(roster if roster is not None else folder / ROSTER_FILE)
+    beside = folder / ROSTER_FILE
+    if roster is None and not beside.is_file():
+        raise ConfigError(f"{beside}: no such file.", remedy="name the roster you pinned with --roster FILE")
+    pinned = read_roster(beside if roster is None else roster)
     verdict = verify_run(folder, pinned)
     _show(stdout(), verdict)
     if verdict.problems:
@@ -58,9 +61,7 @@ def verify(
             remedy="do not rely on this run's record; get untampered copies from their owners",
         )
     if roster is None:
-        typer.echo(
-            f"Keys from {folder / ROSTER_FILE}; compare its digest with your own: {pinned.digest.hex()}"
-        )
+        typer.echo(f"Keys from {beside}; compare its digest with your own: {pinned.digest.hex()}")
 
 
 def _show(console: Console, verdict: Verdict) -> None:
@@ -73,12 +74,14 @@ def _show(console: Console, verdict: Verdict) -> None:
     for header in ("Transcript", "Entries", "Sums", "Head", "Result"):
         table.add_column(header, justify="right" if header in ("Entries", "Sums") else "left")
     bad = {problem.path: problem for problem in reversed(verdict.problems)}
+    compared = bool(verdict.checked[0].head)  # the aggregator's: without it, nothing says what to expect
     for item in verdict.checked:
         problem = bad.get(item.path)
-        result = Text("verified", style="green")
+        result = Text("verified" if compared else "chain verified", style="green" if compared else "yellow")
         if problem is not None:
             result = Text(f"line {problem.line}" if problem.line else "bad", style="bold red")
-        counts = (str(item.entries), f"{item.sums} of {item.expected}") if item.head else ("–", "–")
+        expected = str(item.expected) if compared else "–"
+        counts = (str(item.entries), f"{item.sums} of {expected}") if item.head else ("–", "–")
         table.add_row(plain_text(item.owner), *counts, item.head.hex()[:16] or "–", result)
     console.print(table)
     console.print()

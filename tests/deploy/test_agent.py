@@ -16,7 +16,7 @@ from secfed.deploy import agent as agent_module
 from secfed.deploy import agent_control
 from secfed.deploy.admission import admit, still_permitted
 from secfed.deploy.agent_status import STATUS_FILE, read_status
-from secfed.deploy.approvals import Approvals
+from secfed.deploy.approvals import Approvals, State
 from secfed.deploy.enrolment import utc_now
 from secfed.deploy.grpc_client import SiteLink
 from secfed.deploy.link_limits import ClientLimits
@@ -107,6 +107,28 @@ def test_what_is_offered_must_be_what_it_is_called_and_permitted(centre: Centre)
     Approvals(folder.approvals_path).withdraw("tiny", centre.study.digest(), utc_now())
     with pytest.raises(PolicyRefused, match="withdrawn"):
         still_permitted(folder, centre.study, len(NAMES), utc_now())
+
+
+def test_a_study_that_the_policy_lets_in_can_be_refused_by_name_with_other_settings_too(
+    centre: Centre,
+) -> None:
+    folder = centre.folders[NAMES[0]]
+    approvals = Approvals(folder.approvals_path)
+
+    def offered(text: str = TOML) -> None:
+        admit(folder, centre.roster, study_id(Study.parse(text)), text.encode(), utc_now())
+
+    offered()
+    assert approvals.find("tiny").digest == centre.study.digest().hex()
+    assert approvals.find("tiny").state is State.PERMITTED
+    approvals.refuse_what("tiny", utc_now())
+    for text in (TOML, TOML.replace("learning_rate = 0.1", "learning_rate = 0.2")):
+        with pytest.raises(PolicyRefused, match="withdrawn"):
+            offered(text)
+    with pytest.raises(PolicyRefused, match="withdrawn"):  # also of a study that is running
+        still_permitted(folder, centre.study, len(NAMES), utc_now())
+    approvals.approve_what("tiny", utc_now())
+    offered()
 
 
 def test_one_agent_at_a_time(tmp_path: Path) -> None:

@@ -88,6 +88,21 @@ def test_every_command_has_help(command: list[str]) -> None:
     assert max(map(len, result.stdout.splitlines())) <= 80
 
 
+def test_a_consortium_that_only_this_machine_can_reach_is_founded_with_a_warning(tmp_path: Path) -> None:
+    founded = secfed("consortium", "init", tmp_path / "one", "--name", "Heart study")
+    assert founded.exit_code == 0
+    (line,) = founded.stderr.splitlines()
+    assert line.startswith("Warning: only this machine can connect to localhost")
+    assert "a new host name needs a new consortium" in line
+    hosts = ("--aggregator-host", "fl.example.org", "--aggregator-host", "localhost")
+    founded = secfed("consortium", "init", tmp_path / "two", "--name", "Heart study", *hosts)
+    assert founded.stderr == ""
+
+
+def test_the_default_host_is_in_the_help() -> None:
+    assert "[default: localhost]" in secfed("consortium", "init", "--help").stdout
+
+
 def test_importing_the_commands_loads_nothing_heavy() -> None:
     import subprocess
     import sys
@@ -150,6 +165,52 @@ class TestFingerprints:
         assert not (folder / "pinned-roster.json").exists()
         ok("site", "trust", centre / "roster.json", "--dir", folder, "--fingerprint", digest)
         assert "pinned already" in ok("site", "trust", centre / "roster.json", "--dir", folder)
+
+
+class TestJoinWithRoster:
+    def join(self, folder: Path, roster: Path, *more: object) -> Result:
+        reply = folder / "centre" / "replies" / "charite.json"
+        return secfed("site", "join", reply, "--dir", folder / "charite", "--roster", roster, *more)
+
+    def untouched(self, folder: Path) -> bool:
+        names = ("tls.pem", "consortium.json", "pinned-roster.json")
+        return not any((folder / "charite" / name).exists() for name in names)
+
+    def test_a_wrong_digest_installs_nothing(self, tmp_path: Path) -> None:
+        roster = founded(tmp_path, "charite") / "roster.json"
+        assert self.join(tmp_path, roster, "--fingerprint", "0" * 64).exit_code == 13
+        assert self.untouched(tmp_path)
+        digest = read_roster(roster).digest.hex()
+        assert self.join(tmp_path, roster, "--fingerprint", digest).exit_code == 0
+        assert (tmp_path / "charite" / "pinned-roster.json").exists()
+
+    def test_without_a_person_nothing_is_installed(self, tmp_path: Path) -> None:
+        roster = founded(tmp_path, "charite") / "roster.json"
+        result = self.join(tmp_path, roster)
+        assert (result.exit_code, "nobody is there" in result.stderr) == (2, True)
+        assert self.untouched(tmp_path)
+
+    def test_the_roster_of_another_aggregator_installs_nothing(self, tmp_path: Path) -> None:
+        founded(tmp_path, "charite")
+        other = tmp_path / "other"
+        ok("consortium", "init", other, "--name", "Lung study")
+        ok("consortium", "admit", tmp_path / "charite" / "request.json", "--dir", other, "--yes")
+        result = self.join(tmp_path, other / "roster.json", "--yes")
+        assert (result.exit_code, "another aggregator than the reply" in result.stderr) == (13, True)
+        assert self.untouched(tmp_path)
+
+    def test_a_mistyped_roster_is_a_wrong_path(self, tmp_path: Path) -> None:
+        founded(tmp_path, "charite")
+        result = self.join(tmp_path, tmp_path / "rooster.json", "--yes")
+        assert result.exit_code == 2
+        assert "check the path" in result.stderr
+        assert self.untouched(tmp_path)
+
+    def test_a_digest_without_a_roster_is_a_mistake(self, tmp_path: Path) -> None:
+        reply = founded(tmp_path, "charite") / "replies" / "charite.json"
+        result = secfed("site", "join", reply, "--dir", tmp_path / "charite", "--fingerprint", "0" * 64)
+        assert (result.exit_code, "--roster" in result.stderr) == (2, True)
+        assert self.untouched(tmp_path)
 
 
 class TestChanges:
@@ -227,7 +288,7 @@ class TestTime:
         centre = joined(tmp_path, "charite")
         hospital = tmp_path / "charite"
         at(monkeypatch, 62)
-        assert "secfed site renew" in ok("site", "status", "--dir", hospital)
+        assert f"secfed site renew --dir {hospital}, then" in ok("site", "status", "--dir", hospital)
         shown = ok("consortium", "show", "--dir", centre)
         assert "secfed consortium renew charite" in shown
         assert "secfed consortium renew aggregator" in shown

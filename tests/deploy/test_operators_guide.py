@@ -14,9 +14,13 @@ import pytest
 from typer.main import get_command
 
 from secfed import errors
+from secfed.algorithms.data.table import TableData
+from secfed.algorithms.registry import build_data
 from secfed.cli import guard
 from secfed.cli.app import app
+from secfed.crypto.identity import Identity, Roster
 from secfed.deploy.agent_status import StatusBoard
+from secfed.deploy.central_study import CentralStudy
 from secfed.deploy.policy import Policy
 from secfed.deploy.stopping import Stopped
 from secfed.study import Study
@@ -121,14 +125,47 @@ delta = 1e-5
 """
 
 
-def test_the_policies_of_the_guide_are_policies_and_the_second_permits_what_it_says(tmp_path: Path) -> None:
-    written = re.findall(r"(?ms)^```toml\n(.*?)^```", GUIDE.read_text(encoding="utf-8"))
+def written() -> tuple[list[str], list[str]]:
+    """Policies and study files of the guide."""
+    found = re.findall(r"(?ms)^```toml\n(.*?)^```", GUIDE.read_text(encoding="utf-8"))
+    return [text for text in found if "[study]" not in text], [text for text in found if "[study]" in text]
+
+
+def policies_in(folder: Path) -> list[Policy]:
     policies = []
-    for at, text in enumerate(written):
-        path = tmp_path / f"{at}.toml"
+    for at, text in enumerate(written()[0]):
+        path = folder / f"{at}.toml"
         path.write_text(text, encoding="utf-8")
         policies.append(Policy.load(path))
     assert len(policies) == 2
+    return policies
+
+
+def test_the_study_file_of_the_guide_is_permitted_by_its_first_policy_and_runs(tmp_path: Path) -> None:
+    policy = policies_in(tmp_path)[0]
+    (text,) = written()[1]
+    study = Study.parse(text)
+    asked, names = {"charite", "hcuge", "ukhd", "amc"}, tuple(build_data(study).sites)
+    assert set(names) == asked
+    evening = datetime(2026, 3, 2, 21, 30).astimezone()  # a Monday, in the policy's hours
+    assert policy.check(study, evening, sites=len(names)) == []
+    assert [str(item.key) for item in policy.check(study, evening.replace(hour=12), sites=4)] == ["hours"]
+    for key, value in (("data.site_column", "ward"), ("data.path", "lung.csv")):
+        assert policy.check(study.replace(key, value), evening, sites=len(names))
+    roster = Roster.of(Identity.generate("aggregator"), [Identity.generate(name) for name in names])
+    assert CentralStudy(study, roster).asked == roster.sites
+    # One hospital's table, under the name that its own policy gives it.
+    rows = [f"charite,{40 + at},{at % 2},{200 + at},{at % 3}" for at in range(40)]
+    table = tmp_path / "heart-2026.csv"
+    table.write_text("\n".join(["site,age,sex,chol,num", *rows, "hcuge,1,1,1,1"]), encoding="utf-8")
+    data = build_data(study.replace("data.path", str(table)))
+    assert isinstance(data, TableData)
+    own = data.for_record_privacy().site("charite")
+    assert len(own.train_y) + len(own.test_y) == len(rows)
+
+
+def test_the_second_policy_of_the_guide_permits_what_it_says(tmp_path: Path) -> None:
+    policies = policies_in(tmp_path)
     study, now = Study.parse(VISION_LANGUAGE), datetime.now(UTC)
     assert policies[1].check(study, now, sites=5) == []
     for key, value in (

@@ -86,8 +86,10 @@ class TestFolder:
     )
     def test_wrong_settings_are_refused_by_key(self, tmp_path: Path, text: str, key: str) -> None:
         (tmp_path / "site.toml").write_text(text)
-        with pytest.raises(ConfigError, match=key.replace(".", r"\.")):
+        with pytest.raises(ConfigError, match=key.replace(".", r"\.")) as caught:
             load_settings(tmp_path / "site.toml")
+        assert caught.value.message.startswith(f"{tmp_path / 'site.toml'}: ")
+        assert caught.value.message.count("site.toml") == 1
 
 
 class TestJoining:

@@ -136,7 +136,7 @@ class TestVerify:
         assert done.exit_code == 0
         assert "Keys from the folders" not in done.stdout
         done = secfed("verify", *studies(written), "--roster", tmp_path / "none.json")
-        assert done.exit_code == 13
+        assert done.exit_code == 2
 
     def test_a_hospitals_own_folder(self, written: Path, tmp_path: Path) -> None:
         own = hospital(written, Case(written), "st-anna", tmp_path / "own")

@@ -233,9 +233,23 @@ class TestFailure:
         assert "secfed --debug" in result.stderr
         assert "Miller" not in result.stderr
 
-    def test_debug_shows_the_traceback(self, engine: Engine) -> None:
-        engine.fails = _raising(ConfigError("wrong"))
-        assert "Traceback" in secfed("--debug", "simulate", "s.toml", "--json").stderr
+    def test_debug_shows_where_and_no_value(self, engine: Engine) -> None:
+        def fails() -> None:
+            try:
+                int("age 83, Mrs Miller")
+            except ValueError as error:
+                error.add_note("Miller, too")
+                raise KeyError("Mrs Miller") from error
+
+        engine.fails = fails
+        result = secfed("--debug", "simulate", "s.toml", "--json")
+        assert result.exit_code == 70
+        assert result.stderr.count("Traceback") == 2
+        assert result.stderr.index("\nValueError (") < result.stderr.index("\nKeyError (")
+        assert "test_cli_simulate.py" in result.stderr
+        assert "Mrs Miller" not in result.stderr.replace('"age 83, Mrs Miller"', "").replace(
+            '"Mrs Miller"', ""
+        )  # what stays are the lines of code above
         assert "Traceback" not in secfed("simulate", "s.toml", "--json").stderr
 
     def test_a_system_error_names_the_file(self, engine: Engine) -> None:

@@ -260,8 +260,25 @@ class TestCommand:
         assert (code, err.count("\n")) == (2, 2)
         assert "no such folder" in err
         code, _, err = verify(tmp_path)
-        assert (code, err.count("\n")) == (13, 2)
+        assert (code, err.count("\n")) == (2, 2)
         assert "--roster" in err
+        code, _, err = verify(write(tmp_path / "run"), "--roster", tmp_path / "rooster.json")
+        assert (code, err.count("\n")) == (2, 2)
+        assert "check the path" in err
+
+    def test_without_the_aggregators_transcript_there_is_nothing_to_compare_with(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setenv("COLUMNS", "120")
+        folder = write(tmp_path)
+        path = folder / TRANSCRIPT_FILE
+        path.write_bytes(path.read_bytes().replace(b'"round":1', b'"round":9', 1))
+        code, out, _ = verify(folder)
+        assert code == 24
+        rows = [line for line in out.splitlines() if "chain verified" in line]
+        assert len(rows) == len(SITES)
+        assert all(" of – " in line for line in rows)
+        assert "of 0" not in out
 
     def test_a_damaged_roster_is_an_error(self, tmp_path: Path) -> None:
         folder = write(tmp_path)

@@ -1,0 +1,120 @@
+"""`secfed agent`: how the folder is named, and what `refuse` and `approve` do, as people type them."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from secfed.cli.app import app
+from secfed.cli.site_folders import located
+from secfed.deploy.approvals import Approvals
+from secfed.deploy.enrolment import utc_now
+from secfed.deploy.site_folder import SiteFolder
+from secfed.errors import PolicyRefused
+
+DIGEST = b"\x11" * 32
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> SiteFolder:
+    return SiteFolder.create(tmp_path / "a site", "charite", now=utc_now())
+
+
+def secfed(*arguments: object) -> Result:
+    return CliRunner(env={"COLUMNS": "120"}).invoke(app, [str(item) for item in arguments])
+
+
+def ok(*arguments: object) -> str:
+    result = secfed(*arguments)
+    assert result.exit_code == 0, result.output
+    return result.stdout
+
+
+class TestFolder:
+    @pytest.mark.parametrize("command", ["status", "pause", "resume", "stop"])
+    def test_it_is_named_as_an_argument_or_with_dir(self, site: SiteFolder, command: str) -> None:
+        before = ok("agent", command, site.folder)
+        assert ok("agent", command, "--dir", site.folder) == before
+        assert ok("agent", command, site.folder, "--dir", site.folder) == before
+
+    def test_run_takes_it_too(self, tmp_path: Path) -> None:
+        for where in ([tmp_path], ["--dir", tmp_path]):
+            result = secfed("agent", "run", *where)
+            assert result.exit_code == 2
+            assert f"{tmp_path}: not the folder of a site" in result.stderr
+
+    def test_two_folders_are_one_too_many(self, site: SiteFolder, tmp_path: Path) -> None:
+        result = secfed("agent", "status", site.folder, "--dir", tmp_path)
+        assert result.exit_code == 2
+        assert "name two folders" in result.stderr
+
+    def test_an_argument_is_stronger_than_the_environment(
+        self, site: SiteFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setenv("SECFED_SITE_DIR", str(tmp_path))
+        assert secfed("agent", "status").exit_code == 2
+        assert "charite" in ok("agent", "status", site.folder)
+
+    def test_a_printed_command_works_where_it_is_read(
+        self, site: SiteFolder, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        Approvals(site.approvals_path).hold("heart-1", DIGEST, utc_now())
+        shown = ok("agent", "status", "--dir", site.folder)
+        (line,) = (line for line in shown.splitlines() if "secfed agent approve" in line)
+        words = shlex.split(line.partition("secfed ")[2])
+        assert words[-2:] == ["--dir", str(site.folder)]
+        assert "Approved heart-1" in ok(*words)
+        Approvals(site.approvals_path).hold("heart-2", b"\x22" * 32, utc_now())
+        monkeypatch.chdir(site.folder)
+        assert "--dir" not in ok("agent", "status")
+
+    @pytest.mark.parametrize(
+        ("text", "expected"),
+        [
+            ("then: secfed site join REPLY", "then: secfed site join REPLY --dir /srv/x"),
+            ("secfed site renew, then give it", "secfed site renew --dir /srv/x, then give it"),
+            ("secfed site trust ROSTER --dir y", "secfed site trust ROSTER --dir y"),
+            ("secfed site init", "secfed site init"),
+            ("secfed consortium show", "secfed consortium show"),
+        ],
+    )
+    def test_commands_in_a_remedy_name_the_folder(self, text: str, expected: str) -> None:
+        assert located(text, Path("/srv/x")) == expected
+
+
+class TestRefuse:
+    def test_a_name_that_has_not_asked_is_refused_and_taken_back(self, site: SiteFolder) -> None:
+        said = ok("agent", "refuse", "heart-1", "--dir", site.folder)
+        assert "Refused heart-1, whatever its settings; it has not asked yet." in said
+        store = Approvals(site.approvals_path)
+        with pytest.raises(PolicyRefused, match="withdrawn"):
+            store.require("heart-1", DIGEST, utc_now(), manual=False)
+        assert "heart-1, whatever its settings" in ok("agent", "status", "--dir", site.folder)
+        content = json.loads(ok("agent", "status", "--dir", site.folder, "--json"))
+        assert [item["name"] for item in content["refused_names"]] == ["heart-1"]
+        back = said.splitlines()[-1].partition("secfed ")[2]
+        assert "No longer refused: heart-1" in ok(*shlex.split(back))
+        store.require("heart-1", DIGEST, utc_now(), manual=False)
+
+    def test_a_whole_digest_that_has_not_asked_is_refused(self, site: SiteFolder) -> None:
+        said = ok("agent", "refuse", DIGEST.hex(), "--dir", site.folder)
+        assert "Refused a study that has not asked yet" in said
+        with pytest.raises(PolicyRefused, match="withdrawn"):
+            Approvals(site.approvals_path).require("heart-1", DIGEST, utc_now(), manual=False)
+        assert "heart-1 1111111111111111: withdrawn" in ok("agent", "status", "--dir", site.folder)
+
+    def test_a_digest_that_is_refused_leaves_other_settings_and_says_so(self, site: SiteFolder) -> None:
+        Approvals(site.approvals_path).record("heart-1", DIGEST, utc_now())
+        assert "1111111111111111: permitted by the policy" in ok("agent", "status", site.folder)
+        said = ok("agent", "refuse", "11111111", "--dir", site.folder)
+        assert f"Refused heart-1  {DIGEST.hex()}" in said
+        assert "With other settings too: secfed agent refuse heart-1 --dir" in said
+
+    def test_what_is_neither_changes_nothing(self, site: SiteFolder) -> None:
+        for text in ("heart-*", "1111111111"):
+            assert secfed("agent", "refuse", text, "--dir", site.folder).exit_code == 2
+        assert not site.approvals_path.exists()
