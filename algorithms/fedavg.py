@@ -222,9 +222,12 @@ class FedAvg:
         seed = self.setting.study.seed
         training = self.training(model, data, torch_generator(seed, "order", site_id, round_number))
         device = next(model.parameters()).device
-        run = train_locally if privacy is None else privacy.train_locally
+        epochs = self.options.local_epochs
+        if privacy is not None:
+            # Random layers then draw from the site's secret stream: a public seed would undo the guarantee.
+            return privacy.train_locally(training, epochs=epochs, device=device)
         with seeded(seed, "train", site_id, round_number):  # for models with random layers
-            return run(training, epochs=self.options.local_epochs, device=device)
+            return train_locally(training, epochs=epochs, device=device)
 
 
 class FedAvgSite:

@@ -54,6 +54,7 @@ from secfed.algorithms.options import Options, OwnOptions, checked, suggestion
 from secfed.algorithms.own import check_arguments, is_own, load_factory
 from secfed.algorithms.randomness import seeded
 from secfed.algorithms.setting import Setting
+from secfed.dp.unit import Adjacency
 from secfed.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -203,7 +204,8 @@ def build_data(study: Study) -> FederatedData:
     if study.privacy is not None and study.privacy.in_local_steps:
         # A user's own data set without this method owes what the method checks.
         by_itself = getattr(data, "for_record_privacy", None)
-        return data if by_itself is None else by_itself()
+        slots = study.privacy.privacy_unit.adjacency is Adjacency.REPLACE_RECORD
+        return data if by_itself is None else by_itself(slots=slots)
     return data
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import socket
 import subprocess
@@ -15,6 +16,7 @@ from secfed.crash_points import reached
 from secfed.deploy.training_wire import SOCKET_VARIABLE, Job, Tensors, error_head, raise_error, receive, send
 from secfed.dp.events import from_value
 from secfed.errors import MalformedMessage, RoundAborted, SecfedError
+from secfed.frames import encode_state
 from secfed.vector import Exchange, State, Summands
 
 if TYPE_CHECKING:
@@ -51,7 +53,11 @@ class TrainingProcess:
         log_path: gets what the process prints (mode 0600): it may tell about records, so it stays here.
         local_key: (round, exchange) -> key of sampling and noise; None without private steps.
         ledger: pays for private steps; None without.
-        kept: gives what the program kept with the newest contribution.
+        kept: gives what the program kept with the newest contribution, as it is on the disk.
+
+    The process works from what is on the disk, as a new one would. Where its own state is another (its last
+    contribution was not kept, or it failed in the middle), it is ended, and the next one starts from the
+    disk: work that is done again is then the same work, and not a second release for one payment.
     """
 
     def __init__(
@@ -69,6 +75,7 @@ class TrainingProcess:
         self._process: subprocess.Popen[bytes] | None = None
         self._connection: Connection | None = None
         self.kept: Tensors = {}  # what to keep with the contribution just made
+        self._state = b""  # digest of what the process has as its state
         self.deaths = 0
         self._stopping = False
 
@@ -84,6 +91,15 @@ class TrainingProcess:
             SecfedError: what it raised.
             Stopping: :meth:`stop` was called meanwhile.
         """
+        if self._connection is not None and _digest(self._kept()) != self._state:
+            self.close()
+        try:
+            return self._contribute(round_number, exchange, broadcast)
+        except BaseException:
+            self.close()  # how far it got is not known
+            raise
+
+    def _contribute(self, round_number: int, exchange: Exchange, broadcast: State) -> Summands:
         connection = self._started()
         head: dict[str, Any] = {"do": "work", "round": round_number, "exchange": exchange.name}
         if self._local_key is not None:
@@ -99,6 +115,7 @@ class TrainingProcess:
             raise self._death() from None
         raise_error(said)
         self.kept = {name[2:]: value for name, value in tensors.items() if name.startswith("k/")}
+        self._state = _digest(self.kept)
         return {name[2:]: value for name, value in tensors.items() if name.startswith("s/")}
 
     def check(self) -> None:
@@ -169,7 +186,9 @@ class TrainingProcess:
             )
             self._connection = Connection(ours.detach())
         try:
-            send(self._connection, self._job.head(), self._kept())
+            kept = self._kept()
+            self._state = _digest(kept)
+            send(self._connection, self._job.head(), kept)
             said, _ = receive(self._connection)
         except (EOFError, OSError):
             raise self._death() from None
@@ -196,3 +215,7 @@ class TrainingProcess:
             f"the training process {how}; this site has nothing to contribute to this exchange",
             remedy=f"see {self._log_path}; signal 9 is most often a lack of memory",
         )
+
+
+def _digest(kept: Tensors) -> bytes:
+    return hashlib.sha256(encode_state(kept)).digest() if kept else b""

@@ -78,6 +78,7 @@ class LocalPrivacy:
         self._losses_released: dict[tuple[int, str], int] = {}  # per place: one that is repeated counts once
         self._clip_norms: dict[str, float] = {}
         self._here: tuple[int, str] | None = None
+        self._norms_before: dict[str, float] = {}  # as they were when the present place was first entered
         self._random = SecureRandom()
 
     @property
@@ -119,7 +120,15 @@ class LocalPrivacy:
         return self._phases[phase]
 
     def enter(self, round_number: int, exchange: str) -> None:
-        """Say where in the study the next work belongs; the site does, before the algorithm works."""
+        """Say where in the study the next work belongs; the site does, before the algorithm works.
+
+        The same place once more is the same work once more: it starts from the clipping norms of the first
+        time, so that it repeats that release. From others it would be a second release of the same noise.
+        """
+        if self._here == (round_number, exchange):
+            self._clip_norms = dict(self._norms_before)
+        else:
+            self._norms_before = dict(self._clip_norms)
         self._here = (round_number, exchange)
         self._losses_released.pop(self._here, None)
         self._random = self._random_of(round_number, exchange)
@@ -264,7 +273,7 @@ class LocalPrivacy:
         return {**norms, **released}
 
     def load(self, state: Mapping[str, torch.Tensor]) -> None:
-        """Take up what :meth:`save` gave."""
+        """Take up what :meth:`save` gave; before anything is entered."""
         for name, value in state.items():
             if name.startswith(_CLIP_NORM):
                 self._clip_norms[name.removeprefix(_CLIP_NORM)] = float(value)

@@ -18,6 +18,7 @@ from secfed.crypto import labels
 from secfed.crypto.keystream import KEY_BYTES, Keystream, derive
 from secfed.errors import ConfigError
 
+_LAYERS: Final = b"secfed/v1 derive randomness of layers"
 _REKEY_BYTES: Final = 1 << 30
 _BLOCK_BYTES: Final = 1 << 18
 _ZEROS: Final = bytes(_BLOCK_BYTES)
@@ -34,8 +35,10 @@ class SecureRandom:
     """
 
     def __init__(self, stream_key: bytes | None = None) -> None:
-        self._stream = Keystream(secrets.token_bytes(KEY_BYTES) if stream_key is None else stream_key)
-        self._used_bytes = 0
+        own = secrets.token_bytes(KEY_BYTES) if stream_key is None else stream_key
+        self._stream, self._used_bytes = Keystream(own), 0
+        # A stream beside the first, so that models with and without random layers get the same noise.
+        self._layers = Keystream(derive(own, _LAYERS))
 
     @classmethod
     def for_simulation(cls, seed: int, *context: str | int) -> SecureRandom:
@@ -53,6 +56,12 @@ class SecureRandom:
             self._used_bytes += len(part)
             if self._used_bytes >= _REKEY_BYTES:
                 self._rekey()
+        return np.frombuffer(room, dtype="<u8")
+
+    def layer_words(self, count: int) -> NDArray[np.uint64]:
+        """Words of a second, independent stream, for random layers of a model: [count] uint64."""
+        room = bytearray(8 * count)
+        self._layers.into(bytes(8 * count), room)
         return np.frombuffer(room, dtype="<u8")
 
     def _rekey(self) -> None:

@@ -22,9 +22,11 @@ import numpy as np
 from secfed.dp.events import Gaussian, bounded_mean
 from secfed.dp.randomness import SecureRandom
 from secfed.dp.sampler import NoiseSampler, RoundedNormal
+from secfed.dp.targets import MAX_DEVIATION
 from secfed.errors import ConfigError
 
 _GRID_BITS: Final = 30
+_EXTRA_BITS: Final = 12
 
 
 @dataclass(frozen=True)
@@ -36,7 +38,7 @@ class PrivateMean:
         noise_over_sensitivity: sigma: the noise's deviation over V/K.
 
     Raises:
-        ConfigError: values out of range.
+        ConfigError: values out of range, or noise that is too large to be drawn exactly.
     """
 
     bound: float
@@ -46,6 +48,19 @@ class PrivateMean:
         for value in (self.bound, self.noise_over_sensitivity):
             if not (math.isfinite(value) and value > 0):
                 raise ConfigError(f"a private mean needs a positive bound and noise, not {value}")
+        # Now, and not when a release has been paid for: noise that a sampler refuses.
+        if self.noise_over_sensitivity > MAX_DEVIATION * 2.0**-_GRID_BITS:
+            raise ConfigError(
+                f"a private mean with noise of {self.noise_over_sensitivity:g} times its sensitivity cannot "
+                "be drawn",
+                remedy="plan fewer releases, a larger share of epsilon for them, or a larger privacy.epsilon",
+            )
+
+    @property
+    def _extra_bits(self) -> int:
+        """By how many bits the noise's grid is finer than the values': as many as the sampler permits."""
+        room = math.floor(math.log2(MAX_DEVIATION / self.noise_over_sensitivity) - _GRID_BITS - 1e-9)
+        return max(0, min(_EXTRA_BITS, room))
 
     def event(self, releases: int) -> Gaussian:
         """What ``releases`` releases cost, stated for replacing one unit."""
@@ -74,8 +89,8 @@ class PrivateMean:
             ConfigError: no values.
         """
         total = self.clean(values)
-        # The noise's own grid: a power of two per deviation, at least as fine as the values' grid.
-        extra = 12
+        # The noise's own grid is at least as fine as the values', so its rounding is post-processing.
+        extra = self._extra_bits
         step = self.noise_over_sensitivity * 2.0 ** (_GRID_BITS + extra)
         noise = int(NoiseSampler(RoundedNormal(step), random).take(1)[0])
         exact = (total << extra) + noise

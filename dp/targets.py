@@ -24,7 +24,7 @@ _TAIL_BITS: Final = 205
 _SMALL_VARIANCE: Final = 4096.0
 _DIGITS: Final = 140
 _NEGLIGIBLE: Final = Decimal(10) ** -100
-_MAX_DEVIATION: Final = 2.0**48.9  # magnitudes up to the reach stay exact in double precision
+MAX_DEVIATION: Final = 2.0**48.9  # magnitudes up to the reach stay exact in double precision
 
 
 class Target(Protocol):
@@ -61,7 +61,7 @@ class _Normal:
     deviation: float
 
     def __post_init__(self) -> None:
-        if not 0 < self.deviation <= _MAX_DEVIATION:
+        if not 0 < self.deviation <= MAX_DEVIATION:
             raise ConfigError(f"noise of {self.deviation:g} grid steps cannot be drawn")
 
     @property
@@ -113,7 +113,7 @@ class SkellamTarget:
     continuous = False
 
     def __post_init__(self) -> None:
-        if not 0 < self.variance <= _MAX_DEVIATION**2:
+        if not 0 < self.variance <= MAX_DEVIATION**2:
             raise ConfigError(f"Skellam noise of variance {self.variance:g} cannot be drawn")
 
     @property

@@ -8,6 +8,8 @@ noise. The optimiser, weight decay, momentum and step hooks see only that, so th
 
 Source: Abadi et al. 2016, algorithm 1. How the noise is made: :mod:`secfed.dp.mechanism`.
 
+Random layers draw from the site's secret stream (:mod:`secfed.dp.layers`), whatever torch was seeded with.
+
 Security: the number of records n is treated as public (q = M / n fixes M). The loss value that training
 reports is computed without noise: it must stay at the site, or be released as an event of its own.
 """
@@ -16,6 +18,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 
 import numpy as np
 import torch
@@ -27,6 +30,7 @@ from secfed.dp.engine_check import check_engine
 from secfed.dp.engines import ClippedSum, Engine, EngineName, attached, check_engine_fits
 from secfed.dp.events import Event
 from secfed.dp.guards import check_model
+from secfed.dp.layers import secret_layers
 from secfed.dp.losses import Batch, UnitLoss, require_decomposes, supervised
 from secfed.dp.mechanism import GaussianNoise, Mechanism
 from secfed.dp.randomness import SecureRandom
@@ -181,13 +185,16 @@ class Session:
         self.noise = self._noise()
 
     def __enter__(self) -> Session:
-        self._attached = attached(self._training.engine, self._model, self._loss)
-        self._engine: Engine = self._attached.__enter__()
+        with ExitStack() as stack:
+            self._layers = stack.enter_context(secret_layers(self._model, self._training._random))
+            attaching = attached(self._training.engine, self._model, self._loss)
+            self._engine: Engine = stack.enter_context(attaching)
+            self._open = stack.pop_all()
         self._model.train()
         return self
 
     def __exit__(self, *problem: object) -> None:
-        self._attached.__exit__(None, None, None)
+        self._open.close()
         self._model.train(self._was_training)
         self._optimiser.zero_grad(set_to_none=True)
 
@@ -240,6 +247,7 @@ class Session:
         self.noise.write_gradients(total, self.expected_units)
         self._optimiser.step()
         self._optimiser.zero_grad(set_to_none=True)
+        self._layers.renew()
         if training.mechanism.adaptive is not None:
             training.clip_norm = training.mechanism.adaptive.next_norm(
                 training.clip_norm,

@@ -122,8 +122,9 @@ class ChestSynthetic:
         self._options, self._seed = options, seed
         self._mixtures = _mixtures(options, seed)
 
-    def for_record_privacy(self) -> ChestSynthetic:
-        """The same records: each is drawn and prepared by itself, with public constants."""
+    def for_record_privacy(self, *, slots: bool = False) -> ChestSynthetic:
+        """The same records: each is prepared by itself, with public constants; ``slots`` changes nothing."""
+        del slots
         return self
 
     @property

@@ -121,8 +121,14 @@ class PooledPairs(FilePairs):
         super().__init__(options, sites=sites, findings=findings, tokenizer=tokenizer)
         self._load, self._images, self._divide, self._seed = load, images, divide, seed
 
-    def for_record_privacy(self) -> PooledPairs:
-        """The same pairs: each is prepared by itself, and its part is drawn by itself."""
+    def for_record_privacy(self, *, slots: bool = False) -> PooledPairs:
+        """The same pairs: each is prepared by itself, and its part follows from its own line of the table.
+
+        Args:
+            slots: whether neighbours replace a record. A line whose content changes may then change its
+                part, or be left out: what is hidden is a replacement that does neither.
+        """
+        del slots
         return self
 
     @cached_property
@@ -184,8 +190,14 @@ class SeparatePairs(FilePairs):
         super().__init__(options, sites=sites, findings=findings, tokenizer=tokenizer)
         self._read, self._images = read, images
 
-    def for_record_privacy(self) -> SeparatePairs:
-        """The same pairs: each is prepared by itself, and its part is drawn by itself."""
+    def for_record_privacy(self, *, slots: bool = False) -> SeparatePairs:
+        """The same pairs: each is prepared by itself, and its part follows from its own line of the table.
+
+        Args:
+            slots: whether neighbours replace a record. A line whose content changes may then change its
+                part, or be left out: what is hidden is a replacement that does neither.
+        """
+        del slots
         return self
 
     def site(self, site_id: SiteId) -> ImageTextSite:

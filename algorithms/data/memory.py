@@ -60,13 +60,16 @@ class SiteTables:
         self._rules = Preparation(test_fraction, standardize, impute="median" if impute_median else "none")
         self._seed = seed
 
-    def for_record_privacy(self) -> SiteTables:
+    def for_record_privacy(self, *, slots: bool = False) -> SiteTables:
         """The same records, each prepared by itself.
+
+        Args:
+            slots: see :meth:`secfed.algorithms.data.prepare.Preparation.for_record_privacy`.
 
         Raises:
             ConfigError: a record would be prepared from other records.
         """
-        self._rules = self._rules.for_record_privacy(columns=1)
+        self._rules = self._rules.for_record_privacy(columns=1, slots=slots)
         return self
 
     def site(self, site_id: SiteId) -> SiteData:

@@ -125,12 +125,16 @@ class PooledViews:
         self._seed = seed
         self._tied = tied
 
-    def for_record_privacy(self) -> PooledViews:
+    def for_record_privacy(self, *, slots: bool = False) -> PooledViews:
         """The same records, each prepared by itself.
+
+        Args:
+            slots: whether neighbours replace a record; nothing is held out, so both are the same here.
 
         Raises:
             ConfigError: a record is scaled by other records.
         """
+        del slots
         if self._tied:
             raise ConfigError(
                 f'{", ".join(self._tied)}: "min-max" lets one record change all others, so no epsilon per '
@@ -183,8 +187,9 @@ class SeparateViews:
         self.classes = classes
         self._read = read
 
-    def for_record_privacy(self) -> SeparateViews:
-        """The same records: nothing scales one of them by another."""
+    def for_record_privacy(self, *, slots: bool = False) -> SeparateViews:
+        """The same records: nothing scales one of them by another; for ``slots`` see :class:`PooledViews`."""
+        del slots
         return self
 
     def site(self, site_id: SiteId) -> MultiviewSite:

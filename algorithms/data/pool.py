@@ -122,13 +122,16 @@ class PooledData:
         self._rules = rules
         self._seed = seed
 
-    def for_record_privacy(self) -> PooledData:
+    def for_record_privacy(self, *, slots: bool = False) -> PooledData:
         """The same records, each prepared by itself.
+
+        Args:
+            slots: see :meth:`secfed.algorithms.data.prepare.Preparation.for_record_privacy`.
 
         Raises:
             ConfigError: a record would be prepared from other records.
         """
-        self._rules = self._rules.for_record_privacy(self._numeric)
+        self._rules = self._rules.for_record_privacy(self._numeric, slots=slots)
         return self
 
     @cached_property

@@ -5,24 +5,27 @@ from held-out records, and nothing has to be exchanged.
 
 Such a statistic ties every prepared record to every other one, and a split that is stratified by class ties
 the place of one record to the labels of others. Differential privacy for records counts on neither: see
-:meth:`Preparation.for_record_privacy`.
+:meth:`Preparation.for_record_privacy`. Nor may the place of a record follow from its position where a record
+may be added or removed, for then every later record moves.
 """
 
 from __future__ import annotations
 
+import hashlib
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
 from secfed.algorithms.data.base import SiteData, SiteId, check_site, no_records, no_training_records
-from secfed.algorithms.randomness import numpy_generator
+from secfed.algorithms.randomness import derive_seed, numpy_generator
 from secfed.errors import ConfigError
 
+_SPLIT: Final = b"secfed/v1 split"  # BLAKE2b's personalisation, at most 16 bytes
 _FLAT = 1e-8  # a spread below this is a constant column; dividing by it would only amplify rounding
 
 
@@ -56,20 +59,24 @@ class Preparation:
         fixed: columns that are already on a public scale and are not standardised.
         impute: what a missing value becomes. A column without a single known training value becomes
             0, which after standardisation is "average"; so does every missing value under "centre".
-        split: "stratified" by class, or by "slots": the place of each record is drawn by itself.
+        split: "stratified" by class, or the place of each record drawn by itself: from its position and the
+            seed ("slots"), or from what it contains and the seed ("content").
     """
 
     test_fraction: float
     standardize: bool
     fixed: tuple[int, ...] = ()
     impute: Literal["median", "centre", "none"] = "none"
-    split: Literal["stratified", "slots"] = "stratified"
+    split: Literal["stratified", "slots", "content"] = "stratified"
 
-    def for_record_privacy(self, columns: int) -> Preparation:
+    def for_record_privacy(self, columns: int, *, slots: bool) -> Preparation:
         """The same preparation, each record by itself: what differential privacy for records needs.
 
         Args:
             columns: numeric columns of a record.
+            slots: neighbouring data sets differ in the content of one record, and no position changes: the
+                split is by position, so a record that is replaced stays on its side. Otherwise they
+                differ by the presence of a record: the split is by content, so all others stay.
 
         Raises:
             ConfigError: a record would be prepared from other records.
@@ -87,7 +94,7 @@ class Preparation:
                 "record would be true",
                 remedy='set data.impute = "centre" (a missing value becomes the column\'s public centre)',
             )
-        return replace(self, split="slots")
+        return replace(self, split="slots" if slots else "content")
 
 
 def prepare(
@@ -107,18 +114,14 @@ def prepare(
         rules: how.
         input_shape: shape of one prepared record.
         classes: number of classes.
-        seed: the study's seed; the split depends on it and the site's name only.
+        seed: the study's seed; with the site's name it decides the split.
 
     Raises:
         DataError: see :func:`check_site`.
     """
     if not len(records.y):
         raise no_records(site_id)
-    rng = numpy_generator(seed, "split", site_id)
-    if rules.split == "slots":
-        train, test = split_by_slots(len(records.y), rules.test_fraction, rng)
-    else:
-        train, test = split(records.y, rules.test_fraction, rng)
+    train, test = _divided(site_id, records, rules, seed)
     if not len(train):
         raise no_training_records(site_id)
     with np.errstate(over="ignore", invalid="ignore"):  # NaN and Inf are check_site's business
@@ -135,6 +138,17 @@ def prepare(
     labels = torch.from_numpy(np.ascontiguousarray(records.y, dtype=np.int64))
     data = SiteData(inputs[train], labels[train], inputs[test], labels[test])
     return check_site(site_id, data, input_shape=input_shape, classes=classes)
+
+
+def _divided(
+    site_id: SiteId, records: Records, rules: Preparation, seed: int
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    if rules.split == "content":
+        return split_by_content(records, rules.test_fraction, derive_seed(seed, "split by content", site_id))
+    rng = numpy_generator(seed, "split", site_id)
+    if rules.split == "slots":
+        return split_by_slots(len(records.y), rules.test_fraction, rng)
+    return split(records.y, rules.test_fraction, rng)
 
 
 def split(
@@ -166,7 +180,8 @@ def split_by_slots(
     """Positions of the training and the held-out records, each drawn by itself.
 
     The place of a record depends on its position and the seed: not on its content, nor on other records,
-    nor on how many follow.
+    nor on how many follow. A record that is removed moves the later ones up, and to other places: this
+    split is for neighbours that replace a record.
 
     Args:
         records: n.
@@ -177,6 +192,37 @@ def split_by_slots(
         Two disjoint, ascending arrays that together are 0 .. n-1.
     """
     held_out = rng.random(records) < test_fraction
+    return np.flatnonzero(~held_out).astype(np.int64), np.flatnonzero(held_out).astype(np.int64)
+
+
+def split_by_content(
+    records: Records, test_fraction: float, key: int
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Positions of the training and the held-out records, each drawn from what the record itself contains.
+
+    Adding or removing a record leaves every other one where it is. Identical records share one place, and
+    how many are held out is random, as with :func:`split_by_slots`.
+
+    Args:
+        records: as they were read; nothing in them may follow from other records.
+        test_fraction: probability of being held out.
+        key: decides, 0 <= key < 2^64.
+
+    Returns:
+        Two disjoint, ascending arrays that together are 0 .. n-1.
+    """
+    count = len(records.y)
+    parts = [np.asarray(records.x, dtype=np.float64).reshape(count, -1), records.y.reshape(count, 1)]
+    if records.extra is not None:
+        parts.insert(1, records.extra.reshape(count, -1))
+    rows = np.concatenate([np.asarray(part, dtype="<f8") for part in parts], axis=1)
+    rows = np.where(np.isnan(rows), np.nan, rows) + 0.0  # one NaN and one zero: equal records, equal bytes
+    keyed = hashlib.blake2b(digest_size=8, key=key.to_bytes(8, "big"), person=_SPLIT)
+    threshold, held_out = int(test_fraction * 2.0**64), np.zeros(count, dtype=np.bool_)
+    for at, row in enumerate(np.ascontiguousarray(rows, dtype="<f8")):
+        hashed = keyed.copy()
+        hashed.update(row)
+        held_out[at] = int.from_bytes(hashed.digest(), "big") < threshold
     return np.flatnonzero(~held_out).astype(np.int64), np.flatnonzero(held_out).astype(np.int64)
 
 

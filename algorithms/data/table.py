@@ -139,13 +139,16 @@ class TableData:
         self._rules = _rules(options)
         self._seed = seed
 
-    def for_record_privacy(self) -> TableData:
+    def for_record_privacy(self, *, slots: bool = False) -> TableData:
         """The same records, each prepared by itself.
+
+        Args:
+            slots: see :meth:`secfed.algorithms.data.prepare.Preparation.for_record_privacy`.
 
         Raises:
             ConfigError: a record would be prepared from other records.
         """
-        self._rules = self._rules.for_record_privacy(len(self._options.numeric_columns))
+        self._rules = self._rules.for_record_privacy(len(self._options.numeric_columns), slots=slots)
         return self
 
     def site(self, site_id: SiteId) -> SiteData:

@@ -121,6 +121,23 @@ class TestCharge:
         privacy.enter(2, "align")
         assert not torch.equal(step(privacy, steps=8), by_passes)
 
+    def test_a_place_that_is_entered_again_starts_from_the_clipping_norm_of_the_first_time(
+        self, tmp_path: Path
+    ) -> None:
+        """The same noise on sums that are clipped elsewhere would be a second release for one payment."""
+        book = ledger(tmp_path, 50.0)
+        privacy = local(book, settings(clip_quantile=0.5, clip_norm=5.0))
+        privacy.plan(Phase("align", RECORDS, BATCH, steps=32))
+        results, norms = [], []
+        for number in (1, 1, 2, 2):
+            privacy.enter(number, "align")
+            results.append(step(privacy, steps=8))
+            norms.append(float(privacy.save()["clip_norm/align"]))
+        assert torch.equal(results[0], results[1])
+        assert torch.equal(results[2], results[3])
+        assert not torch.equal(results[0], results[2])
+        assert 5.0 != norms[0] == norms[1] != norms[2] == norms[3]
+
     def test_a_budget_that_is_too_small_refuses_before_any_record_is_touched(self, tmp_path: Path) -> None:
         book = ledger(tmp_path, epsilon=0.5)
         privacy = local(book)

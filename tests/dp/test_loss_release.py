@@ -235,3 +235,17 @@ class TestPayment:
 
 def _untouched(_: np.ndarray) -> float:
     raise AssertionError("a record was touched")
+
+
+class TestLargeNoise:
+    def test_what_is_planned_can_be_released(self, tmp_path: Path) -> None:
+        """Noise of 200 sensitivities: the usual grid of the noise would be too fine for it."""
+        privacy = site(tmp_path, epsilon=1.0, share=0.1, releases=50)
+        assert privacy.losses is not None
+        assert privacy.losses._mean.noise_over_sensitivity > 119
+        privacy.enter(1, "weights")
+        assert 0.0 <= privacy.release_loss(lambda rows: 1.0) <= CAP
+
+    def test_what_cannot_be_drawn_is_refused_when_it_is_planned(self) -> None:
+        with pytest.raises(ConfigError, match="cannot be drawn"):
+            planned(sigma=5e5)

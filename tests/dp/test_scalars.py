@@ -56,3 +56,29 @@ def test_impossible_settings_are_refused(bound: float, sigma: float) -> None:
 def test_no_values_are_refused() -> None:
     with pytest.raises(ConfigError, match="at least one value"):
         PrivateMean(1.0, 1.0).clean([])
+
+
+@pytest.mark.parametrize("sigma", [118.0, 120.0, 400.0, 4e5])
+def test_large_noise_is_drawn_with_the_deviation_that_was_paid_for(sigma: float) -> None:
+    """V = 6, K = 50. Above 119 the noise's grid is coarser than usual; up to 489178 it is fine enough."""
+    mean, random = PrivateMean(6.0, sigma), SecureRandom.for_simulation(2)
+    noise = [mean.release([1.0] * 50, random) - 1.0 for _ in range(300)]
+    wanted = sigma * 6.0 / 50
+    assert deviation_p(noise, wanted) > FALSE_ALARM  # type: ignore[arg-type]
+    assert deviation_p(noise, wanted / 1.5) < 1e-3  # type: ignore[arg-type]
+
+
+def test_the_noise_of_usual_settings_has_not_changed_its_grid() -> None:
+    assert {PrivateMean(6.0, sigma)._extra_bits for sigma in (0.1, 5.0, 118.0)} == {12}
+    assert PrivateMean(6.0, 4e5)._extra_bits == 0
+
+
+@pytest.mark.parametrize("power", range(19))
+def test_the_grid_fits_at_every_power_of_two(power: int) -> None:
+    for sigma in (2.0**power, 2.0 ** (power + 0.9), math.nextafter(2.0 ** (power + 0.9), math.inf)):
+        PrivateMean(1.0, min(sigma, 4.89e5)).release([0.5], SecureRandom.for_simulation(3))
+
+
+def test_noise_that_cannot_be_drawn_is_refused_before_anything_is_paid() -> None:
+    with pytest.raises(ConfigError, match=r"cannot be drawn.*Remedy.*fewer releases"):
+        PrivateMean(6.0, 4.9e5)
