@@ -6,6 +6,7 @@ for Label-efficient Medical Image Recognition", ICCV 2021, with the constants of
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 
 import torch
@@ -26,7 +27,7 @@ NO_LENGTH = 1e-8
 
 
 class Gloria(Objective):
-    """Global cosine contrast plus word-region contrast, with equal weights.
+    """Global cosine contrast plus word-region contrast.
 
     Both terms are the sum of their two directions. The global term has the method's own scale of 10; the
     study's temperature is that of ``ObjectiveValue.infonce`` alone.
@@ -39,13 +40,14 @@ class Gloria(Objective):
         continuations: ids of the tokens that continue the word before them ("##ing"). The embeddings of
             a word's parts are summed before they meet the regions. Empty, or ``Aligned.tokens`` absent:
             every token is a word of its own.
+        weights: of the global and the local term.
         global_scale: what multiplies the cosines of whole images and reports.
         attention_scale: sharpness of a word's attention over regions (t1).
         match_scale: sharpness of the sum over words (t2).
         local_scale: what multiplies the matches of images and reports (t3).
 
     Raises:
-        ConfigError: a temperature, scale or token id outside its range.
+        ConfigError: a temperature, weight, scale or token id outside its range.
     """
 
     def __init__(
@@ -53,6 +55,7 @@ class Gloria(Objective):
         temperature: float,
         *,
         continuations: Iterable[int] = (),
+        weights: tuple[float, float] = (1.0, 1.0),
         global_scale: float = 10.0,
         attention_scale: float = 4.0,
         match_scale: float = 5.0,
@@ -61,6 +64,11 @@ class Gloria(Objective):
         super().__init__(temperature)
         if not all(0 < scale < 1e6 for scale in (global_scale, attention_scale, match_scale, local_scale)):
             raise ConfigError("gloria: a scale is not above 0", remedy="use 10, 4, 5 and 10 as published")
+        if not all(0 <= weight < math.inf for weight in weights):
+            raise ConfigError(
+                "gloria: a weight is negative or not a number", remedy="use weights of at least 0"
+            )
+        self.weights = weights
         self.global_scale = global_scale
         self.attention_scale = attention_scale
         self.match_scale = match_scale
@@ -83,7 +91,8 @@ class Gloria(Objective):
             match_scale=self.match_scale,
         )
         whole = both_ways(self.global_scale * (aligned.image @ aligned.text.T))
-        return whole + _among(self.local_scale * matches, is_word.any(dim=1))
+        local = _among(self.local_scale * matches, is_word.any(dim=1))
+        return self.weights[0] * whole + self.weights[1] * local
 
 
 def word_starts(tokens: torch.Tensor, continues: torch.Tensor) -> torch.Tensor:

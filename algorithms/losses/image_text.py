@@ -22,7 +22,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import fields, replace
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import nn
@@ -140,7 +140,13 @@ class ConVirt(Objective):
 
 
 def make_objective(
-    name: str, *, temperature: float, embedding: int, prototypes: int, continuations: Iterable[int] = ()
+    name: str,
+    *,
+    temperature: float,
+    embedding: int,
+    prototypes: int,
+    continuations: Iterable[int] = (),
+    **more: Any,
 ) -> Objective:
     """The objective that a study names.
 
@@ -152,6 +158,7 @@ def make_objective(
         embedding: d_e, the width of the embeddings.
         prototypes: K, how many prototypes "mgca" has; without a meaning for the others.
         continuations: token ids that continue the word before them ("gloria" merges these).
+        **more: what the class of that objective takes beyond these; by default as published.
 
     Raises:
         ConfigError: another name, or an option outside its range.
@@ -161,11 +168,11 @@ def make_objective(
 
     match name:
         case "convirt":
-            return ConVirt(temperature)
+            return ConVirt(temperature, **more)
         case "gloria":
-            return Gloria(temperature, continuations=continuations)
+            return Gloria(temperature, continuations=continuations, **more)
         case "mgca":
-            return Mgca(temperature, embedding=embedding, prototypes=prototypes)
+            return Mgca(temperature, embedding=embedding, prototypes=prototypes, **more)
         case _:
             raise ConfigError(
                 f"model.objective: there is no {name!r}", remedy='use "convirt", "gloria" or "mgca"'

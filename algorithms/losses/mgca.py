@@ -27,7 +27,7 @@ class Mgca(Objective):
 
     The prototypes are the only parameters. They are used with rows of L2 norm 1, but never overwritten
     with them: what is trained, averaged and sent is the parameter itself, so nothing changes it beside
-    the optimiser.
+    the optimiser. While they are not trained, codes and predictions are used all the same.
 
     Args:
         temperature: of the InfoNCE, at least 1e-6.
@@ -38,10 +38,6 @@ class Mgca(Objective):
         prototype_temperature: of the predicted assignments.
         smoothing: of the codes (the epsilon of Sinkhorn's algorithm).
         sinkhorn_rounds: how often the codes are balanced.
-
-    Attributes:
-        freeze_prototypes: while True the prototypes get no gradient; the published training does so in
-            its first epoch. The codes and predictions are used all the same.
 
     Raises:
         ConfigError: an option outside its range.
@@ -82,7 +78,6 @@ class Mgca(Objective):
         self.prototype_temperature = prototype_temperature
         self.smoothing = smoothing
         self.sinkhorn_rounds = sinkhorn_rounds
-        self.freeze_prototypes = False
         self.prototypes = nn.Parameter(normalize(torch.randn(prototypes, embedding), dim=1))
 
     def total(self, aligned: Aligned, plain: torch.Tensor) -> torch.Tensor:
@@ -93,8 +88,7 @@ class Mgca(Objective):
 
     def prototype_loss(self, aligned: Aligned) -> torch.Tensor:
         """L_CPA: each modality predicts the other's code, averaged over both."""
-        held = self.prototypes.detach() if self.freeze_prototypes else self.prototypes
-        centres = normalize(held.to(aligned.image.dtype), dim=1)
+        centres = normalize(self.prototypes.to(aligned.image.dtype), dim=1)
         scores = aligned.image @ centres.T, aligned.text @ centres.T
         codes = [sinkhorn(score, smoothing=self.smoothing, rounds=self.sinkhorn_rounds) for score in scores]
         guesses = [log_softmax(score / self.prototype_temperature, dim=1) for score in scores]

@@ -98,11 +98,26 @@ class DualEncoder(nn.Module):
             embedding=size.embedding,
             prototypes=options.prototypes,
             continuations=continuations,
+            **options.objective_arguments,
         )
         self._weigh_parts = options.objective == "mgca"
+        self._frozen_rounds = options.mgca_frozen_rounds if options.objective == "mgca" else 0
         names = [name for name, _ in self.named_parameters()]
         self.encoder_names = tuple(name for name in names if name.startswith(_ENCODER))
         self.align_names = tuple(name for name in names if not name.startswith(_ENCODER))
+
+    def frozen_names(self, round_number: int) -> tuple[str, ...]:
+        """Parameters that nobody trains or sums in a round: MGCA's prototypes in the first ones.
+
+        The published training holds them for its first epoch, until the embeddings that they are to divide
+        have some shape; with federated sites a round takes its place.
+
+        Args:
+            round_number: counted from 1.
+        """
+        if round_number > self._frozen_rounds:
+            return ()
+        return tuple(name for name in self.align_names if name.startswith("objective."))
 
     def encode(self, images: torch.Tensor, tokens: torch.Tensor) -> Features:
         """Features before alignment.

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Annotated, Any, Final, Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
+from secfed.algorithms.losses.image_text import MIN_TEMPERATURE
 from secfed.algorithms.models.alignment import Pool
 from secfed.algorithms.options import Options
+from secfed.errors import ConfigError
 
+Weight = Annotated[float, Field(ge=0)]
 SizeName = Literal["tiny", "small", "paper"]
 
 
@@ -38,6 +41,62 @@ class VisionLanguageOptions(Options):
         ge=2,
         description='how many prototypes "mgca" has, at least 2; fewer than a batch is usual on a CPU',
     )
+    gloria_weights: tuple[Weight, Weight] = Field(
+        default=(1.0, 1.0),
+        description="an array of two numbers of at least 0: what GLoRIA's global and local loss count",
+    )
+    gloria_scale: float = Field(
+        default=10.0,
+        gt=0,
+        lt=1e6,
+        description="what GLoRIA multiplies the cosines of whole images and reports by, above 0",
+    )
+    gloria_t1: float = Field(
+        default=4.0,
+        gt=0,
+        lt=1e6,
+        description="GLoRIA's temp1, above 0: how sharply a word attends to regions; it multiplies",
+    )
+    gloria_t2: float = Field(
+        default=5.0,
+        gt=0,
+        lt=1e6,
+        description="GLoRIA's temp2, above 0: how much the best words of a report count; it multiplies",
+    )
+    gloria_t3: float = Field(
+        default=10.0,
+        gt=0,
+        lt=1e6,
+        description="GLoRIA's temp3, above 0: what multiplies the matches of images and reports",
+    )
+    mgca_weights: tuple[Weight, Weight, Weight] = Field(
+        default=(1.0, 1.0, 1.0),
+        description="an array of three numbers of at least 0: what MGCA's losses of pairs (w1), tokens (w2) "
+        "and prototypes (w3) count",
+    )
+    mgca_local_temperature: float = Field(
+        default=0.1,
+        ge=MIN_TEMPERATURE,
+        description="what similarities of words and patches are divided by in MGCA, at least 1e-6",
+    )
+    mgca_prototype_temperature: float = Field(
+        default=0.2,
+        ge=MIN_TEMPERATURE,
+        description="what scores of prototypes are divided by in MGCA's predictions, at least 1e-6",
+    )
+    mgca_epsilon: float = Field(
+        default=0.05,
+        ge=MIN_TEMPERATURE,
+        description="the epsilon of Sinkhorn's algorithm in MGCA, at least 1e-6; larger is smoother",
+    )
+    mgca_sinkhorn_rounds: int = Field(
+        default=3, ge=1, description="how often MGCA's codes are balanced, at least 1"
+    )
+    mgca_frozen_rounds: int = Field(
+        default=1,
+        ge=0,
+        description="the first rounds, in which MGCA's prototypes stay as they are; 0 trains them at once",
+    )
     image_weights: str | None = Field(
         default=None,
         description="a local file with a state dict of timm's ViT (.safetensors or PyTorch), or a folder "
@@ -51,6 +110,46 @@ class VisionLanguageOptions(Options):
         default=False,
         description="true or false: compute activations again instead of keeping them, for less memory",
     )
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        for key in type(self).model_fields:
+            owner = "mgca" if key == "prototypes" else key.partition("_")[0]
+            if key in self.model_fields_set and owner in ("gloria", "mgca") and owner != self.objective:
+                raise ConfigError(
+                    f'model.{key}: has no effect with objective = "{self.objective}"',
+                    remedy=f'remove it, or set model.objective = "{owner}"',
+                )
+        for key, weights in (("gloria_weights", self.gloria_weights), ("mgca_weights", self.mgca_weights)):
+            if not any(weights):
+                raise ConfigError(
+                    f"model.{key}: all are 0, which leaves nothing to train",
+                    remedy="set at least one above 0",
+                )
+        return self
+
+    @property
+    def objective_arguments(self) -> dict[str, Any]:
+        """What the class of the chosen objective takes beyond the arguments of all of them."""
+        match self.objective:
+            case "gloria":
+                return {
+                    "weights": self.gloria_weights,
+                    "global_scale": self.gloria_scale,
+                    "attention_scale": self.gloria_t1,
+                    "match_scale": self.gloria_t2,
+                    "local_scale": self.gloria_t3,
+                }
+            case "mgca":
+                return {
+                    "weights": self.mgca_weights,
+                    "local_temperature": self.mgca_local_temperature,
+                    "prototype_temperature": self.mgca_prototype_temperature,
+                    "smoothing": self.mgca_epsilon,
+                    "sinkhorn_rounds": self.mgca_sinkhorn_rounds,
+                }
+            case _:
+                return {}
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,8 @@ class Shapes:
 
 
 def options(**more: object) -> VisionLanguageOptions:
-    table = {"name": "vision-language", "prototypes": 4, **more}
+    few = {"prototypes": 4} if more.get("objective") == "mgca" else {}
+    table = {"name": "vision-language", **few, **more}
     return checked(VisionLanguageOptions, table, "model")
 
 

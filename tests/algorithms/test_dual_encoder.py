@@ -11,8 +11,10 @@ import torch
 from torch import nn
 
 from secfed.algorithms.models import encoder_libraries
-from secfed.algorithms.models.dual_encoder import DualEncoder, shapes_only
+from secfed.algorithms.models.dual_encoder import DualEncoder, pretrain_loss, shapes_only
+from secfed.algorithms.models.dual_encoder_options import VisionLanguageOptions
 from secfed.algorithms.models.encoder_libraries import bert_classes
+from secfed.algorithms.options import checked
 from secfed.errors import ConfigError
 from tests.algorithms.dual_encoder_case import (
     LENGTH,
@@ -214,6 +216,92 @@ def test_attention_weights_are_those_of_the_alignment_block() -> None:
     assert (aligned.word_weights[kept[:, 1:]] > 0).all()
 
 
+# The keys of the objectives
+
+# The published values, and for each key another one.
+KEYS = [
+    ("gloria", "gloria_weights", (1.0, 1.0), (1.0, 0.5)),
+    ("gloria", "gloria_scale", 10.0, 8.0),
+    ("gloria", "gloria_t1", 4.0, 3.0),
+    ("gloria", "gloria_t2", 5.0, 4.0),
+    ("gloria", "gloria_t3", 10.0, 8.0),
+    ("mgca", "prototypes", 500, 8),
+    ("mgca", "mgca_weights", (1.0, 1.0, 1.0), (1.0, 0.7, 0.5)),
+    ("mgca", "mgca_local_temperature", 0.1, 0.2),
+    ("mgca", "mgca_prototype_temperature", 0.2, 0.3),
+    ("mgca", "mgca_epsilon", 0.05, 0.1),
+    ("mgca", "mgca_sinkhorn_rounds", 3, 1),
+    ("mgca", "mgca_frozen_rounds", 1, 0),
+]
+MOVES = [row for row in KEYS if row[1] not in ("prototypes", "mgca_frozen_rounds")]
+
+
+@pytest.mark.parametrize(("objective", "key", "published", "other"), KEYS)
+def test_the_keys_of_an_objective_have_the_published_values(
+    objective: str, key: str, published: object, other: object
+) -> None:
+    plain = checked(VisionLanguageOptions, {"name": "vision-language", "objective": objective}, "model")
+    assert getattr(plain, key) == published
+    assert getattr(options(objective=objective, **{key: other}), key) == other
+
+
+@pytest.mark.parametrize(("objective", "key", "published", "other"), MOVES)
+def test_the_keys_of_an_objective_reach_its_loss(
+    objective: str, key: str, published: object, other: object
+) -> None:
+    plain, said, changed = (
+        pretrain_loss(model(objective=objective, **more), *pairs())
+        for more in ({}, {key: published}, {key: other})
+    )
+    assert torch.equal(said.total, plain.total)
+    assert abs(float((changed.total - plain.total).detach())) > 1e-4
+    assert torch.equal(changed.infonce, plain.infonce)  # robust weights do not depend on the objective
+
+
+@pytest.mark.parametrize(("objective", "key", "published", "other"), KEYS)
+def test_a_key_of_another_objective_is_refused(
+    objective: str, key: str, published: object, other: object
+) -> None:
+    del other
+    for chosen in set(OBJECTIVES) - {objective}:
+        with pytest.raises(ConfigError, match=rf'model\.{key}: has no effect .*"{chosen}"') as error:
+            options(objective=chosen, **{key: published})
+        assert f'"{objective}"' in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("gloria_weights", (1.0, -0.5)),
+        ("gloria_weights", (0.0, 0.0)),
+        ("gloria_weights", (1.0,)),
+        ("gloria_scale", 0.0),
+        ("gloria_t1", -1.0),
+        ("gloria_t2", 0.0),
+        ("gloria_t3", 1e6),
+        ("mgca_weights", (0.0, 0.0, 0.0)),
+        ("mgca_weights", (1.0, 1.0)),
+        ("mgca_local_temperature", 0.0),
+        ("mgca_prototype_temperature", 0.0),
+        ("mgca_epsilon", 1e-7),
+        ("mgca_sinkhorn_rounds", 0),
+        ("mgca_frozen_rounds", -1),
+    ],
+)
+def test_a_value_that_an_objective_cannot_use_is_refused_by_its_key(key: str, value: object) -> None:
+    with pytest.raises(ConfigError, match=rf"model\.{key}"):
+        options(objective=key.partition("_")[0], **{key: value})
+
+
+def test_prototypes_stay_as_they_are_in_the_first_rounds() -> None:
+    for rounds in (0, 1, 3):
+        dual = model(objective="mgca", mgca_frozen_rounds=rounds)
+        found = [dual.frozen_names(number) for number in range(1, 6)]
+        assert found == [("objective.prototypes",)] * rounds + [()] * (5 - rounds)
+    assert model(objective="mgca").frozen_names(1) == ("objective.prototypes",)
+    assert model(objective="gloria").frozen_names(1) == model().frozen_names(1) == ()
+
+
 # Refusals and packages
 
 
@@ -236,7 +324,7 @@ def test_a_missing_package_names_the_extra(package: str, monkeypatch: pytest.Mon
     for name in [name for name in sys.modules if name.split(".")[0] == package]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, package, None)
-    with pytest.raises(ConfigError, match=r"secfed\[vision-language\]") as error:
+    with pytest.raises(ConfigError, match=r"\[vision-language\]") as error:
         DualEncoder(options(), (1, 16, 16), LENGTH, VOCABULARY)
     assert package in str(error.value)
 

@@ -43,15 +43,17 @@ def shares(values: list[float]) -> list[float]:
     return [math.exp(value) / total for value in values]
 
 
-def looped_match(patches: list[list[float]], words: list[list[float]]) -> float:
+def looped_match(
+    patches: list[list[float]], words: list[list[float]], t1: float = 4.0, t2: float = 5.0
+) -> float:
     """One image against one report, element by element."""
     over_words = [shares([dot(patch, word) for word in words]) for patch in patches]
     total = 0.0
     for w, word in enumerate(words):
-        attention = shares([4.0 * over_words[p][w] for p in range(len(patches))])
+        attention = shares([t1 * over_words[p][w] for p in range(len(patches))])
         context = [sum(attention[p] * patches[p][k] for p in range(len(patches))) for k in range(len(word))]
         cosine = dot(word, context) / math.sqrt(dot(word, word) * dot(context, context))
-        total += math.exp(5.0 * cosine)
+        total += math.exp(t2 * cosine)
     return math.log(total)
 
 
@@ -80,6 +82,19 @@ def test_gloria_equals_a_brute_force_loop():
     aligned = batch()
     expected = looped_gloria(aligned, spelled(aligned), [0, 1, 2, 3])
     assert number(Gloria(0.07)(aligned).total) == pytest.approx(expected, rel=1e-10)
+
+
+def test_gloria_with_other_weights_and_scales_equals_a_brute_force_loop():
+    aligned = batch()
+    images, texts = aligned.image.tolist(), aligned.text.tolist()
+    reports, patches = spelled(aligned), aligned.patches.tolist()
+    whole = [[7.0 * dot(image, text) for text in texts] for image in images]
+    local = [[3.0 * looped_match(i, k, t1=2.0, t2=6.0) for k in reports] for i in patches]
+    expected = 0.5 * looped_contrast(whole) + 2.0 * looped_contrast(local)
+    made = Gloria(
+        0.07, weights=(0.5, 2.0), global_scale=7.0, attention_scale=2.0, match_scale=6.0, local_scale=3.0
+    )
+    assert number(made(aligned).total) == pytest.approx(expected, rel=1e-10)
 
 
 def test_the_studys_temperature_moves_the_infonce_and_not_the_total():
@@ -215,3 +230,5 @@ def test_padding_or_a_negative_number_is_not_a_continuation():
 def test_a_scale_that_cannot_work_is_refused():
     with pytest.raises(ConfigError, match="scale"):
         Gloria(0.07, match_scale=0.0)
+    with pytest.raises(ConfigError, match="weight"):
+        Gloria(0.07, weights=(1.0, -1.0))

@@ -67,14 +67,16 @@ def looped_weights(attention: list[float]) -> list[float]:
     return [value / sum(clipped) for value in clipped]
 
 
-def looped_side(queries: list[list[float]], keys: list[list[float]], attention: list[float]) -> float:
+def looped_side(
+    queries: list[list[float]], keys: list[list[float]], attention: list[float], temperature: float
+) -> float:
     """One direction of the token term of one pair."""
     queries, keys = [unit(row) for row in queries], [unit(row) for row in keys]
     contexts = []
     for query in queries:
-        share = shares([dot(query, key) / 0.1 for key in keys])
+        share = shares([dot(query, key) / temperature for key in keys])
         contexts.append(unit([sum(a * key[k] for a, key in zip(share, keys, strict=True)) for k in range(6)]))
-    logits = [[dot(query, context) / 0.1 for context in contexts] for query in queries]
+    logits = [[dot(query, context) / temperature for context in contexts] for query in queries]
     total = 0.0
     for t, weight in enumerate(looped_weights(attention)):
         along = -math.log(shares(logits[t])[t])
@@ -83,13 +85,14 @@ def looped_side(queries: list[list[float]], keys: list[list[float]], attention: 
     return total
 
 
-def looped_token_loss(aligned: Aligned, pairs: list[int]) -> float:
+def looped_token_loss(aligned: Aligned, pairs: list[int], temperature: float = 0.1) -> float:
     total = 0.0
     for b in pairs:
         words = aligned.words[b].tolist()[: LENGTHS[b]]
         word_weights = aligned.word_weights[b].tolist()[: LENGTHS[b]]
         patches, patch_weights = aligned.patches[b].tolist(), aligned.patch_weights[b].tolist()
-        total += looped_side(words, patches, word_weights) + looped_side(patches, words, patch_weights)
+        total += looped_side(words, patches, word_weights, temperature)
+        total += looped_side(patches, words, patch_weights, temperature)
     return total / len(pairs)
 
 
@@ -110,14 +113,20 @@ def looped_codes(scores: list[list[float]], smoothing: float = 0.05, rounds: int
     return [[value / sum(row) for value in row] for row in mass]
 
 
-def looped_prototype_loss(aligned: Aligned, prototypes: torch.Tensor) -> float:
+def looped_prototype_loss(
+    aligned: Aligned,
+    prototypes: torch.Tensor,
+    temperature: float = 0.2,
+    smoothing: float = 0.05,
+    rounds: int = 3,
+) -> float:
     centres = [unit(row) for row in prototypes.tolist()]
     scores = [
         [[dot(row, centre) for centre in centres] for row in side.tolist()]
         for side in (aligned.image, aligned.text)
     ]
-    codes = [looped_codes(side) for side in scores]
-    guesses = [[shares([value / 0.2 for value in row]) for row in side] for side in scores]
+    codes = [looped_codes(side, smoothing, rounds) for side in scores]
+    guesses = [[shares([value / temperature for value in row]) for row in side] for side in scores]
     total = 0.0
     for code, guess in ((codes[0], guesses[1]), (codes[1], guesses[0])):
         for b in range(len(code)):
@@ -139,6 +148,26 @@ def test_mgca_equals_a_brute_force_loop_over_its_three_terms():
         0.5 * looped_instance_loss(aligned)
         + 2.0 * looped_token_loss(aligned, [0, 1, 2, 3])
         + 3.0 * looped_prototype_loss(aligned, model.prototypes)
+    )
+    assert number(model(aligned).total) == pytest.approx(expected, rel=1e-9)
+
+
+def test_mgca_with_other_temperatures_equals_a_brute_force_loop():
+    aligned = batch()
+    torch.manual_seed(3)
+    model = Mgca(
+        0.2,
+        embedding=6,
+        prototypes=5,
+        local_temperature=0.3,
+        prototype_temperature=0.5,
+        smoothing=0.2,
+        sinkhorn_rounds=1,
+    ).double()
+    expected = (
+        looped_instance_loss(aligned)
+        + looped_token_loss(aligned, [0, 1, 2, 3], 0.3)
+        + looped_prototype_loss(aligned, model.prototypes, 0.5, 0.2, 1)
     )
     assert number(model(aligned).total) == pytest.approx(expected, rel=1e-9)
 
@@ -308,7 +337,7 @@ def test_prototypes_get_a_gradient_unless_they_are_frozen():
     assert model.prototypes.grad is not None
     assert (model.prototypes.grad.abs().max(dim=1).values > 0).all()
     model.prototypes.grad = None
-    model.freeze_prototypes = True
+    model.prototypes.requires_grad_(False)
     frozen = model(replace(batch(), image=batch().image.requires_grad_())).total
     frozen.backward()
     assert model.prototypes.grad is None
