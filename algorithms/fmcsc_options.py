@@ -90,6 +90,10 @@ class FmcscOptions(Options):
         default="last", description='"last" scores the final clustering, "every" also after each round'
     )
     device: Literal["auto", "cpu", "cuda"] = Field(default="auto", description='"auto", "cpu" or "cuda"')
+    clustering: Literal["euclidean", "spherical"] = Field(
+        default="euclidean",
+        description='"euclidean" (as published) or "spherical" (centres of norm 1, as the features have)',
+    )
     restarts: int = Field(default=20, ge=1, description="starts of k-means side by side, at least 1")
     kmeans_iterations: int = Field(
         default=30, ge=1, description="secure sums of k-means over the multi-view sites, at least 1"

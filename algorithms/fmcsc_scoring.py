@@ -164,20 +164,26 @@ class ServerScoring:
             totals["sum"], totals["outer"], totals.scalar("records")
         )
         seed = derive_seed(plan.seed, "k-means", round_number)
-        self.centres = kmeans.starts(mean, covariance, plan.runs(FULL), plan.classes, seed)
+        starts = kmeans.starts(mean, covariance, plan.runs(FULL), plan.classes, seed)
+        self.centres = self._kind(starts)
 
     def _move(self, stage: Stage, totals: Totals) -> None:
         plan, group = self._plan, stage.group
         if not bool(self.active[group]) or len(totals.survivors) < plan.options.min_group:
             return
         if group == FULL:
-            self.centres = kmeans.next_centres(self.centres, totals["sums"], totals["counts"])
+            self.centres = self._kind(kmeans.next_centres(self.centres, totals["sums"], totals["counts"]))
             if stage.iteration == plan.options.kmeans_iterations:
                 chosen = self.centres[kmeans.best(totals["inertia"])]
                 self.found = chosen.repeat(len(plan.groups), 1, 1)
         else:
             moved = kmeans.next_centres(self.found[group], totals["sums"][0], totals["counts"][0])
+            moved = self._kind(moved)
             self.found = torch.cat([self.found[:group], moved[None], self.found[group + 1 :]])
+
+    def _kind(self, centres: torch.Tensor) -> torch.Tensor:
+        """Centres of the study's kind of k-means: sites need not know which it is."""
+        return kmeans.on_sphere(centres) if self._plan.options.clustering == "spherical" else centres
 
     def _scores(self, totals: Totals) -> Mapping[str, float]:
         table = totals["table"]

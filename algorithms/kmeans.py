@@ -5,8 +5,9 @@ number of its records there, and its inertia; the new centres are quotients of t
 Lloyd's algorithm on the records of all sites together, only that no record and no site's cluster mean
 leaves. Several restarts run side by side in one vector of ``R * (K * d + K + 1)`` numbers.
 
-Server-side functions (:func:`starts`, :func:`next_centres`, :func:`best`) use only operations that give
-the same bits on every machine, because under encrypted protection every site replays them.
+Server-side functions (:func:`starts`, :func:`next_centres`, :func:`on_sphere`, :func:`best`) use only
+operations that give the same bits on every machine, because under encrypted protection every site replays
+them.
 
 Source: Lloyd, "Least squares quantization in PCM", IEEE Transactions on Information Theory 28, 1982.
 """
@@ -145,6 +146,26 @@ def next_centres(centres: torch.Tensor, sums: torch.Tensor, counts: torch.Tensor
     held = (counts >= _EMPTY).unsqueeze(-1)
     means = sums.to(torch.float64) / counts.to(torch.float64).clamp(min=_EMPTY).unsqueeze(-1)
     return torch.where(held, means, centres.to(torch.float64))
+
+
+def on_sphere(centres: torch.Tensor) -> torch.Tensor:
+    """Centres of norm 1, which turns k-means of records of norm 1 into spherical k-means.
+
+    The squared distance of two unit vectors is 2 - 2 cos, so the nearest centre is the one with the largest
+    cosine, and the inertia is 2 n - 2 (sum of cosines): what a site adds stays the same, only the centres
+    that it is given differ.
+
+    Args:
+        centres: [..., K, d]; one of norm 0 stays.
+
+    Source: Dhillon and Modha, "Concept decompositions for large sparse text data using clustering", Machine
+    Learning 42, 2001.
+    """
+    squared = torch.zeros(centres.shape[:-1], dtype=centres.dtype)
+    for column in centres.unbind(-1):  # in one order, whatever the machine
+        squared = squared + column * column
+    length = squared.sqrt()[..., None]
+    return torch.where(length > 0.0, centres / length, centres)
 
 
 def best(inertia: torch.Tensor) -> int:

@@ -381,3 +381,14 @@ def test_totals_of_other_names_never_reach_the_model():
     server, exchange = tiny().server(), tiny(model__features=5).exchanges(1)[0]
     with pytest.raises(WrongState, match="no exchange 'pretrain'"):
         server.absorb(1, exchange, Totals({}, ("hospital-1",)))
+
+
+def test_spherical_clustering_gives_every_group_centres_of_norm_1():
+    found = {}
+    for clustering in ("euclidean", "spherical"):
+        rounds = until(6, algorithm__clustering=clustering)
+        found[clustering] = rounds.server.save()["scoring/found"]
+        final = rounds.server.metrics()[4]
+        assert final["acc"] > 0.5
+    assert torch.allclose(found["spherical"].norm(dim=-1), torch.ones(3, 3, dtype=torch.float64))
+    assert float(found["euclidean"].norm(dim=-1).max()) < 1.0 - 1e-5

@@ -171,3 +171,28 @@ def test_nan_and_inf_are_refused_everywhere(bad):
 def test_no_records_at_all_is_an_error_of_the_mean():
     with pytest.raises(RangeError, match="no records"):
         kmeans.mean_and_covariance(torch.zeros(2), torch.zeros(2, 2), 0.0)
+
+
+def unit_rows(n: int, seed: int) -> torch.Tensor:
+    return torch.nn.functional.normalize(blobs(n, 3, seed) + 0.1, dim=1)
+
+
+@given(n=st.integers(5, 40), seed=seeds)
+def test_centres_on_the_sphere_make_it_spherical_k_means(n, seed):
+    features = unit_rows(n, seed)
+    centres = kmeans.on_sphere(pooled_start(features, 2, 3, seed))
+    before = [float("inf")] * 2
+    for _ in range(5):
+        assert torch.allclose(centres.norm(dim=-1), torch.ones(2, 3, dtype=torch.float64))
+        sums, counts, inertia = kmeans.local_sums(features, centres)
+        cosines = features @ centres.transpose(-1, -2)  # [runs, n, K]
+        assert torch.allclose(inertia, 2 * n - 2 * cosines.max(dim=-1).values.sum(dim=-1), atol=1e-9)
+        assert all(float(now) <= then + 1e-9 for now, then in zip(inertia, before, strict=True))
+        before = inertia.tolist()
+        centres = kmeans.on_sphere(kmeans.next_centres(centres, sums, counts))
+
+
+def test_the_sphere_keeps_directions_and_a_centre_without_any():
+    centres = torch.tensor([[[3.0, 4.0], [0.0, 0.0]], [[-2.0, 0.0], [1e-3, 0.0]]], dtype=torch.float64)
+    expected = torch.tensor([[[0.6, 0.8], [0.0, 0.0]], [[-1.0, 0.0], [1.0, 0.0]]], dtype=torch.float64)
+    assert torch.equal(kmeans.on_sphere(centres), expected)
