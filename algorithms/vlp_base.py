@@ -175,6 +175,11 @@ class VlpAlgorithm:
         """Parameters of the alignment modules and of the objective."""
         return tuple(self.shapes.align_names)
 
+    def frozen_names(self, round_number: int) -> tuple[str, ...]:
+        """Parameters that no stage of a round trains or sums; a user's own model need not say."""
+        says = getattr(self.shapes, "frozen_names", None)
+        return () if says is None else tuple(says(round_number))
+
     # --- the plan ---
 
     def round_stages(self, round_number: int) -> Sequence[Stage]:
@@ -251,7 +256,8 @@ class VlpAlgorithm:
         return self._stages[round_number]
 
     def _round(self, round_number: int, *, closing: bool) -> tuple[Stage, ...]:
-        stages = () if closing else tuple(self.round_stages(round_number))
+        frozen = self.frozen_names(round_number)
+        stages = () if closing else tuple(stage.without(frozen) for stage in self.round_stages(round_number))
         if self._metrics == "withheld" or not (closing or self.options.evaluate == "every"):
             return stages
         # A site's noise covers a whole exchange, so what leaves without noise has one of its own.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, Literal
 
@@ -51,3 +51,16 @@ class Stage:
         layout = self.exchange.layout
         layout = replace(layout, fields=(*layout.fields, *fields))
         return replace(self, exchange=replace(self.exchange, layout=layout))
+
+    def without(self, names: Collection[str]) -> Stage:
+        """The same stage, in which these parameters neither move nor are summed."""
+        if not names:
+            return self
+        updates, layout = {f"update/{name}" for name in names}, self.exchange.layout
+        layout = replace(layout, fields=tuple(one for one in layout.fields if one.name not in updates))
+        return replace(
+            self,
+            exchange=replace(self.exchange, layout=layout),
+            summed=tuple(name for name in self.summed if name not in names),
+            trained=tuple(name for name in self.trained if name not in names),
+        )

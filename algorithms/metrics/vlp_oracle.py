@@ -14,7 +14,7 @@ is labelled ``oracle``.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -122,7 +122,8 @@ def train_alone(algorithm: VlpAlgorithm, site: SiteId) -> State:
     """
     model, pairs = algorithm.network(algorithm.initial), algorithm.site_data(site).train
     for round_number in range(1, algorithm.setting.study.rounds + 1):
-        _fit(algorithm, model, pairs, site, round_number, _steps_in(algorithm, round_number))
+        frozen = algorithm.frozen_names(round_number)
+        _fit(algorithm, model, pairs, site, round_number, _steps_in(algorithm, round_number), frozen)
     return read_parameters(model)
 
 
@@ -267,9 +268,15 @@ def _evaluate(algorithm: VlpAlgorithm, model: State, tests: Mapping[SiteId, Pair
 
 
 def _fit(
-    algorithm: VlpAlgorithm, model: DualEncoder, pairs: Pairs, whose: str, round_number: int, steps: int
+    algorithm: VlpAlgorithm,
+    model: DualEncoder,
+    pairs: Pairs,
+    whose: str,
+    round_number: int,
+    steps: int,
+    frozen: Collection[str] = (),
 ) -> None:
-    """Train everything on the plain objective, in place, with the keys and batches of a training stage."""
+    """Train all that is not frozen on the plain objective, in place, with a training stage's keys."""
     options, seed = algorithm.options, algorithm.setting.study.seed
 
     def objective(trained: nn.Module, batch: Batch) -> torch.Tensor:
@@ -285,7 +292,7 @@ def _fit(
     with seeded(seed, "train", whose, round_number, JOINT):
         run_stage(
             model,
-            trained=algorithm.names,
+            trained=[name for name in algorithm.names if name not in frozen],
             loss=objective,
             batches=(options.augmentation((pairs.images[part], pairs.tokens[part])) for part in rows),
             learning_rate=options.learning_rate,
