@@ -59,7 +59,6 @@ def test_a_site_that_uploaded_is_told_that_it_dropped() -> None:
     attempt.refused(VICTIM, Survivors(consortium.names[1:]).encode(), Refusal.SURVIVORS_WITHOUT_SELF)
 
 
-@provokes(Refusal.TOO_FEW_CONTRIBUTORS)
 def test_survivors_among_whom_too_few_add_more_than_zeros() -> None:
     """Dropouts, real or claimed, would leave the values of two hospitals among zeros."""
     consortium = Consortium(limits=SiteLimits(colluders=1))

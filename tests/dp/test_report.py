@@ -13,7 +13,7 @@ from secfed.dp.accountant import Rdp, statement
 from secfed.dp.events import Gaussian
 from secfed.dp.report import make_report, to_json
 from secfed.dp.report.facts import SCHEMA_VERSION, ranges
-from secfed.errors import ConfigError, RosterError, TranscriptError
+from secfed.errors import ConfigError, TranscriptError
 from secfed.outputs import TRANSCRIPT_FILE, site_folder
 from secfed.roster_file import ROSTER_FILE, write_roster
 from tests.dp.report_case import (
@@ -234,7 +234,7 @@ class TestFolders:
             report(tmp_path / "none")
 
     def test_a_pinned_roster_that_cannot_be_read_is_an_error(self, written: Path, tmp_path: Path) -> None:
-        with pytest.raises(RosterError, match=r"none\.json"):
+        with pytest.raises(ConfigError, match=r"none\.json"):
             report(written / "heart", pinned=(tmp_path / "none.json",))
 
 

@@ -264,7 +264,7 @@ class TestRosterFile:
             read_roster(tmp_path / "roster.json")
 
     def test_a_missing_file_is_one_clear_error(self, tmp_path: Path) -> None:
-        with pytest.raises(RosterError, match="No such file"):
+        with pytest.raises(ConfigError, match="No such file"):
             read_roster(tmp_path / "roster.json")
 
 

@@ -138,6 +138,8 @@ def test_bad_vectors_cover_the_refusals_that_a_message_can_provoke() -> None:
         Refusal.ADVERT_OUTSIDER,
         Refusal.DUPLICATE_KEY,
         Refusal.JOURNAL_ROLLED_BACK,
+        Refusal.NOT_PLANNED,
+        Refusal.TOO_FEW_CONTRIBUTORS,
     }
     covered = {case["refusal"] for case in BAD if "refusal" in case}
     assert covered == {refusal.number for refusal in set(Refusal) - elsewhere}
