@@ -1,0 +1,86 @@
+"""Who gets the key of an encrypted study, and from whom."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+pytest.importorskip("tenseal")
+
+from secfed.crypto import sealing
+from secfed.crypto.bfv import choose_ring
+from secfed.crypto.encrypted_messages import KeyDelivery, KeyHello, KeyPackages, KeyRequest
+from secfed.crypto.identity import Identity, Roster
+from secfed.crypto.lanes import Run
+from secfed.crypto.study_keys import StudyKeys
+from secfed.errors import BadSignature, InconsistentView, MalformedMessage, RosterError
+
+
+class TestStudyKeys:
+    """Who gets the study key, and from whom."""
+
+    @pytest.fixture
+    def parties(self) -> tuple[Roster, dict[str, StudyKeys]]:
+        people = [Identity.generate(name) for name in ("a", "b", "c")]
+        roster = Roster.of(Identity.generate("aggregator"), people)
+        ring = choose_ring([(Run(20, 100),)], 3)
+        return roster, {one.name: StudyKeys(one, roster, "study", "a", ring) for one in people}
+
+    def packages(self, parties: dict[str, StudyKeys], *names: str) -> KeyPackages:
+        parties["a"].hello()
+        hellos = tuple(KeyHello.decode(parties[name].hello()) for name in names)
+        return KeyPackages.decode(parties["a"].pack(KeyRequest(hellos)))
+
+    def test_every_site_gets_the_holders_key(self, parties: tuple[Roster, dict[str, StudyKeys]]) -> None:
+        _, keys = parties
+        made = self.packages(keys, "b", "c")
+        for package in made.packages:
+            keys[package.recipient].unpack(KeyDelivery(made.public_key, package))
+        assert keys["b"].required == keys["c"].required == keys["a"].required
+
+    def test_a_hello_that_its_site_did_not_sign_gets_nothing(
+        self, parties: tuple[Roster, dict[str, StudyKeys]]
+    ) -> None:
+        _, keys = parties
+        keys["a"].hello()
+        hello = KeyHello.decode(keys["b"].hello())
+        swapped = replace(hello, seal_key=sealing.SealKey.generate().public_bytes)
+        with pytest.raises(BadSignature):
+            keys["a"].pack(KeyRequest((swapped,)))
+
+    def test_an_outsider_gets_nothing(self, parties: tuple[Roster, dict[str, StudyKeys]]) -> None:
+        roster, keys = parties
+        keys["a"].hello()
+        sybil = StudyKeys(Identity.generate("d"), roster, "study", "a", keys["a"].ring)
+        with pytest.raises(RosterError):
+            keys["a"].pack(KeyRequest((KeyHello.decode(sybil.hello()),)))
+
+    def test_a_package_from_another_site_or_for_another_site_is_refused(
+        self, parties: tuple[Roster, dict[str, StudyKeys]]
+    ) -> None:
+        _, keys = parties
+        made = self.packages(keys, "b", "c")
+        with pytest.raises(InconsistentView):
+            keys["b"].unpack(KeyDelivery(made.public_key, made.packages[1]))
+        forged = replace(made.packages[0], signature=made.packages[1].signature)
+        with pytest.raises(BadSignature):
+            keys["b"].unpack(KeyDelivery(made.public_key, forged))
+        with pytest.raises(BadSignature):
+            keys["b"].unpack(KeyDelivery(made.public_key[:-1] + b"x", made.packages[0]))
+
+    def test_a_package_sealed_to_an_older_key_cannot_be_opened(
+        self, parties: tuple[Roster, dict[str, StudyKeys]]
+    ) -> None:
+        _, keys = parties
+        made = self.packages(keys, "b")
+        keys["b"]._seal_key = sealing.SealKey.generate()
+        with pytest.raises(MalformedMessage):
+            keys["b"].unpack(KeyDelivery(made.public_key, made.packages[0]))
+
+    def test_another_study_has_another_context(self, parties: tuple[Roster, dict[str, StudyKeys]]) -> None:
+        roster, keys = parties
+        other = StudyKeys(keys["b"].identity, roster, "another study", "a", keys["b"].ring)
+        keys["a"].hello()
+        with pytest.raises(BadSignature):
+            keys["a"].pack(KeyRequest((KeyHello.decode(other.hello()),)))
