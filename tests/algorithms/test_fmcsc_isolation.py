@@ -159,3 +159,10 @@ def test_the_planned_cohort_is_summed(hospitals):
         run_round(number, hospitals.algorithm, hospitals.server, hospitals.rules, hospitals.ask, done.append)
     assert not hospitals.refusals
     assert len(done) == 4
+
+
+def test_a_site_does_no_work_for_a_sum_that_it_is_no_member_of(hospitals):
+    exchange = hospitals.algorithm.exchanges(1)[0]
+    state = encode_state(hospitals.server.broadcast(1, exchange))
+    assert train(1, 0, exchange, state, OF_ANOTHER_GROUP, hospitals.rules, hospitals.ask) == []
+    assert numbers(hospitals) == {Refusal.NOT_PLANNED.number}

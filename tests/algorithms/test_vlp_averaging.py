@@ -121,3 +121,14 @@ class TestFedProx:
 
     def test_its_default_is_that_of_fedprox(self):
         assert VlpFedProxOptions(name="vlp-fedprox").mu == 0.01
+
+
+def test_a_rising_learning_rate_of_the_study_reaches_the_site_s_steps():
+    def moved(**more: object) -> float:
+        rounds = Rounds(study(algorithm={**AVERAGING, **more}))
+        start = rounds.server.model()
+        rounds.round(1)
+        after = rounds.server.model()
+        return sum(float((after[name] - start[name]).abs().sum()) for name in start)
+
+    assert moved(learning_rate_warmup=100) < 0.1 * moved()

@@ -164,3 +164,8 @@ def test_sites_without_held_out_pairs_are_left_out():
     values = [site["recall_at_5"] for site in found.per_site[-1].values()]
     assert found.metrics[2]["recall_at_5"] == pytest.approx(math.fsum(values) / 4)
     assert set(retrieval.METRICS) <= set(found.metrics[2])
+
+
+def test_distortion_is_measured_after_the_steps_that_are_asked_for(fedavg):
+    few, more = (vlp_oracle.distortion(fedavg, fedavg.initial, steps) for steps in (1, 4))
+    assert not torch.equal(few, more)
