@@ -63,7 +63,8 @@ def _jobs(asked: argparse.Namespace, runs: Path) -> Iterator[Job]:
                 print(f"{dataset} left out: {vlp_runs.SETS[dataset].needs} is not in the data folder")
                 continue
             for method in asked.only or vlp_runs.ALL:
-                extra = method not in {**vlp_runs.METHODS, **vlp_runs.ON_TOP}  # on the synthetic set only
+                both = {**vlp_runs.METHODS, **vlp_runs.WARM, **vlp_runs.ON_TOP}
+                extra = method not in both  # on the synthetic set only
                 traced = vlp_runs.ALL[method].kind == "trace"
                 if (extra and dataset != "chest-synthetic") or (traced and seed != asked.seeds[0]):
                     continue

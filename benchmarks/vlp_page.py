@@ -13,9 +13,9 @@ import sections
 from vlp_runs import (
     ABLATION,
     ALL,
-    LONG,
     METHODS,
     ON_TOP,
+    OTHERS,
     PRETRAINED,
     PRIVATE,
     ROUNDS,
@@ -85,27 +85,10 @@ def write(runs: Path, page: Path, figures: Path, seeds: Sequence[int]) -> None:
         main = {"untrained": METHODS["untrained"], **WARM} if any(m in found for m in WARM) else METHODS
         parts += [f"## {name}: {dataset.title}", facts]
         if any(method in found for method in PRETRAINED):
-            parts += [
-                "### From pretrained encoders",
-                "As the papers fine-tune: both encoders were trained before, for 600 steps on 4,000 other "
-                "synthetic pairs, made with another seed for hospitals of the same five kinds in milder "
-                "styles; alignment modules are new.",
-                _data_of(found, PRETRAINED),
-                _tables(_same_seeds(found, PRETRAINED), PRETRAINED),
-                *_beside_fedavg(found, PRETRAINED, "fedavg-pretrained"),
-            ]
+            parts += _from_pretrained(found)
         parts += ["### From scratch", _data_of(found, main), _tables(found, main)]
         if main is not METHODS:
             parts += _beside_fedavg(found, WARM, "fedavg-warm")
-            if any(method in found for method in ABLATION):
-                parts += [
-                    "### FedDRA without one of its parts, and with the paper's radius",
-                    _tables(
-                        _same_seeds(found, ABLATION),
-                        {"fedavg-warm": ALL["fedavg-warm"], "feddra-warm": ALL["feddra-warm"], **ABLATION},
-                    ),
-                    *_beside_fedavg(found, {"feddra-warm": ALL["feddra-warm"], **ABLATION}, "fedavg-warm"),
-                ]
             parts += [
                 "### The whole learning rate from every stage's first step on",
                 "The same without `learning_rate_warmup`. The distortion in this table is after another "
@@ -120,18 +103,7 @@ def write(runs: Path, page: Path, figures: Path, seeds: Sequence[int]) -> None:
                 "alone bring.",
                 _tables(_same_seeds(found, ON_TOP), {"fedavg": ALL["fedavg"], **ON_TOP}),
             ]
-        if any(method in found for method in LONG):
-            parts += ["### Longer training", _tables(_same_seeds(found, LONG), LONG)]
-        parts += _beside_fedavg(found, {**METHODS, **ON_TOP, **PRIVATE})
-        if any(method in found for method in PRIVATE):
-            parts += [
-                "### FedDRA under differential privacy",
-                "Delta is 1e-4. Recall leaves without noise, for this table only; it is no part of epsilon.",
-                _tables(
-                    _same_seeds(found, PRIVATE),
-                    {"feddra": ALL["feddra"], "untrained": ALL["untrained"], **PRIVATE},
-                ),
-            ]
+        parts += _beside_fedavg(found, {**METHODS, **ON_TOP})
         parts += _figures(name, found, main, runs / name, figures, page)
         missing = [
             f"{m} seed {s}" for m in main for s in seeds if s not in [r["seed"] for r in found.get(m, ())]
@@ -145,6 +117,40 @@ def write(runs: Path, page: Path, figures: Path, seeds: Sequence[int]) -> None:
         )
     page.parent.mkdir(parents=True, exist_ok=True)
     page.write_text("\n\n".join(part.strip("\n") for part in parts if part) + "\n", encoding="utf-8")
+
+
+def _from_pretrained(found: Runs) -> list[str]:
+    """The papers' own setting: the methods, others they compare with, the parts of FedDRA, and privacy."""
+    parts = [
+        "### From pretrained encoders",
+        "As the papers fine-tune: both encoders were trained before, for 600 steps on 4,000 other "
+        "synthetic pairs, made with another seed for hospitals of the same five kinds in milder "
+        "styles; alignment modules are new.",
+        _data_of(found, {**PRETRAINED, **OTHERS}),
+        _tables(found, PRETRAINED),
+        *_beside_fedavg(found, PRETRAINED, "fedavg-pretrained"),
+    ]
+    base = {name: ALL[name] for name in ("fedavg-pretrained", "feddra-pretrained")}
+    for rows, text in (
+        (OTHERS, "#### Other methods that secure sums allow"),
+        (ABLATION, "#### FedDRA without one of its parts, and with the paper's radius"),
+    ):
+        if any(method in found for method in rows):
+            parts += [
+                text,
+                _tables(_same_seeds(found, rows), {**base, **rows}),
+                *_beside_fedavg(found, rows, "fedavg-pretrained"),
+            ]
+    if any(method in found for method in PRIVATE):
+        rows = {**base, "untrained": ALL["untrained"], **PRIVATE}
+        parts += [
+            "#### FedDRA under differential privacy",
+            "Epsilon bounds what the models of all rounds say, with delta 1e-4; the pretrained encoders are "
+            "public. Recall leaves without noise, for this table only; it is no part of epsilon. "
+            '"Untrained" is from scratch.',
+            _tables(_same_seeds(found, PRIVATE), rows),
+        ]
+    return parts
 
 
 def _load(folder: Path, seeds: Sequence[int]) -> dict[str, list[Run]]:

@@ -139,58 +139,55 @@ ON_TOP = {
     ),
     "fedavg-56": Method("FedAvg, 56 steps per round", keys={"local_steps": STEPS + 16}),
 }
-# More than three times the rounds: with six, every model is far from where training would take it.
-LONG = {
-    f"{name}-long": Method(
-        f"{METHODS[name].title}, 20 rounds",
-        METHODS[name].algorithm,
-        METHODS[name].keys,
-        METHODS[name].rounds + 14,
-    )
-    for name in ("fedavg", "fedrgb", "feddra")
-}
 # As the papers: encoders that were trained before on public data, new alignment modules, smaller steps.
 _TUNED = {"learning_rate": 5e-4}
-PRETRAINED = {
-    f"{name}-pretrained": replace(method, keys={**method.keys, **_TUNED}, pretrained=True)
-    for name, method in {
-        **{name: METHODS[name] for name in METHODS if name != "untrained"},
-        "feddra-rho-01": Method("FedDRA, rho = 0.1, the paper's", "feddra", {**_DRA, "rho": 0.1}),
-    }.items()
-}
-ABLATION = {
-    f"{name}-warm": replace(method, keys={**method.keys, **_RISING})
-    for name, method in {
+
+
+def _pretrained(methods: Mapping[str, Method]) -> dict[str, Method]:
+    return {
+        f"{name}-pretrained": replace(method, keys={**method.keys, **_TUNED}, pretrained=True)
+        for name, method in methods.items()
+    }
+
+
+PRETRAINED = _pretrained({name: METHODS[name] for name in METHODS if name != "untrained"})
+# What the papers compare with besides, where secure sums allow it; their own parameters at the defaults.
+OTHERS = _pretrained(
+    {
+        "fedmoon": Method("FedMOON", "vlp-fedmoon", {"local_steps": STEPS}),
+        "fedema": Method("FedEMA", "vlp-fedema", {"local_steps": STEPS}),
+        "fedldawa": Method("FedLDAWA", "vlp-fedldawa", {"local_steps": STEPS}),
+    }
+)
+ABLATION = _pretrained(
+    {
         "feddra-no-align": Method(
             "without the align stage", "feddra", {**_DRA, "align_steps": 0, "joint_steps": STEPS}
         ),
         "feddra-no-weights": Method("without robust weights", "feddra", {**_DRA, "rho": 0.0}),
         "feddra-no-anchor": Method("without the anchor", "feddra", {**_DRA, "mu": 0.0}),
         "feddra-rho-01": Method("rho = 0.1, the paper's", "feddra", {**_DRA, "rho": 0.1}),
-    }.items()
-}
-TRACES = {
-    f"{name}-trace": Method(
-        METHODS[name].title, METHODS[name].algorithm, METHODS[name].keys, METHODS[name].rounds, "trace"
-    )
-    for name in ("feddra", "fedrgb")
-}
+    }
+)
+TRACES = {f"{name}-trace": replace(WARM[f"{name}-warm"], kind="trace") for name in ("feddra", "fedrgb")}
 _EPSILON = 'epsilon = 8.0\ndelta = 1e-4\nclip_norm = 1.0\nmetrics = "unprotected"'
-PRIVATE = {
-    "feddra-group-8": Method(
-        "epsilon 8, one pair (groups of 16 clipped as one)",
-        "feddra",
-        {**_DRA, "loss_batch_size": 16},
-        privacy=f'unit = "group"\ngroup_size = 16\n{_EPSILON}',
-    ),
-    "feddra-site-8": Method(
-        "epsilon 8, one hospital",
-        "feddra",
-        {**_DRA, "rho": 0.0},
-        privacy=f'unit = "site"\n{_EPSILON}',
-    ),
-}
-ALL = {**METHODS, **WARM, **ON_TOP, **LONG, **PRETRAINED, **ABLATION, **PRIVATE, **TRACES}
+PRIVATE = _pretrained(
+    {
+        "feddra-group-8": Method(
+            "epsilon 8, one pair (groups of 16 clipped as one)",
+            "feddra",
+            {**_DRA, "loss_batch_size": 16},
+            privacy=f'unit = "group"\ngroup_size = 16\n{_EPSILON}',
+        ),
+        "feddra-site-8": Method(
+            "epsilon 8, one hospital",
+            "feddra",
+            {**_DRA, "rho": 0.0},
+            privacy=f'unit = "site"\n{_EPSILON}',
+        ),
+    }
+)
+ALL = {**METHODS, **WARM, **ON_TOP, **PRETRAINED, **OTHERS, **ABLATION, **PRIVATE, **TRACES}
 
 
 def study_text(dataset: str, method: str, seed: int, folder: Path, *, toy: bool) -> str:
