@@ -6,6 +6,10 @@ Runs FedDRA with five sites on synthetic chest images, masked: the papers' size 
 on which all sites take turns, and a tiny model otherwise. Prints the time of a joint step, the peak of
 memory, and the share of a round that protection takes; rewrites its section of docs/benchmarks.md. Weights
 are random: what is measured does not depend on them.
+
+    python benchmarks/bench_vlp.py --size paper --batch 4 --count
+
+counts the floating-point operations of a step instead: with the speed a device reaches, the time it needs.
 """
 
 from __future__ import annotations
@@ -23,6 +27,7 @@ from pathlib import Path
 
 import sections
 import torch
+from torch.utils.flop_counter import FlopCounterMode
 
 from secfed.algorithms.registry import build
 from secfed.algorithms.vlp_base import JOINT, VlpAlgorithm
@@ -41,6 +46,10 @@ def main() -> int:
     algorithm = build(study)
     if not isinstance(algorithm, VlpAlgorithm):
         raise TypeError("FedDRA is a vision-language algorithm")
+    if asked.count:
+        for stage, operations in _operations(algorithm).items():
+            print(f"{stage} step: {operations / asked.batch / 1e12:.3f} TFLOP per pair")
+        return 0
     step_ms, peak_gb = _joint_step(algorithm, asked.measured)
     seconds = _round_seconds(study)
     every = sum(seconds.values())
@@ -79,6 +88,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--measured", type=int, default=10, help="joint steps that are timed one by one")
     parser.add_argument("--precision", choices=("float32", "bfloat16"), default=precision)
     parser.add_argument("--checkpointing", action="store_true", help="gradient checkpointing")
+    parser.add_argument("--count", action="store_true", help="count the operations of a step, and end")
     parser.add_argument("--no-page", action="store_true", help="print only")
     asked = parser.parse_args()
     if asked.rounds < 2:
@@ -139,6 +149,17 @@ def _joint_step(algorithm: VlpAlgorithm, measured: int) -> tuple[float, float]:
     else:
         peak = 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return 1000 * statistics.median(steps), peak / 1e9
+
+
+def _operations(algorithm: VlpAlgorithm) -> dict[str, int]:
+    """Floating-point operations of one step by stage, forward and backward, recomputation included."""
+    site, received, counted = algorithm.site(algorithm.setting.sites[0]), dict(algorithm.initial), {}
+    for stage in (stage for stage in algorithm.stages(1) if stage.trained):
+        loss = site.loss(1, stage, received)
+        with FlopCounterMode(display=False) as counter:
+            site.fit(site.network, 1, replace(stage, steps=1), loss)
+        counted[stage.name] = counter.get_total_flops()
+    return counted
 
 
 def _round_seconds(study: Study) -> dict[str, float]:
