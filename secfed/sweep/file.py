@@ -19,6 +19,7 @@ Example::
     remove = ["algorithm.laplace_epsilon"]          # keys or whole tables that it leaves out
     axis = { epsilon = "privacy.epsilon" }          # the key that the axis sets here
     remove_at_inf = { epsilon = ["privacy"] }       # what to leave out where the axis is inf
+    plain_at_inf = true                             # or run the study as it is there, without set and remove
     optional = true                                 # say what is missing instead of failing
 
     [[sweep.panel]]                                 # one panel of the figure each
@@ -140,8 +141,10 @@ class SweepFile:
         """
         try:
             tables = tomllib.loads(text)
-        except tomllib.TOMLDecodeError as error:
+        except ValueError as error:  # also of a number with thousands of digits
             raise ConfigError(f"{source}: not valid TOML: {error}", remedy="correct that line") from None
+        except RecursionError:
+            raise ConfigError(f"{source}: is nested too deeply", remedy="write flat lists") from None
         sweep = tables.pop("sweep", None)
         if not isinstance(sweep, dict):
             remedy = "add [sweep], or use: secfed simulate"

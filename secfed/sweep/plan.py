@@ -186,7 +186,8 @@ def _study_tables(
         owner[key] = who
         _put(tables, key, value, who)
 
-    for kind, change in (("panel", panel), ("variant", variant)):
+    plain = variant is not None and variant.plain_at_inf and any(map(is_inf, values.values()))
+    for kind, change in (("panel", panel), ("variant", None if plain else variant)):
         if change is not None:
             who = f"sweep.{kind} {change.name!r}"
             for key in change.remove:

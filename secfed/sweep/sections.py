@@ -7,6 +7,7 @@ from typing import Annotated, Any, Final, Literal, TypeAlias
 from pydantic import BeforeValidator, Field
 
 from secfed.algorithms.options import Strict
+from secfed.errors import ConfigError
 
 Keys: TypeAlias = tuple[str, ...]
 
@@ -14,17 +15,27 @@ _SLUG: Final = r"^[a-z0-9][a-z0-9-]{0,62}$"
 
 
 def flat(table: Any) -> Any:
-    """Tables within a table as dotted keys: TOML reads ``privacy.unit = 1`` as two tables."""
+    """Tables within a table as dotted keys: TOML reads ``privacy.unit = 1`` as two tables.
+
+    Raises:
+        ConfigError: a key is there in both spellings.
+    """
     if not isinstance(table, dict):
         return table
     found: dict[str, Any] = {}
     for name, value in table.items():
         inner = flat(value)
-        found |= (
+        items = (
             {f"{name}.{key}": item for key, item in inner.items()}
             if isinstance(inner, dict)
             else {name: inner}
         )
+        for key, item in items.items():
+            if key in found:  # "a.b" in quotes and b in a table [a]: to TOML these are two keys
+                raise ConfigError(
+                    f"sweep: {key} is there twice, quoted and as a table", remedy="leave out one of them"
+                )
+            found[key] = item
     return found
 
 
@@ -55,6 +66,9 @@ class Variant(Change):
     axis: dict[str, str] = Field(default={}, description="for every axis of [sweep.axes], a study key")
     remove_at_inf: _KeysByAxis = Field(
         default={}, description="for an axis, the list of study keys to leave out where its value is inf"
+    )
+    plain_at_inf: bool = Field(
+        default=False, description="true: where an axis is inf, set and remove of the variant do not apply"
     )
     optional: bool = Field(
         default=False, description="true: a study that is refused is reported as missing, not as an error"

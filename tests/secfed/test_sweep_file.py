@@ -67,6 +67,8 @@ class TestReading:
 WRONG = [
     ("", "sweep: this section is missing"),
     ("[sweep]\nseeds = [1, 2", "not valid TOML"),
+    ("[sweep]\nseeds = [" + 5000 * "9" + "]", "not valid TOML"),
+    ("[sweep]\nseeds = " + 5000 * "[" + 5000 * "]", "nested too deeply"),
     ("[sweep]\nseed = [1]", "sweep.seed: unknown key"),
     ("[sweep]\nseeds = []", "sweep.seeds: is empty"),
     ("[sweep]\nseeds = [1, -1]", "sweep.seeds"),
@@ -77,6 +79,14 @@ WRONG = [
     ('[sweep]\n"data.sites" = [4, 4]', 'sweep."data.sites": 4 is there twice'),
     ('[sweep]\n"data.alpha" = [nan]', "nan cannot be the value of an axis"),
     ('[sweep]\n"data.alpha" = [1979-05-27]', "cannot be the value of an axis"),
+    (
+        '[sweep]\n"data.sites" = [4]\ndata.sites = [5]',
+        "sweep: data.sites is there twice, quoted and as a table",
+    ),
+    (
+        '[[sweep.variant]]\nname = "a"\nset = { "data.sites" = 4, data.sites = 5 }',
+        "sweep: data.sites is there twice",
+    ),
     ("[sweep.axes]\nstrength = [1]", "sweep.axes.strength: no variant says which study key it sets"),
     ("[sweep.axes]\nseed = [1]", "'seed' cannot be the name of an axis"),
     ('[[sweep.variant]]\nname = "A b"', "sweep.variant[1].name"),

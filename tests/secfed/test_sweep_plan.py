@@ -192,6 +192,23 @@ class TestRefusals:
         assert "remove_at_inf: the study has no 'privacy'" in error.message
 
 
+class TestPlainAtInf:
+    TEXT = CURVES + (
+        '\n[[sweep.variant]]\nname = "other"\nplain_at_inf = PLAIN\nset = { algorithm.local_epochs = 7 }\n'
+        'axis = { strength = "algorithm.weight_decay" }\nremove_at_inf = { strength = [] }\n'
+    )
+
+    @pytest.mark.parametrize("plain", ["true", "false"])
+    def test_a_variant_without_its_own_settings_at_inf_is_the_study_itself(self, plain: str) -> None:
+        found = plan(self.TEXT.replace("PLAIN", plain))
+        mine = [run for run in found.runs if run.at["variant"] == "other"]
+        own = {run.at["strength"]: "local_epochs = 7" in run.text for run in mine}
+        assert own == {value: value != math.inf or plain == "false" for value in own}
+        bare = {run.digest for run in mine if run.at["strength"] == math.inf}
+        others = {run.digest for run in found.runs if run.at["variant"] != "other"}
+        assert (bare <= others) == (plain == "true")
+
+
 class TestOptional:
     TEXT = (
         CURVES
