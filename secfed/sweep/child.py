@@ -14,7 +14,6 @@ import signal
 import sys
 import threading
 import time
-import traceback
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, TextIO
 
@@ -59,17 +58,22 @@ def carry_out(study: Study, part: Path, *, log: TextIO) -> None:
 def note_failure(part: Path, error: Exception, *, debug: bool) -> None:
     """Write down why a run failed: an expected error in full, of any other only its class.
 
-    Security: the text of an unexpected error could quote a value of a record, so it and the traceback are
-    written with ``debug`` only.
+    With ``debug`` also where in the code it arose, as every command of ``secfed --debug`` says it.
+
+    Security: the text of an unexpected error could quote a value of a record; it is written nowhere.
     """
+    from secfed.cli.guard import _where
     from secfed.sweep.store import FAILURE_FILE, write_whole
 
     message = (
-        str(error) if isinstance(error, SecfedError) else "unexpected; see it with: secfed --debug sweep"
+        str(error)
+        if isinstance(error, SecfedError)
+        else "unexpected; run it again as: secfed --debug sweep ..., and report what the run's "
+        f"{FAILURE_FILE} then says; it holds no values"
     )
     found = {"error": type(error).__name__, "message": message}
     if debug:
-        found["traceback"] = "".join(traceback.format_exception(error))
+        found["traceback"] = _where(error)
     write_whole(part / FAILURE_FILE, json.dumps(found, indent=2, ensure_ascii=False) + "\n")
 
 
@@ -97,7 +101,11 @@ def main() -> int:
         study = read_study((given.part / STUDY_FILE).read_text(encoding="utf-8"), given.paths_from)
         carry_out(study, given.part, log=sys.stdout)
     except Exception as error:  # noqa: BLE001 - the outermost boundary of this process
-        note_failure(given.part, error, debug=given.debug)
+        try:
+            note_failure(given.part, error, debug=given.debug)
+        except Exception as other:  # noqa: BLE001 - Python would print both, with the text of the first
+            name, why = type(error).__name__, type(other).__name__
+            print(f"{name}; it could not be written down ({why}): check the space left", flush=True)
         return error.exit_code if isinstance(error, SecfedError) else EXIT_INTERNAL
     return 0
 

@@ -54,7 +54,7 @@ class ProcessRunner:
 
     Attributes:
         paths_from: where relative paths of the studies start.
-        debug: whether an unexpected error leaves its traceback.
+        debug: whether a run that fails also leaves where in the code it did.
     """
 
     paths_from: Path
@@ -101,7 +101,12 @@ class ChildProcess:
     def signal(self) -> str:
         """``SIGKILL``, for example when the memory was not enough."""
         code = self.process.returncode
-        return signal.Signals(-code).name if code is not None and code < 0 else ""
+        if code is None or code >= 0:
+            return ""
+        try:
+            return signal.Signals(-code).name
+        except ValueError:  # most real-time signals have no name
+            return f"signal {-code}"
 
     def now(self) -> str:
         """The last line of its log."""

@@ -139,7 +139,12 @@ def check(out: Path) -> None:
     """
     if out.exists() and not out.is_dir():
         raise ConfigError(f"--out {out}: not a folder.", remedy="name another folder")
-    if out.is_dir() and any(out.iterdir()) and not (out / SWEEP_FILE).is_file():
+    begun = {_LOCK_FILE, f"{SWEEP_FILE}{PART}"}  # all that a sweep killed at its very beginning leaves
+    if (
+        out.is_dir()
+        and any(entry.name not in begun for entry in out.iterdir())
+        and not (out / SWEEP_FILE).is_file()
+    ):
         raise ConfigError(
             f"--out {out}: the folder is not empty and holds no sweep.", remedy="name another folder"
         )

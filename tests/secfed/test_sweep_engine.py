@@ -131,6 +131,12 @@ class TestResuming:
         assert not part.exists()
         assert not (finished / "half-written").exists()
 
+    def test_a_sweep_killed_at_its_very_beginning_goes_on(self, tmp_path: Path) -> None:
+        (tmp_path / ".lock").touch()
+        (tmp_path / "sweep.toml.part").write_text("[study]")
+        assert [row.status for row in carry_out(tmp_path)[1]] == ["done"] * 6
+        assert not (tmp_path / "sweep.toml.part").exists()
+
     @pytest.mark.parametrize("name", ["run.json", "finished.json"])
     @pytest.mark.parametrize("damage", ["missing", "cut", "empty"])
     def test_a_damaged_result_is_repeated(self, tmp_path: Path, name: str, damage: str) -> None:

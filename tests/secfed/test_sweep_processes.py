@@ -150,12 +150,49 @@ class TestCarryingOut:
         assert not (part / "finished.json").exists()
 
     @pytest.mark.parametrize("debug", [False, True])
-    def test_values_in_unexpected_errors_stay_out_unless_asked_for(self, tmp_path: Path, debug: bool) -> None:
-        note_failure(tmp_path, ValueError("age 83, Mrs Miller"), debug=debug)
-        found = json.loads((tmp_path / "failure.json").read_text())
-        assert found["error"] == "ValueError"
-        assert ("Miller" in json.dumps(found)) == debug
+    def test_of_an_unexpected_error_its_place_is_told_and_never_its_text(
+        self, tmp_path: Path, debug: bool
+    ) -> None:
+        def read(person: str) -> int:
+            try:
+                return int(person)
+            except ValueError as error:
+                raise KeyError(person) from error
+
+        value = "age 83, Mrs Miller"  # a traceback shows the lines of the code
+        with pytest.raises(KeyError) as caught:
+            read(value)
+        note_failure(tmp_path, caught.value, debug=debug)
+        text = (tmp_path / "failure.json").read_text()
+        assert "Miller" not in text
+        found = json.loads(text)
+        assert found["error"] == "KeyError"
+        assert "secfed --debug sweep" in found["message"]
         assert ("traceback" in found) == debug
+        if debug:
+            assert found["traceback"].count(f'File "{__file__}", line') == 3
+            assert "ValueError (its text is left out)" in found["traceback"]
+
+    def test_an_expected_error_is_told_with_debug_too(self, tmp_path: Path) -> None:
+        note_failure(tmp_path, DataError("site 'a' has no records", remedy="leave it out"), debug=True)
+        found = json.loads((tmp_path / "failure.json").read_text())
+        assert found["message"] == "site 'a' has no records. Remedy: leave it out"
+        assert "secfed.errors.DataError" in found["traceback"]
+
+
+def test_a_failure_that_cannot_be_written_down_leaves_no_value_in_the_log(tmp_path: Path) -> None:
+    (tmp_path / "ward.py").write_text("person = 'Mrs Miller'\ndef data():\n    raise ValueError(person)\n")
+    part = tmp_path / "run.part"
+    part.mkdir()
+    text = STUDY.replace('"breast-cancer"\nsites = 4', '"ward:data"')
+    (part / STUDY_FILE).write_text(text)
+    (part / "failure.json.part").mkdir()  # as if the disk were full
+    running = ProcessRunner(tmp_path).start(plan(TWO_SEEDS).runs[0], part)
+    wait_for(running.over)
+    assert running.process.returncode == 70
+    log = running.log.read_text()
+    assert "ValueError" in log
+    assert "Miller" not in log
 
 
 class TestChildProcess:
@@ -175,6 +212,13 @@ class TestChildProcess:
         assert child.signal() == "SIGKILL"
         wait_for(lambda: not group_members(child.process.pid))
         child.stop()  # a second time does nothing
+
+    def test_a_signal_without_a_name_is_told_by_its_number(self, child: ChildProcess) -> None:
+        number = signal.SIGRTMIN + 1
+        wait_for(lambda: child.now() == "second")
+        os.killpg(child.process.pid, number)
+        wait_for(child.over)
+        assert child.signal() == f"signal {number:d}"
 
     def test_now_is_the_last_line_that_says_something(self, child: ChildProcess) -> None:
         wait_for(lambda: child.now() == "second")
