@@ -8,6 +8,8 @@ Errors name the file and line of the table, and never the image: such names ofte
 from __future__ import annotations
 
 import io
+import lzma
+import struct
 import warnings
 import zipfile
 import zlib
@@ -84,7 +86,7 @@ def open_source(path: Path, key: str = "data.images") -> Iterator[ImageSource]:
         raise DataError(
             f"{key}: cannot open {path} ({error.strerror})", remedy="check path and rights"
         ) from None
-    except zipfile.BadZipFile:
+    except (zipfile.BadZipFile, ValueError, NotImplementedError, struct.error):
         raise DataError(
             f"{key}: {path.name} is neither a folder nor a zip file", remedy="name a folder or a .zip file"
         ) from None
@@ -98,7 +100,10 @@ class _Folder:
 
     def read(self, name: str, limit_bytes: int, where: str) -> bytes:
         # A link inside the folder may lead outside, so the place is looked at after following links.
-        path = (self._root / checked_name(name, where)).resolve()
+        try:
+            path = (self._root / checked_name(name, where)).resolve()
+        except RuntimeError:  # a link that leads to itself
+            raise _absent(where, self._root.name) from None
         if not path.is_relative_to(self._root):
             raise _outside(where)
         try:
@@ -121,7 +126,7 @@ class _Archive:
         try:
             with self._archive.open(entry) as stream:  # the stated size may be a lie, so the reading stops
                 content = stream.read(limit_bytes + 1)
-        except (zipfile.BadZipFile, EOFError, OSError, RuntimeError, NotImplementedError, zlib.error):
+        except (zipfile.BadZipFile, EOFError, OSError, RuntimeError, ValueError, zlib.error, lzma.LZMAError):
             raise DataError(
                 f"{where}: this file in {self._name} is damaged, encrypted or packed in an unknown way",
                 remedy="make the archive again, with ordinary compression and without a password",
@@ -162,7 +167,7 @@ def prepared_image(content: bytes, rules: Preparation, where: str) -> NDArray[np
         DataError: no image of these formats, a damaged one, or one beyond the limits.
     """
     try:
-        from PIL import Image, ImageOps, UnidentifiedImageError  # part of an extra
+        from PIL import Image, ImageOps  # part of an extra
     except ImportError:
         raise ConfigError(
             "data.images: needs the library Pillow",
@@ -175,9 +180,11 @@ def prepared_image(content: bytes, rules: Preparation, where: str) -> NDArray[np
                 if image.width * image.height > rules.max_pixels:
                     raise _too_many_pixels(rules, where)
                 upright = _resized(_eight_bit(ImageOps.exif_transpose(image), rules.channels), rules)
+    except (DataError, MemoryError):
+        raise
     except Image.DecompressionBombError:
         raise _too_many_pixels(rules, where) from None
-    except (UnidentifiedImageError, OSError, ValueError, SyntaxError, EOFError):
+    except Exception:  # noqa: BLE001 - a wrong byte, or odd metadata, makes Pillow raise almost anything
         raise DataError(
             f"{where}: the image cannot be read",
             remedy="give undamaged " + ", ".join(_FORMATS) + " files of 8 or 16 bits",

@@ -135,6 +135,12 @@ def text_of(line: Line, column: str) -> str:
         return ""
     if isinstance(value, dict | list | bool):
         raise DataError(f"{line.where}: column {column!r} is not a text", remedy="name a column with texts")
+    try:
+        str(value).encode()
+    except UnicodeEncodeError:  # half a character, as JSON can write it
+        raise DataError(
+            f"{line.where}: column {column!r} is not a text", remedy="repair the characters of that line"
+        ) from None
     return str(value).strip()
 
 

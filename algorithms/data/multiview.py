@@ -247,10 +247,13 @@ def check_multiview(site_id: SiteId, site: MultiviewSite, data: MultiviewData) -
     for view, (records, size) in enumerate(zip(site.views, data.view_sizes, strict=True), start=1):
         if records is None:
             continue
+        one_each = tuple(records.shape[:1]) == (len(labels),)
         if tuple(records.shape) != (len(labels), size) or records.dtype != torch.float32:
             raise DataError(
-                f"{who}: view {view} is {records.dtype} of shape {tuple(records.shape)}, but the study's "
-                f"view has {size} float32 features per record, and there are {len(labels)} records",
+                # How many records a hospital has is a value of its own: not in any message.
+                f"{who}: view {view} is {records.dtype} with rows of shape {tuple(records.shape[1:])}"
+                f"{'' if one_each else ', and not one row per record'}, but the study's view has {size} "
+                "float32 features per record",
                 remedy="every site must prepare a view in the same way, one row per record",
             )
         if not bool(torch.isfinite(records).all()):

@@ -96,9 +96,14 @@ class ViewFile:
 
     def sites(self, name: str, values: NDArray[Any]) -> NDArray[np.str_]:
         """The site of every record, as text: [n]."""
-        if values.dtype.kind not in "iuUS":
+        try:
+            if values.dtype.kind == "S":
+                values = np.char.decode(values, "utf-8")
+        except UnicodeDecodeError:
+            values = np.empty(0)
+        if values.dtype.kind not in "iuU":
             raise DataError(
-                f"{self._path.name}: {name!r} does not name sites", remedy="store texts or integers"
+                f"{self._path.name}: {name!r} does not name sites", remedy="store texts (UTF-8) or integers"
             )
         return np.char.strip(values.reshape(-1).astype(np.str_))
 
@@ -119,12 +124,14 @@ class ViewFile:
             raise DataError(
                 f"cannot read {self._path} ({error.strerror or 'damaged'})", remedy="check path and rights"
             ) from None
-        except NotImplementedError:  # what SciPy says to HDF5
-            raise DataError(
-                f"{self._path.name} is in MATLAB's 7.3 format",
-                remedy="save it again with save(..., '-v7'), or as .npz",
-            ) from None
-        except (ValueError, TypeError, KeyError, EOFError, zipfile.BadZipFile):
+        except MemoryError:
+            raise
+        except Exception as error:  # noqa: BLE001 - a wrong byte makes the readers raise almost anything
+            if isinstance(error, NotImplementedError) and self._path.suffix == ".mat":  # said to HDF5
+                raise DataError(
+                    f"{self._path.name} is in MATLAB's 7.3 format",
+                    remedy="save it again with save(..., '-v7'), or as .npz",
+                ) from None
             raise DataError(
                 f"{self._path.name} is damaged, or not a {self._path.suffix} file of plain arrays",
                 remedy="save it again; arrays of Python objects are refused, because they can run code",

@@ -171,7 +171,7 @@ def _read(file: ViewFile, options: MultiviewOptions, views: tuple[str, ...]) -> 
         values = file.view(view, found[view])
         if len(values) != len(labels):
             raise DataError(
-                f"{options.path}: view {view!r} has {len(values)} rows for {len(labels)} labels",
+                f"{options.path}: view {view!r} has not one row for each label",
                 remedy="store one row per record; transpose the view if its records are columns",
             )
         read.append(scaled(values, options.scale.get(view)))

@@ -16,6 +16,8 @@ Data: PneumoniaMNIST of Yang et al., "MedMNIST v2", Scientific Data 10, 2023, CC
 from __future__ import annotations
 
 import math
+import zipfile
+import zlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -224,11 +226,11 @@ def pneumonia(
     """
     path = folder / _FILE
     try:
-        with np.load(path, allow_pickle=False) as stored:
+        with path.open("rb") as stream, np.load(stream, allow_pickle=False) as stored:
             parts: Mapping[str, np.ndarray] = {
                 name: stored[name] for name in ("train_images", "train_labels", "test_images", "test_labels")
             }
-    except (OSError, KeyError, ValueError) as error:
+    except (OSError, KeyError, ValueError, EOFError, zipfile.BadZipFile, zlib.error) as error:
         raise DataError(
             f"{_FILE} cannot be read ({type(error).__name__})",
             remedy="set the environment variable SECFED_DATA to the folder that contains it",

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
+import struct
 import tracemalloc
 import zipfile
 
@@ -60,6 +62,34 @@ def test_an_image_beyond_the_limit_is_not_decoded():
 def test_what_is_no_expected_image_is_refused(content):
     with pytest.raises(DataError, match="here: the image cannot be read"):
         prepared_image(content, rules(), "here")
+
+
+def test_odd_metadata_of_a_camera_is_an_error_that_names_the_line():
+    # Upright only with its metadata; Pillow writes them again, and cannot where a text is a number.
+    entries = struct.pack("<HHIHxx", 0x112, 3, 1, 6), struct.pack("<HHI4s", 0x10E, 11, 1, b"ab\0\0")
+    exif = b"Exif\0\0II*\0" + struct.pack("<IH", 8, len(entries)) + b"".join(entries) + bytes(4)
+    stream = io.BytesIO()
+    Image.new("L", (8, 8)).save(stream, "JPEG", exif=exif)
+    with pytest.raises(DataError, match="here: the image cannot be read"):
+        prepared_image(stream.getvalue(), rules(), "here")
+
+
+def test_a_link_to_itself_is_no_file(place):
+    (place / "images" / "loop.png").symlink_to("loop.png")
+    with open_source(place / "images") as files, pytest.raises(DataError, match="here: there is no such"):
+        files.read("loop.png", 100, "here")
+
+
+@pytest.mark.parametrize("packing", [zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED, zipfile.ZIP_LZMA])
+def test_an_archive_with_a_wrong_byte_anywhere_gives_a_file_or_an_error(tmp_path, packing):
+    path = tmp_path / "a.zip"
+    with zipfile.ZipFile(path, "w", packing) as archive:
+        archive.writestr("\u00fc.png", picture(3))
+    content = path.read_bytes()
+    for at in range(len(content)):
+        path.write_bytes(content[:at] + b"\xff" + content[at + 1 :])
+        with contextlib.suppress(DataError), open_source(path) as files:
+            files.read("\u00fc.png", 1 << 20, "here")
 
 
 def test_grey_and_colour():

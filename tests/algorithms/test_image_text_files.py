@@ -49,6 +49,14 @@ def test_only_its_own_images_are_read(place):
         load(place).site("north")
 
 
+@pytest.mark.parametrize("column", ["image", "text", "site"])
+def test_half_a_character_is_an_error_that_names_the_line(place, column):
+    row = {"image": "0.png", "text": "a report", "site": "north", column: "\ud800"}
+    (place / "pairs.jsonl").write_text(json.dumps(row))
+    with pytest.raises(DataError, match=f"line 1: column '{column}' is not a text"):
+        load(place, table="pairs.jsonl").site("north")
+
+
 def test_one_file_per_site(place):
     rows = (place / "pairs.jsonl").read_text().splitlines()
     (place / "north.jsonl").write_text("\n".join(rows[:5]))

@@ -98,9 +98,10 @@ def test_a_probe_leaves_the_model_alone_and_reads_its_image_encoder():
 def test_missing_files_are_named(tmp_path):
     with pytest.raises(DataError, match="pneumoniamnist"):
         linear_probe.pneumonia(tmp_path, lambda images: images, (1, 32, 32))
-    (tmp_path / "pneumoniamnist.npz").write_bytes(b"not a zip")
-    with pytest.raises(DataError, match="pneumoniamnist"):
-        linear_probe.pneumonia(tmp_path, lambda images: images, (1, 32, 32))
+    for content in (b"not a zip", b"PK\x03\x04 and no more"):
+        (tmp_path / "pneumoniamnist.npz").write_bytes(content)
+        with pytest.raises(DataError, match="pneumoniamnist"):
+            linear_probe.pneumonia(tmp_path, lambda images: images, (1, 32, 32))
 
 
 @pytest.mark.shared_data

@@ -159,6 +159,15 @@ class TestSitesOfTheFile:
         folder = save("views.mat", where=(np.arange(N) >= 40).astype(np.int64)[None, :])
         assert len(multiview(separate(path="views.mat", sites=["0", "1"]), 1, folder).site("1").labels) == 50
 
+    def test_names_of_sites_stored_as_bytes_are_utf_8(self, save):
+        where = np.where(np.arange(N) < 40, "Zürich", "Bern")
+        given = separate(sites=["Zürich", "Bern"])
+        folder = save(where=np.char.encode(where, "utf-8"))
+        assert len(multiview(given, 1, folder).site("Zürich").labels) == 40
+        folder = save(where=np.char.encode(where, "latin-1"))
+        with pytest.raises(DataError, match=r"'where' does not name sites.*UTF-8"):
+            multiview(given, 1, folder).site("Bern")
+
     def test_a_hospital_with_one_view_needs_only_that_one_in_its_file(self, save):
         given = separate(single_view_sites={"south": "X2"}, view_sizes=[3, 2])
         data = multiview(given, 1, save(where=np.full(N, "south"), X1=None))
@@ -183,7 +192,7 @@ class TestSitesOfTheFile:
     [
         ({"X2": None}, "has no array 'X2'.*it has X1, Y"),
         ({"Y": None}, "has no array 'Y'"),
-        ({"X2": X2[:-1]}, "'X2' has 89 rows for 90 labels.*transpose"),
+        ({"X2": X2[:-1]}, "'X2' has not one row for each label.*transpose"),
         ({"Y": Y + 0.5}, "'Y' are not integers"),
         ({"Y": Y + 1}, r"label outside the study's 3 classes.*data\.first_label"),
         ({"Y": Y - 1}, "label outside the study's 3 classes"),
@@ -214,6 +223,40 @@ def test_a_damaged_file_is_an_error_that_names_it(tmp_path, name, content, messa
     (tmp_path / name).write_bytes(content)
     with pytest.raises(DataError, match=message):
         multiview(options(path=name, view_sizes=view_sizes), 1, tmp_path).site("hospital-1")
+
+
+@pytest.mark.parametrize("name", ["views.npz", "views.mat"])
+@pytest.mark.parametrize("view_sizes", [None, [3, 2]])
+def test_a_file_with_a_wrong_byte_anywhere_is_used_or_an_error_that_names_it(tmp_path, name, view_sizes):
+    arrays, path = {"X1": X1, "X2": X2, "Y": Y}, tmp_path / name
+    if name.endswith(".mat"):
+        scipy.io.savemat(path, arrays, do_compression=True)
+    else:
+        np.savez_compressed(path, **arrays)
+    content = path.read_bytes()
+    given, refused = options(path=name, view_sizes=view_sizes, single_view_sites=0), 0
+    for at in range(0, len(content), 7):
+        path.write_bytes(content[:at] + bytes([content[at] ^ 0x55]) + content[at + 1 :])
+        try:
+            multiview(given, 1, tmp_path).site("hospital-1")
+        except DataError as error:
+            refused += name in error.message
+        except ConfigError:  # other records than the study divides
+            continue
+    assert refused > len(content) / 7 / 2
+    path.write_bytes(content[:100])
+    with pytest.raises(DataError, match=f"{name} is damaged"):
+        multiview(given, 1, tmp_path)._pool if view_sizes else multiview(given, 1, tmp_path)
+
+
+def test_no_error_says_how_many_records_a_hospital_has(save):
+    with pytest.raises(DataError) as of_file:
+        multiview(options(), 1, save(X2=X2[:-1])).site("hospital-1")
+    site = MultiviewSite((torch.zeros(47, 3), torch.zeros(46, 2)), torch.zeros(47).long())
+    with pytest.raises(DataError) as of_site:
+        check_multiview("a", site, FACTS)
+    for caught in (of_file, of_site):
+        assert not any(count in str(caught.value) for count in ("90", "89", "47", "46"))
 
 
 def test_a_site_that_is_not_in_the_study(save):
@@ -281,7 +324,8 @@ FACTS = SimpleNamespace(sites=("a",), view_sizes=(3, 2), classes=2, view_of={"a"
     [
         ((torch.zeros(4, 3), None), torch.zeros(4).long(), "does not hold the views"),
         ((torch.zeros(4, 3),), torch.zeros(4).long(), "does not hold the views"),
-        ((torch.zeros(4, 3), torch.zeros(3, 2)), torch.zeros(4).long(), r"view 2 is .*\(3, 2\)"),
+        ((torch.zeros(4, 3), torch.zeros(3, 2)), torch.zeros(4).long(), r"\(2,\), and not one row per"),
+        ((torch.zeros(4, 3), torch.zeros(4, 5)), torch.zeros(4).long(), r"view 2 is .*\(5,\), but"),
         ((torch.zeros(4, 3), torch.zeros(4, 2).double()), torch.zeros(4).long(), "view 2 is torch.float64"),
         ((torch.zeros(4, 3), torch.zeros(4, 2)), torch.zeros(4), "int64"),
         ((torch.zeros(4, 3), torch.zeros(4, 2)), torch.full((4,), 2), "outside the study's 2 classes"),
