@@ -66,7 +66,11 @@ class SiteLimits:
 
 
 class Entropy:
-    """Randomness of one attempt: the operating system's. Test vectors replace it; nothing else may."""
+    """Randomness of one attempt: the operating system's.
+
+    A site that survives restarts draws from a fresh secret seed instead (``seeded_entropy.py``), and test
+    vectors from a fixed one; nothing else may replace it.
+    """
 
     def token(self, purpose: str) -> bytes:  # noqa: ARG002 - the purpose names the draw in test vectors
         """32 fresh secret bytes."""

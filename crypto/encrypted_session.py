@@ -15,7 +15,7 @@ from secfed.crypto.codec import Buffer
 from secfed.crypto.encrypted import UPLOAD, FrameFormat, RunningSum
 from secfed.crypto.encrypted_site import SiteCipher
 from secfed.crypto.identity import Roster, verify
-from secfed.crypto.messages import Specification, Upload
+from secfed.crypto.messages import Specification, Upload, peek_type
 from secfed.crypto.refusals import Refusal
 from secfed.crypto.specification import check_specification
 from secfed.errors import MalformedMessage, RoundAborted, WrongState
@@ -32,13 +32,15 @@ class EncryptedSite:
         """Answer the specification.
 
         Raises:
-            SecfedError: refusals 1-16 of ``refusals.py``.
+            SecfedError: refusals 1-16 and 37-39 of ``refusals.py``.
         """
         if self._used:
             raise Refusal.OUT_OF_ORDER.refuse()
         self._used = True
         given = self._given
         try:
+            if (kind := peek_type(message)) != Specification.TYPE:
+                raise Refusal.OUT_OF_ORDER.refuse(f"message type {kind}")
             spec = Specification.decode(message)
         except MalformedMessage as error:
             raise Refusal.MALFORMED.refuse(error.message) from None

@@ -67,12 +67,12 @@ class SharedMemory:
             self._descriptor = os.memfd_create("secfed")
             # Reserved at once: memory that runs out later would be a signal, not an error.
             os.posix_fallocate(self._descriptor, 0, places * _PLACE_BYTES)
+            self._map()
         except OSError:
             raise RoundAborted(
                 f"no memory for {places} frames shared with encryption workers",
                 remedy="check the memory limit of the site's service, or use fewer protection.processes",
             ) from None
-        self._map()
 
     def __getstate__(self) -> Any:
         assert_spawning(self)

@@ -87,16 +87,22 @@ class Roster:
     def __post_init__(self) -> None:
         names = [name for name, _ in self.members]
         keys = [public for _, public in self.members]
+        remedy = "get the roster from the consortium"
         if not names or len(names) > MAX_SITES:
-            raise RosterError(f"a roster has 1 to {MAX_SITES} sites")
+            raise RosterError(f"a roster has 1 to {MAX_SITES} sites", remedy=remedy)
         if names != sorted(set(names)):
-            raise RosterError("roster sites must be sorted and unique")
+            raise RosterError("roster sites must be sorted and unique", remedy=remedy)
         if len({*keys, self.aggregator}) != len(keys) + 1:
-            raise RosterError("two members of the roster have the same identity key")
+            every = [*keys, self.aggregator]
+            shared = ", ".join(repr(name) for name, public in self.members if every.count(public) > 1)
+            raise RosterError(
+                f"two members of the roster have the same identity key ({shared})",
+                remedy="every site and the aggregator must make an identity of their own",
+            )
         if any(len(public) != PUBLIC_BYTES for public in (*keys, self.aggregator)):
-            raise RosterError("an identity key must be 32 bytes")
+            raise RosterError("an identity key must be 32 bytes", remedy=remedy)
         if any(not name or len(name.encode()) > MAX_NAME_BYTES for name in names):
-            raise RosterError(f"a site id has 1 to {MAX_NAME_BYTES} bytes")
+            raise RosterError(f"a site id has 1 to {MAX_NAME_BYTES} bytes", remedy=remedy)
 
     @classmethod
     def of(cls, aggregator: Identity, sites: list[Identity]) -> Roster:

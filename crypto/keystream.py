@@ -71,7 +71,11 @@ class RoundingStream:
     """
 
     def __init__(self, stream_key: bytes | None = None) -> None:
-        """``stream_key`` None draws a fresh key; a fixed one is for simulation and test vectors only."""
+        """``stream_key`` None draws a fresh key.
+
+        A given one is the secret key of one exchange, so that a site repeats its words after a restart; one
+        that others know is for simulation and test vectors only.
+        """
         self._stream = Keystream(stream_key if stream_key is not None else secrets.token_bytes(KEY_BYTES))
         self._workspace = Workspace(0)
 

@@ -83,6 +83,7 @@ class StudyKeys:
             WrongState: this site is not the holder.
             RosterError: a hello from outside the roster.
             BadSignature: a hello that its site did not sign.
+            MalformedMessage: a hello without a key that can be sealed to.
         """
         if self.identity.name != self.holder:
             raise WrongState("this site does not hold the study key for others")
@@ -120,12 +121,14 @@ class StudyKeys:
         site = self.identity.name.encode()
         sealed, context = delivery.package.sealed_key, (*self._context(), site)
         secret = self._seal_key.open(sealed, labels.SEAL_STUDY_KEY, *context)
-        self._seal_key = None
         self._keep(KeyPair(secret_key=secret, public_key=delivery.public_key))
+        self._seal_key = None
 
     def _keep(self, keys: KeyPair) -> None:
-        self.keys = keys
+        # First to the disk: a holder that gave out a key which it does not keep would make another one after
+        # a restart. Where keeping fails, the next hello asks, or makes a key, again.
         self.received(keys)
+        self.keys = keys
 
     def _sign(self, public_key: bytes, package: KeyPackage) -> bytes:
         key_digest = digest(labels.STUDY_PUBLIC_KEY, public_key)
@@ -146,6 +149,10 @@ def check_hello(hello: KeyHello, roster: Roster, context: Sequence[bytes]) -> No
     Raises:
         RosterError: it comes from outside the roster.
         BadSignature: its site did not sign it.
+        MalformedMessage: the study key cannot be sealed to its key.
     """
     public = roster.public(hello.site)
     verify(public, hello.signature, labels.SIGN_KEY_HELLO, *context, hello.body(), who=hello.site)
+    if not hello.holds_key:
+        # A trial: the holder refuses a whole request for one key that it cannot seal to.
+        sealing.seal(hello.seal_key, b"", labels.SEAL_STUDY_KEY)

@@ -11,7 +11,7 @@ from secfed.crypto import labels
 from secfed.crypto.codec import Buffer
 from secfed.crypto.identity import SIGNATURE_BYTES
 from secfed.crypto.message_base import DIGEST_BYTES, HEADER_BYTES, Message, peek_type
-from secfed.errors import MalformedMessage
+from secfed.errors import MalformedMessage, RoundAborted
 
 
 @dataclass(frozen=True)
@@ -36,8 +36,17 @@ class Upload(Message):
 
         Fresh pages of the operating system are zero already, and are only made when they are written:
         clearing a large buffer first would cost as much as one mask. Huge pages cost fewer faults.
+
+        Raises:
+            RoundAborted: there is not enough memory.
         """
-        pages = mmap.mmap(-1, cls.VECTOR_AT + vector_bytes + cls.TRAILER_BYTES)
+        try:
+            pages = mmap.mmap(-1, cls.VECTOR_AT + vector_bytes + cls.TRAILER_BYTES)
+        except OSError:
+            raise RoundAborted(
+                f"no memory for an upload of {vector_bytes} bytes",
+                remedy="check the memory limit of the site's service",
+            ) from None
         if hasattr(mmap, "MADV_HUGEPAGE"):
             with suppress(OSError):  # a kernel without huge pages
                 pages.madvise(mmap.MADV_HUGEPAGE)

@@ -196,8 +196,16 @@ _KEY = [bytes([n]) * 32 for n in range(4)]
     ],
 )
 def test_a_roster_that_breaks_its_rules_is_refused(make: Callable[[], Roster], message: str) -> None:
-    with pytest.raises(RosterError, match=message):
+    with pytest.raises(RosterError, match=message) as caught:
         make()
+    assert caught.value.remedy
+
+
+def test_two_members_with_one_key_are_named() -> None:
+    with pytest.raises(RosterError, match=r"\('b', 'd'\)"):
+        Roster(_KEY[0], (("a", _KEY[1]), ("b", _KEY[2]), ("c", _KEY[3]), ("d", _KEY[2])))
+    with pytest.raises(RosterError, match=r"\('a'\).* the aggregator must"):
+        Roster(_KEY[0], (("a", _KEY[0]), ("b", _KEY[1])))
 
 
 def test_generated_keys_come_from_the_library() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from dataclasses import fields, replace
 from typing import Any
 
@@ -34,7 +36,7 @@ from secfed.crypto.messages import (
     peek_type,
     view_parts,
 )
-from secfed.errors import MalformedMessage
+from secfed.errors import MalformedMessage, RoundAborted
 
 NAMES = (
     st.text(max_size=50)
@@ -297,3 +299,14 @@ def test_an_upload_without_a_trailer_is_none() -> None:
     assert len(Upload.decode(Upload.frame(0)).vector) == 0
     with pytest.raises(MalformedMessage, match="too short"):
         Upload.decode(Upload.frame(0)[:-1])
+
+
+def test_memory_for_an_upload_that_cannot_be_had_is_an_error_of_ours(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As under a limit on addresses (LimitAS): the site drops out of the attempt, and its agent goes on."""
+
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOMEM, os.strerror(errno.ENOMEM))
+
+    monkeypatch.setattr("secfed.crypto.upload.mmap.mmap", full)
+    with pytest.raises(RoundAborted, match="no memory for an upload of 40 bytes"):
+        Upload.frame(40)
