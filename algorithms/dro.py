@@ -59,6 +59,7 @@ CAP_FACTOR: Final = 1.5  # default loss cap in units of log(batch), the loss of 
 WEIGHT_FLOOR: Final = 1e-9  # a weight that underflowed to 0 would shut its site out for good
 _SQUARE_STEP: Final = 2.0**-52  # of a^2: 1e-7 of the smallest one at equal weights, and no finer than needed
 _TRUST: Final = 2.0**20  # a sum counts only if it is this many times larger than its rounding
+_RING_ROOM: Final = 2.0**16  # by how much the ring's largest sums may exceed those of honest sites
 
 _A, _A2, _A2_REST, _POWERS = "dro/a", "dro/a2", "dro/a2_rest", "dro/powers"
 
@@ -276,15 +277,19 @@ class DroRule:
         if count < self.minimum:
             return None
         if self.divergence == "kl":
-            step = FixedPoint.choose(bound=1.0, bits=64, sites=len(self.sites)).step
             sums = tuple(float(one) for one in totals[_POWERS])
-            steps: tuple[float, ...] = (step,) * len(sums)
         else:
             sums = (totals.scalar(_A), totals.scalar(_A2) + totals.scalar(_A2_REST))
-            steps = (self._steps[0], self._steps[2])
-        if any(not one >= _TRUST * count * step for one, step in zip(sums, steps, strict=True)):
+        if any(not one >= least for one, least in zip(sums, self._least_sums(count), strict=True)):
             return None
         return DroAnswer(round_number, sums, members)
+
+    def _least_sums(self, count: int) -> tuple[float, ...]:
+        """What each sum over ``count`` sites must reach to be more than its rounding."""
+        if self.divergence == "kl":
+            step = FixedPoint.choose(bound=1.0, bits=64, sites=len(self.sites)).step
+            return (_TRUST * count * step,) * self.kl_nodes
+        return _TRUST * count * self._steps[0], _TRUST * count * self._steps[2]
 
     # --- back at the site
 
@@ -320,8 +325,11 @@ class DroRule:
         own, count = self.own(weight, loss), answer.n
         if self.rho == 0.0:
             return 1.0 / count
-        if not all(one > 0.0 for one in answer.sums):
-            raise malformed("holds sums that are not above 0")
+        # A lying site moves sums within the ring, a lying server anywhere, to where squares are 0 or inf.
+        most = _RING_ROOM * len(self.sites) ** 3
+        least_sums = self._least_sums(count)
+        if not all(least <= one <= most for one, least in zip(answer.sums, least_sums, strict=True)):
+            raise malformed("holds sums that no sites add up to")
         if self.divergence == "kl":
             power, log_sum = dro_kl.solve(answer.sums, count, self.rho)
             new = math.exp(power * math.log(own / len(self.sites)) - log_sum)

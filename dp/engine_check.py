@@ -57,7 +57,8 @@ def check_engine(name: EngineName, engine: Engine, model: nn.Module, loss: UnitL
                     remedy="pass every input with a record dimension and contiguous (BERT: explicit "
                     'position and token type ids), or use engine = "loop"',
                 ) from problem
-            if float(torch.linalg.vector_norm(found - wanted)) > _TOLERANCE * size + 1e-6:
+            # NaN is no agreement.
+            if not float(torch.linalg.vector_norm(found - wanted)) <= _TOLERANCE * size + 1e-6:
                 raise ConfigError(
                     f"engine {name!r} and the plain loop disagree on per-record gradients with loss "
                     f"{loss.name!r}: a layer mixes records, or the loss does not decompose",

@@ -180,7 +180,7 @@ class Session:
     ) -> None:
         self._training, self._model, self._optimiser, self._loss = training, model, optimiser, loss
         self._parameters, self._records, self.steps_left = parameters, records, steps
-        self._was_training, self._checked = model.training, False
+        self._modes, self._checked = [(part, part.training) for part in model.modules()], False
         self._units = records if training._partition is None else len(training._partition)
         self.noise = self._noise()
 
@@ -190,13 +190,22 @@ class Session:
             attaching = attached(self._training.engine, self._model, self._loss)
             self._engine: Engine = stack.enter_context(attaching)
             self._open = stack.pop_all()
-        self._model.train()
+        self._set_modes()
         return self
 
     def __exit__(self, *problem: object) -> None:
         self._open.close()
-        self._model.train(self._was_training)
+        for part, training in self._modes:
+            part.training = training
         self._optimiser.zero_grad(set_to_none=True)
+
+    def _set_modes(self) -> None:
+        """Training mode, except where a caller left wholly frozen parts of a model in training at rest."""
+        was_training = self._model.training
+        self._model.train()
+        for part, training in self._modes:
+            if was_training and not training and not any(one.requires_grad for one in part.parameters()):
+                part.training = False
 
     def _noise(self) -> GaussianNoise:
         training = self._training

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Final
 
-from secfed.chain import BrokenChain
+from secfed.chain import BrokenChain, Entry
 from secfed.dp.ledger import LEDGER
 from secfed.dp.ledger_heads import Recorded, lacking, recorded_in
 from secfed.dp.report.files import Source
 from secfed.dp.report.state import Believed, Book, Checked, Run, Verified, verify_source
+
+_LAST_S: Final = 253_402_300_799  # the end of the year 9999, after which there is no date
 
 
 def check_ledgers(state: Checked, believed: Believed) -> None:
@@ -58,11 +62,34 @@ def _ledger(state: Checked, believed: Believed, source: Source) -> Verified:
         entries, broken = verify_source(source, LEDGER, public, claimed)
         if broken is None:
             believed.use(roster)
-            return Verified(source, claimed, public, entries)
+            odd = next((entry for entry in entries if not _has_form(entry)), None)
+            if odd is None:
+                return Verified(source, claimed, public, entries)
+            state.problem(source.path, odd.seq + 1, "correctly signed, but not what a ledger writes")
+            return Verified(source, claimed, b"", ())
         first = first or broken
     if first is not None:
         state.problem(source.path, first.line, first.why)
     return Verified(source, claimed, b"", ())
+
+
+def _has_form(entry: Entry) -> bool:
+    """Whether an entry can be shown; a report on all sites must not end at what one of them signed."""
+    body = entry.body
+    time_s, after = body.get("time_s", 0), body.get("after", [])
+    return (
+        (type(time_s) is not int or 0 <= time_s <= _LAST_S)
+        and all(isinstance(body.get(name, ""), str) for name in ("study", "exchange", "dataset"))
+        and type(body.get("round", 0)) is int
+        and isinstance(body.get("fields", []), list)
+        and _are_tables(body.get("budgets", []))
+        and _are_tables(after)
+        and all(isinstance(one.get("spent", {}), Mapping | None) for one in after)
+    )
+
+
+def _are_tables(value: object) -> bool:
+    return isinstance(value, Sequence) and all(isinstance(one, Mapping) for one in value)
 
 
 def check_heads(state: Checked) -> None:

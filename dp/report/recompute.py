@@ -16,10 +16,11 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from secfed.chain import OPENED, Entry
-from secfed.dp.accountant import ACCOUNTANTS, Accountant, Pld, accountant
+from secfed.dp.accountant import ACCOUNTANTS, Accountant, Pld, Statement, accountant
 from secfed.dp.budget import Budget, Spent, Standing, disagrees, standing
 from secfed.dp.ledger import BUDGETS, SPENT
 from secfed.dp.report.pld import ExpectingPld, Remembering, RememberingPld
+from secfed.dp.unit import Adjacency, Unit
 from secfed.errors import ConfigError, TranscriptError
 
 Tick = Callable[[], None]
@@ -91,7 +92,7 @@ class Recomputer:
                 points.append(Point(line, standings))
             except (TranscriptError, ConfigError) as error:
                 wrong.append((line, error.message))
-            except (TypeError, ValueError, KeyError, AttributeError):
+            except (TypeError, ValueError, KeyError, AttributeError, ArithmeticError, MemoryError):
                 # Correctly signed, and yet not what a ledger writes.
                 wrong.append((line, "its record of what was spent cannot be read"))
             tick()
@@ -108,10 +109,19 @@ class Recomputer:
             now_s: for budgets with a period.
             like: a recorded statement, whose accountant is used; pld without one.
 
+        Returns:
+            Infinite epsilon if what is recorded is too extreme to compute with.
+
         Raises:
             ConfigError: events that no accountant covers together.
         """
-        return standing(budget, spent, now_s, _expecting(self.accountants_of(like)[0], like))
+        chosen = _expecting(self.accountants_of(like)[0], like)
+        try:
+            return standing(budget, spent, now_s, chosen)
+        except (ValueError, ArithmeticError, MemoryError):
+            # Events out of all proportion, correctly signed: nothing that can be computed bounds them.
+            relation = Adjacency.REPLACE_SITE if budget.protects is Unit.SITE else Adjacency.REPLACE_RECORD
+            return Standing(budget, Statement(math.inf, budget.delta, relation, chosen.name, chosen.version))
 
     def accountants_of(self, recorded: Mapping[str, Any] | None) -> list[Accountant]:
         """Accountants that may have made a recorded statement, the likeliest first."""
@@ -195,5 +205,5 @@ def alone(spent: Sequence[Spent], budget: Budget, chosen: Accountant) -> Standin
         _expecting(chosen, None)
         whole = Budget(None, budget.delta, None, budget.protects)
         return standing(whole, spent, spent[-1].time_s, chosen)
-    except ConfigError:
+    except (ConfigError, ValueError, ArithmeticError, MemoryError):
         return None

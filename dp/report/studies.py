@@ -53,7 +53,8 @@ def _left(state: Checked, run: Run, chain: Verified, known: bool, private: bool)
     found = []
     by_exchange: dict[tuple[str, tuple[str, ...]], list[tuple[int, int]]] = {}
     for entry, record in sums_of(chain):
-        names = tuple(str(name) for name in entry.body.get("fields", []))
+        fields = entry.body.get("fields")
+        names = tuple(str(name) for name in fields) if isinstance(fields, list) else ()
         place = (record.exchange, names)
         by_exchange.setdefault(place, []).append((record.round, len(record.survivors)))
     for (exchange, names), sums in by_exchange.items():

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from secfed.algorithms.dro import BLUR, WEIGHT_FLOOR, DroAnswer, DroOptions, DroRule
 from secfed.algorithms.dro_site import SiteWeight
 from secfed.algorithms.options import checked
+from secfed.crypto.fixedpoint import FixedPoint
 from secfed.errors import ConfigError, MalformedMessage, RangeError, Replay
 from tests.algorithms.dro_case import a_rule, names, private, totals
 
@@ -290,6 +291,32 @@ def test_an_answer_of_another_study_is_refused():
             rule.weight("site-00", 0.2, 1.0, wrong)
     with pytest.raises(MalformedMessage):
         rule.weight("stranger", 0.2, 1.0, DroAnswer(1, (1.0, 1.0), (True,) * 5))
+
+
+@pytest.mark.parametrize("divergence", ["chi2", "kl"])
+def test_sums_that_no_sites_add_up_to_are_refused_whatever_arithmetic_would_make_of_them(divergence):
+    rule = a_rule(5, divergence=divergence, kl_nodes=2, noised=True)
+    for sums in (
+        (5e-324, 5e-324),
+        (1e-200, 1e-300),
+        (1e-300, 1.0),
+        (1e200, 1.0),
+        (1.0, 1e300),
+        (1.7e308,) * 2,
+    ):
+        with pytest.raises(MalformedMessage, match="no sites add up to"):
+            rule.weight("site-00", 0.2, 1.0, DroAnswer(1, sums, (True,) * 5))
+
+
+@pytest.mark.parametrize("count", [2, 3, 5, 80])
+def test_what_a_lying_site_can_make_of_the_sums_is_no_reason_to_stop(count):
+    for rule in (a_rule(count, noised=True), a_rule(count, divergence="kl", kl_nodes=2, noised=True)):
+        fields, sites = rule.fields(), len(rule.sites)
+        largest = [
+            2.0**63 * FixedPoint.choose(bound=one.bound, bits=64, sites=sites).step for one in fields[:2]
+        ]
+        sums = (largest[0], largest[-1])
+        assert 0.0 < rule.weight(rule.sites[0], 1 / count, 1.0, DroAnswer(1, sums, (True,) * count)) <= 1.0
 
 
 def test_a_site_gives_one_summand_per_round_and_uses_an_answer_once():

@@ -196,6 +196,30 @@ class TestPlan:
             assert losses.share == 0.2
 
 
+class StepsOfOne(Recorder):
+    """Takes the optimiser's own steps, every one along a gradient of ones."""
+
+    def run(self, model: Any, optimiser: Any, loss: Any, data: Any, *, steps: int, phase: str) -> None:
+        for _ in range(steps):
+            for group in optimiser.param_groups:
+                for value in group["params"]:
+                    value.grad = torch.ones_like(value)
+            optimiser.step()
+
+
+class TestSteps:
+    @pytest.mark.parametrize(("warmup", "moved"), [(0, 2.0), (4, 1 / 4 + 2 / 4)])
+    def test_the_rate_rises_over_the_first_private_steps(self, warmup, moved):
+        plain = {"algorithm__rho": 0.0, "algorithm__optimizer": "sgd", "algorithm__weight_decay": 0.0}
+        rounds = rounds_of("feddra", private(algorithm__learning_rate_warmup=warmup, **plain))
+        for program in rounds.programs.values():
+            program.use_privacy(StepsOfOne())
+        sent = rounds.take(1, 0)["hospital-1"]  # two steps at a rate of 0.02
+        for name in rounds.algorithm.stages(1)[0].summed:
+            update = torch.as_tensor(sent[f"update/{name}"])
+            assert torch.allclose(update, torch.full_like(update, -0.02 * moved), atol=1e-6)
+
+
 class TestWhatLeaves:
     @pytest.mark.parametrize("name", ["feddra", *OTHERS])
     def test_nothing_but_private_steps_and_noisy_losses_depends_on_records(self, name):

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pytest
 import torch
 from torch import nn
 
 from secfed.dp.engine_check import check_engine
-from secfed.dp.engines import EngineName, LoopEngine, attached
+from secfed.dp.engines import ClippedSum, EngineName, LoopEngine, attached
 from secfed.dp.losses import Batch, DeclaredLoss, supervised
 from secfed.dp.training import PrivateTraining
 from secfed.errors import ConfigError
@@ -251,6 +253,16 @@ def test_the_engine_check_passes_for_dropout_and_restores_it() -> None:
     with attached("hooks", model, CROSS_ENTROPY) as engine:
         check_engine("hooks", engine, model, CROSS_ENTROPY, table(6))
     assert model[1].p == 0.5
+
+
+def test_an_engine_that_gives_nan_disagrees_with_the_loop() -> None:
+    class Broken(LoopEngine):
+        def add(self, units: Sequence[Batch], into: ClippedSum) -> None:
+            next(iter(into.sums.values())).fill_(torch.nan)
+
+    model = mlp()
+    with pytest.raises(ConfigError, match="disagree"):
+        check_engine("ghost", Broken(model, CROSS_ENTROPY), model, CROSS_ENTROPY, table(6))
 
 
 def test_the_loop_is_not_compared_with_itself() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import pytest
 import torch
 from torch import nn
@@ -57,6 +59,14 @@ def test_batch_normalisation_couples_any_loss() -> None:
     assert not check_decomposes(CROSS_ENTROPY, model, table(6))
     layer = nn.Sequential(nn.Linear(6, 4), nn.LayerNorm(4), nn.Linear(4, 3)).train()
     assert check_decomposes(CROSS_ENTROPY, layer, table(6))
+
+
+def test_nan_is_no_sign_that_a_loss_decomposes() -> None:
+    def coupled(model: nn.Module, batch: tuple[torch.Tensor, ...]) -> torch.Tensor:
+        scores = model(batch[0]).sum(dim=1)
+        return torch.log(scores.mean() - scores - 1e9)
+
+    assert not check_decomposes(DeclaredLoss("any", True, coupled), mlp(), table(6))
 
 
 def test_checking_needs_two_records() -> None:
@@ -121,3 +131,17 @@ def test_an_own_criterion_must_declare_itself() -> None:
     coupled = supervised(focal, name="squared mean", decomposes=False)
     assert coupled(mlp(), table(5)).shape == ()
     assert not coupled.decomposes
+
+
+def test_an_own_criterion_may_be_any_callable() -> None:
+    @dataclass  # compares by value, so it has no hash
+    class Scaled:
+        factor: float = 2.0
+        decomposes: bool = True
+
+        def __call__(self, output: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+            return self.factor * nn.functional.cross_entropy(output, target)
+
+    loss = supervised(Scaled())
+    assert (loss.name, loss.decomposes) == ("Scaled", True)
+    assert torch.allclose(loss(mlp(), table(5)), 2.0 * CROSS_ENTROPY(mlp(), table(5)))

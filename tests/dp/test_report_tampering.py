@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -10,16 +11,19 @@ from typing import Any
 
 import pytest
 
-from secfed.chain import Chain
+from secfed.chain import Chain, Entry, verify_chain
 from secfed.crypto.identity import Identity, Roster
 from secfed.dp import ledger as ledger_module
 from secfed.dp.accountant import Rdp
 from secfed.dp.budget import Budget
 from secfed.dp.events import Gaussian
 from secfed.dp.ledger import Ledger, verify
+from secfed.dp.report import to_json
+from secfed.dp.report.dpo import build
+from secfed.dp.report.facts import Report
 from secfed.outputs import TRANSCRIPT_FILE
 from secfed.roster_file import ROSTER_FILE, write_roster
-from secfed.transcript import SETTINGS
+from secfed.transcript import SETTINGS, SUMMED, TRANSCRIPT
 from tests.dp.report_case import (
     ADD,
     DATASET,
@@ -33,6 +37,8 @@ from tests.dp.report_case import (
     studies,
     write_case,
 )
+
+ANNA = Identity.from_seed("st-anna", bytes([3]) * 32)
 
 
 @pytest.fixture(scope="module")
@@ -220,6 +226,100 @@ class TestFaultySite:
         made = report(tmp_path / "s")
         assert {left.privacy for left in made.studies[0].left} == {"partly-paid"}
         assert any("no payment for 1 of 2 sums of exchange 'update'" in n for n in made.verification.notes)
+
+
+# (kind, key, value) -> a correctly signed ledger of one payment with that in its entries of that kind
+ODD: list[tuple[str, str, Any]] = [
+    ("opened", "dataset", ["wards"]),
+    ("budgets", "budgets", 5),
+    ("budgets", "budgets", [5]),
+    ("budgets", "time_s", 1 << 50),
+    ("spent", "after", None),
+    ("spent", "after", [1]),
+    ("spent", "after", [{"spent": 3}]),
+    ("spent", "round", [1]),
+    ("spent", "exchange", ["update"]),
+    ("spent", "time_s", -(1 << 50)),
+    ("unprotected", "fields", 5),
+    ("unprotected", "round", [1]),
+]
+SUM_EVENT = {"adjacency": "zero-out-site", "l2": 1.0, "l1": 1.0, "count": 1}
+EXTREME: list[dict[str, Any]] = [
+    {**SUM_EVENT, "event": "skellam/1", "l2": 1e200, "variance": 10.0},
+    {**SUM_EVENT, "event": "distributed-discrete-gaussian/1", "sigma": 1e200, "shares": 3, "dimension": 4},
+    {**SUM_EVENT, "event": "distributed-discrete-gaussian/1", "sigma": 3.0, "shares": -3, "dimension": 4},
+]
+
+
+@pytest.fixture(scope="module")
+def entries(tmp_path_factory: pytest.TempPathFactory) -> tuple[Entry, ...]:
+    path = tmp_path_factory.mktemp("odd") / LEDGER
+    ledger = Ledger(path, ANNA, DATASET, (Budget(5.0, 1e-5),), accountant=Rdp())
+    ledger.spend(Gaussian(ADD, 9.0, 1), study="s", round_number=1, exchange="update")
+    ledger.note_unprotected(("eval/loss",), study="s", round_number=1, exchange="update")
+    return verify(path.read_bytes().splitlines(keepends=True), ANNA.public_bytes)
+
+
+class TestOddSite:
+    """Entries that verify and that no ledger writes: a finding about one site, not the end of the report."""
+
+    @staticmethod
+    def written(
+        entries: tuple[Entry, ...], folder: Path, forge: Callable[[str, dict[str, Any]], None]
+    ) -> Report:
+        write_roster(folder / ROSTER_FILE, Roster.of(Identity.generate("aggregator"), [ANNA]))
+        lines: list[bytes] = []
+        chain = Chain(ANNA, ledger_module.LEDGER, sink=lines.append)
+        for entry in entries:
+            body = json.loads(json.dumps(entry.body))
+            forge(entry.kind, body)
+            chain.append(entry.kind, body)
+        (folder / LEDGER).write_bytes(b"".join(lines))
+        return report(folder)
+
+    @pytest.mark.parametrize(("kind", "key", "value"), ODD)
+    def test_the_entry_is_named(
+        self, entries: tuple[Entry, ...], tmp_path: Path, kind: str, key: str, value: object
+    ) -> None:
+        def forge(of: str, body: dict[str, Any]) -> None:
+            if of == kind:
+                body[key] = value
+
+        made = self.written(entries, tmp_path, forge)
+        line = next(entry.seq + 1 for entry in entries if entry.kind == kind)
+        assert problems(made) == [(LEDGER, line, "correctly signed, but not what a ledger writes")]
+        assert made.ledgers == ()
+        assert "DOES NOT VERIFY" in build(made).verdict
+
+    @pytest.mark.parametrize("event", EXTREME)
+    def test_events_that_nothing_can_compute_with_bound_nothing(
+        self, entries: tuple[Entry, ...], tmp_path: Path, event: dict[str, Any]
+    ) -> None:
+        def forge(kind: str, body: dict[str, Any]) -> None:
+            if kind == "spent":
+                body["event"] = event
+
+        made = self.written(entries, tmp_path, forge)
+        assert problems(made) == [(LEDGER, 3, "its record of what was spent cannot be read")]
+        assert [amount.spent for amount in made.ledgers[0].amounts] == [math.inf]
+        assert '"unbounded"' in to_json(made)
+        build(made)
+
+    def test_a_transcript_whose_fields_are_no_list(self, tmp_path: Path) -> None:
+        case = Case(tmp_path)
+        study = Study(case, "s", "s", None)
+        study.round(1, ("update/w",))
+        study.close(with_ledgers=False)
+        path = tmp_path / "s" / "sites" / "st-anna" / TRANSCRIPT_FILE
+        lines: list[bytes] = []
+        anna = case.identities["st-anna"]
+        chain = Chain(anna, TRANSCRIPT, sink=lines.append)
+        for entry in verify_chain(path.read_bytes().splitlines(keepends=True), anna.public_bytes, TRANSCRIPT):
+            more = {"fields": 5} if entry.kind == SUMMED else {}
+            chain.append(entry.kind, {**entry.body, **more})
+        path.write_bytes(b"".join(lines))
+        (made,) = report(tmp_path / "s").studies
+        assert [left.fields for left in made.left if left.site == "st-anna"] == [()]
 
 
 def resign(case: Case, path: Path, line: int, forge: Forgery) -> None:

@@ -359,3 +359,38 @@ def test_private_training_learns() -> None:
     before = CROSS_ENTROPY(model, data).mean()
     private.run(model, sgd(model, 0.5), CROSS_ENTROPY, data, steps=60)
     assert CROSS_ENTROPY(model, data).mean() < 0.7 * before
+
+
+class _WithRest(nn.Module):
+    """A frozen part with a random layer before a trained one, as in a stage that trains a head alone."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body = nn.Sequential(nn.Linear(6, 8), nn.Dropout(0.5))
+        self.head = nn.Linear(8, 3)
+        self.seen: list[tuple[bool, bool]] = []
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        self.seen.append((self.body[1].training, self.head.training))
+        return torch.as_tensor(self.head(self.body(inputs)))
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_frozen_parts_that_are_at_rest_stay_so_and_every_part_gets_its_mode_back(engine: EngineName) -> None:
+    model = _WithRest().train()
+    model.body.requires_grad_(False).eval()
+    PrivateTraining(mechanism(rate=1.0), engine=engine).run(
+        model, sgd(model), CROSS_ENTROPY, table(), steps=1
+    )
+    assert set(model.seen) == {(False, True)}
+    assert (model.training, model.body.training, model.body[1].training) == (True, False, False)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_model_at_rest_trains_as_a_whole_and_is_left_at_rest(engine: EngineName) -> None:
+    model = _WithRest().eval()
+    PrivateTraining(mechanism(rate=1.0), engine=engine).run(
+        model, sgd(model), CROSS_ENTROPY, table(), steps=1
+    )
+    assert (True, True) in model.seen
+    assert not any(part.training for part in model.modules())
