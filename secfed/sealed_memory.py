@@ -105,7 +105,7 @@ class SealedMemory:
 
     def stop(self) -> None:
         """This site has stopped the study."""
-        self._files.write(_STOPPED)
+        self._files.write(_STOPPED, b"")  # one part, as it is read: signatures tell none from an empty one
 
     @property
     def stopped(self) -> bool:

@@ -27,7 +27,7 @@ from secfed.crypto.keystream import derive
 from secfed.crypto.messages import DIGEST_BYTES, Result, peek_type
 from secfed.crypto.refusals import Refusal
 from secfed.crypto.study_keys import StudyKeys
-from secfed.errors import InconsistentView, MalformedMessage, RangeError, WrongState
+from secfed.errors import InconsistentView, MalformedMessage, RangeError, RoundAborted, WrongState
 from secfed.frames import READY, Notice, Task, encode_state
 from secfed.sealed import SealedPlan, decode_expected
 from secfed.sealed_memory import SealedMemory
@@ -160,6 +160,7 @@ class SealedSite(Site):
 
         Raises:
             BadSignature, InconsistentView: it is not the aggregator's sum of this study, or not the next.
+            MalformedMessage, RangeError, RoundAborted: it is none of honest uploads; the site has stopped.
         """
         spec, result = summed.spec, summed.result
         aggregator = self._roster.aggregator
@@ -190,13 +191,22 @@ class SealedSite(Site):
         except (MalformedMessage, RangeError):
             # Whether chosen ciphertexts decrypt tells about the key, bit by bit: answer once, never again.
             # An honest aggregator signs no malformed sum.
-            self._stopped = True
-            if self._kept is not None:
-                self._kept.stop()  # a restart does not make this site answer again
+            self._stop()
             raise
-        self.replica.absorb(spec.round, exchange, totals)
+        try:
+            self.replica.absorb(spec.round, exchange, totals)
+        except (RangeError, RoundAborted):
+            # The same answer in another place: whether a total is possible tells about what was decrypted.
+            self._stop()
+            raise
         self.sums, self._last = self.sums + 1, here
         self._record(spec.round, exchange, spec.attempt, result)
+
+    def _stop(self) -> None:
+        """Answer nothing any more."""
+        self._stopped = True
+        if self._kept is not None:
+            self._kept.stop()  # a restart does not make this site answer again
 
     def _exchange(self, number: int, index: int) -> Exchange:
         plan = self._algorithm.exchanges(number)

@@ -38,7 +38,7 @@ class SignedFiles:
         self.folder, self._identity, self._study = folder, identity, study
         with _errors(folder):
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            for left in folder.glob(".*.part"):  # of a write that was cut off
+            for left in folder.glob(".*.part"):  # of a write or an erasure that was cut off
                 _overwrite(left)
                 left.unlink()
 
@@ -110,14 +110,21 @@ class SignedFiles:
         Raises:
             ConfigError: one cannot be removed.
         """
+        gone = []
         for name in names:
-            path = self.folder / name
+            path, nameless = self.folder / name, self.folder / f".{name}.{secrets.token_hex(8)}.part"
             with _errors(path):
                 if path.exists():
-                    _overwrite(path)
-                    path.unlink()
+                    os.replace(path, nameless)
+                    gone.append(nameless)
         with _errors(self.folder):
+            # Durable before a byte changes: half overwritten under its own name, a file is not readable.
             _sync(self.folder)
+            for nameless in gone:
+                _overwrite(nameless)
+                nameless.unlink()
+            if gone:
+                _sync(self.folder)
 
     def _context(self, name: str) -> tuple[bytes, ...]:
         return self._study.encode(), self._identity.name.encode(), name.encode()

@@ -219,9 +219,11 @@ class SiteMemory:
         """One message of an attempt, before it is handled.
 
         Raises:
-            Replay: more messages than any protocol has.
+            Replay: more messages than any protocol has, or the attempt is over.
         """
-        count = self._steps[attempt]
+        count = self._steps.get(attempt)
+        if count is None:
+            raise Replay(f"attempt {attempt} is over")
         if count >= _MAX_STEPS:
             raise Replay(f"attempt {attempt} has had too many messages")
         if not self._replaying:

@@ -11,10 +11,17 @@ Source of the mechanism: :mod:`secfed.dp.noise`.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
-from secfed.algorithms.base import Algorithm, Metrics, ServerProgram, SiteProgram, unprotected_fields
+from secfed.algorithms.base import (
+    Algorithm,
+    Metrics,
+    ServerProgram,
+    SiteProgram,
+    contributors,
+    unprotected_fields,
+)
 from secfed.dp.accountant import accountant, calibrate
 from secfed.dp.events import Event
 from secfed.dp.noise import SiteNoise
@@ -116,6 +123,10 @@ class NoisedAlgorithm:
     def members(self, round_number: int, exchange: Exchange, sites: Sequence[str]) -> Sequence[str]:
         """The algorithm's cohort."""
         return self.inner.members(round_number, self.inner_exchange(exchange), sites)
+
+    def contributors(self, round_number: int, exchange: Exchange) -> Sequence[tuple[Collection[str], int]]:
+        """Who may add more than zeros to each part: as many of them are needed with noise as without."""
+        return contributors(self.inner, round_number, self.inner_exchange(exchange))
 
     def server(self) -> ServerProgram:
         """The algorithm's server program behind the norm test."""

@@ -133,10 +133,12 @@ class SiteStudy:
 
         Under encrypted protection nobody but the sites can read the model.
         """
-        replica = getattr(self.site, "replica", None)
-        if replica is not None:
+        replica, path = getattr(self.site, "replica", None), self.folder / MODEL_FILE
+        sums: int = getattr(self.site, "sums", 0)
+        # Finished before, it has taken no sum since: the model that is there is the trained one.
+        if replica is not None and (sums or not path.exists()):
             model = {name: value.detach().cpu().contiguous() for name, value in replica.model().items()}
-            write_durably(self.folder / MODEL_FILE, save(model))
+            write_durably(path, save(model))
         self.memory.forget()
 
 

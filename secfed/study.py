@@ -227,8 +227,10 @@ class Study(Strict):
     def _read(cls, text: str, source: str, folder: Path, own_code: Collection[str] | None) -> Study:
         try:
             tables = tomllib.loads(text)
-        except tomllib.TOMLDecodeError as error:
+        except ValueError as error:  # also of a number with thousands of digits
             raise ConfigError(f"{source}: not valid TOML: {error}", remedy="correct that line") from None
+        except RecursionError:
+            raise ConfigError(f"{source}: is nested too deeply", remedy="write flat lists") from None
         return cls._from_tables(tables, folder, own_code)
 
     @classmethod

@@ -3,8 +3,8 @@
 1. Every chain verifies under the key that the roster names for its owner.
 2. All were opened for the same study and this roster.
 3. Every recorded sum carries the aggregator's signature; no exchange of a round was summed twice.
-4. Every sum that a site recorded stands in the aggregator's transcript with the same specification,
-   survivors and totals, and that site among the survivors.
+4. Every sum that a site recorded, or followed without being in it, stands in the aggregator's transcript
+   with the same specification, survivors and totals; where it was in it, that site among the survivors.
 
 A survivor that lost its connection before the result arrived has no entry for that sum; this is
 counted, not condemned.
@@ -19,9 +19,9 @@ from pathlib import Path
 from secfed.chain import BrokenChain, Entry
 from secfed.chain_file import verify_file
 from secfed.crypto.identity import Roster
-from secfed.errors import BadSignature, TranscriptError
+from secfed.errors import BadSignature, MalformedMessage, TranscriptError
 from secfed.outputs import TRANSCRIPT_FILE, site_folder, site_of, sites_folder
-from secfed.transcript import SUMMED, TRANSCRIPT, SumRecord
+from secfed.transcript import FOLLOWED, SUMMED, TRANSCRIPT, SumRecord
 
 
 @dataclass(frozen=True)
@@ -83,12 +83,18 @@ class Verdict:
 
 @dataclass
 class _Book:
-    """One transcript with its sums picked out: (line, record)."""
+    """One transcript with its sums, and those it only followed, picked out: (line, record)."""
 
     owner: str
     path: Path
     entries: tuple[Entry, ...]
     sums: list[tuple[int, SumRecord]]
+    followed: list[tuple[int, SumRecord]]
+
+    @property
+    def told(self) -> list[tuple[int, SumRecord]]:
+        """Every sum that its owner was told of, in order."""
+        return sorted((*self.sums, *self.followed), key=lambda found: found[0])
 
 
 def verify_run(folder: Path, roster: Roster) -> Verdict:
@@ -137,19 +143,19 @@ def _read(
         return None
     if entries[0].body.get("roster_digest") != roster.digest.hex():
         problems.append(Problem(path, 1, "it was opened for another roster"))
-    book = _Book(owner or "aggregator", path, entries, [])
+    book = _Book(owner or "aggregator", path, entries, [], [])
     for number, entry in enumerate(entries, start=1):
-        if entry.kind != SUMMED:
+        if entry.kind not in (SUMMED, FOLLOWED):
             continue
         try:
             record = SumRecord.from_body(entry.body)
             record.check_signature(roster.aggregator)
-        except (TranscriptError, BadSignature) as error:
+        except (TranscriptError, BadSignature, MalformedMessage) as error:
             problems.append(Problem(path, number, error.message))
             continue
         if not set(record.survivors) <= set(roster.sites):
             problems.append(Problem(path, number, "a survivor is not in the roster"))
-        book.sums.append((number, record))
+        (book.sums if entry.kind == SUMMED else book.followed).append((number, record))
     return book
 
 
@@ -163,7 +169,7 @@ def _strangers(folder: Path, roster: Roster) -> Iterable[Problem]:
 def _double_sums(book: _Book) -> Iterable[Problem]:
     """Two sums of one exchange could differ by one hospital, and their difference would be its values."""
     seen: dict[tuple[int, str], int] = {}
-    for number, record in book.sums:
+    for number, record in book.told:
         first = seen.setdefault((record.round, record.exchange), number)
         if first != number:
             yield Problem(book.path, number, f"{_name(record)} was already summed in line {first}")
@@ -176,8 +182,9 @@ def _disagreements(main: _Book, site: _Book) -> Iterable[Problem]:
     by_spec = {record.spec_digest: (number, record) for number, record in main.sums}
     by_place = {(record.round, record.exchange): number for number, record in main.sums}
     yield from _double_sums(site)
-    for number, record in site.sums:
-        if site.owner not in record.survivors:
+    own = {number for number, _ in site.sums}
+    for number, record in site.told:
+        if number in own and site.owner not in record.survivors:
             yield Problem(site.path, number, f"{_name(record)}: this site is not among the survivors")
         if record.spec_digest not in by_spec:
             other = by_place.get((record.round, record.exchange))

@@ -7,12 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from secfed import site_memory
+from secfed import signed_files, site_memory
 from secfed.chain_file import verify_file
 from secfed.crypto.codec import Buffer
-from secfed.errors import InconsistentView, Replay, SecfedError, TranscriptError
+from secfed.errors import InconsistentView, Replay, SecfedError, TranscriptError, WrongState
 from secfed.frames import Step, Task, decode, encode_state
 from secfed.outputs import TRANSCRIPT_FILE
+from secfed.sealed_site import SealedSite
 from secfed.transcript import RELEASED, SUMMED, TRANSCRIPT
 from tests.secfed.durable_case import NAMES, VICTIM, Consortium, Hospital, Killed, Plug, pulling, study
 
@@ -239,6 +240,67 @@ def test_the_study_key_goes_with_the_study(tmp_path: Path) -> None:
     hospital.open.finish()
     assert (hospital.open.folder / "model.safetensors").is_file()
     assert hospital.files == ["position"]
+    consortium.close()
+
+
+def test_a_study_that_is_finished_twice_keeps_its_model(tmp_path: Path) -> None:
+    """The agent finishes again where a crash came between; the state is gone by then, and begins anew."""
+    pytest.importorskip("tenseal")
+    consortium = Consortium(study("encrypted", None), tmp_path / "x")
+    consortium.run()
+    hospital = consortium.hospitals[VICTIM]
+    hospital.start().finish()
+    assert hospital.open is not None
+    model = (hospital.open.folder / "model.safetensors").read_bytes()
+    hospital.start().finish()
+    assert (hospital.open.folder / "model.safetensors").read_bytes() == model
+    consortium.close()
+
+
+def test_a_site_that_stopped_the_study_stays_stopped(tmp_path: Path) -> None:
+    pytest.importorskip("tenseal")
+    consortium = Consortium(study("encrypted", None), tmp_path / "x")
+    _until(consortium, "mask")
+    hospital = consortium.hospitals[VICTIM]
+    assert hospital.open is not None
+    assert isinstance(hospital.open.site, SealedSite)
+    hospital.open.site._stop()
+    hospital.start()  # no file "was changed": nobody is told to remove what keeps it stopped
+    with pytest.raises(WrongState, match="stopped the study"):
+        hospital.handle(consortium.frames[0][2])
+    consortium.close()
+
+
+@pytest.mark.parametrize("name", ["contribution", "work", "seed-0000000000", "step-0000000000-01", "answer"])
+def test_a_file_whose_erasure_was_cut_off_is_gone_and_not_changed(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    consortium = Consortium(study("masked", None), tmp_path / "x")
+    _until(consortium, "mask")
+    hospital = consortium.hospitals[VICTIM]
+    assert hospital.open is not None
+    overwrite = signed_files._overwrite
+
+    def cut_off(path: Path) -> None:
+        overwrite(path)
+        raise Killed
+
+    with monkeypatch.context() as patch:
+        patch.setattr(signed_files, "_overwrite", cut_off)
+        with pytest.raises(Killed):
+            hospital.open.memory.files.erase(name)
+    hospital.start()
+    assert not list((hospital.open.folder / "work").glob(".*"))
+    consortium.close()
+
+
+def test_a_message_after_the_result_is_refused(tmp_path: Path) -> None:
+    consortium = Consortium(study("masked", None), tmp_path / "x")
+    consortium.run()
+    hospital = consortium.hospitals[VICTIM]
+    with pytest.raises(Replay, match="is over"):
+        hospital.handle(Step(2, 0, 0, b"\x02nonsense").encode())
+    assert hospital.files == ["answer", "position"]
     consortium.close()
 
 

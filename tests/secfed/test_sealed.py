@@ -31,10 +31,11 @@ from secfed.errors import (
     InconsistentView,
     MalformedMessage,
     RangeError,
+    RoundAborted,
     SecfedError,
     WrongState,
 )
-from secfed.frames import Notice
+from secfed.frames import Notice, decode
 from secfed.link import OnReply
 from secfed.outputs import prepare
 from secfed.run_report import RunReport, SilentObserver
@@ -44,6 +45,8 @@ from secfed.simulate import simulate
 from secfed.simulated_link import SimulatedLink
 from secfed.study import Study
 from secfed.vector import Exchange
+from tests.secfed import durable_case
+from tests.secfed.durable_case import Consortium
 
 STUDY = """
 [study]
@@ -227,6 +230,47 @@ def test_encryption_keys_in_a_masked_study_are_refused() -> None:
 def test_a_key_holder_that_is_no_site_is_named(study: Study) -> None:
     with pytest.raises(ConfigError, match="hospital-9"):
         run(study.replace("protection.key_holder", "hospital-9"), None)
+
+
+def test_a_total_that_no_honest_sites_can_have_made_stops_the_study_at_the_site(tmp_path: Path) -> None:
+    """Whether the norm test passes tells about what was decrypted: once, and not again after a restart."""
+    consortium = Consortium(durable_case.study("encrypted", "site"), tmp_path / "x")
+    victim = consortium.hospitals[durable_case.VICTIM]
+    frames: list[Buffer] = []
+
+    def deliver(stage: str, hospital: durable_case.Hospital, frame: Buffer) -> bytes:
+        if (stage, hospital) == ("result", victim):
+            frames.append(frame)
+            raise durable_case.Killed
+        return hospital.handle(frame)
+
+    consortium.deliver = deliver
+    with pytest.raises(durable_case.Killed):
+        consortium.run()
+    assert victim.open is not None
+    site, notice = victim.open.site, decode(frames[0])
+    assert isinstance(site, SealedSite)
+    assert isinstance(notice, Notice)
+    real = Summed.decode(notice.message)
+    exchange = site._exchange(real.spec.round, real.spec.exchange_index)
+    parameters = site._plan.parameters(exchange)
+    total = RunningSum(parameters)
+    for name in durable_case.NAMES:
+        largest = {item.name: torch.full(item.shape, item.bound) for item in exchange.layout.fields}
+        source = exchange.layout.encoder(largest, RoundingStream())
+        total.add(name, b"".join(site._site_cipher().encrypt(parameters, source)))
+    ciphertext = b"".join(total.frames())
+    totals_digest = digest(labels.TOTALS_DIGEST, real.spec.layout_digest, ciphertext)
+    unsigned = replace(real.result, totals_digest=totals_digest)
+    signature = consortium.rules.identity.sign(labels.SIGN_RESULT, unsigned.body())
+    bad = replace(real, result=replace(unsigned, signature=signature), ciphertext=ciphertext)
+    with pytest.raises(RoundAborted, match="larger than clipped"):
+        victim.handle(Notice(bad.encode()).encode())
+    for _ in range(2):
+        with pytest.raises(WrongState, match="stopped the study"):
+            victim.handle(frames[0])
+        victim.start()
+    consortium.close()
 
 
 class TestForgedSums:

@@ -9,6 +9,7 @@ import pytest
 import torch
 from scipy import stats
 
+from secfed.algorithms.base import contributors
 from secfed.errors import ConfigError
 from secfed.privacy import with_privacy
 from secfed.site_noise import NoisedAlgorithm
@@ -87,6 +88,19 @@ def test_totals_of_a_site_private_study_have_the_promised_distribution(
         # Variance: a chi-square variable with as many degrees of freedom as elements.
         low, high = stats.chi2.ppf([5e-5, 1 - 5e-5], len(values))
         assert low < float(np.sum((values / deviation) ** 2)) < high
+
+
+def test_noise_does_not_lower_the_fewest_sites_that_add_more_than_zeros() -> None:
+    class Grouped(Constant):
+        def contributors(self, round_number: int, exchange: Exchange) -> Any:
+            assert exchange in self.exchanges(round_number)  # its own, not the widened one
+            return ((frozenset({"hospital-1", "hospital-2", "hospital-3"}), 3),)
+
+    inner = Grouped(0.0, 10, 4)
+    noised = with_privacy(study("site").replace("study.rounds", 1), inner, 4)  # type: ignore[arg-type]
+    (outer,) = noised.exchanges(1)
+    assert outer != inner.exchanges(1)[0]
+    assert contributors(noised, 1, outer) == contributors(inner, 1, inner.exchanges(1)[0])  # type: ignore[arg-type]
 
 
 def test_site_privacy_clips_what_a_site_contributes(monkeypatch: pytest.MonkeyPatch) -> None:

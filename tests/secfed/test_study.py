@@ -44,6 +44,13 @@ def test_a_study_has_its_values_and_the_documented_defaults():
     assert (protection.threshold_for(3), protection.colluders_for(3)) == (3, 0)
 
 
+@pytest.mark.parametrize("value", ["[" * 20_000, "9" * 5_000], ids=["nested", "digits"])
+def test_a_hostile_file_is_one_clear_error(value):
+    with pytest.raises(ConfigError, match="a study: ") as caught:
+        Study.parse(f"{GOOD}x = {value}\n", source="a study", own_code=())
+    assert caught.value.remedy
+
+
 def test_masked_is_the_default_protection():
     assert Study.parse(GOOD[: GOOD.index("[protection]")]) == Study.parse(GOOD)
 
