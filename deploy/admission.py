@@ -74,8 +74,12 @@ def admit(site: SiteFolder, roster: Roster, named: str, settings: bytes, now: da
         text = settings.decode()
     except UnicodeDecodeError:
         raise MalformedMessage("the study's settings are not text") from None
-    study = Study.parse(text, own_code=policy.own_code)
-    if study_id(study) != named:
+    try:
+        study = Study.parse(text, own_code=policy.own_code)
+        found = study_id(study)
+    except (ValueError, RecursionError):  # 0xfff... of 5,000 digits, which Python does not write out
+        raise MalformedMessage("the study's settings hold numbers or arrays that cannot be read") from None
+    if found != named:
         raise MalformedMessage("the study's settings do not have the digest that its id names")
     data = policy.enforce(study, now, sites=len(roster.sites))
     terms = Terms.of(study, roster, site.name)

@@ -10,10 +10,12 @@ again (``secfed/site_memory.py``).
 from __future__ import annotations
 
 import logging
+import re
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from datetime import datetime
+from pathlib import Path
 from typing import Final
 
 from secfed import __version__
@@ -24,6 +26,7 @@ from secfed.crypto.messages import peek_type
 from secfed.deploy.admission import Admitted, admit, still_permitted
 from secfed.deploy.agent_control import is_paused
 from secfed.deploy.agent_status import StatusBoard
+from secfed.deploy.approvals import Approvals, State
 from secfed.deploy.enrolment import utc_now
 from secfed.deploy.grpc_client import CallFailed, Request, SiteLink
 from secfed.deploy.grpc_peer import TlsFiles
@@ -34,21 +37,24 @@ from secfed.deploy.training import Stopping, TrainingProcess
 from secfed.deploy.training_wire import Job
 from secfed.errors import (
     ConfigError,
-    DataError,
     LinkError,
     PolicyRefused,
-    RoundAborted,
+    ProtocolError,
     SecfedError,
-    TranscriptError,
 )
 from secfed.frames import Step, Task, decode
+from secfed.journal import Journal
 from secfed.privacy import SitePrivacy
+from secfed.signed_files import SignedFiles
 from secfed.site_memory import SiteMemory
 from secfed.site_study import SiteStudy, Terms, open_site_study, study_folder
 from secfed.transcript import SUMMED
 
 log = logging.getLogger("secfed.agent")
 
+_STUDY_ID: Final = re.compile(r"[a-z0-9][a-z0-9-]{0,62}-[0-9a-f]{64}")
+_REPLICA: Final = "replica"  # of sealed_memory.py: under encrypted protection, the model that only sites know
+_KEPT: Final = ("position", "stopped")  # no secrets: so that nothing of the study is served again
 _FAILURES_BEFORE_RECONNECT: Final = 10  # a renewed certificate is read when a connection is made
 
 
@@ -147,7 +153,9 @@ class Agent:
                     if self._training is not None:
                         self._training.check()  # data that cannot be read show now, not in the first round
                 return self._serve(admitted, opened)
-        except (ConfigError, DataError, RoundAborted, TranscriptError) as error:
+        except LinkError:
+            raise
+        except SecfedError as error:
             # Also a ledger that was restored from a backup: other studies, with other data, go on.
             with self._dial(offer.study) as declining:
                 self._decline(declining, error)
@@ -157,20 +165,45 @@ class Agent:
 
     def _tidy(self, offer: HelloReply) -> None:
         """Do what the end of a study asks for, if a crash or an outage came between."""
+        if not _STUDY_ID.fullmatch(offer.study):
+            return  # it becomes the name of a folder, and its files are erased
         work = study_folder(self._folder.state, offer.study) / "work"
-        if not work.is_dir() or all(path.name == "position" for path in work.iterdir()):
+        if not work.is_dir() or all(path.name in _KEPT for path in work.iterdir()):
             return
         try:
-            with self._open(self._admit(offer)) as opened:
-                opened.finish()
+            try:
+                with self._open(self._admit(offer)) as opened:
+                    opened.finish()
+            except SecfedError as error:
+                if (work / _REPLICA).exists() and not self._refused_for_good(offer, error):
+                    raise  # only this leads to the model, which may be written later
+                log.warning("a study is over; its secrets go, and it was not opened: %s", error)
+                self._forget(offer.study, work)
         except SecfedError as error:
             log.error("a study is over, and its secrets in %s are not destroyed: %s", work, error)
+
+    def _refused_for_good(self, offer: HelloReply, error: SecfedError) -> bool:
+        if not isinstance(error, PolicyRefused) or error.remedy == "wait":
+            return False
+        decided = Approvals(self._folder.approvals_path).all()
+        return not any(item.digest == offer.study[-64:] and item.state is State.HELD for item in decided)
+
+    def _forget(self, study: str, work: Path) -> None:
+        """Destroy what a study keeps for its running exchange; transcript, ledger and journal stay."""
+        journal = Journal(self._folder.state / "journal.sqlite")
+        try:
+            SiteMemory(SignedFiles(work, self._identity, study), journal, study).forget()
+        finally:
+            journal.close()
 
     def _admit(self, offer: HelloReply) -> Admitted:
         if is_paused(self._folder.state):
             raise PolicyRefused("this site has paused its agent", remedy="wait")
-        # As it is on the disk now: an administrator may have pinned another one.
-        self._roster = self._folder.roster()
+        try:
+            # As it is on the disk now: an administrator may have pinned another one.
+            self._roster = self._folder.roster()
+        except ProtocolError as error:  # of the site's own files: its words name their paths, and stay here
+            raise ConfigError(error.message, remedy=error.remedy) from None
         return admit(self._folder, self._roster, offer.study, offer.settings, self._now())
 
     def _decline(self, link: SiteLink, error: SecfedError) -> None:

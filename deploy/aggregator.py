@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import shutil
 import time
 from collections.abc import Sequence
@@ -58,8 +59,11 @@ class Service:
         """Limits of the link.
 
         Raises:
-            ConfigError: no upload could ever be taken.
+            ConfigError: no upload could ever be taken, or a time is no number.
         """
+        for option, seconds in (("--silent", self.silent_s), ("--farewell", self.farewell_s)):
+            if math.isnan(seconds):  # every site between two calls would be missing
+                raise ConfigError(f"{option} nan: is not a number", remedy="leave it out for 60 seconds")
         if self.uploads_at_a_time is not None and self.uploads_at_a_time < 1:
             raise ConfigError(
                 f"--uploads-at-a-time {self.uploads_at_a_time}: must be 1 or more",

@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Final, TypeVar
 
 from cryptography import x509
-from cryptography.exceptions import InvalidSignature
+from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives.asymmetric.ec import (
     ECDSA,
     SECP256R1,
@@ -108,7 +108,14 @@ def load(pem: str | bytes, what: str) -> x509.Certificate:
     try:
         (certificate,) = x509.load_pem_x509_certificates(data)
         certificate.extensions  # noqa: B018  # parsed lazily; better here than later
-    except (ValueError, x509.DuplicateExtension):
+        certificate.public_key()
+    except (
+        ValueError,
+        UnsupportedAlgorithm,
+        x509.DuplicateExtension,
+        x509.InvalidVersion,
+        x509.UnsupportedGeneralNameType,
+    ):
         raise ConfigError(f"{what}: not a certificate", remedy=_REMEDY) from None
     return certificate
 

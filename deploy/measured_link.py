@@ -117,7 +117,8 @@ class MeasuredLink:
         """See :class:`secfed.deploy.grpc_link.Watcher`."""
         self._gone.setdefault(site, stage)
         told: dict[str, Any] = {"round": self._round, "site": site, "stage": stage, "reason": reason or kind}
-        self._log.append(REFUSED, told)
+        with self._stopper.working():
+            self._log.append(REFUSED, told)
         self._tell("refused", **told)
 
     def missing(self, stage: str, site: SiteId) -> None:

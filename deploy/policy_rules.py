@@ -45,14 +45,14 @@ class Range:
         """Whether a study may have this value."""
         if isinstance(value, list | tuple):
             return all(self.permits(item) for item in value)
-        if isinstance(value, bool) or not isinstance(value, int | float) or math.isnan(value):
+        if isinstance(value, bool) or not isinstance(value, int | float) or _is_nan(value):
             return False
         return (self.low is None or value >= self.low) and (self.high is None or value <= self.high)
 
     def describe(self) -> str:
         """What is permitted."""
-        bounds = [f"at least {self.low:g}"] if self.low is not None else []
-        bounds += [f"at most {self.high:g}"] if self.high is not None else []
+        bounds = [f"at least {_shown(self.low)}"] if self.low is not None else []
+        bounds += [f"at most {_shown(self.high)}"] if self.high is not None else []
         return " and ".join(bounds)
 
 
@@ -116,7 +116,7 @@ def read_rule(rule: Any, where: str) -> Rule:
     for key, bound in rule.items():
         if key not in ("min", "max"):
             raise ConfigError(f"{where}.{key}: unknown key", remedy=suggestion(key, ("min", "max"), "use: "))
-        if isinstance(bound, bool) or not isinstance(bound, int | float) or math.isnan(bound):
+        if isinstance(bound, bool) or not isinstance(bound, int | float) or _is_nan(bound):
             raise ConfigError(f"{where}.{key}: must be a number, not {bound!r}", remedy=_HELP)
     low, high = rule.get("min"), rule.get("max")
     if low is not None and high is not None and low > high:
@@ -154,3 +154,12 @@ def broken(options: Options, rules: Rules, *, exempt: frozenset[str]) -> list[tu
         elif value != default:
             found.append((name, value, f"its default {default!r}, as the policy has no rule for it"))
     return found
+
+
+def _is_nan(value: float) -> bool:
+    # An int of TOML has no limit, and math.isnan() refuses one that no float holds.
+    return isinstance(value, float) and math.isnan(value)
+
+
+def _shown(bound: float) -> str:
+    return f"{bound:g}" if isinstance(bound, float) else str(bound)

@@ -114,7 +114,7 @@ def _policy(site: SiteFolder) -> Check:
             f"name studies, algorithms, models and data in {site.policy_path}",
         )
     for item in policy.data:
-        if item.path is not None and not item.path.exists():
+        if item.path is not None and not (site.folder / item.path).exists():  # as admission.py
             return Check(
                 "policy", Level.BAD, f"data set {item.name!r}: its file is not there", f"check {item.path}"
             )

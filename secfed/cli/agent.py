@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from secfed.cli.site_folders import FolderArgument, FolderOption, at, chosen
-from secfed.errors import SecfedError
+from secfed.errors import ConfigError, SecfedError
 
 if TYPE_CHECKING:
     from secfed.deploy.site_folder import SiteFolder
@@ -30,6 +30,7 @@ RefusedName = Annotated[
 ]
 
 _STOP_S = 60.0
+_LONGEST_POLL_S = 86_400.0
 _STATES = {"permitted": "permitted by the policy"}
 
 
@@ -54,6 +55,11 @@ def run(
     from secfed.deploy.json_log import log_as_json
     from secfed.deploy.site_folder import SiteFolder
 
+    if not poll_s <= _LONGEST_POLL_S:  # nan, too, which would not pause at all
+        raise ConfigError(
+            f"--poll-s {poll_s:g}: must be from 0.1 to {_LONGEST_POLL_S:g}",
+            remedy="leave it out for 5 seconds",
+        )
     site = SiteFolder(chosen(folder, option))
     make_state_folder(site.state)
     secret = passphrase_of(*site.key_paths)

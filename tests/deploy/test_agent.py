@@ -15,13 +15,14 @@ from safetensors.torch import load_file, save
 from secfed.deploy import agent as agent_module
 from secfed.deploy import agent_control
 from secfed.deploy.admission import admit, still_permitted
-from secfed.deploy.agent_status import STATUS_FILE, read_status
+from secfed.deploy.agent import Agent
+from secfed.deploy.agent_status import STATUS_FILE, StatusBoard, read_status
 from secfed.deploy.approvals import Approvals, State
 from secfed.deploy.enrolment import utc_now
-from secfed.deploy.grpc_client import SiteLink
+from secfed.deploy.grpc_client import SiteLink, told
 from secfed.deploy.link_limits import ClientLimits
 from secfed.deploy.link_messages import HelloReply
-from secfed.errors import ConfigError, MalformedMessage, PolicyRefused
+from secfed.errors import ConfigError, MalformedMessage, PolicyRefused, RangeError
 from secfed.outputs import prepare
 from secfed.run_report import SilentObserver
 from secfed.simulate import simulate
@@ -93,12 +94,17 @@ def test_what_is_offered_must_be_what_it_is_called_and_permitted(centre: Centre)
         admit(folder, centre.roster, named, settings.replace(b"0.1", b"0.2"), utc_now())
     with pytest.raises(MalformedMessage, match="not text"):
         admit(folder, centre.roster, named, b"\xff", utc_now())
+    beyond = TOML.replace("batch_size = 64", f"batch_size = 0x{5000 * 'f'}")
+    with pytest.raises(MalformedMessage, match="cannot be read"):  # and not the end of the agent
+        admit(folder, centre.roster, named, beyond.encode(), utc_now())
 
     def offered(text: str) -> None:
         admit(folder, centre.roster, study_id(Study.parse(text)), text.encode(), utc_now())
 
     with pytest.raises(PolicyRefused, match=r"algorithm\.learning_rate"):
         offered(TOML.replace("learning_rate = 0.1", "learning_rate = 5.0"))
+    with pytest.raises(PolicyRefused, match=r"algorithm\.batch_size.*at most 256"):
+        offered(TOML.replace("batch_size = 64", f"batch_size = 1{400 * '0'}"))
     with pytest.raises(PolicyRefused, match="not in the roster"):
         offered(TOML.replace("sites = 3", "sites = 4"))
     own = TOML.replace('name = "logistic-regression"', 'name = "os:getcwd"')
@@ -129,6 +135,30 @@ def test_a_study_that_the_policy_lets_in_can_be_refused_by_name_with_other_setti
         still_permitted(folder, centre.study, len(NAMES), utc_now())
     approvals.approve_what("tiny", utc_now())
     offered()
+
+
+def test_a_damaged_roster_is_refused_without_a_word_about_where_it_is(centre: Centre) -> None:
+    folder = centre.folders[NAMES[0]]
+    agent = Agent(folder, passphrase=None, board=StatusBoard(folder.state / STATUS_FILE, folder.name))
+    (folder.folder / "pinned-roster.json").write_text("{}", encoding="utf-8")
+    offer = HelloReply(study_id(centre.study), TOML.encode(), 1 << 20)
+    with pytest.raises(ConfigError, match=r"pinned-roster\.json: the pinned roster is damaged") as caught:
+        agent._admit(offer)
+    assert told(caught.value) == ("ConfigError", "")
+
+
+def test_a_study_that_cannot_be_opened_does_not_end_the_agent(
+    centre: Centre, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def damaged(*_: Any, **__: Any) -> SiteStudy:
+        raise RangeError("a weight is outside its range", remedy="the site's saved state is damaged")
+
+    monkeypatch.setattr(agent_module, "open_site_study", damaged)
+    centre.start(NAMES[0])
+    wait_until(lambda: centre.server.presence()[NAMES[0]].declined is not None)
+    assert str(centre.server.presence()[NAMES[0]].declined) == "RangeError: "
+    assert centre.threads[NAMES[0]].is_alive()
+    assert not centre.errors
 
 
 def test_one_agent_at_a_time(tmp_path: Path) -> None:

@@ -118,3 +118,8 @@ def test_how_many_uploads_are_held_at_a_time_is_the_operators_choice(centre, mon
         assert f"--uploads-at-a-time {impossible}: must be 1 or more" in output
         assert "1 needs the least memory" in output
     assert len(given) == 3
+
+
+def test_a_time_that_is_no_number_is_refused(centre):
+    for option in ("--silent", "--farewell"):
+        assert f"{option} nan: is not a number" in refused(centre, option, "nan").output

@@ -189,6 +189,20 @@ def test_a_signal_while_a_reply_is_taken_waits_until_it_is_taken():
     assert taken == ["whole"]
 
 
+def test_a_signal_while_a_refusal_is_written_waits_until_it_is_written(tmp_path):
+    written = []
+    with case(tmp_path) as over:
+
+        class Slow:
+            def append(self, _kind: str, body: Any) -> None:
+                over.stopper._on_signal(15, None)
+                written.append(body["site"])
+
+        with pytest.raises(Stopped), over.stopper.waiting():
+            over.carrier(Slow()).refused("train", "hospital-1", "RosterError", "why")
+    assert written == ["hospital-1"]
+
+
 def test_a_signal_while_nothing_is_waited_for_stops_at_the_next_wait():
     stopper = Stopper()
     stopper._on_signal(2, None)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import ssl
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -122,6 +123,14 @@ class TestChecks:
     def test_what_is_no_certificate_is_refused(self, pem: str) -> None:
         with pytest.raises(ConfigError, match="reply: not a certificate"):
             checks.load(pem, "reply")
+
+    @pytest.mark.parametrize("at", ["a003020102", "06072a8648ce3d0201"])  # the version; the type of the key
+    def test_a_certificate_whose_version_or_key_nobody_knows_is_refused(self, at: str) -> None:
+        data = bytearray(checks.der(a_site(authority())))
+        data[data.index(bytes.fromhex(at)) + len(at) // 2 - 1] ^= 1
+        body = base64.encodebytes(data).decode()
+        with pytest.raises(ConfigError, match="reply: not a certificate"):
+            checks.load(f"-----BEGIN CERTIFICATE-----\n{body}-----END CERTIFICATE-----\n", "reply")
 
     def test_two_certificates_in_one_text_are_refused(self) -> None:
         pem = checks.to_pem(a_site(authority()))

@@ -47,6 +47,12 @@ class TestFolder:
             assert result.exit_code == 2
             assert f"{tmp_path}: not the folder of a site" in result.stderr
 
+    @pytest.mark.parametrize("seconds", ["nan", "inf", "1e300"])
+    def test_a_pause_that_is_none_or_never_ends_is_refused(self, site: SiteFolder, seconds: str) -> None:
+        result = secfed("agent", "run", site.folder, "--poll-s", seconds)
+        assert result.exit_code == 2
+        assert f"--poll-s {float(seconds):g}: must be from 0.1 to 86400" in result.stderr
+
     def test_two_folders_are_one_too_many(self, site: SiteFolder, tmp_path: Path) -> None:
         result = secfed("agent", "status", site.folder, "--dir", tmp_path)
         assert result.exit_code == 2

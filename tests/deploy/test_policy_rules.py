@@ -50,6 +50,14 @@ class TestRange:
         assert not Range(None, 5).permits(value)
         assert not Range(-5, None).permits(value)
 
+    def test_a_number_that_no_float_holds_is_a_number_like_others(self) -> None:
+        huge = 10**400
+        assert not read_rule({"max": 5}, "x").permits(huge)
+        assert read_rule({"min": 5}, "x").permits(huge)
+        rule = read_rule({"max": huge}, "x")
+        assert rule.permits(5)
+        assert rule.describe() == f"at most {huge}"
+
 
 class TestOneOf:
     @given(st.lists(st.text(max_size=3) | st.integers(), max_size=4), st.text(max_size=3) | st.integers())

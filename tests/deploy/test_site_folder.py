@@ -377,6 +377,9 @@ class TestStatus:
         _, hospital = self.ready(tmp_path)
         (tmp_path / "heart.csv").unlink()
         assert self.levels(hospital)["policy"] is Level.BAD
+        hospital.policy_path.write_text(POLICY.format(path="heart.csv"))
+        (hospital.folder / "heart.csv").touch()  # where the agent looks for it, whatever its own folder is
+        assert self.levels(hospital)["policy"] is Level.OK
 
     def test_an_exchanged_request_is_noticed(self, tmp_path: Path) -> None:
         _, hospital = self.ready(tmp_path)

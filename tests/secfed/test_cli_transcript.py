@@ -19,7 +19,7 @@ from secfed.crypto.messages import Result, Specification
 from secfed.errors import TranscriptError
 from secfed.outputs import TRANSCRIPT_FILE, site_folder
 from secfed.roster_file import ROSTER_FILE, write_roster
-from secfed.transcript import SUMMED, SumRecord, Transcript
+from secfed.transcript import FOLLOWED, SUMMED, SumRecord, Transcript
 from secfed.transcript_check import verify_run
 
 AGGREGATOR = Identity.from_seed("aggregator", bytes([9]) * 32)
@@ -127,6 +127,41 @@ class TestAgreement:
         assert problems(folder) == [
             ("sites/a/transcript.jsonl", 2, "round 2, exchange 'fit': this site is not among the survivors")
         ]
+
+    @pytest.mark.parametrize(
+        ("changes", "why"),
+        [
+            ({}, None),
+            ({"totals_digest": bytes(32)}, "totals digest differs from the aggregator's line 2"),
+            ({"survivors": ("a", "b")}, "survivors differs from the aggregator's line 2"),
+            ({"spec_digest": bytes(32)}, "another specification than the aggregator's line 2"),
+            ({"result_signature": bytes(64)}, "a signature of 'aggregator' does not verify"),
+        ],
+    )
+    def test_a_site_that_followed_another_sum_than_the_aggregators_is_found(
+        self, tmp_path: Path, changes: dict[str, Any], why: str | None
+    ) -> None:
+        """Under encrypted protection a site takes sums that it is not in: another one is another model."""
+        record = a_sum(1)
+        folder = write(tmp_path, sums=(record,))
+        told = replace(record, **changes)
+        told = told if "result_signature" in changes else signed(told)
+        path = site_folder(folder, "d") / TRANSCRIPT_FILE
+        with Transcript(SITES["d"], study=STUDY, roster_digest=ROSTER.digest, sink=path) as log:
+            log.append(FOLLOWED, told.to_body())
+        found = problems(folder)
+        if why is None:
+            assert found == []
+        else:
+            assert [(name, line) for name, line, _ in found] == [("sites/d/transcript.jsonl", 2)]
+            assert why in found[0][2]
+
+    def test_a_name_that_no_message_can_carry_is_found(self, tmp_path: Path) -> None:
+        """JSON permits half of a surrogate pair; the other transcripts are verified all the same."""
+        record = replace(a_sum(1), survivors=("a", "b", "c", "\ud800"))
+        folder = write(tmp_path, lambda owner, told: record if owner == "b" else told, sums=(a_sum(1),))
+        found = problems(folder)
+        assert [(name, line) for name, line, _ in found] == [("sites/b/transcript.jsonl", 2)]
 
     def test_an_exchange_that_was_summed_twice_is_found(self, tmp_path: Path) -> None:
         """The difference of the two sums would be hospital c's values."""
