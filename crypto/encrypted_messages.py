@@ -22,7 +22,6 @@ from secfed.errors import MalformedMessage
 MAX_KEY_BYTES = 1 << 22  # a public key of the largest ring is about 0.2 MB
 MAX_SEALED_KEY_BYTES = 1 << 20
 MAX_SPEC_BYTES = 1 << 20
-MAX_SUM_BYTES = 1 << 40  # the exact size is known from the parameters and checked against them
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from secfed.crypto.identity import Roster, verify
 from secfed.crypto.messages import Specification, Upload, peek_type
 from secfed.crypto.refusals import Refusal
 from secfed.crypto.specification import check_specification
-from secfed.errors import MalformedMessage, RoundAborted, WrongState
+from secfed.errors import MalformedMessage, Replay, RoundAborted, WrongState
 
 
 class EncryptedSite:
@@ -34,12 +34,11 @@ class EncryptedSite:
         Raises:
             SecfedError: refusals 1-16 and 37-39 of ``refusals.py``.
         """
-        if self._used:
-            raise Refusal.OUT_OF_ORDER.refuse()
-        self._used = True
+        used, self._used = self._used, True
         given = self._given
         try:
-            if (kind := peek_type(message)) != Specification.TYPE:
+            kind = peek_type(message)
+            if used or kind != Specification.TYPE:
                 raise Refusal.OUT_OF_ORDER.refuse(f"message type {kind}")
             spec = Specification.decode(message)
         except MalformedMessage as error:
@@ -69,6 +68,7 @@ class EncryptedServer:
     def __init__(self, spec: Specification, roster: Roster, parameters: Parameters) -> None:
         self._spec, self._roster, self._parameters = spec, roster, parameters
         self._total = RunningSum(parameters)
+        self._answered: set[str] = set()
         self._finished = False
         self.spent = False
 
@@ -89,6 +89,9 @@ class EncryptedServer:
         """
         if self._finished or site not in self._spec.cohort:
             raise WrongState(f"site {site!r} was not asked")
+        if site in self._answered:  # also where its upload was refused
+            raise Replay(f"site {site!r} has answered already")
+        self._answered.add(site)
         upload = Upload.decode(reply)
         if upload.sharing_digest != self._parameters.digest:
             raise MalformedMessage(f"site {site!r} encrypted under other parameters")

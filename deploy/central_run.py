@@ -25,6 +25,7 @@ from secfed.deploy.central_study import CentralStudy
 from secfed.deploy.rosters import save_roster
 from secfed.durable import write_durably
 from secfed.errors import ConfigError, RoundAborted
+from secfed.frames import untied
 from secfed.link import OnReply
 from secfed.outputs import MODEL_FILE, TRANSCRIPT_FILE, prepare, write_run
 from secfed.protection import SiteId, protection
@@ -229,8 +230,7 @@ class CentralRun:
         model = self._model()
         crash_points.reached("aggregate: before the results are written")
         if model is not None:
-            tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in model.items()}
-            write_durably(self._out / MODEL_FILE, save(tensors))
+            write_durably(self._out / MODEL_FILE, save(untied(model)))
         crash_points.reached("aggregate: after the model is written")
         write_run(report, self._out)
         crash_points.reached("aggregate: after the results are written")

@@ -35,6 +35,14 @@ class FinishedSum(Protocol):
         ...
 
 
+@dataclass(frozen=True)
+class _Outline:
+    """What is kept of a finished exchange until the run ends: neither totals nor ciphertext."""
+
+    spec: Specification
+    result: Result
+
+
 @dataclass(frozen=True, order=True)
 class Position:
     """The next exchange of a study.
@@ -116,7 +124,8 @@ class StudyRun:
             try:
                 self._round(number, outcome)
             except RoundAborted as error:
-                outcome.aborted = error
+                # A copy: the error itself holds, by its traceback, the state and the session of the attempt.
+                outcome.aborted = RoundAborted(error.message, remedy=error.remedy)
                 self._log.append(ABORTED, {"round": number, "reason": error.message})
             outcomes.append(outcome)
             finished(outcome)
@@ -139,8 +148,8 @@ class StudyRun:
         return self._start.exchange_index if number == self._start.round else 0
 
     def _record(self, outcome: RoundOutcome, summed: FinishedSum, more: Mapping[str, Any]) -> None:
-        outcome.sums.append(summed)
         spec = summed.spec
+        outcome.sums.append(_Outline(spec, summed.result))
         facts = {
             "cohort": list(spec.cohort),
             "threshold": spec.threshold,

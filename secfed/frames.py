@@ -84,7 +84,22 @@ def decode(data: Buffer) -> Task | Step | Notice:
 
 def encode_state(state: State) -> bytes:
     """A state as safetensors bytes; equal states give equal bytes."""
-    return save({name: tensor.detach().cpu().contiguous() for name, tensor in sorted(state.items())})
+    return save(untied(dict(sorted(state.items()))))
+
+
+def untied(state: State) -> dict[str, torch.Tensor]:
+    """A state as safetensors takes it: contiguous, on the CPU, no two tensors in one memory.
+
+    Layers may share a tensor, and a state its parts; only those are copied.
+    """
+    taken: set[int] = set()
+    made = {}
+    for name, tensor in state.items():
+        value = tensor.detach().cpu().contiguous()
+        memory = value.untyped_storage().data_ptr()
+        made[name] = value.clone() if memory in taken else value
+        taken.add(memory)
+    return made
 
 
 def decode_state(data: Buffer) -> dict[str, torch.Tensor]:

@@ -41,12 +41,12 @@ class OnceLog:
 
     def append(self, kind: str, body: Mapping[str, object]) -> object:
         """Append one entry, durably, unless it is there; None then."""
-        if kind in _ONCE:
-            place = _place(kind, body)
-            if place in self._known:
-                return None
-            self._known.add(place)
+        place = _place(kind, body) if kind in _ONCE else None
+        if place in self._known:
+            return None
         entry = self._log.append(kind, body)
+        if place is not None:
+            self._known.add(place)  # only now: an entry that could not be written is not there
         self._told(kind, body)
         return entry
 

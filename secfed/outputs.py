@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from urllib.parse import unquote
 
@@ -21,6 +21,8 @@ RUN_FILE = "run.json"
 MODEL_FILE = "model.safetensors"
 TRANSCRIPT_FILE = "transcript.jsonl"
 FIGURES_FOLDER = "figures"
+FIGURES = ("metrics", "participation", "cost")  # of figures.py
+AUDIT_REPORT = "audit-report.html"  # as the documents name it; no run writes it
 
 _UNSAFE = re.compile(r"[%/\\\x00-\x1f\x7f]|^\.")
 _MARKS = (RUN_FILE, ROSTER_FILE, TRANSCRIPT_FILE)  # at least one is in every folder that a run wrote
@@ -52,7 +54,8 @@ def ledger_file(folder: Path, dataset: str) -> Path:
 def prepare(out: Path, *, overwrite: bool) -> None:
     """Create the folder, or make room in an old one.
 
-    Overwriting removes the files that a run writes, by name, and nothing else.
+    Overwriting removes, by name, the files that a run writes and ``audit-report.html``, which tells about
+    the run that is replaced; nothing else.
 
     Raises:
         ConfigError: not a folder; or not empty and ``overwrite`` is off; or not a run's folder.
@@ -70,8 +73,7 @@ def prepare(out: Path, *, overwrite: bool) -> None:
                 f"--out {out}: --overwrite replaces an earlier run, and this folder holds none.",
                 remedy="name another folder",
             )
-        for path in _written(out):
-            path.unlink(missing_ok=True)
+        _remove(list(_written(out)))
     try:
         out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -80,13 +82,28 @@ def prepare(out: Path, *, overwrite: bool) -> None:
         ) from None
 
 
+def _remove(files: Sequence[Path]) -> None:
+    for path in files:
+        if path.is_dir() and not path.is_symlink():
+            raise ConfigError(
+                f"{path}: is a folder where a run writes a file; nothing was removed.",
+                remedy="move it away, or name another --out",
+            )
+    for path in files:
+        try:
+            path.unlink(missing_ok=True)
+        except OSError as error:
+            raise ConfigError(
+                f"{path}: {os.strerror(error.errno or 0)}.", remedy="name a folder that can be written"
+            ) from None
+
+
 def _written(out: Path) -> Iterator[Path]:
-    """Every file of an earlier run."""
-    yield from (out / name for name in (MODEL_FILE, RUN_FILE, TRANSCRIPT_FILE, ROSTER_FILE))
+    """Every file of an earlier run, and the audit report on it."""
+    yield from (out / name for name in (MODEL_FILE, RUN_FILE, TRANSCRIPT_FILE, ROSTER_FILE, AUDIT_REPORT))
     yield from sites_folder(out).glob(f"*/{TRANSCRIPT_FILE}")
     yield from sites_folder(out).glob("*/ledger-*.jsonl*")  # with its lock file
-    yield from (out / FIGURES_FOLDER).glob("*.svg")
-    yield from out.glob("audit-report.*")
+    yield from (out / FIGURES_FOLDER / f"{name}.svg" for name in FIGURES)
 
 
 def run_json(report: RunReport) -> str:

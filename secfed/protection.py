@@ -23,6 +23,7 @@ from secfed.crypto.identity import Roster, verify
 from secfed.crypto.lanes import VectorShape
 from secfed.crypto.masked_server import MaskedServer
 from secfed.crypto.masked_site import MaskedSite
+from secfed.crypto.masked_state import expect
 from secfed.crypto.messages import Message, Result, Specification, Upload, peek_type
 from secfed.crypto.refusals import Refusal
 from secfed.crypto.specification import check_specification
@@ -129,11 +130,16 @@ class PlainSite:
     def handle(self, message: Buffer) -> Buffer:
         """Specification -> upload; result -> nothing."""
         expects, self._expects = self._expects, None  # a refusal below ends the session
-        if expects is None or peek_type(message) != expects.TYPE:
-            raise Refusal.OUT_OF_ORDER.refuse()
-        if self._spec is not None:
-            return self._finish(Result.decode(message), self._spec)
-        given, spec = self._given, Specification.decode(message)
+        try:
+            kind = peek_type(message)
+            if expects is None or kind != expects.TYPE:
+                raise Refusal.OUT_OF_ORDER.refuse(f"message type {kind}")
+            decoded = expects.decode(message)
+        except MalformedMessage as error:
+            raise Refusal.MALFORMED.refuse(error.message) from None
+        if isinstance(decoded, Result) and self._spec is not None:
+            return self._finish(decoded, self._spec)
+        given, spec = self._given, expect(decoded, Specification)
         check_specification(spec, given, floor=1)
         attempt = AttemptId(spec.round, spec.exchange_index, spec.attempt)
         given.journal.begin(spec.study, attempt)
@@ -162,6 +168,7 @@ class PlainServer:
     def __init__(self, spec: Specification, roster: Roster, shape: VectorShape) -> None:
         self._spec, self._roster = spec, roster
         self._total = masks.Accumulator(shape)
+        self._answered: set[SiteId] = set()  # also those whose upload was refused
         self._uploaded: set[SiteId] = set()
         self._finished = False
         self.spent = False
@@ -177,8 +184,9 @@ class PlainServer:
 
     def receive(self, site: SiteId, reply: Buffer) -> None:
         """Add one vector."""
-        if self._finished or site not in self._spec.cohort or site in self._uploaded:
+        if self._finished or site not in self._spec.cohort or site in self._answered:
             raise WrongState(f"site {site!r} was not asked, or answered twice")
+        self._answered.add(site)
         upload = Upload.decode(reply)
         digest = masks.vector_digest(upload.vector)
         if digest != upload.vector_digest:

@@ -116,13 +116,16 @@ class SealedRounds:
         if not lacking or self.plan.holder not in holding:
             return [site for site in members if site in holding]
         packed: list[KeyPackages] = []
+        waiting = {hello.site for hello in lacking}
         request = Notice(KeyRequest(lacking).encode()).encode()
         self._ask("keys", {self.plan.holder: request}, lambda _, r: packed.append(KeyPackages.decode(r)))
         for packages in packed:
             self.public_key = packages.public_key
+            # Recipients are the holder's word: a site that asked for no key gets none, a stranger cannot.
             deliveries = {
                 package.recipient: Notice(KeyDelivery(packages.public_key, package).encode()).encode()
                 for package in packages.packages
+                if package.recipient in waiting
             }
             self._ask("keys", deliveries, lambda site, _: holding.append(site))
         return [site for site in members if site in holding]

@@ -31,6 +31,7 @@ from secfed.dp.ledger import Ledger
 from secfed.dp.randomness import SecureRandom
 from secfed.drops import Drop
 from secfed.errors import ConfigError, RoundAborted
+from secfed.frames import untied
 from secfed.journal import Journal
 from secfed.outputs import MODEL_FILE, TRANSCRIPT_FILE, ledger_file, site_folder, write_run
 from secfed.privacy import SitePrivacy, with_privacy
@@ -308,6 +309,5 @@ def _comparison(study: Study, model: State) -> Comparison:
 
 def _write(out: Path, roster: Roster, program: ServerProgram, report: RunReport) -> None:
     write_roster(out / ROSTER_FILE, roster)
-    model = {name: tensor.detach().cpu().contiguous() for name, tensor in program.model().items()}
-    save_file(model, out / MODEL_FILE)
+    save_file(untied(program.model()), out / MODEL_FILE)
     write_run(report, out)

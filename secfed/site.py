@@ -19,9 +19,16 @@ from secfed.crypto.attempt import AttemptJournal, Entropy, SiteContribution, Sit
 from secfed.crypto.codec import Buffer
 from secfed.crypto.identity import Identity, Roster
 from secfed.crypto.masks import VectorSource
-from secfed.crypto.messages import Result, Specification
+from secfed.crypto.messages import Result, Specification, peek_type
 from secfed.crypto.refusals import Refusal
-from secfed.errors import BudgetExceeded, InconsistentView, Replay, SecfedError, WrongState
+from secfed.errors import (
+    BudgetExceeded,
+    InconsistentView,
+    MalformedMessage,
+    Replay,
+    SecfedError,
+    WrongState,
+)
 from secfed.frames import READY, Notice, Step, Task, decode, decode_state
 from secfed.protection import Protection, SiteSession
 from secfed.transcript import FOLLOWED, REFUSED, RELEASED, SUMMED, SumRecord
@@ -227,7 +234,13 @@ class Site:
         if step.attempt > self._attempt:
             # Only a specification that is accepted ends the attempt before it: the number alone is
             # not signed.
-            if Specification.decode(step.message).attempt != step.attempt:
+            try:
+                if (kind := peek_type(step.message)) != Specification.TYPE:
+                    raise Refusal.OUT_OF_ORDER.refuse(f"message type {kind}")
+                signed = Specification.decode(step.message)
+            except MalformedMessage as error:
+                raise Refusal.MALFORMED.refuse(error.message) from None
+            if signed.attempt != step.attempt:
                 raise Refusal.OTHER_EXCHANGE.refuse(f"attempt {step.attempt}")
             session, reply = self._begin(pending, step)
             self._attempt, self._session = step.attempt, session

@@ -9,6 +9,7 @@ STATE/studies/<study>/work/              the running exchange; empty in between 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -26,8 +27,9 @@ from secfed.dp.accountant import accountant
 from secfed.dp.budget import Budget
 from secfed.dp.ledger_heads import Recorded, read_recorded
 from secfed.dp.randomness import SecureRandom
-from secfed.durable import write_durably
+from secfed.durable import unwritable, write_durably
 from secfed.errors import PolicyRefused
+from secfed.frames import untied
 from secfed.journal import Journal
 from secfed.once_log import OnceLog
 from secfed.outputs import MODEL_FILE, TRANSCRIPT_FILE, ledger_file
@@ -137,8 +139,7 @@ class SiteStudy:
         sums: int = getattr(self.site, "sums", 0)
         # Finished before, it has taken no sum since: the model that is there is the trained one.
         if replica is not None and (sums or not path.exists()):
-            model = {name: value.detach().cpu().contiguous() for name, value in replica.model().items()}
-            write_durably(path, save(model))
+            write_durably(path, save(untied(replica.model())))
         self.memory.forget()
 
 
@@ -180,37 +181,42 @@ def open_site_study(
     Security: with ``simulated`` anybody who knows the study can remove the noise and undo the rounding.
     """
     study, folder = terms.study, study_folder(state, terms.study_id)
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    journal = Journal(state / "journal.sqlite")
-    settings, ledger = study.privacy, None
-    if settings is not None:
-        ledger = ReleaseLedger(
-            ledger_file(state, dataset),
-            identity,
-            dataset,
-            budgets or [Budget(None, settings.delta, protects=settings.budgeted)],
-            accountant=accountant(settings.accountant),
-            recorded=_recorded(state),
-        )
-    files = SignedFiles(folder / "work", identity, terms.study_id)
-    memory = SiteMemory(
-        files, journal, terms.study_id, began=(lambda _release: None) if ledger is None else ledger.enter
-    )
-    seeded = partial(_seeded, study.seed, identity.name)
-    privacy = None
-    if settings is not None and ledger is not None:
-        privacy = SitePrivacy(
-            settings,
-            terms.algorithm,
-            ledger,
-            study=terms.study_id,
-            seed=study.seed,
-            random=partial(seeded, "local steps") if simulated else memory.random,
-            noise_key=partial(_seeded_key, seeded) if simulated else memory.noise_key,
-        )
-    path = folder / TRANSCRIPT_FILE
-    transcript = Transcript(identity, study=terms.study_id, roster_digest=roster.digest, sink=path)
     try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as error:
+        raise unwritable(folder, error) from None
+    with ExitStack() as opened:  # closed again where anything below fails
+        journal = Journal(state / "journal.sqlite")
+        opened.callback(journal.close)
+        settings, ledger = study.privacy, None
+        if settings is not None:
+            ledger = ReleaseLedger(
+                ledger_file(state, dataset),
+                identity,
+                dataset,
+                budgets or [Budget(None, settings.delta, protects=settings.budgeted)],
+                accountant=accountant(settings.accountant),
+                recorded=_recorded(state),
+            )
+        files = SignedFiles(folder / "work", identity, terms.study_id)
+        memory = SiteMemory(
+            files, journal, terms.study_id, began=(lambda _release: None) if ledger is None else ledger.enter
+        )
+        seeded = partial(_seeded, study.seed, identity.name)
+        privacy = None
+        if settings is not None and ledger is not None:
+            privacy = SitePrivacy(
+                settings,
+                terms.algorithm,
+                ledger,
+                study=terms.study_id,
+                seed=study.seed,
+                random=partial(seeded, "local steps") if simulated else memory.random,
+                noise_key=partial(_seeded_key, seeded) if simulated else memory.noise_key,
+            )
+        path = folder / TRANSCRIPT_FILE
+        transcript = Transcript(identity, study=terms.study_id, roster_digest=roster.digest, sink=path)
+        opened.callback(transcript.close)
         entries = verify_file(path, identity.public_bytes, TRANSCRIPT, owner=identity.name)
         log = OnceLog(transcript, entries, told)
         log.append(SETTINGS, study.settings(len(terms.sites)))
@@ -231,10 +237,7 @@ def open_site_study(
         }
         site = _sealed(terms, arguments) if study.protection.name == "encrypted" else Site(**arguments)
         site.resume()
-    except BaseException:
-        transcript.close()
-        journal.close()
-        raise
+        opened.pop_all()
     return SiteStudy(site, terms, memory, transcript, privacy, folder, journal)
 
 

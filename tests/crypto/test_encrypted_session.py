@@ -219,10 +219,28 @@ def test_an_upload_counts_once_for_its_own_site_while_the_sum_is_open() -> None:
     with pytest.raises(Replay, match=SITE):
         server.receive(SITE, uploads[SITE])
     with pytest.raises(BadSignature):
-        server.receive(PEER, uploads[SITE])
+        EncryptedServer(spec, consortium.roster, parameters()).receive(PEER, uploads[SITE])
     with pytest.raises(WrongState, match="was not asked"):
         server.receive("hospital-2", uploads[SITE])
     server.receive(PEER, uploads[PEER])
     server.advance()
     with pytest.raises(WrongState, match="was not asked"):
         server.receive(PEER, uploads[PEER])
+
+
+def test_a_site_whose_upload_was_refused_has_had_its_reply() -> None:
+    consortium = consortium_of(threshold=2)
+    server = EncryptedServer(consortium.specification(), consortium.roster, parameters())
+    good = bytes(session(consortium).handle(server.begin()[SITE]))
+    with pytest.raises(MalformedMessage):
+        server.receive(SITE, good[:-1])
+    with pytest.raises(Replay, match="answered already"):
+        server.receive(SITE, good)
+    assert server.survivors == ()
+
+
+def test_what_does_not_decode_is_refusal_1_in_every_state() -> None:
+    consortium = consortium_of()
+    site = session(consortium)
+    site.handle(consortium.specification().encode())
+    refused(site, b"garbage", Refusal.MALFORMED)

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from secfed.errors import MalformedMessage
-from secfed.frames import READY, Notice, Step, Task, decode, decode_state, encode_state
+from secfed.frames import READY, Notice, Step, Task, decode, decode_state, encode_state, untied
 from secfed.vector import state_digest
 
 NAMES = st.text(st.characters(codec="utf-8"), max_size=50)
@@ -88,3 +88,26 @@ def test_equal_states_give_equal_bytes_whatever_their_order_and_memory() -> None
     assert state_digest(encode_state(one)) == state_digest(encode_state(other))
     one["b"][0, 0] = 1e-30
     assert encode_state(one) != encode_state(other)
+
+
+def test_a_state_whose_tensors_share_memory_is_encoded_as_one_whose_do_not() -> None:
+    whole = torch.arange(6.0).reshape(2, 3)
+    shared = {
+        "a": whole,
+        "b": whole,
+        "row": whole[1],
+        "column": whole[:, 1],
+        "none": whole[:0],
+        "no": whole[:0],
+    }
+    apart = {name: tensor.clone() for name, tensor in shared.items()}
+    assert encode_state(shared) == encode_state(apart)
+    assert torch.equal(decode_state(encode_state(shared))["row"], whole[1])
+
+
+def test_only_tensors_that_share_memory_are_copied_to_be_encoded() -> None:
+    one, other = torch.ones(3), torch.ones(3)
+    made = untied({"one": one, "other": other, "again": one})
+    assert made["one"].data_ptr() == one.data_ptr()
+    assert made["other"].data_ptr() == other.data_ptr()
+    assert made["again"].data_ptr() not in (one.data_ptr(), other.data_ptr())

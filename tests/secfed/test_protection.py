@@ -9,7 +9,7 @@ import pytest
 
 from secfed.crypto import labels
 from secfed.crypto.attempt import SiteLimits
-from secfed.crypto.messages import Result, Specification, Upload
+from secfed.crypto.messages import Result, Specification, Survivors, Upload
 from secfed.crypto.refusals import Refusal
 from secfed.errors import BadSignature, ConfigError, MalformedMessage, RoundAborted, SecfedError, WrongState
 from secfed.protection import PROTECTIONS, PlainServer, PlainSite, protection
@@ -142,6 +142,31 @@ def test_plain_messages_out_of_order() -> None:
         sites[SITE].handle(result)
 
 
+@pytest.mark.parametrize(
+    ("message", "refusal"),
+    [
+        (b"", Refusal.MALFORMED),
+        (b"garbage of some length", Refusal.MALFORMED),
+        (Survivors(("hospital-0",)).encode(), Refusal.OUT_OF_ORDER),
+        (Survivors(("hospital-0",)).encode()[:-1], Refusal.OUT_OF_ORDER),
+    ],
+    ids=["nothing", "garbage", "another type", "another type, cut off"],
+)
+def test_a_plain_site_numbers_what_it_refuses_as_masked_sites_do(message: bytes, refusal: Refusal) -> None:
+    consortium = Consortium()
+    _, sites = plain_attempt(consortium, ())
+    fresh, waiting = PlainSite(Consortium().contribution(SITE)), sites[SITE]
+    spec, result = consortium.specification().encode(), result_of(consortium, consortium.names).encode()
+    for site, right in ((fresh, spec), (waiting, result), (fresh, spec)):  # the last one is closed
+        with pytest.raises(refusal.error, match=f"^refusal {refusal.number}: "):
+            site.handle(message)
+        with pytest.raises(WrongState, match=r"^refusal 2: "):
+            site.handle(right)
+    cut_off = PlainSite(Consortium().contribution(SITE))
+    with pytest.raises(MalformedMessage, match=r"^refusal 1: "):
+        cut_off.handle(spec[:-1])
+
+
 def test_a_plain_site_checks_the_result() -> None:
     consortium = Consortium()
     _, sites = plain_attempt(consortium, ())
@@ -162,6 +187,9 @@ def test_a_plain_server_refuses_bad_replies() -> None:
     flipped = good[:20] + bytes([good[20] ^ 1]) + good[21:]
     with pytest.raises(MalformedMessage, match="does not match its signed digest"):
         server.receive(SITE, flipped)
+    with pytest.raises(WrongState, match="answered twice"):  # it has had its one reply
+        server.receive(SITE, good)
+    server, _ = plain_attempt(Consortium(), ())
     with pytest.raises(BadSignature):
         server.receive("hospital-1", good)
     with pytest.raises(WrongState, match="not asked"):

@@ -191,6 +191,26 @@ class TestFolder:
         assert not any((tmp_path / name).exists() for name in ours)
         assert all((tmp_path / name).exists() for name in theirs)
 
+    def test_overwrite_takes_figures_and_report_by_their_names_only(self, tmp_path: Path) -> None:
+        write_figures(a_run(), tmp_path / "figures")
+        ours = [*(tmp_path / "figures").iterdir(), tmp_path / "audit-report.html", tmp_path / "run.json"]
+        theirs = [tmp_path / "figures" / "mine.svg", tmp_path / "audit-report.docx"]
+        theirs.append(tmp_path / "audit-report.x" / "notes.txt")
+        for path in (*ours, *theirs):
+            path.parent.mkdir(exist_ok=True)
+            path.write_text("x")
+        prepare(tmp_path, overwrite=True)
+        assert not any(path.exists() for path in ours)
+        assert all(path.exists() for path in theirs)
+
+    def test_overwrite_leaves_a_run_whole_where_a_folder_is_in_the_way(self, tmp_path: Path) -> None:
+        (tmp_path / "run.json").write_text("{}")
+        (tmp_path / "audit-report.html").mkdir()
+        with pytest.raises(ConfigError, match=r"audit-report\.html: is a folder") as caught:
+            prepare(tmp_path, overwrite=True)
+        assert caught.value.remedy
+        assert (tmp_path / "run.json").exists()
+
     def test_overwrite_does_not_touch_a_folder_that_holds_no_run(self, tmp_path: Path) -> None:
         (tmp_path / "figures").mkdir()
         (tmp_path / "figures" / "holiday.svg").write_text("x")

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -10,11 +14,18 @@ pytest.importorskip("tenseal")
 
 from secfed.crypto import sealing
 from secfed.crypto.bfv import choose_ring
+from secfed.crypto.codec import Buffer
 from secfed.crypto.encrypted_messages import KeyDelivery, KeyHello, KeyPackages, KeyRequest
 from secfed.crypto.identity import Identity, Roster
 from secfed.crypto.lanes import Run
+from secfed.crypto.messages import peek_type
 from secfed.crypto.study_keys import StudyKeys
 from secfed.errors import BadSignature, InconsistentView, MalformedMessage, RosterError
+from secfed.frames import READY, Notice, decode
+from secfed.link import OnReply
+from secfed.protection import protection
+from secfed.round import Rules
+from secfed.sealed_round import SealedRounds, SumStore
 
 
 class TestStudyKeys:
@@ -84,3 +95,49 @@ class TestStudyKeys:
         keys["a"].hello()
         with pytest.raises(BadSignature):
             keys["a"].pack(KeyRequest((KeyHello.decode(other.hello()),)))
+
+
+class TestWhoIsSentAPackage:
+    """The holder says whom its packages are for; the aggregator knows who asked."""
+
+    def shared(self, folder: Path, *strays: str) -> tuple[list[str], list[str]]:
+        """The members with the key, and who was sent a package, where the holder adds packages of its own."""
+        aggregator = Identity.generate("aggregator")
+        people = [Identity.generate(name) for name in ("a", "b", "c")]
+        roster, ring = Roster.of(aggregator, people), choose_ring([(Run(20, 100),)], 3)
+        keys = {one.name: StudyKeys(one, roster, "study", "a", ring) for one in people}
+        sent: list[str] = []
+
+        def answer(site: str, frame: Buffer) -> bytes:
+            notice = decode(frame)
+            assert isinstance(notice, Notice)
+            if peek_type(notice.message) == KeyDelivery.TYPE:
+                sent.append(site)
+                keys[site].unpack(KeyDelivery.decode(notice.message))
+                return READY
+            request = KeyRequest.decode(notice.message)
+            if not request.hellos:
+                return keys[site].hello()
+            made = KeyPackages.decode(keys[site].pack(request))
+            added = tuple(replace(made.packages[0], recipient=name) for name in strays)
+            return KeyPackages(made.public_key, (*added, *made.packages)).encode()
+
+        def ask(stage: str, requests: Mapping[str, Buffer], on_reply: OnReply) -> None:
+            assert stage == "keys"
+            for site in requests:
+                if site not in keys:  # as every link does, in its own way
+                    raise RosterError(f"site {site!r} is not in the roster of this link")
+            for site, frame in requests.items():
+                on_reply(site, answer(site, frame))
+
+        rules = Rules("study", aggregator, roster, protection("encrypted"), lambda cohort: cohort, 3)
+        plan: Any = SimpleNamespace(ring=ring, holder="a")
+        rounds = SealedRounds(plan, rules, SumStore(folder), ask)
+        return rounds.share_keys(("a", "b", "c")), sent
+
+    def test_sites_that_asked(self, tmp_path: Path) -> None:
+        assert self.shared(tmp_path) == (["a", "b", "c"], ["b", "c"])
+
+    @pytest.mark.parametrize("stray", ["stranger", "", "a"])
+    def test_and_nobody_else(self, stray: str, tmp_path: Path) -> None:
+        assert self.shared(tmp_path, stray) == (["a", "b", "c"], ["b", "c"])

@@ -5,13 +5,18 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 from safetensors.torch import load_file
 
+from secfed import simulate as simulate_module
 from secfed.algorithms.fedavg import FedAvgServer, FedAvgSite
 from secfed.crypto.codec import Buffer
+from secfed.crypto.identity import Identity, Roster
+from secfed.crypto.messages import Survivors
 from secfed.drops import STAGES, Drop
 from secfed.errors import ConfigError, RangeError, RoundAborted
 from secfed.frames import Step, decode
@@ -22,6 +27,7 @@ from secfed.simulate import simulate
 from secfed.simulated_link import SimulatedLink
 from secfed.study import Study
 from secfed.vector import Exchange, Layout, State, Summands, Totals
+from tests.secfed.run_case import a_run
 
 STUDY = """
 [study]
@@ -181,6 +187,31 @@ def test_a_site_records_that_it_released_shares_before_it_knows_the_result(tmp_p
     assert kinds == ["settings", *["released", "summed"] * 4]
 
 
+@pytest.mark.parametrize(
+    ("message", "number"),
+    [(Survivors(("hospital-1",)).encode(), 2), (b"garbage", 1), (Survivors(()).encode()[:9], 1)],
+    ids=["another type", "garbage", "a header cut off"],
+)
+@pytest.mark.parametrize("protection", ["plain", "masked"])
+def test_what_opens_an_attempt_without_being_a_specification_is_refused_by_its_number(
+    protection: str, message: bytes, number: int, tmp_path: Path
+) -> None:
+    original = SimulatedLink.ask
+
+    def replaced(self: SimulatedLink, stage: str, requests: Mapping[str, Buffer], on_reply: OnReply) -> None:
+        if stage in ("advertise", "mask") and self.round == 2 and "hospital-2" in requests:
+            step = decode(requests["hospital-2"])
+            assert isinstance(step, Step)
+            other = Step(step.round, step.exchange_index, step.attempt, message).encode()
+            requests = {**requests, "hospital-2": other}
+        original(self, stage, requests, on_reply)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(SimulatedLink, "ask", replaced)
+        run(study(protection), tmp_path / "out")
+    assert f"refusal {number}: " in (tmp_path / "out" / "transcript.jsonl").read_text()
+
+
 def test_a_step_whose_attempt_is_not_the_signed_one_is_refused_and_ends_nothing(tmp_path: Path) -> None:
     original = SimulatedLink.ask
 
@@ -236,3 +267,13 @@ def test_a_sum_out_of_range_costs_its_round_and_not_the_study(tmp_path: Path) ->
     assert report.rounds[0].aborted is not None
     assert [entry.aborted for entry in report.rounds[1:]] == [None, None]
     assert "summed" not in [entry["kind"] for entry in entries(tmp_path / "out", "hospital-1")[1:2]]
+
+
+def test_a_model_whose_layers_share_a_tensor_is_written(tmp_path: Path) -> None:
+    weight = torch.arange(6.0).reshape(2, 3)
+    program: Any = SimpleNamespace(model=lambda: {"in": weight, "out": weight, "turned": weight.T})
+    roster = Roster.of(Identity.generate("aggregator"), [Identity.generate("hospital-1")])
+    simulate_module._write(tmp_path, roster, program, a_run())
+    found = load_file(tmp_path / "model.safetensors")
+    wanted = {"in": weight, "out": weight, "turned": weight.T}
+    assert all(torch.equal(found[name], tensor) for name, tensor in wanted.items())
