@@ -171,22 +171,33 @@ ABLATION = _pretrained(
 )
 TRACES = {f"{name}-trace": replace(WARM[f"{name}-warm"], kind="trace") for name in ("feddra", "fedrgb")}
 _EPSILON = 'epsilon = 8.0\ndelta = 1e-4\nclip_norm = 1.0\nmetrics = "unprotected"'
-PRIVATE = _pretrained(
-    {
-        "feddra-group-8": Method(
-            "epsilon 8, one pair (groups of 16 clipped as one)",
-            "feddra",
-            {**_DRA, "loss_batch_size": 16},
-            privacy=f'unit = "group"\ngroup_size = 16\n{_EPSILON}',
-        ),
-        "feddra-site-8": Method(
-            "epsilon 8, one hospital",
-            "feddra",
-            {**_DRA, "rho": 0.0},
-            privacy=f'unit = "site"\n{_EPSILON}',
-        ),
-    }
-)
+# Noise grows with the number of parameters and falls with the pairs per step, and every step is a release: so
+# with privacy only the new alignment modules are trained, in few steps of many pairs each.
+_FEW = {
+    **_DRA,
+    "align_steps": 10,
+    "joint_steps": 0,
+    "batch_size": 480,
+    "learning_rate": 8e-3,
+    "loss_batch_size": 16,
+}
+PRIVATE = {
+    "feddra-align-pretrained": Method("no privacy", "feddra", _FEW, pretrained=True),
+    "feddra-group-8-pretrained": Method(
+        "epsilon 8, one pair (groups of 16 clipped as one)",
+        "feddra",
+        _FEW,
+        privacy=f'unit = "group"\ngroup_size = 16\n{_EPSILON}',
+        pretrained=True,
+    ),
+    "feddra-site-8-pretrained": Method(
+        "epsilon 8, one hospital",
+        "feddra",
+        {**_FEW, "rho": 0.0},
+        privacy=f'unit = "site"\n{_EPSILON}',
+        pretrained=True,
+    ),
+}
 ALL = {**METHODS, **WARM, **ON_TOP, **PRETRAINED, **OTHERS, **ABLATION, **PRIVATE, **TRACES}
 
 
