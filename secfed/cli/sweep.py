@@ -38,6 +38,14 @@ def sweep(
         int | None,
         typer.Option("--jobs", "-j", metavar="N", min=1, help="Run this many at the same time."),
     ] = None,
+    panel: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--panel",
+            metavar="NAME",
+            help="Start only this panel's runs, and show what is finished of the others; may be repeated.",
+        ),
+    ] = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Check everything, list the runs and write nothing.")
     ] = False,
@@ -57,34 +65,43 @@ def sweep(
 
     plan = make_plan(SweepFile.load(sweep_file))
     if dry_run:
-        _list(plan, out, stdout())
+        _list(plan, out, stdout(), panel or ())
         return
     debug = bool(context.find_root().params.get("debug"))
     runner = ProcessRunner(plan.sweep.folder, debug=debug)
     with _watching(stderr()) as observer:
-        rows = run_sweep(plan, out, jobs=jobs or plan.sweep.jobs, runner=runner, observer=observer)
+        rows = run_sweep(
+            plan,
+            out,
+            jobs=jobs or plan.sweep.jobs,
+            runner=runner,
+            observer=observer,
+            panels=panel or (),
+        )
     _conclude(plan, rows, out, stdout())
 
 
-def _list(plan: Plan, out: Path, console: Console) -> None:
+def _list(plan: Plan, out: Path, console: Console, panels: Sequence[str]) -> None:
     """What would run, and what is finished already."""
     from secfed.cli.consoles import plain_text, plural
+    from secfed.sweep.engine import chosen
     from secfed.sweep.store import Store, check
 
+    runs = chosen(plan, panels)
     check(out)
     store = Store(out)
     counts = Counter[str]()
-    for run in plan.runs:
+    for run in runs:
         state = "missing" if run.unavailable else "finished" if store.finished(run.digest) else "to run"
         counts[state] += 1
         console.print(f"{state:9} {plain_text(run.title)}", markup=False, soft_wrap=True)
     for name, why in plan.missing.items():
         console.print(f"{plain_text(name)} is missing: {plain_text(why)}", markup=False, soft_wrap=True)
-    different = len({run.digest for run in plan.runs if run.digest})
-    equal = sum(bool(run.digest) for run in plan.runs) - different
+    different = len({run.digest for run in runs if run.digest})
+    equal = sum(bool(run.digest) for run in runs) - different
     told = ", ".join(f"{count} {state}" for state, count in counts.items())
     same = f"; {plural(equal, 'run')} equal to another and done once" if equal else ""
-    console.print(f"{plural(len(plan.runs), 'run')}: {told}{same}.")
+    console.print(f"{plural(len(runs), 'run')}: {told}{same}.")
 
 
 def _conclude(plan: Plan, rows: Sequence[Row], out: Path, console: Console) -> None:

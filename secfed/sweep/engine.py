@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final, Protocol
 
+from secfed.errors import ConfigError
 from secfed.sweep.plan import Plan, Run
 from secfed.sweep.processes import Runner, Running
 from secfed.sweep.results import Row, Status, results_csv
@@ -65,7 +66,13 @@ class _Started:
 
 
 def run_sweep(
-    plan: Plan, out: Path, *, jobs: int, runner: Runner, observer: SweepObserver | None = None
+    plan: Plan,
+    out: Path,
+    *,
+    jobs: int,
+    runner: Runner,
+    observer: SweepObserver | None = None,
+    panels: Collection[str] = (),
 ) -> list[Row]:
     """Carry out every run that is not finished yet.
 
@@ -75,30 +82,49 @@ def run_sweep(
         jobs: most runs at the same time.
         runner: starts them.
         observer: told of progress.
+        panels: names of those whose runs are started; all by default.
 
     Returns:
         A row per run of the plan, in its order. A failed run is a row, not an exception.
 
     Raises:
-        ConfigError: the folder belongs to something else or is in use.
+        ConfigError: the folder belongs to something else or is in use, or the plan has no such panel.
     """
+    wanted = chosen(plan, panels)
     with opened(out, plan.sweep.text) as store:
-        return _Sweep(plan, store, runner, observer or SilentSweepObserver()).carry_out(jobs)
+        return _Sweep(plan, store, runner, observer or SilentSweepObserver(), wanted).carry_out(jobs)
+
+
+def chosen(plan: Plan, panels: Collection[str]) -> tuple[Run, ...]:
+    """The runs of some panels; of all if none is named.
+
+    Raises:
+        ConfigError: the plan has no such panel.
+    """
+    known = [panel.name for panel in plan.sweep.panels]
+    for name in panels:
+        if name not in known:
+            remedy = f"use: {', '.join(known)}" if known else "leave it out: the sweep has no panels"
+            raise ConfigError(f"--panel {name}: no panel of the sweep has this name", remedy=remedy)
+    return tuple(run for run in plan.runs if not panels or run.at["panel"] in panels)
 
 
 class _Sweep:
-    def __init__(self, plan: Plan, store: Store, runner: Runner, observer: SweepObserver) -> None:
+    def __init__(
+        self, plan: Plan, store: Store, runner: Runner, observer: SweepObserver, wanted: Sequence[Run]
+    ) -> None:
         self._plan = plan
         self._store = store
         self._runner = runner
         self._observer = observer
+        self._wanted = wanted
         self._rows = {id(run): _first_row(run, store) for run in plan.runs}
         self._seconds: list[float] = []  # of the runs that finished here
 
     def carry_out(self, jobs: int) -> list[Row]:
         # Points that describe one and the same study (no noise is no noise) are run once.
-        once = {run.digest: run for run in reversed(self._plan.runs) if run.digest}
-        waiting = [run for run in self._plan.runs if once.get(run.digest) is run and self._is_waiting(run)]
+        once = {run.digest: run for run in reversed(self._wanted) if run.digest}
+        waiting = [run for run in self._wanted if once.get(run.digest) is run and self._is_waiting(run)]
         started: list[_Started] = []
         self._write()
         try:
@@ -166,7 +192,7 @@ class _Sweep:
         write_whole(self._store.out / RESULTS_FILE, results_csv(self._plan, list(self._rows.values())))
 
     def _tell(self, total: int, waiting: Sequence[Run], started: Sequence[_Started], jobs: int) -> None:
-        by_digest = {row.run.digest: row.status for row in self._rows.values() if row.run.digest}
+        by_digest = {run.digest: self._rows[id(run)].status for run in self._wanted if run.digest}
         statuses = list(by_digest.values())
         elapsed = [time.monotonic() - item.clock for item in started]
         self._observer.progress(

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from secfed.errors import ConfigError, DataError
-from secfed.sweep.engine import Progress, run_sweep, seconds_left
+from secfed.sweep.engine import Progress, SilentSweepObserver, run_sweep, seconds_left
 from secfed.sweep.plan import Run
 from secfed.sweep.results import Row
 from secfed.sweep.store import opened
@@ -292,3 +292,34 @@ class TestProgress:
 def test_the_cases_differ() -> None:
     assert len({run.digest for run in plan().runs}) == 6
     assert sweep_file(CURVES).seeds == (1, 2, 3)
+
+
+class TestPanels:
+    TEXT = (
+        RATES
+        + '\n[[sweep.panel]]\nname = "one"\n'
+        + '[[sweep.panel]]\nname = "two"\nset = { algorithm.local_epochs = 7 }\n'
+    )
+
+    def test_only_the_runs_of_a_panel_start_and_the_others_finished_ones_are_rows(
+        self, tmp_path: Path
+    ) -> None:
+        found = plan(self.TEXT)
+        for panel, done in (("two", {"two"}), ("one", {"one", "two"})):
+            runner, told = PretendingRunner(), list[Progress]()
+            seen = SilentSweepObserver()
+            seen.progress = told.append  # type: ignore[method-assign]
+            rows = run_sweep(found, tmp_path, jobs=1, runner=runner, observer=seen, panels=[panel])
+            assert len(runner.started) == 6
+            assert all(title.startswith(panel) for title in runner.started)
+            assert {row.run.at["panel"] for row in rows if row.status == "done"} == done
+            assert len(rows) == 12
+            assert (told[-1].total, told[-1].done) == (6, 6)
+
+    def test_a_panel_that_is_not_there(self, tmp_path: Path) -> None:
+        found = plan(self.TEXT)
+        error = error_of(
+            lambda: run_sweep(found, tmp_path, jobs=1, runner=PretendingRunner(), panels=["three"])
+        )
+        assert "--panel three" in error.message
+        assert "one, two" in (error.remedy or "")
