@@ -1,6 +1,7 @@
 """How the agent of one folder is told from outside what to do: files in its state folder, and one signal.
 
 agent.lock   held by the running agent, with its process id
+.lock        held for a moment: by an agent until its process id is written, and by whoever looks for it
 paused       while it is there, the agent takes no new work
 """
 
@@ -47,14 +48,16 @@ def only_agent(state: Path) -> Iterator[None]:
     """
     descriptor = os.open(state / _LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise ConfigError(
-                f"{state}: another agent is running here", remedy="stop it first: secfed agent stop"
-            ) from None
-        os.ftruncate(descriptor, 0)
-        os.write(descriptor, f"{os.getpid()}\n".encode())
+        # Whoever looks must not meet the number of an earlier agent, nor be taken for an agent.
+        with safe_files.locked(state):
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise ConfigError(
+                    f"{state}: another agent is running here", remedy="stop it first: secfed agent stop"
+                ) from None
+            os.ftruncate(descriptor, 0)
+            os.write(descriptor, f"{os.getpid()}\n".encode())
         yield
     finally:
         os.close(descriptor)
@@ -67,14 +70,17 @@ def running(state: Path) -> int | None:
     except OSError:
         return None
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        # Only while the lock is held does the number belong to the agent, and not to a later process.
-        text = os.read(descriptor, 32).decode(errors="replace").strip()
-        return int(text) if text.isdigit() else None
+        with safe_files.locked(state):
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                # Only while the lock is held does the number belong to the agent, and not to a later process.
+                text = os.read(descriptor, 32).decode(errors="replace").strip()
+                return int(text) if text.isdigit() else None
+            fcntl.flock(descriptor, fcntl.LOCK_UN)
+            return None
     finally:
         os.close(descriptor)
-    return None
 
 
 def stop(state: Path, timeout_s: float) -> bool:

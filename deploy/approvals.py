@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from enum import StrEnum
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Annotated, Any, Final, Literal
 
 from pydantic import Field
 
@@ -40,7 +40,7 @@ class _Entry(Strict):
     state: Literal["held", "permitted", "approved", "withdrawn"] = Field(
         description='"held", "permitted", "approved" or "withdrawn"'
     )
-    since_s: int = Field(ge=0, description="seconds since 1970")
+    since_s: int = Field(ge=0, lt=safe_files.LATEST_S, description="seconds since 1970")
 
     def is_(self, state: State) -> bool:
         return self.state == state.value
@@ -49,7 +49,7 @@ class _Entry(Strict):
 class _File(Strict):
     version: Literal[1] = Field(description="1")
     studies: dict[str, _Entry] = Field(default_factory=dict, description="a table of study digests")
-    refused_names: dict[str, int] = Field(
+    refused_names: dict[str, Annotated[int, Field(ge=0, lt=safe_files.LATEST_S)]] = Field(
         default_factory=dict, description="a table of study names, and since when they are refused"
     )
 

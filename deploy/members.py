@@ -19,7 +19,7 @@ from secfed.algorithms.options import Strict, checked
 from secfed.crypto.identity import MAX_SITES, Roster
 from secfed.deploy import certificate_checks, safe_files
 from secfed.deploy.enrolment import Request
-from secfed.errors import RosterError
+from secfed.errors import ConfigError, RosterError
 
 MEMBERS_FILE: Final = "members.json"
 
@@ -102,7 +102,7 @@ class Members:
         """Write the list, whole or not at all.
 
         Raises:
-            ConfigError: it cannot be written.
+            ConfigError: it cannot be written, or is too long to be read again; nothing was changed.
         """
         members = {
             member.site: {
@@ -114,7 +114,13 @@ class Members:
         }
         removed = [entry.model_dump() for entry in self.removed]
         content: dict[str, Any] = {"version": 1, "members": members, "removed": removed}
-        safe_files.replace(path, safe_files.to_json(content))
+        data = safe_files.to_json(content)
+        if len(data) > safe_files.MAX_BYTES:
+            raise ConfigError(
+                f"{path}: the list would be {len(data)} bytes, and {safe_files.MAX_BYTES} can be read again",
+                remedy="nothing was changed; remove sites that have left, or found a new consortium",
+            )
+        safe_files.replace(path, data)
 
     def roster(self, aggregator_key: bytes) -> Roster | None:
         """The roster of these sites; None while there is none."""

@@ -19,8 +19,10 @@ from typing import Any, Final
 from secfed.errors import ConfigError
 
 MAX_BYTES: Final = 1 << 20  # no file of an enrolment is near this size
+LATEST_S: Final = 253_402_300_800  # seconds since 1970: the year 10000, which no date of Python reaches
 
 _FOREIGN: Final = stat.S_IRWXG | stat.S_IRWXO
+_DEEPEST: Final = 32  # tables and arrays inside each other; no file here has so many
 
 
 def make_private_folder(folder: Path) -> None:
@@ -119,11 +121,27 @@ def read_json(path: Path, what: str) -> dict[str, Any]:
     """
     try:
         content = json.loads(read(path, what), object_pairs_hook=_once)
+        check_depth(content)
     except (ValueError, RecursionError):
         content = None
     if not isinstance(content, dict):
         raise ConfigError(f"{path}: not {what}", remedy="check that this is the right file, and unchanged")
     return content
+
+
+def check_depth(content: object) -> None:
+    """Refuse what is nested so deeply that whoever walks through it later would fail.
+
+    Raises:
+        RecursionError: tables and arrays, more than 32 inside each other.
+    """
+    level = [content]
+    for _ in range(_DEEPEST + 1):
+        inside = [item for item in level if isinstance(item, dict | list)]
+        if not inside:
+            return
+        level = [each for item in inside for each in (item.values() if isinstance(item, dict) else item)]
+    raise RecursionError
 
 
 def to_json(content: Mapping[str, Any]) -> bytes:

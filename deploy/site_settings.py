@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Final, Literal
 
@@ -64,12 +64,19 @@ def read_tables(path: Path, what: str) -> dict[str, Any]:
     """The tables of a TOML file.
 
     Raises:
-        ConfigError: unreadable or not TOML.
+        ConfigError: unreadable, not TOML, nested too deeply, or with a number beyond 64 bits.
     """
     try:
-        return tomllib.loads(safe_files.read(path, what).decode())
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        tables = tomllib.loads(safe_files.read(path, what).decode())
+        safe_files.check_depth(tables)
+    except ValueError as error:  # also of a number with thousands of digits
         raise ConfigError(f"{path}: not valid TOML: {error}", remedy="correct that line") from None
+    except RecursionError:
+        raise ConfigError(f"{path}: is nested too deeply", remedy="write flat lists") from None
+    key = _beyond_64_bits(tables)
+    if key is not None:  # Python would not even write out 0xfff... of 5,000 digits
+        raise ConfigError(f"{path}: {key[1:]}: a number beyond 64 bits", remedy="write a smaller number")
+    return tables
 
 
 def load_settings(path: Path) -> SiteSettings:
@@ -102,6 +109,22 @@ def _from_tables(tables: Mapping[str, Any]) -> SiteSettings:
     settings = SiteSettings.model_validate(found)
     check_site_name(settings.site.name)
     return settings
+
+
+def _beyond_64_bits(value: object) -> str | None:
+    """Where the first such number is, as `.table.key[0]`; None if there is none, as TOML demands."""
+    if isinstance(value, int):
+        return None if -(1 << 63) <= value < 1 << 63 else ""
+    items: Iterable[tuple[str, object]] = ()
+    if isinstance(value, dict):
+        items = ((f".{name}", item) for name, item in value.items())
+    elif isinstance(value, list):
+        items = ((f"[{at}]", item) for at, item in enumerate(value))
+    for name, item in items:
+        inside = _beyond_64_bits(item)
+        if inside is not None:
+            return name + inside
+    return None
 
 
 def template(name: str) -> str:

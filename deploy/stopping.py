@@ -7,7 +7,9 @@ interrupts waiting, never writing.
 from __future__ import annotations
 
 import signal
-from collections.abc import Iterator
+import socket
+import threading
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 
@@ -18,6 +20,37 @@ class Stopped(SecfedError):
     """The operator stopped the run; it can be resumed."""
 
     exit_code = 130  # 128 + SIGINT, as shells report it
+
+
+@contextmanager
+def called_on_signal(act: Callable[[], None]) -> Iterator[None]:
+    """Call ``act`` at SIGINT or SIGTERM, in a thread of its own; entered in the main thread.
+
+    A handler interrupts the main thread anywhere, also while it holds a lock: there, ``act`` could wait for
+    that lock for ever. So the handler does nothing.
+    """
+    numbers = (signal.SIGINT, signal.SIGTERM)
+    watched, told = socket.socketpair()
+    told.setblocking(False)
+
+    def watch() -> None:
+        while number := watched.recv(1):  # nothing at the end
+            if number[0] in numbers:
+                act()
+
+    thread = threading.Thread(target=watch, name="secfed-signals", daemon=True)
+    thread.start()
+    before_fd = signal.set_wakeup_fd(told.fileno(), warn_on_full_buffer=False)
+    before = {number: signal.signal(number, lambda _number, _frame: None) for number in numbers}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        signal.set_wakeup_fd(before_fd)
+        told.close()
+        thread.join()
+        watched.close()
 
 
 class Stopper:

@@ -25,7 +25,7 @@ PINNED_FILE: Final = "pinned-roster.json"
 
 class _PinnedFile(Strict):
     version: Literal[1] = Field(description="1")
-    pinned_s: int = Field(ge=0, description="seconds since 1970")
+    pinned_s: int = Field(ge=0, lt=safe_files.LATEST_S, description="seconds since 1970")
     aggregator: str = Field(pattern=r"^[0-9a-f]{64}$", description="64 hexadecimal digits")
     sites: dict[str, str] = Field(min_length=1, description="a table of sites and keys")
     digest: str = Field(pattern=r"^[0-9a-f]{64}$", description="64 hexadecimal digits")

@@ -46,14 +46,13 @@ def run(
     simulated_randomness: Annotated[bool, typer.Option("--simulated-randomness", hidden=True)] = False,
 ) -> None:
     """Serve studies until stopped. Only dials out; logs JSON lines to standard output."""
-    import signal
-
     from secfed.cli.asking import passphrase_of
     from secfed.deploy.agent import Agent
     from secfed.deploy.agent_control import make_state_folder, only_agent
     from secfed.deploy.agent_status import STATUS_FILE, MetricsServer, StatusBoard
     from secfed.deploy.json_log import log_as_json
     from secfed.deploy.site_folder import SiteFolder
+    from secfed.deploy.stopping import called_on_signal
 
     if not poll_s <= _LONGEST_POLL_S:  # nan, too, which would not pause at all
         raise ConfigError(
@@ -77,9 +76,8 @@ def run(
                 once=once,
                 simulated_randomness=simulated_randomness,
             )
-            for number in (signal.SIGTERM, signal.SIGINT):
-                signal.signal(number, lambda _number, _frame: agent.stop())
-            agent.run()
+            with called_on_signal(agent.stop):
+                agent.run()
         except SecfedError as error:
             board.error(str(error))
             board.set(state="failed", connection="closed")
@@ -251,10 +249,13 @@ def _show(content: dict[str, Any], folder: Path) -> None:
             line("", f"round {item['round']}, {item['exchange']}, {item.get('bytes_up', 0)} bytes:")
             line("", f"  in a sum over {cohort} sites: {fields}")
     for item in content["budgets"]:
+        from secfed.dp.report.words import number_up  # not before it is needed: it takes a while to load
+
         for standing in item["standings"]:
             spent = (standing.get("spent") or {}).get("epsilon", 0.0)
             limit = standing.get("epsilon")
-            line("Budget", f"{item['data']}: epsilon {spent:.3g} of {'no limit' if limit is None else limit}")
+            of = "no limit" if limit is None else limit
+            line("Budget", f"{item['data']}: epsilon {number_up(spent)} of {of}")
     for item in content["studies"]:
         name = item["name"] or "not asked yet,"
         line("Study", f"{name} {item['digest'][:16]}: {_STATES.get(item['state'], item['state'])}")

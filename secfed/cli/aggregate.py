@@ -134,11 +134,15 @@ def _run(
     from secfed.study import Study
 
     study = Study.load(study_file)
+    text = study_file.read_text(encoding="utf-8")
+    # What was checked, and is run here, must be what the hospitals are sent.
+    if Study.parse(text, source=str(study_file)).digest() != study.digest():
+        raise ConfigError(f"{study_file}: was changed while it was read", remedy="start again")
     centre = Consortium(folder)
     stopper = Stopper()
     aggregator = Aggregator(
         study,
-        study_file.read_text(encoding="utf-8"),
+        text,
         centre,
         out,
         passphrase=passphrase_of(*centre.aggregator_key_paths),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -65,6 +65,7 @@ def report(
     from secfed.dp.report import to_json
     from secfed.dp.report.html import to_html
 
+    _check_outputs({"--out": out, "--json": json, "--pdf": pdf})
     made = _made(folders, roster)
     contents = {out: to_html(made).encode()}
     if json is not None:
@@ -130,6 +131,21 @@ def _progress() -> Iterator[Callable[[int, int], None]]:
     finally:
         if bar.live.is_started:
             bar.stop()
+
+
+def _check_outputs(named: Mapping[str, Path | None]) -> None:
+    """Refuse one file for two contents: the second would silently replace the first.
+
+    Raises:
+        ConfigError: names both options.
+    """
+    seen: dict[Path, str] = {}
+    for option, path in named.items():
+        if path is None:
+            continue
+        first = seen.setdefault(path.resolve(), option)
+        if first != option:
+            raise ConfigError(f"{option} {path}: is the file of {first}, too", remedy="name two files")
 
 
 def _pdf(made: Report) -> bytes:

@@ -87,7 +87,7 @@ def simulate(
     from secfed.simulate import simulate as run
 
     drops = [Drop.parse(text) for text in drop or []]  # before anything that takes time
-    budgets = dict(_budget(text) for text in budget or [])
+    budgets = _budgets(budget or [])
     study = _study(study_file, protection, seed)
     if out is not None:
         prepare(out, overwrite=overwrite)
@@ -100,6 +100,17 @@ def simulate(
         typer.echo(run_json(report), nl=False)
     else:
         _show(stdout(), report, out)
+
+
+def _budgets(texts: list[str]) -> dict[str, float]:
+    """Every ``--budget``; one for a site."""
+    found: dict[str, float] = {}
+    for text in texts:
+        site, epsilon = _budget(text)
+        if site in found:
+            raise ConfigError(f"--budget {text}: {site} has one already", remedy="give each hospital one")
+        found[site] = epsilon
+    return found
 
 
 def _budget(text: str) -> tuple[str, float]:

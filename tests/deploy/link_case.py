@@ -194,7 +194,7 @@ def consortium(
         for link in made.links:
             link.close()
         for thread in made.threads:
-            thread.join(10)
+            thread.join(60)
             assert not thread.is_alive()
         made.server.stop()
 
@@ -203,7 +203,7 @@ def echo(request: Request) -> Buffer:
     return bytes(request.frame)
 
 
-def wait_until(condition, seconds=10.0):
+def wait_until(condition, seconds=60.0):
     end = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < end

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -21,6 +23,7 @@ from secfed.signed_files import SignedFiles
 from secfed.site_memory import SiteMemory
 from secfed.site_study import study_folder
 from secfed.study_rules import study_id
+from tests.conftest import ROOT
 from tests.deploy.agent_case import NAMES, TOML, Centre, permit
 
 
@@ -100,6 +103,23 @@ def test_the_state_that_leads_to_a_model_waits_for_as_long_as_the_study_may_be_o
     Approvals(crashed.site.approvals_path).refuse_what("tiny", utc_now())
     crashed.told_that_it_is_over()
     assert crashed.left == {"position"}
+
+
+def test_the_guide_says_how_secrets_go_by_hand(centre: Centre) -> None:
+    crashed = Crashed(centre)
+    crashed.encrypted()
+    for kept in ("position", "stopped"):
+        (crashed.work / kept).write_bytes(b"kept")
+    other = crashed.folder.with_name("tiny-b-" + 16 * "0") / "work"
+    other.mkdir(parents=True)
+    (other / "study-key").write_bytes(b"another study's")
+    guide = (ROOT / "docs" / "operators.md").read_text(encoding="utf-8")
+    (command,) = re.findall(r"(?m)^find .*$", guide)
+    command = command.replace("/srv/secfed/site/state", str(crashed.site.state)).replace("heart-1", "tiny")
+    subprocess.run(["bash", "-c", command], check=True)
+    assert crashed.left == {"position", "stopped"}
+    assert (crashed.folder / TRANSCRIPT_FILE).is_file()
+    assert (other / "study-key").is_file()
 
 
 def test_what_is_no_study_id_names_no_folder_to_erase(centre: Centre) -> None:

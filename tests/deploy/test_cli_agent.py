@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import json
+import os
 import shlex
+import signal
+import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 from typer.testing import CliRunner, Result
 
+from secfed.cli.agent import _show
 from secfed.cli.app import app
 from secfed.cli.site_folders import located
+from secfed.deploy import agent as agent_module
 from secfed.deploy.approvals import Approvals
 from secfed.deploy.enrolment import utc_now
 from secfed.deploy.site_folder import SiteFolder
@@ -124,3 +130,38 @@ class TestRefuse:
         for text in ("heart-*", "1111111111"):
             assert secfed("agent", "refuse", text, "--dir", site.folder).exit_code == 2
         assert not site.approvals_path.exists()
+
+
+def test_a_signal_while_a_lock_is_held_does_not_hang_the_agent(
+    site: SiteFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lock, stopped, free = threading.Lock(), threading.Event(), []
+
+    class Busy:
+        def __init__(self, *_: Any, **__: Any) -> None:
+            pass
+
+        def run(self) -> None:
+            with lock:  # as Event.wait and gRPC hold theirs
+                os.kill(os.getpid(), signal.SIGTERM)
+            assert stopped.wait(60)
+
+        def stop(self) -> None:
+            free.append(lock.acquire(timeout=2))
+            stopped.set()
+
+    settings = site.folder / "site.toml"
+    settings.write_text(settings.read_text().replace("# metrics_port = 9464", "metrics_port = 0"))
+    monkeypatch.setattr(agent_module, "Agent", Busy)
+    monkeypatch.setattr("secfed.deploy.json_log.log_as_json", lambda *_: None)
+    ok("agent", "run", site.folder)
+    assert free == [True]
+
+
+def test_the_status_shows_no_less_than_was_spent(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    standings = [{"spent": {"epsilon": 1.2341}, "epsilon": 3.0}, {"spent": None, "epsilon": None}]
+    content = {"site": "ward", "running": False, "paused": False, "studies": [], "refused_names": []}
+    _show({**content, "budgets": [{"data": "heart", "standings": standings}]}, tmp_path)
+    shown = capsys.readouterr().out
+    assert "heart: epsilon 1.235 of 3.0" in shown
+    assert "heart: epsilon 0.000 of no limit" in shown

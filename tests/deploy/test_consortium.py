@@ -14,9 +14,22 @@ from secfed.deploy import certificate_checks, key_files, safe_files
 from secfed.deploy.consortium import Consortium
 from secfed.deploy.enrolment import Reply, Request
 from secfed.deploy.key_files import new_tls_key
+from secfed.deploy.members import Members, _RemovedEntry
 from secfed.errors import ConfigError, RosterError
 from secfed.roster_file import read_roster
 from tests.deploy.enrol_case import DAY, NOW, a_request, admit, consortium, content, request_of, site
+
+
+def test_a_list_of_members_that_could_not_be_read_again_is_not_saved(tmp_path: Path) -> None:
+    path = tmp_path / "members.json"
+    Members().save(path)
+    before = path.read_bytes()
+    gone = _RemovedEntry(site="ward", identity_key=64 * "0", tls_key=182 * "0", removed_s=0)
+    with pytest.raises(ConfigError, match=r"members\.json: the list would be .* nothing was changed"):
+        Members(removed=4000 * (gone,)).save(path)
+    assert path.read_bytes() == before
+    Members(removed=2000 * (gone,)).save(path)
+    assert len(Members.load(path).removed) == 2000
 
 
 def a_name_for(identity: Identity, name: str) -> Identity:

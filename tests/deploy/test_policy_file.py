@@ -8,6 +8,7 @@ import pytest
 
 from secfed.deploy.policy import Policy
 from secfed.deploy.policy_template import POLICY_TEMPLATE
+from secfed.deploy.site_settings import load_settings
 from secfed.errors import ConfigError
 from secfed.study import Study
 from tests.deploy.policy_case import POLICY, STUDY, keys, policy
@@ -35,6 +36,25 @@ class TestFile:
         assert list(found.algorithms) == ["fedavg"]
         assert [item.name for item in found.data] == ["heart"]
         assert len(found.hours) == 1
+
+    @pytest.mark.parametrize(
+        ("text", "message"),
+        [
+            pytest.param(f"x = {5000 * '9'}", "not valid TOML: ", id="digits"),
+            pytest.param(f"x = {3000 * '['}{3000 * ']'}", "is nested too deeply", id="deep"),
+            pytest.param(f"x = {900 * '['}{900 * ']'}", "is nested too deeply", id="less-deep"),
+            pytest.param(
+                f"[a]\nb = [1, 0x{5000 * 'f'}]", r"a\.b\[1\]: a number beyond 64 bits", id="hexadecimal"
+            ),
+            pytest.param(f"a = -{1 << 64}", "a: a number beyond 64 bits", id="negative"),
+        ],
+    )
+    def test_numbers_and_arrays_that_cannot_be_read(self, tmp_path: Path, text: str, message: str) -> None:
+        path = tmp_path / "file.toml"
+        path.write_text(text)
+        for load in (Policy.load, load_settings):
+            with pytest.raises(ConfigError, match=rf"file\.toml: {message}"):
+                load(path)
 
     @pytest.mark.parametrize(
         ("old", "new", "message"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import stat
 import subprocess
@@ -10,8 +11,12 @@ from pathlib import Path
 
 import pytest
 
+from secfed.crypto.identity import Identity, Roster
 from secfed.deploy import safe_files
-from secfed.errors import ConfigError
+from secfed.deploy.approvals import Approvals
+from secfed.deploy.enrolment import utc_now
+from secfed.deploy.trust import pin, read_pinned
+from secfed.errors import ConfigError, RosterError
 
 
 def mode(path: Path) -> int:
@@ -137,3 +142,31 @@ def test_two_processes_take_turns(tmp_path: Path) -> None:
     running = [subprocess.Popen([sys.executable, "-c", program, str(tmp_path)]) for _ in range(2)]
     assert [process.wait() for process in running] == [0, 0]
     assert (tmp_path / "count").read_text() == "100"
+
+
+def test_json_that_is_nested_so_deeply_that_its_readers_would_fail_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "file.json"
+    for depth, fits in ((31, True), (32, False), (900, False)):
+        path.write_text(f'{{"a": {depth * "["}{depth * "]"}}}')
+        if fits:
+            assert "a" in safe_files.read_json(path, "a list")
+        else:
+            with pytest.raises(ConfigError, match="not a list"):
+                safe_files.read_json(path, "a list")
+
+
+@pytest.mark.parametrize("seconds", [safe_files.LATEST_S, 10**30])
+def test_a_time_that_no_date_reaches_is_damage(tmp_path: Path, seconds: int) -> None:
+    path, pinned = tmp_path / "approvals.json", tmp_path / "pinned.json"
+    entry = {"name": "tiny", "state": "held", "since_s": seconds}
+    for content in ({"studies": {64 * "0": entry}}, {"refused_names": {"tiny": seconds}}):
+        path.write_text(json.dumps({"version": 1, **content}))
+        with pytest.raises(ConfigError, match=r"since_s|refused_names"):
+            Approvals(path).all()
+    keys = [Identity.from_seed("ward", bytes([seed]) * 32).public_bytes for seed in (1, 2)]
+    roster = Roster(keys[0], (("ward", keys[1]),))
+    pin(pinned, roster, utc_now())
+    damaged = {**json.loads(pinned.read_text()), "pinned_s": seconds}
+    pinned.write_text(json.dumps(damaged))
+    with pytest.raises(RosterError, match="is damaged"):
+        read_pinned(pinned)
