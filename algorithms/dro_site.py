@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from typing import Final, Self
 
@@ -9,7 +10,7 @@ import torch
 
 from secfed.algorithms.dro import DroRule
 from secfed.algorithms.dro_answer import DroAnswer
-from secfed.errors import Replay
+from secfed.errors import MalformedMessage, Replay
 from secfed.vector import State, Summands
 
 _NAME: Final = "dro/site_weight"
@@ -80,6 +81,17 @@ class SiteWeight:
 
     @classmethod
     def load(cls, state: State) -> Self:
-        """From :meth:`save`; the state may hold other things."""
-        weight, count, loss, number, waiting = state[_NAME].tolist()
+        """From :meth:`save`; the state may hold other things.
+
+        Raises:
+            KeyError: it holds no weight.
+            MalformedMessage: it is damaged.
+        """
+        numbers = state[_NAME].flatten().tolist()
+        if len(numbers) != 5 or not all(map(math.isfinite, numbers)):
+            raise MalformedMessage(
+                "the robust weight that a site kept is damaged",
+                remedy="restore the site's state folder from a backup, or start the study with an empty one",
+            )
+        weight, count, loss, number, waiting = numbers
         return cls(weight, int(count), loss, int(number), bool(waiting))

@@ -92,8 +92,15 @@ def _explained(model: type[Strict], table: Mapping[str, Any], where: str, item: 
         return ConfigError(f"{key}: is missing", remedy=f"add it to [{where}]: {about}")
     what = item["msg"].removeprefix("Input ").removeprefix("Value error, ")
     given = item["input"]
-    shown = f", not {given!r}" if isinstance(given, str | int | float | bool) else ""
+    shown = f", not {_shown(given)}" if isinstance(given, str | int | float | bool) else ""
     return ConfigError(f"{key}: {what}{shown}", remedy=f"set {key} to {about}")
+
+
+def _shown(given: str | int | float) -> str:
+    try:
+        return repr(given)
+    except ValueError:  # Python writes no integer of more than 4300 digits; TOML can hold one in hexadecimal
+        return "a number of thousands of digits"
 
 
 def _path(table: Any, loc: tuple[int | str, ...]) -> list[str]:

@@ -32,6 +32,7 @@ __all__ = [
 
 _WIDEN = 1.25
 _LEAST_NOISE, _MOST_NOISE = 1e-2, 1e6
+_LEAST_EPSILON = 1e-300  # the search takes logarithms of epsilons down to here
 
 ACCOUNTANTS: dict[str, Callable[[], Accountant]] = {"rdp": Rdp, "prv": Prv, "pld": Pld}
 
@@ -111,10 +112,14 @@ def calibrate(
         A noise multiplier that was *checked* to satisfy the budget.
 
     Raises:
-        ConfigError: the budget is already spent, or no reasonable noise satisfies it.
+        ConfigError: the budget is already spent, no reasonable noise satisfies it, or it is too small.
     """
     check_epsilon(epsilon)
-
+    if epsilon < _LEAST_EPSILON:
+        raise ConfigError(
+            f"privacy.epsilon: {epsilon:g}, the part of it that needs noise, is too small to compute with",
+            remedy="raise privacy.epsilon, for example to 1",
+        )
     wanted = preferred or Pld()
 
     def spent(multiplier: float) -> float:

@@ -69,6 +69,10 @@ class AdaptiveClip:
     ) -> float:
         """The norm of the next step: post-processing of one noisy count.
 
+        The noisy fraction is clamped to [0, 1], where the fraction itself lies, so that one step changes C by
+        a factor of at most e^rate however much the noise outweighs a small batch. The paper does not clamp;
+        as post-processing it costs no privacy.
+
         Args:
             clip_norm: C of this step.
             within: units with norm at most C.
@@ -80,5 +84,5 @@ class AdaptiveClip:
         sampler = NoiseSampler(RoundedNormal(2 * self.count_deviation * grid), random)
         # Twice the centred count is an integer: 2 (within - units / 2).
         noisy = ((2 * within - units) << _COUNT_GRID_BITS) + int(sampler.take(1)[0])
-        fraction = 0.5 + noisy / (2 * grid * expected_units)
+        fraction = min(1.0, max(0.0, 0.5 + noisy / (2 * grid * expected_units)))
         return clip_norm * math.exp(-self.rate * (fraction - self.quantile))

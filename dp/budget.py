@@ -125,9 +125,9 @@ class Standing:
 
     @property
     def exceeded(self) -> bool:
-        """Whether this is more than the budget allows; no guarantee at all always is."""
+        """Whether this is more than the budget allows; no guarantee at all always is, nor is NaN one."""
         limit = math.inf if self.budget.epsilon is None else self.budget.epsilon
-        return self.epsilon > limit or math.isinf(self.epsilon)
+        return not self.epsilon <= limit or math.isinf(self.epsilon)  # NaN is at most nothing
 
     def to_value(self) -> dict[str, Any]:
         """Plain JSON values: the budget, and the statement field by field."""

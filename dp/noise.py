@@ -52,6 +52,7 @@ from secfed.errors import ConfigError, RangeError
 from secfed.vector import Field, Layout, Summands, Totals
 
 _TAIL_BITS: Final = 64.0
+_LEAST_CLIP, _MOST_CLIP = 1e-130, 1e130  # squares of norms and grid steps stay ordinary float64 numbers
 _FLOAT_MARGIN: Final = 1.0 + 2.0**-30  # covers float64 rounding of norms, scales and variances
 
 
@@ -92,6 +93,11 @@ class SiteNoise:
         for name, value in (("clip_norm", self.clip_norm), ("noise multiplier", self.noise_multiplier)):
             if not (math.isfinite(value) and value > 0):
                 raise ConfigError(f"privacy {name} = {value} is not a positive number")
+        if not _LEAST_CLIP <= self.clip_norm <= _MOST_CLIP:
+            raise ConfigError(
+                f"privacy.clip_norm: {self.clip_norm:g} is too small or too large to compute with",
+                remedy="set it near the L2 norm of a usual update, for example 1.0",
+            )
         if not 0 <= self.colluders < self.min_survivors <= self.layout.sites:
             raise ConfigError(
                 f"{self.min_survivors} survivors, {self.colluders} of them colluding, "

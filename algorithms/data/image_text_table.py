@@ -10,6 +10,7 @@ import gzip
 import io
 import json
 import zlib
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -58,10 +59,12 @@ class Line:
     Attributes:
         row: column to value.
         where: file and line, for errors.
+        twice: names of more than one column; what stands there is not known.
     """
 
     row: Row
     where: str
+    twice: frozenset[str] = frozenset()
 
 
 def read_table(path: Path) -> Iterator[Line]:
@@ -108,8 +111,13 @@ def value_of(line: Line, column: str) -> Any:
     """What stands in a column; a dot leads into a nested one.
 
     Raises:
-        DataError: there is no such column.
+        DataError: there is no such column, or more than one.
     """
+    if column in line.twice:
+        raise DataError(
+            f"{line.where}: the table has the column {column!r} twice",
+            remedy="give every column a name of its own",
+        )
     if column in line.row:
         return line.row[column]
     node: Any = line.row
@@ -287,8 +295,10 @@ def _json_lines(text: str, name: str) -> Iterator[Line]:
 def _csv_lines(text: str, name: str) -> Iterator[Line]:
     reader = csv.DictReader(io.StringIO(text, newline=""), restval="", restkey="")
     try:
+        names = reader.fieldnames or ()
+        twice = frozenset(column for column, count in Counter(names).items() if count > 1)
         for row in reader:
-            yield Line(row, f"{name}, line {reader.line_num}")
+            yield Line(row, f"{name}, line {reader.line_num}", twice)
     except csv.Error:
         raise DataError(
             f"{name}, line {reader.line_num}: is not CSV", remedy="save the table as CSV with a header line"

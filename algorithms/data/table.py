@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from secfed.algorithms.data.base import SiteData, SiteId
 from secfed.algorithms.data.pool import PooledData, divide_by, site_index
 from secfed.algorithms.data.prepare import Preparation, Records, prepare
-from secfed.algorithms.data.table_options import ALWAYS_MISSING, TableOptions, canonical
+from secfed.algorithms.data.table_options import ALWAYS_MISSING, TableOptions, canonical, number_of
 from secfed.algorithms.options import suggestion
 from secfed.errors import DataError
 
@@ -50,6 +50,12 @@ class Table:
                         raise DataError(
                             f"{self._path.name} has no column {column!r}",
                             remedy=suggestion(column, reader.fieldnames or ()),
+                        )
+                    # The reader keeps the last of equal names; harmless where no key names it.
+                    if (reader.fieldnames or ()).count(column) > 1:
+                        raise DataError(
+                            f"{self._path.name} has the column {column!r} twice",
+                            remedy="give every column a name of its own",
                         )
                 rows = [(reader.line_num, row) for row in reader]
         except OSError as error:
@@ -87,7 +93,7 @@ class Table:
         if self._is_missing(row[column], column):
             return float("nan")
         try:
-            return float(row[column])
+            return number_of(row[column])
         except ValueError:
             raise self._wrong(line, column, "is not a number") from None
 
@@ -114,7 +120,7 @@ class Table:
                 raise self._wrong(line, column, "is not one of data.labels", where)
             return known.index(value)
         try:
-            number = float(value)
+            number = number_of(value)
         except ValueError:
             number = float("nan")
         if not np.isfinite(number) or options.label_above is None:

@@ -145,9 +145,20 @@ class TableOptions(DataOptions):
 
 
 def canonical(value: Cell) -> str:
-    """One spelling per value: "1", "1.0" and 1 are the same label or category."""
+    """One spelling per value: "1", "1.0" and 1 are the same label or category, "-0.0" and 0 too."""
     text = str(value).strip()
     try:
-        return str(float(text))
+        return str(number_of(text) + 0.0)  # which makes 0.0 of -0.0
     except ValueError:
         return text.lower() if text.lower() in ALWAYS_MISSING else text
+
+
+def number_of(text: str) -> float:
+    """The number in a cell.
+
+    Raises:
+        ValueError: it is none; nor is "1_2", which Python by itself reads as 12.
+    """
+    if "_" in text:
+        raise ValueError
+    return float(text)

@@ -78,12 +78,9 @@ class WordTokenizer:
 
     def __init__(self, words: Iterable[str], length: int) -> None:
         self._ids: dict[str, int] = {}
-        for word in words:
+        for number, word in enumerate(words, start=1):
             if words_of(word) != [word] or word in self._ids:
-                raise ConfigError(
-                    f"data: the list of words has {word!r} twice, or it is not one word in lower case",
-                    remedy="write every word once, in lower case and without punctuation",
-                )
+                raise _wrong_word(f"data: word {number} of the list of words")
             self._ids[word] = RESERVED + len(self._ids)
         self.length = _checked_length(length)
         self.vocabulary = RESERVED + len(self._ids)
@@ -190,7 +187,8 @@ def read_words(path: Path) -> tuple[str, ...]:
     """A list of words from a text file, one on each line; empty lines are left out.
 
     Raises:
-        ConfigError: no such file, not UTF-8, or more than a million lines.
+        ConfigError: no such file, not UTF-8, more than a million words, a word twice, or a line that is not
+            one word. Names file and line, never what stands there: the key may name the wrong file.
     """
     try:
         lines = path.read_text(encoding="utf-8-sig").splitlines()
@@ -205,7 +203,20 @@ def read_words(path: Path) -> tuple[str, ...]:
         raise ConfigError(
             f"data.words_file: {path.name} has {len(words)} words", remedy=f"give 1 to {_MOST_WORDS} words"
         )
+    seen: set[str] = set()
+    for number, line in enumerate(lines, start=1):
+        word = line.strip()
+        if word and (words_of(word) != [word] or word in seen):
+            raise _wrong_word(f"data.words_file: {path.name}, line {number}")
+        seen.add(word)
     return words
+
+
+def _wrong_word(where: str) -> ConfigError:
+    return ConfigError(
+        f"{where} is there twice, or is not one word in lower case",
+        remedy="write every word once, in lower case and without punctuation",
+    )
 
 
 @lru_cache(maxsize=65536)

@@ -13,11 +13,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any, Final
 
 from secfed.chain import OPENED, Entry
 from secfed.dp.accountant import ACCOUNTANTS, Accountant, Pld, Statement, accountant
 from secfed.dp.budget import Budget, Spent, Standing, disagrees, standing
+from secfed.dp.events import DistributedDiscreteGaussian, Event, Gaussian, PoissonSampledGaussian
 from secfed.dp.ledger import BUDGETS, SPENT
 from secfed.dp.report.pld import ExpectingPld, Remembering, RememberingPld
 from secfed.dp.unit import Adjacency, Unit
@@ -27,6 +29,7 @@ Tick = Callable[[], None]
 
 _COARSEST, _FINEST = 1e-2, 1e-5  # grids of a PLD that a ledger may ask for; finer ones cost memory
 _MIXED: Final = "basic composition of "
+_MOST_STEPS, _MOST_SHARES, _MOST_POINTS = 10**7, 10**5, 2e7  # far beyond any study; more costs gigabytes
 
 
 @dataclass(frozen=True)
@@ -117,6 +120,7 @@ class Recomputer:
         """
         chosen = _expecting(self.accountants_of(like)[0], like)
         try:
+            _check_size(spent, chosen)
             return standing(budget, spent, now_s, chosen)
         except (ValueError, ArithmeticError, MemoryError):
             # Events out of all proportion, correctly signed: nothing that can be computed bounds them.
@@ -142,6 +146,7 @@ class Recomputer:
         statement = _statement(recorded)
         found: list[str] = []
         for chosen in self.accountants_of(statement):
+            _check_size(spent, chosen)
             found = self._differences(recorded, statement, spent, _expecting(chosen, statement))
             if not found:
                 return []
@@ -179,6 +184,37 @@ def _expecting(chosen: Accountant, recorded: Mapping[str, Any] | None) -> Accoun
     return chosen
 
 
+def _check_size(spent: Sequence[Spent], chosen: Accountant) -> None:
+    """Refuse events that take minutes and gigabytes to compute with, which only a hostile ledger has.
+
+    Raises:
+        OverflowError: the loss distribution of all events together would be too large, or a loop too long.
+    """
+    inner = chosen.inner if isinstance(chosen, Remembering) else chosen
+    interval = inner.exact.interval if isinstance(inner, ExpectingPld) else Pld().interval
+    sizes = [_size(item.event) for item in spent]
+    widest, variance = max((size[0] for size in sizes), default=0.0), sum(size[1] for size in sizes)
+    if not widest + 20 * math.sqrt(variance) <= _MOST_POINTS * interval:
+        raise OverflowError
+
+
+@lru_cache(maxsize=4096)
+def _size(event: Event) -> tuple[float, float]:
+    """About how far privacy losses of one run reach, and the variance of all runs: what a grid must hold."""
+    if isinstance(event, DistributedDiscreteGaussian) and event.shares > _MOST_SHARES:
+        return math.inf, 0.0
+    if not isinstance(event, Gaussian | PoissonSampledGaussian) or event.noise_multiplier == 0:
+        return 0.0, 0.0  # a formula, or no guarantee at all
+    signal = event.adjacency.factor / event.noise_multiplier
+    if isinstance(event, Gaussian) or event.sampling_rate == 1:
+        return 0.0, event.times * signal * signal
+    if event.times > _MOST_STEPS:
+        return math.inf, 0.0
+    reach, rate = signal * signal / 2 + 20 * signal, event.sampling_rate
+    # Never more than a loss of full reach with probability q; for much noise, the chi-square divergence.
+    return reach, event.times * min(rate * reach * reach, rate * rate * math.expm1(min(signal * signal, 700)))
+
+
 def _limits(recorded: object) -> dict[str, Any]:
     """A recorded standing without what was spent: the budget itself."""
     content = recorded if isinstance(recorded, dict) else {}
@@ -203,6 +239,7 @@ def alone(spent: Sequence[Spent], budget: Budget, chosen: Accountant) -> Standin
     """What some payments cost by themselves; None if no accountant covers them."""
     try:
         _expecting(chosen, None)
+        _check_size(spent, chosen)
         whole = Budget(None, budget.delta, None, budget.protects)
         return standing(whole, spent, spent[-1].time_s, chosen)
     except (ConfigError, ValueError, ArithmeticError, MemoryError):

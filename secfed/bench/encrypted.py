@@ -18,6 +18,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from multiprocessing.connection import Connection
+from queue import Empty
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:  # imported late: a worker that measures memory must not carry what its role does not need
@@ -243,7 +244,17 @@ def _independently(study: _Study, processes: int, repeats: int) -> float:
     children = [context.Process(target=_independent, args=given) for _ in range(processes)]
     for child in children:
         child.start()
-    times: list[list[float]] = [queue.get() for _ in children]
+    times: list[list[float]] = []
+    while len(times) < processes:
+        try:
+            times.append(queue.get(timeout=1))
+        except Empty:
+            if any(child.exitcode for child in children):  # the others would wait for it for ever
+                for child in children:
+                    child.kill()
+                raise SystemExit(
+                    "a process that encrypts beside others died; is there enough memory?"
+                ) from None
     for child in children:
         child.join()
     return min(max(child[index] for child in times) for index in range(repeats))
@@ -274,12 +285,14 @@ def _peaks(study: _Study, processes: int) -> dict[str, float]:
         target=_site_role, args=(far, study.keys, study.parameters, study.layout, processes)
     )
     site.start()
+    far.close()  # if that process dies, what waits for it here ends with an error
     frames = list(iter(near.recv_bytes, b""))
     site_peak = near.recv()
     site.join()
     near, far = context.Pipe()
     aggregator = context.Process(target=_aggregator_role, args=(far, study.parameters))
     aggregator.start()
+    far.close()
     for _ in range(study.parameters.sites):
         for frame in frames:
             near.send_bytes(frame)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from multiprocessing.connection import Connection
 from typing import Any
 
@@ -18,8 +18,10 @@ def other_process(target: Callable[..., None], *arguments: Any) -> Iterator[Conn
     here, there = context.Pipe()
     process = context.Process(target=target, args=(there, *arguments), daemon=True)
     process.start()
+    there.close()  # the other process has its own; while this one is open, its death would go unnoticed
     try:
         yield here
     finally:
-        here.send("stop")
+        with suppress(OSError):  # it has died already: what the caller saw of that is the error to tell
+            here.send("stop")
         process.join(30)

@@ -58,6 +58,7 @@ def carry_out(study: Study, part: Path, *, log: TextIO) -> None:
 def note_failure(part: Path, error: Exception, *, debug: bool) -> None:
     """Write down why a run failed: an expected error in full, of any other only its class.
 
+    Of an error of the operating system it is path and reason, as every command tells it.
     With ``debug`` also where in the code it arose, as every command of ``secfed --debug`` says it.
 
     Security: the text of an unexpected error could quote a value of a record; it is written nowhere.
@@ -65,12 +66,17 @@ def note_failure(part: Path, error: Exception, *, debug: bool) -> None:
     from secfed.cli.guard import _where
     from secfed.sweep.store import FAILURE_FILE, write_whole
 
-    message = (
-        str(error)
-        if isinstance(error, SecfedError)
-        else "unexpected; run it again as: secfed --debug sweep ..., and report what the run's "
-        f"{FAILURE_FILE} then says; it holds no values"
-    )
+    if isinstance(error, SecfedError):
+        message = str(error)
+    elif isinstance(error, OSError):  # in the words of secfed.cli.guard: path and reason, not its own text
+        reason = os.strerror(error.errno) if error.errno else type(error).__name__
+        where = f"{error.filename}: " if error.filename else ""
+        message = f"{where}{reason}. Remedy: check the path, its permissions and the space left"
+    else:
+        message = (
+            "unexpected; run it again as: secfed --debug sweep ..., and report what the run's "
+            f"{FAILURE_FILE} then says; it holds no values"
+        )
     found = {"error": type(error).__name__, "message": message}
     if debug:
         found["traceback"] = _where(error)

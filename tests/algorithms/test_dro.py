@@ -349,3 +349,14 @@ def test_an_answer_that_comes_late_still_counts_and_one_that_never_comes_does_no
     later, _ = waiting.offer(rule, 2, 1.2)
     assert later.weight == 0.25
     assert later.apply(rule, "site-00", answer) == later
+
+
+@pytest.mark.parametrize("kept", [[1.0, 2.0], [1.0, math.nan, 0.0, 0.0, 0.0], 1.0])
+def test_a_damaged_weight_is_one_clear_error(kept):
+    with pytest.raises(MalformedMessage, match="is damaged"):
+        SiteWeight.load({"dro/site_weight": torch.tensor(kept, dtype=torch.float64)})
+
+
+def test_a_number_too_long_to_be_written_is_refused_without_it():
+    with pytest.raises(ConfigError, match=r"dro\.\w+: .* not a number of thousands of digits"):
+        checked(DroOptions, {next(iter(DroOptions.model_fields)): 16**5000}, "dro")

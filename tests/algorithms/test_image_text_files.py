@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from secfed.algorithms.data.image_text import ImageTextData
+from secfed.algorithms.data.image_text_table import parse_table, text_of
 from secfed.errors import ConfigError, DataError
 from tests.algorithms.image_text_case import load, picture, tokens, write_pairs
 
@@ -248,3 +249,10 @@ def test_a_table_that_cannot_be_carried_out_names_the_key(place, keys, says):
 def test_privacy_of_records_is_possible(place):
     for data in (load(place), load(place, partition="iid", sites=2)):
         assert data.for_record_privacy() is data
+
+
+def test_a_column_of_a_table_that_is_there_twice_is_refused_if_it_is_asked_for():
+    (line,) = parse_table(b"image,report,report,,\na.png,one,two,,\n", "pairs.csv")
+    assert text_of(line, "image") == "a.png"
+    with pytest.raises(DataError, match=r"pairs\.csv, line 2: the table has the column 'report' twice"):
+        text_of(line, "report")

@@ -187,3 +187,23 @@ def test_heart_disease_without_its_file_names_the_variable_to_set(monkeypatch, t
     study = Study.load(Path(__file__).parents[2] / "examples" / "heart-disease.toml")
     with pytest.raises(DataError, match=r"fed_heart_disease\.csv.*SECFED_DATA"):
         build_data(study)
+
+
+def test_a_column_that_is_there_twice_is_refused_if_a_key_names_it(load):
+    twice = TABLE.replace("age,sex", "age,age").replace('"sex", ', "")
+    with pytest.raises(DataError, match=r"patients\.csv has the column 'age' twice"):
+        load(twice, OPTIONS.replace('"sex", ', "")).site("north")
+    unused = "\n".join(
+        line + (",note,note" if line.startswith("site") else ",1,2") for line in TABLE.splitlines()
+    )
+    assert rows(load(unused).site("north")) == rows(load().site("north"))
+
+
+@pytest.mark.parametrize(("old", "new"), [("north,40", "north,4_0"), ("200,a,0", "200,a,1_0")])
+def test_an_underscore_is_no_part_of_a_number(load, old, new):
+    with pytest.raises(DataError, match=r"line 2: column .* is not a number"):
+        load(TABLE.replace(old, new, 1)).site("north")
+
+
+def test_minus_zero_is_zero_where_zero_is_missing(load):
+    assert rows(load(TABLE.replace("50,0,0,b", "50,0,-0.0,b")).site("north")) == rows(load().site("north"))

@@ -103,3 +103,14 @@ def test_a_folder_without_a_tokenizer_is_refused(tmp_path):
     (tmp_path / "tokenizer.json").write_text("{}")
     with pytest.raises(ConfigError, match="holds no tokenizer"):
         FolderTokenizer(tmp_path, 6)
+
+
+@pytest.mark.parametrize("text", ["lung\n\nJane Miller 83\n", "lung\n\nlung\n"])
+def test_a_wrong_line_of_a_file_is_named_by_its_number_and_never_quoted(tmp_path, text):
+    (tmp_path / "words.txt").write_text(text)
+    with pytest.raises(ConfigError, match=r"data\.words_file: words\.txt, line 3") as caught:
+        read_words(tmp_path / "words.txt")
+    assert "Miller" not in str(caught.value)
+    with pytest.raises(ConfigError, match="word 1 of the list of words") as caught:
+        WordTokenizer(("Jane Miller",), 5)
+    assert "Miller" not in str(caught.value)

@@ -246,3 +246,10 @@ def test_accountants_by_name() -> None:
     with pytest.raises(ConfigError, match="unknown accountant 'gdp'") as error:
         accountant("gdp")
     assert "pld, prv, rdp" in error.value.remedy
+
+
+def test_an_epsilon_below_what_can_be_computed_is_one_error_that_names_the_key() -> None:
+    with pytest.raises(ConfigError, match=r"privacy\.epsilon: 4\.94066e-324") as caught:
+        calibrate(5e-324, DELTA, lambda s: Gaussian(ADD, s, 1), preferred=Rdp())
+    assert caught.value.remedy
+    assert calibrate(1e-6, DELTA, lambda s: Gaussian(ADD, s, 1), preferred=Rdp()) > 1

@@ -74,3 +74,11 @@ def test_an_empty_draw_is_noise_around_one_half() -> None:
 def test_impossible_settings_are_refused(options: dict[str, float]) -> None:
     with pytest.raises(ConfigError):
         AdaptiveClip(**options)
+
+
+def test_much_noise_on_a_small_batch_moves_the_norm_by_one_step_at_most() -> None:
+    adaptive = AdaptiveClip(quantile=0.5, rate=0.2, count_deviation=100.0)
+    random = SecureRandom.for_simulation(1)
+    norms = [adaptive.next_norm(1.0, within=1, units=1, expected_units=1.0, random=random) for _ in range(20)]
+    assert min(norms) == pytest.approx(math.exp(-0.1))
+    assert max(norms) == pytest.approx(math.exp(0.1))

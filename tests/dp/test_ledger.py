@@ -11,8 +11,8 @@ import torch
 from secfed.chain import BrokenChain
 from secfed.crypto.identity import Identity
 from secfed.dp import ledger as ledger_module
-from secfed.dp.accountant import Pld, Rdp, statement
-from secfed.dp.budget import Budget
+from secfed.dp.accountant import Pld, Rdp, Statement, statement
+from secfed.dp.budget import Budget, Standing
 from secfed.dp.events import Gaussian, PoissonSampledGaussian, Skellam
 from secfed.dp.ledger import BUDGETS, REFUSED, SPENT, UNPROTECTED, Ledger, audit, spent_of, verify
 from secfed.dp.training import PrivateTraining
@@ -270,3 +270,9 @@ def test_impossible_budgets_are_refused(make, why: str) -> None:  # type: ignore
 def test_entries_that_cannot_be_read_are_not_skipped(body: dict[str, object]) -> None:
     with pytest.raises(TranscriptError):
         ledger_module.Spent.from_body(body)
+
+
+@pytest.mark.parametrize("limit", [None, 1.0])
+def test_an_epsilon_that_is_no_number_exceeds_every_budget(limit: float | None) -> None:
+    spent = Statement(float("nan"), 1e-5, ADD, "pld", "1")
+    assert Standing(Budget(limit, 1e-5), spent).exceeded

@@ -361,3 +361,21 @@ def test_impossible_settings_are_refused(options: dict[str, object], why: str) -
 def test_lanes_too_narrow_for_the_noise_are_refused() -> None:
     with pytest.raises(RangeError):
         planned(Layout((Field("update", (4,), 1.0, 8),), sites=100), min_survivors=80, scales={})
+
+
+@pytest.mark.parametrize(
+    ("clip_norm", "fits"), [(1e308, False), (5e-324, False), (1e-6, True), (1e100, True)]
+)
+def test_a_clip_norm_that_cannot_be_computed_with_is_one_error_that_names_the_key(
+    clip_norm: float, fits: bool
+) -> None:
+    def planned() -> SiteNoise:
+        layout = Layout((Field("update", (4,), 1.0, 32),), 3)
+        return SiteNoise.plan(layout, clip_norm=clip_norm, noise_multiplier=1.0, min_survivors=3, colluders=0)
+
+    if fits:
+        assert planned().event(1).times == 1
+        return
+    with pytest.raises(ConfigError, match=r"privacy\.clip_norm: ") as caught:
+        planned()
+    assert caught.value.remedy

@@ -244,10 +244,21 @@ ODD: list[tuple[str, str, Any]] = [
     ("unprotected", "round", [1]),
 ]
 SUM_EVENT = {"adjacency": "zero-out-site", "l2": 1.0, "l1": 1.0, "count": 1}
+STEPS: dict[str, Any] = {
+    "event": "poisson-sampled-gaussian/1",
+    "adjacency": str(ADD),
+    "sampling_rate": 0.1,
+    "noise_multiplier": 1.0,
+    "steps": 1,
+}
 EXTREME: list[dict[str, Any]] = [
     {**SUM_EVENT, "event": "skellam/1", "l2": 1e200, "variance": 10.0},
     {**SUM_EVENT, "event": "distributed-discrete-gaussian/1", "sigma": 1e200, "shares": 3, "dimension": 4},
     {**SUM_EVENT, "event": "distributed-discrete-gaussian/1", "sigma": 3.0, "shares": -3, "dimension": 4},
+    # These could be computed, in minutes and gigabytes.
+    {**SUM_EVENT, "event": "distributed-discrete-gaussian/1", "sigma": 3.0, "shares": 2**31, "dimension": 4},
+    {**STEPS, "noise_multiplier": 1e-3},
+    {**STEPS, "steps": 2**40},
 ]
 
 

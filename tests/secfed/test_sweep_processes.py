@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import csv
+import errno
 import json
+import operator
 import os
 import signal
 import subprocess
@@ -14,6 +16,7 @@ from pathlib import Path
 
 import pytest
 
+from secfed.bench.processes import other_process
 from secfed.cli.live import LineObserver
 from secfed.errors import DataError
 from secfed.figures import write_figures
@@ -240,3 +243,20 @@ def group_members(group: int) -> bool:
             if int(fields[2]) == group and fields[0] != "Z":
                 return True
     return False
+
+
+def test_an_error_of_the_operating_system_is_told_by_path_and_reason(tmp_path: Path) -> None:
+    error = OSError(errno.ENOSPC, "Mrs Miller", "weights.safetensors")
+    note_failure(tmp_path, error, debug=False)
+    message = json.loads((tmp_path / "failure.json").read_text())["message"]
+    assert message.startswith("weights.safetensors: No space left on device. Remedy: check the path")
+    assert "Miller" not in message
+
+
+def test_a_process_of_a_benchmark_that_dies_is_noticed_and_hides_no_error() -> None:
+    def ask() -> object:  # operator.index takes no pipe
+        with other_process(operator.index) as pipe:
+            return pipe.recv() if pipe.poll(120) else None
+
+    with pytest.raises(EOFError):
+        ask()
