@@ -53,12 +53,12 @@ def sweep(
     """Run a study with every combination of settings and seeds, and put the results side by side.
 
     Each run is a process with one thread. Stopped or killed, the same command continues: finished runs are
-    kept, failed ones are repeated.
+    kept, failed ones are repeated. Stopped with Ctrl-C, it shows what is finished.
 
     [bold]Example:[/] secfed sweep examples/sweep-breast-cancer.toml --out runs/sweep --jobs 2
     """
     from secfed.cli.consoles import stderr, stdout
-    from secfed.sweep.engine import run_sweep
+    from secfed.sweep.engine import rows_so_far, run_sweep
     from secfed.sweep.file import SweepFile
     from secfed.sweep.plan import make_plan
     from secfed.sweep.processes import ProcessRunner
@@ -69,15 +69,19 @@ def sweep(
         return
     debug = bool(context.find_root().params.get("debug"))
     runner = ProcessRunner(plan.sweep.folder, debug=debug)
-    with _watching(stderr()) as observer:
-        rows = run_sweep(
-            plan,
-            out,
-            jobs=jobs or plan.sweep.jobs,
-            runner=runner,
-            observer=observer,
-            panels=panel or (),
-        )
+    try:
+        with _watching(stderr()) as observer:
+            rows = run_sweep(
+                plan,
+                out,
+                jobs=jobs or plan.sweep.jobs,
+                runner=runner,
+                observer=observer,
+                panels=panel or (),
+            )
+    except KeyboardInterrupt:  # what is finished is worth seeing; the same command goes on later
+        _conclude(plan, rows_so_far(plan, out), out, stdout())
+        raise
     _conclude(plan, rows, out, stdout())
 
 

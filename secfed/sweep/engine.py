@@ -95,6 +95,12 @@ def run_sweep(
         return _Sweep(plan, store, runner, observer or SilentSweepObserver(), wanted).carry_out(jobs)
 
 
+def rows_so_far(plan: Plan, out: Path) -> list[Row]:
+    """A row per run of the plan, from what is finished in the folder."""
+    store = Store(out)
+    return [_first_row(run, store) for run in plan.runs]
+
+
 def chosen(plan: Plan, panels: Collection[str]) -> tuple[Run, ...]:
     """The runs of some panels; of all if none is named.
 

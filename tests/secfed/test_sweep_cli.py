@@ -12,7 +12,7 @@ from secfed.cli.sweep_live import LineSweepObserver, LiveSweepObserver, show_lef
 from secfed.errors import DataError
 from secfed.sweep import processes
 from secfed.sweep.engine import Progress, run_sweep
-from secfed.sweep.plan import make_plan
+from secfed.sweep.plan import Run, make_plan
 from tests.secfed.sweep_case import CURVES, LATER, RATES, PretendingRunner, plan, secfed_sweep, sweep_file
 
 FAILS = "learning_rate=0.2, seed=1"
@@ -70,6 +70,19 @@ class TestCommand:
         assert again.exit_code == 0
         assert runner.started[6:] == [FAILS]
         assert "5 finished already" in again.stderr
+
+    def test_stopped_it_shows_what_is_finished(self, runner: PretendingRunner, file: Path) -> None:
+        def interrupt(run: Run) -> None:
+            if run.seed == 2:
+                raise KeyboardInterrupt
+
+        runner.before, out = interrupt, file.parent / "out"
+        result = secfed_sweep(file, "--out", out)
+        assert result.exit_code == 130
+        rows = [line.split() for line in result.stdout.splitlines()]
+        assert ["0.2", "1/2", "0.7100"] in rows
+        assert "0.7100" in (out / "summary.md").read_text()
+        assert (out / "figure.svg").is_file()
 
     def test_a_bad_value_starts_nothing_and_writes_nothing(
         self, runner: PretendingRunner, file: Path
