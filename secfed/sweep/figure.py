@@ -102,6 +102,8 @@ def _draw(plan: Plan, rows: Sequence[Row], x: str, metrics: Sequence[str]) -> Fi
     places = positions(_values(sweep, x), sweep.figure.x_scale)
     points = groups(rows)
     curves = list(dict.fromkeys(_curve(group, x) for group in points if group.cells))
+    known = {group.at.get("panel") for group in points if group.cells}
+    panels = [panel for panel in panels if panel is None or panel in known]  # others have not begun
     across = len(metrics) if len(metrics) > 1 else min(len(panels), 3)
     figure, axes = style.new_figure(
         len(panels) * len(metrics), across=across, width_in=max(5.6, 3.6 * across), height_in=2.7

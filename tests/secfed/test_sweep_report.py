@@ -177,6 +177,13 @@ class TestFigure:
         write_figure(found, rows, tmp_path)
         assert [axes.get_title(loc="left") for axes in drawn[0].axes] == ["Set A", "b"]
 
+    def test_a_panel_that_has_not_begun_is_left_out(self, tmp_path: Path, drawn: list[Figure]) -> None:
+        panels = '[[sweep.panel]]\nname = "a"\n[[sweep.panel]]\nname = "b"\nset = { data.sites = 5 }'
+        found, rows = carried_out(tmp_path, RATES + panels)
+        begun = [row if row.run.at["panel"] == "b" else Row(row.run) for row in rows]
+        write_figure(found, begun, tmp_path)
+        assert [axes.get_title(loc="left") for axes in drawn[0].axes] == ["b"]
+
     def test_other_axes_make_other_curves(self, tmp_path: Path, drawn: list[Figure]) -> None:
         write_figure(*carried_out(tmp_path, RATES + '"protection.bits" = [32, 16]'), tmp_path)
         assert drawn[0].axes[0].get_legend_handles_labels()[1] == ["bits 32", "bits 16"]
