@@ -241,7 +241,7 @@ def test_messages_name_no_value():
 
 
 @pytest.mark.parametrize("rho", [0.01, 0.1, 1.0])
-@pytest.mark.parametrize("largest", [1e12, 1.0, 1e-12])
+@pytest.mark.parametrize("largest", [2e3, 1.0, 1e-4])  # further out, sites refuse them
 def test_false_sums_cannot_make_all_updates_but_one_vanish(rho, largest):
     """The server claims sums of its choice, from which its victim is missing: the victim keeps its weight."""
     rule, losses = a_rule(5, rho=rho), [2.1, 2.4, 1.9, 3.2, 2.6]
