@@ -98,7 +98,9 @@ def positions(values: Sequence[Value], scale: Scale | None) -> dict[Value, float
 
 def _draw(plan: Plan, rows: Sequence[Row], x: str, metrics: Sequence[str]) -> Figure:
     sweep, labels = plan.sweep, Labels(plan, rows)
-    panels = [None] if x == "panel" or not sweep.panels else [panel.name for panel in sweep.panels]
+    panels: list[str | None] = [None]
+    if x != "panel" and sweep.panels:
+        panels = [panel.name for panel in sweep.panels]
     places = positions(_values(sweep, x), sweep.figure.x_scale)
     points = groups(rows)
     curves = list(dict.fromkeys(_curve(group, x) for group in points if group.cells))
