@@ -13,8 +13,8 @@ replays it.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
-from typing import Protocol
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Protocol, TypeVar
 
 from secfed.errors import WrongState
 from secfed.vector import Exchange, State, Summands, Totals
@@ -91,6 +91,38 @@ class Algorithm(Protocol):
     def site(self, site_id: SiteId) -> SiteProgram:
         """The program of one site, bound to that site's data."""
         ...
+
+
+class PlannedExchange(Protocol):
+    """An exchange with what an algorithm knows about it."""
+
+    @property
+    def exchange(self) -> Exchange:
+        """The sum."""
+        ...
+
+
+_Planned = TypeVar("_Planned", bound=PlannedExchange)
+
+
+def planned_for(exchange: Exchange, round_number: int, stages: Iterable[_Planned]) -> _Planned:
+    """The stage of a round that an exchange belongs to.
+
+    Args:
+        exchange: from the other side.
+        round_number: for the error.
+        stages: of that round.
+
+    Raises:
+        WrongState: the round has no exchange of this name and layout.
+    """
+    for stage in stages:
+        if stage.exchange == exchange:
+            return stage
+    raise WrongState(
+        f"round {round_number} has no exchange {exchange.name!r} of this layout",
+        remedy="the aggregator must run the same study file",
+    )
 
 
 def check_round(round_number: int, rounds: int) -> None:

@@ -32,6 +32,7 @@ from secfed.algorithms.fedavg_options import FedAvgOptions
 from secfed.algorithms.metrics import classification
 from secfed.algorithms.parameters import read_parameters, trainable, write_parameters
 from secfed.algorithms.randomness import seeded, torch_generator
+from secfed.algorithms.server_state import MODEL, VersionMetrics, model_of
 from secfed.algorithms.setting import Setting
 from secfed.algorithms.training import (
     Training,
@@ -40,7 +41,7 @@ from secfed.algorithms.training import (
     make_optimiser,
     train_locally,
 )
-from secfed.errors import ConfigError, MalformedMessage, WrongState
+from secfed.errors import ConfigError, WrongState
 from secfed.vector import Exchange, Layout, State, Summands, Totals
 from secfed.vector import Field as Block
 
@@ -315,7 +316,7 @@ class FedAvgServer:
         self._model = {name: value.clone() for name, value in initial.items()}
         self._trained = tuple(trained)
         self._classes = classes
-        self._metrics: dict[int, dict[str, float]] = {}
+        self._metrics = VersionMetrics()
 
     def broadcast(self, round_number: int, exchange: Exchange) -> State:
         """The current model."""
@@ -327,7 +328,7 @@ class FedAvgServer:
 
         ``train_loss`` is the mean loss while training from that model, so the last model has none.
         """
-        metrics = self._metrics.setdefault(round_number - 1, {})
+        metrics = self._metrics.of(round_number - 1)
         metrics.update(classification.finish(totals, self._classes))
         if exchange.name == UPDATE:
             # A layout without weights is that of site-level privacy: every survivor counts the same.
@@ -345,16 +346,12 @@ class FedAvgServer:
 
     def metrics(self) -> Mapping[int, Mapping[str, float]]:
         """Metrics by model version; see :func:`secfed.algorithms.metrics.classification.finish`."""
-        return {version: dict(found) for version, found in self._metrics.items()}
+        return self._metrics.all()
 
     def save(self) -> State:
         """Model and metrics."""
-        state = {f"model/{name}": value.clone() for name, value in self._model.items()}
-        for version, found in self._metrics.items():
-            state[f"metrics/{version}"] = torch.zeros(())  # a version without any metric is kept, too
-            for name, value in found.items():
-                state[f"metrics/{version}/{name}"] = torch.tensor(value, dtype=torch.float64)
-        return state
+        model = {MODEL + name: value.clone() for name, value in self._model.items()}
+        return model | self._metrics.save()
 
     def load(self, state: State) -> None:
         """Continue from :meth:`save`.
@@ -362,19 +359,5 @@ class FedAvgServer:
         Raises:
             MalformedMessage: a checkpoint of another model.
         """
-        model = {
-            name.removeprefix("model/"): t.clone() for name, t in state.items() if name.startswith("model/")
-        }
-        if {name: t.shape for name, t in model.items()} != {n: t.shape for n, t in self._model.items()}:
-            raise MalformedMessage(
-                "the checkpoint belongs to another model", remedy="resume with the study file that wrote it"
-            )
-        self._model = model
-        self._metrics = {}
-        for name, value in state.items():
-            kind, _, rest = name.partition("/")
-            if kind == "metrics":
-                version, _, metric = rest.partition("/")
-                found = self._metrics.setdefault(int(version), {})
-                if metric:
-                    found[metric] = float(value)
+        self._model = model_of(state, self._model)
+        self._metrics.load(state)

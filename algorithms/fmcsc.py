@@ -27,7 +27,7 @@ from typing import Final
 
 import torch
 
-from secfed.algorithms.base import SiteId, check_round
+from secfed.algorithms.base import SiteId, check_round, planned_for
 from secfed.algorithms.data.multiview import MultiviewData, MultiviewSite, check_multiview
 from secfed.algorithms.fmcsc_options import FmcscOptions
 from secfed.algorithms.fmcsc_plan import Plan, Stage
@@ -43,7 +43,7 @@ from secfed.algorithms.models.multiview import (
 from secfed.algorithms.parameters import read_parameters
 from secfed.algorithms.randomness import seeded
 from secfed.algorithms.setting import Setting
-from secfed.errors import ConfigError, DataError, WrongState
+from secfed.errors import ConfigError, DataError
 from secfed.vector import Exchange, State
 
 
@@ -133,13 +133,7 @@ class Fmcsc:
         Raises:
             WrongState: the study has no such exchange in this round.
         """
-        for stage in self.stages(round_number):
-            if stage.exchange == exchange:
-                return stage
-        raise WrongState(
-            f"round {round_number} has no exchange {exchange.name!r} of this layout",
-            remedy="the aggregator must run the same study file",
-        )
+        return planned_for(exchange, round_number, self.stages(round_number))
 
     def members(self, round_number: int, exchange: Exchange, sites: Sequence[SiteId]) -> Sequence[SiteId]:
         """Who is asked: the group, as far as view types are public."""

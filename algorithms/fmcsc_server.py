@@ -7,11 +7,13 @@ from typing import Final
 
 import torch
 
+from secfed.algorithms.base import planned_for
 from secfed.algorithms.fmcsc_plan import FULL, Plan, Stage
 from secfed.algorithms.fmcsc_scoring import ServerScoring
-from secfed.errors import MalformedMessage, WrongState
+from secfed.algorithms.server_state import MODEL, VersionMetrics, model_of, part_of
 from secfed.vector import Exchange, State, Totals
 
+_SCORING: Final = "scoring/"
 _NO_WEIGHT: Final = 1e-9  # fixed point leaves about 1e-13 of one site's weight
 
 
@@ -29,13 +31,10 @@ class FmcscServer:
         self._plan = plan
         self._models: list[State] = [dict(initial) for _ in plan.groups]
         self._scoring = ServerScoring(plan)
-        self._metrics: dict[int, dict[str, float]] = {}
+        self._metrics = VersionMetrics()
 
     def _stage(self, round_number: int, exchange: Exchange) -> Stage:
-        for stage in self._plan.stages(round_number):
-            if stage.exchange == exchange:
-                return stage
-        raise WrongState(f"round {round_number} has no exchange {exchange.name!r}")
+        return planned_for(exchange, round_number, self._plan.stages(round_number))
 
     def broadcast(self, round_number: int, exchange: Exchange) -> State:
         """What this exchange needs, and no more: models as ``group/parameter``, centres.
@@ -79,14 +78,14 @@ class FmcscServer:
             found = self._scoring.absorb(round_number, stage, totals)
             if found:
                 version = min(round_number, self._plan.rounds)
-                self._metrics.setdefault(version, {}).update(found)
+                self._metrics.of(version).update(found)
 
     def _note_loss(self, round_number: int, name: str, totals: Totals, weights: str = "weight") -> None:
         if "loss" not in totals:  # under [privacy] none leaves
             return
         weight = totals.scalar(weights)
         if weight > _NO_WEIGHT:
-            self._metrics.setdefault(round_number - 1, {})[name] = totals.scalar("loss") / weight
+            self._metrics.of(round_number - 1)[name] = totals.scalar("loss") / weight
 
     def _pretrain(self, totals: Totals) -> None:
         model = dict(self._models[FULL])
@@ -125,16 +124,13 @@ class FmcscServer:
 
     def metrics(self) -> Mapping[int, Mapping[str, float]]:
         """By model version: ``acc``, ``nmi``, ``ari`` where scored, and losses while training from it."""
-        return {version: dict(found) for version, found in self._metrics.items()}
+        return self._metrics.all()
 
     def save(self) -> State:
         """Models, scoring and metrics."""
-        state: dict[str, torch.Tensor] = {f"model/{name}": value for name, value in self.model().items()}
-        state.update({f"scoring/{name}": value for name, value in self._scoring.save().items()})
-        for version, found in self._metrics.items():
-            for name, metric in found.items():
-                state[f"metrics/{version}/{name}"] = torch.tensor(metric, dtype=torch.float64)
-        return state
+        state = {MODEL + name: value for name, value in self.model().items()}
+        state.update({_SCORING + name: value for name, value in self._scoring.save().items()})
+        return state | self._metrics.save()
 
     def load(self, state: State) -> None:
         """Continue from :meth:`save`.
@@ -142,27 +138,13 @@ class FmcscServer:
         Raises:
             MalformedMessage: a checkpoint of another study.
         """
-        parts: dict[str, dict[str, torch.Tensor]] = {"model": {}, "scoring": {}, "metrics": {}}
-        for name, value in state.items():
-            kind, _, rest = name.partition("/")
-            if kind in parts:
-                parts[kind][rest] = value.clone()
-        own = self.model()
-        if {name: value.shape for name, value in parts["model"].items()} != {
-            name: value.shape for name, value in own.items()
-        }:
-            raise MalformedMessage(
-                "the checkpoint belongs to another model", remedy="resume with the study file that wrote it"
-            )
-        self._scoring.load(parts["scoring"])
+        models = model_of(state, self.model())
+        scoring = {name: value.clone() for name, value in part_of(state, _SCORING).items()}
+        self._scoring.load(scoring)
         self._models = [
-            {name: parts["model"][f"{group}/{name}"] for name in self._plan.shapes}
-            for group in self._plan.groups
+            {name: models[f"{group}/{name}"] for name in self._plan.shapes} for group in self._plan.groups
         ]
-        self._metrics = {}
-        for name, value in parts["metrics"].items():
-            version, _, metric = name.partition("/")
-            self._metrics.setdefault(int(version), {})[metric] = float(value)
+        self._metrics.load(state)
 
 
 def _moved(value: torch.Tensor, total: torch.Tensor, weight: float) -> torch.Tensor:

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 from torch import nn
 
-from secfed.algorithms.base import SiteId, check_round
+from secfed.algorithms.base import SiteId, check_round, planned_for
 from secfed.algorithms.data.image_text import ImageTextData, ImageTextSite, check_image_text
 from secfed.algorithms.metrics import retrieval
 from secfed.algorithms.models import dual_encoder
@@ -271,13 +271,7 @@ class VlpAlgorithm:
         Raises:
             WrongState: the study has no such exchange in this round.
         """
-        for stage in self.stages(round_number):
-            if stage.exchange == exchange:
-                return stage
-        raise WrongState(
-            f"round {round_number} has no exchange {exchange.name!r} of this layout",
-            remedy="the aggregator must run the same study file",
-        )
+        return planned_for(exchange, round_number, self.stages(round_number))
 
     def exchanges(self, round_number: int) -> Sequence[Exchange]:
         """The sums of one round.

@@ -13,15 +13,13 @@ import torch
 
 from secfed.algorithms.dro_answer import DroAnswer
 from secfed.algorithms.metrics import retrieval
-from secfed.errors import MalformedMessage
+from secfed.algorithms.server_state import MODEL, VersionMetrics, model_of, part_of
 from secfed.vector import Exchange, State, Totals
 
 if TYPE_CHECKING:
     from secfed.algorithms.dro import DroRule
     from secfed.algorithms.vlp_base import Stage
 
-MODEL: Final = "model/"
-_METRICS: Final = "metrics/"
 _ANSWER: Final = "answer/"
 
 
@@ -44,7 +42,7 @@ class VlpServer:
         self._stage_of = stage_of
         self._rule = rule
         self._answer: DroAnswer | None = None
-        self._metrics: dict[int, dict[str, float]] = {}
+        self._metrics = VersionMetrics()
 
     def broadcast(self, round_number: int, exchange: Exchange) -> State:
         """The current model as ``model/parameter``, and the latest answer to the sum for robust weights.
@@ -63,7 +61,7 @@ class VlpServer:
             WrongState: the study has no such exchange.
         """
         stage, sites = self._stage_of(round_number, exchange), len(totals.survivors)
-        metrics = self._metrics.setdefault(round_number - 1, {})
+        metrics = self._metrics.of(round_number - 1)
         metrics.update(retrieval.finish(totals))
         if "loss" in totals:
             metrics["loss"] = totals.scalar("loss") / sites
@@ -79,18 +77,14 @@ class VlpServer:
 
     def metrics(self) -> Mapping[int, Mapping[str, float]]:
         """By model version: those of retrieval, and ``loss``, the mean while training from that model."""
-        return {version: dict(found) for version, found in self._metrics.items()}
+        return self._metrics.all()
 
     def save(self) -> State:
         """Model, answer and metrics."""
         state = {MODEL + name: value for name, value in self.model().items()}
         if self._answer is not None:
             state.update({_ANSWER + name: value for name, value in self._answer.to_state().items()})
-        for version, found in self._metrics.items():
-            state[f"{_METRICS}{version}"] = torch.zeros(())  # a version without any metric is kept, too
-            for name, value in found.items():
-                state[f"{_METRICS}{version}/{name}"] = torch.tensor(value, dtype=torch.float64)
-        return state
+        return state | self._metrics.save()
 
     def load(self, state: State) -> None:
         """Continue from :meth:`save`.
@@ -98,21 +92,6 @@ class VlpServer:
         Raises:
             MalformedMessage: a checkpoint of another study.
         """
-        model = part_of(state, MODEL)
-        if {name: t.shape for name, t in model.items()} != {n: t.shape for n, t in self._model.items()}:
-            raise MalformedMessage(
-                "the checkpoint belongs to another model", remedy="resume with the study file that wrote it"
-            )
-        self._model = {name: value.clone() for name, value in model.items()}
+        self._model = model_of(state, self._model)
         self._answer = DroAnswer.from_state(part_of(state, _ANSWER))
-        self._metrics = {}
-        for name, value in part_of(state, _METRICS).items():
-            version, _, metric = name.partition("/")
-            found = self._metrics.setdefault(int(version), {})
-            if metric:
-                found[metric] = float(value)
-
-
-def part_of(state: State, start: str) -> dict[str, torch.Tensor]:
-    """The tensors whose names start like this, without that start."""
-    return {name.removeprefix(start): value for name, value in state.items() if name.startswith(start)}
+        self._metrics.load(state)

@@ -15,9 +15,9 @@ from secfed.algorithms.dro_site import SiteWeight
 from secfed.algorithms.metrics import retrieval
 from secfed.algorithms.parameters import read_parameters, write_parameters
 from secfed.algorithms.randomness import seeded, torch_generator
+from secfed.algorithms.server_state import MODEL, part_of
 from secfed.algorithms.vlp_options import RobustOptions
 from secfed.algorithms.vlp_privacy import plan
-from secfed.algorithms.vlp_server import MODEL, part_of
 from secfed.algorithms.vlp_stage import (
     Batch,
     StageLoss,

@@ -16,6 +16,7 @@ from types import TracebackType
 from typing import BinaryIO, Self
 
 from secfed.chain import MAX_LINE_BYTES, ChainType, Entry, verify_chain
+from secfed.durable import sync_folder
 from secfed.errors import TranscriptError
 
 
@@ -69,7 +70,7 @@ class ChainFile:
                 f"{path}: another process is writing to it.", remedy="stop that process first"
             ) from None
         if is_new:
-            _sync_folder(path.parent)
+            sync_folder(path.parent)
 
     def __enter__(self) -> Self:
         return self
@@ -180,15 +181,6 @@ def is_torn_entry(fragment: bytes) -> bool:
 def torn_summary(fragment: bytes) -> dict[str, object]:
     """What to record about a fragment that was cut off."""
     return {"dropped_bytes": len(fragment), "dropped_sha256": hashlib.sha256(fragment).hexdigest()}
-
-
-def _sync_folder(folder: Path) -> None:
-    """Make the file's name durable, not only its content."""
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def _unreadable(path: Path, error: OSError) -> TranscriptError:

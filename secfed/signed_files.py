@@ -19,6 +19,7 @@ from pathlib import Path
 from secfed.crypto import labels
 from secfed.crypto.codec import Buffer
 from secfed.crypto.identity import SIGNATURE_BYTES, Identity, verify
+from secfed.durable import sync_folder
 from secfed.errors import BadSignature, ConfigError, TranscriptError
 
 
@@ -62,7 +63,7 @@ class SignedFiles:
                 os.replace(unfinished, path)
             finally:
                 unfinished.unlink(missing_ok=True)
-            _sync(self.folder)
+            sync_folder(self.folder)
 
     def read(self, name: str, *sizes_bytes: int) -> tuple[memoryview, ...] | None:
         """The parts of a file; None if there is no such file.
@@ -119,12 +120,12 @@ class SignedFiles:
                     gone.append(nameless)
         with _errors(self.folder):
             # Durable before a byte changes: half overwritten under its own name, a file is not readable.
-            _sync(self.folder)
+            sync_folder(self.folder)
             for nameless in gone:
                 _overwrite(nameless)
                 nameless.unlink()
             if gone:
-                _sync(self.folder)
+                sync_folder(self.folder)
 
     def _context(self, name: str) -> tuple[bytes, ...]:
         return self._study.encode(), self._identity.name.encode(), name.encode()
@@ -136,14 +137,6 @@ def _overwrite(path: Path) -> None:
         while left > 0:
             left -= stream.write(bytes(min(left, 1 << 20)))
         os.fsync(stream.fileno())
-
-
-def _sync(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 @contextmanager

@@ -15,7 +15,7 @@ from secfed.algorithms.losses.vlp import anchor_loss
 from secfed.algorithms.options import checked
 from secfed.algorithms.parameters import read_parameters, write_parameters
 from secfed.algorithms.randomness import torch_generator
-from secfed.algorithms.vlp_server import part_of
+from secfed.algorithms.server_state import part_of
 from secfed.algorithms.vlp_stage import contrastive_batches, train_only
 from secfed.errors import ConfigError
 from tests.algorithms.loop import add_in_ring
