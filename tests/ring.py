@@ -8,25 +8,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from secfed.attack.scene import Integers, RingVector
 from secfed.crypto.lanes import Run, VectorShape
-
-RingVector = tuple[NDArray[Any], ...]  # one array of ring integers per run
-
-
-class Integers:
-    """A vector source over given ring integers."""
-
-    def __init__(self, runs: RingVector) -> None:
-        self._runs = list(runs)
-
-    def fill(self, run: Run, out: NDArray[Any]) -> None:
-        """Hand out the next lanes."""
-        while not self._runs[0].size:
-            self._runs.pop(0)
-        assert self._runs[0].size >= out.size
-        assert self._runs[0].dtype == run.dtype
-        out[:] = self._runs[0][: out.size]
-        self._runs[0] = self._runs[0][out.size :]
 
 
 class Rereadable(Integers):

@@ -13,6 +13,7 @@ from secfed import __version__
 from secfed.cli.agent import agent_app
 from secfed.cli.aggregate import aggregate
 from secfed.cli.algorithms import algorithms
+from secfed.cli.attack import attack
 from secfed.cli.audit import audit_app
 from secfed.cli.bench import bench_app
 from secfed.cli.consortium import consortium_app
@@ -62,6 +63,7 @@ app.command("simulate")(simulate)
 app.command("sweep")(sweep)
 app.command("aggregate")(aggregate)
 app.command("algorithms")(algorithms)
+app.command("attack")(attack)
 app.add_typer(transcript_app, name="transcript")
 app.add_typer(audit_app, name="audit")
 app.add_typer(bench_app, name="bench")

@@ -11,7 +11,7 @@ from secfed.crypto.attempt import SiteLimits
 from secfed.crypto.messages import UnmaskRequest, Upload
 from secfed.crypto.refusals import Refusal
 from secfed.errors import RoundAborted
-from tests.attacker import Harvest
+from secfed.attack.harvest import Harvest
 from tests.journals import NoMemory
 from tests.ring import as_integers
 from tests.simulator import Consortium

@@ -35,7 +35,7 @@ from secfed.errors import (
     RoundAborted,
     WrongState,
 )
-from tests.attacker import Harvest, unmask_alone
+from secfed.attack.harvest import Harvest, unmask_alone
 from tests.ring import as_integers
 from tests.simulator import STAGES, TINY, Attempt, Consortium
 

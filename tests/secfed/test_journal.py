@@ -16,7 +16,7 @@ from secfed.crypto.attempt import AttemptId, SiteLimits
 from secfed.crypto.refusals import Refusal
 from secfed.errors import ConfigError, RoundAborted, SecfedError
 from secfed.journal import Journal
-from tests.attacker import Harvest
+from secfed.attack.harvest import Harvest
 from tests.ring import add_in_ring
 from tests.simulator import Consortium
 

@@ -1,8 +1,6 @@
 """What a malicious server can do with what it holds: shares that were answered, and its colluders' loot.
 
-The counterpart of ``tests/simulator.py``: there messages are made and carried, here they are exploited. A
-test of a defence uses it to show that nothing can be rebuilt; a test that lifts the defence uses it to
-show that the same attack then succeeds.
+The counterpart of :mod:`secfed.attack.scene`: there messages are made and carried, here they are exploited.
 """
 
 from __future__ import annotations
@@ -10,13 +8,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from secfed.attack.scene import Attempt, RingVector
 from secfed.crypto import labels, masks, shamir
 from secfed.crypto.codec import Buffer
 from secfed.crypto.derivations import envelope_context, mask_key, outgoing_seed, pair_stream
 from secfed.crypto.masked_site import AwaitAdverts, AwaitDeliveries, AwaitSurvivors
 from secfed.crypto.messages import Envelope, MaskSecretShare, SelfMaskShare, Shares, Sharing
-from tests.ring import RingVector
-from tests.simulator import Attempt
+from secfed.errors import WrongState
 
 
 @dataclass(frozen=True)
@@ -136,4 +134,4 @@ def _envelope(attempt: Attempt, sender: str, recipient: str) -> Envelope:
     for stage, site, reply in attempt.replies:
         if (stage, site) == ("share", sender):
             return next(e for e in Sharing.decode(reply).envelopes if e.recipient == recipient)
-    raise AssertionError(f"{sender} shared nothing")
+    raise WrongState(f"{sender} shared nothing")

@@ -1,0 +1,99 @@
+"""What an attack is: who tries what, what must stop it, and where the documents admit that nothing does."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Final, Literal
+
+from secfed.attack.evidence import Evidence
+from secfed.attack.scene import Consortium, RingVector
+from secfed.crypto import masks
+from secfed.crypto.lanes import Run
+from secfed.crypto.messages import Upload
+from secfed.crypto.refusals import Refusal
+from secfed.errors import SecfedError
+
+Protection = Literal["plain", "masked", "encrypted"]
+
+LANES: Final = 4096
+_RUNS: Final = (Run(32, LANES),)
+_NUMBER = re.compile(r"refusal (\d+): ")
+
+
+class Impossible(Exception):  # not an error: an attack that this consortium leaves no room for
+    """There are too few hospitals to try this."""
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What is attacked.
+
+    Attributes:
+        hospitals: of the consortium, all of them in the cohort.
+        seed: decides updates and identities; everything else is random.
+    """
+
+    hospitals: int
+    seed: int = 0
+
+    def consortium(self, **options: object) -> Consortium:
+        """A new consortium; ``options`` as :class:`Consortium` takes them."""
+        return Consortium(self.hospitals, seed=self.seed, **{"runs": _RUNS, **options})  # type: ignore[arg-type]
+
+
+@dataclass(frozen=True)
+class Attack:
+    """One attempt to learn a single hospital's update.
+
+    Attributes:
+        name: of the command line.
+        protection: what it attacks.
+        who: the adversary, in words.
+        what: what it does, in words.
+        run: does it; raises :class:`Impossible` where there are too few hospitals for it.
+        refusals: what must stop it, where that is a refusal of a hospital: one of these.
+        limit: the heading of SECURITY.md under which the documents say that it succeeds; None for an attack
+            that must bring nothing.
+    """
+
+    name: str
+    protection: Protection
+    who: str
+    what: str
+    run: Callable[[Setting], Evidence]
+    refusals: tuple[Refusal, ...] = ()
+    limit: str | None = None
+
+    def as_documented(self, evidence: Evidence) -> bool:
+        """Whether it ended as the documents say."""
+        if self.limit is not None:
+            return evidence.learned == "everything"
+        wanted = {refusal.number for refusal in self.refusals}
+        return evidence.learned == "nothing" and (not wanted or bool(wanted & evidence.refusals))
+
+
+def numbers(refusals: Iterable[SecfedError] | Mapping[str, SecfedError]) -> frozenset[int]:
+    """The numbers of refusals."""
+    errors = refusals.values() if isinstance(refusals, Mapping) else refusals
+    found = (_NUMBER.match(error.message) for error in errors)
+    return frozenset(int(match.group(1)) for match in found if match)
+
+
+def lanes_of(consortium: Consortium, upload: Upload) -> RingVector:
+    """A masked vector as ring integers."""
+    total = masks.Accumulator(consortium.shape)
+    total.add(upload.vector)
+    return total.reduced()
+
+
+def minus(consortium: Consortium, one: RingVector, *others: RingVector) -> RingVector:
+    """The difference in the ring."""
+    runs = []
+    for index, run in enumerate(consortium.shape.runs):
+        rest = one[index].copy()
+        for other in others:
+            rest = rest - other[index]
+        runs.append(rest & run.dtype.type((1 << run.bits) - 1))
+    return tuple(runs)

@@ -1,0 +1,83 @@
+"""How much an attacker learned of one hospital, beyond what the protection gives to everybody.
+
+Every update is a vector of independent random numbers, so a guess that has nothing to do with the victim has
+a correlation with its update of about 1/sqrt(lanes), and any better one gives something away. What the
+adversary may know (the sum, what its colluders added themselves) is taken out of guess and truth first, by
+least squares: the sum alone says something about each of its parts, and that is no attack.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any, Final, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from secfed.attack.scene import RingVector
+from secfed.crypto.lanes import VectorShape
+
+Learned = Literal["nothing", "part", "everything"]
+
+_CHANCE: Final = 6.0  # standard deviations of a correlation by chance
+_EXPLAINED: Final = 1e-9  # of a vector's norm: what least squares leaves of a multiple of the sum
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """What an attack brought.
+
+    Attributes:
+        shape: of the vectors.
+        truth: the victim's ring integers.
+        guess: the attacker's best guess of them.
+        allowed: vectors that the adversary may know: the sum, its colluders' own.
+        refusals: numbers of the refusals that hospitals answered with.
+    """
+
+    shape: VectorShape
+    truth: RingVector
+    guess: RingVector
+    allowed: tuple[RingVector, ...] = ()
+    refusals: frozenset[int] = frozenset()
+
+    @property
+    def correlation(self) -> float:
+        """Of guess and truth, both without what the allowed vectors explain; -1 to 1."""
+        known = [_signed(self.shape, vector) for vector in self.allowed]
+        guess = _unexplained(_signed(self.shape, self.guess), known)
+        truth = _unexplained(_signed(self.shape, self.truth), known)
+        if guess is None or truth is None:
+            return 0.0
+        return float(guess @ truth)
+
+    @property
+    def learned(self) -> Learned:
+        """Whether the guess is the update ("everything") or no better than chance ("nothing")."""
+        if all(np.array_equal(one, other) for one, other in zip(self.guess, self.truth, strict=True)):
+            return "everything"
+        lanes = sum(run.count for run in self.shape.runs)
+        return "nothing" if abs(self.correlation) < _CHANCE / math.sqrt(lanes) else "part"
+
+
+def _signed(shape: VectorShape, vector: RingVector) -> NDArray[np.float64]:
+    """Ring integers as what they stand for, each run scaled to its ring."""
+    parts = []
+    for run, lanes in zip(shape.runs, vector, strict=True):
+        half = 1 << (run.bits - 1)
+        wide = lanes.astype(np.float64)
+        parts.append(np.where(wide >= half, wide - 2.0 * half, wide) / half)
+    return np.concatenate(parts)
+
+
+def _unexplained(values: NDArray[np.float64], known: list[NDArray[Any]]) -> NDArray[np.float64] | None:
+    """What a constant and the known vectors leave of a vector, with norm 1; None if that is nothing."""
+    basis = np.stack([np.ones_like(values), *known], axis=1)
+    basis = basis / np.maximum(np.linalg.norm(basis, axis=0), np.finfo(np.float64).tiny)
+    solution, *_ = np.linalg.lstsq(basis, values, rcond=None)
+    rest = values - basis @ solution
+    norm = float(np.linalg.norm(rest))
+    if norm <= _EXPLAINED * max(1e-300, float(np.linalg.norm(values))):
+        return None
+    return np.asarray(rest / norm)

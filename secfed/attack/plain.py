@@ -1,0 +1,30 @@
+"""What ``plain`` protects from: nothing. It is here so that a table shows the difference."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from secfed.attack.attack import Attack, Setting, lanes_of
+from secfed.attack.evidence import Evidence
+from secfed.crypto.messages import Upload
+from secfed.protection import PlainSite
+
+
+def _read_upload(setting: Setting) -> Evidence:
+    consortium = setting.consortium()
+    victim = consortium.names[0]
+    site = PlainSite(consortium.contribution(victim))
+    upload = Upload.decode(bytes(site.handle(consortium.specification().encode())))
+    return Evidence(consortium.shape, consortium.updates[victim], lanes_of(consortium, upload))
+
+
+PLAIN: Final = (
+    Attack(
+        "read-upload",
+        "plain",
+        "the aggregator",
+        "keeps an upload and reads the update in it",
+        _read_upload,
+        limit="What each party sees",
+    ),
+)

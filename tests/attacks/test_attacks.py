@@ -1,0 +1,153 @@
+"""``secfed attack``: every attack ends as SECURITY.md says, and one that should not succeed is noticed."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from secfed.attack import masked, scene
+from secfed.attack.attack import Attack, Impossible, Setting
+from secfed.attack.catalogue import attacks_on, run_attacks
+from secfed.attack.masked import MASKED
+from secfed.attack.plain import PLAIN
+from secfed.cli.app import app
+from secfed.crypto import masked_site
+from secfed.crypto.attempt import SiteLimits
+from tests.journals import NoMemory
+
+SECURITY = Path(__file__).parents[2] / "SECURITY.md"
+BY_NAME = {attack.name: attack for attack in MASKED}
+STOPPED = [attack for attack in MASKED if attack.limit is None]
+LIMITS = [attack for attack in MASKED if attack.limit is not None]
+
+
+def named(attack: Attack) -> str:
+    return attack.name
+
+
+@pytest.mark.parametrize("hospitals", [3, 4, 5, 8, 13])
+@pytest.mark.parametrize("attack", STOPPED, ids=named)
+def test_the_aggregator_learns_nothing(attack: Attack, hospitals: int) -> None:
+    (outcome,) = run_attacks([attack], Setting(hospitals, seed=hospitals))
+    assert outcome.as_documented, outcome.evidence
+
+
+@pytest.mark.parametrize("hospitals", [5, 8])
+@pytest.mark.parametrize("attack", STOPPED, ids=named)
+def test_every_attack_is_tried_where_there_are_hospitals_enough(attack: Attack, hospitals: int) -> None:
+    attack.run(Setting(hospitals))
+
+
+@pytest.mark.parametrize("hospitals", [5, 6, 8])
+@pytest.mark.parametrize("attack", LIMITS, ids=named)
+def test_what_the_documents_admit_is_true(attack: Attack, hospitals: int) -> None:
+    assert attack.run(Setting(hospitals)).learned == "everything"
+
+
+@pytest.mark.parametrize("attack", LIMITS, ids=named)
+def test_three_hospitals_are_too_few_for_some_limits(attack: Attack) -> None:
+    if attack.name == "all-others-help":
+        assert attack.run(Setting(3)).learned == "everything"
+    else:
+        with pytest.raises(Impossible):
+            attack.run(Setting(3))
+
+
+def test_plain_hides_nothing() -> None:
+    (outcome,) = run_attacks(PLAIN, Setting(5))
+    assert outcome.evidence is not None
+    assert outcome.evidence.learned == "everything"
+
+
+@pytest.mark.parametrize("hospitals", [3, 8])
+def test_attacks_on_encrypted_sums_end_as_documented(hospitals: int) -> None:
+    pytest.importorskip("tenseal")
+    outcomes = run_attacks(attacks_on("encrypted"), Setting(hospitals))
+    assert all(outcome.as_documented for outcome in outcomes)
+    learned = {outcome.attack.name: outcome.evidence.learned for outcome in outcomes if outcome.evidence}
+    assert learned["given-key"] == "everything"
+    assert learned["read-upload"] == "nothing"
+
+
+def test_every_limit_is_a_heading_of_the_security_document() -> None:
+    headings = set(re.findall(r"^#{2,3} (.+)$", SECURITY.read_text(), re.MULTILINE))
+    limits = {attack.limit for attack in (*MASKED, *PLAIN) if attack.limit is not None}
+    assert limits <= headings
+
+
+# A defence is lifted: the attack then succeeds, and that is noticed.
+
+
+def not_as_documented(name: str, hospitals: int = 5) -> str:
+    (outcome,) = run_attacks([BY_NAME[name]], Setting(hospitals))
+    assert not outcome.as_documented
+    assert outcome.evidence is not None
+    return outcome.evidence.learned
+
+
+def test_without_a_journal_the_second_sum_gives_the_update_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(scene.Consortium, "journal", lambda _: NoMemory())
+    assert not_as_documented("second-sum") == "everything"
+
+
+def test_a_threshold_for_fewer_colluders_lets_hidden_peers_succeed(monkeypatch: pytest.MonkeyPatch) -> None:
+    def careless(setting: Setting) -> object:
+        return masked._isolate(setting, 1, threshold=3, limits=SiteLimits(colluders=0))
+
+    attack = BY_NAME["hidden-peers"]
+    monkeypatch.setitem(BY_NAME, "hidden-peers", Attack(**{**vars(attack), "run": careless}))
+    assert not_as_documented("hidden-peers") == "everything"
+
+
+@pytest.mark.parametrize("name", ["another-model", "small-cohort"])
+def test_an_attack_that_only_a_second_line_stops_is_noticed(
+    monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """Masks that do not cancel, and the rule for thresholds: but the refusal of the table did not come."""
+    monkeypatch.setattr(masked_site, "check_specification", lambda *_args, **_kwargs: None)
+    assert not_as_documented(name) == "nothing"
+
+
+# The command.
+
+
+def run(*arguments: str) -> tuple[int, str]:
+    result = CliRunner(env={"COLUMNS": "200"}).invoke(app, ["attack", *arguments])
+    return result.exit_code, result.output
+
+
+def test_the_table_says_who_tried_what_and_how_it_ended() -> None:
+    code, text = run("--only", "second-sum", "--only", "all-others-help")
+    assert code == 0
+    assert "the aggregator has everybody but one hospital summed once more" in text
+    assert "refusal 12" in text
+    assert "everything: the exact update" in text
+    assert "What each party sees" in text
+    assert "1 attack brought nothing beyond the sum" in text
+
+
+def test_json_has_one_record_per_attack() -> None:
+    code, text = run("--json", "--hospitals", "3")
+    assert code == 0
+    records = json.loads(text)
+    assert [record["name"] for record in records] == [attack.name for attack in MASKED]
+    assert all(record["as_documented"] for record in records)
+    assert {record["name"] for record in records if not record["tried"]} >= {"too-many-helpers"}
+
+
+def test_a_hole_is_exit_code_1_and_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(scene.Consortium, "journal", lambda _: NoMemory())
+    code, text = run("--only", "second-sum")
+    assert code == 1
+    assert "Not as documented: second-sum." in text
+
+
+def test_an_unknown_attack_is_one_clear_error() -> None:
+    code, text = run("--only", "secondsum")
+    assert code not in (0, 1)
+    assert "no such attack" in text
+    assert "second-sum" in text
