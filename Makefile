@@ -59,6 +59,7 @@ setup: $(DEV_STAMP)
 demo: $(CORE_STAMP)
 	OMP_NUM_THREADS=1 $(BIN)/secfed simulate examples/breast-cancer.toml --out runs/demo --overwrite --drop hospital-3@mask:4
 	OMP_NUM_THREADS=1 $(BIN)/secfed audit report runs/demo --out runs/demo/audit-report.html
+	@echo "Try to break the protection: $(BIN)/secfed attack"
 
 # One thread per process: with $(JOBS) processes on as many cores, more threads only wait for each other.
 test: $(DEV_STAMP)
