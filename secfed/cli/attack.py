@@ -4,14 +4,34 @@ from __future__ import annotations
 
 import json
 from enum import StrEnum
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Final, Protocol, TypeVar
 
 import typer
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from rich.table import Table
 
+    from secfed.attack.attack import Protection
     from secfed.attack.catalogue import Outcome
+    from secfed.attack.privacy import PrivacyOutcome
+
+_HOSPITALS: Final = 5
+
+
+class _Named(Protocol):
+    """An attack of either kind."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def who(self) -> str: ...
+    @property
+    def what(self) -> str: ...
+
+
+_N = TypeVar("_N", bound=_Named)
 
 
 class _Protection(StrEnum):
@@ -22,13 +42,19 @@ class _Protection(StrEnum):
 
 def attack(
     protection: Annotated[
-        _Protection, typer.Option("--protection", "-p", help="What is attacked.")
-    ] = _Protection.MASKED,
-    hospitals: Annotated[int, typer.Option("--hospitals", min=3, max=100, help="In the consortium.")] = 5,
+        _Protection | None, typer.Option("--protection", "-p", help="What is attacked; masked by default.")
+    ] = None,
+    privacy: Annotated[
+        float | None,
+        typer.Option("--privacy", metavar="EPSILON", help="Attack noise for this epsilon instead."),
+    ] = None,
+    hospitals: Annotated[
+        int | None, typer.Option("--hospitals", min=3, max=100, help="In the consortium; 5 by default.")
+    ] = None,
     only: Annotated[
         list[str] | None, typer.Option("--only", metavar="NAME", help="Only this attack; may be repeated.")
     ] = None,
-    seed: Annotated[int, typer.Option("--seed", min=0, help="Decides the hospitals' updates.")] = 0,
+    seed: Annotated[int | None, typer.Option("--seed", min=0, help="Decides the hospitals' updates.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON and nothing else.")] = False,
 ) -> None:
     """Play a malicious aggregator, with or without hospitals that help it, against real sessions.
@@ -37,34 +63,74 @@ def attack(
     it and what was learned beyond the sum. Some attacks succeed: SECURITY.md says so, under the heading that
     the table names. Exit code 1 if any attack ends in another way than the documents say.
 
+    With --privacy the goal is to tell whether one record, or one hospital, took part: the epsilon that
+    guesses prove, beside the one that is claimed. Exit code 1 if they prove more.
+
     [bold]Example:[/] secfed attack --protection masked --hospitals 8
+
+    [bold]Example:[/] secfed attack --privacy 8
     """
     from rich.console import Console
     from rich.status import Status
 
-    from secfed.algorithms.options import suggestion
     from secfed.attack.attack import Setting
     from secfed.attack.catalogue import attacks_on, run_attacks
+
+    status = Status("", console=Console(stderr=True, quiet=as_json))
+
+    def progress(one: _Named) -> None:
+        status.update(f"{one.name}: {one.who} {one.what}")
+
+    if privacy is not None:
+        _no_place_beside_privacy(protection=protection, hospitals=hospitals, seed=seed)
+        from secfed.attack.privacy import PRIVACY_ATTACKS, run_privacy_attacks
+
+        known = _chosen(PRIVACY_ATTACKS, only, "privacy")
+        with status:
+            shown = run_privacy_attacks(privacy, attacks=known, progress=progress)
+        if as_json:
+            typer.echo(json.dumps([_privacy_record(outcome) for outcome in shown], indent=2))
+        else:
+            _show_privacy(shown)
+        good = all(outcome.sound for outcome in shown)
+    else:
+        attacked: Protection = (protection or _Protection.MASKED).value
+        setting = Setting(_HOSPITALS if hospitals is None else hospitals, 0 if seed is None else seed)
+        with status:
+            outcomes = run_attacks(_chosen(attacks_on(attacked), only, attacked), setting, progress)
+        if as_json:
+            typer.echo(json.dumps([_record(outcome) for outcome in outcomes], indent=2))
+        else:
+            _show(outcomes, attacked, setting.hospitals)
+        good = all(outcome.as_documented for outcome in outcomes)
+    if not good:
+        raise typer.Exit(1)
+
+
+def _no_place_beside_privacy(**given: object) -> None:
     from secfed.errors import ConfigError
 
-    attacks = attacks_on(protection.value)
+    for name, value in given.items():
+        if value is not None:
+            raise ConfigError(f"--{name}: has no effect beside --privacy", remedy="leave one of the two out")
+
+
+def _chosen(attacks: Sequence[_N], only: list[str] | None, on: str) -> list[_N]:
+    """The attacks that were asked for.
+
+    Raises:
+        ConfigError: a name that none of them has.
+    """
+    from secfed.algorithms.options import suggestion
+    from secfed.errors import ConfigError
+
     known = [one.name for one in attacks]
     for name in only or ():
         if name not in known:
             raise ConfigError(
-                f"--only {name}: there is no such attack on {protection}", remedy=suggestion(name, known)
+                f"--only {name}: there is no such attack on {on}", remedy=suggestion(name, known)
             )
-    chosen = [one for one in attacks if only is None or one.name in only]
-    with Status("", console=Console(stderr=True, quiet=as_json)) as status:
-        outcomes = run_attacks(
-            chosen, Setting(hospitals, seed), lambda one: status.update(f"{one.name}: {one.who} {one.what}")
-        )
-    if as_json:
-        typer.echo(json.dumps([_record(outcome) for outcome in outcomes], indent=2))
-    else:
-        _show(outcomes, protection.value, hospitals)
-    if not all(outcome.as_documented for outcome in outcomes):
-        raise typer.Exit(1)
+    return [one for one in attacks if only is None or one.name in only]
 
 
 def _record(outcome: Outcome) -> dict[str, object]:
@@ -140,4 +206,52 @@ def _end(outcome: Outcome) -> str:
     numbers = ", ".join(str(number) for number in sorted(outcome.evidence.refusals))
     return (
         f"refusal {numbers}" if numbers else "masks" if outcome.attack.protection == "masked" else "the key"
+    )
+
+
+def _privacy_record(outcome: PrivacyOutcome) -> dict[str, object]:
+    return {
+        "name": outcome.attack.name,
+        "who": outcome.attack.who,
+        "what": outcome.attack.what,
+        "relation": outcome.attack.relation.value,
+        "claimed": outcome.claimed,
+        "delta": outcome.delta,
+        "shown": outcome.shown,
+        "shown_of_any": outcome.shown_of_any,
+        "trials": outcome.trials,
+        "sound": outcome.sound,
+    }
+
+
+def _show_privacy(outcomes: list[PrivacyOutcome]) -> None:
+    from rich.console import Console
+
+    from secfed.attack.privacy import CONFIDENCE
+    from secfed.cli.tables import new_table
+
+    console = Console()
+    table = new_table()
+    for header in ("Attack", "Adversary and what it does", "Relation"):
+        table.add_column(header, overflow="fold")
+    for header in ("Claimed", "Shown"):
+        table.add_column(header, justify="right")
+    for outcome in outcomes:
+        attack, colour = outcome.attack, "green" if outcome.sound else "red"
+        what = f"{attack.who} {attack.what}"
+        shown = f"[{colour}]{outcome.shown:.2f}[/]"
+        table.add_row(attack.name, what, attack.relation.value, f"{outcome.claimed:g}", shown)
+    first = outcomes[0]
+    console.print(
+        f"[bold]Epsilon of one release at delta {first.delta:g}: claimed, and shown by {first.trials:,} "
+        "guesses[/]\n"
+    )
+    console.print(table, "")
+    bad = [outcome.attack.name for outcome in outcomes if not outcome.sound]
+    if bad:
+        console.print(f"[bold red]More was shown than is claimed: {', '.join(bad)}.[/]")
+        return
+    console.print(
+        f"Nothing shown is above the claim. Shown: a lower bound at {CONFIDENCE:.1%} confidence, for "
+        "Gaussian noise, from the best guesses against the worst record."
     )

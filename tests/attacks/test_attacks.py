@@ -17,6 +17,7 @@ from secfed.attack.plain import PLAIN
 from secfed.cli.app import app
 from secfed.crypto import masked_site
 from secfed.crypto.attempt import SiteLimits
+from secfed.dp.noise import SiteNoise
 from tests.journals import NoMemory
 
 SECURITY = Path(__file__).parents[2] / "SECURITY.md"
@@ -151,3 +152,42 @@ def test_an_unknown_attack_is_one_clear_error() -> None:
     assert code not in (0, 1)
     assert "no such attack" in text
     assert "second-sum" in text
+
+
+def test_privacy_is_attacked_by_epsilon() -> None:
+    code, text = run("--privacy", "8", "--only", "record", "--only", "site")
+    assert code == 0
+    assert "claimed, and shown by 20,000 guesses" in text
+    assert "add-or-remove-record" in text
+    assert "Nothing shown is above the claim" in text
+
+
+def test_an_epsilon_that_is_refuted_is_exit_code_1(monkeypatch: pytest.MonkeyPatch) -> None:
+    honest = SiteNoise.share_variance
+    monkeypatch.setattr(SiteNoise, "share_variance", lambda self, item: honest(self, item) / 4)
+    code, text = run("--privacy", "2", "--only", "site")
+    assert code == 1
+    assert "More was shown than is claimed: site." in text
+
+
+def test_privacy_as_json() -> None:
+    code, text = run("--privacy", "1", "--only", "record", "--json")
+    (record,) = json.loads(text)
+    assert code == 0
+    assert record["sound"]
+    assert 0 < record["shown_of_any"] <= record["shown"] <= record["claimed"] == 1
+
+
+@pytest.mark.parametrize("option", [("--protection", "masked"), ("--hospitals", "8"), ("--seed", "1")])
+def test_what_has_no_effect_beside_privacy_is_refused(option: tuple[str, str]) -> None:
+    code, text = run("--privacy", "8", *option)
+    assert code not in (0, 1)
+    assert f"{option[0]}: has no effect beside --privacy" in text
+
+
+@pytest.mark.parametrize("epsilon", ["0", "-1", "nan"])
+def test_an_impossible_epsilon_is_one_clear_error(epsilon: str) -> None:
+    code, text = run("--privacy", epsilon)
+    assert code not in (0, 1)
+    assert "Error" in text
+    assert "Traceback" not in text

@@ -1,0 +1,303 @@
+"""Attacks on differential privacy: how much of the epsilon that is claimed an attacker can show.
+
+Each attack runs a mechanism as studies run it, with the noise that is calibrated for one release at
+(epsilon, delta), against the worst that the guarantee allows: a canary that is clipped, hence moves the sum
+as far as anything can, in a direction where nothing else moves it. The attacker knows all other data, all
+noise of its helpers, and where to look. It says whether the canary is there, by a threshold half-way between
+the two worlds that was fixed beforehand; :mod:`secfed.dp.empirical` turns its guesses into a lower bound on
+epsilon. One that exceeds the claim refutes it: noise too small, a sensitivity too low, clipping that does
+not clip. One below the claim is no proof of the claim; how close it comes says how sharp the attack is.
+
+Many trials in one release. The noise of every coordinate is drawn independently, so canaries in different
+directions do not see each other: whether one of them can be told apart depends on the noise of its own
+coordinate only. Each has a coin of its own that says whether it is there.
+
+Source: Nasr et al. 2023 (worst-case canaries, epsilon by way of Gaussian differential privacy); Steinke,
+Nasr, Jagielski 2023 (many canaries with independent coins in one run).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import nn
+
+from secfed.attack.scene import Integers
+from secfed.crypto.keystream import RoundingStream
+from secfed.crypto.lanes import Run
+from secfed.dp.accountant import calibrate
+from secfed.dp.accountants import check_delta, check_epsilon
+from secfed.dp.empirical import Guesses, epsilon_shown, gaussian_epsilon_shown
+from secfed.dp.losses import DeclaredLoss
+from secfed.dp.mechanism import Mechanism
+from secfed.dp.noise import SiteNoise, VectorSource
+from secfed.dp.randomness import SecureRandom
+from secfed.dp.records import TensorRecords
+from secfed.dp.training import PrivateTraining
+from secfed.dp.unit import Adjacency, GroupPartition, PrivacyUnit, Unit
+from secfed.errors import ConfigError
+from secfed.vector import Field, Layout
+
+CONFIDENCE: Final = 0.999
+"""Of every bound: a sound mechanism is accused less than once in a thousand attacks."""
+
+_CLIP: Final = 0.5  # not 1, so that a forgotten factor shows
+_FAR: Final = 20.0 * _CLIP  # length of a canary before it is clipped
+_CANARIES: Final = 250  # in one release of local steps
+_SITES, _SURVIVORS, _COLLUDERS = 5, 4, 1
+
+
+@dataclass(frozen=True)
+class PrivacyAttack:
+    """One attempt to tell whether somebody took part.
+
+    Attributes:
+        name: of the command line.
+        who: the adversary, in words.
+        what: what it does, in words.
+        relation: between the two worlds that it tells apart.
+        run: the guesses, given epsilon, delta and the least number of trials.
+    """
+
+    name: str
+    who: str
+    what: str
+    relation: Adjacency
+    run: Callable[[float, float, int], Guesses]
+
+
+@dataclass(frozen=True)
+class PrivacyOutcome:
+    """What an attack showed.
+
+    Attributes:
+        attack: which.
+        claimed: the epsilon that the noise was calibrated for.
+        delta: of both epsilons.
+        shown: lower bound on epsilon at a confidence of 99.9 %, given that the noise is Gaussian.
+        shown_of_any: the same bound without that knowledge; never above ``shown``.
+        trials: how many guesses it rests on.
+    """
+
+    attack: PrivacyAttack
+    claimed: float
+    delta: float
+    shown: float
+    shown_of_any: float
+    trials: int
+
+    @property
+    def sound(self) -> bool:
+        """Whether the claim stands: nothing larger was shown."""
+        return self.shown <= self.claimed
+
+
+def run_privacy_attacks(
+    epsilon: float,
+    *,
+    delta: float = 1e-5,
+    trials: int = 20_000,
+    attacks: Sequence[PrivacyAttack] | None = None,
+    progress: Callable[[PrivacyAttack], None] = lambda _: None,
+) -> list[PrivacyOutcome]:
+    """Run attacks one after the other, each on noise calibrated for this epsilon.
+
+    Args:
+        epsilon: claimed for one release, at ``delta``.
+        delta: of the guarantee.
+        trials: guesses of each attack, rounded up to whole releases.
+        attacks: which; all by default.
+        progress: told of each attack before it begins.
+
+    Raises:
+        ConfigError: epsilon, delta or trials out of range.
+    """
+    check_epsilon(epsilon)
+    check_delta(delta)
+    if trials < 1:
+        raise ConfigError(f"trials = {trials}: an attack needs at least one guess", remedy="use 20000")
+    outcomes = []
+    for attack in PRIVACY_ATTACKS if attacks is None else attacks:
+        progress(attack)
+        guesses = attack.run(epsilon, delta, trials)
+        shown = gaussian_epsilon_shown(guesses, delta, confidence=CONFIDENCE)
+        of_any = epsilon_shown(guesses, delta, confidence=CONFIDENCE)
+        outcomes.append(PrivacyOutcome(attack, epsilon, delta, shown, of_any, guesses.trials))
+    return outcomes
+
+
+def _count(present: NDArray[np.bool_], said: NDArray[np.bool_]) -> Guesses:
+    return Guesses(
+        hits=int((said & present).sum()),
+        present=int(present.sum()),
+        false_alarms=int((said & ~present).sum()),
+        absent=int((~present).sum()),
+    )
+
+
+def _added(guesses: Sequence[Guesses]) -> Guesses:
+    return Guesses(
+        hits=sum(one.hits for one in guesses),
+        present=sum(one.present for one in guesses),
+        false_alarms=sum(one.false_alarms for one in guesses),
+        absent=sum(one.absent for one in guesses),
+    )
+
+
+def _one_step(unit: PrivacyUnit, epsilon: float, delta: float) -> Mechanism:
+    """The mechanism of which one step has this guarantee; every unit takes part."""
+
+    def mechanism(noise: float) -> Mechanism:
+        return Mechanism(unit, _CLIP, noise, 1.0)
+
+    return mechanism(calibrate(epsilon, delta, lambda noise: mechanism(noise).event(1)))
+
+
+def _local_steps(
+    private: PrivateTraining,
+    loss: DeclaredLoss,
+    place: Callable[[NDArray[np.bool_]], torch.Tensor],
+    records: int,
+    trials: int,
+    threshold: float,
+) -> Guesses:
+    """Guess after every step from how far it moved each parameter.
+
+    The model is linear without a bias, so a record's gradient is its input wherever the model stands, and
+    each step is one release that owes nothing to those before it.
+
+    Args:
+        private: the training that is attacked.
+        loss: the mean, or the parts, of the model's output.
+        place: records of a step, given which canaries are there.
+        records: how many these are.
+        trials: guesses, at least.
+        threshold: on the sum of clipped gradients, in units of the clipping norm.
+    """
+    model = nn.Linear(_CANARIES, 1, bias=False)
+    nn.init.zeros_(model.weight)
+    optimiser = torch.optim.SGD(model.parameters(), lr=1.0)
+    coins, steps = SecureRandom(), math.ceil(trials / _CANARIES)
+    found = []
+    with private.session(model, optimiser, loss, records=records, steps=steps) as session:
+        for _ in range(steps):
+            present = coins.bernoulli(0.5, _CANARIES)
+            before = model.weight.detach().clone()
+            session.step(TensorRecords((place(present),)))
+            moved = (before.double() - model.weight.detach().double()).reshape(-1).numpy()
+            found.append(_count(present, moved * session.expected_units > threshold * _CLIP))
+    return _added(found)
+
+
+def _record(epsilon: float, delta: float, trials: int) -> Guesses:
+    """Add-or-remove: a canary that is there moves the sum by C, one that is not leaves it alone.
+
+    Their number is public, so the divisor is the same in both worlds; the place of an absent one holds a
+    record without a gradient.
+    """
+    mechanism = _one_step(PrivacyUnit(Unit.RECORD, Adjacency.ADD_OR_REMOVE_RECORD), epsilon, delta)
+
+    def place(present: NDArray[np.bool_]) -> torch.Tensor:
+        return torch.diag(torch.from_numpy(np.where(present, _FAR, 0.0).astype(np.float32)))
+
+    output = DeclaredLoss("output", True, lambda model, batch: model(batch[0])[:, 0])
+    return _local_steps(PrivateTraining(mechanism, engine="hooks"), output, place, _CANARIES, trials, 0.5)
+
+
+def _group(epsilon: float, delta: float, trials: int) -> Guesses:
+    """Replacement: one record of a group is one of two opposite canaries, 2C apart when clipped.
+
+    The group's other record is the same in both worlds, and has no gradient.
+    """
+    mechanism = _one_step(PrivacyUnit(Unit.GROUP, Adjacency.REPLACE_RECORD), epsilon, delta)
+    partition = GroupPartition.of(2 * _CANARIES, 2, seed=0)
+    slots = [int(group[0]) for group in partition.groups]
+
+    def place(present: NDArray[np.bool_]) -> torch.Tensor:
+        records = torch.zeros(2 * _CANARIES, _CANARIES)
+        signed = torch.from_numpy(np.where(present, _FAR, -_FAR).astype(np.float32))
+        records[slots, torch.arange(_CANARIES)] = signed
+        return records
+
+    output = DeclaredLoss("mean output", False, lambda model, batch: model(batch[0]).mean())
+    private = PrivateTraining(mechanism, engine="loop", partition=partition)
+    return _local_steps(private, output, place, partition.records, trials, 0.0)
+
+
+def _site(epsilon: float, delta: float, trials: int) -> Guesses:
+    """Zero-out: one hospital contributes C in one lane, or nothing.
+
+    As few hospitals survive as may be summed, and the helper's noise is known, so that only the noise of
+    the honest survivors hides the victim.
+
+    Every lane is one trial: clipping lets a hospital put C into a single lane, so the lanes stand for as many
+    exchanges, each with the canary in another lane, of which the attacker looks at that lane alone. Noise is
+    added to a lane whatever it holds, by the same law and independently of the other lanes, so exchanges
+    side by side are the same experiment as one after the other. (Skellam noise on lanes of 32 bits has a
+    standard deviation of millions of steps; its distance from Gaussian noise is far below what can be seen.)
+    """
+    layout = Layout((Field("update", (trials,), 1.0),), sites=_SITES)
+
+    def plan(multiplier: float) -> SiteNoise:
+        return SiteNoise.plan(
+            layout,
+            clip_norm=_CLIP,
+            noise_multiplier=multiplier,
+            min_survivors=_SURVIVORS,
+            colluders=_COLLUDERS,
+        )
+
+    noise = plan(calibrate(epsilon, delta, lambda multiplier: plan(multiplier).event(1)))
+    (run,) = noise.layout.shape.runs
+    random = SecureRandom()
+    canary = torch.zeros(trials, dtype=torch.float64)
+    canary[0] = _FAR
+    rounding = RoundingStream(random.words(4).tobytes())
+    clipped = _read(noise.layout.encoder(noise.clip({"update": canary}), rounding), run)
+    present = random.bernoulli(0.5, trials)
+    total = np.zeros(run.count, run.dtype)
+    for honest in range(_SURVIVORS - _COLLUDERS):
+        values = np.where(present, clipped[0], 0) if honest == 0 else np.zeros(run.count)
+        source = Integers((values.astype(run.dtype),))
+        total += _read(noise.noised(source, random.words(4).tobytes()), run)
+    survivors = tuple(f"hospital-{number}" for number in range(_SURVIVORS))
+    decoded = noise.layout.decode((total,), survivors)["update"].numpy()
+    return _count(present, decoded > 0.5 * _CLIP)
+
+
+def _read(source: VectorSource, run: Run) -> NDArray[np.uint32 | np.uint64]:
+    """All lanes of a vector of one run."""
+    lanes = np.empty(run.count, run.dtype)
+    source.fill(run, lanes)
+    return lanes
+
+
+PRIVACY_ATTACKS: Final = (
+    PrivacyAttack(
+        "record",
+        "somebody who sees the model after every step and knows all other records",
+        "says whether one record was trained on",
+        Adjacency.ADD_OR_REMOVE_RECORD,
+        _record,
+    ),
+    PrivacyAttack(
+        "group",
+        "somebody who sees the model after every step and knows all other records",
+        "says which of two opposite records a group contains",
+        Adjacency.REPLACE_RECORD,
+        _group,
+    ),
+    PrivacyAttack(
+        "site",
+        "the aggregator and as many hospitals as the noise allows for",
+        "say from the sum whether one hospital contributed anything",
+        Adjacency.ZERO_OUT_SITE,
+        _site,
+    ),
+)
