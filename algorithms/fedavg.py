@@ -247,13 +247,14 @@ class FedAvgSite:
         """Train under privacy from now on.
 
         Raises:
-            ConfigError: no noise reaches the study's epsilon.
+            ConfigError: no noise reaches the study's epsilon, or a relation that hides patients without any.
         """
         from secfed.dp.local import TRAIN, Phase  # the accountants are slow to import
 
         options, rounds = self._algorithm.options, self._algorithm.setting.study.rounds
         passes = rounds * options.local_epochs
-        privacy.plan(Phase(TRAIN, len(self._data.train_y), options.batch_size, passes))
+        records, patients = len(self._data.train_y), self._data.train_patients
+        privacy.plan(Phase(TRAIN, records, options.batch_size, passes, patients=patients))
         self._privacy = privacy
 
     def contribute(self, round_number: int, exchange: Exchange, broadcast: State) -> Summands:

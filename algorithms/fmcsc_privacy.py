@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Final
 from secfed.algorithms.fmcsc_losses import multiview_loss
 from secfed.algorithms.fmcsc_options import FmcscOptions
 from secfed.dp.losses import require_decomposes
+from secfed.dp.unit import Adjacency
 from secfed.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -54,6 +55,12 @@ def check_privacy(options: FmcscOptions, privacy: PrivacySection | None) -> None
                 remedy='set privacy.unit = "group" and privacy.group_size (a record is still protected, '
                 'in a fixed group that is clipped as one), or privacy.unit = "site"',
             ) from None
+    if privacy.privacy_unit.adjacency is Adjacency.REPLACE_PATIENT:
+        raise ConfigError(
+            'privacy.adjacency: "replace-patient" is not offered, for multi-view data sets do not say which '
+            "records are of one patient",
+            remedy='leave it out: the usual relation, "replace-record", holds for one record per patient',
+        )
     if options.weights == "mi":
         raise ConfigError(
             'algorithm.weights: "mi" lets numbers that depend on records leave without noise',

@@ -54,7 +54,7 @@ from secfed.algorithms.options import Options, OwnOptions, checked, suggestion
 from secfed.algorithms.own import check_arguments, is_own, load_factory
 from secfed.algorithms.randomness import seeded
 from secfed.algorithms.setting import Setting
-from secfed.dp.unit import Adjacency
+from secfed.dp.unit import Adjacency, no_patients
 from secfed.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -179,12 +179,17 @@ def build(study: Study) -> Algorithm:
     No record is read until a site's program is asked for: the aggregator builds the same object.
 
     Raises:
-        ConfigError: pieces that do not fit together.
+        ConfigError: pieces that do not fit together, or a relation that hides patients on a built-in data set
+            that does not name them.
     """
     data = build_data(study)
     study.check_roster(len(data.sites))
     setting = Setting(study=study, data=data, model=lambda: build_model(study, setting))
     algorithm: Algorithm = _make("algorithm", study.algorithm, (setting,), (setting, study.algorithm))
+    hides = None if study.privacy is None else study.privacy.privacy_unit.adjacency
+    known = not isinstance(study.data, pool.DataOptions) or study.data.names_patients
+    if hides is Adjacency.REPLACE_PATIENT and not known:
+        raise no_patients()  # a user's own data set is asked when a site plans its work
     return algorithm
 
 
@@ -204,7 +209,7 @@ def build_data(study: Study) -> FederatedData:
     if study.privacy is not None and study.privacy.in_local_steps:
         # A user's own data set without this method owes what the method checks.
         by_itself = getattr(data, "for_record_privacy", None)
-        slots = study.privacy.privacy_unit.adjacency is Adjacency.REPLACE_RECORD
+        slots = study.privacy.privacy_unit.adjacency.keeps_slots
         return data if by_itself is None else by_itself(slots=slots)
     return data
 

@@ -73,16 +73,19 @@ def check_privacy(options: VlpOptions, privacy: PrivacySection | None) -> None:
         )
 
 
-def plan(algorithm: VlpAlgorithm, privacy: LocalPrivacy, pairs: int) -> None:
+def plan(
+    algorithm: VlpAlgorithm, privacy: LocalPrivacy, pairs: int, patients: tuple[int, ...] | None = None
+) -> None:
     """Plan everything that a site is going to do in the study; it follows from public facts.
 
     Args:
         algorithm: the study's.
         privacy: the site's.
         pairs: how many training pairs the site has; treated as public.
+        patients: whose each pair is, as numbers; how many pairs each patient has is treated as public.
 
     Raises:
-        ConfigError: no noise reaches the study's epsilon.
+        ConfigError: no noise reaches the study's epsilon, or a relation that hides patients without any.
     """
     from secfed.dp.local import LossRelease, Phase  # the accountants are slow to import
 
@@ -93,7 +96,11 @@ def plan(algorithm: VlpAlgorithm, privacy: LocalPrivacy, pairs: int) -> None:
         for stage in algorithm.stages(round_number):
             steps[stage.name] += stage.steps
             releases += stage.measures is not None
-    phases = [Phase(name, pairs, options.batch_size, steps=count) for name, count in steps.items() if count]
+    phases = [
+        Phase(name, pairs, options.batch_size, steps=count, patients=patients)
+        for name, count in steps.items()
+        if count
+    ]
     if rule is None or not isinstance(options, RobustOptions):
         privacy.plan(*phases)
         return
@@ -105,5 +112,6 @@ def plan(algorithm: VlpAlgorithm, privacy: LocalPrivacy, pairs: int) -> None:
         cap=rule.cap,
         groups=chosen,  # without a wish, all: the more, the less noise
         share=options.loss_share,
+        patients=patients,
     )
     privacy.plan(*phases, losses=losses)

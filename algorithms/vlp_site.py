@@ -67,9 +67,9 @@ class VlpSite:
         """Train under privacy from now on.
 
         Raises:
-            ConfigError: no noise reaches the study's epsilon.
+            ConfigError: no noise reaches the study's epsilon, or a relation that hides patients without any.
         """
-        plan(self.algorithm, privacy, len(self.data.train))
+        plan(self.algorithm, privacy, len(self.data.train), self.data.train_patients)
         self._privacy = privacy
 
     def contribute(self, round_number: int, exchange: Exchange, broadcast: State) -> Summands:

@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import Literal, Self
+from typing import Literal, Self, get_args
 
 from pydantic import Field, model_validator
 
@@ -16,7 +16,9 @@ from secfed.deploy.policy_rules import Rules
 from secfed.errors import ConfigError
 
 Unit = Literal["record", "group", "site"]
-Relation = Literal["add-or-remove-record", "replace-record", "zero-out-site", "replace-site"]
+Relation = Literal[
+    "add-or-remove-record", "replace-record", "replace-patient", "zero-out-site", "replace-site"
+]
 Protection = Literal["plain", "masked", "encrypted"]
 AccountantName = Literal["pld", "prv", "rdp"]
 
@@ -83,7 +85,7 @@ class PrivacyRules(Strict):
         default=None, gt=0, lt=1, description="the largest delta of one study, well below 1 / records"
     )
     adjacency: tuple[Relation, ...] = Field(
-        default=("add-or-remove-record", "replace-record", "zero-out-site", "replace-site"),
+        default=get_args(Relation),
         description="an array of relations between neighbouring data sets",
     )
     accountants: tuple[AccountantName, ...] = Field(

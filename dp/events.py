@@ -43,8 +43,9 @@ class Event:
     def restated(self, adjacency: Adjacency) -> Event:
         """The same mechanism, its guarantee stated under another relation.
 
-        Only widening is sound: add-or-remove to replace (the unit's norm bound gives 2C), and a site
-        relation to the replacement of one record of that site (which changes one site's contribution).
+        Only widening is sound: add-or-remove to replace (the unit's norm bound gives 2C), the replacement
+        of a patient to that of one record (which is a part of it), and a site relation to the replacement
+        of one record of that site (which changes one site's contribution).
 
         Raises:
             ConfigError: the mechanism says nothing about that relation.
@@ -67,6 +68,7 @@ class Event:
 _WIDER = {
     Adjacency.ADD_OR_REMOVE_RECORD: (Adjacency.REPLACE_RECORD,),
     Adjacency.REPLACE_RECORD: (),
+    Adjacency.REPLACE_PATIENT: (Adjacency.REPLACE_RECORD,),
     Adjacency.ZERO_OUT_SITE: (Adjacency.REPLACE_SITE, Adjacency.REPLACE_RECORD),
     Adjacency.REPLACE_SITE: (Adjacency.REPLACE_RECORD,),
 }
@@ -149,14 +151,25 @@ _KINDS: dict[str, type[Event]] = {
 }
 
 
-def bounded_mean(noise_over_sensitivity: float, count: int) -> Gaussian:
+def bounded_mean(
+    noise_over_sensitivity: float, count: int, adjacency: Adjacency = Adjacency.REPLACE_RECORD
+) -> Gaussian:
     """The event of releasing a mean of values in [0, V] with Gaussian noise (specification L1).
 
-    A value in [0, V] is V/2 plus a centred value of magnitude at most C = V/2, so replacing one record
-    moves the sum by at most V = 2C. ``noise_over_sensitivity`` is the noise's standard deviation
-    divided by what replacing one record can change in the released mean.
+    A value in [0, V] is V/2 plus a centred value of magnitude at most C = V/2, so a replacement that changes
+    one value moves the sum by at most V = 2C. ``noise_over_sensitivity`` is the noise's standard deviation
+    divided by what such a replacement can change in the released mean.
+
+    Args:
+        noise_over_sensitivity: see above.
+        count: releases.
+        adjacency: the replacement that changes one value at most, of a record or of a patient.
+
+    Raises:
+        ConfigError: another relation.
     """
-    return Gaussian(Adjacency.REPLACE_RECORD, 2.0 * noise_over_sensitivity, count)
+    _check(adjacency.keeps_slots, f"a mean of bounded values says nothing about {adjacency}")
+    return Gaussian(adjacency, 2.0 * noise_over_sensitivity, count)
 
 
 def compose(events: Iterable[Event]) -> tuple[Event, ...]:

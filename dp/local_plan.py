@@ -8,7 +8,7 @@ the smallest for which *everything together* stays within the study's (epsilon, 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache, partial
 from typing import TYPE_CHECKING
 
@@ -34,6 +34,7 @@ class Phase:
         batch_size: expected number of records in a step.
         passes: passes over the records in the whole study; one is ceil(1 / sampling rate) steps.
         steps: steps in the whole study, instead of passes.
+        patients: whose each record is, as numbers; needed where the relation hides patients, else unused.
 
     Raises:
         ConfigError: a negative number, or both passes and steps.
@@ -44,6 +45,7 @@ class Phase:
     batch_size: int
     passes: int = 0
     steps: int | None = None
+    patients: tuple[int, ...] | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
         if self.passes < 0 or (self.steps is not None and (self.steps < 0 or self.passes)):
@@ -115,7 +117,8 @@ def plan_phases(
         Phase by name; none at all if there is no step to take.
 
     Raises:
-        ConfigError: no noise reaches the study's epsilon, or two phases of one name.
+        ConfigError: no noise reaches the study's epsilon, two phases of one name, or a relation that hides
+            patients without any.
     """
     if len({phase.name for phase in phases}) != len(phases):
         raise ConfigError("two phases of private training have the same name")
@@ -141,10 +144,14 @@ def plan_phases(
 
 
 def _rate(settings: PrivacySection, phase: Phase, seed: int) -> _Rate:
-    partition, units, size = None, phase.records, 1
+    partition, units, size = None, phase.records, 1.0
     if settings.group_size is not None:
-        partition = GroupPartition.of(phase.records, settings.group_size, seed=seed)
-        units, size = len(partition), settings.group_size
+        partition = GroupPartition.under(
+            settings.privacy_unit, phase.records, settings.group_size, seed=seed, patients=phase.patients
+        )
+        # Groups of whole patients are seldom full; the batch counts records, so the mean size decides.
+        units = len(partition)
+        size = (partition.records - partition.dropped) / units
     return _Rate(phase, min(1.0, max(1.0, phase.batch_size / size) / units), units, partition)
 
 

@@ -12,15 +12,18 @@ the seed. The loss of a group may compare its records with each other (a contras
 no record outside it. So replacing the content of one record changes the loss of at most one group, that
 loss stays within [floor, cap], and v moves by at most (cap - floor) / K, whatever the model. A record
 that is in no group moves nothing. The bound is for replacing a record, the relation of groups; a record
-that is added or removed would change the number of records, which is public, and the groups with it. As an
-event this is the sum of K centred values of magnitude at most C = (cap - floor) / 2, hence sensitivity 2C
+that is added or removed would change the number of records, which is public, and the groups with it. Where
+the relation hides patients, each of them lies in one group, so replacing all records of one moves v by no
+more; groups then follow from how many records each patient has, and are not all full. As an event this is
+the sum of K centred values of magnitude at most C = (cap - floor) / 2, hence sensitivity 2C
 (:func:`secfed.dp.events.bounded_mean`). Each release is of a model that earlier releases determined, so the
 releases compose adaptively with each other and with the noisy training steps.
 
 What makes it precise. The noise has deviation sigma (cap - floor) / K: small groups, of which there are
 many, a narrow window and few releases help. With 1500 records and epsilon 8 for six rounds, a contrastive
 loss on groups of 64 carries noise of 1.6, on groups of 16 of 0.27, on groups of 8 of 0.10. All sites must use
-one ``size``, for a contrastive loss grows with the logarithm of it.
+one ``size``, for a contrastive loss grows with the logarithm of it; groups of whole patients are not all
+full, which makes it a little smaller.
 
 Source: specification dp.md, section 6 (L1); Dwork, McSherry, Nissim, Smith 2006 (sensitivity of a clipped
 mean); Kairouz, Oh, Viswanath 2015 (adaptive composition). Noise and grid: :mod:`secfed.dp.scalars`.
@@ -30,7 +33,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 
 import numpy as np
@@ -39,7 +42,7 @@ from numpy.typing import NDArray
 from secfed.dp.events import Gaussian
 from secfed.dp.randomness import SecureRandom
 from secfed.dp.scalars import PrivateMean
-from secfed.dp.unit import Adjacency, GroupPartition, PrivacyUnit
+from secfed.dp.unit import GroupPartition, PrivacyUnit
 from secfed.errors import ConfigError
 
 Evaluate = Callable[[NDArray[np.int64]], float]
@@ -57,6 +60,7 @@ class LossRelease:
         floor: and as at least this; public, and below ``cap``.
         groups: K is at most this (an evaluation costs K forward passes); None uses every group that the
             records fill, which gives the least noise.
+        patients: whose each record is, as numbers; needed where the relation hides patients, else unused.
         share: the noise is such that the releases alone would take this share of the study's epsilon.
             Training pays by composition, not by addition: with 0.1 it needs about 1 % more noise, with 0.2
             3 %, with 0.3 7 %.
@@ -72,6 +76,7 @@ class LossRelease:
     floor: float = 0.0
     groups: int | None = None
     share: float = 0.2
+    patients: tuple[int, ...] | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
         window = self.cap - self.floor
@@ -92,19 +97,20 @@ class PlannedLosses:
 
     Args:
         wanted: what was planned.
-        unit: the study's; its relation must be the replacement of a record.
+        unit: the study's; its relation must be the replacement of a record or of a patient.
         seed: decides the groups only.
         multiplier: (releases) -> smallest noise multiplier, relative to half the window, for which they
             together stay within the share of epsilon.
 
     Raises:
-        ConfigError: another relation, or records that do not fill one group.
+        ConfigError: another relation, records that do not fill one group, or a relation that hides patients
+            without any.
     """
 
     def __init__(
         self, wanted: LossRelease, unit: PrivacyUnit, *, seed: int, multiplier: Callable[[int], float]
     ) -> None:
-        if unit.adjacency is not Adjacency.REPLACE_RECORD:
+        if not unit.adjacency.keeps_slots:
             raise ConfigError(
                 f"privacy.adjacency: a noisy loss hides that a record is replaced, not {unit.adjacency}",
                 remedy='set privacy.unit = "group", or privacy.adjacency = "replace-record"',
@@ -114,15 +120,17 @@ class PlannedLosses:
                 f"release of losses: {wanted.records} records do not fill one batch of {wanted.size}",
                 remedy="use smaller batches for the loss",
             )
-        self.wanted = wanted
-        partition = GroupPartition.of(wanted.records, wanted.size, seed=seed)
+        self.wanted, self._adjacency = wanted, unit.adjacency
+        partition = GroupPartition.under(
+            unit, wanted.records, wanted.size, seed=seed, patients=wanted.patients
+        )
         self.groups = partition.groups[: wanted.groups]
         # The event's multiplier is relative to C = window / 2, the mean's sigma to the window.
         self._mean = PrivateMean(wanted.cap - wanted.floor, multiplier(wanted.releases) / 2.0)
 
     @property
     def sensitivity(self) -> float:
-        """How far replacing one record moves the mean: (cap - floor) / K."""
+        """How far replacing one record, or patient, moves the mean: (cap - floor) / K."""
         return self._mean.bound / len(self.groups)
 
     @property
@@ -133,12 +141,12 @@ class PlannedLosses:
     @cached_property
     def event(self) -> Gaussian:
         """What one release spends."""
-        return self._mean.event(1)
+        return self._mean.event(1, self._adjacency)
 
     @property
     def all_events(self) -> Gaussian:
         """What all planned releases spend together."""
-        return self._mean.event(self.wanted.releases)
+        return self._mean.event(self.wanted.releases, self._adjacency)
 
     def values(self, evaluate: Evaluate) -> list[float]:
         """The loss of every group above the floor, before it is clipped: private."""

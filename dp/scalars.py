@@ -23,6 +23,7 @@ from secfed.dp.events import Gaussian, bounded_mean
 from secfed.dp.randomness import SecureRandom
 from secfed.dp.sampler import NoiseSampler, RoundedNormal
 from secfed.dp.targets import MAX_DEVIATION
+from secfed.dp.unit import Adjacency
 from secfed.errors import ConfigError
 
 _GRID_BITS: Final = 30
@@ -62,9 +63,9 @@ class PrivateMean:
         room = math.floor(math.log2(MAX_DEVIATION / self.noise_over_sensitivity) - _GRID_BITS - 1e-9)
         return max(0, min(_EXTRA_BITS, room))
 
-    def event(self, releases: int) -> Gaussian:
-        """What ``releases`` releases cost, stated for replacing one unit."""
-        return bounded_mean(self.noise_over_sensitivity, releases)
+    def event(self, releases: int, adjacency: Adjacency = Adjacency.REPLACE_RECORD) -> Gaussian:
+        """What ``releases`` releases cost, stated for a replacement that changes one value."""
+        return bounded_mean(self.noise_over_sensitivity, releases, adjacency)
 
     def clean(self, values: Sequence[float]) -> int:
         """The clipped sum on the grid, in steps of V / 2^30; NaN counts as V, never as a failure.

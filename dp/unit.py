@@ -1,6 +1,6 @@
 """The privacy unit: what is protected, against which change, and which sensitivity follows from it.
 
-An epsilon means nothing without the relation between neighbouring data sets. secfed knows four, and a
+An epsilon means nothing without the relation between neighbouring data sets. secfed knows five, and a
 number is never carried from one to another silently:
 
 ==========================  =================================================  ===========
@@ -8,14 +8,18 @@ relation                    two data sets are neighbours when                  s
 ==========================  =================================================  ===========
 ``ADD_OR_REMOVE_RECORD``    one record is present in one and absent in other   C
 ``REPLACE_RECORD``          the content of one record (slot) differs           2C
+``REPLACE_PATIENT``         the content of all records of one patient differs  2C
 ``ZERO_OUT_SITE``           one site's contribution is replaced by zero        C
 ``REPLACE_SITE``            one site's contribution is replaced by another     2C
 ==========================  =================================================  ===========
 
 C is the L2 norm that one clipped unit (a record's gradient, a group's gradient, a site's
 contribution) may have. Groups are fixed slots: an absent record still leaves a group that contributes,
-so a group of records only supports ``REPLACE_RECORD``; quoting the smaller number as a record-level
-guarantee would understate epsilon by about a factor of two.
+so a group of records only supports replacement; quoting the smaller number as a record-level guarantee
+would understate epsilon by about a factor of two.
+
+``REPLACE_PATIENT`` needs groups in which each patient lies as a whole. How many records each patient has,
+and in which places they stand, is then public; what stands in them is not. It implies ``REPLACE_RECORD``.
 """
 
 from __future__ import annotations
@@ -43,23 +47,32 @@ class Adjacency(StrEnum):
 
     ADD_OR_REMOVE_RECORD = "add-or-remove-record"
     REPLACE_RECORD = "replace-record"
+    REPLACE_PATIENT = "replace-patient"
     ZERO_OUT_SITE = "zero-out-site"
     REPLACE_SITE = "replace-site"
 
     @property
     def protects(self) -> Unit:
-        """Who is hidden by a guarantee under this relation: a record or a site."""
+        """Whose budget a guarantee under this relation counts in: a record's or a site's.
+
+        A patient's is the record's: hiding all records of a patient hides each of them.
+        """
         return Unit.SITE if self in (Adjacency.ZERO_OUT_SITE, Adjacency.REPLACE_SITE) else Unit.RECORD
 
     @property
     def factor(self) -> int:
         """L2 sensitivity of the sum of clipped units, in units of the clipping norm."""
-        return 2 if self in (Adjacency.REPLACE_RECORD, Adjacency.REPLACE_SITE) else 1
+        return 2 if self.keeps_slots or self is Adjacency.REPLACE_SITE else 1
+
+    @property
+    def keeps_slots(self) -> bool:
+        """Whether neighbours have the same places for records, and only what stands in some differs."""
+        return self in (Adjacency.REPLACE_RECORD, Adjacency.REPLACE_PATIENT)
 
 
 _PERMITTED = {
     Unit.RECORD: (Adjacency.ADD_OR_REMOVE_RECORD, Adjacency.REPLACE_RECORD),
-    Unit.GROUP: (Adjacency.REPLACE_RECORD,),
+    Unit.GROUP: (Adjacency.REPLACE_RECORD, Adjacency.REPLACE_PATIENT),
     Unit.SITE: (Adjacency.ZERO_OUT_SITE, Adjacency.REPLACE_SITE),
 }
 
@@ -155,6 +168,21 @@ class GroupPartition:
             )
         return cls(tuple(groups), size, records, patients is not None)
 
+    @classmethod
+    def under(
+        cls, unit: PrivacyUnit, records: int, size: int, *, seed: int, patients: Sequence[Hashable] | None
+    ) -> GroupPartition:
+        """The division that the unit's relation needs: by patient, if it hides patients.
+
+        Raises:
+            ConfigError: nobody says whose records they are, or see :meth:`of`.
+        """
+        if unit.adjacency is not Adjacency.REPLACE_PATIENT:
+            return cls.of(records, size, seed=seed)
+        if patients is None:
+            raise no_patients()
+        return cls.of(records, size, seed=seed, patients=patients)
+
     @property
     def dropped(self) -> int:
         """Record slots that are in no group and are never used."""
@@ -162,6 +190,16 @@ class GroupPartition:
 
     def __len__(self) -> int:
         return len(self.groups)
+
+
+def no_patients() -> ConfigError:
+    """The error of a data set that does not say which records belong to one patient."""
+    return ConfigError(
+        'privacy.adjacency: "replace-patient" needs to know which records are of one patient, and the data '
+        "set does not say",
+        remedy="name the column with the patient (data.patient_column), or, where no patient has two "
+        'records, set privacy.adjacency = "replace-record"',
+    )
 
 
 def _pack(patients: Sequence[Hashable], size: int, rng: np.random.Generator) -> list[NDArray[np.int64]]:

@@ -37,9 +37,10 @@ class PrivacySection(Strict):
         lt=1,
         description="between 0 and 1: let clip_norm follow this quantile of the gradient norms",
     )
-    adjacency: Literal["add-or-remove-record", "replace-record", "zero-out-site", "replace-site"] | None = (
-        Field(default=None, description="the relation of neighbours; leave it out for the unit's usual one")
-    )
+    adjacency: (
+        Literal["add-or-remove-record", "replace-record", "replace-patient", "zero-out-site", "replace-site"]
+        | None
+    ) = Field(default=None, description="the relation of neighbours; leave it out for the unit's usual one")
     accountant: Literal["pld", "prv", "rdp"] = Field(default="pld", description='"pld", "prv" or "rdp"')
     engine: Literal["hooks", "ghost", "loop"] = Field(
         default="hooks", description='"hooks", "ghost" or "loop": how gradients are clipped'
@@ -88,6 +89,12 @@ class PrivacySection(Strict):
         if site and self.metrics == "private":
             raise ConfigError(
                 'privacy.metrics: "private" releases noisy metrics under record-level privacy only',
+                remedy='set privacy.metrics = "withheld" or "unprotected"',
+            )
+        if self.metrics == "private" and self.privacy_unit.adjacency is Adjacency.REPLACE_PATIENT:
+            raise ConfigError(
+                'privacy.metrics: "private" releases noisy sums over records, and a patient with several '
+                "records would move them several times",
                 remedy='set privacy.metrics = "withheld" or "unprotected"',
             )
         return self

@@ -8,6 +8,7 @@ from records: the aggregator and every site know them without looking at anybody
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
@@ -27,6 +28,8 @@ class SiteData:
         train_y: [n] int64, 0 <= label < classes.
         test_x: [m, *input_shape] float32; m may be 0.
         test_y: [m] int64.
+        train_patients: whose each training record is, as numbers that mean nothing elsewhere; None where the
+            data set does not say.
 
     Security: single-site values; nothing of it may leave except inside a protected sum.
     """
@@ -35,6 +38,7 @@ class SiteData:
     train_y: torch.Tensor
     test_x: torch.Tensor
     test_y: torch.Tensor
+    train_patients: tuple[int, ...] | None = None
 
 
 @runtime_checkable
@@ -70,6 +74,21 @@ class LabelledData(FederatedData, Protocol):
         ...
 
 
+def numbered(patients: Iterable[str | None]) -> tuple[int, ...] | None:
+    """Names of patients as numbers from 0, in the order in which they are first seen; equal names are one.
+
+    Returns:
+        None if somebody has no name.
+    """
+    known: dict[str, int] = {}
+    numbers = []
+    for patient in patients:
+        if patient is None:
+            return None
+        numbers.append(known.setdefault(patient, len(known)))
+    return tuple(numbers)
+
+
 def no_records(site_id: SiteId) -> DataError:
     """The error of a site without a single record."""
     return DataError(
@@ -86,8 +105,8 @@ def check_site(site_id: SiteId, data: SiteData, *, input_shape: tuple[int, ...],
     """Check one site's records against the public facts; every data set passes through here.
 
     Raises:
-        DataError: no records, no training records, a wrong shape or type, NaN or Inf, a label outside
-            the classes. Names the site and never a value.
+        DataError: no records, no training records, not one patient per record, a wrong shape or type, NaN or
+            Inf, a label outside the classes. Names the site and never a value.
     """
     who = f"site {site_id!r}"
     if not len(data.train_y):
@@ -96,6 +115,11 @@ def check_site(site_id: SiteId, data: SiteData, *, input_shape: tuple[int, ...],
                 f"{who} has no records", remedy="check data.path and the site's name, or leave it out"
             )
         raise no_training_records(site_id)
+    if data.train_patients is not None and len(data.train_patients) != len(data.train_y):
+        raise DataError(
+            f"{who} has not one patient per training record",
+            remedy="give the patient of every training record, or of none",
+        )
     for part, x, y in (("training", data.train_x, data.train_y), ("held-out", data.test_x, data.test_y)):
         if tuple(x.shape[1:]) != input_shape or len(x) != len(y) or y.dim() != 1:
             raise DataError(

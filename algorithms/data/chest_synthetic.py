@@ -146,7 +146,7 @@ class ChestSynthetic:
         index = site_index(self.sites, site_id)
         options = self._options
         iid = options.partition == "iid"
-        made = [
+        train, test = (
             self._pairs(
                 _count(counts, index),
                 self._mixtures[index],
@@ -154,8 +154,8 @@ class ChestSynthetic:
                 numpy_generator(self._seed, "chest-synthetic", site_id, part),
             )
             for part, counts in (("train", options.train), ("test", options.test))
-        ]
-        return check_image_text(site_id, ImageTextSite(*made), self)
+        )
+        return check_image_text(site_id, ImageTextSite(train, test), self)
 
     def unseen(self, pairs: int = 256, *, site: int | None = None) -> Pairs:
         """Synthetic pairs in the style of a hospital outside the study, to test how a model carries over.

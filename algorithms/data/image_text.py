@@ -51,10 +51,13 @@ class ImageTextSite:
     Attributes:
         train: what it trains on, at least one pair.
         test: held out for retrieval; may be empty.
+        train_patients: whose each training pair is, as numbers that mean nothing elsewhere; None where the
+            data set does not say.
     """
 
     train: Pairs
     test: Pairs
+    train_patients: tuple[int, ...] | None = None
 
 
 @runtime_checkable
@@ -102,6 +105,8 @@ def check_image_text(site_id: SiteId, data: ImageTextSite, facts: ImageTextData)
         raise no_training_records(site_id) if len(data.test) else no_records(site_id)
     for part, pairs in (("training", data.train), ("held-out", data.test)):
         what = _fault(pairs, facts)
+        if what is None and pairs is data.train and data.train_patients is not None:
+            what = "have no patient each" if len(data.train_patients) != len(pairs) else None
         if what is not None:
             raise DataError(
                 f"site {site_id!r}: {part} pairs {what}",

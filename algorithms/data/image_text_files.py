@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from secfed.algorithms.data.base import SiteId
+from secfed.algorithms.data.base import SiteId, numbered
 from secfed.algorithms.data.image_files import ImageSource, Preparation, open_source, prepared_image
 from secfed.algorithms.data.image_text import ImageTextData, ImageTextSite, Pairs, check_image_text
 from secfed.algorithms.data.image_text_options import ImageTextOptions
@@ -68,7 +68,8 @@ class FilePairs:
         if self._distinct_test:
             test = self._distinct(test)
         with open_source(images) as source:
-            site = ImageTextSite(self._pairs(train, source), self._pairs(test, source))
+            patients = numbered(entry.patient for entry in train)
+            site = ImageTextSite(self._pairs(train, source), self._pairs(test, source), patients)
         return check_image_text(site_id, site, self)
 
     def _distinct(self, entries: Sequence[Entry]) -> list[Entry]:
@@ -125,7 +126,7 @@ class PooledPairs(FilePairs):
         """The same pairs: each is prepared by itself, and its part follows from its own line of the table.
 
         Args:
-            slots: whether neighbours replace a record. A line whose content changes may then change its
+            slots: whether neighbours replace records. A line whose content changes may then change its
                 part, or be left out: what is hidden is a replacement that does neither.
         """
         del slots
@@ -194,7 +195,7 @@ class SeparatePairs(FilePairs):
         """The same pairs: each is prepared by itself, and its part follows from its own line of the table.
 
         Args:
-            slots: whether neighbours replace a record. A line whose content changes may then change its
+            slots: whether neighbours replace records. A line whose content changes may then change its
                 part, or be left out: what is hidden is a replacement that does neither.
         """
         del slots

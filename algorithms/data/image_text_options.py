@@ -93,6 +93,11 @@ class ImageTextOptions(PairsOptions):
         """The listed sites, or ``hospital-1`` and so on."""
         return numbered_sites(self.sites) if isinstance(self.sites, int) else self.sites
 
+    @property
+    def names_patients(self) -> bool:
+        """Whether there is a column for them."""
+        return self.patient_column is not None
+
     @model_validator(mode="after")
     def _check(self) -> Self:
         check_partition_options(self.partition, self.model_fields_set)

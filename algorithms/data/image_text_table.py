@@ -43,6 +43,7 @@ class Entry:
         findings: 0 or 1 each.
         held_out: whether it is kept for evaluation.
         where: file and line, for errors.
+        patient: whose it is, as the table calls them; None if the table does not say.
     """
 
     image: str
@@ -50,6 +51,7 @@ class Entry:
     findings: tuple[int, ...]
     held_out: bool
     where: str
+    patient: str | None = None
 
 
 @dataclass(frozen=True)
@@ -256,7 +258,8 @@ class PairTable:
                 f"{line.where}: there is no report",
                 remedy='check data.text_columns, or set data.without_text = "skip"',
             )
-        return Entry(image, text, self._findings(line), held_out, line.where)
+        patient = None if options.patient_column is None else who
+        return Entry(image, text, self._findings(line), held_out, line.where, patient)
 
     def _findings(self, line: Line) -> tuple[int, ...]:
         options = self._options

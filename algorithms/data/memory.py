@@ -11,7 +11,7 @@ Example:
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Hashable, Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -32,6 +32,7 @@ class SiteTables:
         standardize: scale by the site's own training records.
         impute_median: missing values become the median of the site's training records.
         seed: of the split.
+        patients: site to the patient of every record (names or numbers); a patient is never in both parts.
     """
 
     def __init__(
@@ -43,6 +44,7 @@ class SiteTables:
         standardize: bool = True,
         impute_median: bool = False,
         seed: int = 0,
+        patients: Mapping[SiteId, Iterable[Hashable]] | None = None,
     ) -> None:
         if not tables:
             raise DataError("the data set has no sites", remedy="give SiteTables at least two sites")
@@ -54,6 +56,10 @@ class SiteTables:
                 raise DataError(
                     f"site {site!r} has labels that are not integers", remedy="use 0 .. classes - 1"
                 )
+        self._patients = {site: tuple(map(str, whose)) for site, whose in (patients or {}).items()}
+        for site, (_, y) in self._tables.items():
+            if patients is not None and len(self._patients.get(site, ())) != len(y):
+                raise DataError(f"site {site!r} has not one patient per record", remedy="align the arrays")
         self.sites: tuple[SiteId, ...] = tuple(tables)
         self.input_shape: tuple[int, ...] = next(iter(self._tables.values()))[0].shape[1:]
         self.classes = classes
@@ -82,7 +88,7 @@ class SiteTables:
         x, y = self._tables[site_id]
         return prepare(
             site_id,
-            Records(x, y.astype(np.int64)),
+            Records(x, y.astype(np.int64), patients=self._patients.get(site_id)),
             self._rules,
             input_shape=self.input_shape,
             classes=self.classes,

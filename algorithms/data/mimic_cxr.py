@@ -82,6 +82,11 @@ class MimicCxrOptions(DividedOptions):
         check_inside("data.reports", self.reports)
         return self
 
+    @property
+    def names_patients(self) -> bool:
+        """Always: by ``subject_id``."""
+        return True
+
 
 def mimic_cxr(options: MimicCxrOptions, seed: int, folder: Path) -> PooledPairs:
     """MIMIC-CXR at simulated hospitals; studies without the wanted sections are left out.
@@ -157,6 +162,7 @@ def _entries(options: MimicCxrOptions, seed: int, folder: Path) -> list[Entry]:
                     findings=labels.get(study, none),
                     held_out=part != "train",
                     where=line.where,
+                    patient=patient,
                 )
             )
     return entries

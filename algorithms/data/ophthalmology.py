@@ -105,6 +105,11 @@ class OphthalmologyOptions(PairsOptions):
         """The clinics."""
         return tuple(self.clinics)
 
+    @property
+    def names_patients(self) -> bool:
+        """Whether every clinic's table has a column for them."""
+        return all("patient_column" in clinic for clinic in self.clinics.values())
+
 
 def ophthalmology(options: OphthalmologyOptions, seed: int, folder: Path) -> SeparatePairs:
     """Retinal photographs with captions made from grades; every clinic reads its own.
@@ -147,6 +152,7 @@ def _entry(line: Line, clinic: dict[str, str], options: OphthalmologyOptions, se
         findings=(int(retinopathy > 0), int(edema > 0)),
         held_out=drawn(options.test_fraction, seed, "held out", _patient(line, clinic)),
         where=line.where,
+        patient=_patient(line, clinic) if "patient_column" in clinic else None,
     )
 
 

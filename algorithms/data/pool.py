@@ -32,6 +32,11 @@ class DataOptions(Options):
         """The sites of the study, known without looking at a record."""
         raise NotImplementedError
 
+    @property
+    def names_patients(self) -> bool:
+        """Whether the data set says which records are of one patient."""
+        return False
+
 
 class PoolOptions(DataOptions):
     """Options of a pool divided among ``sites`` simulated hospitals."""

@@ -21,7 +21,14 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from secfed.algorithms.data.base import SiteData, SiteId, check_site, no_records, no_training_records
+from secfed.algorithms.data.base import (
+    SiteData,
+    SiteId,
+    check_site,
+    no_records,
+    no_training_records,
+    numbered,
+)
 from secfed.algorithms.randomness import derive_seed, numpy_generator
 from secfed.errors import ConfigError
 
@@ -38,15 +45,19 @@ class Records:
         y: [n] int64.
         extra: [n, k] float64 columns that follow those of ``x`` (a table's) and are neither imputed
             nor standardised (one-hot columns, missing-value indicators); None for none.
+        patients: [n] the name of each record's patient, or None where nobody says.
     """
 
     x: NDArray[Any]
     y: NDArray[np.int64]
     extra: NDArray[Any] | None = None
+    patients: tuple[str, ...] | None = None
 
     def take(self, rows: NDArray[Any]) -> Records:
         """The records at these positions."""
-        return Records(self.x[rows], self.y[rows], None if self.extra is None else self.extra[rows])
+        extra = None if self.extra is None else self.extra[rows]
+        patients = None if self.patients is None else tuple(self.patients[int(row)] for row in rows)
+        return Records(self.x[rows], self.y[rows], extra, patients)
 
 
 @dataclass(frozen=True)
@@ -60,7 +71,8 @@ class Preparation:
         impute: what a missing value becomes. A column without a single known training value becomes
             0, which after standardisation is "average"; so does every missing value under "centre".
         split: "stratified" by class, or the place of each record drawn by itself: from its position and the
-            seed ("slots"), or from what it contains and the seed ("content").
+            seed ("slots"), or from what it contains and the seed ("content"). Where patients are known, each
+            of them is drawn as a whole: see :func:`split_by_patient`.
     """
 
     test_fraction: float
@@ -136,13 +148,17 @@ def prepare(
             x = np.concatenate([x, records.extra], axis=1)
         inputs = torch.from_numpy(np.ascontiguousarray(x, dtype=np.float32))
     labels = torch.from_numpy(np.ascontiguousarray(records.y, dtype=np.int64))
-    data = SiteData(inputs[train], labels[train], inputs[test], labels[test])
+    patients = None if records.patients is None else numbered(records.patients[row] for row in train.tolist())
+    data = SiteData(inputs[train], labels[train], inputs[test], labels[test], patients)
     return check_site(site_id, data, input_shape=input_shape, classes=classes)
 
 
 def _divided(
     site_id: SiteId, records: Records, rules: Preparation, seed: int
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    if records.patients is not None:
+        key = derive_seed(seed, "split by patient", site_id)
+        return split_by_patient(records.patients, rules.test_fraction, key, slots=rules.split == "slots")
     if rules.split == "content":
         return split_by_content(records, rules.test_fraction, derive_seed(seed, "split by content", site_id))
     rng = numpy_generator(seed, "split", site_id)
@@ -223,6 +239,30 @@ def split_by_content(
         hashed = keyed.copy()
         hashed.update(row)
         held_out[at] = int.from_bytes(hashed.digest(), "big") < threshold
+    return np.flatnonzero(~held_out).astype(np.int64), np.flatnonzero(held_out).astype(np.int64)
+
+
+def split_by_patient(
+    patients: Sequence[str], test_fraction: float, key: int, *, slots: bool
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Positions of the training and the held-out records; all records of a patient share a side.
+
+    A patient's side follows from the name and the key, so adding or removing records leaves all others where
+    they are. With slots it follows from the patient's number, in the order in which patients are first seen:
+    a patient that is replaced by one of another name, with as many records in the same places, stays there.
+
+    Args:
+        patients: [n] names.
+        test_fraction: probability of being held out.
+        key: decides, 0 <= key < 2^63.
+        slots: whether neighbouring data sets have the same places for records.
+
+    Returns:
+        Two disjoint, ascending arrays that together are 0 .. n-1.
+    """
+    whose = [str(number) for number in numbered(patients) or ()] if slots else list(patients)
+    side = {who: derive_seed(key, "held out", who) < test_fraction * 2.0**63 for who in set(whose)}
+    held_out = np.array([side[who] for who in whose], dtype=np.bool_)
     return np.flatnonzero(~held_out).astype(np.int64), np.flatnonzero(held_out).astype(np.int64)
 
 

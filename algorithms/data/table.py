@@ -42,6 +42,8 @@ class Table:
         needed = [*options.feature_columns, options.label_column]
         if options.site_column is not None:
             needed.append(options.site_column)
+        if options.patient_column is not None:
+            needed.append(options.patient_column)
         try:
             with self._path.open(newline="", encoding="utf-8-sig") as stream:
                 reader = csv.DictReader(stream, restval="")
@@ -83,7 +85,10 @@ class Table:
             missing = [self._is_missing(row[column], column) for _, row in rows]
             extra.append(np.array(missing, dtype=np.float64).reshape(-1, 1))
         labels = np.array([self._label(line, row, site) for line, row in rows], dtype=np.int64)
-        return Records(numeric, labels, np.concatenate(extra, axis=1) if extra else None)
+        patients = None
+        if options.patient_column is not None:
+            patients = tuple(self._patient(line, row, options.patient_column) for line, row in rows)
+        return Records(numeric, labels, np.concatenate(extra, axis=1) if extra else None, patients)
 
     def _is_missing(self, text: str, column: str) -> bool:
         value = canonical(text)
@@ -126,6 +131,13 @@ class Table:
         if not np.isfinite(number) or options.label_above is None:
             raise self._wrong(line, column, "is not a number", where)
         return int(number > options.label_above)
+
+    def _patient(self, line: int, row: Row, column: str) -> str:
+        """Whose record it is; nobody's would be a patient of whom nothing is promised."""
+        patient = row[column].strip()
+        if patient.lower() in ALWAYS_MISSING:
+            raise self._wrong(line, column, "is empty")
+        return patient
 
     def _wrong(self, line: int, column: str, what: str, where: str = "") -> DataError:
         return DataError(

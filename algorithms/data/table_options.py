@@ -36,6 +36,9 @@ class TableOptions(DataOptions):
     min_records: int = Field(
         default=10, ge=1, description="the least number of records of a simulated hospital"
     )
+    patient_column: str | None = Field(
+        default=None, description="the column that names the patient; a patient is never in both parts"
+    )
     label_column: str = Field(description="the column that holds the label")
     label_above: float | None = Field(
         default=None, description="a number: labels above it are positive (class 1)"
@@ -109,6 +112,12 @@ class TableOptions(DataOptions):
             )
         if self.label_column in self.feature_columns:
             raise ConfigError("data.feature_columns: contains the label", remedy="remove data.label_column")
+        taken = (*self.feature_columns, self.label_column, self.site_column)
+        if self.patient_column is not None and self.patient_column in taken:
+            raise ConfigError(
+                "data.patient_column: is a feature, the label or the site, too",
+                remedy="name a column that holds nothing but the patient",
+            )
         for key, columns in (
             ("categorical", tuple(self.categorical)),
             ("scale", tuple(self.scale)),
@@ -126,6 +135,11 @@ class TableOptions(DataOptions):
     def site_ids(self) -> tuple[SiteId, ...]:
         """The listed sites, or ``hospital-1`` and so on."""
         return numbered_sites(self.sites) if isinstance(self.sites, int) else self.sites
+
+    @property
+    def names_patients(self) -> bool:
+        """Whether there is a column for them."""
+        return self.patient_column is not None
 
     @property
     def numeric_columns(self) -> tuple[str, ...]:

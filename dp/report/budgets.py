@@ -44,7 +44,7 @@ def _card(report: Report, ledger: LedgerFacts) -> Card:
     shown = max(ledger.amounts, key=lambda one: one.spent / one.limit if one.limit else -1.0)
     facts = (
         ("delta", words.delta(shown.delta)),
-        ("protects", f"one {shown.protects} ({shown.adjacency or 'nothing spent yet'})"),
+        ("protects", f"one {words.hidden(shown)} ({shown.adjacency or 'nothing spent yet'})"),
         ("left", words.number_down(shown.left)),
         ("counts", f"{words.period(shown)}, all studies together"),
         ("accountant", _accountant(shown)),

@@ -97,7 +97,8 @@ def plain_words(report: Report) -> Section:
                 "\N{LEFT DOUBLE QUOTATION MARK}Found at most\N{RIGHT DOUBLE QUOTATION MARK}: of 100 records "
                 "that were used, how many the best possible test could find if it wrongly accuses 1 of 100 "
                 "records that were not used. Without any information it would find 1 of 100. Where the "
-                "relation replaces a record or concerns a site, it is about telling the two variants apart. "
+                "relation replaces a record or a patient, or concerns a site, it is about telling the two "
+                "variants apart. "
                 "Delta is the share of cases in which the first number may fail."
             )
         )
@@ -233,9 +234,19 @@ def _residual(report: Report) -> list[str]:
     lines = [
         "The model and the totals remain a statement about the patients as a group; that is their purpose, "
         "and differential privacy does not hide it.",
-        "What epsilon leaves open: see the table in the plain words. A patient with several records is "
-        "protected less than one record.",
+        "What epsilon leaves open: see the table in the plain words.",
     ]
+    stated = {amount.adjacency for ledger in report.ledgers for amount in ledger.amounts}
+    if stated & {"add-or-remove-record", "replace-record"}:
+        lines.append(
+            "A patient with several records is protected less than one record, where the relation is about "
+            "one record."
+        )
+    if "replace-patient" in stated:
+        lines.append(
+            "Where the relation is replace-patient, all records of a patient at one site are protected "
+            "together; of a patient at two sites, only those of each site by themselves."
+        )
     lines += [f"Left without noise. {line}." for line in bare_lines(report)]
     without = dict.fromkeys(
         study.name for study in report.studies if study.settings_recorded and study.privacy is None

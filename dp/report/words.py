@@ -37,6 +37,7 @@ def settings_digest(study: str) -> str | None:
 ADJACENCY: Final = {
     "add-or-remove-record": "one record is in the data or not",
     "replace-record": "one record has this content or another",
+    "replace-patient": "all records of one patient at a site have this content or another",
     "zero-out-site": "one site contributes or contributes nothing",
     "replace-site": "one site contributes this or something else",
 }
@@ -60,7 +61,7 @@ RELIES: Final = {
     "local-noise": "Noise added inside the site, before anything left. Holds against the aggregator, all "
     "other sites and everyone who gets the model, even together. Relies on: the site's software clipping "
     "and adding noise as it recorded; every use of this data set going through this ledger; the number of "
-    "records being no secret.",
+    "records (under replace-patient, of each patient's records) being no secret.",
     "sum-noise": "Noise added in shares by several sites, complete only in the sum. Holds for what is known "
     "from the sums alone. Relies on, besides what local noise relies on: as many honest sites in every sum "
     "as the event states, no more colluding sites than the study tolerates, and the protection of single "
@@ -83,8 +84,9 @@ TRUST: Final = (
     ),
     (
         "One record, one patient",
-        "A record-level epsilon covers one record. If a patient has several records, the guarantee for the "
-        "patient is weaker, unless the study's unit keeps them together.",
+        "An epsilon under replace-patient covers all records of one patient that a site trained on, as the "
+        "site's data set names the patients. Under any other relation of records it covers one record: if a "
+        "patient has several, the guarantee for the patient is weaker.",
     ),
 )
 
@@ -121,12 +123,17 @@ def period(amount: Amount) -> str:
     return "in all" if amount.period_days is None else f"last {amount.period_days} days"
 
 
+def hidden(amount: Amount) -> str:
+    """Who is hidden: a record, a site, or a patient with all records."""
+    return "patient" if amount.adjacency == "replace-patient" else amount.protects
+
+
 def statement(amount: Amount) -> str:
     """An epsilon with everything without which it means nothing."""
     if amount.adjacency is None:
         return f"nothing spent (delta {delta(amount.delta)}, {amount.protects} budget)"
     return (
-        f"epsilon {number_up(amount.spent)} at delta {delta(amount.delta)}, protecting a {amount.protects}, "
+        f"epsilon {number_up(amount.spent)} at delta {delta(amount.delta)}, protecting a {hidden(amount)}, "
         f"relation {amount.adjacency}, accountant {amount.accountant} ({amount.version})"
     )
 

@@ -102,6 +102,11 @@ class TestRefusals:
         with pytest.raises(ConfigError, match=r"^privacy\.metrics:"):
             build(private("group", 'metrics = "private"'))
 
+    def test_patients_that_no_data_set_of_it_names(self):
+        with pytest.raises(ConfigError, match=r"^privacy\.adjacency:.*replace-patient") as refused:
+            build(private("group", 'adjacency = "replace-patient"'))
+        assert "leave it out" in refused.value.remedy
+
     def test_hidden_view_types_with_noise_in_the_sums(self):
         with pytest.raises(ConfigError, match=r"^algorithm\.view_types:"):
             build(private("site", algorithm__view_types="hidden"))

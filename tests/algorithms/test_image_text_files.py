@@ -110,6 +110,21 @@ def test_the_place_of_a_pair_depends_on_its_patient_alone(place):
     assert used.items() <= whole.items()
 
 
+def test_a_patient_is_a_number_beside_its_pairs(place):
+    assert load(place, patient_column="patient").site("south").train_patients == (
+        *(0, 0, 1, 1, 2, 2),
+        *(3, 3, 4, 4, 5, 5),
+    )
+    pool = load(place, partition="iid", sites=1, min_records=1, test_fraction=0.4, patient_column="patient")
+    train = pool.entries[0]
+    assert 0 < len(train) < 24
+    assert all(entry.patient == f"p{int(entry.image.removesuffix('.png')) // 4}" for entry in train)
+    got = pool.site("hospital-1").train_patients
+    assert len(got) == len(train)
+    assert len(set(got)) == len({entry.patient for entry in train})
+    assert load(place).site("south").train_patients is None
+
+
 @pytest.mark.parametrize("partition", ["dirichlet", "iid"])
 def test_a_pool_is_divided_without_loss_or_overlap(place, partition):
     keys = {"finding_columns": ["edema", "mass"]} if partition == "dirichlet" else {}

@@ -81,8 +81,14 @@ def test_mimic_frontal_images_with_their_findings_section(mimic):
     assert (len(site.train), len(site.test)) == (5, 3)
     assert site.train.findings.tolist() == [[1, 0, 0, 0, 0], [0, 0, 0, 0, 0], *([[1, 0, 0, 0, 0]] * 3)]
     assert data.findings[0] == "edema"
+    assert site.train_patients == tuple(range(5))
     words = "The lungs are clear 0. Note: no effusion. Heart size is normal."
     assert torch.equal(site.train.tokens[:1], HashTokenizer(4096, 112).encode([words]))
+
+
+def test_two_images_of_a_patient_have_one_number(mimic):
+    site = load_mimic(mimic, views=["PA", "LATERAL"]).site("hospital-1")
+    assert site.train_patients == (0, 0, 1, 1, 2, 2, 3, 3, 4, 4)
 
 
 def test_mimic_options(mimic):

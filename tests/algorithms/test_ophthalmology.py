@@ -66,6 +66,8 @@ def test_grades_become_captions(clinics):
     assert torch.equal(site.train.tokens[:2], HashTokenizer(4096, 24).encode(captions))
     assert site.train.findings.tolist() == [[0, 0], [1, 1], [1, 0], [1, 1], [1, 0], [0, 1]]
     assert len(data.site("one").train) == 6
+    assert site.train_patients == (0, 0, 1, 1, 2, 2)
+    assert data.site("one").train_patients is None  # its table does not name them
 
 
 def test_a_grade_without_a_name_is_refused(clinics):

@@ -6,12 +6,12 @@ import math
 
 import pytest
 
+from secfed.attack.harvest import Harvest
 from secfed.crypto import thresholds
 from secfed.crypto.attempt import SiteLimits
 from secfed.crypto.messages import UnmaskRequest, Upload
 from secfed.crypto.refusals import Refusal
 from secfed.errors import RoundAborted
-from secfed.attack.harvest import Harvest
 from tests.journals import NoMemory
 from tests.ring import as_integers
 from tests.simulator import Consortium

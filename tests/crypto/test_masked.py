@@ -8,6 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from secfed.attack.harvest import Harvest, unmask_alone
 from secfed.crypto import labels, masks
 from secfed.crypto.attempt import SiteLimits
 from secfed.crypto.codec import Buffer
@@ -35,7 +36,6 @@ from secfed.errors import (
     RoundAborted,
     WrongState,
 )
-from secfed.attack.harvest import Harvest, unmask_alone
 from tests.ring import as_integers
 from tests.simulator import STAGES, TINY, Attempt, Consortium
 

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
+from secfed.attack.harvest import Harvest
 from secfed.crypto import labels
 from secfed.crypto.attempt import SiteLimits
 from secfed.crypto.messages import Deliveries, Result, Survivors, UnmaskRequest, View, view_parts
 from secfed.crypto.refusals import Refusal
-from secfed.attack.harvest import Harvest
 from tests.simulator import Attempt, Consortium, provokes
 
 VICTIM, PEER, COLLUDER, DROPPED = "hospital-0", "hospital-1", "hospital-2", "hospital-4"

@@ -110,6 +110,17 @@ class TestCheck:
         assert keys(narrow, stated.replace("privacy.accountant", "rdp")) == ["privacy.accountant"]
         assert "privacy.unit" in keys(narrow, study.replace("privacy.unit", "site"))
 
+    def test_patients_are_a_relation_that_a_policy_may_ask_for(self, tmp_path: Path, study: Study) -> None:
+        grouped = {"unit": "group", "group_size": 8, "epsilon": 3.0, "delta": 1e-5}
+        asked = study.replace("privacy", grouped)
+        patients = asked.replace("privacy.adjacency", "replace-patient")
+        assert "privacy.adjacency" not in keys(policy(tmp_path, POLICY), patients), "permitted by default"
+        for wanted, other in (("replace-patient", asked), ("replace-record", patients)):
+            strict = policy(tmp_path, POLICY.replace("[privacy]", f'[privacy]\nadjacency = ["{wanted}"]'))
+            assert "privacy.adjacency" in keys(strict, other)
+        strict = policy(tmp_path, POLICY.replace("[privacy]", '[privacy]\nadjacency = ["replace-patient"]'))
+        assert "privacy.adjacency" not in keys(strict, patients)
+
     def test_a_study_that_no_budget_can_cover_is_refused_at_once(self, tmp_path: Path, study: Study) -> None:
         small = policy(tmp_path, POLICY.replace("epsilon = 10.0", "epsilon = 2.0"))
         assert keys(small, study) == ["privacy.epsilon"]

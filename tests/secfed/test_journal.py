@@ -12,11 +12,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from secfed.attack.harvest import Harvest
 from secfed.crypto.attempt import AttemptId, SiteLimits
 from secfed.crypto.refusals import Refusal
 from secfed.errors import ConfigError, RoundAborted, SecfedError
 from secfed.journal import Journal
-from secfed.attack.harvest import Harvest
 from tests.ring import add_in_ring
 from tests.simulator import Consortium
 

@@ -142,6 +142,17 @@ CASES = {
         "privacy.adjacency",
         "add-or-remove-record",
     ),
+    "patients without groups": (
+        GOOD + '[privacy]\nunit = "record"\nepsilon = 1\ndelta = 1e-5\nadjacency = "replace-patient"\n',
+        "privacy.adjacency: privacy unit record has no guarantee under replace-patient",
+        "add-or-remove-record",
+    ),
+    "noisy sums over records beside patients": (
+        GOOD + '[privacy]\nunit = "group"\ngroup_size = 4\nepsilon = 1\ndelta = 1e-5\n'
+        'adjacency = "replace-patient"\nmetrics = "private"\n',
+        "privacy.metrics",
+        "withheld",
+    ),
     "groups without a size": (
         GOOD + '[privacy]\nunit = "group"\nepsilon = 1\ndelta = 1e-5\n',
         "privacy.group_size: is missing",
