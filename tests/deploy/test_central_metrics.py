@@ -37,7 +37,7 @@ def test_metrics_that_a_later_round_adds_reach_their_row(
     def absorb(self: FedAvgServer, number: int, exchange: Exchange, totals: Totals) -> None:
         original(self, number, exchange, totals)
         if number >= 2:  # the row of round number - 2 has been completed once by now
-            self._metrics[number - 2]["late"] = float(number)
+            self._metrics.of(number - 2)["late"] = float(number)
 
     monkeypatch.setattr(FedAvgServer, "absorb", absorb)
     hospitals, observer = Hospitals(tmp_path, protection_name="plain", rounds=3), Listening()
