@@ -3,6 +3,7 @@
 With ``--debug``, where in the code it arose comes first: frames and classes of exceptions, never their text.
 
 SecfedError          its message and remedy; its own exit code
+no memory left       says so, of the machine or of its GPU; exit 74
 anything unexpected  its class only, because its text could quote a patient's value; exit 70
 Ctrl-C               130
 """
@@ -54,10 +55,24 @@ class GuardedGroup(TyperGroup):
             )
             raise typer.Exit(EXIT_SYSTEM) from None
         except Exception as error:  # noqa: BLE001 - the outermost boundary: a user gets a line, not a traceback
+            if _out_of_memory(error):
+                _say(
+                    "Not enough memory, on this machine or its GPU.",
+                    "use a smaller model or algorithm.batch_size, or a larger machine",
+                    _shown(ctx, error),
+                )
+                raise typer.Exit(EXIT_SYSTEM) from None
             message = f"Internal error ({type(error).__name__})."
             remedy = "run it again as: secfed --debug ..., and report what it prints; it prints no values"
             _say(message, remedy, _shown(ctx, error))
             raise typer.Exit(EXIT_INTERNAL) from None
+
+
+def _out_of_memory(error: Exception) -> bool:
+    """NumPy raises MemoryError; PyTorch a class of its own on a GPU, else a RuntimeError with such a text."""
+    if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
+        return True
+    return isinstance(error, RuntimeError) and "you tried to allocate" in str(error)
 
 
 def _debug(ctx: click.Context) -> bool:

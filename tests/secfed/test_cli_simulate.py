@@ -233,6 +233,24 @@ class TestFailure:
         assert "secfed --debug" in result.stderr
         assert "Miller" not in result.stderr
 
+    @pytest.mark.parametrize("module", [None, "numpy", "torch"])
+    def test_too_little_memory_is_said_in_words(self, engine: Engine, module: str | None) -> None:
+        def fails() -> None:
+            if module is None:
+                raise MemoryError
+            import numpy as np
+            import torch
+
+            make = np.zeros if module == "numpy" else torch.zeros
+            make(1 << 45)  # type: ignore[operator]
+
+        engine.fails = fails
+        result = secfed("simulate", "s.toml", "--json")
+        assert result.exit_code == 74
+        assert result.stderr.startswith(
+            "Error: Not enough memory, on this machine or its GPU.\nRemedy: use a"
+        )
+
     def test_debug_shows_where_and_no_value(self, engine: Engine) -> None:
         def fails() -> None:
             try:
