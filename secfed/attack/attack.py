@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 from secfed.attack.evidence import Evidence
 from secfed.attack.scene import Consortium, RingVector
@@ -38,9 +38,9 @@ class Setting:
     hospitals: int
     seed: int = 0
 
-    def consortium(self, **options: object) -> Consortium:
+    def consortium(self, **options: Any) -> Consortium:
         """A new consortium; ``options`` as :class:`Consortium` takes them."""
-        return Consortium(self.hospitals, seed=self.seed, **{"runs": _RUNS, **options})  # type: ignore[arg-type]
+        return Consortium(self.hospitals, seed=self.seed, **{"runs": _RUNS, **options})
 
 
 @dataclass(frozen=True)

@@ -9,8 +9,8 @@ inconsistency), So et al. 2023 (sums of several rounds).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Final
+from collections.abc import Callable, Sequence
+from typing import Any, Final
 
 import numpy as np
 
@@ -146,7 +146,7 @@ def _two_views(setting: Setting) -> Evidence:
     return _evidence(attempt, victim, _best(attempt, victim), refused=refused)
 
 
-def _isolate(setting: Setting, helpers: int, **options: object) -> Evidence:
+def _isolate(setting: Setting, helpers: int, **options: Any) -> Evidence:
     """Show the victim as few peers as it accepts, and have the rest open the masks of just these.
 
     The victim masks towards t - 1 peers: the helpers, and t - 1 - c that everybody else is told have
@@ -282,8 +282,16 @@ def _evidence(
     return Evidence(consortium.shape, consortium.updates[victim], guess, known, numbers(errors))
 
 
-def _attack(name: str, who: str, what: str, run: object, **more: object) -> Attack:
-    return Attack(name, "masked", who, what, run, **more)  # type: ignore[arg-type]
+def _attack(
+    name: str,
+    who: str,
+    what: str,
+    run: Callable[[Setting], Evidence],
+    *,
+    refusals: tuple[Refusal, ...] = (),
+    limit: str | None = None,
+) -> Attack:
+    return Attack(name, "masked", who, what, run, refusals, limit)
 
 
 _BEYOND: Final = "What each party sees"

@@ -5,7 +5,7 @@ is a real :class:`~secfed.crypto.masked_server.MaskedServer` whose requests an a
 reorder or make up, for each site by itself. Colluding sites are real sites that hand everything they know
 to the server: identity key, secrets, and every share that was sealed to them.
 
-    consortium = Consortium(5)
+    consortium = Consortium(5, runs=[Run(32, 4096)])
     attempt = consortium.attempt()
     attempt.run(until="unmask")           # honest so far; attempt.requests holds the pending messages
     attempt.deliver("hospital-0", forged)  # raises what the site refuses with
