@@ -60,7 +60,7 @@ def load_factory(name: str, key: str) -> Callable[..., Any]:
     except ImportError as error:
         raise ConfigError(
             f"{key}: cannot import module {module_name!r} ({error})",
-            remedy="install it into this environment, or start from the folder that contains it",
+            remedy=_to_import(module_name, error),
         ) from error
     factory = getattr(module, attribute, None)
     if factory is None:
@@ -72,6 +72,17 @@ def load_factory(name: str, key: str) -> Callable[..., Any]:
     if not callable(factory):
         raise ConfigError(f"{key}: {name!r} cannot be called", remedy="name a function or a class")
     return factory  # type: ignore[no-any-return]  # what a user's module holds has no static type
+
+
+def _to_import(module: str, error: ImportError) -> str:
+    """What makes a module importable that was not."""
+    missing = error.name if isinstance(error, ModuleNotFoundError) else None
+    if missing is not None and f"{module}.".startswith(f"{missing}."):
+        file = module.replace(".", "/") + ".py"
+        return f"put {file} beside the study file, or install the package that holds it; check the spelling"
+    if missing is not None:
+        return f"install the package that holds {missing!r} into this environment; {module!r} imports it"
+    return f"correct what {module!r} imports"
 
 
 def check_arguments(

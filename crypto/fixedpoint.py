@@ -102,7 +102,7 @@ class FixedPoint:
         if abs(exponent) > _MAX_EXPONENT:
             raise RangeError(
                 "bound is too small or too large for float64 arithmetic",
-                remedy="rescale the field",
+                remedy="raise the bound" if exponent > 0 else "lower the bound",
             )
         return cls(bits=bits, exponent=exponent, bound=float(bound), sites=sites)
 

@@ -132,10 +132,16 @@ class ProtectionSection(Strict):
                 if needed <= sites
                 else "lower protection.colluders or add sites",
             )
-        try:
-            FixedPoint.choose(bound=self.bound, bits=self.bits, sites=sites)
-        except RangeError as error:
-            raise ConfigError(f"protection.bits: {error.message}", remedy="raise protection.bits") from None
+        # First whether the bits leave room for so many sites, whatever the bound.
+        for key, bound in (("bits", 1.0), ("bound", self.bound)):
+            try:
+                FixedPoint.choose(bound=bound, bits=self.bits, sites=sites)
+            except RangeError as error:
+                remedy = (error.remedy or "").replace("the bound", "protection.bound")
+                raise ConfigError(
+                    f"protection.{key}: {error.message}",
+                    remedy="raise protection.bits" if key == "bits" else remedy,
+                ) from None
 
 
 class Study(Strict):

@@ -101,6 +101,14 @@ def no_training_records(site_id: SiteId) -> DataError:
     return DataError(f"site {site_id!r} has no training records", remedy="lower data.test_fraction")
 
 
+def infinite_features(site_id: SiteId) -> DataError:
+    """The error of a site with a feature that is no float32 number; imputing does not help it."""
+    return DataError(
+        f"site {site_id!r} has features that are infinite or too large for float32",
+        remedy="repair the records, or give them in a larger unit",
+    )
+
+
 def check_site(site_id: SiteId, data: SiteData, *, input_shape: tuple[int, ...], classes: int) -> SiteData:
     """Check one site's records against the public facts; every data set passes through here.
 
@@ -132,11 +140,13 @@ def check_site(site_id: SiteId, data: SiteData, *, input_shape: tuple[int, ...],
                 f"{who}: {part} records are {x.dtype} with labels {y.dtype}",
                 remedy="give float32 records and int64 labels",
             )
-        if math.prod(x.shape) and not bool(torch.isfinite(x).all()):
+        if math.prod(x.shape) and bool(torch.isnan(x).any()):
             raise DataError(
-                f"{who}: {part} records contain NaN or infinite features",
+                f"{who}: {part} records contain NaN features",
                 remedy='set data.impute = "median", or repair the records',
             )
+        if math.prod(x.shape) and bool(torch.isinf(x).any()):
+            raise infinite_features(site_id)
         if len(y) and not 0 <= int(y.min()) <= int(y.max()) < classes:
             raise DataError(
                 f"{who}: {part} records have a label outside the study's {classes} classes",

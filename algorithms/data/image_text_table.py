@@ -5,7 +5,6 @@ Errors name the file, the line and the column; never what stands there.
 
 from __future__ import annotations
 
-import csv
 import gzip
 import io
 import json
@@ -20,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from secfed.algorithms.data.base import SiteId
+from secfed.algorithms.data.csv_rows import csv_rows
 from secfed.algorithms.data.image_files import open_source
 from secfed.algorithms.data.image_text_options import SITE, ImageTextOptions
 from secfed.algorithms.data.tokens import words_of
@@ -85,6 +85,8 @@ def read_table(path: Path) -> Iterator[Line]:
     except (OSError, EOFError, zlib.error) as error:
         reason = getattr(error, "strerror", None) or "damaged"
         raise DataError(f"cannot read {path} ({reason})", remedy="check data.path and the rights") from None
+    except ValueError:  # a character that no file name can have
+        raise DataError("data.path: cannot be the name of a file", remedy="correct data.path") from None
     return parse_table(content, path.name.removesuffix(".gz"))
 
 
@@ -154,6 +156,21 @@ def text_of(line: Line, column: str) -> str:
     return str(value).strip()
 
 
+def name_of(line: Line, column: str) -> str:
+    """The text in a column that names something, such as a site or a patient.
+
+    Raises:
+        DataError: see :func:`text_of`; also several lines, which a stray quote makes of other rows.
+    """
+    name = text_of(line, column)
+    if "\n" in name or "\r" in name:
+        raise DataError(
+            f"{line.where}: column {column!r} has more than one line",
+            remedy="write it on one line; in a CSV file, look for a quote that is not closed",
+        )
+    return name
+
+
 def flag_of(line: Line, column: str, uncertain: int = 0) -> int:
     """Whether a finding is present: 0 or 1; a missing value is 0 and -1 is ``uncertain``.
 
@@ -214,7 +231,7 @@ class PairTable:
             if name is None:
                 continue
             for line in self._lines(name.replace(SITE, site or SITE)):
-                if options.site_column is not None and text_of(line, options.site_column) != site:
+                if options.site_column is not None and name_of(line, options.site_column) != site:
                     continue
                 entry = self._entry(line, False if options.test_table and not held_out else held_out)
                 if entry is not None:
@@ -233,8 +250,8 @@ class PairTable:
     def _entry(self, line: Line, held_out: bool | None) -> Entry | None:
         """The entry of a line, or None for a line that is not used."""
         options = self._options
-        image = text_of(line, options.image_column)
-        who = image if options.patient_column is None else text_of(line, options.patient_column)
+        image = name_of(line, options.image_column)
+        who = image if options.patient_column is None else name_of(line, options.patient_column)
         for column, name in ((options.image_column, image), (options.patient_column, who)):
             if not name:
                 raise DataError(
@@ -244,7 +261,7 @@ class PairTable:
         if not drawn(options.share, self._seed, "share", who):
             return None
         if options.split_column is not None:
-            part = text_of(line, options.split_column)
+            part = name_of(line, options.split_column)
             if part not in (*options.train_values, *options.test_values):
                 return None
             held_out = part in options.test_values
@@ -296,13 +313,7 @@ def _json_lines(text: str, name: str) -> Iterator[Line]:
 
 
 def _csv_lines(text: str, name: str) -> Iterator[Line]:
-    reader = csv.DictReader(io.StringIO(text, newline=""), restval="", restkey="")
-    try:
-        names = reader.fieldnames or ()
-        twice = frozenset(column for column, count in Counter(names).items() if count > 1)
-        for row in reader:
-            yield Line(row, f"{name}, line {reader.line_num}", twice)
-    except csv.Error:
-        raise DataError(
-            f"{name}, line {reader.line_num}: is not CSV", remedy="save the table as CSV with a header line"
-        ) from None
+    header, rows = csv_rows(io.StringIO(text, newline=""), name)
+    twice = frozenset(column for column, count in Counter(header).items() if count > 1)
+    for number, cells in rows:
+        yield Line(dict(zip(header, cells, strict=True)), f"{name}, line {number}", twice)

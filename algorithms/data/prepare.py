@@ -25,6 +25,7 @@ from secfed.algorithms.data.base import (
     SiteData,
     SiteId,
     check_site,
+    infinite_features,
     no_records,
     no_training_records,
     numbered,
@@ -136,7 +137,9 @@ def prepare(
     train, test = _divided(site_id, records, rules, seed)
     if not len(train):
         raise no_training_records(site_id)
-    with np.errstate(over="ignore", invalid="ignore"):  # NaN and Inf are check_site's business
+    if np.isinf(records.x).any():  # named here: standardising would make it NaN, like a missing value
+        raise infinite_features(site_id)
+    with np.errstate(over="ignore", invalid="ignore"):  # all else is check_site's business
         x = records.x.astype(np.float64)
         if rules.impute == "median":
             x = _imputed(x, x[train])

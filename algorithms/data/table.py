@@ -7,13 +7,15 @@ does not depend on anybody's records, and a hospital prepares its own table exac
 
 from __future__ import annotations
 
-import csv
+import re
 from pathlib import Path
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from secfed.algorithms.data.base import SiteData, SiteId
+from secfed.algorithms.data.csv_rows import csv_rows
 from secfed.algorithms.data.pool import PooledData, divide_by, site_index
 from secfed.algorithms.data.prepare import Preparation, Records, prepare
 from secfed.algorithms.data.table_options import ALWAYS_MISSING, TableOptions, canonical, number_of
@@ -21,6 +23,9 @@ from secfed.algorithms.options import suggestion
 from secfed.errors import DataError
 
 Row = dict[str, str]
+
+_LINE_END: Final = re.compile(r"\r\n|\r|\n")
+_LARGEST: Final = float(np.finfo(np.float32).max)  # a feature above it would be infinite as float32
 
 
 class Table:
@@ -46,27 +51,33 @@ class Table:
             needed.append(options.patient_column)
         try:
             with self._path.open(newline="", encoding="utf-8-sig") as stream:
-                reader = csv.DictReader(stream, restval="")
+                header, numbered = csv_rows(stream, self._path.name)
                 for column in needed:
-                    if column not in (reader.fieldnames or ()):
+                    if column not in header:
                         raise DataError(
                             f"{self._path.name} has no column {column!r}",
-                            remedy=suggestion(column, reader.fieldnames or ()),
+                            remedy=suggestion(column, header),
                         )
-                    # The reader keeps the last of equal names; harmless where no key names it.
-                    if (reader.fieldnames or ()).count(column) > 1:
+                    # The last of equal names is kept; harmless where no key names it.
+                    if header.count(column) > 1:
                         raise DataError(
                             f"{self._path.name} has the column {column!r} twice",
                             remedy="give every column a name of its own",
                         )
-                rows = [(reader.line_num, row) for row in reader]
+                rows = []
+                for line, cells in numbered:
+                    row = dict(zip(header, cells, strict=True))
+                    self._check_lines(line, header, cells, needed)
+                    rows.append((line, row))
         except OSError as error:
             raise DataError(
                 f"data.path: cannot read {self._path} ({error.strerror})",
                 remedy="check path and rights",
             ) from None
-        except (UnicodeDecodeError, csv.Error):
+        except UnicodeDecodeError:
             raise DataError(f"{self._path.name} is not a UTF-8 CSV table", remedy="save it as one") from None
+        except ValueError:  # a character that no file name can have
+            raise DataError("data.path: cannot be the name of a file", remedy="correct data.path") from None
         if site is not None and options.site_column is not None:
             rows = [(line, row) for line, row in rows if row[options.site_column].strip() == site]
         return self._records(rows, site)
@@ -75,9 +86,7 @@ class Table:
         options = self._options
         numeric = np.full((len(rows), len(options.numeric_columns)), np.nan)
         for at, column in enumerate(options.numeric_columns):
-            centre, spread = options.scale.get(column, (0.0, 1.0))
-            values = [self._number(line, row, column) for line, row in rows]
-            numeric[:, at] = (np.array(values) - centre) / spread
+            numeric[:, at] = [self._number(line, row, column) for line, row in rows]
         extra: list[NDArray[np.float64]] = []
         for column, categories in options.categorical.items():
             extra.append(self._one_hot(rows, column, [canonical(value) for value in categories]))
@@ -90,6 +99,37 @@ class Table:
             patients = tuple(self._patient(line, row, options.patient_column) for line, row in rows)
         return Records(numeric, labels, np.concatenate(extra, axis=1) if extra else None, patients)
 
+    def _check_lines(self, line: int, header: list[str], cells: list[str], needed: list[str]) -> None:
+        """Refuse a cell of several lines that a stray quote made of other records.
+
+        Text may have several lines, and commas in them. But a site, a number or a label has one; and where
+        the lines of a cell complete each other to whole records of this study, they are records.
+        """
+        for at, (column, cell) in enumerate(zip(header, cells, strict=True)):
+            if "\n" not in cell and "\r" not in cell:
+                continue
+            if column in needed and len(_LINE_END.split(cell.strip())) > 1:
+                raise self._wrong(line, column, "has more than one line")
+            parts = [piece.split(",") for piece in _LINE_END.split(cell)]
+            found = [cells[:at] + parts[0], *parts[1:-1], parts[-1] + cells[at + 1 :]]
+            if all(self._is_record(header, one) for one in found):
+                raise DataError(
+                    f"{self._path.name}, line {line}: column {column!r} holds other records of this table",
+                    remedy="remove the quote that begins there, or close it",
+                )
+
+    def _is_record(self, header: list[str], cells: list[str]) -> bool:
+        if len(cells) != len(header):
+            return False
+        row, options = dict(zip(header, cells, strict=True)), self._options
+        if options.site_column is not None and row[options.site_column].strip() not in options.site_ids():
+            return False
+        try:
+            self._records([(0, row)], None)
+        except DataError:
+            return False
+        return True
+
     def _is_missing(self, text: str, column: str) -> bool:
         value = canonical(text)
         return value in self._missing or (value == "0.0" and column in self._options.zero_is_missing)
@@ -98,9 +138,16 @@ class Table:
         if self._is_missing(row[column], column):
             return float("nan")
         try:
-            return number_of(row[column])
+            number = number_of(row[column])
         except ValueError:
             raise self._wrong(line, column, "is not a number") from None
+        if not np.isfinite(number):
+            raise self._wrong(line, column, "is not a finite number")
+        centre, spread = self._options.scale.get(column, (0.0, 1.0))
+        scaled = (number - centre) / spread
+        if not abs(scaled) <= _LARGEST:
+            raise self._wrong(line, column, "is too large a number")
+        return scaled
 
     def _one_hot(
         self, rows: list[tuple[int, Row]], column: str, categories: list[str]

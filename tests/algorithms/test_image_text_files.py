@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+from pathlib import Path
 
 import pytest
 import torch
 
 from secfed.algorithms.data.image_text import ImageTextData
-from secfed.algorithms.data.image_text_table import parse_table, text_of
+from secfed.algorithms.data.image_text_table import parse_table, read_table, text_of
 from secfed.errors import ConfigError, DataError
 from tests.algorithms.image_text_case import load, picture, tokens, write_pairs
 
@@ -264,6 +265,38 @@ def test_a_table_that_cannot_be_carried_out_names_the_key(place, keys, says):
 def test_privacy_of_records_is_possible(place):
     for data in (load(place), load(place, partition="iid", sites=2)):
         assert data.for_record_privacy() is data
+
+
+@pytest.mark.parametrize(
+    ("row", "says"),
+    [
+        ("3.png,a report,south,0,1,train,p0,x", "line 3: 8 cells, the header has 7"),
+        ("3.png,a report,south", "line 3: 3 cells, the header has 7"),
+        ('3.png,"a report,south,0,1,train,p0', "line 3: a quoted cell begins there that nothing ends"),
+        ('3.png,"a" report,south,0,1,train,p0', "line 3: .* goes on after its closing quote"),
+        (f"3.png,{'a' * 140_000},south,0,1,train,p0", "line 3: a cell has more than 131,072 characters"),
+        ('3.png,a report,"south\nnorth",0,1,train,p0', "line 3: column 'site' has more than one line"),
+    ],
+)
+def test_a_damaged_csv_table_loses_no_pair_in_silence(place, row, says):
+    lines = (place / "pairs.csv").read_text().splitlines()
+    (place / "pairs.csv").write_text("\n".join([*lines[:2], row, *lines[3:]]))
+    with pytest.raises(DataError, match=r"pairs\.csv, " + says) as caught:
+        load(place, table="pairs.csv").site("north")
+    assert caught.value.remedy
+
+
+def test_a_report_in_a_csv_table_may_have_several_lines():
+    table = b'image,report\n\na.png,"one, two\n\nthree"\nb.png,four\n'
+    first, second = parse_table(table, "pairs.csv")
+    assert (text_of(first, "report"), first.where) == ("one, two\n\nthree", "pairs.csv, line 3")
+    assert (text_of(second, "report"), second.where) == ("four", "pairs.csv, line 6")
+
+
+def test_a_path_that_no_file_can_have_is_an_error():
+    for name in ("a\0b.csv", "a\0b.csv.gz"):
+        with pytest.raises(DataError, match=r"data\.path: cannot be the name of a file"):
+            list(read_table(Path(name)))
 
 
 def test_a_column_of_a_table_that_is_there_twice_is_refused_if_it_is_asked_for():

@@ -134,6 +134,25 @@ def test_a_factory_that_gives_something_else_is_an_error_when_building(pieces, o
     assert caught.value.remedy
 
 
+def remedy_for(pieces: Path, name: str) -> str:
+    with pytest.raises(ConfigError, match=r"data\.name: cannot import module") as caught:
+        changed(pieces, "own_pieces:tables", f"{name}:tables")
+    return caught.value.remedy
+
+
+def test_a_module_that_is_not_found_belongs_beside_the_study_file(pieces):
+    assert remedy_for(pieces, "own_piece").startswith("put own_piece.py beside the study file")
+    (pieces / "own_folder").mkdir()
+    assert remedy_for(pieces, "own_folder.piece").startswith("put own_folder/piece.py beside the study file")
+
+
+def test_a_module_that_cannot_be_imported_is_told_from_one_that_is_not_there(pieces):
+    (pieces / "own_needy.py").write_text("import not_installed_here")
+    assert remedy_for(pieces, "own_needy").startswith("install the package that holds 'not_installed_here'")
+    (pieces / "own_wrong.py").write_text("from json import no_such_name")
+    assert remedy_for(pieces, "own_wrong") == "correct what 'own_wrong' imports"
+
+
 def test_a_study_from_elsewhere_imports_only_what_is_permitted(pieces):
     sys.path.append(str(pieces))
     with pytest.raises(ConfigError, match=r"model\.name: 'own_pieces:net' is not permitted here"):

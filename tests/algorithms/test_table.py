@@ -116,7 +116,16 @@ def test_a_byte_order_mark_and_spaces_are_harmless(load):
         ("200,a", "200,d", "line 2: column 'kind' is not one of data.categorical"),
         ("a,0\n", "a,\n", "site 'north': patients.csv, line 2: column 'outcome' is not a number"),
         ("a,0\n", "a,inf\n", "site 'north': patients.csv, line 2: column 'outcome' is not a number"),
-        ("north,40", "north,inf", "site 'north': training records contain NaN or infinite"),
+        ("north,40", "north,inf", "patients.csv, line 2: column 'age' is not a finite number"),
+        ("north,40", "north,-inf", "patients.csv, line 2: column 'age' is not a finite number"),
+        ("north,40", "north,1e400", "patients.csv, line 2: column 'age' is not a finite number"),
+        ("north,40", "north,4e38", "patients.csv, line 2: column 'age' is too large a number"),
+        ("north,40", "north,40,0", "patients.csv, line 2: 7 cells, the header has 6"),
+        ("north,40", "north", "patients.csv, line 2: 5 cells, the header has 6"),
+        ("north,50,0,0,b,2\n", "\n\nnorth\n", "patients.csv, line 5: 1 cell, the header has 6"),
+        ("north,50", '"north,50', "patients.csv, line 3: a quoted cell begins there that nothing ends"),
+        ("200,a", '200,"a"b', "patients.csv, line 2: .* goes on after its closing quote"),
+        ("200,a", "200," + "a" * 140_000, "patients.csv, line 2: a cell has more than 131,072 characters"),
     ],
 )
 def test_a_wrong_cell_is_an_error_that_names_line_and_column_and_no_value(load, old, new, what):
@@ -207,3 +216,66 @@ def test_an_underscore_is_no_part_of_a_number(load, old, new):
 
 def test_minus_zero_is_zero_where_zero_is_missing(load):
     assert rows(load(TABLE.replace("50,0,0,b", "50,0,-0.0,b")).site("north")) == rows(load().site("north"))
+
+
+def with_notes(*notes: str) -> str:
+    """The table with a column that no key names."""
+    lines = TABLE.splitlines()
+    return "\n".join(f"{line},{note}" for line, note in zip(lines, ("note", *notes), strict=True)) + "\n"
+
+
+@pytest.mark.parametrize(
+    "note",
+    ['"a, b\nc"', '"a ""quoted"" word\r\n\r\n40,50"', '"north,40\n1,2"', '"he\nsaid, on, the, way, to, us"'],
+)
+def test_a_quoted_text_may_have_commas_and_lines(load, note):
+    table = with_notes("", note, "x", "", "", "")
+    assert rows(load(table).site("north")) == rows(load().site("north"))
+
+
+@pytest.mark.parametrize(
+    ("notes", "what"),
+    [
+        (("a", '"b', "c", "d", "e", "f"), "line 3: a quoted cell begins there that nothing ends"),
+        (("a", '"b', "c", '"d"', "e", "f"), "line 3: .* goes on after its closing quote"),
+        (("a", '"b', "c", 'd"', "e", "f"), "line 3: column 'note' holds other records of this table"),
+        (("a", '"b', 'c"', "d", "e", "f"), "line 3: column 'note' holds other records of this table"),
+    ],
+)
+def test_a_stray_quote_loses_no_record_in_silence(load, notes, what):
+    with pytest.raises(DataError, match=rf"patients\.csv, {what}") as caught:
+        load(with_notes(*notes)).site("north")
+    assert caught.value.remedy
+
+
+def test_a_stray_quote_before_the_first_column_loses_no_record_in_silence(load):
+    noted = with_notes("a", "b", "c", "d", "e", "f").splitlines()
+    moved = [",".join([note, line]) for line, note in (row.rsplit(",", 1) for row in noted)]
+    assert rows(load("\n".join(moved)).site("north")) == rows(load().site("north"))
+    moved[2], moved[4] = '"' + moved[2], moved[4].replace("d", 'd"', 1)
+    with pytest.raises(DataError, match="line 3: column 'note' holds other records"):
+        load("\n".join(moved)).site("north")
+
+
+def test_a_site_of_several_lines_is_no_other_site(load):
+    table = TABLE.replace("north,50", '"north,50').replace("north,70", 'north",70')
+    with pytest.raises(DataError, match="line 3: column 'site' has more than one line"):
+        load(table).site("north")
+
+
+def test_a_number_is_judged_on_its_public_scale(load):
+    options = OPTIONS.replace("= false", "= true") + "scale = { age = [0, 1e-30] }"
+    with pytest.raises(DataError, match="line 2: column 'age' is too large a number"):
+        load(TABLE.replace("north,40", "north,1e10"), options).site("north")
+
+
+def test_a_path_that_no_file_can_have_is_an_error(load):
+    data = load(options=OPTIONS + "impute = 'median'")
+    data._table._path = Path("a\0b")
+    with pytest.raises(DataError, match=r"data\.path: cannot be the name of a file.*Remedy"):
+        data.site("north")
+
+
+def test_empty_lines_are_no_records(load):
+    table = "\n\r\n" + TABLE.replace("\n", "\n\n  \n", 3)
+    assert rows(load(table).site("north")) == rows(load().site("north"))

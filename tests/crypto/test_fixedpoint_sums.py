@@ -61,8 +61,9 @@ def test_a_bound_that_is_not_positive_and_finite_is_refused(bound: float) -> Non
 @pytest.mark.parametrize("bound", [5e-324, 1e-300, 1e300, 1.7e308])
 @pytest.mark.parametrize("bits", [8, 32, 64])
 def test_a_bound_at_the_edge_of_float64_is_refused(bound: float, bits: int) -> None:
-    with pytest.raises(RangeError, match="too small or too large"):
+    with pytest.raises(RangeError, match="too small or too large") as caught:
         FixedPoint.choose(bound=bound, bits=bits, sites=3)
+    assert caught.value.remedy == ("raise the bound" if bound < 1 else "lower the bound")
 
 
 @pytest.mark.parametrize("sites", [0, -1])

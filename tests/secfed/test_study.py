@@ -183,6 +183,11 @@ CASES = {
         "protection.bits: 8 bits leave no headroom for 100 sites",
         "raise protection.bits",
     ),
+    "bound too small for float64": (
+        GOOD + "bound = 5e-324",
+        "protection.bound: bound is too small",
+        "raise protection.bound",
+    ),
     "bound of zero": (GOOD + "bound = 0", "protection.bound: should be greater than 0", "weighted update"),
     "cohort above the sites": (GOOD + "min_cohort = 7", "protection.min_cohort: 7 is above", "lower"),
     "masked cohort of two": (

@@ -1,0 +1,77 @@
+"""The rows of a CSV file, read strictly.
+
+A damaged table must be an error, never fewer or other records: an open quote swallows the lines that
+follow it, and a cell too many moves the others to columns that they do not belong to.
+"""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Iterable, Iterator
+
+from secfed.errors import DataError
+
+
+def csv_rows(lines: Iterable[str], name: str) -> tuple[list[str], Iterator[tuple[int, list[str]]]]:
+    """The header of a table, and its rows as they are asked for.
+
+    Args:
+        lines: the text, with the ends of its lines as they are.
+        name: of the file, for errors.
+
+    Returns:
+        The header ([] where there is none) and, for each row, the line where it begins and as many cells as
+        the header has. Empty lines are left out; a quoted cell may hold several lines.
+
+    Raises:
+        DataError: names the file and the line, never what stands there. Also raised while rows are read.
+    """
+    rows = _numbered(lines, name)
+    header: list[str] = next((cells for _, cells in rows if cells), [])
+    return header, _of_width(rows, len(header), name)
+
+
+def _numbered(lines: Iterable[str], name: str) -> Iterator[tuple[int, list[str]]]:
+    reader = csv.reader(lines, strict=True)
+    while True:
+        line = reader.line_num + 1
+        try:
+            cells = next(reader)
+        except StopIteration:
+            return
+        except csv.Error as error:
+            raise _damaged(f"{name}, line {line}", str(error)) from None
+        yield line, cells
+
+
+def _of_width(
+    rows: Iterator[tuple[int, list[str]]], width: int, name: str
+) -> Iterator[tuple[int, list[str]]]:
+    for line, cells in rows:
+        if not cells or (width > 1 and len(cells) == 1 and not cells[0].strip()):
+            continue
+        if len(cells) != width:
+            counted = f"{len(cells)} cell{'s' if len(cells) > 1 else ''}"
+            raise DataError(
+                f"{name}, line {line}: {counted}, the header has {width}",
+                remedy="give it as many cells as the header; a cell with a comma in it needs quotes",
+            )
+        yield line, cells
+
+
+def _damaged(where: str, reason: str) -> DataError:
+    """The csv module tells its errors apart by nothing but their text."""
+    if "field limit" in reason:
+        return DataError(
+            f"{where}: a cell has more than {csv.field_size_limit():,} characters",
+            remedy="shorten it, or close the quote that begins there",
+        )
+    if "unexpected end" in reason:
+        return DataError(
+            f"{where}: a quoted cell begins there that nothing ends",
+            remedy='close the quote, or write "" for a quote that belongs to the text',
+        )
+    return DataError(
+        f"{where}: a quoted cell begins there that goes on after its closing quote",
+        remedy='close every quote, and write "" for a quote that belongs to the text of a quoted cell',
+    )
