@@ -22,6 +22,7 @@ from safetensors.torch import save_file
 from secfed.algorithms.base import Algorithm, Metrics, ServerProgram, unprotected_fields
 from secfed.algorithms.metrics import oracle
 from secfed.algorithms.registry import build, build_data
+from secfed.clipping import CLIPPED, Clipping
 from secfed.coordinator import Coordinator, RoundOutcome, StudyRun
 from secfed.crypto.identity import Identity, Roster
 from secfed.crypto.keystream import RoundingStream, rounding_stream_for_simulation
@@ -51,6 +52,7 @@ from secfed.run_report import (
 )
 from secfed.simulated_link import SimulatedLink
 from secfed.site import Site
+from secfed.site_noise import NoisedAlgorithm
 from secfed.study import Study
 from secfed.study_rules import least_cohort, limits_of, study_id, threshold
 from secfed.transcript import SETTINGS, Transcript
@@ -133,13 +135,14 @@ def simulate(
             name: _privacy(study, algorithm, identity, site_folder(folder, name), budgets.get(name))
             for name, identity in identities.items()
         }
+        clipping = Clipping(study.protection.bound)
         arguments: dict[str, dict[str, Any]] = {
             name: {
                 "identity": identity,
                 "roster": roster,
                 "study": study_id(study),
                 "algorithm": algorithm,
-                "program": algorithm.site(name),
+                "program": clipping.watch(algorithm.site(name)),
                 "protection": protection(study.protection.name),
                 "journal": Journal(),
                 "log": transcript(identity, name),
@@ -182,6 +185,8 @@ def simulate(
         coordinator.run(finished)
         spent = _privacy_report(study, built, privacy)
     report = replace(_report(study, built, algorithm, names, program(), progress, compare), privacy=spent)
+    if clipping.share and not isinstance(algorithm, NoisedAlgorithm):  # sums with noise have other bounds
+        report = replace(report, oracle={**(report.oracle or {}), CLIPPED: clipping.share})
     if out is not None:
         _write(out, roster, program(), report)
     observer.finished(report)
