@@ -21,6 +21,8 @@ from torch import nn
 from secfed.algorithms import (
     fedavg,
     fedavg_options,
+    fedcola,
+    fedcola_options,
     feddra,
     fedprox,
     fedrgb,
@@ -36,6 +38,7 @@ from secfed.algorithms.base import Algorithm
 from secfed.algorithms.data import (
     chest_synthetic,
     digits_views,
+    flickr_transfer,
     heart_disease,
     image_text_files,
     image_text_options,
@@ -45,11 +48,15 @@ from secfed.algorithms.data import (
     multiview_sets,
     ophthalmology,
     pool,
+    scenes,
     table,
     table_options,
+    transfer_files,
+    transfer_options,
 )
 from secfed.algorithms.data.base import FederatedData, SiteId
 from secfed.algorithms.models import dual_encoder_options, multiview, networks
+from secfed.algorithms.models.transfer_options import TransferTransformerOptions
 from secfed.algorithms.options import Options, OwnOptions, checked, suggestion
 from secfed.algorithms.own import check_arguments, is_own, load_factory
 from secfed.algorithms.randomness import seeded
@@ -76,8 +83,9 @@ class Entry:
 
 def _no_classifier(*_: object) -> nn.Module:
     raise ConfigError(
-        'model.name: "vision-language" embeds images and reports, it classifies nothing',
-        remedy="train it with feddra, fedrgb or a vlp-... algorithm, or use another model",
+        "model.name: this model embeds images and texts, and the algorithm trains a classifier",
+        remedy='train "vision-language" with feddra, fedrgb or a vlp-... algorithm, "transfer-transformer" '
+        "with fedcola, or use another model",
     )
 
 
@@ -86,6 +94,7 @@ ALGORITHMS: Mapping[str, Entry] = {
     "fedavg": Entry(fedavg_options.FedAvgOptions, fedavg.FedAvg),
     "fedprox": Entry(fedprox.FedProxOptions, fedprox.FedProx),
     "fmcsc": Entry(fmcsc_options.FmcscOptions, fmcsc.Fmcsc),
+    "fedcola": Entry(fedcola_options.FedColaOptions, fedcola.FedCola),
     "feddra": Entry(feddra.FedDraOptions, feddra.FedDra),
     "vlp-fedavg": Entry(vlp_averaging.VlpFedAvgOptions, vlp_averaging.VlpFedAvg),
     "fedrgb": Entry(fedrgb_options.FedRgbOptions, fedrgb.FedRgb),
@@ -101,6 +110,7 @@ MODELS: Mapping[str, Entry] = {
     "multiview": Entry(multiview.MultiviewModelOptions, multiview.MultiviewNetwork),
     "mlp": Entry(networks.MlpOptions, networks.mlp),
     "small-cnn": Entry(networks.SmallCnnOptions, networks.small_cnn),
+    "transfer-transformer": Entry(TransferTransformerOptions, _no_classifier),
     "vision-language": Entry(dual_encoder_options.VisionLanguageOptions, _no_classifier),
 }
 
@@ -120,6 +130,9 @@ DATASETS: Mapping[str, Entry] = {
     "medpix": Entry(medpix.MedpixOptions, medpix.medpix),
     "mimic-cxr": Entry(mimic_cxr.MimicCxrOptions, mimic_cxr.mimic_cxr),
     "ophthalmology": Entry(ophthalmology.OphthalmologyOptions, ophthalmology.ophthalmology),
+    "scenes": Entry(transfer_options.ScenesOptions, scenes.scenes),
+    "flickr-transfer": Entry(transfer_options.FlickrTransferOptions, flickr_transfer.flickr_transfer),
+    "transfer-files": Entry(transfer_options.TransferFilesOptions, transfer_files.transfer_files),
     "digits-views": Entry(multiview_options.DigitsViewsOptions, digits_views.digits_views),
     "heart-disease": Entry(
         heart_disease.HeartDiseaseOptions,

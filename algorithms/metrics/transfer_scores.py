@@ -1,0 +1,186 @@
+"""Scores of FedCola's three models: accuracy of classifiers, and retrieval between images and captions.
+
+Retrieval is measured inside galleries of a public number of images with all their captions, because recall
+depends on their number. An image is found if its best caption is one of its own, a caption if its best
+image is its own; a tie with a strange one is a loss, so a model that embeds everything alike scores 0. A
+site averages over its whole galleries; one with fewer images than a gallery makes one smaller gallery of
+what it has. Which images meet in a gallery is a fixed permutation, the same in every round.
+
+What leaves a site is its own score, inside a sum, and a 1 that counts it: the metric is the mean over
+sites, and no number of records leaves.
+
+Source of the protocol: Sun et al., ECCV 2024, arXiv 2404.12467 (recall at 1 in folds of 1,000 images and in
+the whole gallery, summed).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Final
+
+import torch
+
+from secfed.algorithms.data.transfer import Kind, Samples
+from secfed.errors import ConfigError, RangeError
+from secfed.vector import Field
+
+if TYPE_CHECKING:
+    from secfed.algorithms.models.transfer_transformer import Classifier, PairEncoder
+
+COUNTED: Final = "score/counted"
+METRICS: Final[Mapping[Kind, tuple[str, ...]]] = {
+    "image": ("image_accuracy",),
+    "text": ("text_accuracy",),
+    "pairs": ("image_to_text_recall_at_1", "text_to_image_recall_at_1"),
+}
+_ORDER_SEED: Final = 0  # public: the permutation only has to be the same everywhere
+_ROWS: Final = 256  # rows that are embedded at a time
+
+
+def fields(kind: Kind) -> tuple[Field, ...]:
+    """The fields of one group's sum: scalars of 64 bits."""
+    return tuple(Field(name, (), 1.0, 64) for name in (*(f"score/{name}" for name in METRICS[kind]), COUNTED))
+
+
+def finish(kind: Kind, totals: Mapping[str, torch.Tensor | float]) -> dict[str, float]:
+    """Metrics from the sums: each the mean over the sites that have held-out records; empty if none has."""
+    counted = round(float(totals[COUNTED]))  # whole, but for the rounding of fixed point
+    if counted < 1:
+        return {}
+    return {name: float(totals[f"score/{name}"]) / counted for name in METRICS[kind]}
+
+
+def none_of(kind: Kind) -> dict[str, float]:
+    """What a site without held-out records adds."""
+    return dict.fromkeys((field.name for field in fields(kind)), 0.0)
+
+
+def score_classifier(
+    kind: Kind, model: Classifier, held_out: Samples, device: torch.device
+) -> dict[str, float]:
+    """What one site adds: its accuracy.
+
+    Args:
+        kind: image or text.
+        model: on ``device``; left in evaluation mode.
+        held_out: with none, every summand is 0.
+        device: where the model is.
+
+    Raises:
+        RangeError: the model gives NaN or Inf.
+
+    Security: single-site values; they may leave only inside a protected sum.
+    """
+    inputs = held_out.images if kind == "image" else held_out.tokens
+    if inputs is None or held_out.labels is None or not len(inputs):
+        return none_of(kind)
+    model.eval()
+    with torch.no_grad():
+        logits = torch.cat([model(rows.to(device)).cpu() for rows in torch.split(inputs, _ROWS)])
+    _finite(logits)
+    right = (logits.argmax(dim=1) == held_out.labels).to(torch.float64).mean()
+    return {f"score/{METRICS[kind][0]}": float(right), COUNTED: 1.0}
+
+
+def score_pairs(
+    model: PairEncoder, held_out: Samples, gallery: int, device: torch.device
+) -> dict[str, float]:
+    """What one site adds: its recall in both directions.
+
+    Args:
+        model: on ``device``; left in evaluation mode.
+        held_out: with none, every summand is 0.
+        gallery: images per gallery.
+        device: where the model is.
+
+    Raises:
+        ConfigError: a gallery of fewer than two images.
+        RangeError: the model gives NaN or Inf.
+
+    Security: single-site values; they may leave only inside a protected sum.
+    """
+    if held_out.images is None or not len(held_out.images):
+        return none_of("pairs")
+    image, text, sources = embed(model, held_out, device)
+    found = recall(image, text, sources, gallery)
+    return {
+        **{f"score/{name}": value for name, value in zip(METRICS["pairs"], found, strict=True)},
+        COUNTED: 1.0,
+    }
+
+
+def embed(
+    model: PairEncoder, held_out: Samples, device: torch.device
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Features of all images [m, d] and captions [n, d], and which image each caption describes, [n].
+
+    Raises:
+        RangeError: the model gives NaN or Inf, or these are not pairs.
+    """
+    if held_out.images is None or held_out.tokens is None or held_out.sources is None:
+        raise RangeError("retrieval needs images and captions", remedy="give the records of a pairs site")
+    model.eval()
+    with torch.no_grad():
+        images = [model.encode_images(rows.to(device)).cpu() for rows in torch.split(held_out.images, _ROWS)]
+        texts = [model.encode_texts(rows.to(device)).cpu() for rows in torch.split(held_out.tokens, _ROWS)]
+    image, text = torch.cat(images), torch.cat(texts)
+    _finite(image)
+    _finite(text)
+    return image, text, held_out.sources
+
+
+def recall(
+    image: torch.Tensor, text: torch.Tensor, sources: torch.Tensor, gallery: int
+) -> tuple[float, float]:
+    """Recall at 1, image to text and text to image: the means over galleries.
+
+    Args:
+        image: [m, d] features, at least one.
+        text: [n, d] features.
+        sources: [n] int64, which image each caption describes.
+        gallery: images per gallery; fewer images than that make one smaller gallery.
+
+    Raises:
+        ConfigError: a gallery of fewer than two images.
+    """
+    if gallery < 2:
+        raise ConfigError(
+            f"a gallery has at least two images, not {gallery}", remedy="set algorithm.gallery = 64"
+        )
+    order = torch.randperm(len(image), generator=torch.Generator().manual_seed(_ORDER_SEED))
+    whole = [order[at : at + gallery] for at in range(0, len(order) - gallery + 1, gallery)] or [order]
+    found = [_in_gallery(image, text, sources, rows) for rows in whole]
+    return (sum(one for one, _ in found) / len(found), sum(other for _, other in found) / len(found))
+
+
+def recall_sum(
+    image: torch.Tensor, text: torch.Tensor, sources: torch.Tensor, galleries: Sequence[int]
+) -> float:
+    """The paper's one number: recall at 1 in percent, in both directions, added over sizes of galleries.
+
+    Raises:
+        ConfigError: a gallery of fewer than two images.
+    """
+    return 100 * sum(sum(recall(image, text, sources, size)) for size in galleries)
+
+
+def _in_gallery(
+    image: torch.Tensor, text: torch.Tensor, sources: torch.Tensor, rows: torch.Tensor
+) -> tuple[float, float]:
+    place = torch.full((len(image),), -1, dtype=torch.int64)
+    place[rows] = torch.arange(len(rows))
+    own = place[sources]
+    captions = own >= 0
+    own, similarity = own[captions], text[captions].double() @ image[rows].double().T  # [captions, images]
+    at_own = torch.zeros(similarity.shape, dtype=torch.bool)
+    at_own[torch.arange(len(own)), own] = True
+    ours = torch.where(at_own, similarity, -torch.inf)
+    strange = torch.where(at_own, -torch.inf, similarity)
+    image_found = ours.amax(dim=0) > strange.amax(dim=0)  # an image without a caption finds none
+    caption_found = ours.amax(dim=1) > strange.amax(dim=1)
+    return float(image_found.double().mean()), float(caption_found.double().mean())
+
+
+def _finite(values: torch.Tensor) -> None:
+    if not bool(torch.isfinite(values).all()):
+        raise RangeError("the received model gives NaN or Inf", remedy="lower algorithm.learning_rate")

@@ -1,0 +1,103 @@
+"""Transfer learning between modalities: the ``[model]`` table, public facts of the data, parameter names."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Final, Literal, Self
+
+from pydantic import Field, model_validator
+
+from secfed.algorithms.options import Options
+from secfed.errors import ConfigError
+
+Modality = Literal["image", "text"]
+ModelKind = Literal["image", "text", "pairs"]
+Layers = Literal["all", "attention", "mlp"]
+
+_GATED: Final[dict[Layers, tuple[str, ...]]] = {
+    "all": ("attn.qkv", "attn.proj", "mlp.fc1", "mlp.fc2"),
+    "attention": ("attn.qkv", "attn.proj"),
+    "mlp": ("mlp.fc1", "mlp.fc2"),
+}
+_ATTENTION: Final = re.compile(r"((image|text)\.)?blocks\.\d+\.attn\.(qkv|proj)\.(weight|bias)")
+
+
+class TransferTransformerOptions(Options):
+    """Options of ``transfer-transformer``: the same for all three models and all four towers.
+
+    ViT-Small/16 is ``width = 384, depth = 12, heads = 6, patch = 16``, with ``drop_path = 0.1`` and
+    ``mask_padding = false`` as published.
+    """
+
+    width: int = Field(default=64, ge=1, description="the width of every layer, a multiple of model.heads")
+    depth: int = Field(default=3, ge=1, description="transformer blocks of each tower, at least 1")
+    heads: int = Field(default=4, ge=1, description="attention heads, at least 1; they divide model.width")
+    mlp_ratio: float = Field(
+        default=4.0,
+        gt=0,
+        le=64,
+        description="how much wider than model.width a block's hidden layer is, above 0 and at most 64",
+    )
+    patch: int = Field(
+        default=6, ge=1, description="pixels of a patch's side, at least 1; it divides the side of an image"
+    )
+    drop_path: float = Field(
+        default=0.0,
+        ge=0,
+        lt=1,
+        description="how often the last block is skipped in training, per record, at least 0 and below 1; "
+        "it rises linearly from 0 at the first block",
+    )
+    mask_padding: bool = Field(
+        default=True,
+        description="true, or false for the published model, whose words attend to padding as well",
+    )
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if self.width % self.heads:
+            raise ConfigError(
+                f"model.heads: {self.heads} does not divide model.width = {self.width}",
+                remedy="set model.width to a multiple of model.heads",
+            )
+        return self
+
+    @property
+    def hidden(self) -> int:
+        """Width of a block's hidden layer."""
+        return max(1, round(self.width * self.mlp_ratio))
+
+
+@dataclass(frozen=True)
+class TransferFacts:
+    """What a model has to know of the data; nothing in it depends on a record.
+
+    Attributes:
+        image_shape: channels, height and width; height equals width.
+        text_length: L, tokens of a text, padding included.
+        vocabulary: V; token ids are below it and 0 is padding.
+        image_classes: classes at the sites with images only.
+        text_classes: classes at the sites with texts only.
+    """
+
+    image_shape: tuple[int, int, int]
+    text_length: int
+    vocabulary: int
+    image_classes: int
+    text_classes: int
+
+
+def is_attention(name: str) -> bool:
+    """Whether a parameter is a weight or bias of a block's attention, with the tower's prefix or without."""
+    return _ATTENTION.fullmatch(name) is not None
+
+
+def gated_weights(depth: int, layers: Layers) -> tuple[str, ...]:
+    """Weights that gated layers take from the other modality's tower, named without the tower's prefix.
+
+    Args:
+        depth: blocks of a tower.
+        layers: which layers of every block: "attention" (qkv, proj), "mlp" (fc1, fc2) or "all".
+    """
+    return tuple(f"blocks.{k}.{layer}.weight" for k in range(depth) for layer in _GATED[layers])

@@ -1,0 +1,322 @@
+"""The three models of transfer learning between modalities: an image and a text classifier, a pair encoder.
+
+    image -> image.embed -> image.blocks -> norm -> head                  (image classifier)
+    text  -> text.embed  -> text.blocks  -> norm -> head                  (text classifier)
+    image and text, each through its own tower, the same norm, L2 norm 1  (pair encoder)
+
+Parameters with the same name have the same shape in all three, so that sums over sites of different kinds
+need no renaming. The first token of a tower's output stands for the whole image or text.
+
+A classifier can be *gated* while it trains at a site: a linear layer then computes ``(W + g A) x + b`` with
+the weight A of the same layer of the other modality's model and a scalar g that starts at 0. ``fuse`` adds
+g A to W and leaves a plain model, so an upload says nothing of g and A.
+
+There is no dropout and no batch normalisation; ``drop_path`` draws from torch's global generator.
+
+Source: Sun et al., "Towards Multi-modal Transformers in Federated Learning" (FedCola), ECCV 2024. Blocks:
+Dosovitskiy et al., "An Image is Worth 16x16 Words", ICLR 2021. Stochastic depth: Huang et al., "Deep
+Networks with Stochastic Depth", ECCV 2016.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import cast
+
+import torch
+from torch import nn
+from torch.nn.functional import gelu, normalize, scaled_dot_product_attention
+
+from secfed.algorithms.losses.image_text import full_precision
+from secfed.algorithms.models.gated_linear import GatedLinear, fuse, gate, gates
+from secfed.algorithms.models.transfer_options import (
+    Layers,
+    Modality,
+    ModelKind,
+    TransferFacts,
+    TransferTransformerOptions,
+    gated_weights,
+    is_attention,
+)
+from secfed.algorithms.parameters import read_parameters
+from secfed.algorithms.randomness import seeded
+from secfed.errors import ConfigError
+from secfed.vector import State
+
+__all__ = [
+    "Classifier",
+    "GatedLinear",
+    "Layers",
+    "Modality",
+    "ModelKind",
+    "PairEncoder",
+    "TransferFacts",
+    "TransferTransformerOptions",
+    "build",
+    "fuse",
+    "gate",
+    "gated_weights",
+    "gates",
+    "initial",
+    "is_attention",
+    "shapes",
+]
+
+_STD = 0.02  # of tables and positions; of linear layers at the width of ViT-Small
+_WIDTH = 384
+
+
+def _initialise(module: nn.Module, width: int) -> None:
+    """Small normal weights and no offset for every linear layer, larger ones where sums have fewer terms."""
+    if isinstance(module, nn.Linear):
+        nn.init.trunc_normal_(module.weight, std=_STD * (_WIDTH / width) ** 0.5)
+        nn.init.zeros_(module.bias)
+
+
+class ImageEmbedding(nn.Module):
+    """Patches of an image as tokens, a class token before them, and a learned position for each.
+
+    Raises:
+        ConfigError: images that are not square, or that the patches do not fill.
+    """
+
+    def __init__(self, facts: TransferFacts, options: TransferTransformerOptions) -> None:
+        super().__init__()
+        channels, height, across = facts.image_shape
+        if height != across or height % options.patch or height < options.patch:
+            raise ConfigError(
+                f"model.patch: images of {height} x {across} pixels do not consist of patches of "
+                f"{options.patch} x {options.patch}",
+                remedy="use square images and set model.patch to a divisor of their side",
+            )
+        width, patches = options.width, (height // options.patch) ** 2
+        self.patch = nn.Conv2d(channels, width, options.patch, stride=options.patch)
+        self.cls = nn.Parameter(torch.empty(1, 1, width))
+        self.position = nn.Parameter(torch.empty(1, 1 + patches, width))
+        nn.init.trunc_normal_(self.cls, std=_STD)
+        nn.init.trunc_normal_(self.position, std=_STD)
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        """[B, c, h, w] to [B, 1 + patches, width]."""
+        patches = self.patch(images).flatten(2).transpose(1, 2)
+        return torch.cat([self.cls.expand(len(patches), -1, -1), patches], dim=1) + self.position
+
+
+class TextEmbedding(nn.Module):
+    """Tokens, their positions and one segment, summed and normalised; padding's row is 0 and never trains.
+
+    The second segment is never used; the published model has it.
+    """
+
+    def __init__(self, facts: TransferFacts, options: TransferTransformerOptions) -> None:
+        super().__init__()
+        width = options.width
+        self.token = nn.Embedding(facts.vocabulary, width, padding_idx=0)
+        self.position = nn.Embedding(facts.text_length, width)
+        self.segment = nn.Embedding(2, width)
+        self.norm = nn.LayerNorm(width, eps=1e-12)
+        for table in (self.token, self.position, self.segment):
+            nn.init.trunc_normal_(table.weight, std=_STD)
+        with torch.no_grad():
+            self.token.weight[0].zero_()
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        """[B, L] int64 to [B, L, width]."""
+        # Ids with a row per record: private training with hooks needs them for every table.
+        places = torch.arange(tokens.shape[1], device=tokens.device).expand(len(tokens), -1).contiguous()
+        summed = self.token(tokens) + self.position(places) + self.segment(torch.zeros_like(tokens))
+        embedded: torch.Tensor = self.norm(summed)
+        return embedded
+
+
+class Attention(nn.Module):
+    """Multi-head self-attention with one linear layer for queries, keys and values."""
+
+    def __init__(self, width: int, heads: int) -> None:
+        super().__init__()
+        self.heads = heads
+        self.qkv = nn.Linear(width, 3 * width)
+        self.proj = nn.Linear(width, width)
+
+    def forward(self, tokens: torch.Tensor, kept: torch.Tensor | None) -> torch.Tensor:
+        """[B, T, width] to the same shape; ``kept`` is [B, T] bool, False where nothing attends to."""
+        batch, length, width = tokens.shape
+        split = self.qkv(tokens).reshape(batch, length, 3, self.heads, width // self.heads)
+        query, key, value = split.permute(2, 0, 3, 1, 4).unbind(0)
+        mask = None if kept is None else kept[:, None, None, :]
+        mixed = scaled_dot_product_attention(query, key, value, attn_mask=mask)
+        joined: torch.Tensor = self.proj(mixed.transpose(1, 2).reshape(batch, length, width))
+        return joined
+
+
+class Mlp(nn.Module):
+    """Two linear layers with the exact GELU between them."""
+
+    def __init__(self, width: int, hidden: int) -> None:
+        super().__init__()
+        self.fc1 = nn.Linear(width, hidden)
+        self.fc2 = nn.Linear(hidden, width)
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        """[B, T, width] to the same shape."""
+        mixed: torch.Tensor = self.fc2(gelu(self.fc1(tokens)))
+        return mixed
+
+
+class Block(nn.Module):
+    """A pre-norm transformer block; in training either branch is skipped with probability ``skip``."""
+
+    def __init__(self, options: TransferTransformerOptions, skip: float) -> None:
+        super().__init__()
+        self.norm1 = nn.LayerNorm(options.width, eps=1e-6)
+        self.attn = Attention(options.width, options.heads)
+        self.norm2 = nn.LayerNorm(options.width, eps=1e-6)
+        self.mlp = Mlp(options.width, options.hidden)
+        self.skip = skip
+
+    def forward(self, tokens: torch.Tensor, kept: torch.Tensor | None) -> torch.Tensor:
+        """[B, T, width] to the same shape."""
+        tokens = tokens + self._thinned(self.attn(self.norm1(tokens), kept))
+        return tokens + self._thinned(self.mlp(self.norm2(tokens)))
+
+    def _thinned(self, branch: torch.Tensor) -> torch.Tensor:
+        """The branch of some records only, scaled so that the expectation stays."""
+        if not self.training or self.skip == 0:
+            return branch
+        kept = torch.rand(len(branch), 1, 1, device=branch.device) >= self.skip
+        return branch * (kept / (1 - self.skip)).to(branch.dtype)
+
+
+class Tower(nn.Module):
+    """Embedding and blocks of one modality."""
+
+    def __init__(self, kind: Modality, facts: TransferFacts, options: TransferTransformerOptions) -> None:
+        super().__init__()
+        self.embed = (ImageEmbedding if kind == "image" else TextEmbedding)(facts, options)
+        last = max(options.depth - 1, 1)
+        self.blocks = nn.ModuleList(
+            Block(options, options.drop_path * k / last) for k in range(options.depth)
+        )
+        self.blocks.apply(partial(_initialise, width=options.width))
+        self._mask = kind == "text" and options.mask_padding
+
+    def forward(self, records: torch.Tensor) -> torch.Tensor:
+        """[B, c, h, w] images or [B, L] tokens to [B, width]: the first token, before the final norm."""
+        hidden, kept = self.embed(records), None
+        if self._mask:
+            # The first token is never padding: a text without any would leave nothing to attend to.
+            first = torch.arange(records.shape[1], device=records.device) == 0
+            kept = (records != 0) | first
+        for block in self.blocks:
+            hidden = block(hidden, kept)
+        summary: torch.Tensor = hidden[:, 0]
+        return summary
+
+
+class Classifier(nn.Module):
+    """The model of the sites with one modality only.
+
+    Args:
+        kind: "image" or "text".
+        facts: the public facts of the data.
+        options: the ``[model]`` table.
+
+    Raises:
+        ConfigError: images that do not fit the patches.
+    """
+
+    def __init__(self, kind: Modality, facts: TransferFacts, options: TransferTransformerOptions) -> None:
+        super().__init__()
+        self.kind = kind
+        self.add_module(kind, Tower(kind, facts, options))
+        self.norm = nn.LayerNorm(options.width, eps=1e-6)
+        self.head = nn.Linear(options.width, facts.image_classes if kind == "image" else facts.text_classes)
+        _initialise(self.head, options.width)
+
+    @property
+    def tower(self) -> Tower:
+        """The only tower, whose name is ``kind``."""
+        return cast(Tower, self.get_submodule(self.kind))
+
+    def forward(self, records: torch.Tensor) -> torch.Tensor:
+        """[B, c, h, w] images or [B, L] tokens to logits [B, classes]."""
+        logits: torch.Tensor = self.head(self.norm(self.tower(records)))
+        return logits
+
+
+class PairEncoder(nn.Module):
+    """The model of the sites with pairs: two towers and one final norm for both.
+
+    Args:
+        facts: the public facts of the data.
+        options: the ``[model]`` table.
+
+    Raises:
+        ConfigError: images that do not fit the patches.
+    """
+
+    def __init__(self, facts: TransferFacts, options: TransferTransformerOptions) -> None:
+        super().__init__()
+        self.image = Tower("image", facts, options)
+        self.text = Tower("text", facts, options)
+        self.norm = nn.LayerNorm(options.width, eps=1e-6)
+
+    def encode_images(self, images: torch.Tensor) -> torch.Tensor:
+        """[B, c, h, w] to [B, width], rows of L2 norm 1."""
+        return _unit(self.norm(self.image(images)))
+
+    def encode_texts(self, tokens: torch.Tensor) -> torch.Tensor:
+        """[B, L] int64 to [B, width], rows of L2 norm 1."""
+        return _unit(self.norm(self.text(tokens)))
+
+    def forward(self, images: torch.Tensor, tokens: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Features of pairs: ``(encode_images(images), encode_texts(tokens))``."""
+        # One call of the norm for both towers: clipping with hooks refuses a layer that runs twice.
+        both = self.norm(torch.stack([self.image(images), self.text(tokens)], dim=1))
+        return _unit(both[:, 0]), _unit(both[:, 1])
+
+
+def _unit(features: torch.Tensor) -> torch.Tensor:
+    # Float32 under mixed precision too: products of features are divided by a small temperature.
+    return normalize(full_precision(features), dim=-1)
+
+
+def build(
+    kind: ModelKind, facts: TransferFacts, options: TransferTransformerOptions
+) -> Classifier | PairEncoder:
+    """The model of a kind of site, drawn from torch's global generator."""
+    return PairEncoder(facts, options) if kind == "pairs" else Classifier(kind, facts, options)
+
+
+def initial(seed: int, facts: TransferFacts, options: TransferTransformerOptions) -> dict[ModelKind, State]:
+    """The models of all kinds before the first round, from the study's seed.
+
+    The blocks of all four towers are equal, and so are the embeddings of a modality: adding one model's
+    updates to another only means something if they start together.
+
+    Raises:
+        ConfigError: images that do not fit the patches.
+    """
+    with seeded(seed, "transfer-transformer", "pairs"):
+        pairs = read_parameters(PairEncoder(facts, options))
+    for name in pairs:
+        if name.startswith("text.blocks."):
+            pairs[name] = pairs["image." + name.removeprefix("text.")].clone()
+    states: dict[ModelKind, State] = {"pairs": pairs}
+    kinds: tuple[Modality, ...] = ("image", "text")
+    for kind in kinds:
+        with seeded(seed, "transfer-transformer", kind):
+            drawn = read_parameters(Classifier(kind, facts, options))
+        states[kind] = {
+            name: pairs[name].clone() if name in pairs else value for name, value in drawn.items()
+        }
+    return states
+
+
+def shapes(
+    kind: ModelKind, facts: TransferFacts, options: TransferTransformerOptions
+) -> dict[str, tuple[int, ...]]:
+    """Names and shapes of a model's parameters, without storage for them."""
+    with torch.device("meta"):
+        model = build(kind, facts, options)
+    return {name: tuple(value.shape) for name, value in model.named_parameters()}
