@@ -91,7 +91,7 @@ class Agent:
         self._limits, self._now, self._poll_s, self._once = limits or ClientLimits(), now, poll_s, once
         self._identity: Identity = folder.identity(passphrase)
         self._roster: Roster = folder.roster()
-        self._address = _address(folder)
+        self._address = folder.address()
         self._simulated = simulated_randomness
         self._stopped = threading.Event()
         self._link: SiteLink | None = None
@@ -375,17 +375,3 @@ class _Handler:
         if is_paused(self._folder.state):
             raise PolicyRefused("this site has paused its agent", remedy="wait")
         still_permitted(self._folder, self._terms.study, len(self._roster.sites), self._now())
-
-
-def _address(folder: SiteFolder) -> str:
-    """Where to dial.
-
-    Raises:
-        ConfigError: nobody said.
-    """
-    if folder.settings.aggregator.address is not None:
-        return folder.settings.aggregator.address
-    known = folder.consortium()
-    if known is None:
-        raise ConfigError(f"{folder.folder}: not joined yet", remedy="run: secfed site join REPLY")
-    return known[2].address

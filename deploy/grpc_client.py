@@ -109,14 +109,17 @@ class SiteLink:
         self._answer = self._channel.stream_unary(calls + "Answer")
         self._refuse = self._channel.unary_unary(calls + "Refuse")
 
-    def hello(self) -> HelloReply:
+    def hello(self, *, looks: bool = False) -> HelloReply:
         """Show that the site is there; the settings come along if no study is set.
+
+        Args:
+            looks: only look what is served: the site does not count as being there, nor as told.
 
         Raises:
             LinkError: no connection, or the aggregator refuses this site.
         """
         with _failures():
-            request = HelloRequest(self.study, self._software)
+            request = HelloRequest(self.study, self._software, looks)
             return HelloReply.decode(self._hello(request.encode(), timeout=self._limits.call_s))
 
     def next(self) -> Request | None:

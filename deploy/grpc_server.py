@@ -33,7 +33,7 @@ class Presence:
     """What the operator may see of one site.
 
     Attributes:
-        silent_s: seconds since its last call began; None: it never called.
+        silent_s: seconds since its last call began; None: it never called. Looks do not count.
         calling: whether one of its calls is open, a long poll for example.
         software: what it says it runs.
         declined: why it refuses the study, if it does.
@@ -161,7 +161,7 @@ class LinkServer:
             silent = None if box.seen_s is None else max(0.0, now - box.seen_s)
             refused = None if self._calls is None else self._calls.declined.get(site)
             why = None if refused is None else f"{refused.kind}: {refused.reason}"
-            seen[site] = Presence(silent, box.open_calls > 0, box.software, why)
+            seen[site] = Presence(silent, box.signs > 0, box.software, why)
         return seen
 
     def take_counts(self) -> tuple[dict[str, int], dict[str, int]]:

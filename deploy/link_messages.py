@@ -35,14 +35,16 @@ _MAX_NUMBER_BYTES = 10
 
 @dataclass(frozen=True)
 class HelloRequest:
-    """A site says it is there; with an empty study it asks for the settings."""
+    """A site says it is there, or only looks; with an empty study it asks for the settings."""
 
     study: str = ""
     software: str = ""
+    looks: bool = False
 
     def encode(self) -> bytes:
         """Wire bytes."""
-        return _bytes(1, self.study.encode()) + _bytes(2, self.software.encode())
+        said = _bytes(1, self.study.encode()) + _bytes(2, self.software.encode())
+        return said + _number(3, int(self.looks))
 
     @classmethod
     def decode(cls, data: Buffer) -> Self:
@@ -52,7 +54,8 @@ class HelloRequest:
             MalformedMessage: anything else.
         """
         fields = _Fields(data)
-        message = cls(fields.text(1, MAX_STUDY_BYTES), fields.text(2, MAX_SOFTWARE_BYTES))
+        study, software = fields.text(1, MAX_STUDY_BYTES), fields.text(2, MAX_SOFTWARE_BYTES)
+        message = cls(study, software, fields.flag(3))
         fields.end()
         return message
 
@@ -81,11 +84,9 @@ class HelloReply:
         fields = _Fields(data)
         settings_cap = MAX_SETTINGS_BYTES
         study, settings = fields.text(1, MAX_STUDY_BYTES), bytes(fields.data(2, settings_cap))
-        max_answer_bytes, finished = fields.number(3), fields.number(4)
+        message = cls(study, settings, fields.number(3), fields.flag(4))
         fields.end()
-        if finished > 1:
-            raise MalformedMessage("a yes or no is neither")
-        return cls(study, settings, max_answer_bytes, bool(finished))
+        return message
 
 
 @dataclass(frozen=True)
@@ -273,6 +274,12 @@ class _Fields:
         if value == 0:
             raise MalformedMessage("a zero is written out")
         return value
+
+    def flag(self, number: int) -> bool:
+        value = self.number(number)
+        if value > 1:
+            raise MalformedMessage("a yes or no is neither")
+        return bool(value)
 
     def end(self) -> None:
         if self._at != len(self._view):
