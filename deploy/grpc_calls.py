@@ -33,6 +33,7 @@ from secfed.deploy.link_messages import (
 )
 from secfed.deploy.mailbox import Mailbox, Room, Superseded
 from secfed.deploy.parcels import Assembly
+from secfed.deploy.progress import Waits
 from secfed.errors import MalformedMessage, PolicyRefused
 
 SERVICE = "secfed.link.v1.Link"
@@ -98,6 +99,7 @@ class Calls:
         self._lines = Allowance(*_REFUSAL_LINES)
         self.declined: dict[str, Refused] = {}
         self.finished = False
+        self.waits = Waits()  # replaced, never changed, by the round's thread
         self.told: set[str] = set()  # sites that were told that the study is finished
 
     def handlers(self) -> grpc.GenericRpcHandler:
@@ -120,7 +122,9 @@ class Calls:
             box.software = _printable(request.software)
             settings = b"" if request.study else self._offer.settings
             cap, finished = self._offer.max_answer_bytes, self.finished
-            reply = HelloReply(self._offer.study, settings, cap, finished)
+            waits = self.waits.told()
+            numbers = (waits.kind, waits.done, waits.of)
+            reply = HelloReply(self._offer.study, settings, cap, finished, *numbers)
             if finished and not request.looks:
                 self.told.add(site)
         return reply.encode()

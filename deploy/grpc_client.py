@@ -162,6 +162,7 @@ class SiteLink:
         *,
         failed: Callable[[CallFailed], None] = lambda _: None,
         recovered: Callable[[], None] = lambda: None,
+        said: Callable[[HelloReply], None] = lambda _: None,
     ) -> bool:
         """Answer requests until :meth:`close` or the study's end, whatever happens to the connection.
 
@@ -171,6 +172,7 @@ class SiteLink:
                 handler that must not work twice keeps the reply by ``request_id``.
             failed: told of every failure before the pause that follows.
             recovered: told when a call succeeds after a failure.
+            said: told what the aggregator says when it has had nothing to ask for a while.
 
         Returns:
             Whether the study is over; False after :meth:`close`.
@@ -203,9 +205,11 @@ class SiteLink:
         while not self._stopped.is_set():
             request = insist(self.next)
             if request is None:
-                said = insist(self.hello)
-                if said is not None and said.finished:
+                heard = insist(self.hello)
+                if heard is not None and heard.finished:
                     return True
+                if heard is not None:
+                    said(heard)
                 continue
             request_id, refusal = request.request_id, None
             try:

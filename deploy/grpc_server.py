@@ -23,6 +23,7 @@ from secfed.deploy.link_limits import Allowance, ServerLimits
 from secfed.deploy.link_messages import MAX_SETTINGS_BYTES, MAX_STUDY_BYTES, REQUEST_ID_BYTES
 from secfed.deploy.mailbox import Mailbox
 from secfed.deploy.parcels import wrap_all
+from secfed.deploy.progress import Waits
 from secfed.errors import ConfigError, LinkError, RosterError
 
 _FAREWELL_S: Final = 2.0
@@ -148,6 +149,11 @@ class LinkServer:
         """The study is over: sites that call are told so, and nothing can be asked any more."""
         if self._calls is not None:
             self._in_loop(self._calls.finish)
+
+    def waits_for(self, waits: Waits) -> None:
+        """What sites that say hello are told about what the aggregator waits for."""
+        if self._calls is not None:
+            self._calls.waits = waits
 
     def told(self) -> frozenset[str]:
         """Sites that were told that the study is over."""

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import Final, Self
 
 from secfed.crypto.codec import Buffer
+from secfed.deploy.progress import Waits
 from secfed.errors import MalformedMessage
 
 PART_BYTES: Final = 1 << 20  # data in one part; every part but a frame's last is full
@@ -62,17 +63,24 @@ class HelloRequest:
 
 @dataclass(frozen=True)
 class HelloReply:
-    """What is served: the study, its settings (when asked for), the cap on replies, whether it is over."""
+    """What is served: the study, its settings (when asked for), the cap on replies, whether it is over.
+
+    ``waits``, ``done`` and ``of`` are those of :class:`secfed.deploy.progress.Waits`.
+    """
 
     study: str
     settings: bytes
     max_answer_bytes: int
     finished: bool = False
+    waits: int = 0
+    done: int = 0
+    of: int = 0
 
     def encode(self) -> bytes:
         """Wire bytes."""
         facts = _bytes(1, self.study.encode()) + _bytes(2, self.settings)
-        return facts + _number(3, self.max_answer_bytes) + _number(4, int(self.finished))
+        facts += _number(3, self.max_answer_bytes) + _number(4, int(self.finished))
+        return facts + _number(5, self.waits) + _number(6, self.done) + _number(7, self.of)
 
     @classmethod
     def decode(cls, data: Buffer) -> Self:
@@ -84,8 +92,11 @@ class HelloReply:
         fields = _Fields(data)
         settings_cap = MAX_SETTINGS_BYTES
         study, settings = fields.text(1, MAX_STUDY_BYTES), bytes(fields.data(2, settings_cap))
-        message = cls(study, settings, fields.number(3), fields.flag(4))
+        cap, finished = fields.number(3), fields.flag(4)
+        message = cls(study, settings, cap, finished, fields.number(5), fields.number(6), fields.number(7))
         fields.end()
+        if not Waits(message.waits, message.done, message.of).valid:
+            raise MalformedMessage("what is waited for cannot be")
         return message
 
 

@@ -37,6 +37,8 @@ MESSAGES = [
     wire.Receipt(wire.ACCEPTED),
     wire.Receipt(wire.OVER),
     wire.HelloReply("study", b"", 200_000_000, finished=True),
+    wire.HelloReply("study", b"", 200_000_000, waits=2, done=1, of=3),
+    wire.HelloReply("study", b"", 200_000_000, waits=1, of=3),
 ]
 
 
