@@ -80,7 +80,11 @@ def versions_check(versions: Mapping[str, str | None]) -> Check:
     """Versions of what an agent needs; None for a package that is missing."""
     missing = [name for name, version in versions.items() if version is None]
     if missing:
-        return failed("versions", f"not installed: {', '.join(missing)}", "in the folder of the repository: pip install '.[net]'")
+        return failed(
+            "versions",
+            f"not installed: {', '.join(missing)}",
+            "in the folder of the repository: pip install '.[net]'",
+        )
     listed = ", ".join(f"{name} {version}" for name, version in versions.items())
     return passed("versions", f"{listed}; all parties of a study run the same secfed")
 
