@@ -70,16 +70,8 @@ def admit(site: SiteFolder, roster: Roster, named: str, settings: bytes, now: da
         MalformedMessage: settings that are not those of the study that was named.
     """
     policy = Policy.load(site.policy_path)
-    try:
-        text = settings.decode()
-    except UnicodeDecodeError:
-        raise MalformedMessage("the study's settings are not text") from None
-    try:
-        study = Study.parse(text, own_code=policy.own_code)
-        found = study_id(study)
-    except (ValueError, RecursionError):  # 0xfff... of 5,000 digits, which Python does not write out
-        raise MalformedMessage("the study's settings hold numbers or arrays that cannot be read") from None
-    if found != named:
+    text, study = read_study(policy, settings)
+    if study_id(study) != named:
         raise MalformedMessage("the study's settings do not have the digest that its id names")
     data = policy.enforce(study, now, sites=len(roster.sites))
     terms = Terms.of(study, roster, site.name)
@@ -92,13 +84,32 @@ def admit(site: SiteFolder, roster: Roster, named: str, settings: bytes, now: da
         terms=terms,
         settings=text,
         data=data,
-        data_path=_data_path(site, study, data),
+        data_path=data_file(site, study, data),
         limits=policy.limits(),
         budgets=policy.budgets(data.name),
         gpu=policy.compute.gpu,
         own_code=tuple(sorted(policy.own_code)),
-        max_frame_bytes=_caps(terms, roster).request_bytes,
+        max_frame_bytes=frame_caps(terms, roster).request_bytes,
     )
+
+
+def read_study(policy: Policy, settings: bytes) -> tuple[str, Study]:
+    """A study's text, and the study, as this policy lets it be read.
+
+    Raises:
+        ConfigError: settings that cannot be carried out.
+        MalformedMessage: no settings at all.
+    """
+    try:
+        text = settings.decode()
+    except UnicodeDecodeError:
+        raise MalformedMessage("the study's settings are not text") from None
+    try:
+        study = Study.parse(text, own_code=policy.own_code)
+        study_id(study)
+    except (ValueError, RecursionError):  # 0xfff... of 5,000 digits, which Python does not write out
+        raise MalformedMessage("the study's settings hold numbers or arrays that cannot be read") from None
+    return text, study
 
 
 def still_permitted(site: SiteFolder, study: Study, sites: int, now: datetime) -> None:
@@ -113,7 +124,12 @@ def still_permitted(site: SiteFolder, study: Study, sites: int, now: datetime) -
     Approvals(site.approvals_path).require(study.name, study.digest(), now, manual=policy.approve == "manual")
 
 
-def _data_path(site: SiteFolder, study: Study, data: DataSet) -> Path | None:
+def data_file(site: SiteFolder, study: Study, data: DataSet) -> Path | None:
+    """Where a study's data set is on this machine; None if the study names no path.
+
+    Raises:
+        DataError: it is not there.
+    """
     if data.path is None or not hasattr(study.data, "path"):
         return None
     path = data.path if data.path.is_absolute() else site.folder / data.path
@@ -125,7 +141,8 @@ def _data_path(site: SiteFolder, study: Study, data: DataSet) -> Path | None:
     return path.resolve()
 
 
-def _caps(terms: Terms, roster: Roster) -> FrameCaps:
+def frame_caps(terms: Terms, roster: Roster) -> FrameCaps:
+    """How long a study's frames can be."""
     study, plan = terms.study, None
     if study.protection.name == "encrypted":
         chosen = study.protection

@@ -14,6 +14,7 @@ import re
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from dataclasses import asdict
 from datetime import datetime
 from pathlib import Path
 from typing import Final
@@ -32,6 +33,7 @@ from secfed.deploy.grpc_client import CallFailed, Request, SiteLink
 from secfed.deploy.grpc_peer import TlsFiles
 from secfed.deploy.link_limits import Backoff, ClientLimits
 from secfed.deploy.link_messages import HelloReply
+from secfed.deploy.progress import NOTHING, Waits
 from secfed.deploy.site_folder import SiteFolder
 from secfed.deploy.training import Stopping, TrainingProcess
 from secfed.deploy.training_wire import Job
@@ -91,7 +93,7 @@ class Agent:
         self._limits, self._now, self._poll_s, self._once = limits or ClientLimits(), now, poll_s, once
         self._identity: Identity = folder.identity(passphrase)
         self._roster: Roster = folder.roster()
-        self._address = _address(folder)
+        self._address = folder.address()
         self._simulated = simulated_randomness
         self._stopped = threading.Event()
         self._link: SiteLink | None = None
@@ -212,7 +214,7 @@ class Agent:
             self._told = str(error)
             log.warning("study not served: %s", error, extra={"facts": {"study": link.study}})
             self._board.error(str(error))
-        self._board.set(study=link.study, state=state, round=None, exchange=None, stage=None)
+        self._board.set(study=link.study, state=state, round=None, exchange=None, stage=None, why=str(error))
         link.refuse(b"", error)
 
     def _serve(self, admitted: Admitted, opened: SiteStudy) -> bool:
@@ -233,11 +235,12 @@ class Agent:
 
         with self._dial(study, admitted.max_frame_bytes) as link:
             self._told = ""
-            self._board.set(study=study, state="serving")
+            rounds = admitted.terms.study.rounds
+            self._board.set(study=study, state="serving", rounds=rounds, why=None, waits=None)
             log.info("study served", extra={"facts": {"study": study}})
             handler = _Handler(self._folder, admitted, opened, self._roster, self._board, self._now)
             # The link knows: to ask again would ask an aggregator that may be gone by now.
-            ended = link.serve(handler.handle, failed=failed, recovered=recovered)
+            ended = link.serve(handler.handle, failed=failed, recovered=recovered, said=self._heard)
         if ended:
             opened.finish()
             self._idle("finished")
@@ -328,8 +331,12 @@ class Agent:
             self._board.error(str(error))
             log.warning("connection: %s", error)
 
+    def _heard(self, reply: HelloReply) -> None:
+        waits = Waits(reply.waits, reply.done, reply.of)
+        self._board.set(waits=asdict(waits) if waits.kind != NOTHING else None)
+
     def _idle(self, state: str) -> None:
-        self._board.set(state=state, round=None, exchange=None, stage=None)
+        self._board.set(state=state, round=None, exchange=None, stage=None, why=None, waits=None)
 
 
 class _Handler:
@@ -358,34 +365,25 @@ class _Handler:
         try:
             if isinstance(frame, Task):
                 self._check_now()
-                self._board.set(round=frame.round, exchange=frame.exchange, stage="train")
+                self._begin(round=frame.round, exchange=frame.exchange, stage="train")
             elif isinstance(frame, Step):
-                self._board.set(round=frame.round, stage=f"message {peek_type(frame.message)}")
+                self._begin(round=frame.round, stage=f"message {peek_type(frame.message)}")
             reply = self._opened.site.handle(request.frame)
         except SecfedError as error:
             self._board.count(refusals=1)
+            self._board.set(working=False, why=str(error))
             self._board.error(str(error))
             log.warning("request refused: %s", error, extra={"facts": {"kind": type(error).__name__}})
             raise
         self._board.count(bytes_up=len(reply), bytes_down=len(request.frame))
+        self._board.set(working=False)
         reached("agent: before answer leaves")
         return reply
+
+    def _begin(self, **facts: object) -> None:
+        self._board.set(**facts, working=True, why=None, waits=None)
 
     def _check_now(self) -> None:
         if is_paused(self._folder.state):
             raise PolicyRefused("this site has paused its agent", remedy="wait")
         still_permitted(self._folder, self._terms.study, len(self._roster.sites), self._now())
-
-
-def _address(folder: SiteFolder) -> str:
-    """Where to dial.
-
-    Raises:
-        ConfigError: nobody said.
-    """
-    if folder.settings.aggregator.address is not None:
-        return folder.settings.aggregator.address
-    known = folder.consortium()
-    if known is None:
-        raise ConfigError(f"{folder.folder}: not joined yet", remedy="run: secfed site join REPLY")
-    return known[2].address

@@ -174,6 +174,7 @@ class Aggregator:
             quorum=self._quorum,
             silent_s=self._service.silent_s,
             wait_for_result=protection.name == "encrypted",
+            rounds=self._central.study.rounds,
             versions=self._versions,
         )
 

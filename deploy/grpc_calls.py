@@ -33,6 +33,7 @@ from secfed.deploy.link_messages import (
 )
 from secfed.deploy.mailbox import Mailbox, Room, Superseded
 from secfed.deploy.parcels import Assembly
+from secfed.deploy.progress import Waits
 from secfed.errors import MalformedMessage, PolicyRefused
 
 SERVICE = "secfed.link.v1.Link"
@@ -98,6 +99,7 @@ class Calls:
         self._lines = Allowance(*_REFUSAL_LINES)
         self.declined: dict[str, Refused] = {}
         self.finished = False
+        self.waits = Waits()  # replaced, never changed, by the round's thread
         self.told: set[str] = set()  # sites that were told that the study is finished
 
     def handlers(self) -> grpc.GenericRpcHandler:
@@ -111,15 +113,19 @@ class Calls:
         return grpc.method_handlers_generic_handler(SERVICE, methods)
 
     async def _hello(self, _: object, context: Context) -> bytes:
-        async with self._call(context) as (site, box):
+        async with self._call(context, is_sign=False) as (site, box):
             request = HelloRequest.decode(await self._read(context))
+            if not request.looks:
+                box.seen_s = self._loop.time()
             if request.study:
                 await self._check_study(request.study, context)
             box.software = _printable(request.software)
             settings = b"" if request.study else self._offer.settings
             cap, finished = self._offer.max_answer_bytes, self.finished
-            reply = HelloReply(self._offer.study, settings, cap, finished)
-            if finished:
+            waits = self.waits.told()
+            numbers = (waits.kind, waits.done, waits.of)
+            reply = HelloReply(self._offer.study, settings, cap, finished, *numbers)
+            if finished and not request.looks:
                 self.told.add(site)
         return reply.encode()
 
@@ -199,8 +205,13 @@ class Calls:
         return Receipt(outcome).encode()
 
     @asynccontextmanager
-    async def _call(self, context: Context) -> AsyncIterator[tuple[str, Mailbox]]:
-        """Check the caller and what it may do; turn errors into statuses."""
+    async def _call(self, context: Context, *, is_sign: bool = True) -> AsyncIterator[tuple[str, Mailbox]]:
+        """Check the caller and what it may do; turn errors into statuses.
+
+        Args:
+            context: gRPC's.
+            is_sign: whether the call shows, before it is read, that the site is there.
+        """
         try:
             site = self._doorman.caller(context.auth_context())
         except PolicyRefused as error:
@@ -210,7 +221,9 @@ class Calls:
         if box.open_calls >= self._limits.calls_per_site or not box.allowance.take(self._loop.time()):
             await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, "too many calls")
         box.open_calls += 1
-        box.seen_s = self._loop.time()
+        if is_sign:
+            box.signs += 1
+            box.seen_s = self._loop.time()
         try:
             yield site, box
         except MalformedMessage as error:
@@ -223,6 +236,7 @@ class Calls:
             await context.abort(grpc.StatusCode.ABORTED, "given up for a newer call")
         finally:
             box.open_calls -= 1
+            box.signs -= is_sign
 
     async def _check_study(self, study: str, context: Context) -> None:
         if study != self._offer.study:

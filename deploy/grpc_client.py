@@ -109,14 +109,17 @@ class SiteLink:
         self._answer = self._channel.stream_unary(calls + "Answer")
         self._refuse = self._channel.unary_unary(calls + "Refuse")
 
-    def hello(self) -> HelloReply:
+    def hello(self, *, looks: bool = False) -> HelloReply:
         """Show that the site is there; the settings come along if no study is set.
+
+        Args:
+            looks: only look what is served: the site does not count as being there, nor as told.
 
         Raises:
             LinkError: no connection, or the aggregator refuses this site.
         """
         with _failures():
-            request = HelloRequest(self.study, self._software)
+            request = HelloRequest(self.study, self._software, looks)
             return HelloReply.decode(self._hello(request.encode(), timeout=self._limits.call_s))
 
     def next(self) -> Request | None:
@@ -159,6 +162,7 @@ class SiteLink:
         *,
         failed: Callable[[CallFailed], None] = lambda _: None,
         recovered: Callable[[], None] = lambda: None,
+        said: Callable[[HelloReply], None] = lambda _: None,
     ) -> bool:
         """Answer requests until :meth:`close` or the study's end, whatever happens to the connection.
 
@@ -168,6 +172,7 @@ class SiteLink:
                 handler that must not work twice keeps the reply by ``request_id``.
             failed: told of every failure before the pause that follows.
             recovered: told when a call succeeds after a failure.
+            said: told what the aggregator says when it has had nothing to ask for a while.
 
         Returns:
             Whether the study is over; False after :meth:`close`.
@@ -200,9 +205,11 @@ class SiteLink:
         while not self._stopped.is_set():
             request = insist(self.next)
             if request is None:
-                said = insist(self.hello)
-                if said is not None and said.finished:
+                heard = insist(self.hello)
+                if heard is not None and heard.finished:
                     return True
+                if heard is not None:
+                    said(heard)
                 continue
             request_id, refusal = request.request_id, None
             try:

@@ -30,6 +30,10 @@ class Watcher(Protocol):
         """A site did not answer in time, or fell silent."""
         ...
 
+    def idle(self, stage: str) -> None:
+        """Nothing has come for a moment; called several times a second while that is so."""
+        ...
+
 
 class NoWatcher:
     """A watcher that ignores everything."""
@@ -41,6 +45,9 @@ class NoWatcher:
         """Nothing."""
 
     def missing(self, stage: str, site: SiteId) -> None:
+        """Nothing."""
+
+    def idle(self, stage: str) -> None:
         """Nothing."""
 
 
@@ -91,6 +98,7 @@ class GrpcLink:
                     for site in self._silent(waiting, time.monotonic() - start):
                         waiting.discard(site)
                         self._watcher.missing(stage, site)
+                    self._watcher.idle(stage)
                     continue
                 if arrival.request_id == request_id and arrival.site in waiting:
                     waiting.discard(arrival.site)

@@ -23,6 +23,7 @@ from secfed.deploy.link_limits import Allowance, ServerLimits
 from secfed.deploy.link_messages import MAX_SETTINGS_BYTES, MAX_STUDY_BYTES, REQUEST_ID_BYTES
 from secfed.deploy.mailbox import Mailbox
 from secfed.deploy.parcels import wrap_all
+from secfed.deploy.progress import Waits
 from secfed.errors import ConfigError, LinkError, RosterError
 
 _FAREWELL_S: Final = 2.0
@@ -33,7 +34,7 @@ class Presence:
     """What the operator may see of one site.
 
     Attributes:
-        silent_s: seconds since its last call began; None: it never called.
+        silent_s: seconds since its last call began; None: it never called. Looks do not count.
         calling: whether one of its calls is open, a long poll for example.
         software: what it says it runs.
         declined: why it refuses the study, if it does.
@@ -149,6 +150,11 @@ class LinkServer:
         if self._calls is not None:
             self._in_loop(self._calls.finish)
 
+    def waits_for(self, waits: Waits) -> None:
+        """What sites that say hello are told about what the aggregator waits for."""
+        if self._calls is not None:
+            self._calls.waits = waits
+
     def told(self) -> frozenset[str]:
         """Sites that were told that the study is over."""
         return frozenset() if self._calls is None else frozenset(self._calls.told)
@@ -161,7 +167,7 @@ class LinkServer:
             silent = None if box.seen_s is None else max(0.0, now - box.seen_s)
             refused = None if self._calls is None else self._calls.declined.get(site)
             why = None if refused is None else f"{refused.kind}: {refused.reason}"
-            seen[site] = Presence(silent, box.open_calls > 0, box.software, why)
+            seen[site] = Presence(silent, box.signs > 0, box.software, why)
         return seen
 
     def take_counts(self) -> tuple[dict[str, int], dict[str, int]]:

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import Final, Self
 
 from secfed.crypto.codec import Buffer
+from secfed.deploy.progress import Waits
 from secfed.errors import MalformedMessage
 
 PART_BYTES: Final = 1 << 20  # data in one part; every part but a frame's last is full
@@ -35,14 +36,16 @@ _MAX_NUMBER_BYTES = 10
 
 @dataclass(frozen=True)
 class HelloRequest:
-    """A site says it is there; with an empty study it asks for the settings."""
+    """A site says it is there, or only looks; with an empty study it asks for the settings."""
 
     study: str = ""
     software: str = ""
+    looks: bool = False
 
     def encode(self) -> bytes:
         """Wire bytes."""
-        return _bytes(1, self.study.encode()) + _bytes(2, self.software.encode())
+        said = _bytes(1, self.study.encode()) + _bytes(2, self.software.encode())
+        return said + _number(3, int(self.looks))
 
     @classmethod
     def decode(cls, data: Buffer) -> Self:
@@ -52,24 +55,32 @@ class HelloRequest:
             MalformedMessage: anything else.
         """
         fields = _Fields(data)
-        message = cls(fields.text(1, MAX_STUDY_BYTES), fields.text(2, MAX_SOFTWARE_BYTES))
+        study, software = fields.text(1, MAX_STUDY_BYTES), fields.text(2, MAX_SOFTWARE_BYTES)
+        message = cls(study, software, fields.flag(3))
         fields.end()
         return message
 
 
 @dataclass(frozen=True)
 class HelloReply:
-    """What is served: the study, its settings (when asked for), the cap on replies, whether it is over."""
+    """What is served: the study, its settings (when asked for), the cap on replies, whether it is over.
+
+    ``waits``, ``done`` and ``of`` are those of :class:`secfed.deploy.progress.Waits`.
+    """
 
     study: str
     settings: bytes
     max_answer_bytes: int
     finished: bool = False
+    waits: int = 0
+    done: int = 0
+    of: int = 0
 
     def encode(self) -> bytes:
         """Wire bytes."""
         facts = _bytes(1, self.study.encode()) + _bytes(2, self.settings)
-        return facts + _number(3, self.max_answer_bytes) + _number(4, int(self.finished))
+        facts += _number(3, self.max_answer_bytes) + _number(4, int(self.finished))
+        return facts + _number(5, self.waits) + _number(6, self.done) + _number(7, self.of)
 
     @classmethod
     def decode(cls, data: Buffer) -> Self:
@@ -81,11 +92,12 @@ class HelloReply:
         fields = _Fields(data)
         settings_cap = MAX_SETTINGS_BYTES
         study, settings = fields.text(1, MAX_STUDY_BYTES), bytes(fields.data(2, settings_cap))
-        max_answer_bytes, finished = fields.number(3), fields.number(4)
+        cap, finished = fields.number(3), fields.flag(4)
+        message = cls(study, settings, cap, finished, fields.number(5), fields.number(6), fields.number(7))
         fields.end()
-        if finished > 1:
-            raise MalformedMessage("a yes or no is neither")
-        return cls(study, settings, max_answer_bytes, bool(finished))
+        if not Waits(message.waits, message.done, message.of).valid:
+            raise MalformedMessage("what is waited for cannot be")
+        return message
 
 
 @dataclass(frozen=True)
@@ -273,6 +285,12 @@ class _Fields:
         if value == 0:
             raise MalformedMessage("a zero is written out")
         return value
+
+    def flag(self, number: int) -> bool:
+        value = self.number(number)
+        if value > 1:
+            raise MalformedMessage("a yes or no is neither")
+        return bool(value)
 
     def end(self) -> None:
         if self._at != len(self._view):

@@ -98,6 +98,7 @@ class Mailbox:
         accepted: id of the last request whose reply or refusal was taken.
         polls, uploads: the turns of the two long calls.
         open_calls: calls that are running.
+        signs: those of them that show that the site is there.
         seen_s: loop time of the last sign of life.
         bytes_up, bytes_down: frame bytes carried since they were last cleared.
         software: what the site says it runs.
@@ -109,7 +110,7 @@ class Mailbox:
         self.fetched = False
         self.accepted = b""
         self.polls, self.uploads = Turn(), Turn()
-        self.open_calls = 0
+        self.open_calls = self.signs = 0
         self.seen_s: float | None = None
         self.bytes_up = self.bytes_down = 0
         self.software = ""

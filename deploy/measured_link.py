@@ -7,13 +7,14 @@ words are the site's own, and go into the transcript.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
 from secfed.coordinator import RoundOutcome
 from secfed.crypto.codec import Buffer
 from secfed.deploy.grpc_link import GrpcLink
-from secfed.deploy.grpc_server import LinkServer
+from secfed.deploy.grpc_server import LinkServer, Presence
+from secfed.deploy.progress import ANSWERS, ARRIVALS, Waits
 from secfed.deploy.stopping import Stopper
 from secfed.link import OnReply
 from secfed.protection import SiteId
@@ -26,6 +27,7 @@ Tell = Callable[..., None]  # tell("event", name=value, ...): for the operator's
 _BEGINNINGS: Final = ("keys", "train")  # stages in which an exchange begins
 _RESULT_S: Final = 60.0
 _LOOK_S: Final = 1.0
+_SLOW_S: Final = 30.0
 
 
 class MeasuredLink:
@@ -41,6 +43,8 @@ class MeasuredLink:
         quorum: no exchange begins before so many of its sites are there.
         silent_s: a site without a sign of life for so long counts as missing.
         wait_for_result: whether sites do lasting work on a result (encrypted protection: they decrypt it).
+        rounds: of the study, for the operator.
+        slow_s: the operator is told whom a step waits for when nothing has come for so long.
     """
 
     def __init__(
@@ -55,6 +59,8 @@ class MeasuredLink:
         quorum: int,
         silent_s: float,
         wait_for_result: bool,
+        rounds: int | None = None,
+        slow_s: float = _SLOW_S,
     ) -> None:
         def deadline(stage: str) -> float:
             return min(deadline_s, _RESULT_S) if stage == "result" and not wait_for_result else deadline_s
@@ -63,6 +69,11 @@ class MeasuredLink:
         self._server, self._log, self._observer = server, log, observer
         self._tell, self._stopper = tell, stopper
         self._quorum, self._silent_s = quorum, silent_s
+        self._rounds, self._slow_s = rounds, slow_s
+        self._open: set[SiteId] = set()  # asked in this step, and heard nothing of
+        self._answered = 0  # of those asked; who refused or is missing is in neither
+        self._since_s = time.monotonic()  # of the last news
+        self._named: frozenset[SiteId] = frozenset()  # whom the operator was last told of
         self.start_round(1)
 
     def start_round(self, number: int) -> None:
@@ -86,12 +97,18 @@ class MeasuredLink:
             with self._stopper.working():
                 on_reply(site, reply)
             inside += time.perf_counter() - start
+            self._open.discard(site)
+            self._answered += 1
 
         with self._stopper.waiting():
             if stage in _BEGINNINGS:
                 self._wait_for_quorum(requests)
             start = time.perf_counter()
-            self._link.ask(stage, requests, shielded)
+            self._open, self._answered, self._named = set(requests), 0, frozenset()
+            try:
+                self._link.ask(stage, requests, shielded)
+            finally:
+                self._server.waits_for(Waits())
         phase = "train" if stage == "train" else "carry"
         self._seconds[phase] += time.perf_counter() - start - inside
 
@@ -105,17 +122,40 @@ class MeasuredLink:
                 if told is not None:
                     self._tell("quorum", sites=list(there))
                 return
+            self._server.waits_for(Waits(ARRIVALS, len(there), needed))
             if there != told:
-                self._tell("waiting", needed=needed, sites=list(there))
+                away = [site for site in requests if site not in there]
+                self._tell("waiting", needed=needed, sites=list(there), **self._place(), why=self._why(away))
                 told = there
 
     def progress(self, stage: str, done: int, asked: int) -> None:
         """See :class:`secfed.deploy.grpc_link.Watcher`."""
+        self._since_s = time.monotonic()
+        self._server.waits_for(Waits(ANSWERS, self._answered, self._answered + len(self._open)))
         self._observer.stage(self._round, "", stage, done, asked)
+
+    def idle(self, stage: str) -> None:
+        """Tell the operator, once for each set of sites, whom a step waits for."""
+        waiting = frozenset(self._open)
+        if not waiting or waiting == self._named or time.monotonic() - self._since_s < self._slow_s:
+            return
+        self._named = waiting
+        facts = {"answered": self._answered, "asked": self._answered + len(waiting)}
+        why = self._why(sorted(waiting))
+        self._tell("slow", **self._place(), stage=stage, **facts, sites=sorted(waiting), why=why)
+
+    def _place(self) -> dict[str, Any]:
+        return {"round": self._round, "rounds": self._rounds}
+
+    def _why(self, sites: Iterable[SiteId]) -> dict[SiteId, str]:
+        """What the link sees of sites that are waited for."""
+        seen = self._server.presence()
+        return {site: _reason(seen[site], self._silent_s) for site in sites if site in seen}
 
     def refused(self, stage: str, site: SiteId, kind: str, reason: str) -> None:
         """See :class:`secfed.deploy.grpc_link.Watcher`."""
         self._gone.setdefault(site, stage)
+        self._open.discard(site)
         told: dict[str, Any] = {"round": self._round, "site": site, "stage": stage, "reason": reason or kind}
         with self._stopper.working():
             self._log.append(REFUSED, told)
@@ -124,6 +164,7 @@ class MeasuredLink:
     def missing(self, stage: str, site: SiteId) -> None:
         """See :class:`secfed.deploy.grpc_link.Watcher`."""
         self._gone.setdefault(site, stage)
+        self._open.discard(site)
         self._tell("missing", round=self._round, site=site, stage=stage)
 
     def report(self, outcome: RoundOutcome, wall_s: float) -> RoundReport:
@@ -144,3 +185,14 @@ class MeasuredLink:
             aborted=outcome.aborted.message if outcome.aborted else None,
             drops=tuple(self._gone.items()),
         )
+
+
+def _reason(seen: Presence, silent_s: float) -> str:
+    """Why a site is waited for, as far as the link can see."""
+    if seen.declined is not None:
+        return f"refuses the study: {seen.declined}"
+    if seen.silent_s is None:
+        return "has never called"
+    if not seen.calling and seen.silent_s > silent_s:
+        return f"no sign of life for {seen.silent_s:.0f} s"
+    return "its agent is there, and at work"

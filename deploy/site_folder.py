@@ -175,6 +175,19 @@ class SiteFolder:
         ca = certificate_checks.load(file.ca, f"{path}: ca")
         return file.consortium, ca, Aggregator(bytes.fromhex(file.aggregator_key), file.hosts, file.port)
 
+    def address(self) -> str:
+        """Where to dial: as ``site.toml`` says, or else the reply.
+
+        Raises:
+            ConfigError: nobody said.
+        """
+        if self.settings.aggregator.address is not None:
+            return self.settings.aggregator.address
+        known = self.consortium()
+        if known is None:
+            raise ConfigError(f"{self.folder}: not joined yet", remedy="run: secfed site join REPLY")
+        return known[2].address
+
     def renew(self, *, now: datetime, passphrase: str | None) -> Path:
         """Make a new request: same identity, new TLS key. The old certificate works until the reply is in.
 

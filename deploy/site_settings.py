@@ -34,7 +34,7 @@ class AggregatorSection(Strict):
     proxy: str | None = Field(
         default=None,
         pattern=r"^https?://[^\s/@]+:[0-9]{1,5}/?$",
-        description='"http://host:port"; leave it out to use HTTPS_PROXY and NO_PROXY',
+        description='"http://host:port"; leave it out to use https_proxy and no_proxy',
     )
 
 
@@ -138,7 +138,7 @@ name = "{name}"           # as in the enrolment request; it cannot be changed la
 [aggregator]
 # Where to connect to. The reply of the study centre says it; set it only if it differs from here.
 # address = "fl.example.org:8443"
-# An HTTP proxy for the way out. Without this line HTTPS_PROXY and NO_PROXY are respected.
+# An HTTP proxy for the way out. Without this line https_proxy and no_proxy are respected.
 # proxy = "http://proxy.hospital.example:3128"
 
 [agent]

@@ -196,7 +196,7 @@ def open_site_study(
                 dataset,
                 budgets or [Budget(None, settings.delta, protects=settings.budgeted)],
                 accountant=accountant(settings.accountant),
-                recorded=_recorded(state),
+                recorded=recorded_heads(state),
             )
         files = SignedFiles(folder / "work", identity, terms.study_id)
         memory = SiteMemory(
@@ -241,7 +241,7 @@ def open_site_study(
     return SiteStudy(site, terms, memory, transcript, privacy, folder, journal)
 
 
-def _recorded(state: Path) -> Iterator[Recorded]:
+def recorded_heads(state: Path) -> Iterator[Recorded]:
     """What the transcripts of all studies recorded of the site's ledgers."""
     for path in sorted(state.glob(f"{_STUDIES}/*/{TRANSCRIPT_FILE}")):
         yield from read_recorded(path)

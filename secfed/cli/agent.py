@@ -183,6 +183,7 @@ def _status(site: SiteFolder) -> dict[str, Any]:
     from secfed.deploy import agent_control
     from secfed.deploy.agent_status import STATUS_FILE, read_status
     from secfed.deploy.approvals import Approvals
+    from secfed.deploy.progress import now_at_hospital
 
     content: dict[str, Any] = read_status(site.state / STATUS_FILE) or {
         "site": site.name,
@@ -191,6 +192,7 @@ def _status(site: SiteFolder) -> dict[str, Any]:
     pid = agent_control.running(site.state)
     content["running"] = pid is not None
     content["paused"] = agent_control.is_paused(site.state)
+    content["now"] = now_at_hospital(content)
     content["budgets"] = _budgets(site)
     approvals = Approvals(site.approvals_path)
     content["studies"] = [
@@ -237,8 +239,9 @@ def _show(content: dict[str, Any], folder: Path) -> None:
     if "connection" in content:
         line("Connection", content["connection"])
         line("Study", f"{content['study'] or 'none'} ({content['state']})")
+        line("Now", content["now"])
         if content["round"] is not None:
-            line("Round", f"{content['round']}, {content['exchange'] or ''} {content['stage'] or ''}")
+            line("Step", f"{content['exchange'] or ''} {content['stage'] or ''}".strip())
         if content["last_error"] is not None:
             line("Last error", content["last_error"]["text"])
         totals = content["totals"]

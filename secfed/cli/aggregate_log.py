@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from rich.console import Console
 
 from secfed.cli.consoles import plain_text, plural
+from secfed.deploy.progress import ANSWERS, Waits, where
 from secfed.run_report import RoundReport, RunReport
 
 
@@ -26,6 +27,7 @@ def tell_person(console: Console) -> Callable[..., None]:
                 text = f"{event}: serving at {facts['address']}"
             case "waiting":
                 text = f"waiting for {plural(facts['needed'], 'hospital')}; there now: {sites or 'none'}"
+                text = f"{_where(facts)}{text}{_why(facts)}"
             case "quorum":
                 text = f"there now: {sites}"
             case "version":
@@ -39,6 +41,9 @@ def tell_person(console: Console) -> Callable[..., None]:
                 )
             case "missing":
                 text = f"round {facts['round']}: {facts['site']} did not answer at {facts['stage']}"
+            case "slow":
+                waits = Waits(ANSWERS, facts["answered"], facts["asked"]).describe()
+                text = f"{_where(facts)}{waits} at {facts['stage']}{_why(facts)}"
             case "finished":
                 text = "finished; telling the hospitals"
             case _:
@@ -46,6 +51,14 @@ def tell_person(console: Console) -> Callable[..., None]:
         console.print(plain_text(text), markup=False, soft_wrap=True)
 
     return tell
+
+
+def _where(facts: Mapping[str, Any]) -> str:
+    return f"{where(facts['round'], facts['rounds'])}, " if "round" in facts else ""
+
+
+def _why(facts: Mapping[str, Any]) -> str:
+    return "".join(f"; {site}: {reason}" for site, reason in facts.get("why", {}).items())
 
 
 class EventLog:
@@ -58,7 +71,7 @@ class EventLog:
 
     def tell(self, event: str, **facts: Any) -> None:
         """One event."""
-        level = logging.WARNING if event in ("missing", "refused", "version") else logging.INFO
+        level = logging.WARNING if event in ("missing", "refused", "slow", "version") else logging.INFO
         self._log.log(level, event, extra={"facts": facts})
 
     def started(self, study: str, sites: Sequence[str], rounds: int) -> None:

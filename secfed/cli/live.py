@@ -12,6 +12,7 @@ from rich.text import Text
 
 from secfed.cli.consoles import plain_text, plural, show_bytes, show_number, show_seconds
 from secfed.cli.tables import round_table
+from secfed.deploy.progress import ANSWERS, Waits
 from secfed.drops import STAGES
 from secfed.run_report import Observer, RoundReport, RunReport, SilentObserver
 
@@ -66,12 +67,14 @@ class LiveObserver:
         step = STAGES.index(stage) if stage in STAGES else len(STAGES) - 1
         fraction = (step + (done / total if total else 0.0)) / len(STAGES)
         reached = max(self._bar.tasks[0].completed, round_number - 1 + min(fraction, 0.99))
-        what = f"{exchange} {stage}".strip()
+        what = plain_text(f"{exchange} {stage}".strip())
+        # An aggregator names no exchange; a simulation has nobody to wait for.
+        waits = "" if exchange else Waits(ANSWERS, done, total).describe()
         self._bar.update(
             self._task,
             completed=reached,
             description=self._where(round_number),
-            stage=f"{plain_text(what)} {done}/{total}",
+            stage=f"{what}: {waits}" if waits else f"{what} {done}/{total}",
         )
 
     def round_finished(self, report: RoundReport) -> None:

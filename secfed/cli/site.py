@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from secfed.cli import site_check
 from secfed.cli.site_folders import FolderOption as Folder
 from secfed.cli.site_folders import at, located
 from secfed.errors import ConfigError, RosterError
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from secfed.deploy.site_status import Check
 
 site_app = typer.Typer(no_args_is_help=True, help="Hospital: make keys, join a consortium, pin its roster.")
+site_app.command()(site_check.check)
 
 Fingerprint = Annotated[
     str | None,

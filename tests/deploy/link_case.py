@@ -111,6 +111,9 @@ class Watched:
     def missing(self, stage: str, site: str) -> None:
         self.missed.append((stage, site))
 
+    def idle(self, stage: str) -> None:
+        pass
+
 
 @dataclass
 class Consortium:

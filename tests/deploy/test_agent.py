@@ -22,6 +22,7 @@ from secfed.deploy.enrolment import utc_now
 from secfed.deploy.grpc_client import SiteLink, told
 from secfed.deploy.link_limits import ClientLimits
 from secfed.deploy.link_messages import HelloReply
+from secfed.deploy.progress import ANSWERS, now_at_hospital
 from secfed.errors import ConfigError, MalformedMessage, PolicyRefused, RangeError
 from secfed.outputs import prepare
 from secfed.run_report import SilentObserver
@@ -183,9 +184,12 @@ def test_a_state_folder_that_others_can_reach_is_refused(tmp_path: Path) -> None
 
 def test_the_status_says_nothing_of_records(centre: Centre) -> None:
     board_path = centre.folders[NAMES[0]].state / STATUS_FILE
-    centre.start(NAMES[0])
-    wait_until(lambda: board_path.exists() and '"serving"' in board_path.read_text(), 60.0)
+    agent = centre.start(NAMES[0])
+    wait_until(lambda: board_path.exists() and '"serving"' in board_path.read_text(), 300.0)
+    agent._heard(HelloReply("tiny", b"", 1, waits=ANSWERS, done=1, of=3))
     content = json.loads(board_path.read_text())
+    assert content["rounds"] == 1
+    assert now_at_hospital({**content, "running": True}) == "waiting for 2 more hospitals (1 of 3 answered)"
     assert set(content) == {
         "version",
         "site",
@@ -198,6 +202,10 @@ def test_the_status_says_nothing_of_records(centre: Centre) -> None:
         "round",
         "exchange",
         "stage",
+        "rounds",
+        "working",
+        "waits",
+        "why",
         "last_error",
         "totals",
         "left",

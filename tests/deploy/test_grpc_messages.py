@@ -24,6 +24,7 @@ HASH = bytes(range(32))
 MESSAGES = [
     wire.HelloRequest("", ""),
     wire.HelloRequest("study-é", "secfed 1.0"),
+    wire.HelloRequest("", "secfed 1.0", looks=True),
     wire.HelloReply("study", b"[study]\n" * 500, 200_000_000),
     wire.HelloReply("study", b"", 0),
     wire.NextRequest("study"),
@@ -36,6 +37,8 @@ MESSAGES = [
     wire.Receipt(wire.ACCEPTED),
     wire.Receipt(wire.OVER),
     wire.HelloReply("study", b"", 200_000_000, finished=True),
+    wire.HelloReply("study", b"", 200_000_000, waits=2, done=1, of=3),
+    wire.HelloReply("study", b"", 200_000_000, waits=1, of=3),
 ]
 
 

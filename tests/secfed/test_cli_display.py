@@ -141,6 +141,16 @@ class TestProgress:
         assert seen == sorted(seen)
         assert seen[-1] <= 3
 
+    def test_an_aggregator_shows_whom_it_waits_for(self) -> None:
+        observer = LiveObserver(a_console(80))
+        observer.started("s", SITES, 20)
+        observer.stage(3, "", "train", 2, 3)
+        text = shown(observer.render(), a_console(80))
+        assert "round 3/20" in text
+        assert "waiting for 1 more hospital (2 of 3 answered)" in text
+        observer.stage(3, "fit", "train", 2, 3)
+        assert "fit train 2/3" in shown(observer.render(), a_console(80))
+
     def test_the_closing_evaluation_is_called_that(self) -> None:
         observer = LiveObserver(a_console(80))
         observer.started("s", SITES, 2)

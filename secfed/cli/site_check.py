@@ -1,0 +1,101 @@
+"""``secfed site check``: can this hospital take part, and in this study? One line a question."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from secfed.cli.site_folders import FolderOption, located
+from secfed.errors import SecfedError
+
+if TYPE_CHECKING:
+    from secfed.deploy.site_check import Check
+    from secfed.deploy.site_folder import SiteFolder
+    from secfed.deploy.study_check import StudyCheck
+
+
+def check(
+    study_file: Annotated[
+        Path | None,
+        typer.Argument(metavar="[STUDY.toml]", help="Also check this study.", show_default=False),
+    ] = None,
+    folder: FolderOption = Path(),
+    offline: Annotated[bool, typer.Option("--offline", help="Leave the network alone.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
+) -> None:
+    """Check folder, disk, and the way to the aggregator; with a study, also policy, data and budget.
+
+    Changes nothing: it pays, approves and writes nothing, and the study centre does not take this site for
+    being there. Exits with 0 if all is well, else with the code of the first line that is not.
+    """
+    from dataclasses import asdict, replace
+
+    from secfed.deploy.site_check import exit_code
+    from secfed.deploy.site_folder import SiteFolder
+
+    site = SiteFolder(folder)
+    checks = _checks(site, study_file, offline)
+    found = (replace(item, remedy=located(item.remedy, folder)) for item in checks)
+    if as_json:
+        import json
+
+        answers = list(found)
+        typer.echo(json.dumps([asdict(item) for item in answers], indent=2))
+    else:
+        answers = list(_shown(found))
+    raise typer.Exit(exit_code(answers))
+
+
+def _checks(site: SiteFolder, study_file: Path | None, offline: bool) -> Iterator[Check]:
+    from secfed.cli.asking import passphrase_of
+    from secfed.deploy.enrolment import utc_now
+    from secfed.deploy.folder_check import folder_checks
+    from secfed.deploy.site_check import failed_with
+
+    now = utc_now()
+    checks, material = folder_checks(site, lambda: passphrase_of(*site.key_paths), now)
+    yield from checks
+    study: StudyCheck | None = None
+    unread: SecfedError | None = None
+    if study_file is not None:
+        from secfed.deploy import safe_files
+        from secfed.deploy.study_check import StudyCheck
+
+        try:
+            study = StudyCheck(site, safe_files.read(study_file, "a study"), now)
+        except SecfedError as error:
+            unread = error
+    try:
+        joined = site.consortium()
+    except SecfedError:
+        joined = None  # the lines of certificate and CA say what to do
+    if not offline and joined is not None:
+        from secfed.deploy.site_probe import network_checks
+
+        wanted = "" if study is None else study.id
+        proxy = site.settings.aggregator.proxy
+        yield from network_checks(site.address(), proxy, joined[1], material, now, wanted=wanted)
+    if unread is not None:
+        yield failed_with("study", unread)
+    if study is not None:
+        yield from study.checks()
+
+
+def _shown(checks: Iterable[Check]) -> Iterator[Check]:
+    """Print each as it comes: some take seconds."""
+    from rich.text import Text
+
+    from secfed.cli.consoles import plain_text, stdout
+
+    marks = {True: ("✓", "green"), False: ("✗", "bold red"), None: ("-", "dim")}
+    console = stdout()
+    for item in checks:
+        mark = ("!", "yellow") if item.ok and item.remedy else marks[item.ok]
+        line = Text.assemble(mark, f" {item.name:<13}", plain_text(item.detail))
+        console.print(line, soft_wrap=True)
+        if item.remedy:
+            console.print(Text(f"  {'':<13}{plain_text(item.remedy)}", style="dim"), soft_wrap=True)
+        yield item
