@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from secfed.chain import OPENED, BrokenChain, Chain, ChainType, Entry, canonical_json, verify_chain
-from secfed.chain_file import ChainFile, torn_summary
+from secfed.chain_file import ChainFile, Verified, torn_summary
 from secfed.crypto import labels
 from secfed.crypto.identity import Identity
 from secfed.dp.accountant import Accountant, Pld
@@ -92,6 +92,7 @@ class Ledger:
         self._lock_timeout_s, self._open_file = lock_timeout_s, open_file
         self._recorded = tuple(one for one in recorded if one.dataset == dataset)
         self._newest: bytes | None = None  # head after the last use here
+        self._verified: Verified | None = None  # what the last use verified
         with self._writing():
             pass  # verifies, opens and records the budgets
 
@@ -220,7 +221,14 @@ class Ledger:
                 self._check_recorded(())  # before an empty one takes its place
             file = self._open_file(self.path)
             try:
-                entries, torn = file.recover(self._identity.public_bytes, LEDGER, owner=self._identity.name)
+                entries, torn = file.recover(
+                    self._identity.public_bytes,
+                    LEDGER,
+                    owner=self._identity.name,
+                    known=self._verified,
+                    remedy=_RESTORE,
+                )
+                self._verified = file.verified
                 self._check_recorded(entries)  # before anything is appended: that would hide the older copy
                 chain = Chain(self._identity, LEDGER, sink=file.append, entries=entries)
                 opening = {"owner": self._identity.name, "dataset": self.dataset}
