@@ -18,9 +18,7 @@ and it refuses to be used where a recorded head is missing, as does :func:`verif
 
 from __future__ import annotations
 
-import fcntl
 import json
-import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -35,6 +33,7 @@ from secfed.dp.accountant import Accountant, Pld
 from secfed.dp.budget import Budget, Spent, Standing, disagrees, standing
 from secfed.dp.events import Event, to_value
 from secfed.dp.ledger_heads import Recorded, lacking
+from secfed.dp.ledger_turns import turn
 from secfed.errors import BudgetExceeded, TranscriptError
 
 LEDGER = ChainType("ledger", labels.LEDGER_CHAIN, labels.SIGN_LEDGER)
@@ -46,7 +45,6 @@ REFUSED = "refused"  # an event that a budget did not cover
 UNPROTECTED = "unprotected"  # fields that left in a sum without noise, by the study's explicit choice
 RECOVERED = "recovered"  # an unfinished last line was dropped after a crash
 
-_LOCK_PAUSE_S: Final = 0.02
 _RESTORE: Final = (
     "put its newest copy back; if that is lost, give the data set another name in policy.toml, with what is "
     "left of its budgets (docs/operators.md, back up and restore)"
@@ -216,7 +214,7 @@ class Ledger:
     @contextmanager
     def _writing(self) -> Iterator[tuple[Chain, tuple[Entry, ...]]]:
         """The verified chain, ready to append to, while no other process can."""
-        with _exclusive(self.path.with_name(self.path.name + ".lock"), self._lock_timeout_s):
+        with turn(self.path, self._lock_timeout_s):
             if not self.path.exists():
                 self._check_recorded(())  # before an empty one takes its place
             file = self._open_file(self.path)
@@ -350,30 +348,3 @@ def audit(entries: Sequence[Entry], accountant: Accountant | None = None) -> Non
                 raise BrokenChain(
                     LEDGER.name, entry.seq + 1, why, remedy="written by faulty software; tell the site"
                 )
-
-
-@contextmanager
-def _exclusive(path: Path, timeout_s: float) -> Iterator[None]:
-    """Hold a lock file; wait for other processes and threads in turn."""
-    try:
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o640)
-    except OSError as error:
-        raise TranscriptError(
-            f"{path}: {os.strerror(error.errno or 0)}", remedy="check that the folder exists and is writable"
-        ) from None
-    try:
-        deadline_s = time.monotonic() + timeout_s
-        while True:
-            try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except BlockingIOError:
-                if time.monotonic() >= deadline_s:
-                    raise TranscriptError(
-                        f"{path}: another study has held the ledger for {timeout_s:g} s",
-                        remedy="stop that process first",
-                    ) from None
-                time.sleep(_LOCK_PAUSE_S)
-        yield
-    finally:
-        os.close(descriptor)
