@@ -32,6 +32,7 @@ from secfed.crypto.identity import Identity
 from secfed.dp.accountant import Accountant, Pld
 from secfed.dp.budget import Budget, Spent, Standing, disagrees, standing
 from secfed.dp.events import Event, to_value
+from secfed.dp.ledger_clock import checked_s, refuse_ahead, time_s
 from secfed.dp.ledger_heads import Recorded, lacking
 from secfed.dp.ledger_turns import turn
 from secfed.errors import BudgetExceeded, TranscriptError
@@ -45,10 +46,11 @@ REFUSED = "refused"  # an event that a budget did not cover
 UNPROTECTED = "unprotected"  # fields that left in a sum without noise, by the study's explicit choice
 RECOVERED = "recovered"  # an unfinished last line was dropped after a crash
 
-_RESTORE: Final = (
-    "put its newest copy back; if that is lost, give the data set another name in policy.toml, with what is "
-    "left of its budgets (docs/operators.md, back up and restore)"
+_ANEW: Final = (
+    "give the data set another name in policy.toml, with what is left of its budgets (docs/operators.md, "
+    "back up and restore)"
 )
+_RESTORE: Final = f"put its newest copy back; if that is lost, {_ANEW}"
 _SAME_RELEASE: Final = ("study", "round", "exchange", "event", "record_private")
 
 
@@ -118,8 +120,8 @@ class Ledger:
 
         Raises:
             BudgetExceeded: a budget does not cover it. The refusal is recorded; nothing is spent.
-            TranscriptError: the ledger does not verify or cannot be written, or another event was paid
-                under this release id. Nothing is spent.
+            TranscriptError: the ledger does not verify or cannot be written, its entries are dated ahead of
+                the clock, or another event was paid under this release id. Nothing is spent.
 
         Security: doing paid work again is free only if at most one of its outcomes can ever leave. The
         caller owes that: the id commits to the broadcast and to the secret key of sampling and noise, the
@@ -128,9 +130,6 @@ class Ledger:
         """
         with self._writing() as (chain, entries):
             now_s = self._now_s(entries)
-            new = Spent(event, now_s, record_private)
-            before = spent_of(entries)
-            standings = [standing(budget, [*before, new], now_s, self._accountant) for budget in self.budgets]
             body = {
                 "study": study,
                 "round": round_number,
@@ -144,6 +143,9 @@ class Ledger:
                 if paid is not None:
                     return paid
                 body["release"] = release
+            refuse_ahead(self.path, entries, checked_s(self.path, self._clock()), _ANEW)
+            spent = [*spent_of(entries), Spent(event, now_s, record_private)]
+            standings = [standing(budget, spent, now_s, self._accountant) for budget in self.budgets]
             over = [item for item in standings if item.exceeded]
             if over:
                 chain.append(REFUSED, {**body, "budgets": [item.budget.to_value() for item in over]})
@@ -209,7 +211,7 @@ class Ledger:
 
     def _now_s(self, entries: Sequence[Entry]) -> int:
         # A clock that was set back must not let an old entry look newer than a new one.
-        return max([int(self._clock()), *(int(entry.body.get("time_s", 0)) for entry in entries[-1:])])
+        return max([checked_s(self.path, self._clock()), *map(time_s, entries[-1:])])
 
     @contextmanager
     def _writing(self) -> Iterator[tuple[Chain, tuple[Entry, ...]]]:
