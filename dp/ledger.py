@@ -119,7 +119,8 @@ class Ledger:
                 is spent: the work was cut off by a crash and is being done again.
 
         Raises:
-            BudgetExceeded: a budget does not cover it. The refusal is recorded; nothing is spent.
+            BudgetExceeded: a budget does not cover it. The refusal is recorded, once for each release;
+                nothing is spent.
             TranscriptError: the ledger does not verify or cannot be written, its entries are dated ahead of
                 the clock, or another event was paid under this release id. Nothing is spent.
 
@@ -148,7 +149,9 @@ class Ledger:
             standings = [standing(budget, spent, now_s, self._accountant) for budget in self.budgets]
             over = [item for item in standings if item.exceeded]
             if over:
-                chain.append(REFUSED, {**body, "budgets": [item.budget.to_value() for item in over]})
+                refused = {**body, "budgets": [item.budget.to_value() for item in over]}
+                if release is None or not _is_told(entries, refused):
+                    chain.append(REFUSED, refused)
                 raise BudgetExceeded(
                     f"data set {self.dataset!r}: round {round_number} of study {study!r} would exceed "
                     f"{over[0].budget.describe()}",
@@ -288,6 +291,12 @@ def _paid(path: Path, entries: Iterable[Entry], body: Mapping[str, Any]) -> Entr
                 )
             return entry
     return None
+
+
+def _is_told(entries: Iterable[Entry], refused: Mapping[str, Any]) -> bool:
+    """Whether this very refusal stands there already: who asks again and again must not fill the disk."""
+    asked = {**json.loads(canonical_json(refused)), "time_s": 0}
+    return any({**entry.body, "time_s": 0} == asked for entry in entries if entry.kind == REFUSED)
 
 
 def spent_of(entries: Iterable[Entry]) -> list[Spent]:
