@@ -48,7 +48,7 @@ def checked(model: type[M], table: Mapping[str, Any], where: str) -> M:
     Args:
         model: the pydantic model of the table.
         table: keys and values as the TOML parser gives them.
-        where: dotted name of the table, for errors.
+        where: dotted name of the table, for errors; empty for keys outside tables.
 
     Raises:
         ConfigError: names the first offending key, what is wrong with it and the remedy.
@@ -81,7 +81,7 @@ def suggestion(wrong: str, known: Iterable[str], otherwise: str = "known: ") -> 
 def _explained(model: type[Strict], table: Mapping[str, Any], where: str, item: Any) -> ConfigError:
     """One pydantic finding in the words of this project."""
     path = _path(table, item["loc"])
-    key = ".".join([where, *path])
+    key = ".".join([where, *path] if where else path)
     top = str(item["loc"][0]) if item["loc"] else ""
     if item["type"] == "extra_forbidden":
         known = set(model.model_fields)
@@ -89,7 +89,8 @@ def _explained(model: type[Strict], table: Mapping[str, Any], where: str, item: 
     field = model.model_fields.get(top)
     about = field.description if field is not None and field.description else "see the README"
     if item["type"] == "missing":
-        return ConfigError(f"{key}: is missing", remedy=f"add it to [{where}]: {about}")
+        place = f"to [{where}]" if where else "above all tables"
+        return ConfigError(f"{key}: is missing", remedy=f"add it {place}: {about}")
     what = item["msg"].removeprefix("Input ").removeprefix("Value error, ")
     given = item["input"]
     shown = f", not {_shown(given)}" if isinstance(given, str | int | float | bool) else ""

@@ -1,11 +1,13 @@
 """What the agent is doing, for the people at its hospital: a file for ``secfed agent status``, and metrics.
 
 Names, counts, sizes and times; never a value that came out of data. The file is for the agent's user only.
+Nothing depends on it: where it cannot be written, the log says so, and the agent goes on.
 """
 
 from __future__ import annotations
 
 import json
+import logging
 import os
 import threading
 import time
@@ -16,6 +18,8 @@ from typing import Any, Final
 
 from secfed.deploy import safe_files
 from secfed.errors import ConfigError
+
+log = logging.getLogger("secfed.agent")
 
 STATUS_FILE: Final = "status.json"
 _MOST_LEFT: Final = 50  # exchanges that the file lists; the transcript has all of them
@@ -43,6 +47,7 @@ class StatusBoard:
     def __init__(self, path: Path, site: str, clock: Callable[[], float] = time.time) -> None:
         self.path, self._clock, self._lock = path, clock, threading.Lock()
         self._sent_bytes = 0  # since the last sum
+        self._unwritten = False  # the last try failed, and the log says so
         self._content: dict[str, Any] = {
             "version": 1,
             "site": site,
@@ -112,7 +117,14 @@ class StatusBoard:
 
     def _write(self) -> None:
         self._content["time_s"] = int(self._clock())
-        safe_files.replace(self.path, safe_files.to_json(self._content))
+        try:
+            safe_files.replace(self.path, safe_files.to_json(self._content))
+        except (ConfigError, OSError) as error:
+            if not self._unwritten:  # once, not with every message for as long as the disk is full
+                log.warning("the status is not up to date, and the agent goes on: %s", error)
+            self._unwritten = True
+        else:
+            self._unwritten = False
 
 
 def read_status(path: Path) -> dict[str, Any] | None:

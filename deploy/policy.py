@@ -7,7 +7,7 @@ what is permitted here. Paths and budgets of the site are never part of a reason
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
@@ -109,13 +109,13 @@ class Policy:
             raise ConfigError(
                 "privacy: this section is missing", remedy="add [privacy] with max_epsilon and max_delta"
             )
-        top = checked(_Top, {key: tables[key] for key in _Top.model_fields if key in tables}, "policy")
+        top = checked(_Top, {key: tables[key] for key in _Top.model_fields if key in tables}, "")
         read: dict[str, Any] = {
             name: checked(model, tables.get(name, {}), name) for name, model in sections.items()
         }
         for kind in ("algorithms", "models"):
             read[kind] = {
-                name: policy_rules.read_rules(table, f"{kind}.{name}")
+                name: policy_rules.read_rules(table, f"{kind}.{name}", _settings(kind, name))
                 for name, table in tables.get(kind, {}).items()
             }
         require = read["privacy"].require
@@ -215,8 +215,17 @@ def _data_set(table: Mapping[str, Any], where: str, require_privacy: bool) -> Da
         )
     budgets = tuple(checked(BudgetRules, item, f"{where}.budget[{at}]") for at, item in enumerate(given))
     options = table.get("options", {})
-    rules = None if options == "any" else policy_rules.read_rules(options, f"{where}.options")
+    known = _settings("data", section.source)
+    rules = None if options == "any" else policy_rules.read_rules(options, f"{where}.options", known)
     return DataSet(section, rules, budgets)
+
+
+def _settings(kind: str, name: str) -> Collection[str] | None:
+    """Settings of a built-in algorithm, model or data set; None for anything else."""
+    from secfed.algorithms.registry import KINDS  # torch
+
+    entry = KINDS[kind.removesuffix("s")][0].get(name)
+    return None if entry is None else entry.options.model_fields
 
 
 def _named(path: Path, message: str) -> str:

@@ -10,7 +10,7 @@ A setting without a rule must have its default value.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -84,18 +84,25 @@ Rules = Mapping[str, Rule]
 _HELP: Final = 'write { min = 1, max = 5 }, an array of permitted values, or "any"'
 
 
-def read_rules(table: Any, where: str) -> Rules:
+def read_rules(table: Any, where: str, known: Collection[str] | None = None) -> Rules:
     """The rules of one algorithm, model or data set.
 
     Args:
         table: from the TOML parser: setting to rule.
         where: its dotted name, for errors.
+        known: the settings that it has; None if nobody knows them here.
 
     Raises:
         ConfigError: names the key and the remedy.
     """
     if not isinstance(table, dict):
         raise ConfigError(f"{where}: is a value, not a table", remedy=f"write [{where}]")
+    for name in table:
+        if known is not None and name not in known:  # it would look like a rule and permit nothing
+            raise ConfigError(
+                f"{where}.{name}: a rule for a setting that does not exist",
+                remedy=suggestion(name, known, "settings: "),
+            )
     return {name: read_rule(rule, f"{where}.{name}") for name, rule in table.items()}
 
 

@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
-from secfed.durable import sync_folder
+from secfed.durable import is_full, sync_folder, unwritable
 from secfed.errors import ConfigError
 
 MAX_BYTES: Final = 1 << 20  # no file of an enrolment is near this size
@@ -194,6 +194,8 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _unusable(path: Path, error: OSError) -> ConfigError:
+    if is_full(error):
+        return unwritable(path, error)
     return ConfigError(
         f"{path}: {os.strerror(error.errno or 0)}", remedy="check the path, its owner and its permissions"
     )

@@ -67,7 +67,7 @@ def read_tables(path: Path, what: str) -> dict[str, Any]:
         ConfigError: unreadable, not TOML, nested too deeply, or with a number beyond 64 bits.
     """
     try:
-        tables = tomllib.loads(safe_files.read(path, what).decode())
+        tables = tomllib.loads(safe_files.read(path, what).decode("utf-8-sig"))  # some editors begin so
         safe_files.check_depth(tables)
     except ValueError as error:  # also of a number with thousands of digits
         raise ConfigError(f"{path}: not valid TOML: {error}", remedy="correct that line") from None

@@ -18,9 +18,7 @@ and it refuses to be used where a recorded head is missing, as does :func:`verif
 
 from __future__ import annotations
 
-import fcntl
 import json
-import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -28,13 +26,15 @@ from pathlib import Path
 from typing import Any, Final
 
 from secfed.chain import OPENED, BrokenChain, Chain, ChainType, Entry, canonical_json, verify_chain
-from secfed.chain_file import ChainFile, torn_summary
+from secfed.chain_file import ChainFile, Verified, torn_summary
 from secfed.crypto import labels
 from secfed.crypto.identity import Identity
 from secfed.dp.accountant import Accountant, Pld
 from secfed.dp.budget import Budget, Spent, Standing, disagrees, standing
 from secfed.dp.events import Event, to_value
+from secfed.dp.ledger_clock import checked_s, refuse_ahead, time_s
 from secfed.dp.ledger_heads import Recorded, lacking
+from secfed.dp.ledger_turns import turn
 from secfed.errors import BudgetExceeded, TranscriptError
 
 LEDGER = ChainType("ledger", labels.LEDGER_CHAIN, labels.SIGN_LEDGER)
@@ -46,11 +46,11 @@ REFUSED = "refused"  # an event that a budget did not cover
 UNPROTECTED = "unprotected"  # fields that left in a sum without noise, by the study's explicit choice
 RECOVERED = "recovered"  # an unfinished last line was dropped after a crash
 
-_LOCK_PAUSE_S: Final = 0.02
-_RESTORE: Final = (
-    "put its newest copy back; if that is lost, give the data set another name in policy.toml, with what is "
-    "left of its budgets (docs/operators.md, back up and restore)"
+_ANEW: Final = (
+    "give the data set another name in policy.toml, with what is left of its budgets (docs/operators.md, "
+    "back up and restore)"
 )
+_RESTORE: Final = f"put its newest copy back; if that is lost, {_ANEW}"
 _SAME_RELEASE: Final = ("study", "round", "exchange", "event", "record_private")
 
 
@@ -92,6 +92,7 @@ class Ledger:
         self._lock_timeout_s, self._open_file = lock_timeout_s, open_file
         self._recorded = tuple(one for one in recorded if one.dataset == dataset)
         self._newest: bytes | None = None  # head after the last use here
+        self._verified: Verified | None = None  # what the last use verified
         with self._writing():
             pass  # verifies, opens and records the budgets
 
@@ -118,9 +119,10 @@ class Ledger:
                 is spent: the work was cut off by a crash and is being done again.
 
         Raises:
-            BudgetExceeded: a budget does not cover it. The refusal is recorded; nothing is spent.
-            TranscriptError: the ledger does not verify or cannot be written, or another event was paid
-                under this release id. Nothing is spent.
+            BudgetExceeded: a budget does not cover it. The refusal is recorded, once for each release;
+                nothing is spent.
+            TranscriptError: the ledger does not verify or cannot be written, its entries are dated ahead of
+                the clock, or another event was paid under this release id. Nothing is spent.
 
         Security: doing paid work again is free only if at most one of its outcomes can ever leave. The
         caller owes that: the id commits to the broadcast and to the secret key of sampling and noise, the
@@ -129,9 +131,6 @@ class Ledger:
         """
         with self._writing() as (chain, entries):
             now_s = self._now_s(entries)
-            new = Spent(event, now_s, record_private)
-            before = spent_of(entries)
-            standings = [standing(budget, [*before, new], now_s, self._accountant) for budget in self.budgets]
             body = {
                 "study": study,
                 "round": round_number,
@@ -145,9 +144,14 @@ class Ledger:
                 if paid is not None:
                     return paid
                 body["release"] = release
+            refuse_ahead(self.path, entries, checked_s(self.path, self._clock()), _ANEW)
+            spent = [*spent_of(entries), Spent(event, now_s, record_private)]
+            standings = [standing(budget, spent, now_s, self._accountant) for budget in self.budgets]
             over = [item for item in standings if item.exceeded]
             if over:
-                chain.append(REFUSED, {**body, "budgets": [item.budget.to_value() for item in over]})
+                refused = {**body, "budgets": [item.budget.to_value() for item in over]}
+                if release is None or not _is_told(entries, refused):
+                    chain.append(REFUSED, refused)
                 raise BudgetExceeded(
                     f"data set {self.dataset!r}: round {round_number} of study {study!r} would exceed "
                     f"{over[0].budget.describe()}",
@@ -210,17 +214,24 @@ class Ledger:
 
     def _now_s(self, entries: Sequence[Entry]) -> int:
         # A clock that was set back must not let an old entry look newer than a new one.
-        return max([int(self._clock()), *(int(entry.body.get("time_s", 0)) for entry in entries[-1:])])
+        return max([checked_s(self.path, self._clock()), *map(time_s, entries[-1:])])
 
     @contextmanager
     def _writing(self) -> Iterator[tuple[Chain, tuple[Entry, ...]]]:
         """The verified chain, ready to append to, while no other process can."""
-        with _exclusive(self.path.with_name(self.path.name + ".lock"), self._lock_timeout_s):
+        with turn(self.path, self._lock_timeout_s):
             if not self.path.exists():
                 self._check_recorded(())  # before an empty one takes its place
             file = self._open_file(self.path)
             try:
-                entries, torn = file.recover(self._identity.public_bytes, LEDGER, owner=self._identity.name)
+                entries, torn = file.recover(
+                    self._identity.public_bytes,
+                    LEDGER,
+                    owner=self._identity.name,
+                    known=self._verified,
+                    remedy=_RESTORE,
+                )
+                self._verified = file.verified
                 self._check_recorded(entries)  # before anything is appended: that would hide the older copy
                 chain = Chain(self._identity, LEDGER, sink=file.append, entries=entries)
                 opening = {"owner": self._identity.name, "dataset": self.dataset}
@@ -280,6 +291,12 @@ def _paid(path: Path, entries: Iterable[Entry], body: Mapping[str, Any]) -> Entr
                 )
             return entry
     return None
+
+
+def _is_told(entries: Iterable[Entry], refused: Mapping[str, Any]) -> bool:
+    """Whether this very refusal stands there already: who asks again and again must not fill the disk."""
+    asked = {**json.loads(canonical_json(refused)), "time_s": 0}
+    return any({**entry.body, "time_s": 0} == asked for entry in entries if entry.kind == REFUSED)
 
 
 def spent_of(entries: Iterable[Entry]) -> list[Spent]:
@@ -342,30 +359,3 @@ def audit(entries: Sequence[Entry], accountant: Accountant | None = None) -> Non
                 raise BrokenChain(
                     LEDGER.name, entry.seq + 1, why, remedy="written by faulty software; tell the site"
                 )
-
-
-@contextmanager
-def _exclusive(path: Path, timeout_s: float) -> Iterator[None]:
-    """Hold a lock file; wait for other processes and threads in turn."""
-    try:
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o640)
-    except OSError as error:
-        raise TranscriptError(
-            f"{path}: {os.strerror(error.errno or 0)}", remedy="check that the folder exists and is writable"
-        ) from None
-    try:
-        deadline_s = time.monotonic() + timeout_s
-        while True:
-            try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except BlockingIOError:
-                if time.monotonic() >= deadline_s:
-                    raise TranscriptError(
-                        f"{path}: another study has held the ledger for {timeout_s:g} s",
-                        remedy="stop that process first",
-                    ) from None
-                time.sleep(_LOCK_PAUSE_S)
-        yield
-    finally:
-        os.close(descriptor)

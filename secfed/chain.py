@@ -20,8 +20,9 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from secfed.crypto.codec import digest
@@ -32,6 +33,7 @@ OPENED = "opened"
 START = bytes(32)
 MAX_LINE_BYTES = 1 << 20
 
+_COPY = "entries before this line stand; get an untampered copy from its owner"
 _MAX_DEPTH = 16
 _MAX_INT = 1 << 53  # above it, readers in other languages round
 _KEYS = {"seq", "prev", "kind", "body", "hash", "signature"}
@@ -63,12 +65,14 @@ class BrokenChain(TranscriptError):
     """
 
     def __init__(self, name: str, line: int, why: str, *, remedy: str = "") -> None:
-        super().__init__(
-            f"{name}, line {line}: {why}.",
-            remedy=remedy or "entries before this line stand; get an untampered copy from its owner",
-        )
+        super().__init__(f"{name}, line {line}: {why}.", remedy=remedy or _COPY)
         self.line = line
         self.why = why
+
+    def at(self, path: Path, remedy: str) -> BrokenChain:
+        """The same for the file's owner: with its path, and this remedy where it has none of its own."""
+        own = remedy if self.remedy == _COPY else self.remedy
+        return BrokenChain(str(path), self.line, self.why, remedy=own)
 
 
 @dataclass(frozen=True)
@@ -202,7 +206,12 @@ def _hash(
 
 
 def verify_chain(
-    lines: Iterable[bytes], public_bytes: bytes, chain_type: ChainType, *, owner: str | None = None
+    lines: Iterable[bytes],
+    public_bytes: bytes,
+    chain_type: ChainType,
+    *,
+    owner: str | None = None,
+    after: Sequence[Entry] = (),
 ) -> tuple[Entry, ...]:
     """Check every line of a chain, in order.
 
@@ -211,14 +220,20 @@ def verify_chain(
         public_bytes: the owner's public key, from a pinned roster.
         chain_type: which labels to expect.
         owner: whose chain it must be; None takes the name that the first entry gives.
+        after: the entries before these lines, as this function returned them for the same owner and key.
+
+    Returns:
+        All entries, those of ``after`` included.
 
     Raises:
         BrokenChain: names the first bad line.
     """
-    entries: list[Entry] = []
+    entries = list(after)
     name = chain_type.name
     head = START
-    for number, line in enumerate(lines, start=1):
+    if after:
+        owner, head = _owner_of(after[0], owner, name), after[-1].hash
+    for number, line in enumerate(lines, start=len(entries) + 1):
         entry = _parse(line, name, number)
         if number == 1:
             owner = _owner_of(entry, owner, name)

@@ -7,7 +7,7 @@ import os
 from pathlib import Path
 
 from secfed.crypto.codec import Buffer
-from secfed.errors import ConfigError
+from secfed.errors import ConfigError, DiskFull
 
 
 def write_durably(path: Path, data: Buffer) -> None:
@@ -48,6 +48,12 @@ def sync_folder(folder: Path) -> None:
 
 def unwritable(path: Path, error: OSError) -> ConfigError:
     """The error to raise for a file that cannot be read or written."""
-    full = error.errno in (errno.ENOSPC, errno.EDQUOT)
-    remedy = "free space on that disk and start it again" if full else "check the disk and the file's owner"
-    return ConfigError(f"{path}: {os.strerror(error.errno or 0)}", remedy=remedy)
+    text = f"{path}: {os.strerror(error.errno or 0)}"
+    if is_full(error):
+        return DiskFull(text, remedy="free space on that disk and start it again")
+    return ConfigError(text, remedy="check the disk and the file's owner")
+
+
+def is_full(error: OSError) -> bool:
+    """Whether the disk, or what this account may use of it, is full."""
+    return error.errno in (errno.ENOSPC, errno.EDQUOT)

@@ -36,6 +36,12 @@ class ConfigError(SecfedError):
     exit_code = 2
 
 
+class DiskFull(ConfigError):
+    """A file that the system refused for want of space: nothing is wrong with it, and waiting can help."""
+
+    exit_code = 74  # EX_IOERR of sysexits.h, as for everything else that the system refuses
+
+
 class DataError(SecfedError):
     """A data set that is missing, empty, malformed or of the wrong shape."""
 

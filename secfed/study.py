@@ -232,7 +232,7 @@ class Study(Strict):
     @classmethod
     def _read(cls, text: str, source: str, folder: Path, own_code: Collection[str] | None) -> Study:
         try:
-            tables = tomllib.loads(text)
+            tables = tomllib.loads(text.removeprefix("\ufeff"))  # as some editors begin UTF-8
         except ValueError as error:  # also of a number with thousands of digits
             raise ConfigError(f"{source}: not valid TOML: {error}", remedy="correct that line") from None
         except RecursionError:

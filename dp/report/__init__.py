@@ -16,6 +16,7 @@ from pathlib import Path
 
 from secfed import __version__
 from secfed.crypto.identity import Roster, fingerprint
+from secfed.dp.ledger_clock import is_ahead, shown
 from secfed.dp.report.check import Progress, check
 from secfed.dp.report.facts import (
     FileFacts,
@@ -27,7 +28,7 @@ from secfed.dp.report.facts import (
     Verification,
 )
 from secfed.dp.report.ledgers import bare_of, ledger_facts
-from secfed.dp.report.state import Checked
+from secfed.dp.report.state import Book, Checked
 from secfed.dp.report.studies import refusals_of, study_facts
 
 
@@ -63,11 +64,12 @@ def gather(state: Checked, now_s: int) -> Report:
         )
     )
     studies = tuple(study_facts(state, run) for run in state.runs)
+    more = [*_unpaid(studies, ledgers), *_elsewhere(studies, ledgers), *_ahead(state.books, now_s)]
     return Report(
         made_s=now_s,
         secfed_version=__version__,
         folders=tuple(str(folder) for folder in state.found.folders),
-        verification=_verification(state, [*_unpaid(studies, ledgers), *_elsewhere(studies, ledgers)]),
+        verification=_verification(state, more),
         ledgers=ledgers,
         studies=studies,
         bare=tuple(item for book in state.books for item in bare_of(book)),
@@ -105,6 +107,19 @@ def _elsewhere(studies: Iterable[StudyFacts], ledgers: Iterable[LedgerFacts]) ->
                 f"{ledger.site}, data set {ledger.dataset!r}: the ledger also paid for {names}, whose "
                 "transcripts of this site are not here; this counts in its budgets"
             )
+
+
+def _ahead(books: Iterable[Book], now_s: int) -> Iterable[str]:
+    """Ledgers that claim to come from the future."""
+    for book in books:
+        for entry in book.chain.entries:
+            dated_s = entry.body.get("time_s")
+            if type(dated_s) is int and is_ahead(dated_s, now_s):
+                yield (
+                    f"{book.chain.source.path}, line {entry.seq + 1} is dated {shown(dated_s)}, after this "
+                    "audit: a clock was wrong, here or at the site; periods of budgets count from such dates"
+                )
+                break
 
 
 def _verification(state: Checked, more: Iterable[str]) -> Verification:

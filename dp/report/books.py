@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Final
 
 from secfed.chain import BrokenChain, Entry
 from secfed.dp.ledger import LEDGER
+from secfed.dp.ledger_clock import LAST_S
 from secfed.dp.ledger_heads import Recorded, lacking, recorded_in
 from secfed.dp.report.files import Source
 from secfed.dp.report.state import Believed, Book, Checked, Run, Verified, verify_source
-
-_LAST_S: Final = 253_402_300_799  # the end of the year 9999, after which there is no date
 
 
 def check_ledgers(state: Checked, believed: Believed) -> None:
@@ -78,7 +76,7 @@ def _has_form(entry: Entry) -> bool:
     body = entry.body
     time_s, after = body.get("time_s", 0), body.get("after", [])
     return (
-        (type(time_s) is not int or 0 <= time_s <= _LAST_S)
+        (type(time_s) is not int or 0 <= time_s <= LAST_S)
         and all(isinstance(body.get(name, ""), str) for name in ("study", "exchange", "dataset"))
         and type(body.get("round", 0)) is int
         and isinstance(body.get("fields", []), list)

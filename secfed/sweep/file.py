@@ -140,7 +140,7 @@ class SweepFile:
             ConfigError: names the key and the remedy.
         """
         try:
-            tables = tomllib.loads(text)
+            tables = tomllib.loads(text.removeprefix("\ufeff"))  # as some editors begin UTF-8
         except ValueError as error:  # also of a number with thousands of digits
             raise ConfigError(f"{source}: not valid TOML: {error}", remedy="correct that line") from None
         except RecursionError:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import json
 import logging
+import os
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
@@ -12,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from secfed.deploy import safe_files
 from secfed.deploy.agent_status import STATUS_FILE, MetricsServer, StatusBoard, read_status
 from secfed.deploy.json_log import JsonFormatter
 from secfed.errors import ConfigError
@@ -43,6 +46,35 @@ def test_what_left_is_listed_with_its_bytes(board: StatusBoard) -> None:
     content = read_status(board.path)
     assert content is not None
     assert len(content["left"]) == 50
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EROFS])
+def test_a_status_that_cannot_be_written_ends_nothing_and_is_logged_once(
+    board: StatusBoard, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, number: int
+) -> None:
+    def refused(_descriptor: int) -> None:
+        raise OSError(number, os.strerror(number))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(safe_files.os, "fsync", refused)
+        for _ in range(3):
+            board.set(connection="failing")
+            board.error("connection refused")
+            board.left({"round": 1})
+        StatusBoard(board.path, "ukhd")  # an agent that starts meanwhile
+    told = [record.getMessage() for record in caplog.records]
+    assert len(told) == 2  # one each
+    assert f"{board.path}: {os.strerror(number)}" in told[0]
+    assert "goes on" in told[0]
+    assert [path.name for path in board.path.parent.iterdir()] == [STATUS_FILE]
+    board.set(connection="connected")
+    content = read_status(board.path)
+    assert content is not None
+    assert content["totals"]["sums"] == 3
+    with monkeypatch.context() as patch:
+        patch.setattr(safe_files.os, "fsync", refused)
+        board.set(connection="failing")
+    assert len(caplog.records) == 3  # it was well in between: this is another fault
 
 
 def test_metrics_are_served_on_this_machine_only(board: StatusBoard, metrics: MetricsServer) -> None:

@@ -59,7 +59,8 @@ class TestFile:
     @pytest.mark.parametrize(
         ("old", "new", "message"),
         [
-            ('approve = "automatic"', 'approve = "yes"', r"policy\.approve"),
+            ('approve = "automatic"', 'approve = "yes"', r"policy\.toml: approve: .*Remedy: set approve to"),
+            ('timezone = "UTC"', "timezone = 1", r"policy\.toml: timezone: .*Remedy: set timezone to"),
             ('timezone = "UTC"', 'timezone = "Nowhere"', "timezone"),
             ("max_rounds = 100", "max_round = 100", r"studies\.max_round: unknown key.*max_rounds"),
             ('names = ["heart-*"]', 'names = "heart-*"', r"studies\.names"),
@@ -77,6 +78,17 @@ class TestFile:
                 r"algorithms\.fedavg\.local_epochs: is not a rule",
             ),
             ("local_epochs = { max = 5 }", "local_epochs = { most = 5 }", r"local_epochs\.most: unknown key"),
+            (
+                "local_epochs = { max = 5 }",
+                "local_epoch = { max = 5 }",
+                r"algorithms\.fedavg\.local_epoch: a rule for a setting .*did you mean 'local_epochs'",
+            ),
+            ("hidden = { max = 64 }", "hiden = { max = 64 }", r"models\.mlp\.hiden: .*mean 'hidden'"),
+            (
+                'site_column = ["site"]',
+                'site_colum = ["site"]',
+                r"data\[0\]\.options\.site_colum: .*mean 'site_column'",
+            ),
             ("[models.mlp]\nhidden = { max = 64 }", "[models]\nmlp = 3", r"models\.mlp: is a value"),
             ('source = "csv"', "", r"data\[0\]\.source: is missing"),
             ('name = "heart"', 'name = "../heart"', r"data\[0\]\.name"),
@@ -92,6 +104,19 @@ class TestFile:
         with pytest.raises(ConfigError, match=message) as caught:
             policy(tmp_path, POLICY.replace(old, new, 1))
         assert "policy.toml" in caught.value.message
+
+    def test_rules_for_code_of_ones_own_are_not_guessed_at(self, tmp_path: Path) -> None:
+        own = '[models."own.nets:net"]\nwidht = [3]\n'
+        found = policy(tmp_path, POLICY.replace("[models.mlp]", own + "[models.mlp]"))
+        assert set(found.models) == {"own.nets:net", "mlp"}
+
+    def test_a_file_may_begin_with_a_byte_order_mark(self, tmp_path: Path) -> None:
+        """As some editors begin UTF-8."""
+        path = tmp_path / "file.toml"
+        path.write_text("\ufeff" + POLICY, encoding="utf-8")
+        assert Policy.load(path).studies.max_rounds == 100
+        path.write_text('\ufeff[site]\nname = "ukhd"\n', encoding="utf-8")
+        assert load_settings(path).site.name == "ukhd"
 
     def test_a_data_set_without_budget_is_refused_where_privacy_is_required(self, tmp_path: Path) -> None:
         text = POLICY[: POLICY.index("[[data.budget]]")]

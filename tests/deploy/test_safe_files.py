@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import stat
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -16,6 +18,7 @@ from secfed.deploy import safe_files
 from secfed.deploy.approvals import Approvals
 from secfed.deploy.enrolment import utc_now
 from secfed.deploy.trust import pin, read_pinned
+from secfed.durable import write_durably
 from secfed.errors import ConfigError, RosterError
 
 
@@ -36,6 +39,27 @@ def test_a_created_file_is_for_its_owner_only_whatever_the_umask(tmp_path: Path)
         0o600,
         0o700,
     )
+
+
+@pytest.mark.parametrize(("number", "code"), [(errno.ENOSPC, 74), (errno.EDQUOT, 74), (errno.EACCES, 2)])
+@pytest.mark.parametrize("write", [safe_files.create, safe_files.replace, write_durably])
+def test_a_full_disk_is_no_wrong_file(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    number: int,
+    code: int,
+    write: Callable[[Path, bytes], None],
+) -> None:
+    """systemd starts what ends with 2 never again, and what ends with 74 after a while."""
+
+    def refused(_descriptor: int) -> None:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(os, "fsync", refused)
+    with pytest.raises(ConfigError, match=f"file: {os.strerror(number)}") as caught:
+        write(tmp_path / "file", b"x")
+    assert caught.value.exit_code == code
+    assert ("free space on that disk" in caught.value.remedy) is (code == 74)
 
 
 def test_create_never_overwrites(tmp_path: Path) -> None:

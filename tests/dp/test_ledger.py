@@ -108,11 +108,50 @@ def test_a_clock_that_is_set_back_does_not_reopen_a_period(tmp_path: Path) -> No
     clock = Clock()
     ledger = book(tmp_path / "ledger", Budget(2.5, 1e-5, period_days=10), clock=clock)
     spend(ledger, sigma=4.0, count=3)
-    clock.now_s -= 1000 * DAY_S
+    clock.now_s -= 3000
     with pytest.raises(BudgetExceeded):
         spend(ledger, sigma=4.0, count=3)
     times = [entry.body["time_s"] for entry in read(tmp_path / "ledger")[1:]]
     assert times == sorted(times)
+
+
+def test_nothing_is_paid_while_entries_are_dated_ahead_of_the_clock(tmp_path: Path) -> None:
+    path, clock = tmp_path / "ledger", Clock()
+    ledger = book(path, Budget(2.5, 1e-5, period_days=365), clock=clock)
+    clock.now_s += 400 * DAY_S
+    ledger.spend(Gaussian(ADD, 4.0, 3), study="s", round_number=1, exchange="update", release="a/1")
+    clock.now_s -= 400 * DAY_S
+    before = path.read_bytes()
+    for sigma in (4.0, 400.0):  # also of what the budget covers
+        with pytest.raises(
+            TranscriptError, match=r"line 3 is dated 2028-02-19 08:00 UTC; this machine"
+        ) as told:
+            spend(ledger, sigma=sigma)
+    assert str(path) in told.value.message
+    assert told.value.message.endswith("says 2027-01-15 08:00 UTC")
+    assert told.value.remedy.startswith("set the clock")
+    assert "another name in policy.toml" in told.value.remedy
+    assert path.read_bytes() == before
+    # What was paid is not paid again, and what stands there is still counted.
+    assert ledger.spend(Gaussian(ADD, 4.0, 3), study="s", round_number=1, exchange="update", release="a/1")
+    (standing,) = ledger.standings()
+    assert standing.epsilon == statement([Gaussian(ADD, 4.0, 3)], 1e-5, Rdp()).epsilon
+    clock.now_s += 400 * DAY_S - 3000  # two clocks differ by a little
+    spend(ledger, sigma=400.0)
+
+
+@pytest.mark.parametrize("now_s", [1e18, -5.0, 253_402_300_800.0, float("nan")])
+def test_a_clock_that_tells_no_date_is_named(tmp_path: Path, now_s: float) -> None:
+    clock = Clock()
+    ledger = book(tmp_path / "ledger", clock=clock)
+    before = (tmp_path / "ledger").read_bytes()
+    clock.now_s = now_s
+    for use in (lambda: spend(ledger), ledger.standings, lambda: book(tmp_path / "other", clock=clock)):
+        with pytest.raises(TranscriptError, match="clock says") as caught:
+            use()
+        assert str(tmp_path) in caught.value.message
+        assert caught.value.remedy == "set the clock"
+    assert (tmp_path / "ledger").read_bytes() == before
 
 
 def test_site_noise_costs_records_unless_they_were_already_private(tmp_path: Path) -> None:

@@ -235,5 +235,7 @@ def test_concurrent_studies_cannot_overspend(tmp_path: Path) -> None:
 
 def test_a_held_lock_is_reported(tmp_path: Path) -> None:
     ledger = book(tmp_path / "ledger", lock_timeout_s=0.0)
-    with ledger._writing(), pytest.raises(TranscriptError, match="another study has held the ledger"):
+    with ledger._writing(), pytest.raises(TranscriptError, match="no turn came in 0 s") as caught:
         spend(ledger)
+    assert str(tmp_path / "ledger") in caught.value.message
+    assert "try again" in caught.value.remedy

@@ -8,7 +8,7 @@ import pytest
 
 from secfed.dp.budget import Budget
 from secfed.dp.events import Gaussian
-from secfed.dp.ledger import SPENT, UNPROTECTED, audit
+from secfed.dp.ledger import REFUSED, SPENT, UNPROTECTED, audit
 from secfed.errors import BudgetExceeded, TranscriptError
 from tests.dp.wards import REPLACE, book, kinds, read
 
@@ -67,3 +67,19 @@ def test_what_leaves_without_noise_is_noted_once_a_release(tmp_path: Path) -> No
     for release in ("a", "a", "b"):
         ledger.note_unprotected(["eval/loss"], **HERE, release=release)
     assert kinds(tmp_path / "ledger").count(UNPROTECTED) == 2
+
+
+def test_a_release_that_is_refused_again_and_again_is_noted_once(tmp_path: Path) -> None:
+    path = tmp_path / "ledger"
+    for _ in range(2):
+        poor = book(path, Budget(0.01, 1e-5))
+        for _ in range(3):
+            with pytest.raises(BudgetExceeded):
+                poor.spend(EVENT, **HERE, release="a/1")
+    assert kinds(path).count(REFUSED) == 1
+    with pytest.raises(BudgetExceeded):
+        poor.spend(EVENT, **HERE, release="a/2")
+    with pytest.raises(BudgetExceeded):
+        book(path, Budget(0.02, 1e-5)).spend(EVENT, **HERE, release="a/1")  # by another limit: that is news
+    assert kinds(path).count(REFUSED) == 3
+    assert SPENT not in kinds(path)

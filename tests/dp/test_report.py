@@ -19,9 +19,12 @@ from secfed.roster_file import ROSTER_FILE, write_roster
 from tests.dp.report_case import (
     ADD,
     DATASET,
+    DAY_S,
+    LEDGER,
     NOW_S,
     SECRET,
     SITES,
+    START_S,
     Case,
     Study,
     hospital,
@@ -182,6 +185,20 @@ class TestFacts:
         (found,) = report(tmp_path / "old").studies
         assert (found.settings_recorded, found.protection, found.privacy) == (False, None, None)
         assert {left.privacy for left in found.left} == {"unknown"}
+
+
+class TestDates:
+    def test_an_entry_from_after_the_audit_is_worth_knowing(self, written: Path) -> None:
+        def notes(now_s: int) -> list[str]:
+            made = make_report(studies(written), clock=lambda: now_s)
+            assert made.verification.verified
+            return [note for note in made.verification.notes if "after this audit" in note]
+
+        assert len(notes(START_S - DAY_S)) == len(SITES)
+        (first, *_) = sorted(notes(START_S - DAY_S))
+        assert f"{LEDGER}, line 2 is dated 2027-01-16 08:00 UTC" in first
+        assert notes(NOW_S) == []
+        assert len(notes(NOW_S - 39 * DAY_S)) == len(SITES)  # some entries of each
 
 
 class TestFolders:

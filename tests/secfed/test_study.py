@@ -51,6 +51,12 @@ def test_a_hostile_file_is_one_clear_error(value):
     assert caught.value.remedy
 
 
+def test_a_file_may_begin_with_a_byte_order_mark(tmp_path):
+    path = tmp_path / "study.toml"
+    path.write_text("\ufeff" + GOOD, encoding="utf-8")
+    assert Study.load(path).digest() == Study.parse("\ufeff" + GOOD).digest() == Study.parse(GOOD).digest()
+
+
 def test_masked_is_the_default_protection():
     assert Study.parse(GOOD[: GOOD.index("[protection]")]) == Study.parse(GOOD)
 

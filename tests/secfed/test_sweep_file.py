@@ -35,6 +35,10 @@ class TestReading:
         assert [axis.values for axis in found.axes] == [(5, 4), ("masked", "plain")]
         assert [variant.name for variant in found.variants] == ["b", "a"]
 
+    def test_a_file_may_begin_with_a_byte_order_mark(self) -> None:
+        text = STUDY + "[sweep]\nseeds = [3, 1]\n"
+        assert SweepFile.parse("\ufeff" + text).seeds == SweepFile.parse(text).seeds == (3, 1)
+
     def test_a_study_key_may_be_quoted_or_not(self) -> None:
         quoted = sweep_file(STUDY + '[sweep]\n"algorithm.momentum" = [0.1]\n"data.alpha" = [1.0]')
         assert (

@@ -91,7 +91,14 @@ class TestFile:
 
     @pytest.mark.parametrize(
         "tail",
-        [b"\0" * 64, b"garbage", LINES[-1][:-1] + b"}", b"{}", b'{"body":\xc3', LINES[-1][:20] + b"\0"],
+        [
+            b"\0" * 64 + b"\n",
+            b"garbage",
+            LINES[-1][:-1] + b"}",
+            b"{}",
+            b'{"body":\xc3',
+            LINES[-1][:20] + b"\0",
+        ],
         ids=["zeros", "text", "closed", "empty", "bytes", "mixed"],
     )
     def test_a_tail_that_is_no_torn_entry_is_reported_and_left_alone(
@@ -103,6 +110,34 @@ class TestFile:
         with pytest.raises(BrokenChain, match="line 5"):
             transcript(path)
         assert path.read_bytes() == before
+
+    @pytest.mark.parametrize("count", [1, 500, 3 << 20])
+    def test_zeros_that_a_power_cut_left_are_dropped_and_recorded(self, tmp_path: Path, count: int) -> None:
+        path = tmp_path / "t.jsonl"
+        path.write_bytes(DATA + b"\0" * count)
+        with transcript(path) as written:
+            written.append("note", {"after": "the power cut"})
+        entries = verify_file(path, OWNER.public_bytes, TRANSCRIPT)
+        assert [entry.line() for entry in entries[:5]] == LINES
+        assert (entries[5].kind, entries[5].body["dropped_bytes"]) == (RECOVERED, count)
+        assert len(entries) == 7
+
+    def test_a_file_that_does_not_verify_is_named_with_a_remedy_for_its_owner(self, tmp_path: Path) -> None:
+        path = tmp_path / "t.jsonl"
+        path.write_bytes(LINES[0] + b"garbage\n")
+        for use in (lambda: transcript(path), lambda: verify_file(path, OWNER.public_bytes, TRANSCRIPT)):
+            with pytest.raises(BrokenChain) as caught:
+                use()
+            assert caught.value.message == f"{path}, line 2: not a JSON entry."
+            assert "docs/operators.md, back up and restore" in caught.value.remedy
+            assert caught.value.line == 2
+
+    def test_a_pipe_is_refused_and_keeps_nobody_waiting(self, tmp_path: Path) -> None:
+        path = tmp_path / "t.jsonl"
+        os.mkfifo(path)
+        for use in (lambda: transcript(path), lambda: verify_file(path, OWNER.public_bytes, TRANSCRIPT)):
+            with pytest.raises(TranscriptError, match=r"t\.jsonl: it is no regular file"):
+                use()
 
     def test_a_damaged_middle_is_not_repaired_even_if_the_tail_is_torn(self, tmp_path: Path) -> None:
         path = tmp_path / "t.jsonl"
