@@ -29,7 +29,8 @@ delta 1e-4, PLD accountant, the epsilon of the whole study at every hospital. Me
 five seeds; a seed decides partition, split, initial model and noise. Metrics are over the held-out records of
 all hospitals. Without privacy (epsilon ∞) the split is stratified by class, under privacy each record is
 drawn by itself, so the held-out records are not the same: differences below the spread mean nothing. Step
-costs are in [benchmarks](../benchmarks.md).
+costs are in [benchmarks](../benchmarks.md). Your own run: `summary.md` in the folder of its sweep has the
+rows below.
 
     python benchmarks/results_dp.py
 """
