@@ -95,8 +95,8 @@ class RoundOutcome:
 
     @property
     def survivors(self) -> tuple[str, ...]:
-        """Sites in the round's last sum."""
-        return self.sums[-1].result.survivors if self.sums else ()
+        """Sites in a sum of the round: its exchanges may be for different sites."""
+        return tuple(dict.fromkeys(site for summed in self.sums for site in summed.result.survivors))
 
 
 class StudyRun:

@@ -98,7 +98,7 @@ class RoundReport:
 
     Attributes:
         round: counted from 1.
-        survivors: sites whose contribution is in the round's (last) sum.
+        survivors: sites whose contribution is in a sum of the round.
         asked: sites that were asked.
         metrics: of the model after this round; None while they are not known.
         bytes_up_per_site: what sites sent.
