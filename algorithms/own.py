@@ -59,8 +59,7 @@ def load_factory(name: str, key: str) -> Callable[..., Any]:
         module = importlib.import_module(module_name)
     except ImportError as error:
         raise ConfigError(
-            f"{key}: cannot import module {module_name!r} ({error})",
-            remedy="install it into this environment, or start from the folder that contains it",
+            f"{key}: cannot import module {module_name!r} ({error})", remedy=_importable(module_name, error)
         ) from error
     factory = getattr(module, attribute, None)
     if factory is None:
@@ -72,6 +71,16 @@ def load_factory(name: str, key: str) -> Callable[..., Any]:
     if not callable(factory):
         raise ConfigError(f"{key}: {name!r} cannot be called", remedy="name a function or a class")
     return factory  # type: ignore[no-any-return]  # what a user's module holds has no static type
+
+
+def _importable(module_name: str, error: ImportError) -> str:
+    """What to do about a module that cannot be imported: it is missing, or something that it imports."""
+    parents = module_name.split(".")
+    itself = {".".join(parents[:length]) for length in range(1, len(parents) + 1)}
+    if isinstance(error, ModuleNotFoundError) and error.name in itself:
+        file = f"{'/'.join(parents)}.py"
+        return f"put {file} beside the study file, or install it into this environment; check the spelling"
+    return f"correct what {module_name} imports, or install that into this environment"
 
 
 def check_arguments(
