@@ -17,7 +17,7 @@ from secfed.deploy.grpc_server import LinkServer
 from secfed.deploy.stopping import Stopper
 from secfed.link import OnReply
 from secfed.protection import SiteId
-from secfed.run_report import Observer, PerSite, RoundReport
+from secfed.run_report import WAIT, Observer, PerSite, RoundReport
 from secfed.site import Log
 from secfed.transcript import REFUSED
 
@@ -69,7 +69,7 @@ class MeasuredLink:
         """Forget the last round's dropouts and measurements."""
         self._round = number
         self._gone: dict[SiteId, str] = {}
-        self._seconds = {"train": 0.0, "protect": 0.0, "carry": 0.0}
+        self._seconds = {"train": 0.0, "protect": 0.0, "carry": 0.0, WAIT: 0.0}
         self._server.take_counts()
 
     def ask(self, stage: str, requests: Mapping[SiteId, Buffer], on_reply: OnReply) -> None:
@@ -88,9 +88,12 @@ class MeasuredLink:
             inside += time.perf_counter() - start
 
         with self._stopper.waiting():
+            start = time.perf_counter()
             if stage in _BEGINNINGS:
                 self._wait_for_quorum(requests)
-            start = time.perf_counter()
+                there = time.perf_counter()
+                self._seconds[WAIT] += there - start
+                start = there
             self._link.ask(stage, requests, shielded)
         phase = "train" if stage == "train" else "carry"
         self._seconds[phase] += time.perf_counter() - start - inside
