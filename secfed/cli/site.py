@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from secfed.cli.site_folders import FolderArgument, at, chosen, located
 from secfed.cli.site_folders import FolderOption as Folder
-from secfed.cli.site_folders import at, located
 from secfed.errors import ConfigError, RosterError
 
 if TYPE_CHECKING:
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from secfed.deploy.site_folder import SiteFolder
     from secfed.deploy.site_status import Check
 
-site_app = typer.Typer(no_args_is_help=True, help="Hospital: make keys, join a consortium, pin its roster.")
+site_app = typer.Typer(no_args_is_help=True, help="Make keys, join a consortium, pin its roster.")
 
 Fingerprint = Annotated[
     str | None,
@@ -114,7 +114,8 @@ def renew(folder: Folder = Path()) -> None:
 
 @site_app.command()
 def status(
-    folder: Folder = Path(),
+    folder: FolderArgument = None,
+    option: Folder = Path(),
     as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
 ) -> None:
     """Show whether this site is ready: keys, certificate, roster, policy.
@@ -127,9 +128,10 @@ def status(
     from secfed.deploy.site_folder import SiteFolder
     from secfed.deploy.site_status import Level, site_status
 
+    named = chosen(folder, option)
     checks = tuple(
-        replace(check, remedy=located(check.remedy, folder))
-        for check in site_status(SiteFolder(folder), utc_now())
+        replace(check, remedy=located(check.remedy, named))
+        for check in site_status(SiteFolder(named), utc_now())
     )
     if as_json:
         import json
