@@ -36,6 +36,7 @@ from secfed.run_report import (
     PerSite,
     RoundReport,
     RunReport,
+    beside_the_parameters,
     complete,
     what_the_aggregator_saw,
 )
@@ -202,7 +203,8 @@ class CentralRun:
             )
         metrics, model = self._metrics(), self._model()
         plans = [plan for number in range(1, study.rounds + 2) for plan in algorithm.exchanges(number)]
-        elements = max(plan.layout.elements for plan in plans)
+        largest = max((plan.layout for plan in plans), key=lambda layout: layout.elements)
+        elements = largest.elements
         trained = algorithm.server().model() if model is None else model
         parameters = sum(tensor.numel() for tensor in trained.values()) if study.rounds else 0
         saw = what_the_aggregator_saw(
@@ -211,6 +213,7 @@ class CentralRun:
             survivors=[len(record.survivors) for record in sums],
             parameters=min(parameters, elements),
             scalars=max(0, elements - parameters),
+            named=beside_the_parameters(((one.name, one.elements) for one in largest.fields), parameters),
         )
         return RunReport(
             study=study.name,

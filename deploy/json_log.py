@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import sys
+from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any, Final, TextIO
 
@@ -15,7 +16,14 @@ class JsonFormatter(logging.Formatter):
     """One line per record: time, level, logger, message, and facts.
 
     Security: no traceback, because its last line can hold anything; only the kind of an exception.
+
+    Args:
+        words: applied to every message.
     """
+
+    def __init__(self, words: Callable[[str], str] = str) -> None:
+        super().__init__()
+        self._words = words
 
     def format(self, record: logging.LogRecord) -> str:
         """The line."""
@@ -23,7 +31,7 @@ class JsonFormatter(logging.Formatter):
             "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
             "level": record.levelname.lower(),
             "logger": record.name,
-            "message": record.getMessage(),
+            "message": self._words(record.getMessage()),
         }
         facts = getattr(record, _EXTRA, None)
         if isinstance(facts, dict):
@@ -33,15 +41,18 @@ class JsonFormatter(logging.Formatter):
         return json.dumps(content, ensure_ascii=False, default=str)
 
 
-def log_as_json(level: str, stream: TextIO | None = None) -> logging.Handler:
+def log_as_json(
+    level: str, stream: TextIO | None = None, *, words: Callable[[str], str] = str
+) -> logging.Handler:
     """Let all loggers of secfed write JSON lines; other libraries' warnings too.
 
     Args:
         level: ``debug``, ``info``, ``warning`` or ``error``.
         stream: standard output by default.
+        words: applied to every message, for example to name the folder in commands.
     """
     handler = logging.StreamHandler(sys.stdout if stream is None else stream)
-    handler.setFormatter(JsonFormatter())
+    handler.setFormatter(JsonFormatter(words))
     root = logging.getLogger()
     root.addHandler(handler)
     root.setLevel(logging.WARNING)

@@ -18,7 +18,7 @@ from secfed.deploy.progress import ANSWERS, ARRIVALS, Waits
 from secfed.deploy.stopping import Stopper
 from secfed.link import OnReply
 from secfed.protection import SiteId
-from secfed.run_report import Observer, PerSite, RoundReport
+from secfed.run_report import WAIT, Observer, PerSite, RoundReport
 from secfed.site import Log
 from secfed.transcript import REFUSED
 
@@ -80,7 +80,7 @@ class MeasuredLink:
         """Forget the last round's dropouts and measurements."""
         self._round = number
         self._gone: dict[SiteId, str] = {}
-        self._seconds = {"train": 0.0, "protect": 0.0, "carry": 0.0}
+        self._seconds = {"train": 0.0, "protect": 0.0, "carry": 0.0, WAIT: 0.0}
         self._server.take_counts()
 
     def ask(self, stage: str, requests: Mapping[SiteId, Buffer], on_reply: OnReply) -> None:
@@ -101,9 +101,12 @@ class MeasuredLink:
             self._answered += 1
 
         with self._stopper.waiting():
+            start = time.perf_counter()
             if stage in _BEGINNINGS:
                 self._wait_for_quorum(requests)
-            start = time.perf_counter()
+                there = time.perf_counter()
+                self._seconds[WAIT] += there - start
+                start = there
             self._open, self._answered, self._named = set(requests), 0, frozenset()
             try:
                 self._link.ask(stage, requests, shielded)

@@ -277,11 +277,12 @@ class SiteFolder:
         """The pinned roster, which is what the agent computes with.
 
         Raises:
-            RosterError: none is pinned, or its file was changed, or this site is not in it.
+            ConfigError: none is pinned yet.
+            RosterError: its file was changed, or this site is not in it.
         """
         pinned = self.pinned()
-        if pinned is None:
-            raise RosterError("no roster is pinned", remedy="run: secfed site trust ROSTER")
+        if pinned is None:  # a step that is still to be done, not a roster that cannot be believed
+            raise ConfigError(f"{self.folder}: no roster is pinned", remedy="run: secfed site trust ROSTER")
         trust.check_own(pinned.roster, self.name, self.request().identity_key)
         return pinned.roster
 

@@ -13,7 +13,7 @@ from matplotlib.ticker import MaxNLocator
 
 from secfed import figure_style as style
 from secfed.drops import STAGES
-from secfed.run_report import PHASES, RunReport, ordered_metrics
+from secfed.run_report import PHASES, WAIT, RunReport, ordered_metrics
 
 _MOST_PANELS = 6
 _PANEL_IN = 2.9
@@ -125,7 +125,9 @@ def _cost(report: RunReport) -> Figure | None:
     sizes.margins(x=0.08, y=0.1)
     sizes.set_ylim(bottom=0)
     base = [0.0] * len(x)
-    phases = list(dict.fromkeys((*PHASES, *(name for item in rounds for name in item.seconds))))
+    # Minutes or days of waiting for people would flatten everything else.
+    named = (name for item in rounds for name in item.seconds if name != WAIT)
+    phases = list(dict.fromkeys((*PHASES, *named)))
     for phase, colour in zip(phases, style.CYCLE, strict=False):
         heights = [item.seconds.get(phase, 0.0) for item in rounds]
         _bars(times, x, heights, base, phase, colour)

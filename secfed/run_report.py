@@ -13,10 +13,13 @@ from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 PHASES = ("train", "protect", "carry", "server")
+WAIT = "wait"  # beside the phases, between machines only: until enough hospitals were there to begin
 
 Metrics = Mapping[str, float]
 
 _LEADING = ("roc_auc", "accuracy", "loss")
+# What numbers beside the parameters are for, by the first part of their fields' names.
+_FOR = {"eval": "metrics over held-out records", "weight": "the weight", "train_loss": "the training loss"}
 
 
 @dataclass(frozen=True)
@@ -103,7 +106,7 @@ class RoundReport:
         metrics: of the model after this round; None while they are not known.
         bytes_up_per_site: what sites sent.
         bytes_down_per_site: what sites received.
-        seconds: wall seconds by phase; keys from :data:`PHASES`.
+        seconds: wall seconds by phase; keys from :data:`PHASES`, and :data:`WAIT` where anybody waited.
         attempts: masking attempts over the round's exchanges; more than exchanges means retries.
         aborted: why the round was given up, None if it was not. Of a round with several exchanges, those
             that were finished before have moved the model; the one that was given up has not.
@@ -120,6 +123,11 @@ class RoundReport:
     attempts: int = 1
     aborted: str | None = None
     drops: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def busy_s(self) -> float:
+        """Wall seconds of work, without those that passed until enough hospitals were there."""
+        return sum(seconds for phase, seconds in self.seconds.items() if phase != WAIT)
 
     def completed(self, found: Metrics) -> RoundReport:
         """The report with the metrics that are known by now; the same object if none is new."""
@@ -307,8 +315,34 @@ def ordered_metrics(reports: Iterable[Metrics | None]) -> list[str]:
     return sorted(names, key=place)
 
 
+def beside_the_parameters(fields: Iterable[tuple[str, int]], parameters: int) -> dict[str, int]:
+    """What a contribution holds beside the model's parameters, and how many numbers of each.
+
+    Args:
+        fields: names and sizes of the fields of a contribution; a name is ``group/...`` or stands alone.
+        parameters: of the model.
+
+    Returns:
+        Nothing if no group of fields is as large as the model: then nothing says which of them it is.
+    """
+    groups: dict[str, int] = {}
+    for name, size in fields:
+        group = name.partition("/")[0]
+        groups[group] = groups.get(group, 0) + size
+    model = next((group for group, size in groups.items() if size == parameters), None)
+    if model is None:
+        return {}
+    return {_FOR.get(group, group): size for group, size in groups.items() if group != model}
+
+
 def what_the_aggregator_saw(
-    protection: str, *, sums: int, survivors: Iterable[int], parameters: int, scalars: int
+    protection: str,
+    *,
+    sums: int,
+    survivors: Iterable[int],
+    parameters: int,
+    scalars: int,
+    named: Mapping[str, int] | None = None,
 ) -> str:
     """One honest sentence on what the aggregator could read in a run.
 
@@ -318,10 +352,12 @@ def what_the_aggregator_saw(
         survivors: number of survivors of each sum.
         parameters: model parameters in one contribution.
         scalars: other numbers in one contribution (weights, losses, counts, histograms of metrics).
+        named: what these are for, and how many of each, if that is known.
     """
     counts = sorted(set(survivors))
     others = f" + {scalars:,} {_plural('other number', scalars)}" if scalars else ""
-    of = f"{parameters:,} {_plural('parameter', parameters)}{others} each"
+    what = ", ".join(f"{size:,} for {name}" for name, size in (named or {}).items())
+    of = f"{parameters:,} {_plural('parameter', parameters)}{others} each{f' ({what})' if what else ''}"
     if not sums or not counts:
         return "The aggregator saw: no sum; no hospital's values."
     low, high = counts[0], counts[-1]

@@ -43,6 +43,7 @@ a:hover { text-decoration: underline; }
 .info { color: var(--info); background: var(--info-bg); border-color: var(--info); }
 .cards { display: grid; grid-template-columns: repeat(auto-fit, minmax(17rem, 1fr)); gap: 1rem;
   margin: 0 0 1.25rem; }
+.cards.pairs { grid-template-columns: repeat(auto-fit, minmax(max(17rem, 40%), 1fr)); }
 .card { border: 1px solid var(--line); border-radius: 10px; padding: 1rem 1.1rem; background: var(--soft);
   min-width: 0; }
 .card h3 { margin: 0 0 .4rem; font-size: .95rem; }

@@ -12,8 +12,19 @@ from typing import Final
 
 from secfed.dp.report import words
 from secfed.dp.report.budgets import payments_appendix, spending, summary, trust
-from secfed.dp.report.document import Alert, Block, Document, Form, Heading, Items, Section, Table, Text
-from secfed.dp.report.facts import Amount, Report
+from secfed.dp.report.document import (
+    Alert,
+    Block,
+    Document,
+    Form,
+    Heading,
+    Items,
+    Section,
+    Table,
+    Text,
+    Tone,
+)
+from secfed.dp.report.facts import Amount, Report, Verification
 from secfed.dp.report.releases import (
     NO_PRIVACY,
     bare_lines,
@@ -34,20 +45,11 @@ def build(report: Report) -> Document:
     """The whole document, from facts only."""
     check = report.verification
     studies = study_names(report)
-    if check.verified:
-        verdict = (
-            f"Everything verifies: {words.plural(len(check.files), 'file')}, "
-            f"{words.plural(check.recomputed, 'epsilon')} computed again from recorded events."
-        )
-    else:
-        verdict = (
-            f"DOES NOT VERIFY: {words.plural(len(check.problems), 'problem')}. "
-            "Do not rely on these numbers before they are explained."
-        )
+    tone, verdict = _verdict(check)
     return Document(
         title="Privacy audit report",
         subtitle=f"{', '.join(report.sites) or 'no site'} \N{MIDDLE DOT} {', '.join(studies) or 'no study'}",
-        tone="good" if check.verified else "bad",
+        tone=tone,
         verdict=verdict,
         facts=(
             ("Made", words.moment(report.made_s)),
@@ -69,6 +71,22 @@ def build(report: Report) -> Document:
             glossary(),
         ),
     )
+
+
+def _verdict(check: Verification) -> tuple[Tone, str]:
+    """Whether the records may be believed. Only a roster from elsewhere says whose signatures they are."""
+    checked = (
+        f"{words.plural(len(check.files), 'file')}, "
+        f"{words.plural(check.recomputed, 'epsilon')} computed again from recorded events."
+    )
+    if not check.verified:
+        return "bad", (
+            f"DOES NOT VERIFY: {words.plural(len(check.problems), 'problem')}. "
+            "Do not rely on these numbers before they are explained."
+        )
+    if not check.pinned:
+        return "warn", f"Records are consistent (keys not checked: no pinned roster): {checked}"
+    return "good", f"Everything verifies: {checked}"
 
 
 def plain_words(report: Report) -> Section:

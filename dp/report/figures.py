@@ -16,6 +16,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from secfed import figure_style as style
+from secfed.dp.report import words
 from secfed.dp.report.facts import Amount, LedgerFacts, Payment
 
 _MOST_BUDGETS: Final = 3
@@ -23,6 +24,7 @@ _COLOURS: Final = (style.BLUE, style.GREEN, style.ORANGE, style.PURPLE, style.SK
 _MOST_STUDIES: Final = len(_COLOURS)
 _DAY_S: Final = 86_400
 _LABEL: Final = 28  # longer names of studies are cut in the legend
+_DIGEST: Final = len(" (00000000)")
 _LEFT_OUT: Final = r'<!--.*?-->|<metadata>.*?</metadata>|<style.*?</style>| xmlns(:xlink)?="[^"]*"'
 _DASHES: Final = ("solid", "dashed", "dotted")
 
@@ -88,11 +90,11 @@ def _draw(ledger: LedgerFacts) -> Figure:
             span = "" if amount.period_days is None else f" per {amount.period_days} days"
             axes.annotate(
                 f"limit {amount.limit:g}{span}",
-                (1.0, amount.limit),
+                (0.0, amount.limit),  # at the left, where what is spent is furthest from it
                 xycoords=("axes fraction", "data"),
-                xytext=(-2, 3),
+                xytext=(2, 3),
                 textcoords="offset points",
-                ha="right",
+                ha="left",
                 color=style.VERMILION,
                 fontsize=8,
             )
@@ -106,7 +108,8 @@ def _draw(ledger: LedgerFacts) -> Figure:
     else:
         axes.set_xlabel("payment")
         axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
-    axes.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0), borderaxespad=0.0)
+    if len({payment.study for payment in payments}) > 1:  # one study is named by the table below
+        axes.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0), borderaxespad=0.0)
     return figure
 
 
@@ -137,8 +140,11 @@ def _points(
 
 
 def _short(name: str) -> str:
-    text = "".join(letter if letter.isprintable() else "\N{REPLACEMENT CHARACTER}" for letter in name)
-    text = text if len(text) <= _LABEL else f"{text[: _LABEL - 1]}\N{HORIZONTAL ELLIPSIS}"
+    """As the rest of the report names a study, in one line; of a long name, the digest is kept."""
+    text = words.printable(name).replace("\n", "\N{REPLACEMENT CHARACTER}")
+    if len(text) > _LABEL:
+        digest = text[-_DIGEST:] if words.settings_digest(name) else ""
+        text = f"{text[: _LABEL - 1 - len(digest)]}\N{HORIZONTAL ELLIPSIS}{digest}"
     return f"\N{ZERO WIDTH SPACE}{text}" if text.startswith("_") else text  # matplotlib hides such labels
 
 

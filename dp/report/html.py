@@ -26,6 +26,7 @@ from secfed.dp.report.document import (
     Section,
     Table,
     Text,
+    Tone,
 )
 from secfed.dp.report.dpo import build
 from secfed.dp.report.facts import Report
@@ -33,6 +34,12 @@ from secfed.dp.report.figures import svg
 
 _POLICY: Final = "default-src 'none'; style-src 'unsafe-inline'"
 _NEARLY_SPENT: Final = 0.9
+# The last one with the selector for text, not a picture.
+_MARKS: Final[dict[Tone, str]] = {
+    "good": "\N{HEAVY CHECK MARK}",
+    "bad": "\N{HEAVY BALLOT X}",
+    "warn": "\N{WARNING SIGN}\N{VARIATION SELECTOR-15}",
+}
 
 
 def to_html(report: Report) -> str:
@@ -71,7 +78,7 @@ def _text(text: str) -> str:
 
 
 def _header(document: Document, facts: str) -> str:
-    mark = "\N{HEAVY CHECK MARK}" if document.tone == "good" else "\N{HEAVY BALLOT X}"
+    mark = _MARKS[document.tone]
     return (
         f"<header><h1>{_text(document.title)}</h1>"
         f'<p class="subtitle">{_text(document.subtitle)}</p>'
@@ -102,7 +109,9 @@ def _block(report: Report, block: Block) -> str:
             listed = f"<ul>{_list(items)}</ul>" if items else ""
             return f'<div class="alert {tone}" role="note"><strong>{_text(title)}</strong>{listed}</div>'
         case Cards(cards):
-            return f'<div class="cards">{"".join(_card(card) for card in cards)}</div>'
+            # Three fit side by side: a fourth would stand alone below them.
+            pairs = " pairs" if len(cards) == 4 else ""
+            return f'<div class="cards{pairs}">{"".join(_card(card) for card in cards)}</div>'
         case Form(rows):
             return _form(rows)
         case Figure(number, alt):

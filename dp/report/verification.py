@@ -18,11 +18,12 @@ def verification(report: Report) -> Section:
         )
         blocks.append(Alert("bad", "Problems", lines))
     else:
+        whose = "" if check.pinned else " under keys from these folders"
         blocks.append(
             Alert(
-                "good",
-                "Every chain and signature verifies, the transcripts agree, and every recorded epsilon is "
-                f"what its events give ({check.recomputed:,} computed again).",
+                "good" if check.pinned else "warn",
+                f"Every chain and signature verifies{whose}, the transcripts agree, and every recorded "
+                f"epsilon is what its events give ({check.recomputed:,} computed again).",
             )
         )
     if check.notes:

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from secfed.cli.site_folders import FolderArgument, FolderOption, at, chosen
+from secfed.cli.site_folders import FolderArgument, FolderOption, at, chosen, located
 from secfed.errors import ConfigError, SecfedError
 
 if TYPE_CHECKING:
     from secfed.deploy.site_folder import SiteFolder
 
-agent_app = typer.Typer(no_args_is_help=True, help="Hospital: run the agent, watch it, approve studies.")
+agent_app = typer.Typer(no_args_is_help=True, help="Run the agent, watch it, approve studies.")
 
 StudyName = Annotated[
     str,
@@ -63,7 +63,7 @@ def run(
     make_state_folder(site.state)
     secret = passphrase_of(*site.key_paths)
     with only_agent(site.state):
-        log_as_json(site.settings.agent.log_level)
+        log_as_json(site.settings.agent.log_level, words=lambda text: located(text, site.folder))
         board = StatusBoard(site.state / STATUS_FILE, site.name)
         port = site.settings.agent.metrics_port
         metrics = MetricsServer(board, port) if port else None
@@ -243,7 +243,7 @@ def _show(content: dict[str, Any], folder: Path) -> None:
         if content["round"] is not None:
             line("Step", f"{content['exchange'] or ''} {content['stage'] or ''}".strip())
         if content["last_error"] is not None:
-            line("Last error", content["last_error"]["text"])
+            line("Last error", located(content["last_error"]["text"], folder))
         totals = content["totals"]
         line("Left here", f"{totals['sums']} sums, {totals['bytes_up']} bytes since the agent was started")
         for item in content["left"][-5:]:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from secfed.cli.site_folders import NamedConsortium
 from secfed.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -20,16 +21,7 @@ def aggregate(
     study_file: Annotated[
         Path, typer.Argument(metavar="STUDY.toml", help="The study file.", show_default=False)
     ],
-    consortium: Annotated[
-        Path,
-        typer.Option(
-            "--consortium",
-            metavar="DIR",
-            envvar="SECFED_CONSORTIUM_DIR",
-            help="The consortium's folder.",
-            show_default=False,
-        ),
-    ],
+    consortium: NamedConsortium,
     out: Annotated[
         Path,
         typer.Option(

@@ -5,8 +5,9 @@ Only light modules are imported here; each command imports what it runs, so that
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Final
 
+import click
 import typer
 
 from secfed import __version__
@@ -23,9 +24,28 @@ from secfed.cli.site import site_app
 from secfed.cli.sweep import sweep
 from secfed.cli.transcript import transcript_app
 
+# Panels of --help, by who is served, and the commands in each.
+_PANELS: Final = {
+    "Researchers": ("simulate", "sweep", "algorithms", "attack", "bench"),
+    "Hospital": ("site", "agent"),
+    "Study centre": ("consortium", "aggregate"),
+    "Officers and auditors": ("audit", "transcript"),
+}
+_PANEL_OF: Final = {name: panel for panel, names in _PANELS.items() for name in names}
+
+
+class _FrontDoor(GuardedGroup):
+    """Lists the commands in the order of the panels; typer would put groups last."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Names, ordered."""
+        order = list(_PANEL_OF)
+        return sorted(super().list_commands(ctx), key=order.index)
+
+
 app = typer.Typer(
     name="secfed",
-    cls=GuardedGroup,
+    cls=_FrontDoor,
     no_args_is_help=True,
     add_completion=False,
     rich_markup_mode="rich",
@@ -59,17 +79,23 @@ def options(
     """Options that come before the command."""
 
 
-app.command("simulate")(simulate)
-app.command("sweep")(sweep)
-app.command("aggregate")(aggregate)
-app.command("algorithms")(algorithms)
-app.command("attack")(attack)
-app.add_typer(transcript_app, name="transcript")
-app.add_typer(audit_app, name="audit")
-app.add_typer(bench_app, name="bench")
-app.add_typer(consortium_app, name="consortium")
-app.add_typer(site_app, name="site")
-app.add_typer(agent_app, name="agent")
+for _name, _command in (
+    ("simulate", simulate),
+    ("sweep", sweep),
+    ("algorithms", algorithms),
+    ("attack", attack),
+    ("aggregate", aggregate),
+):
+    app.command(_name, rich_help_panel=_PANEL_OF[_name])(_command)
+for _name, _group in (
+    ("bench", bench_app),
+    ("site", site_app),
+    ("agent", agent_app),
+    ("consortium", consortium_app),
+    ("audit", audit_app),
+    ("transcript", transcript_app),
+):
+    app.add_typer(_group, name=_name, rich_help_panel=_PANEL_OF[_name])
 
 
 def main() -> None:

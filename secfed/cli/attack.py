@@ -180,7 +180,8 @@ def _table(outcomes: list[Outcome], last: str) -> Table:
     from secfed.cli.tables import new_table
 
     table = new_table()
-    for header in ("Attack", "Adversary and what it does", "Learned of one hospital", last):
+    table.add_column("Attack", no_wrap=True)  # the name is what --only takes
+    for header in ("Adversary and what it does", "Learned of one hospital", last):
         table.add_column(header, overflow="fold")
     for outcome in outcomes:
         attack = outcome.attack
@@ -232,7 +233,8 @@ def _show_privacy(outcomes: list[PrivacyOutcome]) -> None:
 
     console = Console()
     table = new_table()
-    for header in ("Attack", "Adversary and what it does", "Relation"):
+    table.add_column("Attack", no_wrap=True)
+    for header in ("Adversary and what it does", "Relation"):
         table.add_column(header, overflow="fold")
     for header in ("Claimed", "Shown"):
         table.add_column(header, justify="right")

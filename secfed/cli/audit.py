@@ -84,22 +84,24 @@ def verify(folders: Folders, roster: Rosters = None) -> None:
 
     Names the file and the first bad line. Exits with 0 only if everything verifies.
     """
+    from secfed.cli.audit_tables import show_files
     from secfed.cli.consoles import stdout
 
     made = _made(folders, roster)
     console = stdout()
-    _show_files(console, made)
+    show_files(console, made)
     _verdict(console, made)
 
 
 @audit_app.command()
 def budget(folders: Folders, roster: Rosters = None) -> None:
     """Show what every budget allows, what is spent and what is left."""
+    from secfed.cli.audit_tables import show_budgets
     from secfed.cli.consoles import stdout
 
     made = _made(folders, roster)
     console = stdout()
-    _show_budgets(console, made)
+    show_budgets(console, made)
     _verdict(console, made)
 
 
@@ -173,64 +175,6 @@ def _write(path: Path, data: bytes) -> None:
         ) from None
 
 
-def _show_files(console: Console, made: Report) -> None:
-    from rich.text import Text
-
-    from secfed.cli.consoles import plain_text
-    from secfed.cli.tables import new_table
-
-    first = {item.file: item for item in reversed(made.verification.problems)}
-    table = new_table()
-    for header in ("File", "Kind", "Owner", "Entries", "Head", "Result"):
-        table.add_column(header, justify="right" if header == "Entries" else "left", overflow="fold")
-    for item in made.verification.files:
-        result = Text("verified", style="green")
-        if not item.verified:
-            problem = first.get(item.file)
-            where = f"line {problem.line}" if problem is not None and problem.line else "bad"
-            result = Text(where, style="bold red")
-        table.add_row(
-            plain_text(item.file),
-            item.kind,
-            plain_text(item.owner),
-            str(item.entries or ""),
-            item.head[:16],
-            result,
-        )
-    console.print(table)
-    console.print()
-
-
-def _show_budgets(console: Console, made: Report) -> None:
-    from secfed.cli.consoles import plain_text
-    from secfed.cli.tables import new_table
-    from secfed.dp.report import words
-
-    table = new_table()
-    headers = ("Site", "Data set", "Protects", "Counts", "Limit", "Spent", "Left", "Delta", "Relation")
-    for header in (*headers, "Accountant"):
-        table.add_column(header, justify="right" if header in ("Limit", "Spent", "Left", "Delta") else "left")
-    for ledger in made.ledgers:
-        for amount in ledger.amounts:
-            table.add_row(
-                plain_text(ledger.site),
-                plain_text(ledger.dataset),
-                amount.protects,
-                words.period(amount),
-                words.limit(amount),
-                words.number_up(amount.spent),
-                words.number_down(amount.left),
-                words.delta(amount.delta),
-                amount.adjacency or words.NOTHING,
-                f"{amount.accountant}, {amount.version}" if amount.accountant else words.NOTHING,
-            )
-    if made.ledgers:
-        console.print(table)
-    else:
-        console.print("No ledger that verifies: no differential privacy is recorded here.")
-    console.print()
-
-
 def _verdict(console: Console, made: Report) -> None:
     """Print problems and notes, and fail if there is a problem."""
     from rich.text import Text
@@ -255,7 +199,8 @@ def _verdict(console: Console, made: Report) -> None:
             remedy="do not rely on these numbers; get untampered copies from their owners",
         )
     files, epsilons = plural(len(check.files), "file"), plural(check.recomputed, "epsilon")
-    console.print(Text(f"Verified: {files}; {epsilons} computed again.", style="green"))
+    style = "green" if check.pinned else "yellow"  # as in the report: whose keys they are is not known
+    console.print(Text(f"Verified: {files}; {epsilons} computed again.", style=style))
     if not check.pinned:
         for roster in check.rosters:
             typer.echo(f"Keys from the folders; compare the roster's digest with your own: {roster.digest}")

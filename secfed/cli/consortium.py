@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from secfed.cli.site_folders import ConsortiumArgument, at, chosen
+from secfed.cli.site_folders import ConsortiumOption as Folder
 from secfed.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -18,12 +20,7 @@ if TYPE_CHECKING:
     from secfed.deploy.consortium import Consortium
     from secfed.deploy.enrolment import Request
 
-consortium_app = typer.Typer(no_args_is_help=True, help="Study centre: found a consortium, admit hospitals.")
-
-Folder = Annotated[
-    Path,
-    typer.Option("--dir", metavar="DIR", envvar="SECFED_CONSORTIUM_DIR", help="The consortium's folder."),
-]
+consortium_app = typer.Typer(no_args_is_help=True, help="Found a consortium, admit hospitals.")
 
 
 @consortium_app.command()
@@ -31,15 +28,14 @@ def init(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="A new folder.", show_default=False)],
     name: Annotated[str, typer.Option("--name", help="Name of the consortium.", show_default=False)],
     hosts: Annotated[
-        list[str] | None,
+        list[str],
         typer.Option(
             "--aggregator-host",
             metavar="HOST",
-            help="A name or address of the aggregator; repeat it for every one it may ever have. "
-            r"\[default: localhost]",
+            help="A name or address of the aggregator; repeat it for every one it may ever have.",
             show_default=False,
         ),
-    ] = None,
+    ],
     port: Annotated[int, typer.Option("--port", min=1, max=65535, help="TCP port of the aggregator.")] = 8443,
     days: Annotated[
         int, typer.Option("--certificate-days", min=1, max=397, help="Lifetime of certificates.")
@@ -52,7 +48,6 @@ def init(
     from secfed.deploy.consortium import Consortium
     from secfed.deploy.enrolment import utc_now
 
-    hosts = hosts or ["localhost"]
     secret = new_passphrase(passphrase)
     made = Consortium.create(
         folder,
@@ -72,7 +67,7 @@ def init(
         )
     typer.echo(f"Aggregator  {fingerprint(made.aggregator.identity_key)}")
     typer.echo(f"Keep {made.ca_key_path} offline when nobody is being admitted.")
-    typer.echo(f"Next: secfed consortium admit REQUEST... --dir {folder}")
+    typer.echo(f"Next: secfed consortium admit REQUEST...{at(folder)}")
 
 
 @consortium_app.command()
@@ -163,14 +158,15 @@ def renew(
 
 @consortium_app.command()
 def show(
-    folder: Folder = Path(),
+    folder: ConsortiumArgument = None,
+    option: Folder = Path(),
     as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
 ) -> None:
     """Show sites, fingerprints, and when certificates end; says so four weeks ahead."""
     from secfed.deploy.consortium import Consortium
     from secfed.deploy.enrolment import utc_now
 
-    consortium = Consortium(folder)
+    consortium = Consortium(chosen(folder, option))
     consortium.restore_roster_file()
     if as_json:
         import json
@@ -271,7 +267,8 @@ def _show(consortium: Consortium, now: datetime) -> None:
     digest = "none yet: no site is enrolled" if roster is None else roster.digest.hex()
     console.print(f"Roster digest: {digest}", soft_wrap=True)
     for owner in due:
-        console.print(f"Renew: secfed consortium renew {owner} --dir {consortium.folder}", soft_wrap=True)
+        more = at(consortium.folder)
+        console.print(f"Renew: secfed consortium renew {owner}{more}", soft_wrap=True, markup=False)
 
 
 def _coloured(expiry: object) -> Text:

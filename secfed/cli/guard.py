@@ -19,6 +19,7 @@ import click
 import typer
 from typer.core import TyperGroup
 
+from secfed.cli.site_folders import located_here
 from secfed.errors import SecfedError
 
 EXIT_INTERRUPTED = 130  # 128 + SIGINT, as shells report it
@@ -43,7 +44,7 @@ class GuardedGroup(TyperGroup):
             _say("Interrupted.", "", None)
             raise typer.Exit(EXIT_INTERRUPTED) from None
         except SecfedError as error:
-            _say(error.message, error.remedy, error if _debug(ctx) else None)
+            _say(error.message, located_here(error.remedy, ctx), error if _debug(ctx) else None)
             raise typer.Exit(error.exit_code) from None
         except OSError as error:
             if error.errno == errno.EPIPE:

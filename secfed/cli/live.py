@@ -11,10 +11,10 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.text import Text
 
 from secfed.cli.consoles import plain_text, plural, show_bytes, show_number, show_seconds
-from secfed.cli.tables import round_table
+from secfed.cli.tables import WORTH_TELLING_S, round_table
 from secfed.deploy.progress import ANSWERS, Waits
 from secfed.drops import STAGES
-from secfed.run_report import Observer, RoundReport, RunReport, SilentObserver
+from secfed.run_report import WAIT, Observer, RoundReport, RunReport, SilentObserver
 
 _ROWS = 8  # finished rounds under the progress bar
 
@@ -137,8 +137,10 @@ class LineObserver:
             reason = plain_text(report.aborted).removeprefix(f"round {report.round}, ").rstrip(".")
             return f"aborted: {reason}"
         up = show_bytes(report.bytes_up_per_site.mean)
-        seconds = show_seconds(sum(report.seconds.values()))
-        return f"{len(report.survivors)}/{len(report.asked)} survivors, {up} up per site, {seconds} s"
+        waited = report.seconds.get(WAIT, 0.0)
+        after = f" after waiting {show_seconds(waited)} s for hospitals" if waited >= WORTH_TELLING_S else ""
+        seconds = f"{show_seconds(report.busy_s)} s{after}"
+        return f"{len(report.survivors)}/{len(report.asked)} survivors, {up} up per site, {seconds}"
 
     def _line(self, text: str) -> None:
         self._console.print(text, markup=False, soft_wrap=True)

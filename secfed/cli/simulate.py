@@ -150,5 +150,4 @@ def _show(console: Console, report: RunReport, out: Path | None) -> None:
 
     console.print(summary(console, report))
     if out is not None:
-        check = "audit" if report.privacy is not None else "transcript"
-        console.print(Text(f"Written to {out}; check it with: secfed {check} verify {out}", style="dim"))
+        console.print(Text(f"Written to {out}; check it with: secfed audit verify {out}", style="dim"))

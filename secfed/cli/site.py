@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from secfed.cli import site_check
+from secfed.cli.site_folders import FolderArgument, at, chosen, located
 from secfed.cli.site_folders import FolderOption as Folder
-from secfed.cli.site_folders import at, located
 from secfed.errors import ConfigError, RosterError
 
 if TYPE_CHECKING:
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from secfed.deploy.site_folder import SiteFolder
     from secfed.deploy.site_status import Check
 
-site_app = typer.Typer(no_args_is_help=True, help="Hospital: make keys, join a consortium, pin its roster.")
+site_app = typer.Typer(no_args_is_help=True, help="Make keys, join a consortium, pin its roster.")
 site_app.command()(site_check.check)
 
 Fingerprint = Annotated[
@@ -116,7 +116,8 @@ def renew(folder: Folder = Path()) -> None:
 
 @site_app.command()
 def status(
-    folder: Folder = Path(),
+    folder: FolderArgument = None,
+    option: Folder = Path(),
     as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
 ) -> None:
     """Show whether this site is ready: keys, certificate, roster, policy.
@@ -129,9 +130,10 @@ def status(
     from secfed.deploy.site_folder import SiteFolder
     from secfed.deploy.site_status import Level, site_status
 
+    named = chosen(folder, option)
     checks = tuple(
-        replace(check, remedy=located(check.remedy, folder))
-        for check in site_status(SiteFolder(folder), utc_now())
+        replace(check, remedy=located(check.remedy, named))
+        for check in site_status(SiteFolder(named), utc_now())
     )
     if as_json:
         import json

@@ -1,26 +1,83 @@
-"""Which folder a hospital's command is about, and commands that name it when they are printed."""
+"""Which folder a command is about, and commands that name it when they are printed."""
 
 from __future__ import annotations
 
 import re
 import shlex
+from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Annotated, Final, TypeVar
 
 import click
 import typer
 
 from secfed.errors import ConfigError
 
+_T = TypeVar("_T")
+
+
+def _noted(key: str) -> Callable[[typer.Context, _T], _T]:
+    """A callback of a parameter that notes its value, for :func:`located_here`."""
+
+    def note(context: typer.Context, value: _T) -> _T:
+        context.meta[key] = value  # shared by all contexts of a command line
+        return value
+
+    return note
+
+
+# What was named is noted under these keys; an argument is stronger than an option.
+_SITE: Final = ("secfed.site.argument", "secfed.site.option")
+_CONSORTIUM: Final = ("secfed.consortium.argument", "secfed.consortium.option")
+
 FolderOption = Annotated[
-    Path, typer.Option("--dir", metavar="DIR", envvar="SECFED_SITE_DIR", help="The site's folder.")
+    Path,
+    typer.Option(
+        "--dir",
+        metavar="DIR",
+        envvar="SECFED_SITE_DIR",
+        help="The site's folder.",
+        callback=_noted(_SITE[1]),
+    ),
 ]
 FolderArgument = Annotated[
-    Path | None, typer.Argument(metavar="[DIR]", help="The same as --dir.", show_default=False)
+    Path | None,
+    typer.Argument(metavar="[DIR]", help="The same as --dir.", show_default=False, callback=_noted(_SITE[0])),
+]
+ConsortiumOption = Annotated[
+    Path,
+    typer.Option(
+        "--dir",
+        metavar="DIR",
+        envvar="SECFED_CONSORTIUM_DIR",
+        help="The consortium's folder.",
+        callback=_noted(_CONSORTIUM[1]),
+    ),
+]
+ConsortiumArgument = Annotated[
+    Path | None,
+    typer.Argument(
+        metavar="[DIR]", help="The same as --dir.", show_default=False, callback=_noted(_CONSORTIUM[0])
+    ),
+]
+# Of commands that are about more than the consortium.
+NamedConsortium = Annotated[
+    Path,
+    typer.Option(
+        "--consortium",
+        metavar="DIR",
+        envvar="SECFED_CONSORTIUM_DIR",
+        help="The consortium's folder.",
+        show_default=False,
+        callback=_noted(_CONSORTIUM[1]),
+    ),
 ]
 
-# A command of this program with its operands, which are written in capitals until somebody knows them.
-_COMMAND: Final = re.compile(r"(?>secfed (?:site|agent) (?!init)[a-z]+(?: [A-Z]+\b)?)(?! --dir)")
+# Commands of this program with their operand: in capitals until somebody knows it, or a digest, or a name.
+_AT_A_SITE: Final = re.compile(
+    r"(?>secfed (?:site|agent) (?!init)[a-z]+(?: (?:[A-Z]+|[0-9a-f]{8,64})\b)?)(?! --dir)"
+)
+_AT_THE_CENTRE: Final = re.compile(r"(?>secfed consortium (?!init)[a-z]+(?: [\w.-]+)?)(?! --dir)")
 
 
 def chosen(argument: Path | None, option: Path) -> Path:
@@ -44,4 +101,14 @@ def at(folder: Path) -> str:
 
 def located(text: str, folder: Path) -> str:
     """A text whose ``secfed site`` and ``secfed agent`` commands name this folder."""
-    return _COMMAND.sub(lambda found: found[0] + at(folder), text)
+    return _AT_A_SITE.sub(lambda found: found[0] + at(folder), text)
+
+
+def located_here(text: str, context: click.Context) -> str:
+    """A text whose commands name the folders that this command line named."""
+    for keys, commands in ((_SITE, _AT_A_SITE), (_CONSORTIUM, _AT_THE_CENTRE)):
+        folder = next((context.meta[key] for key in keys if context.meta.get(key) is not None), None)
+        if folder is not None:
+            more = at(folder)
+            text = commands.sub(lambda found, more=more: found[0] + more, text)  # type: ignore[misc]
+    return text

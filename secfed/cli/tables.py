@@ -13,6 +13,7 @@ from rich.text import Text
 from secfed.cli.consoles import plain_text, plural, show_bytes, show_number, show_seconds
 from secfed.run_report import (
     PHASES,
+    WAIT,
     Comparison,
     Metrics,
     PrivacyReport,
@@ -21,6 +22,7 @@ from secfed.run_report import (
     ordered_metrics,
 )
 
+WORTH_TELLING_S = 1.0  # a shorter wait for hospitals is the network's
 _MOST_ROWS = 60  # longer runs show their beginning and their end
 _MOST_SITES = 24
 _GROUPS = {"eval": "metrics over held-out records", "weight": "the number of records"}
@@ -45,18 +47,20 @@ def round_table(console: Console, rounds: Sequence[RoundReport], *, most_rows: i
     while True:
         table = _filled(rounds, columns, most_rows)
         last = max(columns, key=lambda column: column.rank)
-        if _fits(console, table) or last.rank == 0:
+        if fits(console, table) or last.rank == 0:
             return table
         columns = [column for column in columns if column is not last]
 
 
-def _fits(console: Console, table: Table) -> bool:
+def fits(console: Console, table: Table) -> bool:
+    """Whether nothing in a table has to be broken or cut on this console."""
     unlimited = console.options.update(max_width=10_000)
     return Measurement.get(console, unlimited, table).maximum <= console.width
 
 
 def _columns(rounds: Sequence[RoundReport]) -> list[_Column]:
     metrics = ordered_metrics(report.metrics for report in rounds)
+    waited = any(report.seconds.get(WAIT, 0.0) >= WORTH_TELLING_S for report in rounds)
     return [
         _Column("Round", lambda report: str(report.round)),
         # The first metric always stays.
@@ -64,6 +68,7 @@ def _columns(rounds: Sequence[RoundReport]) -> list[_Column]:
         _Column("Survivors", _survivors),
         _Column("Up/site", lambda report: show_bytes(report.bytes_up_per_site.mean)),
         _Column("Down/site", lambda report: show_bytes(report.bytes_down_per_site.mean), rank=30),
+        *([_phase(WAIT, rank=10)] if waited else []),
         *(_phase(phase) for phase in PHASES),
     ]
 
@@ -82,8 +87,8 @@ def _heading(name: str) -> str:
     return f"{name[: middle + 1]}\n{name[middle + 1 :]}"
 
 
-def _phase(phase: str) -> _Column:
-    return _Column(f"{phase}\ns", lambda report: show_seconds(report.seconds.get(phase, 0.0)))
+def _phase(phase: str, rank: int = 0) -> _Column:
+    return _Column(f"{phase}\ns", lambda report: show_seconds(report.seconds.get(phase, 0.0)), rank)
 
 
 def _filled(rounds: Sequence[RoundReport], columns: Sequence[_Column], most_rows: int) -> Table:
@@ -136,7 +141,7 @@ def comparison_table(console: Console, comparison: Comparison) -> Table:
         for row in comparison.rows:
             cells = [show_number(side.get(name)) for name in metrics for side in (row.federated, row.other)]
             table.add_row(plain_text(row.where), *cells, style="bold" if row.where == "mean" else "")
-        if _fits(console, table) or len(metrics) <= 1:
+        if fits(console, table) or len(metrics) <= 1:
             return table
         metrics = metrics[:-1]
 

@@ -12,12 +12,13 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
+from matplotlib.ticker import PercentFormatter
 
 from secfed import figure_style as style
 from secfed.errors import ConfigError
 from secfed.sweep.file import SweepFile, Value
 from secfed.sweep.plan import Plan, is_inf
-from secfed.sweep.report import Labels
+from secfed.sweep.report import Labels, metric_title
 from secfed.sweep.results import Group, Row, groups, metric_names
 from secfed.sweep.store import FIGURE_FILES
 
@@ -120,10 +121,13 @@ def _draw(plan: Plan, rows: Sequence[Row], x: str, metrics: Sequence[str]) -> Fi
                 _plot(ax, mine, x, metric, places, number, len(curves), _name(labels, curve))
             if panel is not None:
                 ax.set_title(labels.value("panel", panel))
-            ax.set_ylabel(metric)
+            ax.set_ylabel(metric_title(sweep, metric))
+            if sweep.figure.percent:
+                ax.yaxis.set_major_formatter(PercentFormatter(xmax=1.0, symbol=""))
             ax.set_xlabel(sweep.figure.x_label or labels.dimension(x))
             _ticks(ax, places, labels, x)
-    _words(figure, axes[0], sweep, labels, rows, several=len(curves) > 1 or any(curves))
+    seeds = sorted({group.cells[metric].n for group in points for metric in metrics if metric in group.cells})
+    _words(figure, axes[0], sweep, labels, rows, seeds, several=len(curves) > 1 or any(curves))
     return figure
 
 
@@ -146,11 +150,19 @@ def _plot(
     look: dict[str, Any] = {"color": colour, "marker": _MARKERS[number % len(_MARKERS)]}
     where = [places[group.at[x]] + shift for group in points]
     means = [group.cells[metric].mean for group in points]
-    spread = [group.cells[metric].std or 0.0 for group in points]
+    # NaN draws no bar, not even its ends: a single seed says nothing about others.
+    deviations = [group.cells[metric].std for group in points]
+    spread = [np.nan if deviation is None else deviation for deviation in deviations]
     # Names have nothing between them, and neither have the largest number and infinity.
     joined = len(finite) if isinstance(next(iter(places)), int | float) else 0
     ax.errorbar(
-        where, means, yerr=spread if any(spread) else None, capsize=2.5, linestyle="", elinewidth=1, **look
+        where,
+        means,
+        yerr=None if np.isnan(spread).all() else spread,
+        capsize=2.5,
+        linestyle="",
+        elinewidth=1,
+        **look,
     )
     ax.plot(where[:joined], means[:joined], label=label, linestyle="-" if joined else "", **look)
     if joined and joined < len(points):
@@ -167,9 +179,26 @@ def _ticks(ax: Axes, places: Mapping[Value, float], labels: Labels, x: str) -> N
 
 
 def _words(
-    figure: Figure, first: Axes, sweep: SweepFile, labels: Labels, rows: Sequence[Row], *, several: bool
+    figure: Figure,
+    first: Axes,
+    sweep: SweepFile,
+    labels: Labels,
+    rows: Sequence[Row],
+    seeds: Sequence[int],
+    *,
+    several: bool,
 ) -> None:
-    """Title, legend, and under the panels what a reader must know before believing a curve."""
+    """Title, legend, and under the panels what a reader must know before believing a curve.
+
+    Args:
+        figure: to write into.
+        first: the axes whose curves are all curves.
+        sweep: what was planned.
+        labels: what its parts are called.
+        rows: what was run.
+        seeds: over how many seeds the points are, each number once, ascending.
+        several: whether there is more than one curve.
+    """
     title = sweep.figure.title
     heading: dict[str, Any] = {"weight": "bold", "size": 11}
     above = int(bool(title))
@@ -186,8 +215,8 @@ def _words(
     elif title:
         figure.suptitle(title, x=0.01, ha="left", **heading)
     notes = list(labels.notes)
-    if len(sweep.seeds) > 1:
-        notes.append(f"Bars: sample standard deviation over {len(sweep.seeds)} seeds.")
+    if len(sweep.seeds) > 1 and seeds:
+        notes.append(_bars(seeds))
     if failed := sum(row.status == "failed" for row in rows):
         notes.append(f"{failed} of {len(rows)} runs failed and are not in the means.")
     width = int(figure.get_figwidth() * _LETTERS_PER_IN)
@@ -197,6 +226,18 @@ def _words(
         figure.supxlabel(text, x=0.01, ha="left", size=_NOTE_SIZE, color=style.FAINT)
     # Words need room of their own, not the panels'.
     figure.set_figheight(figure.get_figheight() + above * _LEGEND_LINE_IN + below * _NOTE_LINE_IN)
+
+
+def _bars(seeds: Sequence[int]) -> str:
+    """What the bars are, and what it means that a point has none."""
+    parts = []
+    if seeds[-1] > 1:
+        fewer = "up to " if any(1 < number < seeds[-1] for number in seeds) else ""
+        parts.append(f"bars: sample standard deviation over {fewer}{seeds[-1]} seeds")
+    if seeds[0] == 1:
+        parts.append("points without a bar: one seed")
+    told = "; ".join(parts)
+    return f"{told[:1].upper()}{told[1:]}."
 
 
 def _values(sweep: SweepFile, dimension: str) -> tuple[Value, ...]:

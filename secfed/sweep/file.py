@@ -28,6 +28,7 @@ Example::
     [sweep.figure]
     x = "epsilon"                                   # default: the first axis, else the variants
     y = ["acc", "nmi"]                              # default: the first metric
+    percent = true                                  # these metrics are shares of 1, shown in percent
     x_scale = "log"                                 # or "linear", "categorical"
     title = "Accuracy against epsilon"
 

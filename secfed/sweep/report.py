@@ -100,9 +100,19 @@ def summary_table(plan: Plan, rows: Sequence[Row], *, most_metrics: int | None =
                 cells.append((*shown, "0", *("missing" if metrics else "" for _ in metrics)))
             continue
         shown = [labels.value(dimension, value) for dimension, value in group.at.items()]
-        cells.append((*shown, _count(group), *(_cell(group.cells.get(name)) for name in metrics)))
-    titles = (*headers, "runs" if several else "run", *metrics)
+        numbers = (_cell(group.cells.get(name), percent=_in_percent(sweep, name)) for name in metrics)
+        cells.append((*shown, _count(group), *numbers))
+    titles = (*headers, "runs" if several else "run", *(metric_title(sweep, name) for name in metrics))
     return Table(titles, tuple(cells), numbers_from=len(headers))
+
+
+def metric_title(sweep: SweepFile, name: str) -> str:
+    """What stands above or beside a metric's numbers: its name, and that they are percent."""
+    return f"{name} (%)" if _in_percent(sweep, name) else name
+
+
+def _in_percent(sweep: SweepFile, name: str) -> bool:
+    return sweep.figure.percent and name in sweep.figure.metrics
 
 
 def failures(rows: Sequence[Row]) -> list[str]:
@@ -160,7 +170,9 @@ def _count(group: Group) -> str:
     return str(done) if done == group.planned else f"{done}/{group.planned}"
 
 
-def _cell(cell: Cell | None) -> str:
+def _cell(cell: Cell | None, *, percent: bool) -> str:
     if cell is None:
         return NO_VALUE
+    if percent:
+        return f"{100 * cell.mean:.1f}" + ("" if cell.std is None else f" ± {100 * cell.std:.1f}")
     return show_number(cell.mean) + ("" if cell.std is None else f" ± {show_number(cell.std)}")

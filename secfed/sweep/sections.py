@@ -80,6 +80,9 @@ class FigureSection(Strict):
 
     x: str | None = Field(default=None, description='an axis, "variant" or "panel"')
     y: str | tuple[str, ...] = Field(default=(), description="a metric of run.json, or a list of metrics")
+    percent: bool = Field(
+        default=False, description="true: the metrics of y are shares of 1; show them in percent"
+    )
     x_scale: Literal["log", "linear", "categorical"] | None = Field(
         default=None, description='"log", "linear" or "categorical"'
     )

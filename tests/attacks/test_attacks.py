@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import io
 import json
 import re
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 from typer.testing import CliRunner
 
 from secfed.attack import masked, scene
 from secfed.attack.attack import Attack, Impossible, Setting
-from secfed.attack.catalogue import attacks_on, run_attacks
+from secfed.attack.catalogue import Outcome, attacks_on, run_attacks
 from secfed.attack.masked import MASKED
 from secfed.attack.plain import PLAIN
 from secfed.cli.app import app
+from secfed.cli.attack import _table
 from secfed.crypto import masked_site
 from secfed.crypto.attempt import SiteLimits
 from secfed.dp.noise import SiteNoise
@@ -129,6 +132,15 @@ def test_the_table_says_who_tried_what_and_how_it_ended() -> None:
     assert "everything: the exact update" in text
     assert "What each party sees" in text
     assert "1 attack brought nothing beyond the sum" in text
+
+
+@pytest.mark.parametrize("last", ["Stopped by", "SECURITY.md"])
+def test_names_are_whole_at_80_columns(last: str) -> None:
+    attacks = STOPPED if last == "Stopped by" else LIMITS
+    console = Console(width=80, file=io.StringIO())
+    console.print(_table([Outcome(attack, None) for attack in attacks], last))
+    lines = console.file.getvalue().splitlines()  # type: ignore[attr-defined]
+    assert {attack.name for attack in attacks} <= {line.split()[0] for line in lines if line[:1].strip()}
 
 
 def test_json_has_one_record_per_attack() -> None:

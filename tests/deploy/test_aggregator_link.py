@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -126,10 +127,16 @@ def test_nothing_is_asked_before_the_quorum_is_there(tmp_path):
         thread.start()
         wait_until(lambda: any(event == "waiting" and len(facts["sites"]) == 2 for event, facts in over.told))
         assert not over.hospitals.handled
+        waited = time.perf_counter()
+        time.sleep(1.0)
+        waited = time.perf_counter() - waited
         over.connect("hospital-3", "hospital-4")
         thread.join(300)
         assert done
         assert done[0].rounds[0].survivors
+        seconds = done[0].rounds[0].seconds
+        assert seconds["wait"] >= waited
+        assert seconds["server"] < sum(seconds.values()) - waited
         assert "quorum" in [event for event, _ in over.told]
 
 

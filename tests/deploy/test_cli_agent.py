@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import shlex
 import signal
@@ -90,12 +91,59 @@ class TestFolder:
             ("then: secfed site join REPLY", "then: secfed site join REPLY --dir /srv/x"),
             ("secfed site renew, then give it", "secfed site renew --dir /srv/x, then give it"),
             ("secfed site trust ROSTER --dir y", "secfed site trust ROSTER --dir y"),
+            (
+                "at the site: secfed agent approve 5671aaaa5671aaaa",
+                "at the site: secfed agent approve 5671aaaa5671aaaa --dir /srv/x",
+            ),
             ("secfed site init", "secfed site init"),
             ("secfed consortium show", "secfed consortium show"),
         ],
     )
     def test_commands_in_a_remedy_name_the_folder(self, text: str, expected: str) -> None:
         assert located(text, Path("/srv/x")) == expected
+
+    def test_a_remedy_names_the_folder_that_was_given(
+        self, site: SiteFolder, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        for where in ([site.folder], ["--dir", site.folder]):
+            result = secfed("agent", "run", *where)
+            assert f"secfed site trust ROSTER --dir '{site.folder}'\n" in result.stderr
+        monkeypatch.chdir(site.folder)
+        assert "secfed site trust ROSTER\n" in secfed("agent", "run").stderr
+
+    def test_an_agent_without_a_roster_is_not_started_again_and_again(self, site: SiteFolder) -> None:
+        result = secfed("agent", "run", site.folder)
+        assert f"{site.folder}: no roster is pinned." in result.stderr
+        assert result.exit_code == 2  # RestartPreventExitStatus of the unit
+
+    def test_the_log_and_the_last_error_name_it_too(
+        self, site: SiteFolder, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        class Held:
+            def __init__(self, *_: Any, board: Any, **__: Any) -> None:
+                self.board = board
+
+            def run(self) -> None:
+                try:
+                    Approvals(site.approvals_path).require("heart-1", DIGEST, utc_now(), manual=True)
+                except PolicyRefused as error:
+                    self.board.error(str(error))
+                    self.board.set(connection="connected")
+                    logging.getLogger("secfed.deploy.agent").warning("study not served: %s", error)
+
+            def stop(self) -> None:
+                pass
+
+        monkeypatch.setattr(agent_module, "Agent", Held)
+        handlers = list(logging.getLogger().handlers)
+        try:
+            logged = ok("agent", "run", site.folder)
+        finally:
+            logging.getLogger().handlers = handlers
+        command = f"secfed agent approve 1111111111111111 --dir '{site.folder}'"
+        assert command in json.loads(logged.splitlines()[-1])["message"]
+        (line,) = (line for line in ok("agent", "status", site.folder).splitlines() if "Last error" in line)
+        assert line.endswith(command)
 
 
 class TestRefuse:
@@ -153,7 +201,7 @@ def test_a_signal_while_a_lock_is_held_does_not_hang_the_agent(
     settings = site.folder / "site.toml"
     settings.write_text(settings.read_text().replace("# metrics_port = 9464", "metrics_port = 0"))
     monkeypatch.setattr(agent_module, "Agent", Busy)
-    monkeypatch.setattr("secfed.deploy.json_log.log_as_json", lambda *_: None)
+    monkeypatch.setattr("secfed.deploy.json_log.log_as_json", lambda *_, **__: None)
     ok("agent", "run", site.folder)
     assert free == [True]
 

@@ -89,7 +89,8 @@ def test_every_command_has_help(command: list[str]) -> None:
 
 
 def test_a_consortium_that_only_this_machine_can_reach_is_founded_with_a_warning(tmp_path: Path) -> None:
-    founded = secfed("consortium", "init", tmp_path / "one", "--name", "Heart study")
+    local = ("--aggregator-host", "localhost")
+    founded = secfed("consortium", "init", tmp_path / "one", "--name", "Heart study", *local)
     assert founded.exit_code == 0
     (line,) = founded.stderr.splitlines()
     assert line.startswith("Warning: only this machine can connect to localhost")
@@ -99,8 +100,28 @@ def test_a_consortium_that_only_this_machine_can_reach_is_founded_with_a_warning
     assert founded.stderr == ""
 
 
-def test_the_default_host_is_in_the_help() -> None:
-    assert "[default: localhost]" in secfed("consortium", "init", "--help").stdout
+def test_without_a_host_name_nothing_is_founded(tmp_path: Path) -> None:
+    founded = secfed("consortium", "init", tmp_path / "one", "--name", "Heart study")
+    assert founded.exit_code == 2
+    assert "--aggregator-host" in founded.stderr
+    assert not (tmp_path / "one").exists()
+
+
+def test_what_only_looks_takes_the_folder_as_an_argument_too(tmp_path: Path) -> None:
+    centre = joined(tmp_path, "charite")
+    for command, folder in ((("site", "status"), tmp_path / "charite"), (("consortium", "show"), centre)):
+        expected = ok(*command, "--dir", folder)
+        assert ok(*command, folder) == expected
+        assert ok(*command, folder, "--dir", folder) == expected
+        result = secfed(*command, folder, "--dir", tmp_path)
+        assert result.exit_code == 2
+        assert "name two folders" in result.stderr
+
+
+def test_commands_of_the_centre_name_its_folder(tmp_path: Path) -> None:
+    centre = founded(tmp_path, "charite")
+    result = secfed("consortium", "admit", tmp_path / "charite" / "request.json", "--dir", centre, "--yes")
+    assert f"secfed consortium renew charite --dir {centre}\n" in result.stderr
 
 
 def test_importing_the_commands_loads_nothing_heavy() -> None:
@@ -193,7 +214,7 @@ class TestJoinWithRoster:
     def test_the_roster_of_another_aggregator_installs_nothing(self, tmp_path: Path) -> None:
         founded(tmp_path, "charite")
         other = tmp_path / "other"
-        ok("consortium", "init", other, "--name", "Lung study")
+        ok("consortium", "init", other, "--name", "Lung study", "--aggregator-host", "localhost")
         ok("consortium", "admit", tmp_path / "charite" / "request.json", "--dir", other, "--yes")
         result = self.join(tmp_path, other / "roster.json", "--yes")
         assert (result.exit_code, "another aggregator than the reply" in result.stderr) == (13, True)

@@ -107,7 +107,7 @@ class TestJoining:
         assert hospital.consortium() is None
         with pytest.raises(ConfigError, match="no certificate yet"):
             hospital.tls_material(None)
-        with pytest.raises(RosterError, match="no roster is pinned"):
+        with pytest.raises(ConfigError, match="no roster is pinned"):
             hospital.roster()
 
     def test_the_reply_of_another_site_is_refused(self, tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from secfed.dp.report import make_report
+from secfed.dp.report import figures, make_report
 from secfed.dp.report.document import Card, Cards, Table
 from secfed.dp.report.dpo import build
 from secfed.dp.report.facts import Report
@@ -191,6 +191,21 @@ class TestPage:
         assert "verdict bad" in header
         assert "ledger-x.jsonl, line 7: its content does not match its hash" in _Parsed(text).words
 
+    def test_without_a_pinned_roster_the_first_line_says_what_was_not_checked(self, made: Report) -> None:
+        assert made.verification.verified
+        assert not made.verification.pinned
+        header, rest = to_html(made).split("<main>")
+        assert 'class="verdict warn"' in header
+        assert "Records are consistent (keys not checked: no pinned roster): 21 files, 58 epsilons" in header
+        assert "Everything verifies" not in header
+        assert 'class="alert good"' not in rest
+        header, rest = to_html(replace(made, verification=replace(made.verification, pinned=True))).split(
+            "<main>"
+        )
+        assert 'class="verdict good"' in header
+        assert "Everything verifies: 21 files, 58 epsilons" in header
+        assert 'class="alert good"' in rest
+
     def test_no_value_of_a_site_is_in_it(self, page: str) -> None:
         assert str(SECRET) not in page
 
@@ -331,7 +346,7 @@ class TestRendered:
         # Every tenth of the page has something on it, and the limit lines and verdict have their colours.
         for part in np.array_split(pixels, 10):
             assert part.std() > 5
-        for colour in ((0xD5, 0x5E, 0x00), (0x00, 0x72, 0xB2), (0x14, 0x70, 0x3A), (0xA3, 0x20, 0x14)):
+        for colour in ((0xD5, 0x5E, 0x00), (0x00, 0x72, 0xB2), (0x8A, 0x5A, 0x00), (0xA3, 0x20, 0x14)):
             assert (
                 np.abs(pixels[::2, ::2] - np.array(colour, dtype=np.int16)).sum(axis=2) < 12
             ).sum() > 50, colour
@@ -343,6 +358,52 @@ class TestRendered:
         chromium(tmp_path, path, f"--print-to-pdf={out}", "--no-pdf-header-footer")
         opened = pypdf.PdfReader(io.BytesIO(out.read_bytes()))
         assert 6 <= len(opened.pages) <= 30
+
+
+class TestFigure:
+    def test_the_label_of_a_limit_is_away_from_the_last_payments(self, made: Report) -> None:
+        (axes,) = figures._draw(made.ledgers[0]).axes
+        labels = [text for text in axes.texts if text.get_text().startswith("limit ")]
+        assert labels
+        for label in labels:
+            assert (label.get_ha(), label.xy[0]) == ("left", 0.0)  # type: ignore[attr-defined]
+
+    def test_studies_are_named_as_in_the_rest_of_the_report(self, made: Report) -> None:
+        ledger = made.ledgers[0]
+        names = [f"{name}-55f77d27{'0' * 56}" for name in ("breast-cancer", "a-study-with-a-very-long-name")]
+        paid = [replace(payment, study=names[place % 2]) for place, payment in enumerate(ledger.payments)]
+        legend = figures._draw(replace(ledger, payments=tuple(paid))).axes[0].get_legend()
+        assert legend is not None
+        assert [text.get_text() for text in legend.get_texts()] == [
+            "breast-cancer (55f77d27)",
+            "a-study-with-a-v\N{HORIZONTAL ELLIPSIS} (55f77d27)",
+        ]
+
+    def test_one_study_needs_no_legend(self, made: Report) -> None:
+        ledger = made.ledgers[0]
+        alone = replace(ledger, payments=tuple(replace(one, study="heart") for one in ledger.payments))
+        assert figures._draw(alone).axes[0].get_legend() is None
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="no chromium program on this machine")
+def test_four_cards_stand_two_by_two(tmp_path: Path, made: Report) -> None:
+    for count, expected in ((3, [3]), (4, [2, 2])):
+        ledgers = (*made.ledgers, made.ledgers[0])[:count]
+        page = to_html(replace(made, ledgers=ledgers)).replace(
+            "</body>",
+            "<script>const c = [...document.querySelectorAll('.card')];"
+            "const t = c.map(e => e.getBoundingClientRect().top);"
+            "const p = document.createElement('p'); p.id = 'tops'; p.textContent = JSON.stringify(t);"
+            "document.body.append(p);</script></body>",
+        )
+        page = re.sub(r'<meta http-equiv="Content-Security-Policy"[^>]*>', "", page)
+        probe = tmp_path / f"{count}.html"
+        probe.write_text(page, encoding="utf-8")
+        dom = chromium(tmp_path, probe, f"--window-size={WINDOW[0]},900", "--dump-dom")
+        found = re.search(r'<p id="tops">(.*?)</p>', dom)
+        assert found, dom[-500:]
+        tops = json.loads(found[1])
+        assert [tops.count(top) for top in dict.fromkeys(tops)] == expected
 
 
 def test_a_card_without_a_limit_has_no_bar(made: Report) -> None:

@@ -110,6 +110,18 @@ class TestVerify:
         assert "58 epsilons computed again" in done.stdout
         assert Case(written).roster.digest.hex() in done.stdout
 
+    @pytest.mark.parametrize("columns", [80, 180])
+    def test_names_of_files_are_whole_and_below_the_folder(self, written: Path, columns: int) -> None:
+        folder = written / "heart"
+        shown = secfed("verify", folder, columns=columns).stdout
+        assert shown.startswith(f"In {folder}:\n")
+        rows = [line.split() for line in shown.splitlines() if line.endswith("verified")]
+        below = (path for path in folder.rglob("*") if path.is_file())
+        names = {str(path.relative_to(folder)) for path in below}
+        assert len(rows) > 5
+        assert {row[0] for row in rows} <= names
+        assert ("Owner" in shown) == (columns == 180)
+
     def test_one_changed_byte_is_named_and_exits_non_zero(self, root: Path) -> None:
         path = damage(root)
         done = secfed("verify", *studies(root))
@@ -164,12 +176,30 @@ class TestBudget:
     def test_every_budget_with_everything_it_needs(self, written: Path) -> None:
         done = secfed("budget", *studies(written))
         assert done.exit_code == 0, done.output
-        (line,) = [
-            line for line in done.stdout.splitlines() if line.startswith("st-anna") and "in all" in line
-        ]
-        for part in (DATASET, "record", "1.6", "1.567", "0.033", "1e-5", "add-or-remove-record", "rdp"):
+        blocks = done.stdout.split("Delta ")
+        (block,) = (block for block in blocks if "1.567" in block)
+        assert block.startswith("1e-5, relation add-or-remove-record, accountant rdp (")
+        (line,) = [line for line in block.splitlines() if line.startswith("st-anna") and "in all" in line]
+        for part in (DATASET, "record", "1.6", "1.567", "0.033"):
             assert part in line
         assert done.stdout.count("last 365 days") == 3
+
+    def test_no_word_is_cut_or_broken_at_80_columns(self, written: Path) -> None:
+        done = secfed("budget", *studies(written), columns=80)
+        assert "…" not in done.stdout
+        rows = [line for line in done.stdout.splitlines() if " " + DATASET in line]
+        assert rows
+        assert max(map(len, rows)) <= 80
+        wide = secfed("budget", *studies(written), columns=180).stdout
+        assert [row.split() for row in rows] == [
+            line.split() for line in wide.splitlines() if " " + DATASET in line
+        ]
+
+    def test_what_all_budgets_share_is_said_once(self, written: Path) -> None:
+        shown = secfed("budget", *studies(written), columns=80).stdout
+        stated = [line for line in shown.splitlines() if line.startswith("Delta ")]
+        assert len(stated) == len(set(stated))
+        assert shown.count("Data set") == len(stated)
 
     def test_no_ledger_is_said(self, written: Path, tmp_path: Path) -> None:
         own = hospital(written, Case(written), "st-anna", tmp_path / "own", ledger=False)

@@ -24,6 +24,25 @@ class TestFrontDoor:
         assert "Usage: secfed" in result.stdout
         assert max(map(len, result.stdout.splitlines())) <= 80
 
+    def test_the_commands_stand_in_panels_by_who_is_served(self) -> None:
+        shown = secfed("--help", columns=80).stdout
+        panels = ("Researchers", "Hospital", "Study centre", "Officers and auditors")
+        commands = {
+            "Researchers": ["simulate", "sweep", "algorithms", "attack", "bench"],
+            "Hospital": ["site", "agent"],
+            "Study centre": ["consortium", "aggregate"],
+            "Officers and auditors": ["audit", "transcript"],
+        }
+        found: dict[str, list[str]] = {}
+        for line in shown.splitlines():
+            words = line.strip("╭─╮│╰╯ ").split("  ")
+            if line.startswith("╭"):
+                found[words[0]] = []
+            elif line.startswith("│ ") and line[2].isalpha():
+                found[list(found)[-1]].append(words[0])
+        assert tuple(found)[1:] == panels
+        assert {name: found[name] for name in panels} == commands
+
     def test_help_imports_nothing_heavy(self) -> None:
         program = (
             "import sys; sys.argv = ['secfed', '--help']; from secfed.cli import main\n"

@@ -14,7 +14,7 @@ from secfed.cli.live import LineObserver, LiveObserver, watching
 from secfed.cli.tables import round_table, summary
 from secfed.errors import RoundAborted
 from secfed.run_report import Comparison, ComparisonRow, Observer
-from tests.secfed.run_case import SITES, a_run
+from tests.secfed.run_case import SITES, a_round, a_run
 
 
 class TestTables:
@@ -78,6 +78,22 @@ class TestTables:
         assert "⋮" in numbers
         assert len(numbers) == 61
 
+    @pytest.mark.parametrize("columns", [80, 120])
+    def test_waiting_for_hospitals_is_no_work_of_the_server(self, columns: int) -> None:
+        seconds = {**a_round(1).seconds, "wait": 169.4}
+        rounds = (a_round(1, seconds=seconds), a_round(2, seconds={**seconds, "wait": 0.0}))
+        text = shown(round_table(console := a_console(columns), rounds), console)
+        assert "wait  train  protect" in text
+        assert [line.split()[-5:] for line in text.splitlines()[2:]] == [
+            ["169", "0.210", "0.034", "0.002", "0.012"],
+            ["0.000", "0.210", "0.034", "0.002", "0.012"],
+        ]
+
+    def test_nobody_waited_worth_telling(self) -> None:
+        rounds = (a_round(1, seconds={**a_round(1).seconds, "wait": 0.02}),)
+        text = shown(round_table(console := a_console(120), rounds), console)
+        assert "wait" not in text
+
     def test_a_run_without_rounds_has_no_table(self) -> None:
         text = shown(summary(console := a_console(80), a_run(rounds=0)), console)
         assert "Round" not in text
@@ -116,6 +132,15 @@ class TestProgress:
         lines = console.file.getvalue().splitlines()  # type: ignore[attr-defined]
         assert "round 4/5: aborted: exchange 'fit': too few sites" in lines
         assert len(lines) == 1 + 2 * 5
+
+    def test_a_line_tells_the_work_and_the_waiting_apart(self) -> None:
+        observer = LineObserver(console := a_console(120))
+        observer.started("s", SITES, 2)
+        observer.round_finished(a_round(1, metrics=None, seconds={**a_round(1).seconds, "wait": 169.4}))
+        observer.round_finished(a_round(2, metrics=None))
+        first, second = console.file.getvalue().splitlines()[1:]  # type: ignore[attr-defined]
+        assert first.endswith("1.2 kB up per site, 0.258 s after waiting 169 s for hospitals")
+        assert second.endswith("1.2 kB up per site, 0.258 s")
 
     def test_quiet_is_quiet(self) -> None:
         console = a_console(80)

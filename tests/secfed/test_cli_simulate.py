@@ -131,6 +131,13 @@ class TestOutput:
         }
         assert json.loads((tmp_path / "run.json").read_text())["study"] == "breast-cancer"
 
+    def test_it_ends_with_the_one_command_that_checks_everything(
+        self, engine: Engine, tmp_path: Path
+    ) -> None:
+        assert engine.report.privacy is None
+        told = " ".join(secfed("simulate", "s.toml", "--out", tmp_path).stdout.split())
+        assert told.endswith(f"check it with: secfed audit verify {tmp_path}")
+
     def test_json_prints_run_json_and_nothing_else(self, engine: Engine) -> None:
         result = secfed("simulate", "s.toml", "--json")
         assert json.loads(result.stdout) == engine.report.to_json()
@@ -186,6 +193,8 @@ class TestRealRun:
         expected = {"run.json", "model.safetensors", "roster.json", "transcript.jsonl", "sites", "figures"}
         assert {path.name for path in out.iterdir()} == expected
         assert secfed("transcript", "verify", out).exit_code == 0
+        audited = secfed("audit", "verify", out)
+        assert (audited.exit_code, audited.stderr) == (0, "")  # without privacy, too
 
         path = out / "sites" / "hospital-3" / "transcript.jsonl"
         data = bytearray(path.read_bytes())

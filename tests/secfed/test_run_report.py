@@ -25,6 +25,7 @@ from secfed.run_report import (
     RoundReport,
     RunReport,
     SilentObserver,
+    beside_the_parameters,
     ordered_metrics,
     what_the_aggregator_saw,
 )
@@ -130,6 +131,21 @@ class TestWhatTheAggregatorSaw:
             "The aggregator saw: 12 sums over 3-4 hospitals of 31 parameters + 9 other numbers each; "
             "no hospital's values."
         )
+
+    def test_numbers_beside_the_parameters_are_named(self) -> None:
+        fields = (("update/0.weight", 30), ("update/0.bias", 1), ("weight", 1), ("own/thing", 2))
+        measured = (("eval/scores", 2048), ("eval/loss", 1))
+        named = beside_the_parameters((*fields, *measured), 31)
+        said = what_the_aggregator_saw(
+            "masked", sums=12, survivors=[4], parameters=31, scalars=2052, named=named
+        )
+        assert said == (
+            "The aggregator saw: 12 sums over 4 hospitals of 31 parameters + 2,052 other numbers each "
+            "(1 for the weight, 2 for own, 2,049 for metrics over held-out records); no hospital's values."
+        )
+
+    def test_nothing_is_named_where_no_field_is_the_model(self) -> None:
+        assert beside_the_parameters((("sums", 4000), ("counts", 200)), 31) == {}
 
     def test_contributions_of_parameters_alone_have_no_other_numbers(self) -> None:
         said = what_the_aggregator_saw("masked", sums=1, survivors=[4], parameters=31, scalars=0)
@@ -305,6 +321,13 @@ class TestFigures:
         first = write_figures(a_run(), tmp_path / "a")
         second = write_figures(a_run(rounds=(a_round(1), a_round(2, survivors=SITES[:3]))), tmp_path / "b")
         assert all(a.read_bytes() != b.read_bytes() for a, b in zip(first, second, strict=True))
+
+    def test_waiting_for_hospitals_does_not_flatten_the_seconds(self, tmp_path: Path) -> None:
+        waited = a_round(1, seconds={**a_round(1).seconds, "wait": 86_400.0})
+        *_, first = write_figures(a_run(1), tmp_path / "a")
+        *_, second = write_figures(a_run(1, rounds=(waited,)), tmp_path / "b")
+        assert first.name == "cost.svg"
+        assert first.read_bytes() == second.read_bytes()
 
     @pytest.mark.parametrize(
         "report",

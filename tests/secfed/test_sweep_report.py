@@ -165,6 +165,42 @@ class TestFigure:
         assert "[2] later: Missing here, because" in told
         assert "later [2]: missing" in told  # in the legend, where a curve is looked for
 
+    def test_a_point_of_one_seed_has_no_bar_and_the_note_says_so(
+        self, tmp_path: Path, drawn: list[Figure]
+    ) -> None:
+        found, rows = carried_out(tmp_path, RATES)
+        begun = [row for row in rows if row.run.at["algorithm.learning_rate"] != 0.2 or row.run.seed == 1]
+        write_figure(found, begun, tmp_path)
+        told = texts(tmp_path / "figure.svg")
+        assert "Bars: sample standard deviation over 2 seeds; points without a bar: one seed." in told
+        (bars,) = (item for item in drawn[0].axes[0].containers if isinstance(item, ErrorbarContainer))
+        ends = [len(segment) for segment in bars.lines[2][0].get_segments()]
+        assert ends == [2, 0, 2]
+        write_figure(found, rows, tmp_path)
+        assert "over 2 seeds." in texts(tmp_path / "figure.svg")
+        write_figure(found, [row for row in rows if row.run.seed == 1], tmp_path)
+        told = texts(tmp_path / "figure.svg")
+        assert "Points without a bar: one seed." in told
+        assert "deviation" not in told
+
+    def test_shares_are_shown_in_percent_where_the_file_says_so(
+        self, tmp_path: Path, drawn: list[Figure]
+    ) -> None:
+        text = RATES + '[sweep.figure]\ny = "accuracy"\n'
+        found, rows = carried_out(tmp_path, text + "percent = true")
+        write_figure(found, rows, tmp_path)
+        (axes,) = drawn[0].axes
+        assert axes.get_ylabel() == "accuracy (%)"
+        low, high = axes.get_ylim()
+        ticks = [tick.get_text() for tick in axes.get_yticklabels() if low <= tick.get_position()[1] <= high]
+        assert ticks
+        assert all(1 < float(tick.replace("\N{MINUS SIGN}", "-")) <= 100 for tick in ticks)
+        table = summary_table(found, rows)
+        assert table.headers[-1] == "accuracy (%)"
+        mean = 100 * groups(rows)[0].cells["accuracy"].mean
+        assert table.rows[0][-1].startswith(f"{mean:.1f} ± ")
+        assert summary_table(make_plan(sweep_file(text)), rows).headers[-1] == "accuracy"
+
     def test_failed_runs_are_told(self, tmp_path: Path) -> None:
         fails: dict[str, Exception] = {"learning_rate=0.2, seed=1": DataError("x")}
         write_figure(*carried_out(tmp_path, RATES, fails=fails), tmp_path)

@@ -1,0 +1,96 @@
+"""Tables of ``secfed audit``: what was read, and where every budget stands; fitted to the terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from secfed.cli.consoles import plain_text
+from secfed.cli.tables import fits, new_table
+from secfed.dp.report import words
+from secfed.dp.report.facts import Amount, LedgerFacts, Report
+
+
+def show_files(console: Console, made: Report) -> None:
+    """Every file that was read, and whether it verifies."""
+    first = {item.file: item for item in reversed(made.verification.problems)}
+    # Of one folder, names below it are enough, and more of them fit.
+    folder = made.folders[0] if len(made.folders) == 1 else ""
+    if folder:
+        console.print(f"In {plain_text(folder)}:", soft_wrap=True, markup=False)
+    rows = []
+    for item in made.verification.files:
+        result = Text("verified", style="green")
+        if not item.verified:
+            problem = first.get(item.file)
+            where = f"line {problem.line}" if problem is not None and problem.line else "bad"
+            result = Text(where, style="bold red")
+        file = item.file.removeprefix(f"{folder.rstrip('/')}/") if folder else item.file
+        named = (plain_text(file), item.kind, plain_text(item.owner))
+        rows.append((*named, str(item.entries or ""), item.head[:16], result))
+    console.print(_file_table(console, rows))
+    console.print()
+
+
+def _file_table(console: Console, rows: Sequence[tuple[str | Text, ...]]) -> Table:
+    """As many columns as fit: what a file is, and whose, mostly shows in its name."""
+    headers = ("File", "Kind", "Owner", "Entries", "Head", "Result")
+    for left_out in ((), ("Kind",), ("Kind", "Owner"), ("Kind", "Owner", "Head")):
+        table = new_table()
+        columns = [place for place, header in enumerate(headers) if header not in left_out]
+        for place in columns:
+            right = headers[place] == "Entries"
+            table.add_column(headers[place], justify="right" if right else "left", overflow="fold")
+        for row in rows:
+            table.add_row(*(row[place] for place in columns))
+        if fits(console, table):
+            break
+    return table
+
+
+def show_budgets(console: Console, made: Report) -> None:
+    """A table for each way in which epsilon is stated; mostly there is one."""
+    stated: dict[str, list[tuple[LedgerFacts, Amount]]] = {}
+    for ledger in made.ledgers:
+        for amount in ledger.amounts:
+            stated.setdefault(_stated(amount), []).append((ledger, amount))
+    for how, amounts in stated.items():
+        console.print(Text(plain_text(how)))
+        console.print()
+        console.print(_budget_table(amounts))
+        console.print()
+    if not made.ledgers:
+        console.print("No ledger that verifies: no differential privacy is recorded here.")
+        console.print()
+
+
+def _stated(amount: Amount) -> str:
+    """Everything without which an epsilon means nothing."""
+    if amount.adjacency is None:
+        return f"Delta {words.delta(amount.delta)}; nothing spent yet"
+    accountant = f"{amount.accountant} ({amount.version})"
+    return f"Delta {words.delta(amount.delta)}, relation {amount.adjacency}, accountant {accountant}"
+
+
+def _budget_table(amounts: Sequence[tuple[LedgerFacts, Amount]]) -> Table:
+    table = new_table()
+    for header in ("Site", "Data set"):
+        table.add_column(header, no_wrap=True, overflow="fold")
+    for header in ("Protects", "Counts"):
+        table.add_column(header)
+    for header in ("Limit", "Spent", "Left"):
+        table.add_column(header, justify="right", no_wrap=True)
+    for ledger, amount in amounts:
+        table.add_row(
+            plain_text(ledger.site),
+            plain_text(ledger.dataset),
+            amount.protects,
+            words.period(amount),
+            words.limit(amount),
+            words.number_up(amount.spent),
+            words.number_down(amount.left),
+        )
+    return table
