@@ -6,7 +6,6 @@ from pathlib import Path
 import pytest
 import torch
 
-from secfed.algorithms.own import load_factory
 from secfed.algorithms.registry import build
 from secfed.errors import ConfigError
 from secfed.study import Study
@@ -86,19 +85,6 @@ def test_an_own_models_random_layers_are_seeded_too(pieces):
     torch.manual_seed(2)
     second = simulate(study, order=["c", "b", "a"], adder=add_in_ring).model()
     assert all(torch.allclose(first[name], second[name], atol=1e-5) for name in first)
-
-
-def test_a_module_that_is_not_there_is_told_from_one_that_cannot_be_imported(tmp_path, monkeypatch):
-    monkeypatch.syspath_prepend(tmp_path)
-    (tmp_path / "own_pieces_of_others.py").write_text("import there_is_no_such_module\n")
-    for name, remedy in (
-        ("my_hospitall:net", "put my_hospitall.py beside the study file"),
-        ("my_hospitall.models:net", "put my_hospitall/models.py beside the study file"),
-        ("own_pieces_of_others:net", "correct what own_pieces_of_others imports"),
-    ):
-        with pytest.raises(ConfigError, match=r"model\.name: cannot import module") as caught:
-            load_factory(name, "model.name")
-        assert caught.value.remedy.startswith(remedy)
 
 
 def test_the_digest_covers_the_arguments(pieces):
