@@ -11,8 +11,6 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, Final, Protocol
 
-from safetensors.torch import save
-
 from secfed import crash_points
 from secfed.algorithms.base import Metrics
 from secfed.chain import Entry
@@ -25,8 +23,9 @@ from secfed.deploy.central_study import CentralStudy
 from secfed.deploy.rosters import save_roster
 from secfed.durable import write_durably
 from secfed.errors import ConfigError, RoundAborted
-from secfed.frames import untied
+from secfed.frames import encode_state
 from secfed.link import OnReply
+from secfed.model_record import ModelRecord, run_metrics_digest
 from secfed.outputs import MODEL_FILE, TRANSCRIPT_FILE, prepare, write_run
 from secfed.protection import SiteId, protection
 from secfed.roster_file import ROSTER_FILE
@@ -41,7 +40,7 @@ from secfed.run_report import (
 )
 from secfed.site import Log
 from secfed.study_rules import least_cohort
-from secfed.transcript import ABORTED, SETTINGS, SUMMED, TRANSCRIPT, SumRecord, Transcript
+from secfed.transcript import ABORTED, MODEL, SETTINGS, SUMMED, TRANSCRIPT, SumRecord, Transcript
 from secfed.vector import State
 
 SUMS_FOLDER: Final = "sums"
@@ -228,10 +227,16 @@ class CentralRun:
 
     def _write(self, report: RunReport) -> None:
         model = self._model()
+        data = b"" if model is None else encode_state(model)
         crash_points.reached("aggregate: before the results are written")
-        if model is not None:
-            write_durably(self._out / MODEL_FILE, save(untied(model)))
+        if data:
+            write_durably(self._out / MODEL_FILE, data)
         crash_points.reached("aggregate: after the model is written")
+        if data:
+            metrics = run_metrics_digest(report.to_json())
+            rounds = self._central.study.rounds
+            record = ModelRecord.of(self._entries(), data, rounds=rounds, metrics=metrics)
+            self._kept.log.append(MODEL, record.to_body())
         write_run(report, self._out)
         crash_points.reached("aggregate: after the results are written")
 

@@ -89,6 +89,7 @@ def verify(folders: Folders, roster: Rosters = None) -> None:
     made = _made(folders, roster)
     console = stdout()
     _show_files(console, made)
+    _show_models(console, made)
     _verdict(console, made)
 
 
@@ -199,6 +200,25 @@ def _show_files(console: Console, made: Report) -> None:
         )
     console.print(table)
     console.print()
+
+
+def _show_models(console: Console, made: Report) -> None:
+    from rich.text import Text
+
+    from secfed.cli.consoles import plain_text
+    from secfed.dp.report import words
+
+    for study in made.studies:
+        for model in study.models:
+            after = words.after_round(model.round)
+            for file in model.files:
+                line = f"{file}: is the model of study {study.name!r}, {after}."
+                console.print(Text(plain_text(line)), soft_wrap=True)
+            if not model.files:
+                line = f"Not here: the model of study {study.name!r}, {after}, SHA-256 {model.sha256}."
+                console.print(Text(plain_text(line)), soft_wrap=True)
+    if any(study.models for study in made.studies):
+        console.print()
 
 
 def _show_budgets(console: Console, made: Report) -> None:
