@@ -23,6 +23,7 @@ from secfed.deploy.central_study import CentralStudy
 from secfed.deploy.rosters import save_roster
 from secfed.durable import write_durably
 from secfed.errors import ConfigError, RoundAborted
+from secfed.final_model import final_frame
 from secfed.frames import encode_state
 from secfed.link import OnReply
 from secfed.model_record import ModelRecord, run_metrics_digest
@@ -72,6 +73,10 @@ class CentralRun:
         make_carrier: given the transcript for refusals, makes what carries the messages.
         observer: told of progress.
 
+    Attributes:
+        final_frame: when the study is over, the frame that brings the model to a site; empty where the
+            aggregator has none.
+
     Raises:
         ConfigError: the folder holds something else, or cannot be written.
         TranscriptError: transcript or checkpoint were changed.
@@ -105,6 +110,7 @@ class CentralRun:
             report.round: report for report in map(_report_of, self._kept.notes.get("rounds", ()))
         }
         self._asked: dict[SiteId, None] = {}  # of this round, in order
+        self.final_frame = b""
         self._coordinator = self._assemble()
 
     def _ask(self, stage: str, requests: Mapping[SiteId, Buffer], on_reply: OnReply) -> None:
@@ -237,6 +243,9 @@ class CentralRun:
             rounds = self._central.study.rounds
             record = ModelRecord.of(self._entries(), data, rounds=rounds, metrics=metrics)
             self._kept.log.append(MODEL, record.to_body())
+            self.final_frame = final_frame(
+                self._identity, self._central.roster, self._central.id, record, data
+            )
         write_run(report, self._out)
         crash_points.reached("aggregate: after the results are written")
 

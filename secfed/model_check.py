@@ -2,8 +2,9 @@
 
 1. A ``model.safetensors`` beside a transcript is, byte for byte, the last one that this transcript names.
    Beside that of an aggregator that names none (encrypted protection) it is the newest that a site names.
-2. All parties name one model: the sites the aggregator's; without one, those that took as many sums the same.
-3. The metrics in ``run.json`` are those that were recorded with the model.
+2. What a site was given was signed by the aggregator.
+3. All parties name one model: the sites the aggregator's; without one, those that took as many sums the same.
+4. The metrics in ``run.json`` are those that were recorded with the model.
 """
 
 from __future__ import annotations
@@ -16,7 +17,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from secfed.chain import Entry
-from secfed.errors import TranscriptError
+from secfed.crypto.identity import Roster
+from secfed.errors import BadSignature, TranscriptError
+from secfed.final_model import check_signature
 from secfed.model_record import ModelRecord, run_metrics_digest
 from secfed.outputs import MODEL_FILE, RUN_FILE
 from secfed.transcript import MODEL, SUMMED
@@ -74,13 +77,14 @@ class Party:
 
 
 def check_models(
-    main: Party, sites: Sequence[Party], tell: Tell, note: Callable[[Path, str], None]
+    main: Party, sites: Sequence[Party], roster: Roster, tell: Tell, note: Callable[[Path, str], None]
 ) -> list[FoundModel]:
     """Check every model of a run.
 
     Args:
         main: the aggregator's transcript.
         sites: those of sites.
+        roster: whose keys to believe.
         tell: told of everything that is wrong.
         note: told of what is worth knowing about a file.
 
@@ -88,6 +92,9 @@ def check_models(
         The models that are named.
     """
     named = {party.owner: model for party in sites if (model := party.last_model(tell)) is not None}
+    for party in sites:
+        if party.owner in named:
+            _check_signature(party, *named[party.owner], roster, tell)
     central = main.last_model(tell)
     if central is not None:
         _check_sums(main, *central, tell)
@@ -111,6 +118,14 @@ def check_models(
     if here is not None and here.metrics and main.entries:
         _check_run_json(main.path.parent / RUN_FILE, here, tell)
     return models
+
+
+def _check_signature(party: Party, line: int, record: ModelRecord, roster: Roster, tell: Tell) -> None:
+    if record.signature:
+        try:
+            check_signature(record, roster, str(party.entries[0].body.get("study", "")))
+        except BadSignature:
+            tell(party.path, line, "the aggregator's signature over the model does not verify")
 
 
 def _newest(named: Mapping[str, tuple[int, ModelRecord]]) -> ModelRecord | None:

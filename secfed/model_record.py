@@ -1,7 +1,8 @@
 """The finished model in a transcript: which file a study came to.
 
 Whoever holds the model when a study ends writes one entry of kind :data:`secfed.transcript.MODEL`: the
-aggregator under plain and masked protection, every site under encrypted protection.
+aggregator under plain and masked protection, every site under encrypted protection. So does a site that was
+given the model, with the aggregator's signature (:mod:`secfed.final_model`).
 
 The digest is the SHA-256 of ``model.safetensors`` as it is written. It could be one over names, shapes,
 dtypes and values; but the file is canonical where it matters (safetensors orders tensors by dtype and name,
@@ -19,6 +20,7 @@ from typing import Any, Final, Self
 from secfed.algorithms.base import Metrics
 from secfed.chain import Entry, canonical_json
 from secfed.crypto.codec import Buffer
+from secfed.crypto.identity import SIGNATURE_BYTES
 from secfed.crypto.messages import DIGEST_BYTES
 from secfed.errors import TranscriptError
 from secfed.outputs import MODEL_FILE
@@ -38,6 +40,7 @@ class ModelRecord:
         sha256: of the file, 32 bytes.
         size_bytes: of the file.
         metrics: digest of what was measured, see :func:`metrics_digest`; empty if nothing was.
+        signature: the aggregator's, where the owner was given the model; empty where it computed it.
     """
 
     round: int
@@ -45,6 +48,7 @@ class ModelRecord:
     sha256: bytes
     size_bytes: int
     metrics: bytes = b""
+    signature: bytes = b""
 
     @classmethod
     def of(
@@ -82,7 +86,8 @@ class ModelRecord:
             "round": self.round,
             "sums": self.sums,
         }
-        return body | ({"metrics": self.metrics.hex()} if self.metrics else {})
+        body |= {"metrics": self.metrics.hex()} if self.metrics else {}
+        return body | ({"signature": self.signature.hex()} if self.signature else {})
 
     @classmethod
     def from_body(cls, body: Mapping[str, Any]) -> Self:
@@ -96,13 +101,14 @@ class ModelRecord:
             raise TranscriptError("an entry about a model is incomplete")
         number, sums, size_bytes = (int(str(value)) for value in counts)
         sha256, metrics = _digest(body.get("sha256")), _digest(body.get("metrics", ""))
+        signature = _digest(body.get("signature", ""), SIGNATURE_BYTES)
         if not sha256:
             raise TranscriptError("an entry about a model has no digest of it")
-        return cls(number, sums, sha256, size_bytes, metrics)
+        return cls(number, sums, sha256, size_bytes, metrics, signature)
 
 
-def _digest(value: object) -> bytes:
-    """A digest in hexadecimal, or nothing.
+def _digest(value: object, size: int = DIGEST_BYTES) -> bytes:
+    """A digest or signature in hexadecimal, or nothing.
 
     Raises:
         TranscriptError: anything else.
@@ -111,7 +117,7 @@ def _digest(value: object) -> bytes:
         data = bytes.fromhex(value) if isinstance(value, str) else b"?"
     except ValueError:
         data = b"?"
-    if len(data) not in (0, DIGEST_BYTES):
+    if len(data) not in (0, size):
         raise TranscriptError("an entry about a model has a digest that is none")
     return data
 

@@ -3,6 +3,7 @@
 STATE/journal.sqlite                     attempts, of all studies
 STATE/ledger-<data set>.jsonl            privacy spend, of all studies
 STATE/studies/<study>/transcript.jsonl   what this site took part in
+STATE/studies/<study>/model.safetensors  the finished model
 STATE/studies/<study>/work/              the running exchange; empty in between (site_memory.py)
 """
 
@@ -23,12 +24,15 @@ from secfed.crash_points import reached
 from secfed.crypto.attempt import SiteLimits
 from secfed.crypto.identity import Identity, Roster
 from secfed.crypto.keystream import rounding_stream_for_simulation
+from secfed.crypto.messages import FinalModel
+from secfed.crypto.refusals import Refusal
 from secfed.dp.accountant import accountant
 from secfed.dp.budget import Budget
 from secfed.dp.ledger_heads import Recorded, read_recorded
 from secfed.dp.randomness import SecureRandom
 from secfed.durable import unwritable, write_durably
 from secfed.errors import PolicyRefused
+from secfed.final_model import record_of
 from secfed.frames import encode_state
 from secfed.journal import Journal
 from secfed.model_record import ModelRecord, metrics_digest
@@ -157,6 +161,22 @@ class SiteStudy:
         return (self.folder / MODEL_FILE).exists() or any(entry.kind == MODEL for entry in self._entries())
 
 
+def _take_model(folder: Path, log: Log, entries: Callable[[], tuple[Entry, ...]], final: FinalModel) -> None:
+    """Keep a finished model that the aggregator signed: the file first, then its name in the transcript.
+
+    Raises:
+        InconsistentView: the transcript names another one (refusal 41).
+    """
+    record = record_of(final)
+    if any(e.body.get("sha256") != record.sha256.hex() for e in entries() if e.kind == MODEL):
+        raise Refusal.MODEL_MISMATCH.refuse("this site was given another one")
+    reached("site: before model written")
+    write_durably(folder / MODEL_FILE, final.model)
+    reached("site: after model written")
+    log.append(MODEL, record.to_body())
+    reached("site: after model recorded")
+
+
 def study_folder(state: Path, identifier: str) -> Path:
     """Where a study's files are; ``identifier`` is its :func:`~secfed.study_rules.study_id`."""
     return state / _STUDIES / identifier[: -(64 - 16)]  # the name and 16 digits of the digest
@@ -248,6 +268,7 @@ def open_site_study(
             "privacy": privacy,
             "memory": memory,
             "sites": tuple(name for name in roster.sites if name in terms.sites),
+            "take_model": partial(_take_model, folder, log, entries),
         }
         site = _sealed(terms, arguments) if study.protection.name == "encrypted" else Site(**arguments)
         site.resume()

@@ -133,6 +133,7 @@ def verify_run(folder: Path, roster: Roster) -> Verdict:
     models = check_models(
         _party("aggregator", central, main),
         parties,
+        roster,
         lambda path, line, why: problems.append(Problem(path, line, why)),
         lambda path, why: notes.append(Problem(path, None, why)),
     )

@@ -40,7 +40,7 @@ def tell_person(console: Console) -> Callable[..., None]:
             case "missing":
                 text = f"round {facts['round']}: {facts['site']} did not answer at {facts['stage']}"
             case "finished":
-                text = "finished; telling the hospitals"
+                text = "finished; telling the hospitals, and giving them the model"
             case _:
                 return
         console.print(plain_text(text), markup=False, soft_wrap=True)

@@ -99,8 +99,8 @@ def _show(console: Console, verdict: Verdict) -> None:
             console.print(Text(plain_text(note), style="yellow"))
     if verdict.absent:
         console.print(Text(f"Not here: {plain_text(', '.join(verdict.absent))}", style="dim"))
-    for note in verdict.notes:
-        console.print(Text(plain_text(f"{note.path}: {note.why}."), style="yellow"), soft_wrap=True)
+    for remark in verdict.notes:
+        console.print(Text(plain_text(f"{remark.path}: {remark.why}."), style="yellow"), soft_wrap=True)
     for model in verdict.models:
         if model.is_right:
             what = f"is the model of study {verdict.study!r}, after round {model.record.round}"
