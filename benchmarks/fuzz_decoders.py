@@ -39,6 +39,7 @@ from secfed.crypto.messages import (
     Adverts,
     Deliveries,
     Envelope,
+    FinalModel,
     MaskSecretShare,
     Message,
     PeerShare,
@@ -143,6 +144,10 @@ def _message(kind: type[Message], random_: random.Random) -> Message:
     if kind is Upload:
         vector = memoryview(draw(random_.choice([0, 1, 40])))
         return Upload(draw(DIGEST_BYTES), draw(DIGEST_BYTES), draw(SIGNATURE_BYTES), vector)
+    if kind is FinalModel:
+        numbers = random_.getrandbits(32), random_.getrandbits(32)
+        signed = draw(DIGEST_BYTES), *numbers, draw(DIGEST_BYTES), draw(SIGNATURE_BYTES)
+        return FinalModel("study-5f", *signed, draw(random_.randrange(100)))
     if kind is Result:
         return Result(draw(DIGEST_BYTES), _names(random_, 5), draw(DIGEST_BYTES), draw(SIGNATURE_BYTES))
     simple: dict[type[Message], Callable[[], Message]] = {

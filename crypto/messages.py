@@ -11,6 +11,7 @@
     6  UnmaskRequest   server -> site   the dropped sites and t signed views
        Shares          site -> server   per peer *one* share: of the self mask or of the mask secret
     7  Result          server -> site   survivors and totals digest, signed by the aggregator
+    8  FinalModel      server -> site   the finished model, its digest signed by the aggregator
 
 Every message starts with the protocol name and its type. Decoding allocates nothing larger than the
 caps below before the lengths have been checked.
@@ -18,11 +19,11 @@ caps below before the lengths have been checked.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import ClassVar, Self
 
 from secfed.crypto import labels, sealing, shamir
-from secfed.crypto.codec import Reader, Writer, digest
+from secfed.crypto.codec import Buffer, Reader, Writer, digest
 from secfed.crypto.identity import MAX_SITES, SIGNATURE_BYTES
 from secfed.crypto.message_base import (
     DIGEST_BYTES,
@@ -35,6 +36,7 @@ from secfed.crypto.message_base import (
 )
 from secfed.crypto.peer_shares import MaskSecretShare, PeerShare, SelfMaskShare, Shares
 from secfed.crypto.upload import Upload
+from secfed.errors import MalformedMessage
 
 SEALED_SEED_BYTES = 32 + sealing.OVERHEAD_BYTES
 SEALED_SHARES_BYTES = 2 * shamir.SHARE_BYTES + sealing.OVERHEAD_BYTES
@@ -280,6 +282,49 @@ class Result(Message):
         )
 
 
+@dataclass(frozen=True)
+class FinalModel(Message):
+    """Message 8: the finished model, for every site of a study; outside any attempt.
+
+    ``model`` is the file as it is to be written; ``model_digest`` is its SHA-256, so that the signature, the
+    transcripts and ``sha256sum`` speak of one thing.
+    """
+
+    TYPE: ClassVar[int] = 17
+    study: str
+    roster_digest: bytes
+    round: int
+    sums: int
+    model_digest: bytes
+    signature: bytes = b""
+    model: Buffer = field(default=b"", repr=False)
+
+    def body(self) -> bytes:
+        """Everything before the signature."""
+        writer = Writer().text(self.study).fixed(self.roster_digest, DIGEST_BYTES)
+        return writer.uint(self.round, 4).uint(self.sums, 4).fixed(self.model_digest, DIGEST_BYTES).done()
+
+    def _write(self, writer: Writer) -> None:
+        body = self.body()
+        writer.fixed(body, len(body)).fixed(self.signature, SIGNATURE_BYTES)
+        writer.uint(len(self.model), 8).fixed(self.model, len(self.model))
+
+    @classmethod
+    def _read(cls, reader: Reader) -> Self:
+        message = cls(
+            study=read_name(reader),
+            roster_digest=reader.fixed(DIGEST_BYTES),
+            round=reader.uint(4),
+            sums=reader.uint(4),
+            model_digest=reader.fixed(DIGEST_BYTES),
+            signature=reader.fixed(SIGNATURE_BYTES),
+        )
+        size, rest = reader.uint(8), reader.rest()
+        if size != len(rest):
+            raise MalformedMessage(f"a model of {len(rest)} bytes where {size} were stated")
+        return replace(message, model=rest)
+
+
 def names_digest(label: bytes, names: tuple[str, ...]) -> bytes:
     """Digest of an ordered list of sites."""
     return digest(label, write_names(Writer(), names).done())
@@ -309,6 +354,7 @@ ALL: tuple[type[Message], ...] = (
     UnmaskRequest,
     Shares,
     Result,
+    FinalModel,
 )
 
 __all__ = [
@@ -321,6 +367,7 @@ __all__ = [
     "Adverts",
     "Deliveries",
     "Envelope",
+    "FinalModel",
     "MaskSecretShare",
     "Message",
     "PeerShare",

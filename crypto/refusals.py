@@ -80,6 +80,12 @@ class Refusal(Enum):
         PolicyRefused,
         "too few of the sites add more than zeros to a part of this sum",
     )
+    MODEL_SIGNATURE = (40, BadSignature, "the final model is not signed by the pinned aggregator")
+    MODEL_MISMATCH = (
+        41,
+        InconsistentView,
+        "the final model is of another study or roster, not what was signed, or not this site's",
+    )
 
     def __init__(self, number: int, error: type[SecfedError], text: str) -> None:
         self.number = number

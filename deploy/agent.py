@@ -46,6 +46,7 @@ from secfed.errors import (
 )
 from secfed.frames import Step, Task, decode
 from secfed.journal import Journal
+from secfed.outputs import MODEL_FILE
 from secfed.privacy import SitePrivacy
 from secfed.signed_files import SignedFiles
 from secfed.site_memory import SiteMemory
@@ -244,7 +245,9 @@ class Agent:
         if ended:
             opened.finish()
             self._idle("finished")
-            log.info("study finished", extra={"facts": {"study": study}})
+            model = opened.folder / MODEL_FILE
+            facts = {"study": study, "model": str(model) if model.exists() else None}
+            log.info("study finished", extra={"facts": facts})
         return ended
 
     # --- pieces ---------------------------------------------------------------------------------------

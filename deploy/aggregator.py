@@ -18,7 +18,7 @@ from secfed.deploy.central_study import CentralStudy
 from secfed.deploy.certificate_checks import load
 from secfed.deploy.consortium import Consortium
 from secfed.deploy.frame_caps import FrameCaps
-from secfed.deploy.grpc_calls import Offer
+from secfed.deploy.grpc_calls import Offer, Refused
 from secfed.deploy.grpc_peer import TlsFiles
 from secfed.deploy.grpc_server import LinkServer
 from secfed.deploy.link_limits import ServerLimits
@@ -43,7 +43,7 @@ class Service:
         quorum: sites that must be there before an exchange begins; None: as many as must answer.
         sites: ask only these; None asks every site of the study.
         silent_s: a site without a sign of life for so long counts as missing.
-        farewell_s: how long sites are told that the study is finished.
+        farewell_s: how long sites are given the model and told that the study is finished.
         uploads_at_a_time: large uploads that are held at once, each in memory of its size; None: as many as
             fit into 1 GiB.
     """
@@ -154,10 +154,10 @@ class Aggregator:
                 try:
                     report = run.run()
                 except RoundAborted:  # the study is over, without a sum
-                    self._say_farewell()
+                    self._say_farewell(b"")
                     raise
                 self._tell("finished", out=str(self._out))
-                self._say_farewell()
+                self._say_farewell(run.final_frame)
                 return report
             finally:
                 self._server.stop()
@@ -178,14 +178,33 @@ class Aggregator:
             versions=self._versions,
         )
 
-    def _say_farewell(self) -> None:
-        """Tell the sites that the study is over, until all that are there know it."""
-        self._server.finish()
-        end = time.monotonic() + self._service.farewell_s
+    def _say_farewell(self, final: bytes) -> None:
+        """Bring the model to the sites and tell them that the study is over, until all know it or time is up.
+
+        A site that is fetching the model when the time is over is not cut off.
+        """
+        self._server.finish(dict.fromkeys(self._central.asked, final) if final else None)
+        end, took = time.monotonic() + self._service.farewell_s, set[SiteId]()
         with self._stopper.waiting():
-            while time.monotonic() < end and not self._server.told() >= set(self._central.asked):
+            while not self._server.told() >= set(self._central.asked):
+                self._hear(took)
+                if time.monotonic() >= end and not self._server.sending():
+                    break
                 time.sleep(0.1)
-        self._tell("told", sites=sorted(self._server.told()))
+        self._hear(took)
+        self._tell("told", sites=sorted(self._server.told()), model=sorted(took))
+
+    def _hear(self, took: set[SiteId]) -> None:
+        """What the sites said about the model."""
+        rounds = self._central.study.rounds
+        while not self._server.arrivals.empty():
+            said = self._server.arrivals.get()
+            if isinstance(said, Refused):
+                reason = said.reason or said.kind
+                self._tell("refused", round=rounds, site=said.site, stage="model", reason=reason)
+            else:
+                said.release()
+                took.add(said.site)
 
 
 def _check_space(out: Path, needed_bytes: int) -> None:

@@ -11,8 +11,6 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, Final, Protocol
 
-from safetensors.torch import save
-
 from secfed import crash_points
 from secfed.algorithms.base import Metrics
 from secfed.chain import Entry
@@ -25,8 +23,10 @@ from secfed.deploy.central_study import CentralStudy
 from secfed.deploy.rosters import save_roster
 from secfed.durable import write_durably
 from secfed.errors import ConfigError, RoundAborted
-from secfed.frames import untied
+from secfed.final_model import final_frame
+from secfed.frames import encode_state
 from secfed.link import OnReply
+from secfed.model_record import ModelRecord, run_metrics_digest
 from secfed.outputs import MODEL_FILE, TRANSCRIPT_FILE, prepare, write_run
 from secfed.protection import SiteId, protection
 from secfed.roster_file import ROSTER_FILE
@@ -42,7 +42,7 @@ from secfed.run_report import (
 )
 from secfed.site import Log
 from secfed.study_rules import least_cohort
-from secfed.transcript import ABORTED, SETTINGS, SUMMED, TRANSCRIPT, SumRecord, Transcript
+from secfed.transcript import ABORTED, MODEL, SETTINGS, SUMMED, TRANSCRIPT, SumRecord, Transcript
 from secfed.vector import State
 
 SUMS_FOLDER: Final = "sums"
@@ -73,6 +73,10 @@ class CentralRun:
         out: the run's folder: new or empty, or that of this study's earlier start.
         make_carrier: given the transcript for refusals, makes what carries the messages.
         observer: told of progress.
+
+    Attributes:
+        final_frame: when the study is over, the frame that brings the model to a site; empty where the
+            aggregator has none.
 
     Raises:
         ConfigError: the folder holds something else, or cannot be written.
@@ -107,6 +111,7 @@ class CentralRun:
             report.round: report for report in map(_report_of, self._kept.notes.get("rounds", ()))
         }
         self._asked: dict[SiteId, None] = {}  # of this round, in order
+        self.final_frame = b""
         self._coordinator = self._assemble()
 
     def _ask(self, stage: str, requests: Mapping[SiteId, Buffer], on_reply: OnReply) -> None:
@@ -231,10 +236,19 @@ class CentralRun:
 
     def _write(self, report: RunReport) -> None:
         model = self._model()
+        data = b"" if model is None else encode_state(model)
         crash_points.reached("aggregate: before the results are written")
-        if model is not None:
-            write_durably(self._out / MODEL_FILE, save(untied(model)))
+        if data:
+            write_durably(self._out / MODEL_FILE, data)
         crash_points.reached("aggregate: after the model is written")
+        if data:
+            metrics = run_metrics_digest(report.to_json())
+            rounds = self._central.study.rounds
+            record = ModelRecord.of(self._entries(), data, rounds=rounds, metrics=metrics)
+            self._kept.log.append(MODEL, record.to_body())
+            self.final_frame = final_frame(
+                self._identity, self._central.roster, self._central.id, record, data
+            )
         write_run(report, self._out)
         crash_points.reached("aggregate: after the results are written")
 

@@ -54,7 +54,8 @@ class FrameCaps:
             server = algorithm.server()
             kinds = {each: number for number, each in planned}  # an exchange repeats from round to round
             states = (server.broadcast(number, each) for each, number in kinds.items())
-            state = max((len(encode_state(one)) for one in states), default=0)
+            # The finished model travels, too: a server program may keep parts of it from its broadcasts.
+            state = max(len(encode_state(one)) for one in (*states, server.model()))
             vector = max((each.layout.shape.wire_bytes for each in exchanges), default=0)
             framed = Upload.VECTOR_AT + vector + Upload.TRAILER_BYTES
             return cls(common + _STATE_GROWTH * state, common + framed)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any
@@ -32,7 +32,7 @@ from secfed.deploy.link_messages import (
     Refusal,
 )
 from secfed.deploy.mailbox import Mailbox, Room, Superseded
-from secfed.deploy.parcels import Assembly
+from secfed.deploy.parcels import Assembly, Parcel
 from secfed.deploy.progress import Waits
 from secfed.errors import MalformedMessage, PolicyRefused
 
@@ -121,19 +121,20 @@ class Calls:
                 await self._check_study(request.study, context)
             box.software = _printable(request.software)
             settings = b"" if request.study else self._offer.settings
-            cap, finished = self._offer.max_answer_bytes, self.finished
+            # A site that would not serve the study will not fetch its last request either.
+            finished = self.finished and (box.request is None or site in self.declined)
             waits = self.waits.told()
             numbers = (waits.kind, waits.done, waits.of)
-            reply = HelloReply(self._offer.study, settings, cap, finished, *numbers)
+            reply = HelloReply(self._offer.study, settings, self._offer.max_answer_bytes, finished, *numbers)
             if finished and not request.looks:
                 self.told.add(site)
         return reply.encode()
 
-    def finish(self) -> None:
-        """From now on there is nothing to do; polls that wait end."""
+    def finish(self, last: Mapping[str, Parcel]) -> None:
+        """From now on there is nothing to do but the last requests; polls that wait end."""
         self.finished = True
-        for box in self._boxes.values():
-            box.finish()
+        for site, box in self._boxes.items():
+            box.finish(last.get(site))
 
     async def _next(self, _: object, context: Context) -> None:
         async with self._call(context) as (site, box):
@@ -145,11 +146,15 @@ class Calls:
         parcel = await box.wait(self._limits.poll_s)
         if parcel is None:
             return
-        for part in parcel.parts():
-            if box.request is not parcel:
-                raise Superseded
-            async with asyncio.timeout(self._limits.part_timeout_s):
-                await context.write(part)
+        box.sending = True
+        try:
+            for part in parcel.parts():
+                if box.request is not parcel:
+                    raise Superseded
+                async with asyncio.timeout(self._limits.part_timeout_s):
+                    await context.write(part)
+        finally:
+            box.sending = False
         box.bytes_down += parcel.header.total_bytes
         if not box.fetched:
             box.fetched = True

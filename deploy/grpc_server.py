@@ -14,6 +14,7 @@ from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
 from secfed.crypto.codec import Buffer
@@ -145,10 +146,19 @@ class LinkServer:
 
         self._in_loop(withdraw)
 
-    def finish(self) -> None:
-        """The study is over: sites that call are told so, and nothing can be asked any more."""
+    def finish(self, last: Mapping[str, Buffer] | None = None) -> None:
+        """The study is over: sites that call are told so, and nothing can be asked any more.
+
+        Args:
+            last: a last request per site, which it is to answer before it is told.
+        """
         if self._calls is not None:
-            self._in_loop(self._calls.finish)
+            parcels = wrap_all(self._offer.study, secrets.token_bytes(REQUEST_ID_BYTES), last or {})
+            self._in_loop(partial(self._calls.finish, parcels))
+
+    def sending(self) -> frozenset[str]:
+        """Sites that are fetching a request at this moment."""
+        return frozenset(site for site, box in self._boxes.items() if box.sending)
 
     def waits_for(self, waits: Waits) -> None:
         """What sites that say hello are told about what the aggregator waits for."""

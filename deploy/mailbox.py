@@ -95,6 +95,7 @@ class Mailbox:
     Attributes:
         request: the open request.
         fetched: whether all of it was sent at least once.
+        sending: whether it is being sent.
         accepted: id of the last request whose reply or refusal was taken.
         polls, uploads: the turns of the two long calls.
         open_calls: calls that are running.
@@ -107,7 +108,7 @@ class Mailbox:
     def __init__(self, allowance: Allowance) -> None:
         self.allowance = allowance
         self.request: Parcel | None = None
-        self.fetched = False
+        self.fetched = self.sending = False
         self.accepted = b""
         self.polls, self.uploads = Turn(), Turn()
         self.open_calls = self.signs = 0
@@ -115,6 +116,7 @@ class Mailbox:
         self.bytes_up = self.bytes_down = 0
         self.software = ""
         self._posted = asyncio.Event()
+        self._over = False
 
     def post(self, request: Parcel) -> None:
         """Ask the site something."""
@@ -132,11 +134,14 @@ class Mailbox:
         """The open request was answered or refused."""
         self.accepted = request_id
         self.request = None
-        self._posted.clear()
+        if not self._over:
+            self._posted.clear()
 
-    def finish(self) -> None:
-        """Ask nothing any more, ever: polls end at once."""
+    def finish(self, last: Parcel | None = None) -> None:
+        """Ask nothing any more but ``last``; polls that have nothing to wait for end at once."""
         self.withdraw()
+        self._over = True
+        self.request, self.fetched = last, False
         self._posted.set()
 
     async def wait(self, patience_s: float) -> Parcel | None:

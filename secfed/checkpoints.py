@@ -31,7 +31,7 @@ from secfed.durable import sync_folder, unwritable, write_durably
 from secfed.errors import TranscriptError
 from secfed.round import Ask
 from secfed.site import Log
-from secfed.transcript import ABORTED, SUMMED
+from secfed.transcript import ABORTED, MODEL, SUMMED
 from secfed.vector import State
 
 CHECKPOINT: Final = "checkpoint"  # a kind of transcript entry: the state before an exchange, by its SHA-256
@@ -90,7 +90,7 @@ class OnceLog:
         """Append one entry, unless it is there.
 
         Raises:
-            TranscriptError: about the same sum, the transcript says something else.
+            TranscriptError: about the same sum, or the model, the transcript says something else.
         """
         entry = self._said.get(_subject(kind, body)) if _is_once(kind) else None
         if entry is None:
@@ -99,9 +99,9 @@ class OnceLog:
             crash_points.reached(f"aggregate: after {kind} is in the transcript")
             return appended
         if canonical_json(dict(entry.body)) != canonical_json(dict(body)):
+            what = "the finished model" if kind == MODEL else "what the running exchange came to"
             raise TranscriptError(
-                f"round {body.get('round')}: what the running exchange came to differs from what the "
-                "transcript says about it",
+                f"round {body.get('round')}: {what} differs from what the transcript says about it",
                 remedy="do not go on with this run; keep its folder and look into it",
             )
         return entry
@@ -112,11 +112,13 @@ class OnceLog:
 
 
 def _is_once(kind: str) -> bool:
-    return kind in (SUMMED, ABORTED)
+    return kind in (SUMMED, ABORTED, MODEL)
 
 
 def _subject(kind: str, body: Mapping[str, object]) -> tuple[object, ...]:
     """What an entry is about: there is one of each."""
+    if kind == MODEL:
+        return (kind,)
     return kind, body.get("round"), body.get("exchange") if kind == SUMMED else None
 
 

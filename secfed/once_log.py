@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 
 from secfed.chain import Entry
 from secfed.site import Log
-from secfed.transcript import FOLLOWED, REFUSED, RELEASED, SETTINGS, SUMMED
+from secfed.transcript import FOLLOWED, MODEL, REFUSED, RELEASED, SETTINGS, SUMMED
 
 _ONCE = {
     RELEASED: ("round", "exchange", "attempt"),
@@ -18,6 +18,7 @@ _ONCE = {
     FOLLOWED: ("round", "exchange", "attempt"),
     REFUSED: ("round", "exchange"),
     SETTINGS: (),
+    MODEL: ("sha256",),
 }
 
 

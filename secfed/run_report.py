@@ -139,14 +139,14 @@ class RoundReport:
         """One element of ``rounds`` in run.json."""
         return {
             "round": self.round,
-            "metrics": _numbers(self.metrics or {}),
+            "metrics": numbers(self.metrics or {}),
             "survivors": list(self.survivors),
             "asked": list(self.asked),
             "bytes_up_per_site": self.bytes_up_per_site.mean,
             "bytes_up_per_site_max": self.bytes_up_per_site.max,
             "bytes_down_per_site": self.bytes_down_per_site.mean,
             "bytes_down_per_site_max": self.bytes_down_per_site.max,
-            "seconds": _numbers(self.seconds),
+            "seconds": numbers(self.seconds),
             "attempts": self.attempts,
             "aborted": self.aborted,
             "drops": [{"site": site, "stage": stage} for site, stage in self.drops],
@@ -183,7 +183,7 @@ class Comparison:
     def to_json(self) -> dict[str, Any]:
         """The value of ``compare`` in run.json."""
         rows = [
-            {"where": r.where, "federated": _numbers(r.federated), self.other: _numbers(r.other)}
+            {"where": r.where, "federated": numbers(r.federated), self.other: numbers(r.other)}
             for r in self.rows
         ]
         return {"label": "oracle", "other": self.other, "rows": rows}
@@ -235,7 +235,7 @@ class RunReport:
             "protection": self.protection,
             "sites": list(self.sites),
             "rounds": [report.to_json() for report in self.rounds],
-            "final": _numbers(self.final),
+            "final": numbers(self.final),
             "aggregator_saw": self.saw,
         }
         if self.closing_aborted is not None:
@@ -243,9 +243,9 @@ class RunReport:
         if self.privacy is not None:
             content["privacy"] = self.privacy.to_json()
         if self.initial is not None:
-            content["initial"] = _numbers(self.initial)
+            content["initial"] = numbers(self.initial)
         if self.oracle is not None:
-            content["oracle"] = _numbers(self.oracle)
+            content["oracle"] = numbers(self.oracle)
         if self.compare is not None:
             content["compare"] = self.compare.to_json()
         return content
@@ -382,6 +382,7 @@ def _same(first: Metrics, second: Metrics) -> bool:
     }
 
 
-def _numbers(values: Mapping[str, float]) -> dict[str, float | None]:
+def numbers(values: Mapping[str, float]) -> dict[str, float | None]:
+    """Values as run.json holds them."""
     # JSON has no NaN or infinity; an undefined metric (an AUC over one class) is null.
     return {name: float(value) if math.isfinite(value) else None for name, value in values.items()}

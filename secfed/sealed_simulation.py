@@ -29,7 +29,7 @@ def assemble(
     carrier: SimulatedLink,
     log: Log,
     stack: ExitStack,
-) -> tuple[StudyRun, Callable[[], ServerProgram]]:
+) -> tuple[StudyRun, Callable[[], ServerProgram], Mapping[str, SealedSite]]:
     """Make the sites, connect them, and give the run and a view of the state.
 
     Args:
@@ -42,8 +42,8 @@ def assemble(
         stack: closes worker processes and temporary files.
 
     Returns:
-        The run, and a function that gives the server program of an up-to-date *site*: the aggregator has
-        no state that could be looked at.
+        The run, a function that gives the server program of an up-to-date *site* (the aggregator has no
+        state that could be looked at), and the sites.
     """
     chosen = study.protection
     plan = SealedPlan.derive(
@@ -62,4 +62,4 @@ def assemble(
     carrier.connect({name: site.handle for name, site in sites.items()})
     folder = Path(stack.enter_context(TemporaryDirectory(prefix="secfed-sums-")))
     rounds = SealedRounds(plan, rules, SumStore(folder), carrier.ask)
-    return SealedCoordinator(algorithm, study.rounds, rounds, log), partial(newest, sites)
+    return SealedCoordinator(algorithm, study.rounds, rounds, log), partial(newest, sites), sites

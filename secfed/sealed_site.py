@@ -24,7 +24,7 @@ from secfed.crypto.encrypted_session import EncryptedSite
 from secfed.crypto.encrypted_site import SiteCipher
 from secfed.crypto.identity import verify
 from secfed.crypto.keystream import derive
-from secfed.crypto.messages import DIGEST_BYTES, Result, peek_type
+from secfed.crypto.messages import DIGEST_BYTES, FinalModel, Result, peek_type
 from secfed.crypto.refusals import Refusal
 from secfed.crypto.study_keys import StudyKeys
 from secfed.errors import InconsistentView, MalformedMessage, RangeError, RoundAborted, WrongState
@@ -131,7 +131,12 @@ class SealedSite(Site):
         if kind == Summed.TYPE:
             self._take_once(notice.message)
             return self._view(self._state_tag())
-        raise Refusal.OUT_OF_ORDER.refuse(f"message type {kind}")
+        return super()._notice(notice)
+
+    def _take_final(self, final: FinalModel) -> None:
+        """This site has its own model, and writes that one when the study ends; another one is refused."""
+        if hashlib.sha256(encode_state(self.replica.model())).digest() != final.model_digest:
+            raise Refusal.MODEL_MISMATCH.refuse("this site computed another one")
 
     def _open(
         self, pending: _Pending, entropy: Entropy | None = None, journal: AttemptJournal | None = None

@@ -15,13 +15,12 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, Literal
-
-from safetensors.torch import save_file
+from typing import TYPE_CHECKING, Any, Literal
 
 from secfed.algorithms.base import Algorithm, Metrics, ServerProgram, unprotected_fields
 from secfed.algorithms.metrics import oracle
 from secfed.algorithms.registry import build, build_data
+from secfed.chain_file import verify_file
 from secfed.clipping import CLIPPED, Clipping
 from secfed.coordinator import Coordinator, RoundOutcome, StudyRun
 from secfed.crypto.identity import Identity, Roster
@@ -32,8 +31,9 @@ from secfed.dp.ledger import Ledger
 from secfed.dp.randomness import SecureRandom
 from secfed.drops import Drop
 from secfed.errors import ConfigError, RoundAborted
-from secfed.frames import untied
+from secfed.frames import encode_state
 from secfed.journal import Journal
+from secfed.model_record import ModelRecord, metrics_digest, run_metrics_digest
 from secfed.outputs import MODEL_FILE, TRANSCRIPT_FILE, ledger_file, site_folder, write_run
 from secfed.privacy import SitePrivacy, with_privacy
 from secfed.protection import protection
@@ -56,8 +56,11 @@ from secfed.site import Site
 from secfed.site_noise import NoisedAlgorithm
 from secfed.study import Study
 from secfed.study_rules import least_cohort, limits_of, study_id, threshold
-from secfed.transcript import SETTINGS, Transcript
+from secfed.transcript import MODEL, SETTINGS, TRANSCRIPT, Transcript
 from secfed.vector import State
+
+if TYPE_CHECKING:
+    from secfed.sealed_site import SealedSite
 
 
 @dataclass
@@ -165,10 +168,11 @@ def simulate(
         progress = _Progress(study.rounds, observer)
         coordinator: StudyRun
         program: Callable[[], ServerProgram]
+        sealed: Mapping[str, SealedSite] = {}
         if study.protection.name == "encrypted":
             from secfed.sealed_simulation import assemble  # TenSEAL is an optional dependency
 
-            coordinator, program = assemble(study, algorithm, arguments, rules, carrier, log, stack)
+            coordinator, program, sealed = assemble(study, algorithm, arguments, rules, carrier, log, stack)
         else:
             carrier.connect({name: Site(**given).handle for name, given in arguments.items()})
             coordinator = opened = Coordinator(algorithm, study.rounds, rules, carrier.ask, log)
@@ -185,11 +189,23 @@ def simulate(
 
         coordinator.run(finished)
         spent = _privacy_report(study, built, privacy)
-    report = replace(_report(study, built, algorithm, names, program(), progress, compare), privacy=spent)
-    if clipping.share and not isinstance(algorithm, NoisedAlgorithm):  # sums with noise have other bounds
-        report = replace(report, oracle={**(report.oracle or {}), CLIPPED: clipping.share})
-    if out is not None:
-        _write(out, roster, program(), report)
+        report = replace(_report(study, built, algorithm, names, program(), progress, compare), privacy=spent)
+        if clipping.share and not isinstance(algorithm, NoisedAlgorithm):  # sums with noise have other bounds
+            report = replace(report, oracle={**(report.oracle or {}), CLIPPED: clipping.share})
+        if out is not None:
+            holders = [_Holder(log, roster.aggregator, out / TRANSCRIPT_FILE, program())]
+            if sealed:
+                holders = [
+                    _Holder(
+                        arguments[name]["log"],
+                        roster.public(name),
+                        site_folder(out, name) / TRANSCRIPT_FILE,
+                        site.replica,
+                        site.sums,
+                    )
+                    for name, site in sealed.items()
+                ]
+            _write(out, roster, program(), report, holders, study.rounds)
     observer.finished(report)
     return report
 
@@ -315,7 +331,35 @@ def _comparison(study: Study, model: State) -> Comparison:
     return Comparison("alone", (*rows, ComparisonRow("mean", federated, alone)))
 
 
-def _write(out: Path, roster: Roster, program: ServerProgram, report: RunReport) -> None:
+@dataclass(frozen=True)
+class _Holder:
+    """A party that has the model at the end: its transcript, and the server program it ran."""
+
+    log: Transcript
+    public_bytes: bytes
+    path: Path
+    program: ServerProgram
+    sums: int | None = None
+
+
+def _write(
+    out: Path,
+    roster: Roster,
+    program: ServerProgram,
+    report: RunReport,
+    holders: Sequence[_Holder],
+    rounds: int,
+) -> None:
     write_roster(out / ROSTER_FILE, roster)
-    save_file(untied(program.model()), out / MODEL_FILE)
+    data = encode_state(program.model())
+    (out / MODEL_FILE).write_bytes(data)
+    metrics = run_metrics_digest(report.to_json())
+    for holder in holders:
+        # Under encrypted protection a site that missed the last sums has another model than the newest.
+        newest = holder.program is program
+        own = data if newest else encode_state(holder.program.model())
+        entries = verify_file(holder.path, holder.public_bytes, TRANSCRIPT)
+        measured = metrics if newest else metrics_digest(holder.program.metrics(), rounds)
+        record = ModelRecord.of(entries, own, rounds=rounds, metrics=measured, sums=holder.sums)
+        holder.log.append(MODEL, record.to_body())
     write_run(report, out)

@@ -19,7 +19,7 @@ from secfed.crypto.attempt import AttemptJournal, Entropy, SiteContribution, Sit
 from secfed.crypto.codec import Buffer
 from secfed.crypto.identity import Identity, Roster
 from secfed.crypto.masks import VectorSource
-from secfed.crypto.messages import Result, Specification, peek_type
+from secfed.crypto.messages import FinalModel, Result, Specification, peek_type
 from secfed.crypto.refusals import Refusal
 from secfed.errors import (
     BudgetExceeded,
@@ -29,6 +29,7 @@ from secfed.errors import (
     SecfedError,
     WrongState,
 )
+from secfed.final_model import open_final
 from secfed.frames import READY, Notice, Step, Task, decode, decode_state
 from secfed.protection import Protection, SiteSession
 from secfed.transcript import FOLLOWED, REFUSED, RELEASED, SUMMED, SumRecord
@@ -77,6 +78,7 @@ class Site:
         privacy: pays for the work, and adds noise; None for a study without differential privacy.
         memory: makes the site survive a crash; None in simulations. Call :meth:`resume` once.
         sites: the study's sites in roster order; None for the whole roster.
+        take_model: given the finished model, checked; by default nothing is done with it.
     """
 
     def __init__(
@@ -95,6 +97,7 @@ class Site:
         privacy: SitePrivacy | None = None,
         memory: SiteMemory | None = None,
         sites: tuple[str, ...] | None = None,
+        take_model: Callable[[FinalModel], None] = lambda _final: None,
     ) -> None:
         self._identity, self._roster, self._study = identity, roster, study
         self._algorithm, self._protection, self._privacy = algorithm, protection, privacy
@@ -105,6 +108,7 @@ class Site:
         self._session: SiteSession | None = None
         self._memory = memory
         self._sites = roster.sites if sites is None else sites
+        self._take_model = take_model
 
     def resume(self) -> None:
         """Go on where a crash or a restart interrupted this site: read its memory again.
@@ -146,8 +150,14 @@ class Site:
         return READY
 
     def _notice(self, notice: Notice) -> Buffer:
-        del notice
+        if peek_type(notice.message) == FinalModel.TYPE:
+            self._take_final(open_final(notice.message, self._roster, self._study))
+            return READY
         raise WrongState("this study's protection has no messages outside an attempt")
+
+    def _take_final(self, final: FinalModel) -> None:
+        """Take the finished model, which the aggregator signed."""
+        self._take_model(final)
 
     def _contribute(self, task: Task, broadcast: Callable[[Exchange], bytes], digest: bytes) -> None:
         """Do the local work of one exchange, once, and keep what it gave.

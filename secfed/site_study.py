@@ -3,6 +3,7 @@
 STATE/journal.sqlite                     attempts, of all studies
 STATE/ledger-<data set>.jsonl            privacy spend, of all studies
 STATE/studies/<study>/transcript.jsonl   what this site took part in
+STATE/studies/<study>/model.safetensors  the finished model
 STATE/studies/<study>/work/              the running exchange; empty in between (site_memory.py)
 """
 
@@ -15,33 +16,37 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
-from safetensors.torch import save
-
-from secfed.algorithms.base import Algorithm, SiteProgram
+from secfed.algorithms.base import Algorithm, ServerProgram, SiteProgram
 from secfed.algorithms.registry import build, build_data
+from secfed.chain import Entry
 from secfed.chain_file import verify_file
+from secfed.crash_points import reached
 from secfed.crypto.attempt import SiteLimits
 from secfed.crypto.identity import Identity, Roster
 from secfed.crypto.keystream import rounding_stream_for_simulation
+from secfed.crypto.messages import FinalModel
+from secfed.crypto.refusals import Refusal
 from secfed.dp.accountant import accountant
 from secfed.dp.budget import Budget
 from secfed.dp.ledger_heads import Recorded, read_recorded
 from secfed.dp.randomness import SecureRandom
 from secfed.durable import unwritable, write_durably
 from secfed.errors import PolicyRefused
-from secfed.frames import untied
+from secfed.final_model import record_of
+from secfed.frames import encode_state
 from secfed.journal import Journal
+from secfed.model_record import ModelRecord, metrics_digest
 from secfed.once_log import OnceLog
 from secfed.outputs import MODEL_FILE, TRANSCRIPT_FILE, ledger_file
 from secfed.privacy import SitePrivacy, with_privacy
 from secfed.protection import protection
 from secfed.release_ledger import ReleaseLedger
 from secfed.signed_files import SignedFiles
-from secfed.site import Site
+from secfed.site import Log, Site
 from secfed.site_memory import SiteMemory
 from secfed.study import Study
 from secfed.study_rules import limits_of, study_id
-from secfed.transcript import SETTINGS, TRANSCRIPT, Transcript
+from secfed.transcript import MODEL, SETTINGS, TRANSCRIPT, Transcript
 from secfed.vector import Rounding
 
 _STUDIES: Final = "studies"
@@ -121,6 +126,8 @@ class SiteStudy:
     privacy: SitePrivacy | None
     folder: Path
     _journal: Journal = field(repr=False)
+    _log: Log = field(repr=False)
+    _entries: Callable[[], tuple[Entry, ...]] = field(repr=False)
 
     def close(self) -> None:
         """Close files and worker processes; everything can be opened again."""
@@ -133,14 +140,41 @@ class SiteStudy:
     def finish(self) -> None:
         """The study is over: write the model if only sites know it, and destroy what was kept for the study.
 
-        Under encrypted protection nobody but the sites can read the model.
+        Under encrypted protection nobody but the sites can read the model. The file is written, then named in
+        the transcript, and only then the state that it came from is destroyed.
         """
-        replica, path = getattr(self.site, "replica", None), self.folder / MODEL_FILE
+        replica: ServerProgram | None = getattr(self.site, "replica", None)
         sums: int = getattr(self.site, "sums", 0)
-        # Finished before, it has taken no sum since: the model that is there is the trained one.
-        if replica is not None and (sums or not path.exists()):
-            write_durably(path, save(untied(replica.model())))
+        # Finished before, it has taken no sum since: the model that is there, or was named, was trained.
+        if replica is not None and (sums or not self._has_model()):
+            data, rounds = encode_state(replica.model()), self.terms.study.rounds
+            reached("site: before model written")
+            write_durably(self.folder / MODEL_FILE, data)
+            reached("site: after model written")
+            metrics = metrics_digest(replica.metrics(), rounds)
+            record = ModelRecord.of(self._entries(), data, rounds=rounds, metrics=metrics, sums=sums)
+            self._log.append(MODEL, record.to_body())
+            reached("site: after model recorded")
         self.memory.forget()
+
+    def _has_model(self) -> bool:
+        return (self.folder / MODEL_FILE).exists() or any(entry.kind == MODEL for entry in self._entries())
+
+
+def _take_model(folder: Path, log: Log, entries: Callable[[], tuple[Entry, ...]], final: FinalModel) -> None:
+    """Keep a finished model that the aggregator signed: the file first, then its name in the transcript.
+
+    Raises:
+        InconsistentView: the transcript names another one (refusal 41).
+    """
+    record = record_of(final)
+    if any(e.body.get("sha256") != record.sha256.hex() for e in entries() if e.kind == MODEL):
+        raise Refusal.MODEL_MISMATCH.refuse("this site was given another one")
+    reached("site: before model written")
+    write_durably(folder / MODEL_FILE, final.model)
+    reached("site: after model written")
+    log.append(MODEL, record.to_body())
+    reached("site: after model recorded")
 
 
 def study_folder(state: Path, identifier: str) -> Path:
@@ -217,8 +251,8 @@ def open_site_study(
         path = folder / TRANSCRIPT_FILE
         transcript = Transcript(identity, study=terms.study_id, roster_digest=roster.digest, sink=path)
         opened.callback(transcript.close)
-        entries = verify_file(path, identity.public_bytes, TRANSCRIPT, owner=identity.name)
-        log = OnceLog(transcript, entries, told)
+        entries = partial(verify_file, path, identity.public_bytes, TRANSCRIPT, owner=identity.name)
+        log = OnceLog(transcript, entries(), told)
         log.append(SETTINGS, study.settings(len(terms.sites)))
         arguments: dict[str, Any] = {
             "identity": identity,
@@ -234,11 +268,12 @@ def open_site_study(
             "privacy": privacy,
             "memory": memory,
             "sites": tuple(name for name in roster.sites if name in terms.sites),
+            "take_model": partial(_take_model, folder, log, entries),
         }
         site = _sealed(terms, arguments) if study.protection.name == "encrypted" else Site(**arguments)
         site.resume()
         opened.pop_all()
-    return SiteStudy(site, terms, memory, transcript, privacy, folder, journal)
+    return SiteStudy(site, terms, memory, transcript, privacy, folder, journal, log, entries)
 
 
 def recorded_heads(state: Path) -> Iterator[Recorded]:

@@ -29,7 +29,7 @@ RELEASED = "released"  # shares are about to leave for the sum over these surviv
 FOLLOWED = "followed"  # a sum that this site took into its state without being in it: a SumRecord
 ABORTED = "aborted"  # an exchange that was given up
 REFUSED = "refused"  # a message this party would not answer, with the refusal's number
-MODEL = "model"  # digest of the model after a round
+MODEL = "model"  # the finished model, by its digest: a ModelRecord (model_record.py)
 RECOVERED = "recovered"  # an unfinished last line was dropped after a crash
 
 Sink = Callable[[bytes], None]

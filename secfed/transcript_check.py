@@ -5,6 +5,7 @@
 3. Every recorded sum carries the aggregator's signature; no exchange of a round was summed twice.
 4. Every sum that a site recorded, or followed without being in it, stands in the aggregator's transcript
    with the same specification, survivors and totals; where it was in it, that site among the survivors.
+5. The models beside the transcripts are those that they name (:mod:`secfed.model_check`).
 
 A survivor that lost its connection before the result arrived has no entry for that sum; this is
 counted, not condemned.
@@ -20,13 +21,14 @@ from secfed.chain import BrokenChain, Entry
 from secfed.chain_file import verify_file
 from secfed.crypto.identity import Roster
 from secfed.errors import BadSignature, MalformedMessage, TranscriptError
+from secfed.model_check import FoundModel, Party, check_models
 from secfed.outputs import TRANSCRIPT_FILE, site_folder, site_of, sites_folder
 from secfed.transcript import FOLLOWED, SUMMED, TRANSCRIPT, SumRecord
 
 
 @dataclass(frozen=True)
 class Problem:
-    """One thing that is wrong.
+    """One thing that is wrong, or worth knowing.
 
     Attributes:
         path: the file.
@@ -73,12 +75,16 @@ class Verdict:
         checked: the aggregator first, then the sites in roster order.
         absent: sites of the roster whose transcript is not here.
         problems: everything that is wrong; empty means verified.
+        models: those that the transcripts name.
+        notes: worth knowing.
     """
 
     study: str
     checked: tuple[Checked, ...]
     absent: tuple[str, ...]
     problems: tuple[Problem, ...]
+    models: tuple[FoundModel, ...] = ()
+    notes: tuple[Problem, ...] = ()
 
 
 @dataclass
@@ -122,11 +128,24 @@ def verify_run(folder: Path, roster: Roster) -> Verdict:
         problems.extend(_double_sums(main))
         for book in books.values():
             problems.extend(_disagreements(main, book) if book is not None else ())
+    parties = [_party(site, paths[site], book) for site, book in books.items()]
+    notes: list[Problem] = []
+    models = check_models(
+        _party("aggregator", central, main),
+        parties,
+        roster,
+        lambda path, line, why: problems.append(Problem(path, line, why)),
+        lambda path, why: notes.append(Problem(path, None, why)),
+    )
     checked = [_summary("aggregator", central, main, main)]
     checked += [_summary(site, paths[site], book, main) for site, book in books.items()]
     study = str(main.entries[0].body.get("study", "")) if main is not None else ""
     absent = tuple(site for site in roster.sites if site not in paths)
-    return Verdict(study, tuple(checked), absent, tuple(problems))
+    return Verdict(study, tuple(checked), absent, tuple(problems), tuple(models), tuple(notes))
+
+
+def _party(owner: str, path: Path, book: _Book | None) -> Party:
+    return Party(owner, path, () if book is None else book.entries)
 
 
 def _read(

@@ -212,6 +212,7 @@ def _examples() -> list[Message]:
         messages.UnmaskRequest(names[1:], (view, view)),
         messages.Shares(shares, _bytes(22, 64)),
         result,
+        messages.FinalModel("study-1", _bytes(32, 32), 3, 70_000, _bytes(33, 32), _bytes(34, 64), b"a model"),
         hello,
         encrypted_messages.KeyRequest((hello, encrypted_messages.KeyHello("west", b"", _bytes(29, 64)))),
         encrypted_messages.KeyPackages(b"public", (package, package)),
@@ -238,8 +239,14 @@ def test_signed_bodies_are_the_fields_before_the_signature() -> None:
         if isinstance(message, messages.Upload | messages.View) or not hasattr(message, "signature"):
             continue
         fields = _encode_fields(type(message).__name__, message)
-        assert _table_of(type(message).__name__)[-1] == ("signature", "bytes[64]")
-        assert message.body() == fields[:-64]  # type: ignore[attr-defined]
+        *_, last = table = _table_of(type(message).__name__)
+        after = 0  # bytes behind the signature: the model itself, of which the body has the digest
+        if isinstance(message, messages.FinalModel):
+            assert last == ("model", "blob64")
+            *_, last = table[:-1]
+            after = 8 + len(message.model)
+        assert last == ("signature", "bytes[64]")
+        assert message.body() == fields[: -64 - after]  # type: ignore[attr-defined]
 
 
 # Other formulas

@@ -30,6 +30,7 @@ from secfed.dp.report.facts import (
 from secfed.dp.report.ledgers import bare_of, ledger_facts
 from secfed.dp.report.state import Book, Checked
 from secfed.dp.report.studies import refusals_of, study_facts
+from secfed.model_check import FoundModel
 
 
 def make_report(
@@ -141,6 +142,8 @@ def _verification(state: Checked, more: Iterable[str]) -> Verification:
                 verified=chain.source.path not in bad,
             )
         )
+    for run in state.runs:
+        files.extend(_model(model, bad) for model in run.models if model.is_here)
     return Verification(
         verified=not state.problems,
         pinned=state.pinned,
@@ -150,6 +153,11 @@ def _verification(state: Checked, more: Iterable[str]) -> Verification:
         files=tuple(files),
         rosters=tuple(_roster(roster) for roster in state.rosters),
     )
+
+
+def _model(model: FoundModel, bad: set[Path]) -> FileFacts:
+    digest = model.record.sha256.hex() if model.is_right else ""
+    return FileFacts(str(model.path), "model", model.owner, 0, "", digest, model.path not in bad)
 
 
 def _roster(roster: Roster) -> RosterFacts:

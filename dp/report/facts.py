@@ -149,6 +149,27 @@ class Left:
 
 
 @dataclass(frozen=True)
+class ModelFacts:
+    """The model that a study came to, as transcripts name it.
+
+    Attributes:
+        sha256: of the file ``model.safetensors``.
+        size_bytes: of the file.
+        round: last training round of which a sum is in it; 0 for the model that training began with.
+        sums: sums that came before it, those of the closing evaluation included.
+        recorded_by: whose transcripts name it.
+        files: those here that are this model, byte for byte.
+    """
+
+    sha256: str
+    size_bytes: int
+    round: int
+    sums: int
+    recorded_by: tuple[str, ...]
+    files: tuple[str, ...]
+
+
+@dataclass(frozen=True)
 class StudyFacts:
     """One run of one study, from its transcripts.
 
@@ -158,6 +179,7 @@ class StudyFacts:
         simulated: all sites ran in one process and the noise came from the study's seed.
         parties: whose transcripts are here.
         sums: finished sums, by the aggregator's transcript or, without it, the largest of a site's.
+        models: that the study came to; more than one where sites missed its end.
     """
 
     name: str
@@ -173,11 +195,15 @@ class StudyFacts:
     parties: tuple[str, ...]
     sums: int
     left: tuple[Left, ...]
+    models: tuple[ModelFacts, ...] = ()
 
 
 @dataclass(frozen=True)
 class FileFacts:
-    """One file. ``kind`` is ``roster``, ``transcript`` or ``ledger``; ``head`` is the last entry's hash."""
+    """One file.
+
+    ``kind`` is ``roster``, ``transcript``, ``ledger`` or ``model``; ``head`` is the last entry's hash.
+    """
 
     file: str
     kind: str

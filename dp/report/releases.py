@@ -93,6 +93,7 @@ def what_left(report: Report) -> Section:
         elif study.settings_recorded:
             blocks.append(Text(words.sentence(NO_PRIVACY)))
         blocks.append(_left_table(study))
+        blocks.append(_models(study))
     return Section("left", "What left the sites", tuple(blocks), new_page=True)
 
 
@@ -118,6 +119,26 @@ def _left_table(study: StudyFacts) -> Block:
     headers = ("Sites", "Exchange", "Rounds", "Sums", "Sites in each sum", "Fields", "Differential privacy")
     rows = tuple((sites, *cells) for cells, sites in groups)
     return Table(headers, rows, numbers=(3,), weights=(5, 4, 3, 2, 3, 7, 7), tones=tuple(tones))
+
+
+def _models(study: StudyFacts) -> Block:
+    """Which model the study came to, and who says so."""
+    if not study.models:
+        return Text(
+            "No transcript here names the model that the study came to: it is not over, or an older version "
+            "ran it, or those who hold the model are not among these files."
+        )
+    rows = tuple(
+        (
+            model.sha256,
+            words.after_round(model.round),
+            ", ".join(model.recorded_by) or words.NOTHING,
+            "; ".join(model.files) or "not here",
+        )
+        for model in study.models
+    )
+    headers = ("Model, by the SHA-256 of its file", "Which", "Recorded by", "Files here that are this model")
+    return Table(headers, rows, digests=(0, 3), weights=(7, 3, 4, 5))
 
 
 def _left_cells(left: Left) -> tuple[str, ...]:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 
 from secfed.dp.report.files import Source
 from secfed.dp.report.state import AGGREGATOR, Believed, Checked, Run, Verified, settings_of, verify_source
-from secfed.outputs import TRANSCRIPT_FILE, site_folder
+from secfed.outputs import MODEL_FILE, RUN_FILE, TRANSCRIPT_FILE, site_folder
 from secfed.transcript import SUMMED, TRANSCRIPT
 from secfed.transcript_check import verify_run
 
@@ -90,17 +91,27 @@ def _specs(chain: Verified | None) -> set[object]:
 
 
 def _check_run(state: Checked, run: Run) -> None:
-    """Compare the transcripts of a run, through a folder of links laid out as a simulation's."""
+    """Compare the transcripts of a run, and the models beside them.
+
+    Through a folder of links that is laid out as a simulation's.
+    """
     with tempfile.TemporaryDirectory() as name:
         staged = Path(name)
         real = {staged / TRANSCRIPT_FILE: run.central.source.path if run.central else staged}
         for site, chain in run.sites.items():
             real[site_folder(staged, site) / TRANSCRIPT_FILE] = chain.source.path
-        for link, path in real.items():
+        for link, path in list(real.items()):
             if path != staged:
                 link.parent.mkdir(parents=True, exist_ok=True)
                 link.symlink_to(path.resolve())
-        for problem in verify_run(staged, run.roster).problems:
+                for name_beside in (MODEL_FILE, RUN_FILE):
+                    beside = real[link.parent / name_beside] = path.parent / name_beside
+                    if beside.is_file():
+                        (link.parent / name_beside).symlink_to(beside.resolve())
+        verdict = verify_run(staged, run.roster)
+        run.models = [replace(model, path=real[model.path]) for model in verdict.models]
+        state.notes.extend(f"{real[note.path]}: {note.why}" for note in verdict.notes)
+        for problem in verdict.problems:
             path = real[problem.path]
             if path != staged:  # the aggregator's transcript is not here, which a note says
                 state.problem(path, problem.line, problem.why)

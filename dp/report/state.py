@@ -11,6 +11,7 @@ from secfed.crypto.identity import Roster
 from secfed.dp.report.files import Found, Source
 from secfed.dp.report.recompute import Point, Recomputer
 from secfed.errors import RosterError, TranscriptError
+from secfed.model_check import FoundModel
 from secfed.roster_file import read_roster
 from secfed.transcript import SETTINGS, SUMMED, SumRecord
 from secfed.transcript_check import Problem
@@ -44,12 +45,14 @@ class Run:
         roster: the roster they were verified against.
         central: the aggregator's transcript, if it is here.
         sites: the sites' transcripts that are here.
+        models: those that the transcripts name.
     """
 
     study: str
     roster: Roster
     central: Verified | None = None
     sites: dict[str, Verified] = field(default_factory=dict)
+    models: list[FoundModel] = field(default_factory=list)
 
 
 @dataclass(frozen=True)

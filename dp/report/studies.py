@@ -7,9 +7,10 @@ from typing import Any
 
 from secfed.dp.budget import Budget
 from secfed.dp.ledger import REFUSED, SPENT, UNPROTECTED
-from secfed.dp.report.facts import Left, RefusalFact, StudyFacts, as_int, as_text, ranges
+from secfed.dp.report.facts import Left, ModelFacts, RefusalFact, StudyFacts, as_int, as_text, ranges
 from secfed.dp.report.state import Book, Checked, Run, Verified, settings_of, sums_of
 from secfed.errors import ConfigError
+from secfed.model_check import FoundModel
 from secfed.transcript import ABORTED
 from secfed.transcript import REFUSED as MESSAGE_REFUSED
 
@@ -39,7 +40,29 @@ def study_facts(state: Checked, run: Run) -> StudyFacts:
             for site in sorted(run.sites)
             for item in _left(state, run, run.sites[site], settings is not None, privacy is not None)
         ),
+        models=tuple(_models(run)),
     )
+
+
+def _models(run: Run) -> list[ModelFacts]:
+    """Every model that the transcripts name, with those who name it: the one after most sums first."""
+    found = []
+    kinds: dict[tuple[bytes, int, int, int], list[FoundModel]] = {}
+    for model in run.models:
+        record = model.record
+        kinds.setdefault((record.sha256, record.size_bytes, record.round, record.sums), []).append(model)
+    for (sha256, size_bytes, number, sums), same in kinds.items():
+        found.append(
+            ModelFacts(
+                sha256=sha256.hex(),
+                size_bytes=size_bytes,
+                round=number,
+                sums=sums,
+                recorded_by=tuple(dict.fromkeys(one.owner for one in same if one.is_own)),
+                files=tuple(str(one.path) for one in same if one.is_right),
+            )
+        )
+    return sorted(found, key=lambda model: -model.sums)
 
 
 def _left(state: Checked, run: Run, chain: Verified, known: bool, private: bool) -> list[Left]:

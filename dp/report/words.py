@@ -153,6 +153,11 @@ def rounds(text: str) -> str:
     return f"{'rounds' if '-' in text or ',' in text else 'round'} {dashes(text)}"
 
 
+def after_round(number: int) -> str:
+    """``after round 7``; the model that training began with is not after any."""
+    return f"after round {number}" if number else "untrained"
+
+
 def dashes(text: str) -> str:
     """A range as people write it."""
     return text.replace("-", "\N{EN DASH}")

@@ -63,7 +63,7 @@ def aggregate(
             "--farewell",
             min=0.0,
             metavar="SECONDS",
-            help="How long to tell hospitals that were away that the study is finished.",
+            help="How long to bring hospitals that were away the model, and the news that the study is over.",
         ),
     ] = 60.0,
     uploads_at_a_time: Annotated[

@@ -45,7 +45,7 @@ def tell_person(console: Console) -> Callable[..., None]:
                 waits = Waits(ANSWERS, facts["answered"], facts["asked"]).describe()
                 text = f"{_where(facts)}{waits} at {facts['stage']}{_why(facts)}"
             case "finished":
-                text = "finished; telling the hospitals"
+                text = "finished; telling the hospitals, and giving them the model"
             case _:
                 return
         console.print(plain_text(text), markup=False, soft_wrap=True)

@@ -84,12 +84,13 @@ def verify(folders: Folders, roster: Rosters = None) -> None:
 
     Names the file and the first bad line. Exits with 0 only if everything verifies.
     """
-    from secfed.cli.audit_tables import show_files
+    from secfed.cli.audit_tables import show_files, show_models
     from secfed.cli.consoles import stdout
 
     made = _made(folders, roster)
     console = stdout()
     show_files(console, made)
+    show_models(console, made)
     _verdict(console, made)
 
 

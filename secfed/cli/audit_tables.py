@@ -94,3 +94,23 @@ def _budget_table(amounts: Sequence[tuple[LedgerFacts, Amount]]) -> Table:
             words.number_down(amount.left),
         )
     return table
+
+
+def show_models(console: Console, made: Report) -> None:
+    """Which model each study released, and which file here is it."""
+    from rich.text import Text
+
+    from secfed.cli.consoles import plain_text
+    from secfed.dp.report import words
+
+    for study in made.studies:
+        for model in study.models:
+            after = words.after_round(model.round)
+            for file in model.files:
+                line = f"{file}: is the model of study {study.name!r}, {after}."
+                console.print(Text(plain_text(line)), soft_wrap=True)
+            if not model.files:
+                line = f"Not here: the model of study {study.name!r}, {after}, SHA-256 {model.sha256}."
+                console.print(Text(plain_text(line)), soft_wrap=True)
+    if any(study.models for study in made.studies):
+        console.print()

@@ -37,7 +37,9 @@ def verify(
         ),
     ] = None,
 ) -> None:
-    """Verify every transcript of a run: chains, signatures, and that all parties recorded the same sums.
+    """Verify every transcript of a run: chains, signatures, that all recorded the same sums, and the model.
+
+    The model and the metrics in DIR must be those that the transcripts name.
 
     Names the file and the first bad line. Exits with 0 only if everything verifies.
     """
@@ -97,6 +99,15 @@ def _show(console: Console, verdict: Verdict) -> None:
             console.print(Text(plain_text(note), style="yellow"))
     if verdict.absent:
         console.print(Text(f"Not here: {plain_text(', '.join(verdict.absent))}", style="dim"))
+    for remark in verdict.notes:
+        console.print(Text(plain_text(f"{remark.path}: {remark.why}."), style="yellow"), soft_wrap=True)
+    for model in verdict.models:
+        if model.is_right:
+            what = f"is the model of study {verdict.study!r}, after round {model.record.round}"
+            console.print(Text(plain_text(f"{model.path}: {what}."), style="green"), soft_wrap=True)
+        elif not model.is_here:
+            what = f"the model that {model.owner}'s transcript names, SHA-256 {model.record.sha256.hex()}"
+            console.print(Text(plain_text(f"Not here: {what}"), style="dim"), soft_wrap=True)
     if not verdict.problems:
         sites = plural(len(verdict.checked) - 1, "hospital")
         sums = plural(verdict.checked[0].sums, "sum")

@@ -21,6 +21,7 @@ from secfed.crypto.messages import (
     Adverts,
     Deliveries,
     Envelope,
+    FinalModel,
     MaskSecretShare,
     Message,
     Result,
@@ -92,6 +93,16 @@ MESSAGES: dict[type[Message], st.SearchStrategy[Any]] = {
     UnmaskRequest: st.builds(UnmaskRequest, LISTS, st.lists(VIEWS, max_size=4).map(tuple)),
     Shares: st.builds(Shares, SHARE_LISTS, SIGNATURES),
     Result: st.builds(Result, DIGESTS, LISTS, DIGESTS, SIGNATURES),
+    FinalModel: st.builds(
+        FinalModel,
+        NAMES,
+        DIGESTS,
+        st.integers(0, 2**32 - 1),
+        st.integers(0, 2**32 - 1),
+        DIGESTS,
+        SIGNATURES,
+        st.binary(max_size=100).map(memoryview),
+    ),
 }
 
 
@@ -108,6 +119,7 @@ def test_types_are_numbered_once_and_for_all() -> None:
         "UnmaskRequest": 8,
         "Shares": 9,
         "Result": 10,
+        "FinalModel": 17,
     }
     assert set(MESSAGES) == set(ALL)
 

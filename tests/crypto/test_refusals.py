@@ -14,7 +14,12 @@ from secfed.errors import SecfedError
 from tests.ring import as_integers
 from tests.simulator import Consortium
 
-MODULES = ("test_refusals_specification", "test_refusals_keys", "test_refusals_unmasking")
+MODULES = (
+    "test_refusals_specification",
+    "test_refusals_keys",
+    "test_refusals_unmasking",
+    "test_refusals_model",
+)
 
 
 def _provoked() -> list[Refusal]:

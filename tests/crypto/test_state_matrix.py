@@ -10,7 +10,7 @@ import pytest
 from secfed.crypto import masked_site
 from secfed.crypto.masked_server import MaskedServer
 from secfed.crypto.masked_site import Closed, MaskedSite, State
-from secfed.crypto.messages import ALL
+from secfed.crypto.messages import ALL, FinalModel
 from secfed.errors import MalformedMessage, ProtocolError, SecfedError, WrongState
 from tests.journals import NoMemory
 from tests.ring import Rereadable
@@ -22,26 +22,26 @@ MESSAGES = (*(message.__name__ for message in ALL), "garbage", "nothing")
 # What a site does with a well-formed message that belongs to its attempt: the next state, or the number
 # of the refusal that closes the session.
 SITE_TABLE = """
-                    Specification Advert Adverts      Sharing Deliveries     Upload Survivors   View UnmaskRequest Shares Result   garbage nothing
-AwaitSpecification  AwaitAdverts  2      2            2       2              2      2           2    2             2      2        1       1
-AwaitAdverts        2             2      AwaitDeliveries 2    2              2      2           2    2             2      2        1       1
-AwaitDeliveries     2             2      2            2       AwaitSurvivors 2      2           2    2             2      2        1       1
-AwaitSurvivors      2             2      2            2       2              2      AwaitUnmask 2    2             2      2        1       1
-AwaitUnmask         2             2      2            2       2              2      2           2    AwaitResult   2      2        1       1
-AwaitResult         2             2      2            2       2              2      2           2    34            2      Finished 1       1
-Finished            2             2      2            2       2              2      2           2    2             2      2        1       1
-Closed              2             2      2            2       2              2      2           2    2             2      2        1       1
+                    Specification Advert Adverts      Sharing Deliveries     Upload Survivors   View UnmaskRequest Shares Result   FinalModel garbage nothing
+AwaitSpecification  AwaitAdverts  2      2            2       2              2      2           2    2             2      2        2          1       1
+AwaitAdverts        2             2      AwaitDeliveries 2    2              2      2           2    2             2      2        2          1       1
+AwaitDeliveries     2             2      2            2       AwaitSurvivors 2      2           2    2             2      2        2          1       1
+AwaitSurvivors      2             2      2            2       2              2      AwaitUnmask 2    2             2      2        2          1       1
+AwaitUnmask         2             2      2            2       2              2      2           2    AwaitResult   2      2        2          1       1
+AwaitResult         2             2      2            2       2              2      2           2    34            2      Finished 2          1       1
+Finished            2             2      2            2       2              2      2           2    2             2      2        2          1       1
+Closed              2             2      2            2       2              2      2           2    2             2      2        2          1       1
 """  # noqa: E501
 
 # What the server does with a reply of its attempt: takes it, or counts the site as dropped.
 SERVER_TABLE = """
-            Specification Advert Adverts Sharing Deliveries Upload Survivors View  UnmaskRequest Shares Result garbage nothing
-advertise   bad           taken  bad     bad     bad        bad    bad       bad   bad           bad    bad    bad     bad
-share       bad           bad    bad     taken   bad        bad    bad       bad   bad           bad    bad    bad     bad
-mask        bad           bad    bad     bad     bad        taken  bad       bad   bad           bad    bad    bad     bad
-consistency bad           bad    bad     bad     bad        bad    bad       taken bad           bad    bad    bad     bad
-unmask      bad           bad    bad     bad     bad        bad    bad       bad   bad           taken  bad    bad     bad
-done        over          over   over    over    over       over   over      over  over          over   over   over    over
+            Specification Advert Adverts Sharing Deliveries Upload Survivors View  UnmaskRequest Shares Result FinalModel garbage nothing
+advertise   bad           taken  bad     bad     bad        bad    bad       bad   bad           bad    bad    bad        bad     bad
+share       bad           bad    bad     taken   bad        bad    bad       bad   bad           bad    bad    bad        bad     bad
+mask        bad           bad    bad     bad     bad        taken  bad       bad   bad           bad    bad    bad        bad     bad
+consistency bad           bad    bad     bad     bad        bad    bad       taken bad           bad    bad    bad        bad     bad
+unmask      bad           bad    bad     bad     bad        bad    bad       bad   bad           taken  bad    bad        bad     bad
+done        over          over   over    over    over       over   over      over  over          over   over   over       over    over
 """  # noqa: E501
 
 
@@ -59,6 +59,8 @@ def _attempt() -> tuple[dict[str, State], dict[str, MaskedServer], dict[str, byt
     again = {"journal": NoMemory(), "source": Rereadable(consortium.updates[SITE])}
     attempt = consortium.attempt(silent={"hospital-4": "mask"}, contributions={SITE: again})
     servers, messages = {}, {"garbage": b"\xff" * 200, "nothing": b""}
+    final = FinalModel("study", bytes(32), 1, 1, bytes(32), bytes(64), b"a model")  # belongs to no attempt
+    messages["FinalModel"] = final.encode()
     for stage in STAGES:
         servers["done" if stage == "result" else stage] = copy.deepcopy(attempt.server)
         messages[_type(attempt.requests[SITE])] = bytes(attempt.requests[SITE])
@@ -109,7 +111,7 @@ def test_the_server(state: str, message: str, outcome: str) -> None:
 
 def test_the_tables_are_complete() -> None:
     states, servers, messages = _attempt()
-    assert [message.TYPE for message in ALL] == list(range(len(ALL)))
+    assert [message.TYPE for message in ALL] == [*range(len(ALL) - 1), FinalModel.TYPE]
     assert set(messages) == set(MESSAGES)
     assert set(states) == {state for state, _, _ in _cells(SITE_TABLE)} == set(_site_states())
     assert set(servers) == {state for state, _, _ in _cells(SERVER_TABLE)}

@@ -6,6 +6,7 @@ sums in the transcript: who was in each, under which attempt, and that no exchan
 
 from __future__ import annotations
 
+import hashlib
 import os
 import random
 from collections import Counter
@@ -18,7 +19,7 @@ import pytest
 from secfed import crash_points
 from secfed.chain_file import verify_file
 from secfed.errors import ConfigError, TranscriptError
-from secfed.transcript import SUMMED, TRANSCRIPT
+from secfed.transcript import MODEL, SUMMED, TRANSCRIPT
 from tests.deploy.central_case import Crash, Hospitals, close_all, crash_at
 
 DOWN = {"hospital-2": {"mask"}}  # advertises and shares, then falls silent: its mask secret must be rebuilt
@@ -39,6 +40,8 @@ POINTS = {
     "aggregate: after summed is in the transcript": 2,
     "aggregate: before the results are written": 1,
     "aggregate: after the model is written": 1,
+    "aggregate: before model is in the transcript": 1,
+    "aggregate: after model is in the transcript": 1,
     "aggregate: after the results are written": 1,
 }
 SEALED_POINTS = {"aggregate: before a sum is stored": 2, "aggregate: after a sum is stored": 2}
@@ -67,11 +70,17 @@ def sums(h: Hospitals) -> list[tuple[Any, ...]]:
     return [tuple(map(str, map(entry.body.get, keys))) for entry in entries if entry.kind == SUMMED]
 
 
+def models(h: Hospitals) -> list[Any]:
+    """What the aggregator's transcript names as the finished model."""
+    entries = verify_file(h.out / "transcript.jsonl", h.aggregator.public_bytes, TRANSCRIPT)
+    return [dict(entry.body) for entry in entries if entry.kind == MODEL]
+
+
 def result(h: Hospitals) -> Any:
     """What must not depend on crashes."""
     h.check_transcripts()
     if h.central.plan is None:
-        return h.model(), sums(h)
+        return h.model(), models(h), sums(h)
     from secfed.frames import encode_state
     from secfed.sealed_site import newest
 
@@ -97,7 +106,9 @@ def test_the_points_are_these(undisturbed):
 
 def test_encrypted_sums_have_two_points_more(undisturbed):
     pytest.importorskip("tenseal")
-    assert set(undisturbed("encrypted")[1]) == set(POINTS) | set(SEALED_POINTS)
+    # The aggregator has no model that it could name.
+    expected = {point for point in POINTS if "model is in" not in point} | set(SEALED_POINTS)
+    assert set(undisturbed("encrypted")[1]) == expected
 
 
 @pytest.mark.parametrize(
@@ -210,6 +221,32 @@ def test_a_finished_run_can_be_started_again_and_asks_nothing(tmp_path):
     assert (h.model(), h.handled) == (model, handled)
     assert (h.out / "transcript.jsonl").read_bytes() == lines
     assert again == first
+
+
+def test_the_model_that_is_named_once_is_the_file(undisturbed, tmp_path, monkeypatch):
+    """Killed after the file was written and before it was named, and again after it was named."""
+    h = hospitals(tmp_path, "masked")
+    for point in ("before model is in the transcript", "after model is in the transcript"):
+        crash_at(monkeypatch, lambda name, point=point: name.endswith(point))
+        with pytest.raises(Crash):
+            h.run()
+        h.out.joinpath("model.safetensors").unlink()  # as if the disk had not kept it
+    crash_at(monkeypatch, lambda _: False)
+    h.run()
+    (named,) = models(h)
+    assert named["sha256"] == hashlib.sha256((h.out / "model.safetensors").read_bytes()).hexdigest()
+    assert (named["round"], named["sums"]) == (1, 2)
+    assert models(h) == undisturbed("masked")[0][1]
+
+
+def test_a_model_that_differs_from_the_one_named_is_not_named(tmp_path, monkeypatch):
+    h = Hospitals(tmp_path, rounds=1)
+    h.run()
+    lines = (h.out / "transcript.jsonl").read_bytes()
+    monkeypatch.setattr("secfed.deploy.central_run.encode_state", lambda _: b"another")
+    with pytest.raises(TranscriptError, match="the finished model differs from what the transcript says"):
+        h.run()
+    assert (h.out / "transcript.jsonl").read_bytes() == lines
 
 
 def test_another_version_of_the_study_is_refused(tmp_path):

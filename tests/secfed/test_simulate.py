@@ -22,10 +22,12 @@ from secfed.errors import ConfigError, RangeError, RoundAborted
 from secfed.frames import Step, decode
 from secfed.link import OnReply
 from secfed.outputs import prepare
+from secfed.roster_file import read_roster
 from secfed.run_report import RoundReport, RunReport, SilentObserver
 from secfed.simulate import simulate
 from secfed.simulated_link import SimulatedLink
 from secfed.study import Study
+from secfed.transcript_check import verify_run
 from secfed.vector import Exchange, Layout, State, Summands, Totals
 from tests.secfed.run_case import a_run
 
@@ -73,6 +75,33 @@ def test_model_is_byte_identical_under_every_protection(tmp_path: Path, bits: in
     expected = model_bytes(tmp_path / "plain")
     assert model_bytes(tmp_path / "masked") == expected
     assert model_bytes(tmp_path / "encrypted") == expected
+
+
+@pytest.mark.parametrize("name", ["masked", "encrypted"])
+def test_the_finished_model_is_in_the_record(tmp_path: Path, name: str) -> None:
+    """Under encrypted protection at every site, since only they have it; one that was away has another."""
+    if name == "encrypted":
+        pytest.importorskip("tenseal")
+    run(study(name), tmp_path, "hospital-2@mask:3", "hospital-2@train:4")
+    verdict = verify_run(tmp_path, read_roster(tmp_path / "roster.json"))
+    assert verdict.problems == verdict.notes == ()
+    right = [model for model in verdict.models if model.is_right]
+    assert [(model.owner, model.record.round, model.record.sums) for model in right] == [("aggregator", 3, 4)]
+    sites = {model.owner: model.record for model in verdict.models if model.owner != "aggregator"}
+    if name == "encrypted":
+        assert right[0].record.metrics
+        assert {site: record.sums for site, record in sites.items()} == {
+            **{f"hospital-{number}": 4 for number in (1, 3, 4)},
+            "hospital-2": 2,
+        }
+    else:
+        assert not sites
+    (tmp_path / "model.safetensors").write_bytes(b"another")
+    content = json.loads((tmp_path / "run.json").read_text())
+    content["final"]["accuracy"] = 1.0
+    (tmp_path / "run.json").write_text(json.dumps(content))
+    found = verify_run(tmp_path, read_roster(tmp_path / "roster.json")).problems
+    assert [problem.path.name for problem in found] == ["model.safetensors", "run.json"]
 
 
 @pytest.mark.parametrize("stage", STAGES)

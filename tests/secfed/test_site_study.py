@@ -18,6 +18,7 @@ from secfed.errors import ConfigError, TranscriptError
 from secfed.journal import Journal
 from secfed.outputs import MODEL_FILE
 from secfed.site_study import SiteStudy, Terms, open_site_study
+from secfed.transcript import MODEL
 from tests.secfed.durable_case import NAMES, study
 
 PEOPLE = [Identity.from_seed(name, hashlib.sha256(name.encode()).digest()) for name in NAMES]
@@ -74,15 +75,20 @@ def test_a_folder_that_cannot_be_made_is_one_clear_error(tmp_path: Path) -> None
 
 def test_a_model_whose_layers_share_a_tensor_is_written(tmp_path: Path) -> None:
     weight = torch.arange(6.0).reshape(2, 3)
-    replica = SimpleNamespace(model=lambda: {"in": weight, "out": weight, "turned": weight.T})
+    replica = SimpleNamespace(
+        model=lambda: {"in": weight, "out": weight, "turned": weight.T}, metrics=dict[int, Any]
+    )
     forgotten: list[bool] = []
     memory: Any = SimpleNamespace(forget=lambda: forgotten.append(True))
+    named: list[Any] = []
+    log: Any = SimpleNamespace(append=lambda kind, body: named.append((kind, body["sha256"])))
     site: Any = SimpleNamespace(replica=replica, sums=1)
-    terms: Any = None
+    terms: Any = SimpleNamespace(study=SimpleNamespace(rounds=1))
     nothing: Any = None
-    SiteStudy(site, terms, memory, nothing, None, tmp_path, nothing).finish()
+    SiteStudy(site, terms, memory, nothing, None, tmp_path, nothing, log, tuple).finish()
     found = load_file(tmp_path / MODEL_FILE)
     assert torch.equal(found["in"], weight)
     assert torch.equal(found["out"], weight)
     assert torch.equal(found["turned"], weight.T)
     assert forgotten == [True]
+    assert named == [(MODEL, hashlib.sha256((tmp_path / MODEL_FILE).read_bytes()).hexdigest())]

@@ -17,6 +17,7 @@ from secfed.crypto.messages import (
     Adverts,
     Deliveries,
     Envelope,
+    FinalModel,
     MaskSecretShare,
     Result,
     SelfMaskShare,
@@ -92,6 +93,9 @@ def example_messages() -> dict[str, Any]:
         "UnmaskRequest": UnmaskRequest(("病院",), views),
         "Shares": Shares(shares, _constant(9, 64)),
         "Result": Result(spec.digest, names, _constant(10, 32), _constant(11, 64)),
+        "FinalModel": FinalModel(
+            "study-5f", _constant(12, 32), 7, 65538, _constant(13, 32), _constant(14, 64), bytes(range(1, 8))
+        ),
         "Empty Survivors": Survivors(()),
     }
 
@@ -134,6 +138,7 @@ def message_vectors() -> Json:
             "Envelope": examples["Sharing"].envelopes[0].body().hex(),
             "Shares": examples["Shares"].body().hex(),
             "Result": examples["Result"].body().hex(),
+            "FinalModel": examples["FinalModel"].body().hex(),
         },
         "digests": {
             "specification": spec.digest.hex(),
