@@ -6,14 +6,12 @@ there, so it can be counted; in a study the share of one hospital's clipped valu
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Any
 
 import torch
 
 from secfed.algorithms.base import SiteProgram
 from secfed.vector import Exchange, State, Summands
-
-CLIPPED: Final = "clipped_share"
 
 
 class Clipping:

@@ -10,13 +10,14 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 PHASES = ("train", "protect", "carry", "server")
 WAIT = "wait"  # beside the phases, between machines only: until enough hospitals were there to begin
 
 Metrics = Mapping[str, float]
 
+CLIPPED: Final = "clipped_share"  # of one update, by protection.bound; beside the oracle's numbers
 _LEADING = ("roc_auc", "accuracy", "loss")
 # What numbers beside the parameters are for, by the first part of their fields' names.
 _FOR = {"eval": "metrics over held-out records", "weight": "the weight", "train_loss": "the training loss"}

@@ -21,7 +21,7 @@ from secfed.algorithms.base import Algorithm, Metrics, ServerProgram, unprotecte
 from secfed.algorithms.metrics import oracle
 from secfed.algorithms.registry import build, build_data
 from secfed.chain_file import verify_file
-from secfed.clipping import CLIPPED, Clipping
+from secfed.clipping import Clipping
 from secfed.coordinator import Coordinator, RoundOutcome, StudyRun
 from secfed.crypto.identity import Identity, Roster
 from secfed.crypto.keystream import RoundingStream, rounding_stream_for_simulation
@@ -40,6 +40,7 @@ from secfed.protection import protection
 from secfed.roster_file import ROSTER_FILE, write_roster
 from secfed.round import Rules
 from secfed.run_report import (
+    CLIPPED,
     Comparison,
     ComparisonRow,
     Observer,

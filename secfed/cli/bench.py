@@ -198,7 +198,7 @@ def _table(result: dict[str, Any]) -> Table:
     table.add_column("quantity")
     table.add_column("value", justify="right")
     for name, value in result["fraction_of_limit"].items():
-        table.add_row(f"{name} / keystream-and-add limit", f"{value:.0%}")
+        table.add_row(f"keystream-and-add limit / {name}", f"{value:.0%}")
     for name, value in result.get("speedup_vs_flower", {}).items():
         table.add_row(f"speed-up over Flower SecAgg+, {name}", f"{value:.1f}x")
     table.add_row("upload, bytes per parameter", f"{result['bytes_per_param']:.4f}")

@@ -12,6 +12,7 @@ from rich.text import Text
 
 from secfed.cli.consoles import plain_text, plural, show_bytes, show_number, show_seconds
 from secfed.run_report import (
+    CLIPPED,
     PHASES,
     WAIT,
     Comparison,
@@ -166,6 +167,10 @@ def summary(console: Console, report: RunReport) -> RenderableType:
             f"{plain_text(name)} {show_number(value)}" for name, value in report.oracle.items()
         )
         parts.append(Text.assemble(("Oracle (single hospitals, simulation only): ", "dim"), numbers))
+        clipped = report.oracle.get(CLIPPED)
+        if clipped is not None:
+            told = f"protection.bound clipped {100 * clipped:.2g}% of the numbers of one update: raise it."
+            parts.append(Text(told, style="yellow"))
     if report.privacy is not None:
         parts += ["", *_privacy(report.privacy), ""]
     parts += _final(report)

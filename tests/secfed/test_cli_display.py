@@ -13,7 +13,7 @@ from secfed.cli.consoles import show_bytes, show_number, show_seconds
 from secfed.cli.live import LineObserver, LiveObserver, watching
 from secfed.cli.tables import round_table, summary
 from secfed.errors import RoundAborted
-from secfed.run_report import Comparison, ComparisonRow, Observer
+from secfed.run_report import CLIPPED, Comparison, ComparisonRow, Observer
 from tests.secfed.run_case import SITES, a_round, a_run
 
 
@@ -70,6 +70,12 @@ class TestTables:
         assert "oracle" in text
         assert "0.9300" in text
         assert "0.8100" in text
+
+    def test_a_bound_that_is_too_small_is_told_with_a_remedy(self) -> None:
+        text = shown(summary(console := a_console(120), a_run(oracle={CLIPPED: 0.031})), console)
+        assert "protection.bound clipped 3.1% of the numbers of one update: raise it." in text
+        quiet = shown(summary(other := a_console(120), a_run(oracle={"worst_site": 0.5})), other)
+        assert "clipped" not in quiet
 
     def test_a_long_run_shows_its_beginning_and_end(self) -> None:
         text = shown(round_table(console := a_console(120), a_run(rounds=500).rounds), console)

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from secfed.clipping import CLIPPED, Clipping
-from secfed.run_report import RunReport, SilentObserver
+from secfed.clipping import Clipping
+from secfed.run_report import CLIPPED, RunReport, SilentObserver
 from secfed.simulate import simulate
 from secfed.study import Study
 from secfed.vector import Exchange, Field, Layout
