@@ -295,7 +295,7 @@ def broken(**changes: torch.Tensor) -> SiteData:
         (broken(train_x=torch.zeros(10, 3)), "site 'b': training records have shape"),
         (broken(test_x=torch.zeros(3, 2)), "site 'b': held-out records have shape"),
         (broken(train_x=torch.full((10, 2), math.nan)), "site 'b': training records contain NaN"),
-        (broken(test_x=torch.full((4, 2), math.inf)), "site 'b': held-out records contain NaN"),
+        (broken(test_x=torch.full((4, 2), math.inf)), "site 'b' has features that are infinite"),
         (broken(train_y=torch.full((10,), 2)), "site 'b': training records have a label outside"),
         (broken(train_y=torch.full((10,), -1)), "site 'b': training records have a label outside"),
         (

@@ -85,6 +85,9 @@ AGGREGATOR_POINTS: Final = (
 ELSEWHERE: Final = {
     "site: before state noted": "encrypted protection: tests/secfed",
     "site: after state noted": "encrypted protection: tests/secfed",
+    "site: before model written": "at the end of a study: tests/secfed/test_final_model.py",
+    "site: after model written": "at the end of a study: tests/secfed/test_final_model.py",
+    "site: after model recorded": "at the end of a study: tests/secfed/test_final_model.py",
     "aggregate: before a sum is stored": "encrypted protection: test_aggregator_crashes.py",
     "aggregate: after a sum is stored": "encrypted protection: test_aggregator_crashes.py",
     "aggregate: before aborted is in the transcript": "no round is aborted here: test_aggregator_crashes.py",

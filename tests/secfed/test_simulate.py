@@ -302,7 +302,7 @@ def test_a_model_whose_layers_share_a_tensor_is_written(tmp_path: Path) -> None:
     weight = torch.arange(6.0).reshape(2, 3)
     program: Any = SimpleNamespace(model=lambda: {"in": weight, "out": weight, "turned": weight.T})
     roster = Roster.of(Identity.generate("aggregator"), [Identity.generate("hospital-1")])
-    simulate_module._write(tmp_path, roster, program, a_run())
+    simulate_module._write(tmp_path, roster, program, a_run(), [], 1)
     found = load_file(tmp_path / "model.safetensors")
     wanted = {"in": weight, "out": weight, "turned": weight.T}
     assert all(torch.equal(found[name], tensor) for name, tensor in wanted.items())
