@@ -4,8 +4,9 @@
 
 Every run is a masked study of its own process of one thread (20 to 40 minutes, 5 GB) and leaves one JSON file
 in the folder RUNS (default ``runs/fmcsc``); what is there already, with the same study, is not repeated. The
-page is written from the files, also after an interruption; what people wrote on it stays. Without
---variant, only the runs of the paper's Table 1.
+page is written from the files, also after an interruption; what people wrote on it stays, and so does a row
+of which the page has more seeds than the folder has files. Without --variant, only the runs of the paper's
+Table 1.
 """
 
 from __future__ import annotations
@@ -24,6 +25,11 @@ from fmcsc_runs import PUBLIC, RATIOS, SETS, VARIANTS
 from jobs import Job, run_all
 
 Run = dict[str, Any]
+
+_RATIOS = "The paper's Table 1"
+_ABLATIONS = "Ablations, 1:1 (the paper's Table 2)"
+_PARTICIPATION = "Participation, 1:1 (the paper's Table 3)"
+_COURSE = "ACC after each main round, 1:1"
 
 _PAGE = sections.ROOT / "docs" / "results" / "fmcsc.md"
 _HEAD = """# FMCSC: what was measured
@@ -102,10 +108,10 @@ def _write(runs: Path) -> None:
     """The page from what is there."""
     parts = [_HEAD, sections.machine(), sections.reading(_PAGE)]
     for title, table in (
-        ("The paper's Table 1", _ratios(runs)),
-        ("Ablations, 1:1 (the paper's Table 2)", _ablations(runs)),
-        ("Participation, 1:1 (the paper's Table 3)", _participation(runs)),
-        ("ACC after each main round, 1:1", _course(runs)),
+        (_RATIOS, _ratios(runs)),
+        (_ABLATIONS, _ablations(runs)),
+        (_PARTICIPATION, _participation(runs)),
+        (_COURSE, _course(runs)),
     ):
         if table:
             parts += [f"## {title}", table]
@@ -117,24 +123,23 @@ def _ratios(runs: Path) -> str:
     for dataset, facts in SETS.items():
         for ratio in RATIOS:
             found = _load(runs, dataset, ratio, PUBLIC)
-            if found:
-                rows.append([facts.title, ratio, *_scores(found), _triple(facts.paper[ratio]), *_cost(found)])
+            cells = [*_scores(found), _triple(facts.paper[ratio]), *_cost(found)] if found else []
+            rows.append([facts.title, ratio, *cells])
     columns = ["set", "multi : single view", "ACC", "NMI", "ARI", "paper", "seeds", "main rounds", "minutes"]
-    return sections.table(columns, rows) if rows else ""
+    return _table(_RATIOS, columns, rows)
 
 
 def _ablations(runs: Path) -> str:
     rows = []
     for dataset, facts in SETS.items():
         for variant, what in VARIANTS.items():
-            found = _load(runs, dataset, "1:1", variant)
-            if found and what.table != "participation":
-                paper = facts.ablation.get(variant)
-                rows.append(
-                    [dataset, what.title, *_scores(found), _triple(paper) if paper else "-", *_cost(found)]
-                )
+            if what.table != "participation":
+                found, paper = _load(runs, dataset, "1:1", variant), facts.ablation.get(variant)
+                cells = [*_scores(found), _triple(paper) if paper else "-", *_cost(found)] if found else []
+                rows.append([dataset, what.title, *cells])
     columns = ["set", "variant", "ACC", "NMI", "ARI", "paper", "seeds", "main rounds", "minutes"]
-    return sections.table(columns, rows) if len(rows) > len(SETS) else ""
+    only_public = all(len(row) == 2 or row[1] == VARIANTS[PUBLIC].title for row in rows)
+    return "" if only_public and not sections.rows(_PAGE, _ABLATIONS) else _table(_ABLATIONS, columns, rows)
 
 
 def _participation(runs: Path) -> str:
@@ -142,23 +147,47 @@ def _participation(runs: Path) -> str:
     for dataset, facts in SETS.items():
         for variant, paper in facts.participation.items():
             found = _load(runs, dataset, "1:1", variant)
-            if found:
-                cells = [_cell(found, "participating_acc"), _cell(found, "others_acc")]
-                title = VARIANTS[variant].title
-                rows.append([dataset, title, *cells, f"{paper[0]} {paper[1]}", str(len(found))])
+            accuracies = [_cell(found, "participating_acc"), _cell(found, "others_acc")]
+            cells = [*accuracies, f"{paper[0]} {paper[1]}", str(len(found))] if found else []
+            rows.append([dataset, VARIANTS[variant].title, *cells])
     columns = ["set", "", "ACC, taking part", "ACC, others", "paper", "seeds"]
+    return _table(_PARTICIPATION, columns, rows)
+
+
+def _table(title: str, columns: list[str], made: Sequence[list[str]]) -> str:
+    """A table of means; a row that the page has with more seeds stays as it is.
+
+    Args:
+        title: its heading on the page.
+        columns: the first two tell the rows apart, and one is "seeds".
+        made: the rows in order, with nothing but the first two cells where there is no file.
+    """
+    seeds = columns.index("seeds")
+    old = {tuple(row[:2]): row for row in sections.rows(_PAGE, title)}
+    rows = []
+    for row in made:
+        before, new = old.get((row[0], row[1])), row if len(row) > 2 else None
+        if before and (new is None or int(before[seeds]) > int(new[seeds])):
+            new = before
+        if new:
+            rows.append(new)
     return sections.table(columns, rows) if rows else ""
 
 
 def _course(runs: Path) -> str:
-    """Accuracy by main round, a row per run: what more rounds do."""
+    """Accuracy by main round, a row per run: what more rounds do. Runs that only the page has stay."""
+    old = sections.rows(_PAGE, _COURSE)
     rows = []
     for dataset in SETS:
         for variant in (PUBLIC, "mi"):
+            weights = VARIANTS[variant].title
+            before = [row for row in old if row[:2] == [dataset, weights]]
+            new = []
             for at, run in enumerate(_load(runs, dataset, "1:1", variant), start=1):
                 scored = [(int(number), found) for number, found in run["rounds"].items() if "acc" in found]
                 accuracies = " ".join(f"{100 * found['acc']:.1f}" for _, found in sorted(scored))
-                rows.append([dataset, VARIANTS[variant].title, str(at), accuracies])
+                new.append([dataset, weights, str(at), accuracies])
+            rows += max(new, before, key=len)
     return sections.table(["set", "weights", "run", "ACC"], rows) if rows else ""
 
 

@@ -49,6 +49,16 @@ def reading(page: Path) -> str:
     return f"{begin}\n{inside}\n{end}"
 
 
+def rows(page: Path, title: str) -> list[list[str]]:
+    """The cells of the first table under a heading of a page, without its head; none if there is none."""
+    old = page.read_text(encoding="utf-8") if page.exists() else ""
+    if f"## {title}\n" not in old:
+        return []
+    section = old.split(f"## {title}\n", 1)[1].split("\n## ", 1)[0]
+    lines = [line for line in section.splitlines() if line.startswith("|")]
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines[2:]]
+
+
 def table(columns: list[str], rows: list[list[str]]) -> str:
     """A Markdown table."""
     lines = [columns, ["---"] * len(columns), *rows]
