@@ -30,7 +30,7 @@ fresh per round and exchange, and forgotten when the exchange is over.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Final, Literal, Protocol
@@ -227,20 +227,6 @@ class SiteNoise:
             noise_key: 32 bytes; the same for every attempt of this exchange, fresh for every other one.
         """
         return NoisedSource(self, source, noise_key)
-
-    def add_noise(self, runs: Sequence[NDArray[Any]], noise_key: bytes) -> None:
-        """Add this site's noise to whole runs of ring integers, in place.
-
-        Args:
-            runs: one [run.count] uint32 or uint64 array per run of the layout, in order.
-            noise_key: as for :meth:`noised`.
-
-        Raises:
-            RangeError: noise that leaves the headroom; nothing may be sent.
-        """
-        adder = _Adder(self, noise_key)
-        for run, lanes in zip(self.layout.shape.runs, runs, strict=True):
-            adder.add(run, lanes)
 
     def check_totals(self, totals: Totals) -> None:
         """The norm test at decoding: could signal and noise of these survivors have this norm?
