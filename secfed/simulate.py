@@ -48,7 +48,6 @@ from secfed.run_report import (
     RoundReport,
     RunReport,
     SiteSpent,
-    beside_the_parameters,
     complete,
     what_the_aggregator_saw,
 )
@@ -292,16 +291,11 @@ def _report(
         )
     metrics, closing = program.metrics(), progress.outcomes[-1]
     plans = [plan for number in range(1, study.rounds + 2) for plan in algorithm.exchanges(number)]
-    largest = max((plan.layout for plan in plans), key=lambda layout: layout.elements)
-    elements = largest.elements
-    parameters = sum(tensor.numel() for tensor in program.model().values()) if study.rounds else 0
     saw = what_the_aggregator_saw(
         study.protection.name,
         sums=len(sums),
         survivors=[len(summed.result.survivors) for summed in sums],
-        parameters=min(parameters, elements),
-        scalars=max(0, elements - parameters),
-        named=beside_the_parameters(((one.name, one.elements) for one in largest.fields), parameters),
+        layouts=(plan.layout for plan in plans),
     )
     return RunReport(
         study=study.study.name,
