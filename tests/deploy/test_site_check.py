@@ -389,7 +389,7 @@ def test_the_proxy_is_the_one_that_grpc_takes(
 
 
 def test_a_proxy_that_grpc_passes_over_is_told() -> None:
-    route = Route.of("fl.example.org:8443", "https://p:1", {})
+    route = Route.of("fl.example.org:8443", None, {"https_proxy": "https://p:1"})
     assert route_check.proxy_check(route, {}).exit_code == 2
     direct = Route.of("fl.example.org:8443", None, {})
     assert "lower case" in route_check.proxy_check(direct, {"HTTPS_PROXY": "http://q:2"}).detail
