@@ -30,6 +30,7 @@ from secfed.dp.budget import Budget
 from secfed.dp.ledger import Ledger
 from secfed.dp.randomness import SecureRandom
 from secfed.drops import Drop
+from secfed.durable import write_whole
 from secfed.errors import ConfigError, RoundAborted
 from secfed.frames import encode_state
 from secfed.journal import Journal
@@ -347,7 +348,7 @@ def _write(
 ) -> None:
     write_roster(out / ROSTER_FILE, roster)
     data = encode_state(program.model())
-    (out / MODEL_FILE).write_bytes(data)
+    write_whole(out / MODEL_FILE, data)
     metrics = run_metrics_digest(report.to_json())
     for holder in holders:
         # Under encrypted protection a site that missed the last sums has another model than the newest.
