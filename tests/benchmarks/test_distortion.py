@@ -1,8 +1,8 @@
+import distortion
 import pytest
 import torch
 
 from secfed.algorithms.data.image_text import Pairs
-from secfed.algorithms.metrics import distortion
 from secfed.algorithms.parameters import read_parameters
 from secfed.errors import ConfigError, DataError
 from tests.algorithms.toy_pairs import ToyDual, toy_pairs

@@ -1,7 +1,7 @@
+import linear_probe
 import pytest
 import torch
 
-from secfed.algorithms.metrics import linear_probe
 from secfed.errors import ConfigError, DataError
 from tests.algorithms.toy_pairs import ToyDual, toy_pairs
 
