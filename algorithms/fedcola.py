@@ -25,13 +25,13 @@ head which classes.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import cached_property
 from typing import Final
 
 import torch
 
-from secfed.algorithms.base import SiteId, check_round, planned_for
+from secfed.algorithms.base import SiteId
+from secfed.algorithms.data.base import check_pairs
 from secfed.algorithms.data.transfer import Kind, TransferData, TransferSite, check_transfer
 from secfed.algorithms.fedcola_options import FedColaOptions
 from secfed.algorithms.fedcola_plan import KINDS, Plan, Stage
@@ -52,14 +52,13 @@ from secfed.algorithms.parameters import write_parameters
 from secfed.algorithms.randomness import seeded
 from secfed.algorithms.server_state import part_of
 from secfed.algorithms.setting import Setting
+from secfed.algorithms.staged import PlannedStages
 from secfed.algorithms.training import choose_device
-from secfed.errors import ConfigError, DataError
-from secfed.vector import Exchange, State
-
-_LEAST_PAIRS: Final = 2  # a pair is only ever compared with other pairs
+from secfed.errors import ConfigError
+from secfed.vector import State
 
 
-class FedCola:
+class FedCola(PlannedStages[Stage]):
     """FedCola, bound to one study.
 
     Args:
@@ -92,7 +91,7 @@ class FedCola:
             )
         self.setting, self.options, self.data = setting, options, setting.data
         self.model_options: TransferTransformerOptions = study.model
-        self.plan = Plan(
+        self.plan: Plan = Plan(
             options=options,
             protection=study.protection,
             rounds=study.rounds,
@@ -127,40 +126,6 @@ class FedCola:
         write_parameters(made, parameters)
         return made.to(device)
 
-    def exchanges(self, round_number: int) -> Sequence[Exchange]:
-        """See :mod:`secfed.algorithms.fedcola_plan`.
-
-        Raises:
-            WrongState: the study has no such round.
-        """
-        return tuple(stage.exchange for stage in self.stages(round_number))
-
-    def stages(self, round_number: int) -> Sequence[Stage]:
-        """The exchanges of one round, and what each is for.
-
-        Raises:
-            WrongState: the study has no such round.
-        """
-        check_round(round_number, self.plan.rounds)
-        return self.plan.stages(round_number)
-
-    def stage(self, round_number: int, exchange: Exchange) -> Stage:
-        """What an exchange is for.
-
-        Raises:
-            WrongState: the study has no such exchange in this round.
-        """
-        return planned_for(exchange, round_number, self.stages(round_number))
-
-    def members(self, round_number: int, exchange: Exchange, sites: Sequence[SiteId]) -> Sequence[SiteId]:
-        """Who is asked: the groups that hold what is summed, as far as they train in this round."""
-        wanted = set(self.plan.members(self.stage(round_number, exchange), round_number))
-        return tuple(site for site in sites if site in wanted)
-
-    def unprotected(self, exchange: Exchange) -> Sequence[str]:
-        """Fields that leave without noise although the study has ``[privacy]``: those of scores."""
-        return self.plan.unprotected(exchange)
-
     def server(self) -> FedColaServer:
         """A fresh server program."""
         return FedColaServer(self.plan, self.initial)
@@ -180,11 +145,8 @@ class FedCola:
             DataError: records that cannot be used, or one pair only.
         """
         data = check_transfer(site_id, self.data.site(site_id), self.data)
-        if data.kind == "pairs" and len(data.train) < _LEAST_PAIRS:
-            raise DataError(
-                f"site {site_id!r} has fewer than {_LEAST_PAIRS} training pairs",
-                remedy="a pair is only ever compared with other pairs; leave the site out",
-            )
+        if data.kind == "pairs":
+            check_pairs(site_id, len(data.train))
         return data
 
     def per_site(self, model: State) -> dict[SiteId, dict[str, float]]:

@@ -27,7 +27,7 @@ from typing import Final
 
 import torch
 
-from secfed.algorithms.base import SiteId, check_round, planned_for
+from secfed.algorithms.base import SiteId
 from secfed.algorithms.data.multiview import MultiviewData, MultiviewSite, check_multiview
 from secfed.algorithms.fmcsc_options import FmcscOptions
 from secfed.algorithms.fmcsc_plan import Plan, Stage
@@ -43,11 +43,12 @@ from secfed.algorithms.models.multiview import (
 from secfed.algorithms.parameters import read_parameters
 from secfed.algorithms.randomness import seeded
 from secfed.algorithms.setting import Setting
+from secfed.algorithms.staged import PlannedStages
 from secfed.errors import ConfigError, DataError
 from secfed.vector import Exchange, State
 
 
-class Fmcsc:
+class Fmcsc(PlannedStages[Stage]):
     """FMCSC, bound to one study.
 
     Args:
@@ -78,7 +79,7 @@ class Fmcsc:
             )
         self.setting, self.options, self.data = setting, options, setting.data
         self.network_options: MultiviewModelOptions = study.model
-        self.plan = Plan(
+        self.plan: Plan = Plan(
             options=options,
             protection=study.protection,
             rounds=study.rounds,
@@ -109,45 +110,10 @@ class Fmcsc:
         """The start that all sites have in common."""
         return self.start()
 
-    def exchanges(self, round_number: int) -> Sequence[Exchange]:
-        """See :mod:`secfed.algorithms.fmcsc_plan`.
-
-        Raises:
-            WrongState: the study has no such round.
-        """
-        return tuple(stage.exchange for stage in self.stages(round_number))
-
-    def stages(self, round_number: int) -> Sequence[Stage]:
-        """The exchanges of one round, and what each is for.
-
-        Raises:
-            WrongState: the study has no such round.
-        """
-        rounds = self.plan.rounds
-        check_round(round_number, rounds)
-        return self.plan.stages(round_number)
-
-    def stage(self, round_number: int, exchange: Exchange) -> Stage:
-        """What an exchange is for.
-
-        Raises:
-            WrongState: the study has no such exchange in this round.
-        """
-        return planned_for(exchange, round_number, self.stages(round_number))
-
-    def members(self, round_number: int, exchange: Exchange, sites: Sequence[SiteId]) -> Sequence[SiteId]:
-        """Who is asked: the group, as far as view types are public."""
-        wanted = set(self.plan.members(self.stage(round_number, exchange), round_number))
-        return tuple(site for site in sites if site in wanted)
-
     def contributors(self, round_number: int, exchange: Exchange) -> Sequence[tuple[frozenset[SiteId], int]]:
         """Who may add more than zeros to each part of a sum, and the fewest of them that may be summed."""
         parts = self.plan.contributors(self.stage(round_number, exchange), round_number)
         return tuple((part, self.plan.fewest) for part in parts)
-
-    def unprotected(self, exchange: Exchange) -> Sequence[str]:
-        """Fields that leave without noise although the study has ``[privacy]``: those of scoring."""
-        return self.plan.unprotected(exchange)
 
     def server(self) -> FmcscServer:
         """A fresh server program."""

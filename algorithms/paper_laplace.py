@@ -17,16 +17,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Final
 
 import torch
 
 from secfed.errors import RangeError
-
-NOT_A_GUARANTEE: Final = (
-    "not a guarantee: the sensitivity is assumed to be 1, updates are not clipped, and releases are not "
-    "added up"
-)
 
 
 def scale(epsilon: float, sensitivity: float = 1.0) -> float:

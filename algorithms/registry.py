@@ -125,14 +125,19 @@ DATASETS: Mapping[str, Entry] = {
     "multiview": Entry(multiview_options.MultiviewOptions, multiview_sets.multiview),
     "mnist-usps": Entry(multiview_options.MnistUspsOptions, multiview_sets.mnist_usps),
     "bdgp": Entry(multiview_options.BdgpOptions, multiview_sets.bdgp),
-    "chest-synthetic": Entry(chest_synthetic.ChestSyntheticOptions, chest_synthetic.chest_synthetic),
+    "chest-synthetic": Entry(
+        chest_synthetic.ChestSyntheticOptions,
+        lambda options, seed, _: chest_synthetic.ChestSynthetic(options, seed),
+    ),
     "image-text": Entry(image_text_options.ImageTextOptions, image_text_files.image_text),
     "medpix": Entry(medpix.MedpixOptions, medpix.medpix),
     "mimic-cxr": Entry(mimic_cxr.MimicCxrOptions, mimic_cxr.mimic_cxr),
     "ophthalmology": Entry(ophthalmology.OphthalmologyOptions, ophthalmology.ophthalmology),
-    "scenes": Entry(transfer_options.ScenesOptions, scenes.scenes),
-    "flickr-transfer": Entry(transfer_options.FlickrTransferOptions, flickr_transfer.flickr_transfer),
-    "transfer-files": Entry(transfer_options.TransferFilesOptions, transfer_files.transfer_files),
+    "scenes": Entry(
+        transfer_options.ScenesOptions, lambda options, seed, _: scenes.SceneSites(options, seed)
+    ),
+    "flickr-transfer": Entry(transfer_options.FlickrTransferOptions, flickr_transfer.FlickrTransfer),
+    "transfer-files": Entry(transfer_options.TransferFilesOptions, transfer_files.TransferFiles),
     "digits-views": Entry(multiview_options.DigitsViewsOptions, digits_views.digits_views),
     "heart-disease": Entry(
         heart_disease.HeartDiseaseOptions,

@@ -22,7 +22,8 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 from torch import nn
 
-from secfed.algorithms.base import SiteId, check_round, planned_for
+from secfed.algorithms.base import SiteId, check_round
+from secfed.algorithms.data.base import check_pairs
 from secfed.algorithms.data.image_text import ImageTextData, ImageTextSite, check_image_text
 from secfed.algorithms.metrics import retrieval
 from secfed.algorithms.models import dual_encoder
@@ -32,13 +33,14 @@ from secfed.algorithms.own import load_factory
 from secfed.algorithms.parameters import read_parameters, trainable, write_parameters
 from secfed.algorithms.randomness import seeded
 from secfed.algorithms.setting import Setting
+from secfed.algorithms.staged import Staged
 from secfed.algorithms.training import choose_device
 from secfed.algorithms.vlp_options import VlpOptions
 from secfed.algorithms.vlp_plan import ALIGN, EVALUATE, EVERYONE, JOINT, LOSS, Measures, Stage
 from secfed.algorithms.vlp_privacy import check_privacy
 from secfed.algorithms.vlp_server import VlpServer
 from secfed.algorithms.vlp_site import VlpSite
-from secfed.errors import ConfigError, DataError, WrongState
+from secfed.errors import ConfigError, WrongState
 from secfed.vector import Exchange, Field, Layout, State
 
 if TYPE_CHECKING:
@@ -47,12 +49,11 @@ if TYPE_CHECKING:
     from secfed.algorithms.dro import DroRule
 
 _LOSS_BOUND: Final = 2.0**20
-_LEAST_PAIRS: Final = 2  # a pair is only ever compared with other pairs
 
 __all__ = ["ALIGN", "EVALUATE", "EVERYONE", "JOINT", "LOSS", "Measures", "Stage", "VlpAlgorithm"]
 
 
-class VlpAlgorithm:
+class VlpAlgorithm(Staged[Stage]):
     """One algorithm of vision-language pre-training, bound to one study. Subclasses say what a round is.
 
     Args:
@@ -265,22 +266,6 @@ class VlpAlgorithm:
             return (Stage(EVALUATE, self._exchange(EVALUATE, retrieval.fields())), *stages)
         return (stages[0].with_fields(retrieval.fields()), *stages[1:])
 
-    def stage(self, round_number: int, exchange: Exchange) -> Stage:
-        """What an exchange is for.
-
-        Raises:
-            WrongState: the study has no such exchange in this round.
-        """
-        return planned_for(exchange, round_number, self.stages(round_number))
-
-    def exchanges(self, round_number: int) -> Sequence[Exchange]:
-        """The sums of one round.
-
-        Raises:
-            WrongState: the study has no such round.
-        """
-        return tuple(stage.exchange for stage in self.stages(round_number))
-
     def unprotected(self, exchange: Exchange) -> Sequence[str]:
         """Fields that leave without noise although the study has ``[privacy]``: those of evaluation."""
         if self.setting.study.privacy is None:
@@ -313,11 +298,7 @@ class VlpAlgorithm:
             DataError: pairs that cannot be used, or one only.
         """
         data = check_image_text(site_id, self.data.site(site_id), self.data)
-        if len(data.train) < _LEAST_PAIRS:
-            raise DataError(
-                f"site {site_id!r} has fewer than {_LEAST_PAIRS} training pairs",
-                remedy="a pair is only ever compared with other pairs; leave the site out",
-            )
+        check_pairs(site_id, len(data.train))
         return data
 
     def per_site(self, model: State) -> dict[SiteId, dict[str, float]]:

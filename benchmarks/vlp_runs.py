@@ -11,12 +11,16 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+import linear_probe
+import segmentation
 import torch
+import vlp_figures
+import vlp_oracle
 from safetensors.torch import load_file, save_file
 
 from secfed.algorithms.data import chest_synthetic
 from secfed.algorithms.data.heart_disease import data_folder
-from secfed.algorithms.metrics import linear_probe, retrieval, segmentation, vlp_figures, vlp_oracle
+from secfed.algorithms.metrics import retrieval
 from secfed.algorithms.registry import build
 from secfed.algorithms.vlp_base import VlpAlgorithm
 from secfed.outputs import MODEL_FILE

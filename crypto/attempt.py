@@ -8,8 +8,7 @@ from typing import Protocol
 
 from secfed.crypto import sealing, thresholds
 from secfed.crypto.identity import Identity, Roster
-from secfed.crypto.lanes import VectorShape
-from secfed.crypto.masks import VectorSource
+from secfed.crypto.lanes import VectorShape, VectorSource
 
 
 @dataclass(frozen=True, order=True)

@@ -15,27 +15,19 @@ on long contiguous arrays.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from secfed.crypto.bfv import FRAME_CIPHERTEXTS, Parameters
-from secfed.crypto.lanes import Run
+from secfed.crypto.lanes import Run, VectorSource
 from secfed.errors import MalformedMessage
 
 _CHUNK_LANES = 1 << 14  # as 64-bit numbers, with every intermediate, they stay in the second-level cache
 
 Words = NDArray[np.uint64]
 Slots = NDArray[Any]  # uint64 coefficients, or float64 under CKKS
-
-
-class VectorSource(Protocol):
-    """A vector that can be read once, front to back, as ring integers."""
-
-    def fill(self, run: Run, out: NDArray[Any]) -> None:
-        """Write the run's next ``len(out)`` lanes to ``out``."""
-        ...
 
 
 def slot_frames(source: VectorSource, parameters: Parameters) -> Iterator[Slots]:

@@ -8,18 +8,18 @@ neither its integers nor its place in the upload.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from types import TracebackType
 from typing import Any
 
 from numpy.typing import NDArray
 
 from secfed.crypto.bfv import Parameters
-from secfed.crypto.bfv_packing import Slots, VectorSource, lanes_from, slot_frames
+from secfed.crypto.bfv_packing import Slots, lanes_from, slot_frames
 from secfed.crypto.bfv_tenseal import KeyPair
 from secfed.crypto.codec import Buffer
 from secfed.crypto.encrypted import UPLOAD, FrameFormat
 from secfed.crypto.encrypted_frames import FrameCipher, slots_of
 from secfed.crypto.encrypted_workers import WorkerPool
+from secfed.crypto.lanes import VectorSource
 from secfed.errors import MalformedMessage
 
 
@@ -86,9 +86,7 @@ class SiteCipher:
     def __enter__(self) -> SiteCipher:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def _encrypted(self, parameters: Parameters, frames: Iterable[Slots]) -> Iterator[Buffer]:

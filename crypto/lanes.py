@@ -14,7 +14,7 @@ run.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -53,6 +53,14 @@ class Run:
     def whole(self) -> bool:
         """Whether a lane fills its integer type, so that memory and wire are the same bytes."""
         return self.bits == 8 * self.dtype.itemsize
+
+
+class VectorSource(Protocol):
+    """A vector that can be read once, front to back, as ring integers."""
+
+    def fill(self, run: Run, out: NDArray[Any]) -> None:
+        """Write the run's next ``len(out)`` lanes to ``out``."""
+        ...
 
 
 @dataclass(frozen=True)

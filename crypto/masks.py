@@ -13,7 +13,7 @@ import hashlib
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import Any, Protocol, Self
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,19 +21,11 @@ from numpy.typing import NDArray
 from secfed.crypto import labels, lanes
 from secfed.crypto.codec import digest
 from secfed.crypto.keystream import Keystream, Workspace, derive
-from secfed.crypto.lanes import Run, VectorShape
+from secfed.crypto.lanes import Run, VectorShape, VectorSource
 from secfed.errors import MalformedMessage
 
 # 128 Ki lanes: large enough for two threads to take turns at the interpreter lock without waiting much.
 _CHUNK_ELEMENTS = 2 * lanes.CHUNK_ELEMENTS
-
-
-class VectorSource(Protocol):
-    """A vector that can be read once, front to back, as ring integers."""
-
-    def fill(self, run: Run, out: NDArray[Any]) -> None:
-        """Write the run's next ``len(out)`` lanes to ``out``."""
-        ...
 
 
 @dataclass(frozen=True)

@@ -109,14 +109,6 @@ class Approvals:
         entry = self._read().studies.get(digest.hex())
         return None if entry is None else State(entry.state)
 
-    def approved(self, digest: bytes) -> bool:
-        """Whether a person approved exactly this study.
-
-        Raises:
-            ConfigError: the file is unreadable or damaged.
-        """
-        return self.state(digest) is State.APPROVED
-
     def hold(self, name: str, digest: bytes, now: datetime) -> None:
         """Note that a study waits for a decision; an earlier decision stays.
 

@@ -36,7 +36,6 @@ from secfed.run_report import (
     PerSite,
     RoundReport,
     RunReport,
-    beside_the_parameters,
     complete,
     what_the_aggregator_saw,
 )
@@ -206,19 +205,13 @@ class CentralRun:
                 "no round of the study came to a sum; nothing was learned and nothing revealed.",
                 remedy="let more sites take part",
             )
-        metrics, model = self._metrics(), self._model()
+        metrics = self._metrics()
         plans = [plan for number in range(1, study.rounds + 2) for plan in algorithm.exchanges(number)]
-        largest = max((plan.layout for plan in plans), key=lambda layout: layout.elements)
-        elements = largest.elements
-        trained = algorithm.server().model() if model is None else model
-        parameters = sum(tensor.numel() for tensor in trained.values()) if study.rounds else 0
         saw = what_the_aggregator_saw(
             study.protection.name,
             sums=len(sums),
             survivors=[len(record.survivors) for record in sums],
-            parameters=min(parameters, elements),
-            scalars=max(0, elements - parameters),
-            named=beside_the_parameters(((one.name, one.elements) for one in largest.fields), parameters),
+            layouts=(plan.layout for plan in plans),
         )
         return RunReport(
             study=study.name,

@@ -7,15 +7,7 @@ from pathlib import Path
 
 from secfed.crypto.identity import Roster
 from secfed.deploy import safe_files
-
-
-def roster_content(roster: Roster) -> dict[str, object]:
-    """What a roster file holds; read back by :func:`secfed.roster_file.read_roster`."""
-    return {
-        "aggregator": roster.aggregator.hex(),
-        "sites": {site: public.hex() for site, public in roster.members},
-        "digest": roster.digest.hex(),
-    }
+from secfed.roster_file import roster_content
 
 
 def save_roster(path: Path, roster: Roster | None) -> None:

@@ -9,14 +9,13 @@ from __future__ import annotations
 import fcntl
 import json
 import os
-import secrets
 import stat
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
-from secfed.durable import is_full, sync_folder, unwritable
+from secfed.durable import hidden_beside, is_full, sync_folder, unwritable
 from secfed.errors import ConfigError
 
 MAX_BYTES: Final = 1 << 20  # no file of an enrolment is near this size
@@ -67,7 +66,7 @@ def create(path: Path, data: bytes, *, mode: int = 0o600) -> None:
     Raises:
         ConfigError: it exists already, or it cannot be written.
     """
-    with _unfinished(path, data, mode) as written:
+    with _errors(path), hidden_beside(path, data, mode=mode) as written:
         try:
             os.link(written, path)  # unlike a rename, this fails when the name is taken
         except FileExistsError:
@@ -83,7 +82,7 @@ def replace(path: Path, data: bytes, *, mode: int = 0o600) -> None:
     Raises:
         ConfigError: it cannot be written; an existing file is unchanged.
     """
-    with _unfinished(path, data, mode) as written:
+    with _errors(path), hidden_beside(path, data, mode=mode) as written:
         os.replace(written, path)
     sync_folder(path.parent)
 
@@ -169,19 +168,9 @@ def locked(folder: Path) -> Iterator[None]:
 
 
 @contextmanager
-def _unfinished(path: Path, data: bytes, mode: int) -> Iterator[Path]:
-    """The data on the disk under a name of its own, which is gone afterwards."""
-    unfinished = path.with_name(f".{path.name}.{secrets.token_hex(8)}.part")
+def _errors(path: Path) -> Iterator[None]:
     try:
-        descriptor = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
-        try:
-            with os.fdopen(descriptor, "wb") as stream:
-                stream.write(data)
-                stream.flush()
-                os.fsync(stream.fileno())
-            yield unfinished
-        finally:
-            unfinished.unlink(missing_ok=True)
+        yield
     except OSError as error:
         raise _unusable(path, error) from None
 

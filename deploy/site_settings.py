@@ -33,7 +33,7 @@ class AggregatorSection(Strict):
     )
     proxy: str | None = Field(
         default=None,
-        pattern=r"^https?://[^\s/@]+:[0-9]{1,5}/?$",
+        pattern=r"^http://[^\s/@]+:[0-9]{1,5}/?$",
         description='"http://host:port"; leave it out to use https_proxy and no_proxy',
     )
 

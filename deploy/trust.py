@@ -17,8 +17,8 @@ from pydantic import Field
 from secfed.algorithms.options import Strict, checked
 from secfed.crypto.identity import Roster
 from secfed.deploy import safe_files
-from secfed.deploy.rosters import roster_content
 from secfed.errors import ConfigError, RosterError
+from secfed.roster_file import roster_content, roster_of
 
 PINNED_FILE: Final = "pinned-roster.json"
 
@@ -50,8 +50,7 @@ def read_pinned(path: Path) -> Pinned | None:
     remedy = "pin the roster again: secfed site trust ROSTER"
     try:
         file = checked(_PinnedFile, safe_files.read_json(path, "a pinned roster"), str(path))
-        members = tuple((site, bytes.fromhex(key)) for site, key in sorted(file.sites.items()))
-        roster = Roster(bytes.fromhex(file.aggregator), members)
+        roster = roster_of(file.aggregator, file.sites)
     except (ConfigError, RosterError, ValueError):
         raise RosterError(f"{path}: the pinned roster is damaged", remedy=remedy) from None
     if roster.digest.hex() != file.digest:

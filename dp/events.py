@@ -224,19 +224,6 @@ def from_value(value: object) -> Event:
     return kind(**given)
 
 
-def from_json(text: str) -> Event:
-    """Read what :func:`to_json` wrote.
-
-    Raises:
-        ConfigError: not an event.
-    """
-    try:
-        value = json.loads(text)
-    except ValueError:
-        raise ConfigError("a privacy event is not valid JSON") from None
-    return from_value(value)
-
-
 def common_adjacency(events: Sequence[Event]) -> tuple[Adjacency, tuple[Event, ...]]:
     """Bring events under one relation: theirs if they agree, otherwise the widest they share.
 

@@ -25,12 +25,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
-from secfed.chain import OPENED, BrokenChain, Chain, ChainType, Entry, canonical_json, verify_chain
+from secfed.chain import OPENED, Chain, ChainType, Entry, canonical_json, verify_chain
 from secfed.chain_file import ChainFile, Verified, torn_summary
 from secfed.crypto import labels
 from secfed.crypto.identity import Identity
 from secfed.dp.accountant import Accountant, Pld
-from secfed.dp.budget import Budget, Spent, Standing, disagrees, standing
+from secfed.dp.budget import Budget, Spent, Standing, standing
 from secfed.dp.events import Event, to_value
 from secfed.dp.ledger_clock import checked_s, refuse_ahead, time_s
 from secfed.dp.ledger_heads import Recorded, lacking
@@ -337,25 +337,3 @@ def verify(
             remedy="this is an older copy or a second history of the ledger; find the original",
         )
     return entries
-
-
-def audit(entries: Sequence[Entry], accountant: Accountant | None = None) -> None:
-    """Recompute every epsilon of a verified ledger from its events.
-
-    Args:
-        entries: from :func:`verify`.
-        accountant: the one the ledger used; pld by default.
-
-    Raises:
-        BrokenChain: names the first line whose numbers its events do not give.
-    """
-    spent: list[Spent] = []
-    for entry in entries:
-        if entry.kind != SPENT:
-            continue
-        spent.append(Spent.from_body(entry.body))
-        for recorded in entry.body.get("after", []):
-            if why := disagrees(recorded, spent, accountant or Pld()):
-                raise BrokenChain(
-                    LEDGER.name, entry.seq + 1, why, remedy="written by faulty software; tell the site"
-                )

@@ -30,10 +30,10 @@ fresh per round and exchange, and forgotten when the exchange is over.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, Final, Literal, Protocol
+from typing import Any, Final, Literal
 
 import numpy as np
 import torch
@@ -42,7 +42,7 @@ from numpy.typing import NDArray
 from secfed.crypto import labels
 from secfed.crypto.fixedpoint import FixedPoint
 from secfed.crypto.keystream import derive
-from secfed.crypto.lanes import Run
+from secfed.crypto.lanes import Run, VectorSource
 from secfed.dp.events import DistributedDiscreteGaussian, Event, Skellam
 from secfed.dp.randomness import SecureRandom
 from secfed.dp.sampler import DiscreteGaussian, NoiseSampler, SkellamTarget
@@ -54,14 +54,6 @@ from secfed.vector import Field, Layout, Summands, Totals
 _TAIL_BITS: Final = 64.0
 _LEAST_CLIP, _MOST_CLIP = 1e-130, 1e130  # squares of norms and grid steps stay ordinary float64 numbers
 _FLOAT_MARGIN: Final = 1.0 + 2.0**-30  # covers float64 rounding of norms, scales and variances
-
-
-class VectorSource(Protocol):
-    """A vector that can be read once, front to back, as ring integers."""
-
-    def fill(self, run: Run, out: NDArray[Any]) -> None:
-        """Write the run's next ``len(out)`` lanes to ``out``."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -227,20 +219,6 @@ class SiteNoise:
             noise_key: 32 bytes; the same for every attempt of this exchange, fresh for every other one.
         """
         return NoisedSource(self, source, noise_key)
-
-    def add_noise(self, runs: Sequence[NDArray[Any]], noise_key: bytes) -> None:
-        """Add this site's noise to whole runs of ring integers, in place.
-
-        Args:
-            runs: one [run.count] uint32 or uint64 array per run of the layout, in order.
-            noise_key: as for :meth:`noised`.
-
-        Raises:
-            RangeError: noise that leaves the headroom; nothing may be sent.
-        """
-        adder = _Adder(self, noise_key)
-        for run, lanes in zip(self.layout.shape.runs, runs, strict=True):
-            adder.add(run, lanes)
 
     def check_totals(self, totals: Totals) -> None:
         """The norm test at decoding: could signal and noise of these survivors have this norm?

@@ -216,11 +216,6 @@ class RecordedAsk:
             self._record.remove()
             self._record = None
 
-    @property
-    def replaying(self) -> bool:
-        """Whether the next ask is answered from the record, at least in part."""
-        return bool(self._past)
-
     def ask(self, stage: str, requests: Mapping[SiteId, Buffer], on_reply: OnReply) -> None:
         """Carry one step; see :class:`secfed.round.Ask`.
 

@@ -13,6 +13,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from urllib.parse import unquote
 
+from secfed.durable import write_whole
 from secfed.errors import ConfigError
 from secfed.roster_file import ROSTER_FILE
 from secfed.run_report import RunReport
@@ -113,6 +114,4 @@ def run_json(report: RunReport) -> str:
 
 def write_run(report: RunReport, out: Path) -> None:
     """Write run.json whole or not at all."""
-    unfinished = out / f"{RUN_FILE}.part"
-    unfinished.write_text(run_json(report), encoding="utf-8")
-    os.replace(unfinished, out / RUN_FILE)
+    write_whole(out / RUN_FILE, run_json(report).encode())

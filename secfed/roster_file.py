@@ -7,23 +7,40 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Mapping
 from pathlib import Path
 
 from secfed.crypto.identity import Roster
+from secfed.durable import write_whole
 from secfed.errors import ConfigError, RosterError
 
 ROSTER_FILE = "roster.json"
 _MAX_BYTES = 1 << 20
 
 
-def write_roster(path: Path, roster: Roster) -> None:
-    """Write a roster file."""
-    content = {
+def roster_content(roster: Roster) -> dict[str, object]:
+    """What a roster file holds."""
+    return {
         "aggregator": roster.aggregator.hex(),
         "sites": {site: public.hex() for site, public in roster.members},
         "digest": roster.digest.hex(),
     }
-    path.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+
+
+def roster_of(aggregator: str, sites: Mapping[str, str]) -> Roster:
+    """The roster of hexadecimal keys.
+
+    Raises:
+        RosterError: not a roster.
+        ValueError: a key that is not hexadecimal.
+    """
+    members = tuple((str(site), bytes.fromhex(key)) for site, key in sorted(sites.items()))
+    return Roster(bytes.fromhex(aggregator), members)
+
+
+def write_roster(path: Path, roster: Roster) -> None:
+    """Write a roster file, whole or not at all."""
+    write_whole(path, f"{json.dumps(roster_content(roster), indent=2)}\n".encode())
 
 
 def read_roster(path: Path) -> Roster:
@@ -45,8 +62,7 @@ def read_roster(path: Path) -> Roster:
         ) from None
     try:
         content = json.loads(data if len(data) <= _MAX_BYTES else b"")
-        members = tuple((str(site), bytes.fromhex(key)) for site, key in sorted(content["sites"].items()))
-        roster = Roster(bytes.fromhex(content["aggregator"]), members)
+        roster = roster_of(content["aggregator"], content["sites"])
         stated = bytes.fromhex(content["digest"])
     except RosterError as error:
         raise RosterError(f"{path}: {error.message}", remedy=error.remedy) from None

@@ -10,7 +10,10 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+if TYPE_CHECKING:
+    from secfed.vector import Layout
 
 PHASES = ("train", "protect", "carry", "server")
 WAIT = "wait"  # beside the phases, between machines only: until enough hospitals were there to begin
@@ -20,7 +23,13 @@ Metrics = Mapping[str, float]
 CLIPPED: Final = "clipped_share"  # of one update, by protection.bound; beside the oracle's numbers
 _LEADING = ("roc_auc", "accuracy", "loss")
 # What numbers beside the parameters are for, by the first part of their fields' names.
-_FOR = {"eval": "metrics over held-out records", "weight": "the weight", "train_loss": "the training loss"}
+_FOR = {
+    "eval": "metrics over held-out records",
+    "score": "metrics over held-out records",
+    "weight": "the weight",
+    "loss": "the training loss",
+    "train_loss": "the training loss",
+}
 
 
 @dataclass(frozen=True)
@@ -316,34 +325,8 @@ def ordered_metrics(reports: Iterable[Metrics | None]) -> list[str]:
     return sorted(names, key=place)
 
 
-def beside_the_parameters(fields: Iterable[tuple[str, int]], parameters: int) -> dict[str, int]:
-    """What a contribution holds beside the model's parameters, and how many numbers of each.
-
-    Args:
-        fields: names and sizes of the fields of a contribution; a name is ``group/...`` or stands alone.
-        parameters: of the model.
-
-    Returns:
-        Nothing if no group of fields is as large as the model: then nothing says which of them it is.
-    """
-    groups: dict[str, int] = {}
-    for name, size in fields:
-        group = name.partition("/")[0]
-        groups[group] = groups.get(group, 0) + size
-    model = next((group for group, size in groups.items() if size == parameters), None)
-    if model is None:
-        return {}
-    return {_FOR.get(group, group): size for group, size in groups.items() if group != model}
-
-
 def what_the_aggregator_saw(
-    protection: str,
-    *,
-    sums: int,
-    survivors: Iterable[int],
-    parameters: int,
-    scalars: int,
-    named: Mapping[str, int] | None = None,
+    protection: str, *, sums: int, survivors: Iterable[int], layouts: Iterable[Layout]
 ) -> str:
     """One honest sentence on what the aggregator could read in a run.
 
@@ -351,14 +334,21 @@ def what_the_aggregator_saw(
         protection: ``plain``, ``masked`` or ``encrypted``.
         sums: completed secure sums.
         survivors: number of survivors of each sum.
-        parameters: model parameters in one contribution.
-        scalars: other numbers in one contribution (weights, losses, counts, histograms of metrics).
-        named: what these are for, and how many of each, if that is known.
+        layouts: of the study's exchanges; the largest is told. Parameters are the fields of the group
+            ``update``; beside them there are weights, losses, counts, histograms of metrics.
     """
+    groups: dict[str, int] = {}
+    for field in max(layouts, key=lambda layout: layout.elements).fields:
+        group = field.name.partition("/")[0]
+        groups[group] = groups.get(group, 0) + field.elements
+    parameters = groups.pop("update", 0)
+    others = sum(groups.values())
+    what = ", ".join(f"{size:,} for {_FOR.get(group, group)}" for group, size in groups.items())
+    parts = [f"{parameters:,} {_plural('parameter', parameters)}"] if parameters else []
+    if others:
+        parts.append(f"{others:,} {_plural('other number' if parameters else 'number', others)}")
+    of = f"{' + '.join(parts)} each{f' ({what})' if what else ''}"
     counts = sorted(set(survivors))
-    others = f" + {scalars:,} {_plural('other number', scalars)}" if scalars else ""
-    what = ", ".join(f"{size:,} for {name}" for name, size in (named or {}).items())
-    of = f"{parameters:,} {_plural('parameter', parameters)}{others} each{f' ({what})' if what else ''}"
     if not sums or not counts:
         return "The aggregator saw: no sum; no hospital's values."
     low, high = counts[0], counts[-1]

@@ -19,7 +19,7 @@ from pathlib import Path
 from secfed.crypto import labels
 from secfed.crypto.codec import Buffer
 from secfed.crypto.identity import SIGNATURE_BYTES, Identity, verify
-from secfed.durable import sync_folder
+from secfed.durable import hidden_beside, sync_folder
 from secfed.errors import BadSignature, ConfigError, TranscriptError
 
 
@@ -50,19 +50,10 @@ class SignedFiles:
             ConfigError: it cannot be written; an older one is unchanged.
         """
         path = self.folder / name
-        unfinished = self.folder / f".{name}.{secrets.token_hex(8)}.part"
+        signature = self._identity.sign(labels.SIGN_SITE_FILE, *self._context(name), *parts)
         with _errors(path):
-            try:
-                descriptor = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-                with os.fdopen(descriptor, "wb") as stream:
-                    for part in parts:
-                        stream.write(part)
-                    stream.write(self._identity.sign(labels.SIGN_SITE_FILE, *self._context(name), *parts))
-                    stream.flush()
-                    os.fsync(stream.fileno())
-                os.replace(unfinished, path)
-            finally:
-                unfinished.unlink(missing_ok=True)
+            with hidden_beside(path, *parts, signature) as hidden:
+                os.replace(hidden, path)
             sync_folder(self.folder)
 
     def read(self, name: str, *sizes_bytes: int) -> tuple[memoryview, ...] | None:

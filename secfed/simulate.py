@@ -30,6 +30,7 @@ from secfed.dp.budget import Budget
 from secfed.dp.ledger import Ledger
 from secfed.dp.randomness import SecureRandom
 from secfed.drops import Drop
+from secfed.durable import write_whole
 from secfed.errors import ConfigError, RoundAborted
 from secfed.frames import encode_state
 from secfed.journal import Journal
@@ -48,7 +49,6 @@ from secfed.run_report import (
     RoundReport,
     RunReport,
     SiteSpent,
-    beside_the_parameters,
     complete,
     what_the_aggregator_saw,
 )
@@ -292,16 +292,11 @@ def _report(
         )
     metrics, closing = program.metrics(), progress.outcomes[-1]
     plans = [plan for number in range(1, study.rounds + 2) for plan in algorithm.exchanges(number)]
-    largest = max((plan.layout for plan in plans), key=lambda layout: layout.elements)
-    elements = largest.elements
-    parameters = sum(tensor.numel() for tensor in program.model().values()) if study.rounds else 0
     saw = what_the_aggregator_saw(
         study.protection.name,
         sums=len(sums),
         survivors=[len(summed.result.survivors) for summed in sums],
-        parameters=min(parameters, elements),
-        scalars=max(0, elements - parameters),
-        named=beside_the_parameters(((one.name, one.elements) for one in largest.fields), parameters),
+        layouts=(plan.layout for plan in plans),
     )
     return RunReport(
         study=study.study.name,
@@ -353,7 +348,7 @@ def _write(
 ) -> None:
     write_roster(out / ROSTER_FILE, roster)
     data = encode_state(program.model())
-    (out / MODEL_FILE).write_bytes(data)
+    write_whole(out / MODEL_FILE, data)
     metrics = run_metrics_digest(report.to_json())
     for holder in holders:
         # Under encrypted protection a site that missed the last sums has another model than the newest.

@@ -18,7 +18,7 @@ from secfed.crash_points import reached
 from secfed.crypto.attempt import AttemptJournal, Entropy, SiteContribution, SiteLimits
 from secfed.crypto.codec import Buffer
 from secfed.crypto.identity import Identity, Roster
-from secfed.crypto.masks import VectorSource
+from secfed.crypto.lanes import VectorSource
 from secfed.crypto.messages import FinalModel, Result, Specification, peek_type
 from secfed.crypto.refusals import Refusal
 from secfed.errors import (

@@ -10,13 +10,14 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+from typing import Final, Protocol, runtime_checkable
 
 import torch
 
 from secfed.errors import DataError
 
 SiteId = str
+_LEAST_PAIRS: Final = 2  # a pair is only ever compared with other pairs
 
 
 @dataclass(frozen=True, repr=False)
@@ -101,6 +102,19 @@ def no_training_records(site_id: SiteId) -> DataError:
     return DataError(f"site {site_id!r} has no training records", remedy="lower data.test_fraction")
 
 
+def check_pairs(site_id: SiteId, count: int) -> None:
+    """Refuse a site whose training pairs have nothing to be compared with.
+
+    Raises:
+        DataError: one pair only.
+    """
+    if count < _LEAST_PAIRS:
+        raise DataError(
+            f"site {site_id!r} has fewer than {_LEAST_PAIRS} training pairs",
+            remedy="a pair is only ever compared with other pairs; leave the site out",
+        )
+
+
 def infinite_features(site_id: SiteId) -> DataError:
     """The error of a site with a feature that is no float32 number; imputing does not help it."""
     return DataError(
@@ -119,9 +133,7 @@ def check_site(site_id: SiteId, data: SiteData, *, input_shape: tuple[int, ...],
     who = f"site {site_id!r}"
     if not len(data.train_y):
         if not len(data.test_y):
-            raise DataError(
-                f"{who} has no records", remedy="check data.path and the site's name, or leave it out"
-            )
+            raise no_records(site_id)
         raise no_training_records(site_id)
     if data.train_patients is not None and len(data.train_patients) != len(data.train_y):
         raise DataError(

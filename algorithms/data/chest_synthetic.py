@@ -18,7 +18,6 @@ recall of 1.
 from __future__ import annotations
 
 from functools import lru_cache
-from pathlib import Path
 from typing import Final, Literal, Self
 
 import numpy as np
@@ -90,18 +89,6 @@ class ChestSyntheticOptions(DataOptions):
     def site_ids(self) -> tuple[SiteId, ...]:
         """``hospital-1`` and so on."""
         return numbered_sites(self.sites)
-
-
-def chest_synthetic(options: ChestSyntheticOptions, seed: int, folder: Path) -> ChestSynthetic:
-    """Synthetic chest images with synthetic reports at simulated hospitals.
-
-    Args:
-        options: the ``[data]`` table.
-        seed: the study's seed.
-        folder: where the study file is; not used.
-    """
-    del folder
-    return ChestSynthetic(options, seed)
 
 
 class ChestSynthetic:

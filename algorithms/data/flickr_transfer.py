@@ -106,20 +106,6 @@ class _Captioned:
     where: str
 
 
-def flickr_transfer(options: FlickrTransferOptions, seed: int, folder: Path) -> FlickrTransfer:
-    """Images, texts and pairs of published sets at simulated sites.
-
-    Args:
-        options: the ``[data]`` table.
-        seed: the study's seed.
-        folder: where the study file is.
-
-    Raises:
-        ConfigError: the tokenizer's files are missing or unusable.
-    """
-    return FlickrTransfer(options, seed, folder)
-
-
 class FlickrTransfer:
     """Published sets, divided among simulated sites; see the module.
 
@@ -127,6 +113,9 @@ class FlickrTransfer:
         options: the ``[data]`` table.
         seed: the study's seed: other seeds give another division.
         folder: where the study file is.
+
+    Raises:
+        ConfigError: the tokenizer's files are missing or unusable.
     """
 
     def __init__(self, options: FlickrTransferOptions, seed: int, folder: Path) -> None:

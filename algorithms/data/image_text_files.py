@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import cached_property
 from pathlib import Path
+from typing import Self
 
 import numpy as np
 import torch
@@ -56,6 +57,16 @@ class FilePairs:
         self._tokenizer = tokenizer
         self._rules: Preparation = options.preparation()
         self._distinct_test = options.distinct_test
+
+    def for_record_privacy(self, *, slots: bool = False) -> Self:
+        """The same pairs: each is prepared by itself, and its part follows from its own line of the table.
+
+        Args:
+            slots: whether neighbours replace records. A line whose content changes may then change its
+                part, or be left out: what is hidden is a replacement that does neither.
+        """
+        del slots
+        return self
 
     def finished(
         self, site_id: SiteId, train: Sequence[Entry], test: Sequence[Entry], images: Path
@@ -122,16 +133,6 @@ class PooledPairs(FilePairs):
         super().__init__(options, sites=sites, findings=findings, tokenizer=tokenizer)
         self._load, self._images, self._divide, self._seed = load, images, divide, seed
 
-    def for_record_privacy(self, *, slots: bool = False) -> PooledPairs:
-        """The same pairs: each is prepared by itself, and its part follows from its own line of the table.
-
-        Args:
-            slots: whether neighbours replace records. A line whose content changes may then change its
-                part, or be left out: what is hidden is a replacement that does neither.
-        """
-        del slots
-        return self
-
     @cached_property
     def entries(self) -> tuple[tuple[Entry, ...], tuple[Entry, ...]]:
         """Training and held-out entries of the whole pool."""
@@ -191,16 +192,6 @@ class SeparatePairs(FilePairs):
         super().__init__(options, sites=sites, findings=findings, tokenizer=tokenizer)
         self._read, self._images = read, images
 
-    def for_record_privacy(self, *, slots: bool = False) -> SeparatePairs:
-        """The same pairs: each is prepared by itself, and its part follows from its own line of the table.
-
-        Args:
-            slots: whether neighbours replace records. A line whose content changes may then change its
-                part, or be left out: what is hidden is a replacement that does neither.
-        """
-        del slots
-        return self
-
     def site(self, site_id: SiteId) -> ImageTextSite:
         """One site's pairs.
 
@@ -237,21 +228,23 @@ def image_text(options: ImageTextOptions, seed: int, folder: Path) -> ImageTextD
             tokenizer=tokenizer,
         )
     sites = options.site_ids()
-    divide = (
-        over_combinations(len(sites), options.alpha, options.min_records)
-        if options.partition == "dirichlet"
-        else evenly(len(sites), options.min_records)
-    )
     return PooledPairs(
         options,
         table.read,
         table.images(None),
-        divide,
+        divided_by(options.partition, len(sites), options.alpha, options.min_records),
         sites=sites,
         findings=options.findings,
         tokenizer=tokenizer,
         seed=seed,
     )
+
+
+def divided_by(partition: str, sites: int, alpha: float, min_records: int) -> Divide:
+    """The division that a ``[data]`` table names: ``dirichlet`` or ``iid``."""
+    if partition == "dirichlet":
+        return over_combinations(sites, alpha, min_records)
+    return evenly(sites, min_records)
 
 
 def over_combinations(sites: int, alpha: float, min_records: int) -> Divide:

@@ -24,7 +24,7 @@ from pydantic import Field, model_validator
 
 from secfed.algorithms.data.heart_disease import data_folder
 from secfed.algorithms.data.image_files import open_source
-from secfed.algorithms.data.image_text_files import Divide, PooledPairs, evenly, over_combinations
+from secfed.algorithms.data.image_text_files import Divide, PooledPairs, divided_by, evenly
 from secfed.algorithms.data.image_text_partition import by_value
 from secfed.algorithms.data.image_text_table import MAX_TABLE_BYTES, Entry, combined, parse_table, text_of
 from secfed.algorithms.data.pairs_options import DividedOptions
@@ -153,10 +153,8 @@ def _entries(path: Path, options: MedpixOptions) -> list[Entry]:
 
 
 def _divide(options: MedpixOptions, path: Path) -> Divide:
-    if options.shift == "dirichlet":
-        return over_combinations(options.sites, options.alpha, options.min_records)
-    if options.shift == "iid":
-        return evenly(options.sites, options.min_records)
+    if options.shift in ("dirichlet", "iid"):
+        return divided_by(options.shift, options.sites, options.alpha, options.min_records)
     if options.shift == "ready":
         return lambda train, test, rng: (_ready(path, train), evenly(2, 0)(test, test, rng)[0])
     columns, takers = _takers(options)

@@ -27,7 +27,7 @@ from pydantic import Field, model_validator
 
 from secfed.algorithms.data.chest_reports import FINDINGS
 from secfed.algorithms.data.image_files import ImageSource, open_source
-from secfed.algorithms.data.image_text_files import PooledPairs, evenly, over_combinations
+from secfed.algorithms.data.image_text_files import PooledPairs, divided_by
 from secfed.algorithms.data.image_text_table import Entry, Line, drawn, flag_of, read_table, text_of
 from secfed.algorithms.data.pairs_options import DividedOptions, check_inside
 from secfed.algorithms.data.pool import check_partition_options
@@ -99,17 +99,11 @@ def mimic_cxr(options: MimicCxrOptions, seed: int, folder: Path) -> PooledPairs:
     Raises:
         ConfigError: the tokenizer's files are missing or unusable.
     """
-    sites = options.sites
-    divide = (
-        over_combinations(sites, options.alpha, options.min_records)
-        if options.partition == "dirichlet"
-        else evenly(sites, options.min_records)
-    )
     return PooledPairs(
         options,
         lambda: _entries(options, seed, folder),
         folder / options.path,
-        divide,
+        divided_by(options.partition, options.sites, options.alpha, options.min_records),
         sites=options.site_ids(),
         findings=FINDINGS,
         tokenizer=options.make_tokenizer(folder),

@@ -14,7 +14,6 @@ learnt on one kind of records may help another. They say nothing about patients.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Final
 
 import numpy as np
@@ -70,18 +69,6 @@ class Scenes:
         first = (self.empty == 0).astype(np.int64)
         rows = np.arange(len(first))
         return np.asarray(self.colours[rows, first] * len(SHAPES) + self.shapes[rows, first], dtype=np.int64)
-
-
-def scenes(options: ScenesOptions, seed: int, folder: Path) -> SceneSites:
-    """Synthetic scenes at image sites, their captions at text sites, and both at pairs sites.
-
-    Args:
-        options: the ``[data]`` table.
-        seed: the study's seed.
-        folder: where the study file is; not used.
-    """
-    del folder
-    return SceneSites(options, seed)
 
 
 class SceneSites:

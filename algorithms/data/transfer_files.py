@@ -52,20 +52,6 @@ Pixels = NDArray[np.uint8]
 Ids = NDArray[np.int64]
 
 
-def transfer_files(options: TransferFilesOptions, seed: int, folder: Path) -> TransferFiles:
-    """Images, texts and pairs of real sites.
-
-    Args:
-        options: the ``[data]`` table.
-        seed: the study's seed.
-        folder: where the study file is.
-
-    Raises:
-        ConfigError: the tokenizer's files are missing or unusable.
-    """
-    return TransferFiles(options, seed, folder)
-
-
 class TransferFiles:
     """Records that already belong to sites; see the module.
 
@@ -73,6 +59,9 @@ class TransferFiles:
         options: the ``[data]`` table.
         seed: the study's seed; it decides what is held out.
         folder: where the study file is.
+
+    Raises:
+        ConfigError: the tokenizer's files are missing or unusable.
     """
 
     def __init__(self, options: TransferFilesOptions, seed: int, folder: Path) -> None:

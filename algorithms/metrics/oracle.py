@@ -60,22 +60,11 @@ def per_site_metrics(algorithm: Algorithm, model: State) -> dict[SiteId, Metrics
     return {site: _finish(classifier, [sums]) for site, sums in _sums(classifier, model).items()}
 
 
-def train_alone(study: Study, site: SiteId) -> Metrics:
-    """Metrics of a model that one hospital trains by itself, on its own held-out records.
-
-    Same initial model, same options and the same number of rounds times local epochs as in the study;
-    only the averaging is missing (and with it FedProx's pull to the average).
-
-    Raises:
-        ConfigError: the algorithm trains no classifier.
-        DataError: the hospital's records cannot be used.
-    """
-    classifier = _classifier(build(study))
-    return _finish(classifier, [_sums(classifier, _lonely_model(classifier, site), [site])[site]])
-
-
 def compare_alone(study: Study, model: State) -> Comparison:
     """The federated model against every hospital's own (``--compare alone``).
+
+    A hospital that trains by itself starts from the same model, with the same options and the same number of
+    rounds times local epochs; only the averaging is missing (and with it FedProx's pull to the average).
 
     Raises:
         ConfigError: the algorithm trains no classifier.
@@ -129,12 +118,12 @@ def _lonely_model(classifier: FedAvg, site: SiteId) -> State:
     return read_parameters(network)
 
 
-def _sums(classifier: FedAvg, model: State, sites: Iterable[SiteId] = ()) -> dict[SiteId, Sums]:
+def _sums(classifier: FedAvg, model: State) -> dict[SiteId, Sums]:
     device, classes = choose_device(classifier.options.device), classifier.data.classes
     network = classifier.setting.model().to(device)
     write_parameters(network, model)
     found: dict[SiteId, Sums] = {}
-    for site in tuple(sites) or classifier.setting.sites:
+    for site in classifier.setting.sites:
         data = classifier.site_data(site)
         found[site] = classification.evaluate(
             network, data.test_x, data.test_y, classes=classes, device=device

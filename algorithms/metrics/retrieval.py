@@ -34,7 +34,6 @@ from secfed.vector import Field
 if TYPE_CHECKING:
     from secfed.algorithms.models.dual_encoder import DualEncoder
 
-BATCH: Final = 64  # pairs per retrieval batch, unless the study says otherwise
 COUNTED: Final = "eval/counted"
 METRICS: Final = ("recall_at_1", "recall_at_5", "infonce")
 

@@ -15,7 +15,7 @@ the whole gallery, summed).
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
 
 import torch
@@ -151,17 +151,6 @@ def recall(
     whole = [order[at : at + gallery] for at in range(0, len(order) - gallery + 1, gallery)] or [order]
     found = [_in_gallery(image, text, sources, rows) for rows in whole]
     return (sum(one for one, _ in found) / len(found), sum(other for _, other in found) / len(found))
-
-
-def recall_sum(
-    image: torch.Tensor, text: torch.Tensor, sources: torch.Tensor, galleries: Sequence[int]
-) -> float:
-    """The paper's one number: recall at 1 in percent, in both directions, added over sizes of galleries.
-
-    Raises:
-        ConfigError: a gallery of fewer than two images.
-    """
-    return 100 * sum(sum(recall(image, text, sources, size)) for size in galleries)
 
 
 def _in_gallery(

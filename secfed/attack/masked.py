@@ -9,21 +9,20 @@ inconsistency), So et al. 2023 (sums of several rounds).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, Final
 
-import numpy as np
-
-from secfed.attack.attack import Attack, Impossible, Setting, lanes_of, minus, numbers
+from secfed.attack.attack import Attack, Impossible, Setting, lanes_of, minus
 from secfed.attack.evidence import Evidence
 from secfed.attack.harvest import Harvest, unmask_alone
-from secfed.attack.scene import Attempt, Consortium, RingVector
+from secfed.attack.masked_steps import best, deliver, evidence, nothing, try_sum, views
+from secfed.attack.scene import Attempt, Consortium
 from secfed.crypto import thresholds
 from secfed.crypto.attempt import SiteLimits
 from secfed.crypto.codec import Buffer
-from secfed.crypto.messages import Adverts, Deliveries, Survivors, UnmaskRequest, View
+from secfed.crypto.messages import Adverts, Deliveries, UnmaskRequest, View
 from secfed.crypto.refusals import Refusal
-from secfed.errors import RoundAborted, SecfedError
+from secfed.errors import SecfedError
 
 LEAST_COHORT: Final = SiteLimits().min_cohort
 _AGGREGATOR: Final = "the aggregator"
@@ -34,7 +33,7 @@ def _read_upload(setting: Setting) -> Evidence:
     consortium = setting.consortium()
     attempt = consortium.attempt().run()
     victim = consortium.names[0]
-    return _evidence(attempt, victim, _best(attempt, victim), allowed=(attempt.server.sums,))
+    return evidence(attempt, victim, best(attempt, victim), allowed=(attempt.server.sums,))
 
 
 def _late_upload(setting: Setting) -> Evidence:
@@ -45,8 +44,8 @@ def _late_upload(setting: Setting) -> Evidence:
         return None if (stage, site) == ("mask", victim) else reply
 
     attempt = consortium.attempt(up=up)
-    total = _try_sum(attempt)
-    return _evidence(attempt, victim, _best(attempt, victim), allowed=() if total is None else (total,))
+    total = try_sum(attempt)
+    return evidence(attempt, victim, best(attempt, victim), allowed=() if total is None else (total,))
 
 
 def _second_sum(setting: Setting) -> Evidence:
@@ -62,26 +61,26 @@ def _difference(
     """Sum the rest once more, and subtract."""
     spec = consortium.specification(attempt=1 if round_number == 1 else 0, cohort=rest, round=round_number)
     second = consortium.attempt(spec)
-    guess = _try_sum(second)
-    guess = _best(first, victim) if guess is None else minus(consortium, first.server.sums, guess)
-    return _evidence(first, victim, guess, allowed=(first.server.sums,), seen=second)
+    guess = try_sum(second)
+    guess = best(first, victim) if guess is None else minus(consortium, first.server.sums, guess)
+    return evidence(first, victim, guess, allowed=(first.server.sums,), seen=second)
 
 
 def _small_cohort(setting: Setting) -> Evidence:
     consortium = setting.consortium()
     victim, helper, *_ = consortium.names
     attempt = consortium.attempt(consortium.specification(cohort=(victim, helper), threshold=2))
-    total = _try_sum(attempt)
-    guess = _nothing(consortium) if total is None else minus(consortium, total, consortium.updates[helper])
-    return _evidence(attempt, victim, guess, allowed=(consortium.updates[helper],))
+    total = try_sum(attempt)
+    guess = nothing(consortium) if total is None else minus(consortium, total, consortium.updates[helper])
+    return evidence(attempt, victim, guess, allowed=(consortium.updates[helper],))
 
 
 def _low_threshold(setting: Setting) -> Evidence:
     consortium = setting.consortium()
     victim = consortium.names[0]
     attempt = consortium.attempt(consortium.specification(threshold=2))
-    _try_sum(attempt)
-    return _evidence(attempt, victim, _best(attempt, victim))
+    try_sum(attempt)
+    return evidence(attempt, victim, best(attempt, victim))
 
 
 def _invented_hospitals(setting: Setting) -> Evidence:
@@ -89,8 +88,8 @@ def _invented_hospitals(setting: Setting) -> Evidence:
     victim = consortium.names[0]
     invented = tuple(f"{victim}-{number}" for number in range(1, setting.hospitals))
     attempt = consortium.attempt(consortium.specification(cohort=(victim, *invented)), sites=(victim,))
-    _try_sum(attempt)
-    return _evidence(attempt, victim, _best(attempt, victim))
+    try_sum(attempt)
+    return evidence(attempt, victim, best(attempt, victim))
 
 
 def _swapped_keys(setting: Setting) -> Evidence:
@@ -102,19 +101,19 @@ def _swapped_keys(setting: Setting) -> Evidence:
     attempt = consortium.attempt().run(until="share")
     real = Adverts.decode(attempt.requests[victim]).adverts
     shown = tuple(advert if advert.site == victim else made_up[advert.site] for advert in real)
-    refused = _deliver(attempt, victim, Adverts(shown).encode())
-    return _evidence(attempt, victim, _best(attempt, victim), refused=refused)
+    refused = deliver(attempt, victim, Adverts(shown).encode())
+    return evidence(attempt, victim, best(attempt, victim), refused=refused)
 
 
 def _another_model(setting: Setting) -> Evidence:
     consortium = setting.consortium()
     victim, *others = consortium.names
     for name in others:  # they got a model on which every update is zero
-        consortium.updates[name] = _nothing(consortium)
+        consortium.updates[name] = nothing(consortium)
     got = {"broadcast_digest": bytes(reversed(consortium.broadcast_digest))}
     attempt = consortium.attempt(contributions={victim: got})
-    total = _try_sum(attempt)
-    return _evidence(attempt, victim, _nothing(consortium) if total is None else total)
+    total = try_sum(attempt)
+    return evidence(attempt, victim, nothing(consortium) if total is None else total)
 
 
 def _both_secrets(setting: Setting) -> Evidence:
@@ -125,8 +124,8 @@ def _both_secrets(setting: Setting) -> Evidence:
     for index, site in enumerate(others):  # half of them are told that the victim dropped
         views = UnmaskRequest.decode(attempt.requests[site]).views
         lie = UnmaskRequest((victim,), views).encode()
-        refused += _deliver(attempt, site, lie if index % 2 else attempt.requests[site])
-    return _evidence(attempt, victim, _best(attempt, victim), refused=refused)
+        refused += deliver(attempt, site, lie if index % 2 else attempt.requests[site])
+    return evidence(attempt, victim, best(attempt, victim), refused=refused)
 
 
 def _two_views(setting: Setting) -> Evidence:
@@ -135,15 +134,15 @@ def _two_views(setting: Setting) -> Evidence:
     attempt = consortium.attempt().run(until="consistency")
     deceived = names[: setting.hospitals // 2]
     refused: list[SecfedError] = []
-    views: dict[str, View] = {}
+    seen: dict[str, View] = {}
     for site in names:
         told = names[:-1] if site in deceived else names
-        views.update(_views(attempt, (site,), told, refused))
+        seen.update(views(attempt, (site,), told, refused))
     for site in names[:-1]:
         told, dropped = (names[:-1], (victim,)) if site in deceived else (names, ())
-        signed = tuple(views[name] for name in told if name in views)
-        refused += _deliver(attempt, site, UnmaskRequest(dropped, signed).encode())
-    return _evidence(attempt, victim, _best(attempt, victim), refused=refused)
+        signed = tuple(seen[name] for name in told if name in seen)
+        refused += deliver(attempt, site, UnmaskRequest(dropped, signed).encode())
+    return evidence(attempt, victim, best(attempt, victim), refused=refused)
 
 
 def _isolate(setting: Setting, helpers: int, **options: Any) -> Evidence:
@@ -162,17 +161,17 @@ def _isolate(setting: Setting, helpers: int, **options: Any) -> Evidence:
     shown = (victim, *peers[:helpers], *dropped)
     envelopes = Deliveries.decode(attempt.requests[victim]).envelopes
     kept = tuple(envelope for envelope in envelopes if envelope.sender in shown)
-    refused = _deliver(attempt, victim, Deliveries(kept).encode())
+    refused = deliver(attempt, victim, Deliveries(kept).encode())
     for site in rest:
-        refused += _deliver(attempt, site, attempt.requests[site])
-    views = _views(attempt, rest, (victim, *rest), refused)
-    for site in views:
-        refused += _deliver(attempt, site, UnmaskRequest(tuple(dropped), tuple(views.values())).encode())
+        refused += deliver(attempt, site, attempt.requests[site])
+    seen = views(attempt, rest, (victim, *rest), refused)
+    for site in seen:
+        refused += deliver(attempt, site, UnmaskRequest(tuple(dropped), tuple(seen.values())).encode())
     colluding = peers[:helpers]
     stripped = unmask_alone(attempt, victim, Harvest.of(attempt, colluding), colluding, shown)
     guess = lanes_of(consortium, attempt.uploaded(victim)) if stripped is None else stripped
     known = tuple(consortium.updates[name] for name in colluding)
-    return _evidence(attempt, victim, guess, allowed=known, refused=refused)
+    return evidence(attempt, victim, guess, allowed=known, refused=refused)
 
 
 def _hidden_peers(setting: Setting) -> Evidence:
@@ -186,25 +185,12 @@ def _too_many_helpers(setting: Setting) -> Evidence:
     return _isolate(setting, helpers, threshold=threshold, limits=SiteLimits(colluders=0))
 
 
-def _views(
-    attempt: Attempt, sites: Sequence[str], survivors: Sequence[str], refused: list[SecfedError]
-) -> dict[str, View]:
-    """The signatures of sites that are told these survivors; what they refuse with goes to ``refused``."""
-    views = {}
-    for site in sites:
-        try:
-            views[site] = View.decode(attempt.deliver(site, Survivors(tuple(survivors)).encode()))
-        except SecfedError as refusal:
-            refused.append(refusal)
-    return views
-
-
 def _all_others(setting: Setting) -> Evidence:
     consortium = setting.consortium()
     victim, *others = consortium.names
     attempt = consortium.attempt().run()
     guess = minus(consortium, attempt.server.sums, *(consortium.updates[name] for name in others))
-    return _evidence(attempt, victim, guess, allowed=(attempt.server.sums,))
+    return evidence(attempt, victim, guess, allowed=(attempt.server.sums,))
 
 
 def _rolled_back(setting: Setting, forgetting: int) -> Evidence:
@@ -234,52 +220,6 @@ def _same_again(setting: Setting) -> Evidence:
         raise Impossible
     first = consortium.attempt().run()
     return _difference(first, consortium, victim, tuple(others), round_number=2)
-
-
-def _try_sum(attempt: Attempt) -> RingVector | None:
-    """Carry an attempt as far as it goes; its sum, if there is one."""
-    try:
-        attempt.run()
-    except RoundAborted:
-        return None
-    return tuple(attempt.server.sums)
-
-
-def _deliver(attempt: Attempt, site: str, message: Buffer) -> list[SecfedError]:
-    """Hand a message to a site; what it refused with, if it did."""
-    try:
-        attempt.deliver(site, message)
-    except SecfedError as refusal:
-        return [refusal]
-    return []
-
-
-def _best(attempt: Attempt, victim: str) -> RingVector:
-    """The victim's upload without the masks that the shares open; as it is, where they open none."""
-    consortium = attempt.consortium
-    if not any((stage, site) == ("mask", victim) for stage, site, _ in attempt.replies):
-        return _nothing(consortium)
-    stripped = unmask_alone(attempt, victim, Harvest.of(attempt), [], consortium.names)
-    return lanes_of(consortium, attempt.uploaded(victim)) if stripped is None else stripped
-
-
-def _nothing(consortium: Consortium) -> RingVector:
-    return tuple(np.zeros(run.count, run.dtype) for run in consortium.shape.runs)
-
-
-def _evidence(
-    attempt: Attempt,
-    victim: str,
-    guess: RingVector,
-    *,
-    allowed: tuple[RingVector, ...] = (),
-    seen: Attempt | None = None,
-    refused: list[SecfedError] | None = None,
-) -> Evidence:
-    consortium = attempt.consortium
-    errors = [*attempt.refusals.values(), *(refused or ()), *(() if seen is None else seen.refusals.values())]
-    known = tuple(tuple(vector) for vector in allowed)
-    return Evidence(consortium.shape, consortium.updates[victim], guess, known, numbers(errors))
 
 
 def _attack(

@@ -30,13 +30,13 @@ from torch import nn
 
 from secfed.attack.scene import Integers
 from secfed.crypto.keystream import RoundingStream
-from secfed.crypto.lanes import Run
+from secfed.crypto.lanes import Run, VectorSource
 from secfed.dp.accountant import calibrate
 from secfed.dp.accountants import check_delta, check_epsilon
 from secfed.dp.empirical import Guesses, epsilon_shown, gaussian_epsilon_shown
 from secfed.dp.losses import DeclaredLoss
 from secfed.dp.mechanism import Mechanism
-from secfed.dp.noise import SiteNoise, VectorSource
+from secfed.dp.noise import SiteNoise
 from secfed.dp.randomness import SecureRandom
 from secfed.dp.records import TensorRecords
 from secfed.dp.training import PrivateTraining

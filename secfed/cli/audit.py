@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from secfed.durable import write_whole
 from secfed.errors import ConfigError, TranscriptError
 
 if TYPE_CHECKING:
@@ -166,10 +167,8 @@ def _pdf(made: Report) -> bytes:
 
 def _write(path: Path, data: bytes) -> None:
     """Whole or not at all."""
-    unfinished = path.with_name(f"{path.name}.part")
     try:
-        unfinished.write_bytes(data)
-        os.replace(unfinished, path)
+        write_whole(path, data)
     except OSError as error:
         raise ConfigError(
             f"{path}: {os.strerror(error.errno or 0)}.", remedy="name a file that can be written"

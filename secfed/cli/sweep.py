@@ -117,10 +117,11 @@ def _conclude(plan: Plan, rows: Sequence[Row], out: Path, console: Console) -> N
     from rich.text import Text
 
     from secfed.cli.consoles import plain_text, plural
+    from secfed.durable import write_whole
     from secfed.errors import SecfedError
     from secfed.sweep.figure import write_figure
     from secfed.sweep.report import failures, summary_markdown
-    from secfed.sweep.store import RESULTS_FILE, SUMMARY_FILE, write_whole
+    from secfed.sweep.store import RESULTS_FILE, SUMMARY_FILE
 
     problem: SecfedError | None = None
     written: tuple[Path, ...] = ()
@@ -128,7 +129,8 @@ def _conclude(plan: Plan, rows: Sequence[Row], out: Path, console: Console) -> N
         written = write_figure(plan, rows, out)
     except SecfedError as error:  # the table is still worth having
         problem = error
-    write_whole(out / SUMMARY_FILE, summary_markdown(plan, rows, figure=bool(written)))
+    summary = summary_markdown(plan, rows, figure=bool(written))
+    write_whole(out / SUMMARY_FILE, summary.encode())
     console.print(_summary(plan, rows, console))
     console.print(Text(f"Written to {out}: {RESULTS_FILE}, {SUMMARY_FILE}, runs/", style="dim"))
     failed = sum(row.status == "failed" for row in rows)

@@ -40,10 +40,11 @@ def carry_out(study: Study, part: Path, *, log: TextIO) -> None:
     from rich.console import Console
 
     from secfed.cli.live import LineObserver
+    from secfed.durable import PART, write_whole
     from secfed.figures import write_figures
     from secfed.outputs import FIGURES_FOLDER
     from secfed.simulate import simulate
-    from secfed.sweep.store import FINISHED_FILE, PART, write_whole
+    from secfed.sweep.store import FINISHED_FILE
 
     observer = LineObserver(Console(file=log, highlight=False, force_terminal=False))
     clock = time.perf_counter()
@@ -51,7 +52,7 @@ def carry_out(study: Study, part: Path, *, log: TextIO) -> None:
     seconds = time.perf_counter() - clock
     write_figures(report, part / FIGURES_FOLDER)
     about = {"study_digest": study.digest().hex(), "seconds": round(seconds, 3), "secfed": __version__}
-    write_whole(part / FINISHED_FILE, json.dumps(about, indent=2) + "\n")
+    write_whole(part / FINISHED_FILE, f"{json.dumps(about, indent=2)}\n".encode())
     part.rename(part.with_name(part.name.removesuffix(PART)))
 
 
@@ -64,7 +65,8 @@ def note_failure(part: Path, error: Exception, *, debug: bool) -> None:
     Security: the text of an unexpected error could quote a value of a record; it is written nowhere.
     """
     from secfed.cli.guard import _where
-    from secfed.sweep.store import FAILURE_FILE, write_whole
+    from secfed.durable import write_whole
+    from secfed.sweep.store import FAILURE_FILE
 
     if isinstance(error, SecfedError):
         message = str(error)
@@ -80,7 +82,7 @@ def note_failure(part: Path, error: Exception, *, debug: bool) -> None:
     found = {"error": type(error).__name__, "message": message}
     if debug:
         found["traceback"] = _where(error)
-    write_whole(part / FAILURE_FILE, json.dumps(found, indent=2, ensure_ascii=False) + "\n")
+    write_whole(part / FAILURE_FILE, f"{json.dumps(found, indent=2, ensure_ascii=False)}\n".encode())
 
 
 def main() -> int:

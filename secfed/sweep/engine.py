@@ -8,11 +8,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final, Protocol
 
+from secfed.durable import PART, write_whole
 from secfed.errors import ConfigError
 from secfed.sweep.plan import Plan, Run
 from secfed.sweep.processes import Runner, Running
 from secfed.sweep.results import Row, Status, results_csv
-from secfed.sweep.store import PART, RESULTS_FILE, Finished, Store, opened, write_whole
+from secfed.sweep.store import RESULTS_FILE, Finished, Store, opened
 
 _POLL_S: Final = 0.1
 
@@ -195,7 +196,8 @@ class _Sweep:
         return "unknown", "the process ended without a result; its log.txt may say why"
 
     def _write(self) -> None:
-        write_whole(self._store.out / RESULTS_FILE, results_csv(self._plan, list(self._rows.values())))
+        table = results_csv(self._plan, list(self._rows.values()))
+        write_whole(self._store.out / RESULTS_FILE, table.encode())
 
     def _tell(self, total: int, waiting: Sequence[Run], started: Sequence[_Started], jobs: int) -> None:
         by_digest = {run.digest: self._rows[id(run)].status for run in self._wanted if run.digest}

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import fcntl
 import json
-import os
 import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -23,6 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from secfed.durable import PART, write_whole
 from secfed.errors import ConfigError
 from secfed.outputs import RUN_FILE
 
@@ -35,7 +35,6 @@ STUDY_FILE: Final = "study.toml"
 LOG_FILE: Final = "log.txt"
 FINISHED_FILE: Final = "finished.json"
 FAILURE_FILE: Final = "failure.json"
-PART: Final = ".part"
 
 _LOCK_FILE = ".lock"
 
@@ -127,7 +126,7 @@ def opened(out: Path, text: str) -> Iterator[Store]:
             raise ConfigError(
                 f"--out {out}: another sweep is at work in this folder", remedy=remedy
             ) from None
-        write_whole(out / SWEEP_FILE, text)
+        write_whole(out / SWEEP_FILE, text.encode())
         yield Store(out)
 
 
@@ -148,13 +147,6 @@ def check(out: Path) -> None:
         raise ConfigError(
             f"--out {out}: the folder is not empty and holds no sweep.", remedy="name another folder"
         )
-
-
-def write_whole(path: Path, text: str) -> None:
-    """Replace a file, or leave it as it was; nothing in between."""
-    unfinished = path.with_name(f"{path.name}{PART}")
-    unfinished.write_text(text, encoding="utf-8", newline="")
-    os.replace(unfinished, path)
 
 
 def _spent(run: Mapping[str, Any]) -> float | None:

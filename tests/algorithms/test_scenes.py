@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 import torch
@@ -15,10 +13,10 @@ from secfed.algorithms.data.scenes import (
     SHAPES,
     WORDS,
     Scenes,
+    SceneSites,
     describe,
     draw,
     render,
-    scenes,
 )
 from secfed.algorithms.data.tokens import CLS, PAD, RESERVED, WordTokenizer
 from secfed.algorithms.data.transfer import TransferData
@@ -29,7 +27,7 @@ from secfed.errors import DataError
 
 def data(seed: int = 0, **keys):
     little = {"name": "scenes", "records": 40, "pairs": 20, "test_records": 10, "test_pairs": 12}
-    return scenes(checked(ScenesOptions, {**little, **keys}, "data"), seed, Path())
+    return SceneSites(checked(ScenesOptions, {**little, **keys}, "data"), seed)
 
 
 def same(one, other) -> bool:
@@ -66,7 +64,7 @@ def shown_objects(shown: Scenes, row: int) -> dict[int, tuple[str, str]]:
 
 
 def test_it_is_a_data_set_with_the_documented_sizes():
-    made = scenes(checked(ScenesOptions, {"name": "scenes"}, "data"), 1, Path())
+    made = SceneSites(checked(ScenesOptions, {"name": "scenes"}, "data"), 1)
     assert isinstance(made, TransferData)
     assert (made.image_shape, made.text_length, made.vocabulary) == ((3, 24, 24), 14, 20)
     assert made.image_classes == made.text_classes == CLASSES == 20

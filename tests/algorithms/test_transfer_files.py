@@ -11,7 +11,7 @@ import torch
 from secfed.algorithms.data.image_files import Preparation
 from secfed.algorithms.data.tokens import HashTokenizer
 from secfed.algorithms.data.transfer import TransferData
-from secfed.algorithms.data.transfer_files import prepared_images, transfer_files
+from secfed.algorithms.data.transfer_files import TransferFiles, prepared_images
 from secfed.algorithms.data.transfer_options import TransferFilesOptions
 from secfed.algorithms.options import checked
 from secfed.errors import ConfigError, DataError
@@ -72,7 +72,7 @@ def words(number: int) -> torch.Tensor:
 
 
 def test_a_site_reads_its_own_file_only(save):
-    data = transfer_files(options(), 0, save("img"))
+    data = TransferFiles(options(), 0, save("img"))
     assert isinstance(data, TransferData)
     assert (data.image_shape, data.text_length, data.vocabulary) == ((1, 8, 8), 6, 4099)
     assert (data.image_classes, data.text_classes) == (3, 2)
@@ -86,7 +86,7 @@ def test_a_site_reads_its_own_file_only(save):
 
 
 def test_texts_keep_their_labels_and_begin_with_the_same_token(save):
-    site = transfer_files(options(), 0, save("txt")).site("txt")
+    site = TransferFiles(options(), 0, save("txt")).site("txt")
     known = {int(words(number)): number for number in range(N)}
     assert len(known) == N
     seen = []
@@ -99,7 +99,7 @@ def test_texts_keep_their_labels_and_begin_with_the_same_token(save):
 
 
 def test_captions_stay_with_their_image_and_on_its_side(save):
-    site = transfer_files(options(), 0, save("prs")).site("prs")
+    site = TransferFiles(options(), 0, save("prs")).site("prs")
     known = {int(words(number)): number for number in range(N)}
     sides = []
     for samples in (site.train, site.test):
@@ -113,7 +113,7 @@ def test_captions_stay_with_their_image_and_on_its_side(save):
 
 def test_without_sources_caption_i_describes_image_i_and_equal_images_share_a_side(save):
     twice = np.concatenate([IMAGES[:30], IMAGES[:30]])
-    site = transfer_files(options(), 0, save("prs", images=twice, texts=TEXTS, sources=None)).site("prs")
+    site = TransferFiles(options(), 0, save("prs", images=twice, texts=TEXTS, sources=None)).site("prs")
     sides = [set(records_of(samples.images)) for samples in (site.train, site.test)]
     assert sides[0] | sides[1] == set(range(30))
     assert not sides[0] & sides[1]
@@ -123,7 +123,7 @@ def test_without_sources_caption_i_describes_image_i_and_equal_images_share_a_si
 
 @pytest.mark.parametrize("names", [np.arange(N) // 3, np.array([f"patient {at // 3}" for at in range(N)])])
 def test_a_patient_is_never_in_both_parts(save, names):
-    site = transfer_files(options(patients=True), 0, save("img", patients=names)).site("img")
+    site = TransferFiles(options(patients=True), 0, save("img", patients=names)).site("img")
     train, test = (
         {record // 3 for record in records_of(samples.images)} for samples in (site.train, site.test)
     )
@@ -137,7 +137,7 @@ def test_a_patient_is_never_in_both_parts(save, names):
 
 
 def test_patients_of_pairs_are_named_per_caption(save):
-    site = transfer_files(options(), 0, save("prs", patients=SOURCES // 4)).site("prs")
+    site = TransferFiles(options(), 0, save("prs", patients=SOURCES // 4)).site("prs")
     train, test = (
         {record // 4 for record in records_of(samples.images)} for samples in (site.train, site.test)
     )
@@ -148,17 +148,17 @@ def test_patients_of_pairs_are_named_per_caption(save):
 
 def test_the_split_follows_from_the_seed_and_no_row_moves_when_another_is_removed(save):
     place = save("img")
-    one = transfer_files(options(), 0, place).site("img")
-    assert torch.equal(one.train.images, transfer_files(options(), 0, place).site("img").train.images)
-    assert not torch.equal(one.test.images, transfer_files(options(), 1, place).site("img").test.images)
-    fewer = transfer_files(options(), 0, save("img", images=IMAGES[1:], labels=LABELS[1:])).site("img")
+    one = TransferFiles(options(), 0, place).site("img")
+    assert torch.equal(one.train.images, TransferFiles(options(), 0, place).site("img").train.images)
+    assert not torch.equal(one.test.images, TransferFiles(options(), 1, place).site("img").test.images)
+    fewer = TransferFiles(options(), 0, save("img", images=IMAGES[1:], labels=LABELS[1:])).site("img")
     assert set(records_of(fewer.test.images)) == set(records_of(one.test.images)) - {0}
-    data = transfer_files(options(), 0, place)
+    data = TransferFiles(options(), 0, place)
     assert data.for_record_privacy(slots=True) is data
 
 
 def test_nothing_is_held_out_when_nothing_shall_be(save):
-    site = transfer_files(options(test_fraction=0.0), 0, save("prs")).site("prs")
+    site = TransferFiles(options(test_fraction=0.0), 0, save("prs")).site("prs")
     assert len(site.train) == 2 * N
     assert len(site.test) == 0
     assert site.test.images.shape == (0, 1, 8, 8)
@@ -200,7 +200,7 @@ def half_a_character() -> np.ndarray:
 )
 def test_a_bad_file_is_named_with_its_site_and_a_remedy(save, site, change, says):
     with pytest.raises(DataError, match=f"site '{site}'.*{says}") as caught:
-        transfer_files(options(), 0, save(site, **change)).site(site)
+        TransferFiles(options(), 0, save(site, **change)).site(site)
     assert caught.value.remedy
     assert "w4" not in str(caught.value)
 
@@ -208,15 +208,15 @@ def test_a_bad_file_is_named_with_its_site_and_a_remedy(save, site, change, says
 def test_missing_files_patients_and_sites(save):
     place = save("img")
     with pytest.raises(DataError, match=r"site 'txt': .*txt\.npz does not exist") as caught:
-        transfer_files(options(), 0, place).site("txt")
+        TransferFiles(options(), 0, place).site("txt")
     assert "SITE.npz" in caught.value.remedy
     with pytest.raises(DataError, match=r"site 'img': img\.npz has no array 'patients'"):
-        transfer_files(options(patients=True), 0, place).site("img")
+        TransferFiles(options(patients=True), 0, place).site("img")
     with pytest.raises(DataError, match="site 'else' is not in this study"):
-        transfer_files(options(), 0, place).site("else")
+        TransferFiles(options(), 0, place).site("else")
     (place / "records" / "img.npz").write_bytes(b"PK but no archive")
     with pytest.raises(DataError, match=r"site 'img': img\.npz is damaged"):
-        transfer_files(options(), 0, place).site("img")
+        TransferFiles(options(), 0, place).site("img")
 
 
 def test_a_site_with_everything_held_out_is_refused(save):
@@ -224,7 +224,7 @@ def test_a_site_with_everything_held_out_is_refused(save):
     refused = 0
     for seed in range(40):
         try:
-            site = transfer_files(options(), seed, place).site("img")
+            site = TransferFiles(options(), seed, place).site("img")
         except DataError as error:
             refused += str(error).startswith("site 'img' has no training records")
         else:
@@ -239,7 +239,7 @@ def test_a_tokenizer_without_a_first_token_is_refused(monkeypatch):
 
     monkeypatch.setattr(TransferFilesOptions, "make_tokenizer", lambda self, folder: Bare())
     with pytest.raises(ConfigError, match=r"data\.tokenizer_folder: .* no \[CLS\] token"):
-        transfer_files(options(), 0, Path())
+        TransferFiles(options(), 0, Path())
 
 
 def rules(**keys) -> Preparation:

@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 import torch
+from vlp_oracle import train_centralised
 
-from secfed.algorithms.metrics.vlp_oracle import train_centralised
 from secfed.algorithms.registry import build
 from secfed.algorithms.vlp_augment import Augmentation, shortened, turned
 from tests.algorithms.test_vlp_privacy import private

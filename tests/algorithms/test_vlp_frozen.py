@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 import torch
+from vlp_oracle import train_alone
 
-from secfed.algorithms.metrics.vlp_oracle import train_alone
 from secfed.algorithms.registry import build
 from secfed.study import Study
 from tests.algorithms.vlp_case import AVERAGING, Rounds, ToyPairs, same, study

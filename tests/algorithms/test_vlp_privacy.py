@@ -19,7 +19,7 @@ from secfed.algorithms.vlp_ema import VlpEma, VlpEmaOptions
 from secfed.algorithms.vlp_ldawa import VlpLdawa, VlpLdawaOptions
 from secfed.algorithms.vlp_moon import VlpMoon, VlpMoonOptions
 from secfed.dp.events import Gaussian, PoissonSampledGaussian, Skellam
-from secfed.dp.ledger import audit, spent_of
+from secfed.dp.ledger import spent_of
 from secfed.dp.ledger import verify as verify_ledger
 from secfed.dp.unit import Adjacency
 from secfed.errors import ConfigError
@@ -30,6 +30,7 @@ from secfed.run_report import RunReport, SilentObserver
 from secfed.simulate import simulate
 from secfed.study import Study
 from tests.algorithms.vlp_case import TINY, Rounds
+from tests.dp.wards import audit
 
 PRIVACY = """
 [privacy]

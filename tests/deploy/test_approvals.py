@@ -70,7 +70,7 @@ class TestByName:
         store.refuse_what("heart-1", NOW)
         assert store.approve_what("heart-1", NOW).state is State.PERMITTED
         assert not refused(store, "heart-1", ONE)
-        assert not store.approved(ONE)
+        assert store.state(ONE) is not State.APPROVED
         with pytest.raises(PolicyRefused, match="waits"):
             store.require("heart-1", ONE, NOW, manual=True)
 
@@ -158,7 +158,7 @@ class TestRecord:
 def test_a_file_from_before_refused_names_is_read(tmp_path: Path, store: Approvals) -> None:
     entry: dict[str, Any] = {"name": "heart-1", "state": "approved", "since_s": 1}
     (tmp_path / FILE).write_text(json.dumps({"version": 1, "studies": {ONE.hex(): entry}}))
-    assert store.approved(ONE)
+    assert store.state(ONE) is State.APPROVED
     store.refuse_what("lung", NOW)
-    assert store.approved(ONE)
+    assert store.state(ONE) is State.APPROVED
     assert json.loads((tmp_path / FILE).read_text())["refused_names"] == {"lung": int(NOW.timestamp())}

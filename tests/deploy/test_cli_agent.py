@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import re
 import shlex
 import signal
 import threading
@@ -17,11 +18,14 @@ from typer.testing import CliRunner, Result
 from secfed.cli.agent import _show
 from secfed.cli.app import app
 from secfed.cli.site_folders import located
+from secfed.crypto.identity import Roster
 from secfed.deploy import agent as agent_module
 from secfed.deploy.approvals import Approvals
 from secfed.deploy.enrolment import utc_now
 from secfed.deploy.site_folder import SiteFolder
-from secfed.errors import PolicyRefused
+from secfed.deploy.trust import PINNED_FILE, pin
+from secfed.errors import PolicyRefused, RosterError
+from tests.conftest import ROOT
 
 DIGEST = b"\x11" * 32
 
@@ -39,6 +43,12 @@ def ok(*arguments: object) -> str:
     result = secfed(*arguments)
     assert result.exit_code == 0, result.output
     return result.stdout
+
+
+def not_restarted() -> list[int]:
+    """The exit codes after which systemd leaves the agent alone."""
+    unit = (ROOT / "deploy" / "systemd" / "secfed-agent.service").read_text(encoding="utf-8")
+    return [int(code) for code in re.findall(r"(?m)^RestartPreventExitStatus=(.+)$", unit)[0].split()]
 
 
 class TestFolder:
@@ -114,7 +124,16 @@ class TestFolder:
     def test_an_agent_without_a_roster_is_not_started_again_and_again(self, site: SiteFolder) -> None:
         result = secfed("agent", "run", site.folder)
         assert f"{site.folder}: no roster is pinned." in result.stderr
-        assert result.exit_code == 2  # RestartPreventExitStatus of the unit
+        assert result.exit_code in not_restarted()
+
+    def test_neither_is_one_whose_pinned_roster_was_changed(self, site: SiteFolder) -> None:
+        members = (("charite", site.identity(None).public_bytes), ("hcuge", b"\x22" * 32))
+        pin(site.folder / PINNED_FILE, Roster(b"\x11" * 32, members), utc_now())
+        text = (site.folder / PINNED_FILE).read_text()
+        (site.folder / PINNED_FILE).write_text(text.replace("22" * 32, "33" * 32))
+        result = secfed("agent", "run", site.folder)
+        assert "the pinned roster was changed" in result.stderr
+        assert result.exit_code == RosterError.exit_code in not_restarted()
 
     def test_the_log_and_the_last_error_name_it_too(
         self, site: SiteFolder, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

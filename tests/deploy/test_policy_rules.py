@@ -227,7 +227,7 @@ class TestApprovals:
         assert store.state(STUDY) is State.HELD
         store.approve("heart", STUDY, NOW + DAY)
         store.require("heart", STUDY, NOW, manual=True)
-        assert Approvals(tmp_path / "approvals.json").approved(STUDY)
+        assert Approvals(tmp_path / "approvals.json").state(STUDY) is State.APPROVED
         assert store.all()[0].since == NOW + DAY
 
     def test_an_approval_is_for_one_digest(self, tmp_path: Path) -> None:
@@ -244,7 +244,7 @@ class TestApprovals:
         for manual in (True, False):
             with pytest.raises(PolicyRefused, match="withdrawn"):
                 store.require("heart", STUDY, NOW, manual=manual)
-        assert not store.approved(STUDY)
+        assert store.state(STUDY) is not State.APPROVED
 
     def test_asking_again_does_not_undo_a_decision(self, tmp_path: Path) -> None:
         store = Approvals(tmp_path / "approvals.json")

@@ -80,6 +80,7 @@ class TestFolder:
             ('[site]\nname = "a"\n[agnt]', "agnt: unknown section"),
             ('[site]\nname = "a"\n[aggregator]\naddress = "https://x:1"', "aggregator.address"),
             ('[site]\nname = "a"\n[aggregator]\nproxy = "http://user:secret@x:1"', "aggregator.proxy"),
+            ('[site]\nname = "a"\n[aggregator]\nproxy = "https://x:1"', "aggregator.proxy"),
             ("site = 3", "is a value, not a section"),
             ("[site", "not valid TOML"),
         ],

@@ -7,6 +7,7 @@ pilot   no privacy, two rounds, plain
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -234,3 +235,29 @@ def report(*folders: Path, pinned: tuple[Path, ...] = ()) -> Report:
 def problems(made: Report) -> list[tuple[str, int | None, str]]:
     """File name, line and reason of everything that did not verify."""
     return [(Path(item.file).name, item.line, item.why) for item in made.verification.problems]
+
+
+HOSTILE = (
+    "st\N{RIGHT-TO-LEFT OVERRIDE}<script>alert(1)</script>",
+    "b\"'&<img src=http://evil.example/x>",
+    "_$x^2$",
+)
+HOSTILE_STUDIES = ("</title><script>1</script>", "--><svg onload=x()>", "${7*7}{{7*7}}")
+
+
+def honest_report(root: Path) -> Report:
+    write_case(root)
+    return make_report(studies(root), clock=lambda: NOW_S)
+
+
+def hostile_report(root: Path) -> Report:
+    write_case(root, Case(root, sites=sorted(HOSTILE)), names=HOSTILE_STUDIES)
+    return make_report(studies(root), clock=lambda: NOW_S)
+
+
+def keep(data: bytes, name: str) -> None:
+    """Leave a file for people to look at, if a folder is named."""
+    folder = os.environ.get("SECFED_TEST_OUTPUT")
+    if folder:
+        Path(folder).mkdir(parents=True, exist_ok=True)
+        (Path(folder) / name).write_bytes(data)

@@ -14,13 +14,13 @@ from secfed.dp import ledger as ledger_module
 from secfed.dp.accountant import Pld, Rdp, Statement, statement
 from secfed.dp.budget import Budget, Standing
 from secfed.dp.events import Gaussian, PoissonSampledGaussian, Skellam
-from secfed.dp.ledger import BUDGETS, REFUSED, SPENT, UNPROTECTED, Ledger, audit, spent_of, verify
+from secfed.dp.ledger import BUDGETS, REFUSED, SPENT, UNPROTECTED, Ledger, spent_of, verify
 from secfed.dp.training import PrivateTraining
 from secfed.dp.unit import Unit
 from secfed.errors import BudgetExceeded, ConfigError, TranscriptError
 from tests.dp.ledger_child import IDENTITY, NOW_S
 from tests.dp.toys import CROSS_ENTROPY, mechanism, mlp, parameters, sgd, table
-from tests.dp.wards import ADD, DAY_S, REPLACE, ZERO, Clock, book, kinds, lines, read, spend
+from tests.dp.wards import ADD, DAY_S, REPLACE, ZERO, Clock, audit, book, kinds, lines, read, spend
 
 
 def test_an_entry_says_everything_an_auditor_needs(tmp_path: Path) -> None:
@@ -268,9 +268,8 @@ def test_an_audit_recomputes_every_epsilon(tmp_path: Path) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(ledger_module, "standing", half)
         spend(ledger, sigma=10.0, round_number=4)
-    with pytest.raises(BrokenChain, match="the events give") as error:
+    with pytest.raises(AssertionError, match=r"line 6: .*the events give"):
         audit(read(path), Rdp())
-    assert error.value.line == 6
     assert len(spent_of(read(path))) == 4
 
 

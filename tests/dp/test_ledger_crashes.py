@@ -19,11 +19,11 @@ from secfed.chain_file import ChainFile
 from secfed.dp.accountant import Rdp, statement
 from secfed.dp.budget import Budget
 from secfed.dp.events import Gaussian
-from secfed.dp.ledger import RECOVERED, SPENT, audit, spent_of
+from secfed.dp.ledger import RECOVERED, SPENT, spent_of
 from secfed.errors import BudgetExceeded, TranscriptError
 from tests.dp import ledger_child
 from tests.dp.ledger_child import EVENT
-from tests.dp.wards import ADD, book, kinds, read, spend
+from tests.dp.wards import ADD, audit, book, kinds, read, spend
 
 # Python 3.12 and later warn about every fork of a process that has threads.
 pytestmark = pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")

@@ -8,9 +8,9 @@ import pytest
 
 from secfed.dp.budget import Budget
 from secfed.dp.events import Gaussian
-from secfed.dp.ledger import REFUSED, SPENT, UNPROTECTED, audit
+from secfed.dp.ledger import REFUSED, SPENT, UNPROTECTED
 from secfed.errors import BudgetExceeded, TranscriptError
-from tests.dp.wards import REPLACE, book, kinds, read
+from tests.dp.wards import REPLACE, audit, book, kinds, read
 
 EVENT = Gaussian(REPLACE, 2.0, 1)
 HERE = {"study": "heart", "round_number": 1, "exchange": "update"}

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from secfed.chain import Entry
-from secfed.dp.accountant import Rdp
-from secfed.dp.budget import Budget
+from secfed.dp.accountant import Accountant, Pld, Rdp
+from secfed.dp.budget import Budget, Spent, disagrees
 from secfed.dp.events import Gaussian
-from secfed.dp.ledger import Ledger, verify
+from secfed.dp.ledger import Ledger, spent_of, verify
 from secfed.dp.unit import Adjacency
 from tests.dp.ledger_child import IDENTITY, NOW_S
 
@@ -55,3 +56,13 @@ def read(path: Path, *heads: bytes) -> tuple[Entry, ...]:
 
 def kinds(path: Path) -> list[str]:
     return [entry.kind for entry in read(path)]
+
+
+def audit(entries: Sequence[Entry], accountant: Accountant | None = None) -> None:
+    """Recompute every epsilon of a verified ledger from its events; the first that differs fails."""
+    spent: list[Spent] = []
+    for entry in entries:
+        spent.extend(spent_of([entry]))
+        for recorded in entry.body.get("after", []):
+            why = disagrees(recorded, spent, accountant or Pld())
+            assert why is None, f"line {entry.seq + 1}: {why}"

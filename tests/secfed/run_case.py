@@ -9,8 +9,10 @@ from typer.testing import CliRunner, Result
 
 from secfed.cli.app import app
 from secfed.run_report import PerSite, RoundReport, RunReport, what_the_aggregator_saw
+from secfed.vector import Field, Layout
 
 SITES = ("hospital-1", "hospital-2", "hospital-3", "hospital-4")
+LAYOUT = Layout((Field("update/a", (31,), 1.0, 32),), sites=4)
 
 
 def a_round(number: int, **changes: Any) -> RoundReport:
@@ -37,7 +39,7 @@ def a_run(*, rounds: int = 5, protection: str = "masked", **changes: Any) -> Run
             aborted="round 4, exchange 'fit': too few sites.",
             drops=(("hospital-1", "share"),),
         )
-    saw = what_the_aggregator_saw(protection, sums=6, survivors=[3, 4], parameters=31, scalars=9)
+    saw = what_the_aggregator_saw(protection, sums=6, survivors=[3, 4], layouts=[LAYOUT])
     report = RunReport(
         "breast-cancer",
         "fedavg",

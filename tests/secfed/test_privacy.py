@@ -11,12 +11,13 @@ from safetensors.torch import load_file
 
 from secfed.algorithms.registry import build, build_data
 from secfed.dp.accountant import accountant
-from secfed.dp.ledger import audit, spent_of
+from secfed.dp.ledger import spent_of
 from secfed.dp.ledger import verify as verify_ledger
 from secfed.errors import ConfigError, RoundAborted
 from secfed.outputs import ledger_file, site_folder
 from secfed.roster_file import ROSTER_FILE, read_roster
 from secfed.study import Study
+from tests.dp.wards import audit
 from tests.secfed.privacy_case import run, study
 
 

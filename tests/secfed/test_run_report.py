@@ -25,10 +25,10 @@ from secfed.run_report import (
     RoundReport,
     RunReport,
     SilentObserver,
-    beside_the_parameters,
     ordered_metrics,
     what_the_aggregator_saw,
 )
+from secfed.vector import Field, Layout
 
 SITES = ("cleveland", "hungarian", "switzerland", "va")
 
@@ -124,47 +124,52 @@ class TestPerSite:
         assert PerSite.over([]) == PerSite(0.0, 0)
 
 
+def saw(protection: str = "masked", sums: int = 1, survivors: tuple[int, ...] = (4,), **sizes: int) -> str:
+    """Of one exchange whose fields have these sizes; ``__`` stands for the stroke in a name."""
+    fields = (Field(name.replace("__", "/"), (size,), 1.0, 64) for name, size in sizes.items())
+    layouts = [Layout(tuple(fields), sites=4)]
+    return what_the_aggregator_saw(protection, sums=sums, survivors=survivors, layouts=layouts)
+
+
 class TestWhatTheAggregatorSaw:
     def test_masked_names_sums_cohorts_and_sizes(self) -> None:
-        said = what_the_aggregator_saw("masked", sums=12, survivors=[4, 3, 4], parameters=31, scalars=9)
-        assert said == (
-            "The aggregator saw: 12 sums over 3-4 hospitals of 31 parameters + 9 other numbers each; "
-            "no hospital's values."
+        assert saw(sums=12, survivors=(4, 3, 4), update__0=30, update__1=1, weight=1, loss=1) == (
+            "The aggregator saw: 12 sums over 3-4 hospitals of 31 parameters + 2 other numbers each "
+            "(1 for the weight, 1 for the training loss); no hospital's values."
         )
 
     def test_numbers_beside_the_parameters_are_named(self) -> None:
-        fields = (("update/0.weight", 30), ("update/0.bias", 1), ("weight", 1), ("own/thing", 2))
-        measured = (("eval/scores", 2048), ("eval/loss", 1))
-        named = beside_the_parameters((*fields, *measured), 31)
-        said = what_the_aggregator_saw(
-            "masked", sums=12, survivors=[4], parameters=31, scalars=2052, named=named
-        )
-        assert said == (
-            "The aggregator saw: 12 sums over 4 hospitals of 31 parameters + 2,052 other numbers each "
-            "(1 for the weight, 2 for own, 2,049 for metrics over held-out records); no hospital's values."
-        )
+        said = saw(update__a=31, own__thing=2, eval__scores=2048, eval__loss=1)
+        assert "31 parameters + 2,051 other numbers each (2 for own, 2,049 for metrics over held-out" in said
 
-    def test_nothing_is_named_where_no_field_is_the_model(self) -> None:
-        assert beside_the_parameters((("sums", 4000), ("counts", 200)), 31) == {}
+    def test_the_largest_contribution_of_all_exchanges_is_told(self) -> None:
+        layouts = [Layout((Field("update/a", (size,), 1.0, 64),), sites=4) for size in (5, 7, 6)]
+        said = what_the_aggregator_saw("masked", sums=1, survivors=[4], layouts=layouts)
+        assert "of 7 parameters each;" in said
+
+    def test_contributions_without_parameters_are_numbers(self) -> None:
+        said = saw(totals=4000, counts=200)
+        assert "of 4,200 numbers each (4,000 for totals, 200 for counts);" in said
 
     def test_contributions_of_parameters_alone_have_no_other_numbers(self) -> None:
-        said = what_the_aggregator_saw("masked", sums=1, survivors=[4], parameters=31, scalars=0)
+        said = saw(update__a=31)
         assert said.startswith("The aggregator saw: 1 sum over 4 hospitals of 31 parameters each; no hosp")
-        said = what_the_aggregator_saw("encrypted", sums=1, survivors=[4], parameters=1, scalars=1)
-        assert "of 1 parameter + 1 other number each, as ciphertext" in said
+        assert "of 1 parameter + 1 other number each (1 for x), as ciphertext" in saw(
+            "encrypted", update=1, x=1
+        )
 
     def test_plain_admits_that_it_protects_nothing(self) -> None:
-        said = what_the_aggregator_saw("plain", sums=1, survivors=[4], parameters=31, scalars=1)
+        said = saw("plain", update__a=31, weight=1)
         assert "every hospital's own values in 1 sum over 4 hospitals" in said
         assert "no hospital's values" not in said
 
     def test_encrypted_says_ciphertext(self) -> None:
-        said = what_the_aggregator_saw("encrypted", sums=2, survivors=[4], parameters=31, scalars=1)
-        assert "as ciphertext; no totals" in said
+        assert "as ciphertext; no totals" in saw("encrypted", sums=2, update__a=31, weight=1)
 
     def test_no_sum_at_all(self) -> None:
-        said = what_the_aggregator_saw("masked", sums=0, survivors=[], parameters=31, scalars=1)
-        assert said == "The aggregator saw: no sum; no hospital's values."
+        assert saw(sums=0, survivors=(), update__a=31) == (
+            "The aggregator saw: no sum; no hospital's values."
+        )
 
 
 def test_metrics_that_people_look_at_come_first_and_losses_last() -> None:

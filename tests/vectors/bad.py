@@ -19,6 +19,7 @@ from secfed.crypto.messages import (
     Message,
 )
 from secfed.errors import SecfedError
+from secfed.final_model import open_final
 from tests.vectors.primitives import Json
 from tests.vectors.replay import rebuild, request_to
 
@@ -76,6 +77,11 @@ def _roster(case: Json, _: Json) -> object:
     return Roster.decode(bytes.fromhex(case["input"]))
 
 
+def _final(case: Json, attempt: Json) -> object:
+    roster = Roster.decode(bytes.fromhex(attempt["roster"]))
+    return open_final(bytes.fromhex(case["input"]), roster, case["study"])
+
+
 def _site(case: Json, attempt: Json) -> object:
     honest = request_to(attempt, case["stage"], SITE)
     message = b""
@@ -95,6 +101,7 @@ OPERATIONS: dict[str, Callable[[Json, Json], object]] = {
     "seal an envelope": _seal,
     "verify a signature": _verify,
     "decode a roster": _roster,
+    "open a final model": _final,
     "hand a message to a site": _site,
 }
 

@@ -20,6 +20,7 @@ from secfed.crypto.messages import (
 )
 from secfed.crypto.refusals import Refusal
 from tests.vectors.bad import SITE, check
+from tests.vectors.bad_model import model_cases
 from tests.vectors.messages import example_messages
 from tests.vectors.primitives import Json, pattern
 from tests.vectors.replay import request_to
@@ -352,6 +353,7 @@ def bad_files(attempt: Json) -> dict[str, Json]:
         "bad_messages.json": _message_cases(),
         "bad_arithmetic.json": _arithmetic_cases(),
         "bad_keys.json": _key_cases(attempt),
+        "bad_model.json": model_cases(attempt),
         "bad_site.json": _site_cases(attempt),
     }
     for cases in files.values():

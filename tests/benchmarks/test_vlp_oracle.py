@@ -2,9 +2,11 @@ import math
 
 import pytest
 import torch
+import vlp_figures
+import vlp_oracle
+from distortion import mean_cosine
 
-from secfed.algorithms.metrics import retrieval, vlp_figures, vlp_oracle
-from secfed.algorithms.metrics.distortion import mean_cosine
+from secfed.algorithms.metrics import retrieval
 from secfed.algorithms.registry import build
 from secfed.errors import ConfigError
 from secfed.study import Study

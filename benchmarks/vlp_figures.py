@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-
-    from secfed.algorithms.metrics.vlp_oracle import Trajectory
+    from vlp_oracle import Trajectory
 
 _LABEL = "(oracle)"  # known in a simulation only
 

@@ -1,8 +1,8 @@
+import distortion
 import pytest
 import torch
 
 from secfed.algorithms.data.image_text import Pairs
-from secfed.algorithms.metrics import distortion
 from secfed.algorithms.parameters import read_parameters
 from secfed.errors import ConfigError, DataError
 from tests.algorithms.toy_pairs import ToyDual, toy_pairs
@@ -56,8 +56,3 @@ def test_what_is_missing_is_refused():
         distortion.mean_cosine(model, empty, CPU)
     with pytest.raises(ConfigError):
         distortion.distortion_matrix(model, state, {}, {"a": pairs}, CPU)
-
-
-def test_gain_is_the_difference_of_neighbouring_rounds():
-    assert distortion.similarity_gain([0.1, 0.4, 0.35]) == pytest.approx((0.3, -0.05))
-    assert distortion.similarity_gain([0.1]) == ()

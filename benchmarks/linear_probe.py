@@ -33,7 +33,6 @@ from secfed.errors import ConfigError, DataError
 if TYPE_CHECKING:
     from secfed.algorithms.models.dual_encoder import DualEncoder
 
-SHARES: Final = (0.01, 0.1)
 DRAWS: Final = 5
 _PENALTY: Final = 1.0  # the weight of the squared norm, against the sum of the losses
 _BATCH: Final = 256
@@ -80,29 +79,6 @@ def image_tokens(model: DualEncoder, images: torch.Tensor, device: torch.device)
 def pooled_features(model: DualEncoder, images: torch.Tensor, device: torch.device) -> torch.Tensor:
     """The mean of an image's patch tokens: [n, d] float32 on the CPU."""
     return image_tokens(model, images, device)[:, 1:].mean(dim=1)
-
-
-def probe(
-    model: DualEncoder, data: Labelled, share: float, seed: int, device: torch.device
-) -> dict[str, float]:
-    """Accuracy of a linear layer on frozen features, trained on a share of the labels.
-
-    Args:
-        model: on ``device``.
-        data: the images.
-        share: of the training labels that are used, 0 < share <= 1.
-        seed: of the draws of labelled records.
-        device: where the model is.
-
-    Returns:
-        ``accuracy`` and ``balanced_accuracy`` on the test images, each the mean over :data:`DRAWS` draws.
-
-    Raises:
-        ConfigError: a share outside (0, 1].
-        DataError: a class without a training image, or no test images.
-    """
-    features = tuple(pooled_features(model, images, device) for images in (data.train, data.test))
-    return probe_features(features[0], data.train_y, features[1], data.test_y, data.classes, share, seed)
 
 
 def probe_findings(

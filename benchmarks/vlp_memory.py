@@ -1,7 +1,13 @@
-"""How much memory a site needs to train a dual encoder: an estimate before anything is allocated."""
+"""How much memory a site needs to train a dual encoder: an estimate before anything is allocated.
+
+    python benchmarks/vlp_memory.py --batch 288 [--checkpointing] [--vocabulary 28996]
+
+prints it for the papers' size on images of 224 pixels and texts of 112 tokens.
+"""
 
 from __future__ import annotations
 
+import argparse
 from collections.abc import Callable
 from typing import Final
 
@@ -11,6 +17,7 @@ from torch.autograd.graph import saved_tensors_hooks
 
 from secfed.algorithms.models.dual_encoder import DualEncoder, pretrain_loss
 from secfed.algorithms.models.dual_encoder_options import VisionLanguageOptions
+from secfed.algorithms.options import checked
 
 _FLOAT_BYTES: Final = 4  # parameters and moments stay float32 under mixed precision
 _ADAM_MOMENTS: Final = 2
@@ -89,3 +96,23 @@ def _saved_bytes(forward: Callable[[], torch.Tensor], *without: torch.Tensor) ->
         result = forward()
     del result
     return sum(storage.nbytes() for storage in kept.values())
+
+
+def main() -> None:
+    """Print the estimate in GB."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--batch", type=int, default=72, help="pairs per step")
+    parser.add_argument("--vocabulary", type=int, default=4100, help="token ids are below this")
+    parser.add_argument("--checkpointing", action="store_true", help="gradient checkpointing")
+    asked = parser.parse_args()
+    table = {"name": "vision-language", "size": "paper", "gradient_checkpointing": asked.checkpointing}
+    options = checked(VisionLanguageOptions, table, "model")
+    found = memory_estimate(options, (3, 224, 224), 112, asked.vocabulary, batch=asked.batch)
+    for name, size in (*found.items(), ("in all", sum(found.values()))):
+        print(f"{name:11} {size / 1e9:6.2f} GB")
+
+
+if __name__ == "__main__":
+    main()

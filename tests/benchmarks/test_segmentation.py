@@ -1,9 +1,9 @@
 import pytest
+import segmentation
 import torch
+from linear_probe import image_tokens
 
 from secfed.algorithms.data.image_text import Pairs
-from secfed.algorithms.metrics import segmentation
-from secfed.algorithms.metrics.linear_probe import image_tokens
 from secfed.errors import ConfigError, DataError
 from tests.algorithms.toy_pairs import ToyDual, toy_pairs
 

@@ -19,12 +19,12 @@ from dataclasses import dataclass
 from typing import Final
 
 import torch
+from distortion import distortion_matrix
 from torch import nn
 
 from secfed.algorithms.data.base import SiteId
 from secfed.algorithms.data.image_text import Pairs
 from secfed.algorithms.metrics import retrieval
-from secfed.algorithms.metrics.distortion import distortion_matrix
 from secfed.algorithms.models.dual_encoder import DualEncoder
 from secfed.algorithms.parameters import read_parameters
 from secfed.algorithms.randomness import seeded, torch_generator
@@ -161,7 +161,7 @@ def retrain(algorithm: VlpAlgorithm, model: State, site: SiteId, steps: int | No
 
 
 def distortion(algorithm: VlpAlgorithm, model: State, steps: int | None = None) -> torch.Tensor:
-    """Distortion matrix, sites in the study's order; see :mod:`secfed.algorithms.metrics.distortion`.
+    """Distortion matrix, sites in the study's order; see :mod:`distortion`.
 
     Args:
         algorithm: of the study.

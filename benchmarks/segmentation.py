@@ -19,11 +19,11 @@ import math
 from typing import TYPE_CHECKING, Final
 
 import torch
+from linear_probe import image_tokens, labelled_rows
 from torch import nn
 from torch.nn.functional import adaptive_avg_pool2d, binary_cross_entropy_with_logits, interpolate
 
 from secfed.algorithms.data.image_text import Pairs
-from secfed.algorithms.metrics.linear_probe import image_tokens, labelled_rows
 from secfed.algorithms.randomness import seeded, torch_generator
 from secfed.errors import ConfigError, DataError
 

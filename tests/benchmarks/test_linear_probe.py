@@ -1,7 +1,7 @@
+import linear_probe
 import pytest
 import torch
 
-from secfed.algorithms.metrics import linear_probe
 from secfed.errors import ConfigError, DataError
 from tests.algorithms.toy_pairs import ToyDual, toy_pairs
 
@@ -113,4 +113,6 @@ def test_pneumonia_images_look_like_the_studys(shared_data):
     assert 0 <= float(data.train.min()) < float(data.train.max()) <= 1
     assert data.test_y.bincount().tolist() == [234, 390]
     small = linear_probe.Labelled(data.train[:400], data.train_y[:400], data.test, data.test_y, 2)
-    assert linear_probe.probe(ToyDual(), small, 0.5, 0, CPU)["accuracy"] > 0.65
+    features = [linear_probe.pooled_features(ToyDual(), images, CPU) for images in (small.train, small.test)]
+    found = linear_probe.probe_features(features[0], small.train_y, features[1], small.test_y, 2, 0.5, 0)
+    assert found["accuracy"] > 0.65

@@ -13,8 +13,7 @@ Source: the drift probe of the FedRGB paper (distortion of alignment after retra
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from itertools import pairwise
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
 
 import torch
@@ -91,12 +90,3 @@ def distortion_matrix(
 
     before = cosines(server)
     return torch.stack([before - cosines(state) for state in retrained.values()])
-
-
-def similarity_gain(cosines: Sequence[float]) -> tuple[float, ...]:
-    """The gain in mean cosine of each round over the one before.
-
-    Args:
-        cosines: mean cosine of the model after round 0 (the initial model), 1, 2, ...
-    """
-    return tuple(after - before for before, after in pairwise(cosines))
