@@ -14,13 +14,15 @@ replays it.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import Protocol, TypeVar
+from typing import Final, Protocol, TypeVar
 
 from secfed.errors import WrongState
 from secfed.vector import Exchange, State, Summands, Totals
 
 SiteId = str
 Metrics = Mapping[str, float]
+
+LOSS_BOUND: Final = 2.0**20  # of a mean training loss of one site, in a sum
 
 
 class SiteProgram(Protocol):

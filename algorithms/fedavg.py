@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Final
 import torch
 from torch import nn
 
-from secfed.algorithms.base import check_round
+from secfed.algorithms.base import LOSS_BOUND, check_round
 from secfed.algorithms.data.base import SiteData, SiteId, check_site
 from secfed.algorithms.fedavg_options import FedAvgOptions
 from secfed.algorithms.metrics import classification
@@ -51,7 +51,6 @@ if TYPE_CHECKING:
 UPDATE: Final = "update"
 EVALUATE: Final = "evaluate"
 _EVERYONE: Final = "all"
-_LOSS_BOUND: Final = 2.0**20
 _NO_WEIGHT: Final = 1e-9  # fixed point leaves about 1e-13 of one site's weight
 
 
@@ -108,7 +107,7 @@ class FedAvg:
         weight = Block("weight", (), 1.0, 64)
         if privacy is not None:
             return (*update, weight)
-        return (*update, weight, Block("train_loss", (), _LOSS_BOUND, 64))
+        return (*update, weight, Block("train_loss", (), LOSS_BOUND, 64))
 
     def _layout(self, fields: tuple[Block, ...], metrics: bool) -> Layout:
         evaluation = classification.fields(self.data.classes, noisy=self._metrics == "private")

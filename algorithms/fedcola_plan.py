@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Final, Literal, get_args
 
-from secfed.algorithms.base import SiteId
+from secfed.algorithms.base import LOSS_BOUND, SiteId
 from secfed.algorithms.data.transfer import Kind
 from secfed.algorithms.fedcola_aggregation import MODALITIES
 from secfed.algorithms.fedcola_options import FedColaOptions
@@ -34,7 +34,6 @@ if TYPE_CHECKING:
     from secfed.study import ProtectionSection
 
 KINDS: Final[tuple[Kind, ...]] = get_args(Kind)
-LOSS_BOUND: Final = 2.0**20
 _TOKENS: Final = "text.embed.token."
 
 

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Final, Literal
 
-from secfed.algorithms.base import SiteId
+from secfed.algorithms.base import LOSS_BOUND, SiteId
 from secfed.algorithms.fmcsc_options import FmcscOptions
 from secfed.algorithms.randomness import numpy_generator
 from secfed.errors import ConfigError
@@ -34,7 +34,6 @@ if TYPE_CHECKING:
 Kind = Literal["pretrain", "train", "moments", "kmeans", "table"]
 
 FULL: Final = 0  # the group of all views; the group of view v is v + 1
-LOSS_BOUND: Final = 2.0**20
 _SQUARED_DISTANCE: Final = 64.0  # of a unit vector to a centre; starts lie outside the unit ball, but not far
 
 

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 from torch import nn
 
-from secfed.algorithms.base import SiteId, check_round
+from secfed.algorithms.base import LOSS_BOUND, SiteId, check_round
 from secfed.algorithms.data.base import check_pairs
 from secfed.algorithms.data.image_text import ImageTextData, ImageTextSite, check_image_text
 from secfed.algorithms.metrics import retrieval
@@ -48,7 +48,6 @@ if TYPE_CHECKING:
 
     from secfed.algorithms.dro import DroRule
 
-_LOSS_BOUND: Final = 2.0**20
 
 __all__ = ["ALIGN", "EVALUATE", "EVERYONE", "JOINT", "LOSS", "Measures", "Stage", "VlpAlgorithm"]
 
@@ -220,7 +219,7 @@ class VlpAlgorithm(Staged[Stage]):
         if measures is not None and self.rule is not None:
             fields += self.rule.fields()
         if reports_loss and self.setting.study.privacy is None:
-            fields.append(Field(LOSS, (), _LOSS_BOUND, 64))
+            fields.append(Field(LOSS, (), LOSS_BOUND, 64))
         return Stage(
             name,
             self._exchange(exchange or name, fields),

@@ -13,7 +13,7 @@ from secfed.algorithms.data.pool import check_partition_options, numbered_sites
 from secfed.errors import ConfigError
 
 SITE: Final = "{site}"
-_FILE_NAME: Final = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]*")
+FILE_NAME: Final = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]*")
 
 
 class ImageTextOptions(PairsOptions):
@@ -145,7 +145,7 @@ class ImageTextOptions(PairsOptions):
             )
         if self.partition == "by-file" and isinstance(self.sites, tuple):
             for site in self.sites:
-                if not _FILE_NAME.fullmatch(site):
+                if not FILE_NAME.fullmatch(site):
                     raise ConfigError(
                         f"data.sites: {site!r} cannot be part of a file name",
                         remedy="use letters, digits, -, _ and . (not in front)",

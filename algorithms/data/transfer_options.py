@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 from typing import Final, Literal, Self
 
 from pydantic import Field, model_validator
 
 from secfed.algorithms.data.base import SiteId
+from secfed.algorithms.data.image_text_options import FILE_NAME
 from secfed.algorithms.data.pairs_options import PairsOptions
 from secfed.algorithms.data.pool import DataOptions
 from secfed.algorithms.data.tokens import Tokenizer
 from secfed.algorithms.data.transfer import Kind
 from secfed.errors import ConfigError
 
-_FILE_NAME: Final = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]*")
 _NO_SITES: Final = 1  # classes of a kind that the study has no sites of: a classifier of none cannot be built
 
 
@@ -173,7 +172,7 @@ class TransferFilesOptions(_ArrayOptions):
         seen: set[str] = set()
         for key in ("image_sites", "text_sites", "pair_sites"):
             for site in getattr(self, key):
-                if not _FILE_NAME.fullmatch(site):
+                if not FILE_NAME.fullmatch(site):
                     raise ConfigError(
                         f"data.{key}: {site!r} cannot be part of a file name",
                         remedy="use letters, digits, -, _ and . (not in front)",

@@ -7,9 +7,10 @@ or a roster cannot become part of a page.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Final, Literal
 
 Tone = Literal["good", "warn", "bad", "info"]
+_NEARLY_SPENT: Final = 0.9  # of a limit
 
 
 @dataclass(frozen=True)
@@ -90,6 +91,11 @@ class Card:
     fraction: float | None
     facts: tuple[tuple[str, str], ...]
     warning: str = ""
+
+    @property
+    def nearly_spent(self) -> bool:
+        """Whether its bar warns."""
+        return self.fraction is not None and self.fraction >= _NEARLY_SPENT
 
 
 @dataclass(frozen=True)

@@ -33,7 +33,6 @@ from secfed.dp.report.facts import Report
 from secfed.dp.report.figures import svg
 
 _POLICY: Final = "default-src 'none'; style-src 'unsafe-inline'"
-_NEARLY_SPENT: Final = 0.9
 # The last one with the selector for text, not a picture.
 _MARKS: Final[dict[Tone, str]] = {
     "good": "\N{HEAVY CHECK MARK}",
@@ -129,7 +128,7 @@ def _list(items: tuple[str, ...]) -> str:
 def _card(card: Card) -> str:
     bar = ""
     if card.fraction is not None:
-        high = ' class="high"' if card.fraction >= _NEARLY_SPENT else ""
+        high = ' class="high"' if card.nearly_spent else ""
         bar = f'<div class="bar"><span{high} style="width:{card.fraction * 100:.1f}%"></span></div>'
     facts = "".join(f"<dt>{_text(name)}</dt><dd>{_text(value)}</dd>" for name, value in card.facts)
     outside = f'<p class="outside">{_text(card.warning)}</p>' if card.warning else ""

@@ -47,7 +47,6 @@ _TONES: Final[dict[Tone, tuple[tuple[int, int, int], tuple[int, int, int]]]] = {
 }
 _SANS, _MONO = "sans", "mono"
 _BODY_PT, _SMALL_PT, _LINE_MM = 9.0, 7.5, 4.6
-_NEARLY_SPENT: Final = 0.9
 _BLANK: Final = "\n\n"  # room to write by hand
 
 
@@ -204,7 +203,7 @@ def _card(page: _Page, card: Card) -> None:
         top, width = page.get_y() + 0.8, page.epw
         page.set_fill_color(*_LINE)
         page.rect(page.l_margin, top, width, 2.2, style="F")
-        page.set_fill_color(*(_TONES["bad"][0] if card.fraction >= _NEARLY_SPENT else _ACCENT))
+        page.set_fill_color(*(_TONES["bad"][0] if card.nearly_spent else _ACCENT))
         if card.fraction > 0:
             page.rect(page.l_margin, top, width * card.fraction, 2.2, style="F")
         page.ln(4.5)
