@@ -13,6 +13,7 @@ from secfed.algorithms.data.transfer import Samples
 from secfed.algorithms.fedcola_server import OTHER
 from secfed.algorithms.losses.image_text import infonce
 from secfed.algorithms.metrics import transfer_scores
+from secfed.algorithms.metrics.score_grid import on_grid
 from secfed.algorithms.models.transfer_transformer import Classifier, PairEncoder, fuse, gate
 from secfed.algorithms.parameters import read_parameters
 from secfed.algorithms.randomness import seeded, torch_generator
@@ -216,7 +217,8 @@ class FedColaSite:
 
     def _score(self, received: State) -> Summands:
         network = self._algorithm.network(self._kind, received, self._device)
-        return score(network, self._held_out, self._algorithm.options.gallery, self._device)
+        sums = score(network, self._held_out, self._algorithm.options.gallery, self._device)
+        return on_grid(sums, sums)
 
 
 def score(

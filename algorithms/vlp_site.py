@@ -13,6 +13,7 @@ from secfed.algorithms.base import SiteId
 from secfed.algorithms.dro_answer import DroAnswer
 from secfed.algorithms.dro_site import SiteWeight
 from secfed.algorithms.metrics import retrieval
+from secfed.algorithms.metrics.score_grid import on_grid
 from secfed.algorithms.parameters import read_parameters, write_parameters
 from secfed.algorithms.randomness import seeded, torch_generator
 from secfed.algorithms.server_state import MODEL, part_of
@@ -278,9 +279,10 @@ class VlpSite:
     def _evaluate(self, round_number: int, stage: Stage, received: State) -> Summands:
         del round_number, stage
         write_parameters(self.network, received)  # training may have moved them
-        return retrieval.evaluate_site(
+        sums = retrieval.evaluate_site(
             self.network, self.data.test, self.algorithm.options.evaluation_batch, self.device
         )
+        return on_grid(sums, retrieval.SHARES)
 
     def _measure(self, round_number: int, stage: Stage, received: State) -> Summands:
         del stage

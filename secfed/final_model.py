@@ -2,7 +2,7 @@
 
 Under plain and masked protection only the aggregator has the model. It signs the model's digest for this
 study and roster; a site checks that, and that the bytes are those, before it writes a file. Under encrypted
-protection a site has computed the model itself, and refuses any other. Nothing is paid for: the model follows
+protection a site has computed the model itself, and refuses any. Nothing is paid for: the model follows
 from totals.
 """
 

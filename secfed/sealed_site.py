@@ -8,7 +8,8 @@ signed digest. A site that was away takes the sums it missed, in order, before i
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -27,7 +28,14 @@ from secfed.crypto.keystream import derive
 from secfed.crypto.messages import DIGEST_BYTES, FinalModel, Result, peek_type
 from secfed.crypto.refusals import Refusal
 from secfed.crypto.study_keys import StudyKeys
-from secfed.errors import InconsistentView, MalformedMessage, RangeError, RoundAborted, WrongState
+from secfed.errors import (
+    InconsistentView,
+    MalformedMessage,
+    RangeError,
+    RoundAborted,
+    SecfedError,
+    WrongState,
+)
 from secfed.frames import READY, Notice, Task, encode_state
 from secfed.sealed import SealedPlan, decode_expected
 from secfed.sealed_memory import SealedMemory
@@ -133,10 +141,12 @@ class SealedSite(Site):
             return self._view(self._state_tag())
         return super()._notice(notice)
 
-    def _take_final(self, final: FinalModel) -> None:
-        """This site has its own model, and writes that one when the study ends; another one is refused."""
-        if hashlib.sha256(encode_state(self.replica.model())).digest() != final.model_digest:
-            raise Refusal.MODEL_MISMATCH.refuse("this site computed another one")
+    def _take_final(self, final: FinalModel) -> None:  # noqa: ARG002 - what it is must not matter
+        """Refuse it: this site has its own model, and an aggregator that adds ciphertexts has none.
+
+        Not compared: taking the own model alone would let the aggregator test guesses of it, without limit.
+        """
+        raise Refusal.MODEL_MISMATCH.refuse("this site computes the model itself")
 
     def _open(
         self, pending: _Pending, entropy: Entropy | None = None, journal: AttemptJournal | None = None
@@ -187,25 +197,44 @@ class SealedSite(Site):
         ):
             raise Refusal.RESULT_MISMATCH.refuse(f"round {spec.round}")
         form = FrameFormat(parameters, SUM)
-        try:
+        with self._stopping_at_refusal():
             frames = list(form.split(summed.ciphertext))
             for index, frame in enumerate(frames):  # all of them before the first is decrypted
                 form.words(frame, index)
             sums = self._site_cipher().decrypt(parameters, frames)
             totals = exchange.layout.decode(sums, result.survivors)
-        except (MalformedMessage, RangeError):
-            # Whether chosen ciphertexts decrypt tells about the key, bit by bit: answer once, never again.
-            # An honest aggregator signs no malformed sum.
-            self._stop()
-            raise
-        try:
+        with self._stopping_at_refusal(SecfedError):
             self.replica.absorb(spec.round, exchange, totals)
-        except (RangeError, RoundAborted):
-            # The same answer in another place: whether a total is possible tells about what was decrypted.
-            self._stop()
-            raise
         self.sums, self._last = self.sums + 1, here
         self._record(spec.round, exchange, spec.attempt, result)
+
+    @contextmanager
+    def _stopping_at_refusal(self, *refusals: type[SecfedError]) -> Iterator[None]:
+        """Whether a chosen ciphertext is taken tells about the key, bit by bit: answer once, never again.
+
+        An honest aggregator signs no malformed sum, and honest totals divide by no zero. So whatever goes
+        wrong here is an answer, also where nobody thought of it; what this machine lacks is none.
+
+        Args:
+            refusals: further errors that are answers.
+
+        Raises:
+            RoundAborted: the server step could not be made, for a reason that is not told.
+        """
+        answers: tuple[type[SecfedError], ...] = (MalformedMessage, RangeError, *refusals)
+        try:
+            yield
+        except answers:
+            self._stop()
+            raise
+        except (SecfedError, MemoryError):
+            raise  # a worker process died, or there is no memory
+        except Exception:  # noqa: BLE001 - any other one must not be told from a refusal, nor be repeatable
+            self._stop()
+            raise RoundAborted(
+                "a sum that the aggregator signed is none that honest sites can have made",
+                remedy="find out why before the study is started again under a new key",
+            ) from None
 
     def _stop(self) -> None:
         """Answer nothing any more."""

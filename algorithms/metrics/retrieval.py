@@ -11,7 +11,8 @@ at 5 is 1. Batches are drawn once, by a fixed permutation, so they are the same 
 depend on how the files were sorted (slices of one examination are often neighbours and share a report).
 
 What leaves a site is its own recall, inside a sum, and a 1 that counts it: the metric is the mean over
-sites, not over pairs, and no number of records leaves.
+sites, not over pairs, and no number of records leaves. It leaves on a grid, for a sum of small fractions
+could be taken apart (:mod:`secfed.algorithms.metrics.score_grid`).
 
 Source: Radford et al., "Learning Transferable Visual Models From Natural Language Supervision", ICML 2021
 (batch-wise similarity); InfoNCE: van den Oord, Li, Vinyals, arXiv 1807.03748, equation 4, in both directions.
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
 
 COUNTED: Final = "eval/counted"
 METRICS: Final = ("recall_at_1", "recall_at_5", "infonce")
+SHARES: Final = ("eval/recall_at_1", "eval/recall_at_5")  # fractions of a site's own number of pairs
 
 _BOUNDS: Final = {"eval/recall_at_1": 1.0, "eval/recall_at_5": 1.0, "eval/infonce": 2.0**20, COUNTED: 1.0}
 _BITS: Final = 64

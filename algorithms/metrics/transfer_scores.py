@@ -7,7 +7,8 @@ site averages over its whole galleries; one with fewer images than a gallery mak
 what it has. Which images meet in a gallery is a fixed permutation, the same in every round.
 
 What leaves a site is its own score, inside a sum, and a 1 that counts it: the metric is the mean over
-sites, and no number of records leaves.
+sites, and no number of records leaves. It leaves on a grid, for a sum of small fractions could be taken apart
+(:mod:`secfed.algorithms.metrics.score_grid`).
 
 Source of the protocol: Sun et al., ECCV 2024, arXiv 2404.12467 (recall at 1 in folds of 1,000 images and in
 the whole gallery, summed).

@@ -4,7 +4,7 @@ Everything is tried on real sessions. Where a hospital refuses, the attacker goe
 share that was answered, and the upload itself, so that what it learned is measured and not assumed.
 
 Sources: Bonawitz et al. 2017 (section 6, the active adversary), Pasquini, Francati, Ateniese 2022 (model
-inconsistency), So et al. 2023 (sums of several rounds).
+inconsistency), So et al. 2023 (sums of several rounds), Boenisch et al. 2023 (models made for one record).
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final
 
+from secfed.attack import made_up_model
 from secfed.attack.attack import Attack, Impossible, Setting, lanes_of, minus
 from secfed.attack.evidence import Evidence
 from secfed.attack.harvest import Harvest, unmask_alone
@@ -222,6 +223,15 @@ def _same_again(setting: Setting) -> Evidence:
     return _difference(first, consortium, victim, tuple(others), round_number=2)
 
 
+def _made_up_model(setting: Setting) -> Evidence:
+    consortium = setting.consortium()
+    victim = consortium.names[0]
+    made = made_up_model.updates(consortium.names, victim, consortium.shape.runs, setting.seed)
+    consortium.updates.update(made)
+    attempt = consortium.attempt().run()  # nobody is lied to: one model, one cohort, one sum
+    return evidence(attempt, victim, tuple(attempt.server.sums))
+
+
 def _attack(
     name: str,
     who: str,
@@ -235,6 +245,7 @@ def _attack(
 
 
 _BEYOND: Final = "What each party sees"
+_OPEN: Final = "What is not protected"
 
 MASKED: Final = (
     _attack("read-upload", _AGGREGATOR, "keeps an upload and looks for the update in it", _read_upload),
@@ -340,6 +351,13 @@ MASKED: Final = (
         _AGGREGATOR,
         "subtracts the sums of two rounds, one of them without the hospital, of values that stay the same",
         _same_again,
-        limit="What is not protected",
+        limit=_OPEN,
+    ),
+    _attack(
+        "made-up-model",
+        _AGGREGATOR,
+        "sends everybody one model on which only records of a kind that one hospital has give a gradient",
+        _made_up_model,
+        limit=_OPEN,
     ),
 )

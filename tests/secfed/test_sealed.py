@@ -381,3 +381,41 @@ class TestForgedSums:
         monkeypatch.undo()
         with pytest.raises(WrongState, match="stopped the study"):
             self.give(site, last)
+
+    @pytest.mark.parametrize("problem", [ZeroDivisionError, KeyError, WrongState])
+    def test_a_server_step_that_fails_in_any_way_stops_the_study_at_the_site(
+        self,
+        taken: list[Summed],
+        sites: dict[str, SealedSite],
+        monkeypatch: pytest.MonkeyPatch,
+        problem: type[Exception],
+    ) -> None:
+        """An error that nobody thought of answers a chosen ciphertext, too, and it would do so for ever."""
+        site, last = sites["hospital-1"], taken[-1]
+
+        def fails(*_: object) -> None:
+            raise problem("1.25")
+
+        monkeypatch.setattr(type(site.replica), "absorb", fails)
+        with pytest.raises(SecfedError) as refused:
+            self.give(site, last)
+        if problem is not WrongState:
+            assert isinstance(refused.value, RoundAborted)
+            assert "1.25" not in str(refused.value)
+        monkeypatch.undo()
+        with pytest.raises(WrongState, match="stopped the study"):
+            self.give(site, last)
+
+    def test_a_machine_without_memory_does_not_stop_the_study(
+        self, taken: list[Summed], sites: dict[str, SealedSite], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        site, last = sites["hospital-1"], taken[-1]
+
+        def fails(*_: object) -> None:
+            raise MemoryError
+
+        with monkeypatch.context() as patch:
+            patch.setattr(type(site.replica), "absorb", fails)
+            with pytest.raises(MemoryError):
+                self.give(site, last)
+        self.give(site, last)

@@ -1,0 +1,63 @@
+"""Updates that a made-up model gives: one broadcast for all, on which only rare records train.
+
+A layer of ReLUs whose bias switches every unit off, except for records with one feature that the attacker
+asks about: a rare finding, a scanner that one hospital has. All others have a gradient of zero, exactly, so
+that a sum over all hospitals is the update of those that have such records.
+
+Source: Boenisch, Dziedzic, Schuster, Shamsabadi, Shumailov, Papernot, "When the Curious Abandon Honesty",
+EuroS&P 2023 (trap weights); Fowl, Geiping, Czaja, Goldblum, Goldstein, "Robbing the Fed", ICLR 2022.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from secfed.attack.scene import RingVector
+from secfed.crypto.lanes import Run
+
+_SIDE: Final = 64  # features, and units of the layer
+_RECORDS: Final = 20
+_SWITCH: Final = 1e3  # the bias; no ordinary record comes near it
+_SCALE: Final = 2.0**10
+
+
+def updates(sites: Sequence[str], victim: str, runs: Sequence[Run], seed: int) -> dict[str, RingVector]:
+    """What every site adds after a step of gradient descent from the made-up model, as ring integers.
+
+    Args:
+        sites: whose records are drawn, all alike but for one feature.
+        victim: its records have that feature.
+        runs: one run of 4096 lanes: the weights of the layer.
+        seed: decides records and model.
+    """
+    (run,) = runs
+    generator = np.random.default_rng(np.random.PCG64([seed, _SIDE]))
+    weights = generator.normal(size=(_SIDE, _SIDE))
+    weights[:, 0] = 2 * _SWITCH
+    head = generator.normal(size=_SIDE)
+    found: dict[str, RingVector] = {}
+    for site in sites:
+        records = generator.normal(size=(_RECORDS, _SIDE))
+        records[:, 0] = float(site == victim)
+        targets = generator.normal(size=_RECORDS)
+        gradient = _gradient(records, targets, weights, head)
+        gradient /= max(1.0, float(np.abs(gradient).max())) / _SCALE
+        lanes = np.rint(gradient).astype(np.int64).reshape(-1).astype(run.dtype)
+        found[site] = (lanes & run.dtype.type((1 << run.bits) - 1),)
+    return found
+
+
+def _gradient(
+    records: NDArray[np.float64],
+    targets: NDArray[np.float64],
+    weights: NDArray[np.float64],
+    head: NDArray[np.float64],
+) -> NDArray[np.float64]:
+    """Of the mean squared error of head . relu(W x - bias), by W: [units, features]."""
+    before = records @ weights.T - _SWITCH
+    error = np.maximum(before, 0.0) @ head - targets
+    return np.asarray(((error[:, None] * (before > 0)) * head).T @ records / len(records))
