@@ -31,6 +31,7 @@ from secfed.algorithms.options import OwnOptions
 from secfed.algorithms.own import load_factory
 from secfed.algorithms.parameters import read_parameters, trainable, write_parameters
 from secfed.algorithms.randomness import seeded
+from secfed.algorithms.server_state import MODEL, part_of
 from secfed.algorithms.setting import Setting
 from secfed.algorithms.training import choose_device
 from secfed.algorithms.vlp_options import VlpOptions
@@ -293,6 +294,10 @@ class VlpAlgorithm:
         return tuple(sites)
 
     # --- the two programs ---
+
+    def model_in(self, broadcast: State) -> State:
+        """The model in a broadcast, without what belongs to robust weights."""
+        return part_of(broadcast, MODEL)
 
     def server(self) -> VlpServer:
         """A fresh server program."""

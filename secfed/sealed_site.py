@@ -8,7 +8,7 @@ signed digest. A site that was away takes the sums it missed, in order, before i
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -32,7 +32,8 @@ from secfed.frames import READY, Notice, Task, encode_state
 from secfed.sealed import SealedPlan, decode_expected
 from secfed.sealed_memory import SealedMemory
 from secfed.site import Site, _Pending
-from secfed.vector import Exchange, state_digest
+from secfed.start import first_server
+from secfed.vector import Exchange, State, state_digest
 
 
 class _Session:
@@ -55,10 +56,19 @@ class SealedSite(Site):
     Args:
         plan: ring and parameters, derived from the study.
         processes: worker processes for encryption; 0 works in this process.
+        start: gives the model that the study begins with, asked for unless the state is there already; None
+            for the seed's.
         arguments: those of :class:`secfed.site.Site`.
     """
 
-    def __init__(self, *, plan: SealedPlan, processes: int = 0, **arguments: Any) -> None:
+    def __init__(
+        self,
+        *,
+        plan: SealedPlan,
+        processes: int = 0,
+        start: Callable[[], State | None] | None = None,
+        **arguments: Any,
+    ) -> None:
         super().__init__(**arguments)
         self._plan, self._processes = plan, processes
         kept = self._kept = None if self._memory is None else SealedMemory(self._memory.files)
@@ -66,17 +76,16 @@ class SealedSite(Site):
         if kept is not None:
             self._keys.received, self._keys.new_seal_key = kept.keep_keys, kept.new_seal_key
         self._cipher: SiteCipher | None = None
-        self.replica: ServerProgram = self._algorithm.server()
+        is_new = start is not None and (kept is None or kept.replica() is None)
+        self.replica: ServerProgram = first_server(self._algorithm, start() if start and is_new else None)
         self.sums = 0
         self._last = (0, 0)  # round and exchange index of the newest sum taken
-        self._stopped = False
         self._taken = b""  # digest of the newest sum taken, as it arrived
 
     def resume(self) -> None:
         """Go on where this site was interrupted; see :meth:`secfed.site.Site.resume`."""
         kept = self._kept
         if kept is not None:
-            self._stopped = kept.stopped
             self._keys.restore(*kept.keys())
             if (replica := kept.replica()) is not None:
                 self.sums, self._last, self._taken = replica.sums, replica.last, replica.taken
@@ -206,12 +215,6 @@ class SealedSite(Site):
             raise
         self.sums, self._last = self.sums + 1, here
         self._record(spec.round, exchange, spec.attempt, result)
-
-    def _stop(self) -> None:
-        """Answer nothing any more."""
-        self._stopped = True
-        if self._kept is not None:
-            self._kept.stop()  # a restart does not make this site answer again
 
     def _exchange(self, number: int, index: int) -> Exchange:
         plan = self._algorithm.exchanges(number)

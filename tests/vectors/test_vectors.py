@@ -142,6 +142,7 @@ def test_bad_vectors_cover_the_refusals_that_a_message_can_provoke() -> None:
         Refusal.TOO_FEW_CONTRIBUTORS,
         Refusal.MODEL_SIGNATURE,  # outside any attempt: tests/crypto/test_refusals_model.py
         Refusal.MODEL_MISMATCH,
+        Refusal.OTHER_START,
     }
     covered = {case["refusal"] for case in BAD if "refusal" in case}
     assert covered == {refusal.number for refusal in set(Refusal) - elsewhere}
