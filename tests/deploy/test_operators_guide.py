@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-import tomllib
 import shlex
+import tomllib
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
