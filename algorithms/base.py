@@ -65,6 +65,14 @@ class ServerProgram(Protocol):
         ...
 
 
+class StartingServer(ServerProgram, Protocol):
+    """A server program that can begin with any model of the study's names and shapes."""
+
+    def begin(self, model: State) -> None:
+        """Begin with this model instead of the seed's; before round 1."""
+        ...
+
+
 class Algorithm(Protocol):
     """One research algorithm, bound to one study.
 
@@ -76,6 +84,10 @@ class Algorithm(Protocol):
     Where some members add nothing but zeros to a part of a sum, one more counts: ``contributors(round,
     exchange)``, for every such part the sites that may add more, and the fewest of them that may be summed.
     Sites refuse a cohort, or survivors, with fewer.
+
+    Under ``[model] start`` one more: ``model_in(broadcast)``, the whole model in the first broadcast of a
+    study, by name, which every site compares with what the study names. The server program is then a
+    :class:`StartingServer`. Without it such a study is refused.
     """
 
     def exchanges(self, round_number: int) -> Sequence[Exchange]:
@@ -150,6 +162,12 @@ def contributors(
     """Who may add more than zeros to each part of a sum, and the fewest of them; empty: everybody to all."""
     named = getattr(algorithm, "contributors", None)
     return () if named is None else tuple(named(round_number, exchange))
+
+
+def model_in(algorithm: Algorithm, broadcast: State) -> State:
+    """The whole model in the first broadcast of a study; the algorithm must have ``model_in``."""
+    found: State = algorithm.model_in(broadcast)  # type: ignore[attr-defined]  # checked when it was built
+    return found
 
 
 def unprotected_fields(algorithm: Algorithm, exchange: Exchange) -> Sequence[str]:

@@ -146,6 +146,10 @@ class FedAvg:
         del round_number, exchange
         return tuple(sites)
 
+    def model_in(self, broadcast: State) -> State:
+        """The model in a broadcast: all of it."""
+        return broadcast
+
     def server(self) -> FedAvgServer:
         """A fresh server program."""
         return FedAvgServer(self.initial, self.trained, self.data.classes)
@@ -317,6 +321,10 @@ class FedAvgServer:
         self._trained = tuple(trained)
         self._classes = classes
         self._metrics = VersionMetrics()
+
+    def begin(self, model: State) -> None:
+        """Begin with this model instead of the seed's."""
+        self._model = {name: value.clone() for name, value in model.items()}
 
     def broadcast(self, round_number: int, exchange: Exchange) -> State:
         """The current model."""

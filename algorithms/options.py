@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable, Mapping
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from secfed.errors import ConfigError
 
@@ -37,6 +37,38 @@ class OwnOptions(Options):
     def arguments(self) -> dict[str, Any]:
         """Keyword arguments for the factory; arrays of the TOML arrive as tuples."""
         return dict(self.model_extra or {})
+
+
+class ModelOptions(Options):
+    """What every ``[model]`` has: its name, and the model that training begins with if not the seed's."""
+
+    start: str | None = Field(
+        default=None,
+        min_length=1,
+        description="a safetensors file with the parameters that training begins with, relative to the "
+        "study file; without it the seed decides",
+    )
+    start_sha256: str | None = Field(
+        default=None,
+        pattern=r"^[0-9a-f]{64}$",
+        description="the digest of these parameters, 64 hexadecimal digits in lower case: the SHA-256 of a "
+        "finished study's model.safetensors; simulate and aggregate say it where it is missing",
+    )
+
+    @model_validator(mode="after")
+    def _check_start(self) -> Self:
+        if self.start_sha256 is not None and self.start is None:
+            raise ConfigError(
+                "model.start_sha256: has no effect without model.start",
+                remedy="set model.start, or remove it",
+            )
+        return self
+
+
+class OwnModelOptions(OwnOptions, ModelOptions):
+    """``[model]`` with a factory of one's own; ``start`` and ``start_sha256`` are not arguments of it."""
+
+    model_config = OwnOptions.model_config
 
 
 M = TypeVar("M", bound=Strict)

@@ -57,7 +57,7 @@ from secfed.algorithms.data import (
 from secfed.algorithms.data.base import FederatedData, SiteId
 from secfed.algorithms.models import dual_encoder_options, multiview, networks
 from secfed.algorithms.models.transfer_options import TransferTransformerOptions
-from secfed.algorithms.options import Options, OwnOptions, checked, suggestion
+from secfed.algorithms.options import ModelOptions, Options, OwnModelOptions, OwnOptions, checked, suggestion
 from secfed.algorithms.own import check_arguments, is_own, load_factory
 from secfed.algorithms.randomness import seeded
 from secfed.algorithms.setting import Setting
@@ -106,7 +106,7 @@ ALGORITHMS: Mapping[str, Entry] = {
 
 # build(input_shape, classes, options) -> torch.nn.Module
 MODELS: Mapping[str, Entry] = {
-    "logistic-regression": Entry(networks.ModelOptions, networks.logistic_regression),
+    "logistic-regression": Entry(ModelOptions, networks.logistic_regression),
     "multiview": Entry(multiview.MultiviewModelOptions, multiview.MultiviewNetwork),
     "mlp": Entry(networks.MlpOptions, networks.mlp),
     "small-cnn": Entry(networks.SmallCnnOptions, networks.small_cnn),
@@ -175,7 +175,7 @@ def resolve(kind: str, section: Mapping[str, Any], own_code: Collection[str] | N
                 f"{kind}.name: {name!r} is not permitted here",
                 remedy="the administrator of this machine can permit it after reading the code",
             )
-        options = checked(OwnOptions, section, kind)
+        options = checked(OwnModelOptions if kind == "model" else OwnOptions, section, kind)
         check_arguments(load_factory(name, f"{kind}.name"), given, options.arguments, kind)
         return options
     if name not in entries:
@@ -197,8 +197,8 @@ def build(study: Study) -> Algorithm:
     No record is read until a site's program is asked for: the aggregator builds the same object.
 
     Raises:
-        ConfigError: pieces that do not fit together, or a relation that hides patients on a built-in data set
-            that does not name them.
+        ConfigError: pieces that do not fit together, a relation that hides patients on a built-in data set
+            that does not name them, or a ``model.start`` that the algorithm has no use for.
     """
     data = build_data(study)
     study.check_roster(len(data.sites))
@@ -208,6 +208,12 @@ def build(study: Study) -> Algorithm:
     known = not isinstance(study.data, pool.DataOptions) or study.data.names_patients
     if hides is Adjacency.REPLACE_PATIENT and not known:
         raise no_patients()  # a user's own data set is asked when a site plans its work
+    if study.model.start is not None and not hasattr(algorithm, "model_in"):
+        raise ConfigError(
+            f"model.start: {study.algorithm.name} cannot begin with a model from a file",
+            remedy="remove model.start and model.start_sha256, or use fedavg, fedprox or a vision-language "
+            "algorithm; your own needs model_in and begin, see secfed.algorithms.base",
+        )
     return algorithm
 
 

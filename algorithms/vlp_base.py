@@ -32,6 +32,7 @@ from secfed.algorithms.options import OwnOptions
 from secfed.algorithms.own import load_factory
 from secfed.algorithms.parameters import read_parameters, trainable, write_parameters
 from secfed.algorithms.randomness import seeded
+from secfed.algorithms.server_state import MODEL, part_of
 from secfed.algorithms.setting import Setting
 from secfed.algorithms.staged import Staged
 from secfed.algorithms.training import choose_device
@@ -277,6 +278,10 @@ class VlpAlgorithm(Staged[Stage]):
         return tuple(sites)
 
     # --- the two programs ---
+
+    def model_in(self, broadcast: State) -> State:
+        """The model in a broadcast, without what belongs to robust weights."""
+        return part_of(broadcast, MODEL)
 
     def server(self) -> VlpServer:
         """A fresh server program."""

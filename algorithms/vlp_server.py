@@ -44,6 +44,10 @@ class VlpServer:
         self._answer: DroAnswer | None = None
         self._metrics = VersionMetrics()
 
+    def begin(self, model: State) -> None:
+        """Begin with this model instead of the seed's."""
+        self._model = {name: value.clone() for name, value in model.items()}
+
     def broadcast(self, round_number: int, exchange: Exchange) -> State:
         """The current model as ``model/parameter``, and the latest answer to the sum for robust weights.
 

@@ -32,6 +32,7 @@ from secfed.algorithms.vlp_base import JOINT, VlpAlgorithm
 from secfed.algorithms.vlp_site import VlpSite
 from secfed.algorithms.vlp_stage import Batch, contrastive_batches, run_stage
 from secfed.errors import ConfigError
+from secfed.start import first_server, load_start
 from secfed.vector import Exchange, State, Summands, Totals
 
 Metrics = Mapping[str, float]
@@ -80,7 +81,7 @@ def run_in_clear(
     sites, rounds = tuple(sorted(algorithm.setting.sites)), algorithm.setting.study.rounds
     programs = {site: algorithm.site(site) for site in sites}
     tests = {site: program.data.test for site, program in programs.items()}
-    server = algorithm.server()
+    server = first_server(algorithm, load_start(algorithm.setting.study, algorithm))
     weights, losses, per_site = [], [], []
 
     def look(version: int) -> None:

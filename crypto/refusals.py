@@ -86,6 +86,7 @@ class Refusal(Enum):
         InconsistentView,
         "the final model is of another study or roster, not what was signed, or not this site's",
     )
+    OTHER_START = (42, InconsistentView, "the first broadcast is not the model that the study begins with")
 
     def __init__(self, number: int, error: type[SecfedError], text: str) -> None:
         self.number = number

@@ -131,7 +131,9 @@ class CentralRun:
             sites=central.asked,
         )
         if central.plan is None:
-            return Coordinator(central.algorithm, study.rounds, rules, self._ask, kept.log, kept)
+            return Coordinator(
+                central.algorithm, study.rounds, rules, self._ask, kept.log, kept, central.start
+            )
         # TenSEAL is an optional dependency.
         from secfed.sealed_coordinator import SealedCoordinator
         from secfed.sealed_round import SealedRounds, SumStore
@@ -225,6 +227,7 @@ class CentralRun:
             closing_aborted=next(
                 (str(entry.body["reason"]) for entry in entries if _is_abort(entry, study.rounds + 1)), None
             ),
+            start=study.model.start_sha256,
         )
 
     def _write(self, report: RunReport) -> None:

@@ -11,8 +11,10 @@ from secfed.errors import ConfigError, RosterError
 from secfed.privacy import with_privacy
 from secfed.protection import SiteId
 from secfed.sealed import SealedPlan
+from secfed.start import load_start, pinned
 from secfed.study import Study
 from secfed.study_rules import study_id, threshold
+from secfed.vector import State
 
 
 class CentralStudy:
@@ -29,10 +31,12 @@ class CentralStudy:
         names: sites of the study.
         asked: those that are asked, in roster order.
         plan: under encrypted protection, its ring and key holder.
+        start: the model that the study begins with; None for the seed's, and under encrypted protection,
+            where every site has it at home and the aggregator needs no model.
 
     Raises:
         RosterError: a site of the study is not enrolled.
-        ConfigError: pieces that do not fit together, or too few sites.
+        ConfigError: pieces that do not fit together, too few sites, or a ``model.start`` that cannot be used.
     """
 
     def __init__(self, study: Study, roster: Roster, only: Sequence[SiteId] | None = None) -> None:
@@ -61,7 +65,11 @@ class CentralStudy:
             )
         self.algorithm: Algorithm = with_privacy(study, build(study), len(self.names))
         self.plan: SealedPlan | None = None
-        if study.protection.name == "encrypted":
+        self.start: State | None = None
+        if study.protection.name != "encrypted":
+            self.start = load_start(study, self.algorithm)
+        else:
+            pinned(study)
             self.plan = SealedPlan.derive(
                 self.algorithm,
                 study.rounds,

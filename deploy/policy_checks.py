@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 from secfed.algorithms.options import Options
 from secfed.deploy import policy_rules
 from secfed.deploy.hours import is_open
-from secfed.deploy.policy_rules import Rules
+from secfed.deploy.policy_rules import Anything, Rules
 from secfed.dp.unit import PrivacyUnit, Unit
 from secfed.errors import PolicyRefused
 
@@ -23,6 +23,8 @@ _SECTIONS: Final = frozenset({"study", "algorithm", "model", "data", "protection
 _DEVICE: Final = frozenset({"name", "device"})  # the device is what [compute] decides
 _LOCAL_FILES: Final = ("words_file", "tokenizer_folder")  # read beside the data set, wherever they point
 _DATA: Final = frozenset({"name", "path", "sites"})  # [[data]] and the pinned roster decide these
+_START: Final[Rules] = {"start": Anything()}  # where a file is elsewhere; start_sha256 says which model it is
+_NOTHING: Final[Rules] = {}
 
 
 @dataclass(frozen=True)
@@ -64,7 +66,7 @@ def violations(policy: Policy, study: Study, now: datetime, sites: int | None) -
     ]
     found += _check_study(policy, study)
     found += _check_named("algorithm", study.algorithm, policy.algorithms)
-    found += _check_named("model", study.model, policy.models)
+    found += _check_named("model", study.model, policy.models, also=_START)
     found += _check_data(policy, study)
     found += _check_protection(policy, study, sites)
     found += _check_privacy(policy, study)
@@ -87,11 +89,13 @@ def _check_study(policy: Policy, study: Study) -> list[Violation]:
     return found
 
 
-def _check_named(kind: str, options: Options, permitted: Mapping[str, Rules]) -> list[Violation]:
+def _check_named(
+    kind: str, options: Options, permitted: Mapping[str, Rules], also: Rules = _NOTHING
+) -> list[Violation]:
     if options.name not in permitted:
         names = ", ".join(sorted(permitted)) or "none yet"
         return [Violation(f"{kind}.name", repr(options.name), names)]
-    broken = policy_rules.broken(options, permitted[options.name], exempt=_DEVICE)
+    broken = policy_rules.broken(options, {**also, **permitted[options.name]}, exempt=_DEVICE)
     return [Violation(f"{kind}.{name}", _shown(value), what) for name, value, what in broken]
 
 

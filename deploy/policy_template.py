@@ -46,6 +46,7 @@ gpu = false                     # may training use the GPU?
 #
 # [models.mlp]
 # hidden = { max = 256 }
+# start_sha256 = ["9f86d0..."]    # models that training may begin with, by digest, or "any"; without it none
 
 # Data sets. Each has its own privacy ledger and at least one budget.
 #

@@ -43,6 +43,7 @@ from secfed.dp.ledger_heads import lacking
 from secfed.errors import PolicyRefused, RoundAborted, SecfedError, TranscriptError
 from secfed.outputs import ledger_file
 from secfed.site_study import Terms, recorded_heads
+from secfed.start import find_start
 from secfed.study_rules import study_id
 
 _COPIES = 4  # of an update: as trained, as it leaves, and both anew beside the old before they replace it
@@ -73,7 +74,9 @@ class StudyCheck:
     def checks(self) -> Iterator[Check]:
         """One after the other, since loading the data may take long."""
         study = self._study
-        yield passed("study", f"{study.name}, {study.rounds} rounds, digest {study.digest().hex()[:16]}")
+        told = f"{study.name}, {study.rounds} rounds, digest {study.digest().hex()[:16]}"
+        begins = study.model.start_sha256
+        yield passed("study", told + (f"; begins with model {begins[:16]}" if begins else ""))
         try:
             roster = self._site.roster()
         except SecfedError:
@@ -88,6 +91,8 @@ class StudyCheck:
             yield skipped("data", "the study cannot run here as it is")
         else:
             yield self._load(data)
+            if study.model.start is not None and study.protection.name == "encrypted":
+                yield self._start(terms)
         if terms is not None and roster is not None:
             yield self._space(terms, roster)
         if data is not None:
@@ -137,6 +142,14 @@ class StudyCheck:
         except SecfedError as error:
             return None, failed_with("sites", error)
         return terms, passed("sites", f"{len(terms.sites)}, all in the pinned roster, this one among them")
+
+    def _start(self, terms: Terms) -> Check:
+        """Under encrypted protection the model that the study begins with has to be at home."""
+        try:
+            find_start(terms.study, terms.algorithm, self._site.state)
+        except SecfedError as error:
+            return failed_with("start", error)
+        return passed("start", "the model that the study begins with is here")
 
     def _load(self, data: DataSet) -> Check:
         """Let a training process load the data, as the agent does before the first round."""

@@ -17,6 +17,7 @@ from secfed.crypto.messages import Result, Specification
 from secfed.errors import RoundAborted
 from secfed.round import Ask, Rules, run_round
 from secfed.site import Log
+from secfed.start import first_server
 from secfed.transcript import ABORTED, SUMMED, SumRecord
 from secfed.vector import State
 
@@ -169,6 +170,7 @@ class Coordinator(StudyRun):
         ask: carries requests to sites.
         log: the aggregator's transcript.
         keeper: keeps the run, and says where to begin.
+        start: the model that the study begins with; None for the seed's.
     """
 
     def __init__(
@@ -179,10 +181,11 @@ class Coordinator(StudyRun):
         ask: Ask,
         log: Log,
         keeper: Keeper | None = None,
+        start: State | None = None,
     ) -> None:
         super().__init__(rounds, log, keeper)
         self._algorithm, self._rules, self._ask = algorithm, rules, ask
-        self.server: ServerProgram = algorithm.server()
+        self.server: ServerProgram = first_server(algorithm, start)
         if keeper is not None and keeper.state is not None:
             self.server.load(keeper.state)
 

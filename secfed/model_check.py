@@ -116,7 +116,7 @@ def check_models(
                 "stopped before its end, or one of an older version)",
             )
     if here is not None and here.metrics and main.entries:
-        _check_run_json(main.path.parent / RUN_FILE, here, tell)
+        _check_run_json(main.path.parent / RUN_FILE, here, may_lack=central is None, tell=tell)
     return models
 
 
@@ -173,7 +173,8 @@ def _compare(
             tell(path, line, f"names another model than line {known[1]} of {known[0]}'s transcript")
 
 
-def _check_run_json(path: Path, record: ModelRecord, tell: Tell) -> None:
+def _check_run_json(path: Path, record: ModelRecord, *, may_lack: bool, tell: Tell) -> None:
+    """Compare metrics; ``may_lack`` where only the sites know any: the aggregator of encrypted sums."""
     if not path.is_file():
         return
     try:
@@ -185,5 +186,5 @@ def _check_run_json(path: Path, record: ModelRecord, tell: Tell) -> None:
     except (ValueError, RecursionError, TranscriptError):
         tell(path, None, "cannot be read")
         return
-    if found != record.metrics:
+    if found != record.metrics and (found or not may_lack):
         tell(path, None, "its metrics are not those that the transcript names")

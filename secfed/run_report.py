@@ -216,6 +216,7 @@ class RunReport:
         compare: the comparison that was asked for; simulation only.
         privacy: what was spent; simulation only.
         closing_aborted: why the closing evaluation was given up; None if it was not.
+        start: digest of the model that the study began with; None where the seed decided.
     """
 
     study: str
@@ -230,10 +231,11 @@ class RunReport:
     compare: Comparison | None = None
     privacy: PrivacyReport | None = None
     closing_aborted: str | None = None
+    start: str | None = None
 
     @property
     def last_measured(self) -> tuple[int, Metrics] | None:
-        """The newest model that was measured: after which round (0: untrained), and its metrics."""
+        """The newest model that was measured: after which round (0: none), and its metrics."""
         known = [(0, self.initial), *((report.round, report.metrics) for report in self.rounds)]
         return next(((number, metrics) for number, metrics in reversed(known) if metrics), None)
 
@@ -248,6 +250,8 @@ class RunReport:
             "final": numbers(self.final),
             "aggregator_saw": self.saw,
         }
+        if self.start is not None:
+            content["start_sha256"] = self.start
         if self.closing_aborted is not None:
             content["closing_aborted"] = self.closing_aborted
         if self.privacy is not None:

@@ -3,10 +3,9 @@
     seal-key    seeds of the key that the study key is sealed to, until the study key is there
     study-key   the study's keys
     replica     the server program's state, and which sums led to it
-    stopped     a sum could not be decrypted: this site has stopped the study, whatever restarts
 
 Security: whoever reads ``study-key`` can read every upload of the study that he gets hold of. The agent
-destroys these files when the study is over; ``stopped`` stays.
+destroys these files when the study is over.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ from secfed.crypto.codec import Reader, Writer
 from secfed.frames import decode_state, encode_state
 from secfed.signed_files import SignedFiles
 
-_SEAL_KEY, _STUDY_KEY, _REPLICA, _STOPPED = "seal-key", "study-key", "replica", "stopped"
+_SEAL_KEY, _STUDY_KEY, _REPLICA = "seal-key", "study-key", "replica"
 _X25519_BYTES: Final = 32
 _MAX_KEY_BYTES: Final = 1 << 28
 _HEADER_BYTES: Final = 4 + 4 + 2 + 32
@@ -102,12 +101,3 @@ class SealedMemory:
         reader = Reader(found[0])
         sums, last = reader.uint(4), (reader.uint(4), reader.uint(2))
         return Replica(sums, last, reader.fixed(32), decode_state(found[1]))
-
-    def stop(self) -> None:
-        """This site has stopped the study."""
-        self._files.write(_STOPPED, b"")  # one part, as it is read: signatures tell none from an empty one
-
-    @property
-    def stopped(self) -> bool:
-        """Whether it has."""
-        return self._files.read(_STOPPED) is not None

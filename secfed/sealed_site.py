@@ -8,7 +8,7 @@ signed digest. A site that was away takes the sums it missed, in order, before i
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
@@ -40,7 +40,8 @@ from secfed.frames import READY, Notice, Task, encode_state
 from secfed.sealed import SealedPlan, decode_expected
 from secfed.sealed_memory import SealedMemory
 from secfed.site import Site, _Pending
-from secfed.vector import Exchange, state_digest
+from secfed.start import first_server
+from secfed.vector import Exchange, State, state_digest
 
 
 class _Session:
@@ -63,10 +64,19 @@ class SealedSite(Site):
     Args:
         plan: ring and parameters, derived from the study.
         processes: worker processes for encryption; 0 works in this process.
+        start: gives the model that the study begins with, asked for unless the state is there already; None
+            for the seed's.
         arguments: those of :class:`secfed.site.Site`.
     """
 
-    def __init__(self, *, plan: SealedPlan, processes: int = 0, **arguments: Any) -> None:
+    def __init__(
+        self,
+        *,
+        plan: SealedPlan,
+        processes: int = 0,
+        start: Callable[[], State | None] | None = None,
+        **arguments: Any,
+    ) -> None:
         super().__init__(**arguments)
         self._plan, self._processes = plan, processes
         kept = self._kept = None if self._memory is None else SealedMemory(self._memory.files)
@@ -74,17 +84,16 @@ class SealedSite(Site):
         if kept is not None:
             self._keys.received, self._keys.new_seal_key = kept.keep_keys, kept.new_seal_key
         self._cipher: SiteCipher | None = None
-        self.replica: ServerProgram = self._algorithm.server()
+        is_new = start is not None and (kept is None or kept.replica() is None)
+        self.replica: ServerProgram = first_server(self._algorithm, start() if start and is_new else None)
         self.sums = 0
         self._last = (0, 0)  # round and exchange index of the newest sum taken
-        self._stopped = False
         self._taken = b""  # digest of the newest sum taken, as it arrived
 
     def resume(self) -> None:
         """Go on where this site was interrupted; see :meth:`secfed.site.Site.resume`."""
         kept = self._kept
         if kept is not None:
-            self._stopped = kept.stopped
             self._keys.restore(*kept.keys())
             if (replica := kept.replica()) is not None:
                 self.sums, self._last, self._taken = replica.sums, replica.last, replica.taken
@@ -235,12 +244,6 @@ class SealedSite(Site):
                 "a sum that the aggregator signed is none that honest sites can have made",
                 remedy="find out why before the study is started again under a new key",
             ) from None
-
-    def _stop(self) -> None:
-        """Answer nothing any more."""
-        self._stopped = True
-        if self._kept is not None:
-            self._kept.stop()  # a restart does not make this site answer again
 
     def _exchange(self, number: int, index: int) -> Exchange:
         plan = self._algorithm.exchanges(number)

@@ -55,6 +55,7 @@ from secfed.run_report import (
 from secfed.simulated_link import SimulatedLink
 from secfed.site import Site
 from secfed.site_noise import NoisedAlgorithm
+from secfed.start import load_start, pinned
 from secfed.study import Study
 from secfed.study_rules import least_cohort, limits_of, study_id, threshold
 from secfed.transcript import MODEL, SETTINGS, TRANSCRIPT, Transcript
@@ -101,12 +102,14 @@ def simulate(
         budgets: site to the epsilon that its policy allows, where that is not the study's own.
 
     Raises:
-        ConfigError: a drop or budget names an unknown site, or privacy that the study cannot have.
+        ConfigError: a drop or budget names an unknown site, privacy that the study cannot have, or a
+            ``model.start`` that it cannot begin with.
         RoundAborted: not one sum came about.
     """
     built = build(study)
     names = tuple(sorted(build_data(study).sites))
     algorithm = with_privacy(study, built, len(names))
+    start = load_start(study, algorithm)
     for drop in drops:
         if drop.site not in names:
             remedy = f"the sites are {', '.join(names)}"
@@ -154,6 +157,7 @@ def simulate(
                 "rounding": partial(_rounding, study.seed, name),
                 "limits": limits_of(study, len(names)),
                 "privacy": privacy[name],
+                "begins_with": pinned(study),
             }
             for name, identity in identities.items()
         }
@@ -173,10 +177,12 @@ def simulate(
         if study.protection.name == "encrypted":
             from secfed.sealed_simulation import assemble  # TenSEAL is an optional dependency
 
+            for given in arguments.values():
+                given["start"] = None if start is None else lambda: start
             coordinator, program, sealed = assemble(study, algorithm, arguments, rules, carrier, log, stack)
         else:
             carrier.connect({name: Site(**given).handle for name, given in arguments.items()})
-            coordinator = opened = Coordinator(algorithm, study.rounds, rules, carrier.ask, log)
+            coordinator = opened = Coordinator(algorithm, study.rounds, rules, carrier.ask, log, start=start)
             program = lambda: opened.server  # noqa: E731
         observer.started(study.name, names, study.rounds)
         clock = time.perf_counter()
@@ -310,6 +316,7 @@ def _report(
         oracle=_oracle(built, program.model()),
         compare=None if compare is None else _comparison(study, program.model()),
         closing_aborted=closing.aborted.message if closing.aborted else None,
+        start=study.model.start_sha256,
     )
 
 

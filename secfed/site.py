@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import torch
 
-from secfed.algorithms.base import Algorithm, SiteProgram, contributors
+from secfed.algorithms.base import Algorithm, SiteProgram, contributors, model_in
 from secfed.crash_points import reached
 from secfed.crypto.attempt import AttemptJournal, Entropy, SiteContribution, SiteLimits
 from secfed.crypto.codec import Buffer
@@ -32,8 +32,9 @@ from secfed.errors import (
 from secfed.final_model import open_final
 from secfed.frames import READY, Notice, Step, Task, decode, decode_state
 from secfed.protection import Protection, SiteSession
+from secfed.start import check_start
 from secfed.transcript import FOLLOWED, REFUSED, RELEASED, SUMMED, SumRecord
-from secfed.vector import Exchange, Rounding, Summands, state_digest
+from secfed.vector import Exchange, Rounding, State, Summands, state_digest
 
 if TYPE_CHECKING:
     from secfed.privacy import SitePrivacy
@@ -79,6 +80,7 @@ class Site:
         memory: makes the site survive a crash; None in simulations. Call :meth:`resume` once.
         sites: the study's sites in roster order; None for the whole roster.
         take_model: given the finished model, checked; by default nothing is done with it.
+        begins_with: digest of the model that the first broadcast must hold; None where the seed decides.
     """
 
     def __init__(
@@ -98,6 +100,7 @@ class Site:
         memory: SiteMemory | None = None,
         sites: tuple[str, ...] | None = None,
         take_model: Callable[[FinalModel], None] = lambda _final: None,
+        begins_with: bytes | None = None,
     ) -> None:
         self._identity, self._roster, self._study = identity, roster, study
         self._algorithm, self._protection, self._privacy = algorithm, protection, privacy
@@ -108,7 +111,8 @@ class Site:
         self._session: SiteSession | None = None
         self._memory = memory
         self._sites = roster.sites if sites is None else sites
-        self._take_model = take_model
+        self._take_model, self._begins_with = take_model, begins_with
+        self._stopped = False
 
     def resume(self) -> None:
         """Go on where a crash or a restart interrupted this site: read its memory again.
@@ -119,6 +123,7 @@ class Site:
         memory = self._memory
         if memory is None:
             return
+        self._stopped = memory.stopped
         memory.forget_remains()
         kept = memory.contribution()
         if kept is not None:
@@ -167,6 +172,8 @@ class Site:
             broadcast: gives the state that the work starts from.
             digest: what the specification must name as the broadcast's digest.
         """
+        if self._stopped:
+            raise Refusal.OTHER_START.refuse("this site has stopped the study")
         here = (task.round, task.exchange_index)
         if task.study != self._study:
             raise InconsistentView("the task is for another study, or for other settings of this one")
@@ -184,6 +191,8 @@ class Site:
         if self._identity.name not in self._planned(task.round, exchange):
             raise Refusal.NOT_PLANNED.refuse(self._identity.name)
         state: dict[str, torch.Tensor] = decode_state(broadcast(exchange))
+        if here == (1, 0):
+            self._check_start(exchange, state)
         if self._memory is not None:
             self._memory.begin(here, digest)
             self._pending, self._attempt, self._session = None, -1, None
@@ -195,6 +204,26 @@ class Site:
             self._memory.keep(summands, getattr(self._program, "kept", None))
         self._pending = _Pending(*here, exchange, digest, summands, noise_key)
         self._attempt, self._session = -1, None
+
+    def _check_start(self, exchange: Exchange, state: State) -> None:
+        """Compare the first broadcast with the model that the study begins with.
+
+        Another one stops the study at this site: in later rounds nothing could be compared.
+        """
+        if self._begins_with is None:
+            return
+        try:
+            check_start(self._begins_with, model_in(self._algorithm, state))
+        except InconsistentView as error:
+            self._log.append(REFUSED, {"round": 1, "exchange": exchange.name, "reason": error.message})
+            self._stop()
+            raise
+
+    def _stop(self) -> None:
+        """Work on nothing of this study any more."""
+        self._stopped = True
+        if self._memory is not None:
+            self._memory.stop()  # a restart changes nothing about it
 
     def _planned(self, number: int, exchange: Exchange) -> frozenset[str]:
         """The sites that the study asks in an exchange: nobody else may be in its sum."""

@@ -12,6 +12,7 @@ inputs and arrives at the same state (:meth:`secfed.site.Site.resume`).
     note      step-*        each message of an attempt, before it is handled
     answer    answer        the last frame's answer, before it leaves: the same frame gets the same answer
     (clear)   position      the exchange is over: everything above but the answer is overwritten and removed
+    stop      stopped       this site works on nothing of the study any more; stays when the study is over
 
 Work that a crash cut off after it was paid is done again with the same key on the same broadcast: the same
 release, paid once (:meth:`secfed.dp.ledger.Ledger.spend`). Another broadcast for an exchange whose work has
@@ -49,6 +50,7 @@ from secfed.vector import State, Summands
 
 STUDY_SECRETS: Final = ("study-key", "seal-key", "replica")  # of sealed_memory.py
 _WORK, _CONTRIBUTION, _ANSWER, _POSITION = "work", "contribution", "answer", "position"
+_STOPPED: Final = "stopped"
 _MAX_STEPS: Final = 16  # a protocol has six messages; a server must not fill the disk
 
 # The disk or the line failed, not the request: asked again, it may succeed.
@@ -165,6 +167,15 @@ class SiteMemory:
             return None
         self._contribution = digest(labels.ATTEMPT_BINDING, *found)
         return work, decode_state(found[1])
+
+    def stop(self) -> None:
+        """This site has stopped the study, whatever restarts."""
+        self.files.write(_STOPPED, b"")  # one part, as it is read: signatures tell none from an empty one
+
+    @property
+    def stopped(self) -> bool:
+        """Whether it has."""
+        return self.files.read(_STOPPED) is not None
 
     def is_spent(self, here: tuple[int, int]) -> bool:
         """Whether the update of an exchange has left."""

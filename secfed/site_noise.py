@@ -13,13 +13,16 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
+from typing import cast
 
 from secfed.algorithms.base import (
     Algorithm,
     Metrics,
     ServerProgram,
     SiteProgram,
+    StartingServer,
     contributors,
+    model_in,
     unprotected_fields,
 )
 from secfed.dp.accountant import accountant, calibrate
@@ -128,6 +131,10 @@ class NoisedAlgorithm:
         """Who may add more than zeros to each part: as many of them are needed with noise as without."""
         return contributors(self.inner, round_number, self.inner_exchange(exchange))
 
+    def model_in(self, broadcast: State) -> State:
+        """As the algorithm has it."""
+        return model_in(self.inner, broadcast)
+
     def server(self) -> ServerProgram:
         """The algorithm's server program behind the norm test."""
         return _Checked(self, self.inner.server())
@@ -142,6 +149,10 @@ class _Checked:
 
     def __init__(self, algorithm: NoisedAlgorithm, inner: ServerProgram) -> None:
         self._algorithm, self._inner = algorithm, inner
+
+    def begin(self, model: State) -> None:
+        """As the algorithm's."""
+        cast("StartingServer", self._inner).begin(model)
 
     def absorb(self, round_number: int, exchange: Exchange, totals: Totals) -> None:
         """Test, then hand on.

@@ -2,6 +2,7 @@
 
 STATE/journal.sqlite                     attempts, of all studies
 STATE/ledger-<data set>.jsonl            privacy spend, of all studies
+STATE/models/*.safetensors               models that encrypted studies may begin with, put there by a person
 STATE/studies/<study>/transcript.jsonl   what this site took part in
 STATE/studies/<study>/model.safetensors  the finished model
 STATE/studies/<study>/work/              the running exchange; empty in between (site_memory.py)
@@ -44,6 +45,7 @@ from secfed.release_ledger import ReleaseLedger
 from secfed.signed_files import SignedFiles
 from secfed.site import Log, Site
 from secfed.site_memory import SiteMemory
+from secfed.start import find_start, pinned
 from secfed.study import Study
 from secfed.study_rules import limits_of, study_id
 from secfed.transcript import MODEL, SETTINGS, TRANSCRIPT, Transcript
@@ -71,7 +73,7 @@ class Terms:
         """Build a study and check that it is among members of the pinned roster.
 
         Raises:
-            ConfigError: pieces that do not fit together.
+            ConfigError: pieces that do not fit together, or a ``model.start`` without its digest.
             PolicyRefused: it names strangers, or not this site.
         """
         sites = tuple(sorted(build_data(study).sites))
@@ -86,6 +88,7 @@ class Terms:
             raise PolicyRefused(
                 f"study {study.name!r} does not name this site", remedy="ask the study centre"
             )
+        pinned(study)
         return cls(study, with_privacy(study, build(study), len(sites)), sites)
 
     @property
@@ -269,8 +272,9 @@ def open_site_study(
             "memory": memory,
             "sites": tuple(name for name in roster.sites if name in terms.sites),
             "take_model": partial(_take_model, folder, log, entries),
+            "begins_with": pinned(study),
         }
-        site = _sealed(terms, arguments) if study.protection.name == "encrypted" else Site(**arguments)
+        site = _sealed(terms, arguments, state) if study.protection.name == "encrypted" else Site(**arguments)
         site.resume()
         opened.pop_all()
     return SiteStudy(site, terms, memory, transcript, privacy, folder, journal, log, entries)
@@ -282,7 +286,7 @@ def recorded_heads(state: Path) -> Iterator[Recorded]:
         yield from read_recorded(path)
 
 
-def _sealed(terms: Terms, arguments: dict[str, Any]) -> Site:
+def _sealed(terms: Terms, arguments: dict[str, Any], state: Path) -> Site:
     from secfed.sealed import SealedPlan  # TenSEAL is an optional dependency
     from secfed.sealed_site import SealedSite
 
@@ -295,7 +299,10 @@ def _sealed(terms: Terms, arguments: dict[str, Any]) -> Site:
         scheme=chosen.scheme,
         holder=chosen.key_holder,
     )
-    return SealedSite(plan=plan, processes=chosen.processes, **arguments)
+    start = None
+    if terms.study.model.start is not None:
+        start = partial(find_start, terms.study, terms.algorithm, state)
+    return SealedSite(plan=plan, processes=chosen.processes, start=start, **arguments)
 
 
 def _rounding(seed: int, site: str, number: int, index: int) -> Rounding:

@@ -15,7 +15,7 @@ from typing import Any, Final, Literal, Self, get_args
 from pydantic import Field, SerializeAsAny, model_validator
 
 from secfed.algorithms import registry
-from secfed.algorithms.options import Options, Strict, checked, suggestion
+from secfed.algorithms.options import ModelOptions, Options, Strict, checked, suggestion
 from secfed.algorithms.own import make_importable
 from secfed.crypto import labels, thresholds
 from secfed.crypto.codec import digest
@@ -159,7 +159,7 @@ class Study(Strict):
 
     study: StudySection
     algorithm: SerializeAsAny[Options]
-    model: SerializeAsAny[Options]
+    model: SerializeAsAny[ModelOptions]
     data: SerializeAsAny[Options]
     protection: ProtectionSection
     privacy: PrivacySection | None = None
@@ -252,7 +252,9 @@ class Study(Strict):
                 raise ConfigError(f"{name}: is a value, not a section", remedy=f"write [{name}]")
         for name in sorted(sections - set(tables) - {"protection", "privacy"}):
             raise ConfigError(f"{name}: this section is missing", remedy=f"add [{name}] to the study file")
-        chosen = {kind: registry.resolve(kind, tables[kind], own_code) for kind in registry.KINDS}
+        chosen: dict[str, Any] = {
+            kind: registry.resolve(kind, tables[kind], own_code) for kind in registry.KINDS
+        }
         return cls(
             study=checked(StudySection, tables["study"], "study"),
             protection=checked(ProtectionSection, tables.get("protection", {}), "protection"),
@@ -270,10 +272,12 @@ class Study(Strict):
         self.protection.check_cohort(sites)
 
     def tables(self) -> dict[str, Any]:
-        """The whole study as plain values, defaults included; no ``privacy`` for a study without."""
+        """The whole study as plain values, defaults included; no ``privacy`` or start for a study without."""
         tables = self.model_dump(mode="json")
         if self.privacy is None:
             del tables["privacy"]
+        if self.model.start is None:  # so that a study without keeps the digest that it had
+            del tables["model"]["start"], tables["model"]["start_sha256"]
         return tables
 
     def digest(self) -> bytes:
@@ -290,12 +294,14 @@ class Study(Strict):
         Args:
             sites: enrolled sites.
         """
+        start = {} if self.model.start is None else {"start": self.model.start_sha256}
         return {
             "algorithm": self.algorithm.name,
             "protection": self.protection.name,
             "rounds": self.rounds,
             "sites": sites,
             "privacy": None if self.privacy is None else self.privacy.model_dump(mode="json"),
+            **start,
         }
 
     def replace(self, dotted_key: str, value: object) -> Study:

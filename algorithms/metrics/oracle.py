@@ -21,6 +21,7 @@ from secfed.algorithms.parameters import read_parameters, write_parameters
 from secfed.algorithms.registry import build
 from secfed.algorithms.training import choose_device
 from secfed.errors import ConfigError
+from secfed.start import load_start
 from secfed.study import Study
 from secfed.vector import State
 
@@ -71,8 +72,8 @@ def compare_alone(study: Study, model: State) -> Comparison:
         DataError: a hospital's records cannot be used.
     """
     classifier = _classifier(build(study))
-    federated = _sums(classifier, model)
-    alone = {site: _sums(classifier, _lonely_model(classifier, site)) for site in federated}
+    federated, start = _sums(classifier, model), load_start(study, classifier)
+    alone = {site: _sums(classifier, _lonely_model(classifier, site, start)) for site in federated}
     return Comparison(
         federated={site: _finish(classifier, [sums]) for site, sums in federated.items()},
         alone={site: _finish(classifier, [sums[site]]) for site, sums in alone.items()},
@@ -109,10 +110,12 @@ def _classifier(algorithm: Algorithm) -> FedAvg:
     return algorithm
 
 
-def _lonely_model(classifier: FedAvg, site: SiteId) -> State:
+def _lonely_model(classifier: FedAvg, site: SiteId, start: State | None) -> State:
     alone = FedAvg(classifier.setting, classifier.options)
     data = alone.site_data(site)
     network = alone.setting.model().to(choose_device(alone.options.device))
+    if start is not None:
+        write_parameters(network, start)
     for round_number in range(1, alone.setting.study.rounds + 1):
         alone.train(network, data, site, round_number)
     return read_parameters(network)

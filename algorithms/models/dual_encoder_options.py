@@ -10,14 +10,14 @@ from pydantic import Field, model_validator
 
 from secfed.algorithms.losses.image_text import MIN_TEMPERATURE
 from secfed.algorithms.models.alignment import Pool
-from secfed.algorithms.options import Options
+from secfed.algorithms.options import ModelOptions
 from secfed.errors import ConfigError
 
 Weight = Annotated[float, Field(ge=0)]
 SizeName = Literal["tiny", "small", "paper"]
 
 
-class VisionLanguageOptions(Options):
+class VisionLanguageOptions(ModelOptions):
     """Options of ``vision-language``."""
 
     size: SizeName = Field(
@@ -119,6 +119,12 @@ class VisionLanguageOptions(Options):
                 raise ConfigError(
                     f'model.{key}: has no effect with objective = "{self.objective}"',
                     remedy=f'remove it, or set model.objective = "{owner}"',
+                )
+        for key in ("image_weights", "text_weights"):
+            if self.start is not None and getattr(self, key) is not None:
+                raise ConfigError(
+                    f"model.{key}: has no effect with model.start, which holds the whole model",
+                    remedy="remove one of them",
                 )
         for key, weights in (("gloria_weights", self.gloria_weights), ("mgca_weights", self.mgca_weights)):
             if not any(weights):

@@ -22,13 +22,13 @@ import torch
 from pydantic import Field
 from torch import nn
 
-from secfed.algorithms.options import Options
+from secfed.algorithms.options import ModelOptions
 from secfed.errors import ConfigError
 
 Views = Sequence[torch.Tensor | None]
 
 
-class MultiviewModelOptions(Options):
+class MultiviewModelOptions(ModelOptions):
     """Options of ``multiview``."""
 
     hidden: tuple[int, ...] = Field(

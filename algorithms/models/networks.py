@@ -18,12 +18,8 @@ from typing import Literal
 from pydantic import Field
 from torch import nn
 
-from secfed.algorithms.options import Options
+from secfed.algorithms.options import ModelOptions
 from secfed.errors import ConfigError
-
-
-class ModelOptions(Options):
-    """Options of every built-in model."""
 
 
 class MlpOptions(ModelOptions):

@@ -8,7 +8,7 @@ from typing import Final, Literal, Self
 
 from pydantic import Field, model_validator
 
-from secfed.algorithms.options import Options
+from secfed.algorithms.options import ModelOptions
 from secfed.errors import ConfigError
 
 Modality = Literal["image", "text"]
@@ -23,7 +23,7 @@ _GATED: Final[dict[Layers, tuple[str, ...]]] = {
 _ATTENTION: Final = re.compile(r"((image|text)\.)?blocks\.\d+\.attn\.(qkv|proj)\.(weight|bias)")
 
 
-class TransferTransformerOptions(Options):
+class TransferTransformerOptions(ModelOptions):
     """Options of ``transfer-transformer``: the same for all three models and all four towers.
 
     ViT-Small/16 is ``width = 384, depth = 12, heads = 6, patch = 16``, with ``drop_path = 0.1`` and

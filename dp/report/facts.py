@@ -180,6 +180,7 @@ class StudyFacts:
         parties: whose transcripts are here.
         sums: finished sums, by the aggregator's transcript or, without it, the largest of a site's.
         models: that the study came to; more than one where sites missed its end.
+        start: digest of the model that training began with; None if the seed decided, or if not recorded.
     """
 
     name: str
@@ -196,6 +197,7 @@ class StudyFacts:
     sums: int
     left: tuple[Left, ...]
     models: tuple[ModelFacts, ...] = ()
+    start: str | None = None
 
 
 @dataclass(frozen=True)

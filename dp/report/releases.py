@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable
+from collections.abc import Hashable, Iterable, Sequence
 from typing import Final, TypeVar
 
 from secfed.dp.report import words
@@ -93,6 +93,8 @@ def what_left(report: Report) -> Section:
         elif study.settings_recorded:
             blocks.append(Text(words.sentence(NO_PRIVACY)))
         blocks.append(_left_table(study))
+        if study.start is not None:
+            blocks.append(Text(_began(study.start, report.studies)))
         blocks.append(_models(study))
     return Section("left", "What left the sites", tuple(blocks), new_page=True)
 
@@ -119,6 +121,20 @@ def _left_table(study: StudyFacts) -> Block:
     headers = ("Sites", "Exchange", "Rounds", "Sums", "Sites in each sum", "Fields", "Differential privacy")
     rows = tuple((sites, *cells) for cells, sites in groups)
     return Table(headers, rows, numbers=(3,), weights=(5, 4, 3, 2, 3, 7, 7), tones=tuple(tones))
+
+
+def _began(start: str, studies: Sequence[StudyFacts]) -> str:
+    """Which model training began with, and whether what was spent for it is in this report."""
+    told = f"Training began with a finished model, by the SHA-256 of its file {start}. "
+    makers = [one.name for one in studies if start in [model.sha256 for model in one.models]]
+    if makers:
+        return (
+            told + f"It is what study {' and '.join(makers)} came to, so what that study spent is behind it."
+        )
+    return told + (
+        "No study in this report came to it. What was spent on records for it is behind this study's model, "
+        "too, and is in this report only as far as the ledgers here paid for it."
+    )
 
 
 def _models(study: StudyFacts) -> Block:

@@ -41,6 +41,7 @@ def study_facts(state: Checked, run: Run) -> StudyFacts:
             for item in _left(state, run, run.sites[site], settings is not None, privacy is not None)
         ),
         models=tuple(_models(run)),
+        start=as_text(stated.get("start")),
     )
 
 

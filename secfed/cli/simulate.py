@@ -90,6 +90,7 @@ def simulate(
     budgets = _budgets(budget or [])
     study = _study(study_file, protection, seed)
     if out is not None:
+        _spare_start(study, out)
         prepare(out, overwrite=overwrite)
     other: Literal["alone"] | None = None if compare is None else "alone"
     with watching(stderr(), quiet=as_json) as observer:
@@ -134,6 +135,16 @@ def _study(study_file: Path, protection: str | None, seed: int | None) -> Study:
     if seed is not None:
         study = study.replace("study.seed", seed)
     return study
+
+
+def _spare_start(study: Study, out: Path) -> None:
+    """Refuse to overwrite the model that the study begins with."""
+    start = study.model.start
+    if start is not None and (study.folder / start).resolve().is_relative_to(out.resolve()):
+        raise ConfigError(
+            f"--out {out}: holds the model that the study begins with (model.start = {start!r})",
+            remedy="name another folder",
+        )
 
 
 def _draw(report: RunReport, out: Path) -> None:

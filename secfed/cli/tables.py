@@ -180,10 +180,11 @@ def summary(console: Console, report: RunReport) -> RenderableType:
 
 def _final(report: RunReport) -> list[Text]:
     """What is known of the final model; if it was not measured, of which model the newest metrics are."""
+    began = "untrained" if report.start is None else "at the start"
     why = plain_text(report.closing_aborted or "").removeprefix(f"round {len(report.rounds) + 1}, ")
     given_up = f"The closing evaluation was given up: {why.rstrip('.')}."
     if report.final:
-        lines = [Text.assemble(("Final model: ", "bold"), _beside(report.final, report.initial or {}))]
+        lines = [Text.assemble(("Final model: ", "bold"), _beside(report.final, report.initial or {}, began))]
         return [*lines, Text(given_up, style="yellow")] if why else lines
     if not why and report.last_measured is None:
         return [Text.assemble(("Final model: ", "bold"), "no metrics")]
@@ -191,16 +192,17 @@ def _final(report: RunReport) -> list[Text]:
     lines = [Text.assemble(("Final model: ", "bold"), ("not measured.", "yellow"), reason)]
     if report.last_measured is not None:
         number, metrics = report.last_measured
-        which = f"the model after round {number}: " if number else "the untrained model: "
+        first = "the untrained model: " if report.start is None else "the model at the start: "
+        which = f"the model after round {number}: " if number else first
         before = (report.initial or {}) if number else {}
-        lines.append(Text.assemble(("Measured last: ", "bold"), which, _beside(metrics, before)))
+        lines.append(Text.assemble(("Measured last: ", "bold"), which, _beside(metrics, before, began)))
     return lines
 
 
-def _beside(metrics: Metrics, before: Metrics) -> str:
+def _beside(metrics: Metrics, before: Metrics, began: str) -> str:
     return ", ".join(
         f"{plain_text(name)} {show_number(metrics[name])}"
-        + (f" (untrained {show_number(before[name])})" if name in before else "")
+        + (f" ({began} {show_number(before[name])})" if name in before else "")
         for name in ordered_metrics([metrics])
     )
 

@@ -15,6 +15,7 @@ import tomli_w
 
 from secfed.algorithms import registry
 from secfed.errors import ConfigError, SecfedError
+from secfed.start import load_start
 from secfed.study import Study
 from secfed.sweep.file import Axis, SweepFile, Value
 from secfed.sweep.sections import Change, Variant
@@ -110,6 +111,7 @@ def check(study: Study) -> None:
         from secfed.privacy import with_privacy  # differential privacy is an optional dependency
 
         with_privacy(study, algorithm, len(registry.build_data(study).sites))
+    load_start(study, algorithm)
 
 
 def make_plan(sweep: SweepFile) -> Plan:

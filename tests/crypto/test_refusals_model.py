@@ -16,6 +16,7 @@ from secfed.crypto.refusals import Refusal
 from secfed.errors import SecfedError
 from secfed.final_model import open_final
 from secfed.frames import encode_state
+from secfed.start import check_start, digest_of
 from tests.simulator import PROVOKED, provokes
 
 STUDY = "study-5f"
@@ -68,3 +69,25 @@ def test_bytes_that_are_no_model() -> None:
         signed(replace(HONEST, model=b"#!/bin/sh", model_digest=hashlib.sha256(b"#!/bin/sh").digest())),
         Refusal.MALFORMED,
     )
+
+
+@provokes(Refusal.OTHER_START)
+@pytest.mark.parametrize(
+    "sent",
+    [
+        {"weight": torch.full((3,), 2.0)},
+        {"weight": torch.ones(3, 1)},
+        {"weight": torch.ones(3, dtype=torch.float64)},
+        {"bias": torch.ones(3)},
+        {"weight": torch.ones(3), "bias": torch.ones(3)},
+        {},
+    ],
+    ids=["values", "shape", "type", "name", "one more", "nothing"],
+)
+def test_a_first_broadcast_that_is_not_the_start(sent: dict[str, torch.Tensor]) -> None:
+    digest = digest_of({"weight": torch.ones(3)})
+    check_start(digest, {"weight": torch.ones(3)})
+    with pytest.raises(SecfedError, match=f"refusal {Refusal.OTHER_START.number}: ") as caught:
+        check_start(digest, sent)
+    assert type(caught.value) is Refusal.OTHER_START.error
+    PROVOKED.add(Refusal.OTHER_START)

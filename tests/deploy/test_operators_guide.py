@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
+import tomllib
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
@@ -128,7 +129,8 @@ delta = 1e-5
 def written() -> tuple[list[str], list[str]]:
     """Policies and study files of the guide."""
     found = re.findall(r"(?ms)^```toml\n(.*?)^```", GUIDE.read_text(encoding="utf-8"))
-    return [text for text in found if "[study]" not in text], [text for text in found if "[study]" in text]
+    policies = [text for text in found if "[study]" not in text and not text.startswith("[model]")]
+    return policies, [text for text in found if "[study]" in text]
 
 
 def policies_in(folder: Path) -> list[Policy]:
@@ -178,3 +180,21 @@ def test_the_second_policy_of_the_guide_permits_what_it_says(tmp_path: Path) -> 
     ):
         changed = study.replace(key, value)
         assert [str(item.key) for item in policies[1].check(changed, now, sites=5)] == [key]
+
+
+def test_the_start_of_the_guide_needs_a_rule_in_the_policy_as_it_says(tmp_path: Path) -> None:
+    (text,) = re.findall(r"(?ms)^```toml\n(\[model\]\n.*?)^```", GUIDE.read_text(encoding="utf-8"))
+    study = Study.parse(written()[1][0]).replace("model", tomllib.loads(text)["model"])
+    study = study.replace("model.start_sha256", "9f" * 32)
+    evening = datetime(2026, 3, 2, 21, 30).astimezone()
+    rule = 'start_sha256 = ["9f86d0..."]'
+    assert rule in GUIDE.read_text(encoding="utf-8")
+    permits = written()[0][0].replace(
+        "[models.mlp]\n", f"[models.mlp]\n{rule.replace('86d0...', '9f' * 31)}\n"
+    )
+    (tmp_path / "policy.toml").write_text(permits, encoding="utf-8")
+    for policy, refused in (
+        (policies_in(tmp_path)[0], ["model.start_sha256"]),
+        (Policy.load(tmp_path / "policy.toml"), []),
+    ):
+        assert [item.key for item in policy.check(study, evening, sites=4)] == refused

@@ -211,6 +211,31 @@ class TestOwnCode:
         ]
 
 
+class TestStart:
+    """A model from a file, chosen by the study centre: no hospital begins with one that it did not permit."""
+
+    START = "9f" * 32
+
+    def asked(self) -> Study:
+        start = f'start = "a/b.safetensors", start_sha256 = "{self.START}"'
+        return Study.parse(STUDY.replace("[32, 16]", f"[32, 16], {start}"))
+
+    def test_none_is_permitted_by_default(self, rules: Policy) -> None:
+        (found,) = rules.check(self.asked(), NIGHT)
+        assert (found.key, found.asked) == ("model.start_sha256", repr(self.START))
+
+    @pytest.mark.parametrize(
+        ("rule", "permitted"), [('"any"', True), (f'["{START}"]', True), ('["00"]', False)]
+    )
+    def test_a_rule_permits_models_by_digest_wherever_the_file_is(
+        self, rule: str, permitted: bool, tmp_path: Path
+    ) -> None:
+        text = POLICY.replace("[models.mlp]\n", f"[models.mlp]\nstart_sha256 = {rule}\n")
+        assert keys(policy(tmp_path, text), self.asked()) == ([] if permitted else ["model.start_sha256"])
+        elsewhere = text.replace("[models.mlp]\n", '[models.mlp]\nstart = ["c.safetensors"]\n')
+        assert "model.start" in keys(policy(tmp_path, elsewhere), self.asked())
+
+
 class TestForTheAgent:
     def test_limits_go_to_the_protocol(self, rules: Policy) -> None:
         assert rules.limits() == SiteLimits(min_cohort=3, min_threshold=3, require_privacy=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import socket
 import ssl
@@ -16,6 +17,7 @@ from cryptography import x509
 from cryptography.x509.oid import ExtendedKeyUsageOID
 from typer.testing import CliRunner
 
+from secfed.algorithms.registry import build
 from secfed.cli.app import app
 from secfed.deploy.approvals import Approvals
 from secfed.deploy.enrolment import utc_now
@@ -26,6 +28,7 @@ from secfed.dp.events import Gaussian
 from secfed.dp.ledger import Ledger
 from secfed.dp.unit import Adjacency
 from secfed.errors import LinkError
+from secfed.frames import encode_state
 from secfed.journal import Journal
 from secfed.outputs import ledger_file
 from secfed.study import Study
@@ -300,6 +303,32 @@ feature_columns = ["age"]
     table.unlink()
     code, lines = check(site, "--offline", study)
     assert "is not there" in only(lines, "data")["detail"]
+
+
+def test_the_model_that_an_encrypted_study_begins_with_has_to_be_here(site: SiteFolder) -> None:
+    pytest.importorskip("tenseal")
+    plain = Study.parse(TOML)
+    data = encode_state(build(plain).server().model())
+    start = f'start = "x.safetensors"\nstart_sha256 = "{hashlib.sha256(data).hexdigest()}"'
+    text = TOML.replace('"logistic-regression"', f'"logistic-regression"\n{start}').replace(
+        "masked", "encrypted"
+    )
+    study = written(site, text)
+    code, lines = check(site, "--offline", study)
+    assert code == 22  # the policy has no rule for it
+    assert "begins with model" in only(lines, "study")["detail"]
+    permit(
+        site,
+        policy=POLICY.replace(
+            "[models.logistic-regression]", '[models.logistic-regression]\nstart_sha256 = "any"'
+        ),
+    )
+    code, lines = check(site, "--offline", study)
+    assert (code, only(lines, "start")["ok"]) == (2, False)
+    (site.state / "models").mkdir()
+    (site.state / "models" / "x.safetensors").write_bytes(data)
+    code, lines = check(site, "--offline", study)
+    assert (code, only(lines, "start")["ok"]) == (0, True)
 
 
 @pytest.mark.parametrize(("limit", "code", "says"), [(10.0, 0, "left"), (0.05, 21, "0.000 left")])

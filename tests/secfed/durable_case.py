@@ -31,6 +31,7 @@ from secfed.sealed_round import SealedRounds, SumStore
 from secfed.site_study import SiteStudy, Terms, open_site_study
 from secfed.study import Study
 from secfed.study_rules import threshold
+from secfed.vector import State
 
 NAMES = ("hospital-1", "hospital-2", "hospital-3")
 VICTIM = NAMES[1]
@@ -148,6 +149,7 @@ class Consortium:
     hospitals: dict[str, Hospital] = field(default_factory=dict)
     frames: list[tuple[str, str, bytes, bytes | None]] = field(default_factory=list)  # stage, site, in, out
     outcomes: list[RoundOutcome] = field(default_factory=list)
+    start: State | None = None  # what the aggregator begins with, whatever the study says
     # (stage, hospital, frame) -> reply or error; tests replace it
     deliver: Callable[[str, Hospital, Buffer], bytes] = lambda _stage, hospital, frame: hospital.handle(frame)
 
@@ -198,7 +200,7 @@ class Consortium:
             assert isinstance(opened.site, sealed_site.SealedSite)
             model = opened.site.replica.model()
         else:
-            run = Coordinator(self.terms.algorithm, rounds, self.rules, self.ask, log)
+            run = Coordinator(self.terms.algorithm, rounds, self.rules, self.ask, log, start=self.start)
             run.run(self.outcomes.append)
             model = run.server.model()
         for hospital in self.hospitals.values():

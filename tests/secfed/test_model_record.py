@@ -133,6 +133,16 @@ def test_without_the_aggregators_word_sites_are_compared_after_as_many_sums(tmp_
     ]
 
 
+def test_metrics_that_only_sites_know_are_not_missed_and_others_are_found(tmp_path: Path) -> None:
+    folder = write(tmp_path)
+    for site in "ab":
+        append(folder, site, named(b"newest", metrics=run_metrics_digest(RUN)))
+    (folder / RUN_FILE).write_text(json.dumps({"rounds": [], "final": {}}))
+    assert problems(folder) == []
+    (folder / RUN_FILE).write_text(json.dumps({**RUN, "final": {"loss": 0.1}}))
+    assert problems(folder) == [(RUN_FILE, None, "its metrics are not those that the transcript names")]
+
+
 def test_a_model_that_the_aggregator_names_before_its_last_sum_is_found(tmp_path: Path) -> None:
     folder = write(tmp_path, sums=(a_sum(1), a_sum(2)))
     append(folder, "", named(b"early", sums=1))
