@@ -81,10 +81,13 @@ class Terms:
                 f"study {study.name!r} names sites that are not in the roster pinned here: "
                 + ", ".join(strangers[:10]),
                 remedy="the study centre admits them first, and every site pins the new roster",
+                keys=("roster",),
             )
         if own not in sites:
             raise PolicyRefused(
-                f"study {study.name!r} does not name this site", remedy="ask the study centre"
+                f"study {study.name!r} does not name this site",
+                remedy="ask the study centre",
+                keys=("roster",),
             )
         return cls(study, with_privacy(study, build(study), len(sites)), sites)
 
