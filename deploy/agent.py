@@ -214,7 +214,7 @@ class Agent:
             log.warning("study not served: %s", error, extra={"facts": {"study": link.study}})
             self._board.error(str(error))
         self._board.set(study=link.study, state=state, round=None, exchange=None, stage=None, why=str(error))
-        self._decisions.declines(link.study, error)
+        self._decisions.declines(link.study, error, self._roster)
         link.refuse(b"", error)
 
     def _serve(self, admitted: Admitted, opened: SiteStudy) -> bool:

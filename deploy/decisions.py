@@ -95,17 +95,18 @@ class SiteDecisions:
         digest = study.digest().hex()
         self._note(lambda state, now_s: state.accepts(digest, study.name, now_s))
 
-    def declines(self, study: str, error: SecfedError) -> None:
+    def declines(self, study: str, error: SecfedError, roster: Roster | None = None) -> None:
         """A study is not served.
 
         Args:
             study: its id; after a refusal by the policy it is the one of the settings.
             error: why; only what somebody decided is recorded, and neither a pause nor a failure.
+            roster: the pinned one; None leaves it out.
         """
         named = _STUDY_ID.fullmatch(study)
         if named is not None and isinstance(error, PolicyRefused) and error.keys:
             name, digest, keys = named[1], named[2], error.keys
-            self._go_on(self.looked)  # the policy that refused it
+            self._go_on(partial(self.looked, roster))  # the policy that refused it
             self._go_on(
                 partial(self._note, lambda state, now_s: state.refuses(digest, name, keys, now_s)), of=1
             )

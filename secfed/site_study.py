@@ -2,6 +2,7 @@
 
 STATE/journal.sqlite                     attempts, of all studies
 STATE/ledger-<data set>.jsonl            privacy spend, of all studies
+STATE/decisions.jsonl                    what the site decided, of all studies (deploy/decisions.py)
 STATE/studies/<study>/transcript.jsonl   what this site took part in
 STATE/studies/<study>/model.safetensors  the finished model
 STATE/studies/<study>/work/              the running exchange; empty in between (site_memory.py)

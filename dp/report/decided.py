@@ -126,7 +126,7 @@ def said(item: DecisionFact) -> str:
             what = f"{item.of} {item.number}" if item.number else item.of
             return f"more entries of this kind on this day are left out ({what})"
         case kinds.MISSED:
-            return f"{item.entries} before this could not be written"
+            return f"{item.entries} entries before this one could not be written"
         case kinds.RECOVERED:
             return "an unfinished last line was dropped after a crash"
     return f"{item.kind} (this version does not know it)"
