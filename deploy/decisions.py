@@ -31,7 +31,6 @@ from secfed.decision_state import (
 )
 from secfed.decisions import Decide, DecisionLog
 from secfed.deploy import key_files, passphrase, safe_files
-from secfed.deploy.agent_control import make_state_folder
 from secfed.deploy.approvals import Approvals, State
 from secfed.deploy.enrolment import utc_now
 from secfed.deploy.site_folder import SiteFolder
@@ -171,7 +170,7 @@ class SiteDecisions:
 
 
 def record_now(site: SiteFolder) -> bool:
-    """Record what was just decided on the command line, where nobody need be asked for a passphrase.
+    """Record what was just decided on the command line, if an agent ran here and no passphrase is needed.
 
     Returns:
         Whether it was; otherwise the agent records it, before any study works that it concerns.
@@ -179,11 +178,12 @@ def record_now(site: SiteFolder) -> bool:
     Raises:
         SecfedError: it cannot be recorded.
     """
+    if not site.state.is_dir():
+        return False  # it is the agent's to make
     key = site.key_paths[0]
     secret = passphrase.from_file() if key_files.is_encrypted(key) else None
     if secret is None and key_files.is_encrypted(key):
         return False
-    make_state_folder(site.state)
     pinned = site.pinned_or_none()
     SiteDecisions(site, site.identity(secret)).looked(None if pinned is None else pinned.roster)
     return True

@@ -139,8 +139,15 @@ class DecisionState:
         """A study may run: an entry, unless it ran before and nothing else was decided since.
 
         Raises:
-            PolicyRefused: as many new studies as a day has room for were begun today.
+            PolicyRefused: a person refused it, as the log says, or as many new studies as a day has room for
+                were begun today.
         """
+        said = self._persons.get(digest) or self._persons.get(
+            name
+        )  # of a digest it counts more than of a name
+        if said is not None and not said.approved:
+            # It came after the site's files were read, and the log must not say that a study began after it.
+            raise PolicyRefused(f"study {name!r} was withdrawn at this site", keys=("approval",))
         if self._studies.get(digest, ("",))[0] == ACCEPTED:
             return []
         body = {"digest": digest, "name": name, "policy": self._policy, "roster": self._roster}

@@ -194,7 +194,7 @@ def _record(site: SiteFolder, otherwise: str) -> None:
 
     try:
         if not record_now(site):
-            typer.echo("The keys have a passphrase: the agent records this, before any study works.")
+            typer.echo("The agent records this, before any study works.")
     except SecfedError as error:
         raise TranscriptError(f"it is not in the decision log: {error}", remedy=otherwise) from None
 

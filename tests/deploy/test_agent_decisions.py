@@ -276,8 +276,10 @@ class TestCommandLine:
         secret = "correct horse battery"
         site = SiteFolder.create(tmp_path / "locked", "locked", now=utc_now(), passphrase=secret)
         shown = secfed("agent", "refuse", "heart", "--dir", site.folder)
-        assert "the agent records this, before any study works" in shown
-        assert not log_of(site).exists()
+        assert "The agent records this, before any study works" in shown
+        assert not site.state.exists()  # the agent's to make, under its own account
         site.state.mkdir()
+        secfed("agent", "refuse", "lung", "--dir", site.folder)
+        assert not log_of(site).exists()
         SiteDecisions(site, site.identity(secret)).looked()
-        assert kinds(site) == [POLICY, REJECTED]
+        assert kinds(site) == [POLICY, REJECTED, REJECTED]

@@ -102,6 +102,20 @@ def test_a_study_is_begun_once_until_something_else_is_decided() -> None:
     assert state.ends(digest(9), "lung", with_model=False) == []  # never begun here
 
 
+def test_the_log_never_says_that_a_study_began_against_a_person() -> None:
+    state = Kept()
+    state.add(state.accepts(DIGEST, "heart", NOW_S))
+    for about in (DIGEST, ""):  # refused between the look at the site's files and the entry
+        state.add(state.site("", "", [by_person(False, 1, about=about)]))
+        with pytest.raises(PolicyRefused, match="withdrawn") as caught:
+            state.accepts(DIGEST, "heart", NOW_S)
+        assert caught.value.keys == ("approval",)
+    state.add(state.site("", "", [by_person(False, 1, about=""), by_person(True, 2)]))
+    state.accepts(DIGEST, "heart", NOW_S)  # the one of that name that a person approved
+    with pytest.raises(PolicyRefused):
+        state.accepts(digest(2), "heart", NOW_S)
+
+
 def test_free_text_is_no_key() -> None:
     state = Kept()
     long = "a" * 100
