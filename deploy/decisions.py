@@ -165,7 +165,7 @@ class SiteDecisions:
         except (SecfedError, OSError) as error:
             self._missed += of
             if not self._failing:  # once, not with every message for as long as the disk is full
-                log.error("a refusal holds, and is not in the decision log: %s", error)
+                log.error("not in the decision log, and the agent goes on: %s", error)
             self._failing = True
 
 

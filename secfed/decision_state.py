@@ -142,9 +142,8 @@ class DecisionState:
             PolicyRefused: a person refused it, as the log says, or as many new studies as a day has room for
                 were begun today.
         """
-        said = self._persons.get(digest) or self._persons.get(
-            name
-        )  # of a digest it counts more than of a name
+        # About this very digest counts more than about its name.
+        said = self._persons.get(digest) or self._persons.get(name)
         if said is not None and not said.approved:
             # It came after the site's files were read, and the log must not say that a study began after it.
             raise PolicyRefused(f"study {name!r} was withdrawn at this site", keys=("approval",))

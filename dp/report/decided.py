@@ -109,8 +109,9 @@ def said(item: DecisionFact) -> str:
         case kinds.ACCEPTED:
             return f"begun, as policy {_short(item.policy)} and roster {_short(item.roster)} permit"
         case kinds.REFUSED:
-            named = [_BESIDE_POLICY.get(key, key) for key in item.keys]
-            return f"not permitted by policy {_short(item.policy)}: {', '.join(named)}"
+            named = ", ".join(_BESIDE_POLICY.get(key, key) for key in item.keys)
+            by_policy = any(key not in _BESIDE_POLICY for key in item.keys)
+            return f"not permitted{f' by policy {_short(item.policy)}' if by_policy else ''}: {named}"
         case kinds.BUDGET:
             return f"a use of data that its budget did not cover was refused{_count(item)}"
         case kinds.REFUSAL:

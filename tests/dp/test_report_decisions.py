@@ -60,6 +60,7 @@ ENTRIES: tuple[tuple[str, Mapping[str, Any]], ...] = (
     (kinds.WITHDRAWN, {"digest": DIGEST, "name": "heart", "decided_s": START_S}),
     (kinds.LIFTED, {"digest": "", "name": "liver"}),
     (kinds.REJECTED, {"digest": DIGEST, "name": "", "decided_s": START_S}),
+    (kinds.REFUSED, {"digest": DIGEST, "name": "heart", "keys": ["approval"], "policy": "bb" * 32}),
 )
 SAID = (
     "roster pinned: aaaaaaaaaaaaaaaa",
@@ -75,6 +76,7 @@ SAID = (
     "approval withdrawn",
     "refusal by a person lifted",
     "refused by a person",
+    "not permitted: a person's refusal",
 )
 
 
