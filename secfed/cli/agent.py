@@ -180,8 +180,8 @@ def refuse(study: RefusedName, folder: FolderOption = Path()) -> None:
     else:
         asked = any(item.name == found.name for item in approvals.all())
         typer.echo(f"Refused {found.name}, whatever its settings{'' if asked else '; it has not asked yet'}.")
-    typer.echo(f"To take it back: secfed agent approve {found.digest[:16] or found.name}{at(folder)}")
     _record(site, "the refusal holds, and the agent records it when it can")
+    typer.echo(f"To take it back: secfed agent approve {found.digest[:16] or found.name}{at(folder)}")
 
 
 def _record(site: SiteFolder, otherwise: str) -> None:
