@@ -43,11 +43,13 @@ SIGN_KEY_PACKAGE: Final = b"secfed/v1 sign study key package"
 SIGN_STATE: Final = b"secfed/v1 sign state digest"
 SIGN_TRANSCRIPT: Final = b"secfed/v1 sign transcript entry"
 SIGN_LEDGER: Final = b"secfed/v1 sign ledger entry"
+SIGN_DECISION: Final = b"secfed/v1 sign decision log entry"
 SIGN_SITE_FILE: Final = b"secfed/v1 sign site file"
 
 # Chains.
 TRANSCRIPT_CHAIN: Final = b"secfed/v1 transcript chain"
 LEDGER_CHAIN: Final = b"secfed/v1 ledger chain"
+DECISION_CHAIN: Final = b"secfed/v1 decision log chain"
 
 # Key derivations (HKDF-SHA-256 info strings).
 DERIVE_MASK_KEY_MLKEM: Final = b"secfed/v1 derive mask key ML-KEM-768"

@@ -93,6 +93,19 @@ class Refusal(Enum):
         self.error = error
         self.text = text
 
+    @classmethod
+    def of(cls, error: SecfedError) -> Refusal | None:
+        """Which refusal an error is, also one that was kept as text and given again; None if it is none."""
+        return next(
+            (
+                one
+                for one in cls
+                if isinstance(error, one.error)
+                and error.message.startswith(f"refusal {one.number}: {one.text}")
+            ),
+            None,
+        )
+
     def refuse(self, detail: str = "") -> SecfedError:
         """The error to raise; ``detail`` names a site or a field, never a secret."""
         suffix = f" ({detail})" if detail else ""

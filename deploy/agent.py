@@ -28,6 +28,7 @@ from secfed.deploy.admission import Admitted, admit, still_permitted
 from secfed.deploy.agent_control import is_paused
 from secfed.deploy.agent_status import StatusBoard
 from secfed.deploy.approvals import Approvals, State
+from secfed.deploy.decisions import SiteDecisions
 from secfed.deploy.enrolment import utc_now
 from secfed.deploy.grpc_client import CallFailed, Request, SiteLink
 from secfed.deploy.grpc_peer import TlsFiles
@@ -37,13 +38,7 @@ from secfed.deploy.progress import NOTHING, Waits
 from secfed.deploy.site_folder import SiteFolder
 from secfed.deploy.training import Stopping, TrainingProcess
 from secfed.deploy.training_wire import Job
-from secfed.errors import (
-    ConfigError,
-    LinkError,
-    PolicyRefused,
-    ProtocolError,
-    SecfedError,
-)
+from secfed.errors import ConfigError, LinkError, PolicyRefused, ProtocolError, SecfedError
 from secfed.frames import Step, Task, decode
 from secfed.journal import Journal
 from secfed.outputs import MODEL_FILE
@@ -93,6 +88,7 @@ class Agent:
         self._folder, self._passphrase, self._board = folder, passphrase, board
         self._limits, self._now, self._poll_s, self._once = limits or ClientLimits(), now, poll_s, once
         self._identity: Identity = folder.identity(passphrase)
+        self._decisions = SiteDecisions(folder, self._identity, now)
         self._roster: Roster = folder.roster()
         self._address = folder.address()
         self._simulated = simulated_randomness
@@ -140,10 +136,12 @@ class Agent:
             self._connected()
             if offer.finished:
                 self._tidy(offer)
+                self._decisions.ends(offer.study)
                 self._idle("finished")
                 return True
             try:
                 admitted = self._admit(offer)
+                self._decisions.permits(admitted.terms.study, self._roster)
             except SecfedError as error:
                 asking.study = offer.study
                 self._decline(asking, error)
@@ -216,6 +214,7 @@ class Agent:
             log.warning("study not served: %s", error, extra={"facts": {"study": link.study}})
             self._board.error(str(error))
         self._board.set(study=link.study, state=state, round=None, exchange=None, stage=None, why=str(error))
+        self._decisions.declines(link.study, error, self._roster)
         link.refuse(b"", error)
 
     def _serve(self, admitted: Admitted, opened: SiteStudy) -> bool:
@@ -239,11 +238,14 @@ class Agent:
             rounds = admitted.terms.study.rounds
             self._board.set(study=study, state="serving", rounds=rounds, why=None, waits=None)
             log.info("study served", extra={"facts": {"study": study}})
-            handler = _Handler(self._folder, admitted, opened, self._roster, self._board, self._now)
+            handler = _Handler(
+                self._folder, admitted, opened, self._roster, self._board, self._now, self._decisions
+            )
             # The link knows: to ask again would ask an aggregator that may be gone by now.
             ended = link.serve(handler.handle, failed=failed, recovered=recovered, said=self._heard)
         if ended:
             opened.finish()
+            self._decisions.ends(study)
             self._idle("finished")
             model = opened.folder / MODEL_FILE
             facts = {"study": study, "model": str(model) if model.exists() else None}
@@ -353,9 +355,10 @@ class _Handler:
         roster: Roster,
         board: StatusBoard,
         now: Callable[[], datetime],
+        decisions: SiteDecisions,
     ) -> None:
         self._folder, self._terms, self._opened = folder, admitted.terms, opened
-        self._roster, self._board, self._now = roster, board, now
+        self._roster, self._board, self._now, self._decisions = roster, board, now, decisions
 
     def handle(self, request: Request) -> Buffer:
         """Answer one request.
@@ -377,6 +380,7 @@ class _Handler:
             self._board.set(working=False, why=str(error))
             self._board.error(str(error))
             log.warning("request refused: %s", error, extra={"facts": {"kind": type(error).__name__}})
+            self._decisions.refuses(self._terms, frame, error)
             raise
         self._board.count(bytes_up=len(reply), bytes_down=len(request.frame))
         self._board.set(working=False)
@@ -390,3 +394,4 @@ class _Handler:
         if is_paused(self._folder.state):
             raise PolicyRefused("this site has paused its agent", remedy="wait")
         still_permitted(self._folder, self._terms.study, len(self._roster.sites), self._now())
+        self._decisions.permits(self._terms.study, self._roster)

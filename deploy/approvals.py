@@ -100,6 +100,21 @@ class Approvals:
         names = sorted(self._read().names.items())
         return tuple(Decision("", name, State.WITHDRAWN, _time(since)) for name, since in names)
 
+    def decided(self) -> tuple[Decision, ...]:
+        """What persons decided, oldest first: about each digest by itself, and about names.
+
+        Raises:
+            ConfigError: the file is unreadable or damaged.
+        """
+        kept = self._read()
+        found = [
+            Decision(digest, entry.name, State(entry.state), _time(entry.since_s))
+            for digest, entry in kept.studies.items()
+            if entry.is_(State.APPROVED) or entry.is_(State.WITHDRAWN)
+        ]
+        found += [Decision("", name, State.WITHDRAWN, _time(since)) for name, since in kept.names.items()]
+        return tuple(sorted(found, key=lambda item: (item.since, item.digest, item.name)))
+
     def state(self, digest: bytes) -> State | None:
         """What was decided about a study; None if it was never seen.
 
@@ -255,7 +270,9 @@ class Approvals:
         state = None if entry is None else State(entry.state)
         # The name first: it is refused for settings that nobody here has seen yet, too.
         if (name in self._read().names and state is not State.APPROVED) or state is State.WITHDRAWN:
-            raise PolicyRefused(f"study {name!r} was withdrawn at this site", remedy="ask this site")
+            raise PolicyRefused(
+                f"study {name!r} was withdrawn at this site", remedy="ask this site", keys=("approval",)
+            )
         if manual and state is not State.APPROVED:
             self.hold(name, digest, now)
             raise PolicyRefused(

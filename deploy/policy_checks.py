@@ -54,6 +54,7 @@ def refusal(study: str, violations: list[Violation]) -> PolicyRefused:
     return PolicyRefused(
         f"study {study!r} is not permitted at this site: {reasons}",
         remedy="wait" if waits else "change the study, or ask this site to change its policy",
+        keys=tuple(item.key for item in violations if not item.temporary),
     )
 
 

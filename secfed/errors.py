@@ -115,9 +115,19 @@ class BudgetExceeded(SecfedError):
 
 
 class PolicyRefused(SecfedError):
-    """The site's own policy does not permit what the study asks."""
+    """The site's own policy does not permit what the study asks.
+
+    Args:
+        message, remedy: as everywhere.
+        keys: what refused it: keys of the policy, ``roster`` or ``approval``. Empty where nobody has decided
+            against it: it waits, or the protocol refused.
+    """
 
     exit_code = 22
+
+    def __init__(self, message: str, *, remedy: str = "", keys: tuple[str, ...] = ()) -> None:
+        super().__init__(message, remedy=remedy)
+        self.keys = keys
 
 
 class LinkError(SecfedError):

@@ -21,6 +21,7 @@ from secfed.run_report import RunReport
 RUN_FILE = "run.json"
 MODEL_FILE = "model.safetensors"
 TRANSCRIPT_FILE = "transcript.jsonl"
+DECISIONS_FILE = "decisions.jsonl"  # of an agent; no simulation writes one
 FIGURES_FOLDER = "figures"
 FIGURES = ("metrics", "participation", "cost")  # of figures.py
 AUDIT_REPORT = "audit-report.html"  # as the documents name it; no run writes it

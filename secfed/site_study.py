@@ -3,6 +3,7 @@
 STATE/journal.sqlite                     attempts, of all studies
 STATE/ledger-<data set>.jsonl            privacy spend, of all studies
 STATE/models/*.safetensors               models that encrypted studies may begin with, put there by a person
+STATE/decisions.jsonl                    what the site decided, of all studies (deploy/decisions.py)
 STATE/studies/<study>/transcript.jsonl   what this site took part in
 STATE/studies/<study>/model.safetensors  the finished model
 STATE/studies/<study>/work/              the running exchange; empty in between (site_memory.py)
@@ -83,10 +84,13 @@ class Terms:
                 f"study {study.name!r} names sites that are not in the roster pinned here: "
                 + ", ".join(strangers[:10]),
                 remedy="the study centre admits them first, and every site pins the new roster",
+                keys=("roster",),
             )
         if own not in sites:
             raise PolicyRefused(
-                f"study {study.name!r} does not name this site", remedy="ask the study centre"
+                f"study {study.name!r} does not name this site",
+                remedy="ask the study centre",
+                keys=("roster",),
             )
         pinned(study)
         return cls(study, with_privacy(study, build(study), len(sites)), sites)

@@ -1,4 +1,4 @@
-"""The audit report, from ledgers and transcripts only.
+"""The audit report, from signed records only: ledgers, transcripts and decision logs.
 
     make_report(folders)  -> Report: verified, recomputed, plain values
     to_json, to_html, to_pdf of secfed.dp.report, report_html, report_pdf write it
@@ -18,6 +18,7 @@ from secfed import __version__
 from secfed.crypto.identity import Roster, fingerprint
 from secfed.dp.ledger_clock import is_ahead, shown
 from secfed.dp.report.check import Progress, check
+from secfed.dp.report.decisions import decision_log_facts
 from secfed.dp.report.facts import (
     FileFacts,
     LedgerFacts,
@@ -38,6 +39,7 @@ def make_report(
     pinned: Sequence[Path] = (),
     *,
     tick: Progress | None = None,
+    seen: Sequence[str] = (),
     clock: Callable[[], float] = time.time,
 ) -> Report:
     """Find, verify and recompute everything under some folders, and gather what a report says.
@@ -46,14 +48,15 @@ def make_report(
         folders: searched recursively.
         pinned: roster files to believe; without any, those found in the folders are.
         tick: told (done, of) while epsilons are computed again.
+        seen: heads that an earlier report showed, hexadecimal; each must still be in one of the chains.
         clock: seconds since 1970; dates the report and ends the periods of budgets.
 
     Raises:
-        ConfigError: a folder that does not exist.
+        ConfigError: a folder that does not exist, or a head that is none.
         RosterError: a pinned roster that cannot be used.
         TranscriptError: nothing to report on, or a file that cannot be read.
     """
-    return gather(check(folders, pinned, tick), int(clock()))
+    return gather(check(folders, pinned, tick, seen), int(clock()))
 
 
 def gather(state: Checked, now_s: int) -> Report:
@@ -75,6 +78,7 @@ def gather(state: Checked, now_s: int) -> Report:
         studies=studies,
         bare=tuple(item for book in state.books for item in bare_of(book)),
         refusals=tuple(refusals_of(state)),
+        decisions=tuple(decision_log_facts(chain) for chain in state.decisions),
     )
 
 
@@ -130,11 +134,10 @@ def _verification(state: Checked, more: Iterable[str]) -> Verification:
         for source in state.found.rosters
     ]
     for chain in state.chains:
-        ledger = chain.source in state.found.ledgers
         files.append(
             FileFacts(
                 file=str(chain.source.path),
-                kind="ledger" if ledger else "transcript",
+                kind=chain.name,
                 owner=chain.owner,
                 entries=len(chain.entries),
                 head=chain.entries[-1].hash.hex() if chain.entries else "",

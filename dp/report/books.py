@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from secfed.chain import BrokenChain, Entry
+from secfed.chain import BrokenChain, ChainType, Entry
 from secfed.dp.ledger import LEDGER
 from secfed.dp.ledger_clock import LAST_S
 from secfed.dp.ledger_heads import Recorded, lacking, recorded_in
@@ -17,62 +17,93 @@ def check_ledgers(state: Checked, believed: Believed) -> None:
     """Verify every ledger file, and make one book of the copies of one ledger."""
     histories: dict[tuple[str, bytes, str], list[Verified]] = {}
     for source in state.found.ledgers:
-        chain = _ledger(state, believed, source)
-        state.chains.append(chain)
+        chain = site_chain(state, believed, source, LEDGER, _has_form)
         if chain.entries:
             dataset = str(chain.entries[0].body.get("dataset", ""))
             histories.setdefault((chain.owner, chain.public_bytes, dataset), []).append(chain)
     for (site, _, dataset), chains in histories.items():
-        longest = max(chains, key=lambda chain: len(chain.entries))
-        hashes = [entry.hash for entry in longest.entries]
-        copies = []
-        for chain in chains:
-            count = len(chain.entries)
-            if chain is longest:
-                continue
-            if hashes[count - 1] != chain.entries[-1].hash:
-                state.problem(
-                    chain.source.path,
-                    None,
-                    f"it and {longest.source.path} are two histories of one ledger: what one spent, the "
-                    "other does not count",
-                )
-                continue
-            copies.append(chain.source)
-            if count < len(hashes):
-                state.notes.append(
-                    f"{chain.source.path} is an older copy of {longest.source.path}, which is used instead"
-                )
-        state.books.append(Book(longest, site, dataset, (), tuple(copies)))
+        longest, copies = longest_of(state, chains, "what one spent, the other does not count")
+        state.books.append(Book(longest, site, dataset, (), copies))
 
 
-def _ledger(state: Checked, believed: Believed, source: Source) -> Verified:
+def longest_of(
+    state: Checked, chains: Sequence[Verified], otherwise: str
+) -> tuple[Verified, tuple[Source, ...]]:
+    """The longest of several verified copies of one chain, and the others.
+
+    Args:
+        state: gets a problem where two copies are no copies, and a note about an older one.
+        chains: of one owner, at least one.
+        otherwise: what two histories mean.
+    """
+    longest = max(chains, key=lambda chain: len(chain.entries))
+    hashes = [entry.hash for entry in longest.entries]
+    copies = []
+    for chain in chains:
+        count = len(chain.entries)
+        if chain is longest:
+            continue
+        if hashes[count - 1] != chain.entries[-1].hash:
+            what = f"it and {longest.source.path} are two histories of one {chain.name}"
+            state.problem(chain.source.path, None, f"{what}: {otherwise}")
+            continue
+        copies.append(chain.source)
+        if count < len(hashes):
+            state.notes.append(
+                f"{chain.source.path} is an older copy of {longest.source.path}, which is used instead"
+            )
+    return longest, tuple(copies)
+
+
+def site_chain(
+    state: Checked, believed: Believed, source: Source, kind: ChainType, has_form: Callable[[Entry], bool]
+) -> Verified:
+    """Verify a file that one site writes, and remember it.
+
+    Args:
+        state: gets the chain, and what is wrong with it.
+        believed: rosters.
+        source: the file.
+        kind: what it must be.
+        has_form: whether an entry can be shown; a report on all must not end at what one site signed.
+
+    Returns:
+        The chain, without entries where it does not verify.
+    """
+    chain = _site_chain(state, believed, source, kind, has_form)
+    state.chains.append(chain)
+    return chain
+
+
+def _site_chain(
+    state: Checked, believed: Believed, source: Source, kind: ChainType, has_form: Callable[[Entry], bool]
+) -> Verified:
     claimed = source.named_site or str(source.claims.get("owner", ""))
     near = believed.rosters_for(source)
     rosters = [roster for roster in near if claimed in roster.sites]
     if not rosters:
         why = "the roster has no such site" if near else "no roster says whose signature to believe"
         state.problem(source.path, None, why)
-        return Verified(source, claimed or "?", b"", ())
+        return Verified(source, claimed or "?", b"", (), kind.name)
     first: BrokenChain | None = None
     for roster in rosters:
         public = roster.public(claimed)
-        entries, broken = verify_source(source, LEDGER, public, claimed)
+        entries, broken = verify_source(source, kind, public, claimed)
         if broken is None:
             believed.use(roster)
-            odd = next((entry for entry in entries if not _has_form(entry)), None)
+            odd = next((entry for entry in entries if not has_form(entry)), None)
             if odd is None:
-                return Verified(source, claimed, public, entries)
-            state.problem(source.path, odd.seq + 1, "correctly signed, but not what a ledger writes")
-            return Verified(source, claimed, b"", ())
+                return Verified(source, claimed, public, entries, kind.name)
+            state.problem(source.path, odd.seq + 1, f"correctly signed, but not what a {kind.name} writes")
+            return Verified(source, claimed, b"", (), kind.name)
         first = first or broken
     if first is not None:
         state.problem(source.path, first.line, first.why)
-    return Verified(source, claimed, b"", ())
+    return Verified(source, claimed, b"", (), kind.name)
 
 
 def _has_form(entry: Entry) -> bool:
-    """Whether an entry can be shown; a report on all sites must not end at what one of them signed."""
+    """Whether an entry can be shown."""
     body = entry.body
     time_s, after = body.get("time_s", 0), body.get("after", [])
     return (

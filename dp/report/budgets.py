@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from secfed.decision_state import REFUSAL
 from secfed.dp.report import words
 from secfed.dp.report.document import Alert, Block, Card, Cards, Figure, Heading, Section, Table, Text
 from secfed.dp.report.facts import Amount, LedgerFacts, Report, StudySpend
@@ -31,9 +32,21 @@ def summary(report: Report) -> Section:
         ("Uses of data that a budget refused", str(budget)),
         ("Refusals in transcripts", str(message)),
         ("Rounds that were given up", str(aborted)),
+        ("Messages of the aggregator that agents refused, at least", str(_refused_messages(report))),
     )
     blocks.append(Table(("", ""), rows, weights=(3, 7)))
     return Section("summary", "Summary", tuple(blocks))
+
+
+def _refused_messages(report: Report) -> int:
+    """The newest count of every study and number."""
+    counts = {
+        (log.site, item.study, item.number): item.count or 1
+        for log in report.decisions
+        for item in log.decisions
+        if item.kind == REFUSAL
+    }
+    return sum(counts.values())
 
 
 def _card(report: Report, ledger: LedgerFacts) -> Card:

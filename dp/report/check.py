@@ -6,6 +6,7 @@
    each party handed in its own folder.
 4. Every ledger state that a transcript recorded stands in that ledger; two copies of a ledger agree.
 5. Every recorded epsilon is what the events give (:mod:`secfed.dp.report.recompute`).
+6. Every head that was shown earlier, and that the reader names, is still in one of the chains.
 
 A problem is a fact about a file that must not be so. A note is something a reader should know.
 """
@@ -18,24 +19,32 @@ from pathlib import Path
 
 from secfed.dp.ledger import SPENT
 from secfed.dp.report.books import check_heads, check_ledgers
+from secfed.dp.report.decisions import check_decisions
 from secfed.dp.report.files import find
 from secfed.dp.report.runs import check_transcripts
+from secfed.dp.report.seen import check_seen
 from secfed.dp.report.state import Believed, Checked
 from secfed.roster_file import read_roster
 
 Progress = Callable[[int, int], None]
 
 
-def check(folders: Sequence[Path], pinned: Sequence[Path] = (), tick: Progress | None = None) -> Checked:
+def check(
+    folders: Sequence[Path],
+    pinned: Sequence[Path] = (),
+    tick: Progress | None = None,
+    seen: Sequence[str] = (),
+) -> Checked:
     """Find and verify everything under some folders.
 
     Args:
         folders: searched recursively.
         pinned: roster files to believe; without any, those found in the folders are.
         tick: told (done, of) after every payment whose epsilon was computed again.
+        seen: heads that an earlier report showed, hexadecimal.
 
     Raises:
-        ConfigError: a folder that does not exist.
+        ConfigError: a folder that does not exist, or a head that is none.
         RosterError: a pinned roster that cannot be used.
         TranscriptError: nothing to check, or a file that cannot be read.
     """
@@ -44,6 +53,8 @@ def check(folders: Sequence[Path], pinned: Sequence[Path] = (), tick: Progress |
     check_transcripts(state, believed)
     check_ledgers(state, believed)
     check_heads(state)
+    check_decisions(state, believed)
+    check_seen(state, seen)
     _recompute(state, tick)
     return state
 

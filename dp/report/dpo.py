@@ -12,6 +12,7 @@ from typing import Final
 
 from secfed.dp.report import words
 from secfed.dp.report.budgets import payments_appendix, spending, summary, trust
+from secfed.dp.report.decided import decided
 from secfed.dp.report.document import (
     Alert,
     Block,
@@ -53,7 +54,7 @@ def build(report: Report) -> Document:
         verdict=verdict,
         facts=(
             ("Made", words.moment(report.made_s)),
-            ("By", f"secfed {report.secfed_version}, from ledgers and transcripts only"),
+            ("By", f"secfed {report.secfed_version}, from signed records only"),
             ("Folders", ", ".join(report.folders)),
         ),
         sections=(
@@ -64,6 +65,7 @@ def build(report: Report) -> Document:
             spending(report),
             what_left(report),
             refusals(report),
+            decided(report),
             trust(report),
             verification(report),
             payments_appendix(report),

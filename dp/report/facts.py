@@ -1,4 +1,4 @@
-"""What an audit report states: plain values, and nothing that is not in a ledger or transcript.
+"""What an audit report states: plain values, and nothing that is not in a signed record.
 
 The field names are the keys of the report's JSON; :data:`SCHEMA_VERSION` changes with their meaning.
 Only named keys of entries are copied, so a value that does not belong into a record does not get into a
@@ -201,10 +201,65 @@ class StudyFacts:
 
 
 @dataclass(frozen=True)
+class DecisionFact:
+    """One entry of a decision log; what an entry of its kind does not say is empty or None.
+
+    Attributes:
+        line: in the file.
+        time_s: when it was recorded.
+        kind: as :mod:`secfed.decision_state` names it.
+        study: its id; only the name where a person decided about a name, only the digest where the study has
+            not asked.
+        decided_s: when a person decided.
+        number: of the refusal, as SECURITY.md numbers them; 0 for a message that has no number.
+        text: of the refusal.
+        round: of the exchange.
+        exchange: its name.
+        attempt: of the exchange.
+        count: refusals of this study with this number, this one included.
+        keys: what refused the study: keys of policy.toml, ``roster`` or ``approval``.
+        policy: SHA-256 of policy.toml then.
+        roster: digest of the pinned roster then.
+        with_model: whether the site had the finished model.
+        of: kind of the entries that are left out.
+        entries: how many were written, or missed.
+    """
+
+    line: int
+    time_s: int
+    kind: str
+    study: str = ""
+    decided_s: int | None = None
+    number: int | None = None
+    text: str = ""
+    round: int | None = None
+    exchange: str = ""
+    attempt: int | None = None
+    count: int | None = None
+    keys: tuple[str, ...] = ()
+    policy: str = ""
+    roster: str = ""
+    with_model: bool | None = None
+    of: str = ""
+    entries: int | None = None
+
+
+@dataclass(frozen=True)
+class DecisionLogFacts:
+    """One decision log that verifies."""
+
+    site: str
+    file: str
+    head: str
+    decisions: tuple[DecisionFact, ...]
+
+
+@dataclass(frozen=True)
 class FileFacts:
     """One file.
 
-    ``kind`` is ``roster``, ``transcript``, ``ledger`` or ``model``; ``head`` is the last entry's hash.
+    ``kind`` is ``roster``, ``transcript``, ``ledger``, ``decision log`` or ``model``; ``head`` is the last
+    entry's hash.
     """
 
     file: str
@@ -259,11 +314,12 @@ class Report:
     studies: tuple[StudyFacts, ...]
     bare: tuple[Bare, ...]
     refusals: tuple[RefusalFact, ...]
+    decisions: tuple[DecisionLogFacts, ...] = ()
 
     @property
     def sites(self) -> tuple[str, ...]:
-        """Sites with a ledger or a transcript here, sorted."""
-        owners = {ledger.site for ledger in self.ledgers}
+        """Sites with a ledger, a transcript or a decision log here, sorted."""
+        owners = {one.site for one in self.ledgers} | {one.site for one in self.decisions}
         return tuple(sorted(owners | {left.site for study in self.studies for left in study.left}))
 
     def to_json(self) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Finding what an audit reads: rosters, transcripts and ledgers under some folders, each file read once.
+"""Finding what an audit reads: rosters and signed chains under some folders, each file read once.
 
 Folders are searched recursively. A simulation's folder holds every party's files; a hospital's or the
 aggregator's folder holds its own. What a first line says about its owner only decides which key to try:
@@ -19,7 +19,7 @@ from typing import Any, Final
 
 from secfed.chain_file import read_lines
 from secfed.errors import ConfigError, TranscriptError
-from secfed.outputs import TRANSCRIPT_FILE, site_of
+from secfed.outputs import DECISIONS_FILE, TRANSCRIPT_FILE, site_of
 from secfed.roster_file import ROSTER_FILE
 
 _MAX_BYTES: Final = 1 << 28
@@ -84,12 +84,14 @@ class Found:
         rosters: ``roster.json`` files.
         transcripts: ``transcript.jsonl`` files.
         ledgers: ``ledger-*.jsonl`` files.
+        decisions: ``decisions.jsonl`` files.
     """
 
     folders: tuple[Path, ...]
     rosters: tuple[Source, ...]
     transcripts: tuple[Source, ...]
     ledgers: tuple[Source, ...]
+    decisions: tuple[Source, ...]
 
 
 def find(folders: Sequence[Path]) -> Found:
@@ -97,7 +99,7 @@ def find(folders: Sequence[Path]) -> Found:
 
     Raises:
         ConfigError: a folder that does not exist.
-        TranscriptError: a file that cannot be read, or neither transcript nor ledger anywhere.
+        TranscriptError: a file that cannot be read, or no signed chain anywhere.
     """
     sources: dict[Path, Source] = {}
     for folder in folders:
@@ -114,11 +116,12 @@ def find(folders: Sequence[Path]) -> Found:
         tuple(one for one in every if one.path.name == ROSTER_FILE),
         tuple(one for one in every if one.path.name == TRANSCRIPT_FILE),
         tuple(one for one in every if is_ledger_file(one.path.name)),
+        tuple(one for one in every if one.path.name == DECISIONS_FILE),
     )
-    if not found.transcripts and not found.ledgers:
+    if not found.transcripts and not found.ledgers and not found.decisions:
         where = ", ".join(str(folder) for folder in folders)
         raise TranscriptError(
-            f"{where}: neither a transcript nor a ledger here.",
+            f"{where}: neither a transcript nor a ledger nor a decision log here.",
             remedy="name the folder that secfed simulate --out wrote, or a site's folder",
         )
     return found
@@ -126,8 +129,8 @@ def find(folders: Sequence[Path]) -> Found:
 
 def _below(folder: Path) -> Iterator[Path]:
     for path in sorted(folder.rglob("*")):
-        wanted = path.name in (ROSTER_FILE, TRANSCRIPT_FILE) or is_ledger_file(path.name)
-        if wanted and path.is_file():
+        named = path.name in (ROSTER_FILE, TRANSCRIPT_FILE, DECISIONS_FILE)
+        if (named or is_ledger_file(path.name)) and path.is_file():
             yield path
 
 

@@ -226,6 +226,7 @@ def glossary() -> Section:
         "Ledger: a site's signed list of every payment from a data set's budget, written before each use.",
         "Transcript: a party's signed list of the sums it took part in.",
         "Cohort: the sites asked for one sum. Survivors: those whose values are in it.",
-        "Head: the hash of a ledger's or transcript's last entry; it commits to everything before.",
+        "Decision log: a site's signed list of what its people and its agent decided.",
+        "Head: the hash of the last entry of such a list; it commits to everything before.",
     )
     return Section("glossary", "Appendix: words", (Items(items),))

@@ -13,7 +13,7 @@ from secfed.dp.report.recompute import Point, Recomputer
 from secfed.errors import RosterError, TranscriptError
 from secfed.model_check import FoundModel
 from secfed.roster_file import read_roster
-from secfed.transcript import SETTINGS, SUMMED, SumRecord
+from secfed.transcript import SETTINGS, SUMMED, TRANSCRIPT, SumRecord
 from secfed.transcript_check import Problem
 
 AGGREGATOR: Final = "aggregator"
@@ -28,12 +28,14 @@ class Verified:
         owner: a site, or ``aggregator``.
         public_bytes: the key it verifies under; empty if none was found.
         entries: empty if the chain does not verify.
+        name: ``transcript``, ``ledger`` or ``decision log``.
     """
 
     source: Source
     owner: str
     public_bytes: bytes = field(repr=False)
     entries: tuple[Entry, ...] = field(repr=False)
+    name: str = TRANSCRIPT.name
 
 
 @dataclass
@@ -82,9 +84,10 @@ class Checked:
         found: the files.
         pinned: whether the keys come from rosters that the reader named.
         rosters: every believed roster that was used.
-        chains: every transcript and ledger, verified or not.
+        chains: every transcript, ledger and decision log, verified or not.
         runs: transcripts by run.
         books: ledgers that verify.
+        decisions: decision logs that verify, the longest copy of each.
         recomputer: keeps accountants, for further questions.
         problems: must be empty.
         notes: worth knowing.
@@ -96,6 +99,7 @@ class Checked:
     chains: list[Verified] = field(default_factory=list)
     runs: list[Run] = field(default_factory=list)
     books: list[Book] = field(default_factory=list)
+    decisions: list[Verified] = field(default_factory=list)
     recomputer: Recomputer = field(default_factory=Recomputer)
     problems: list[Problem] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)

@@ -83,6 +83,11 @@ TRUST: Final = (
         "that party's word.",
     ),
     (
+        "What was decided",
+        "A decision log is the site's word, in order and without gaps inside. That nothing is missing at its "
+        "end follows from heads that were shown earlier, for entries up to there.",
+    ),
+    (
         "One record, one patient",
         "An epsilon under replace-patient covers all records of one patient that a site trained on, as the "
         "site's data set names the patients. Under any other relation of records it covers one record: if a "

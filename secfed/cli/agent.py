@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from secfed.cli.site_folders import FolderArgument, FolderOption, at, chosen, located
-from secfed.errors import ConfigError, SecfedError
+from secfed.errors import ConfigError, SecfedError, TranscriptError
 
 if TYPE_CHECKING:
     from secfed.deploy.site_folder import SiteFolder
@@ -146,15 +146,18 @@ def approve(study: StudyName, folder: FolderOption = Path()) -> None:
     from secfed.deploy.enrolment import utc_now
     from secfed.deploy.site_folder import SiteFolder
 
-    approvals = Approvals(SiteFolder(folder).approvals_path)
+    site = SiteFolder(folder)
+    approvals = Approvals(site.approvals_path)
     found = approvals.approve_what(study, utc_now())
     if found.state is State.APPROVED:
         typer.echo(f"Approved {found.name}  {found.digest}")
+        _record(site, "the agent serves no study before its approval is recorded")
         return
     typer.echo(f"No longer refused: {found.name or found.digest}. No study is approved by this.")
     for item in approvals.all():
         if found.name and item.name == found.name:
             typer.echo(f"To approve one: secfed agent approve {item.digest[:16]}{at(folder)}")
+    _record(site, "it holds, and the agent records it when it can")
 
 
 @agent_app.command()
@@ -167,7 +170,8 @@ def refuse(study: RefusedName, folder: FolderOption = Path()) -> None:
     from secfed.deploy.enrolment import utc_now
     from secfed.deploy.site_folder import SiteFolder
 
-    approvals = Approvals(SiteFolder(folder).approvals_path)
+    site = SiteFolder(folder)
+    approvals = Approvals(site.approvals_path)
     found = approvals.refuse_what(study, utc_now())
     if found.digest:
         typer.echo(f"Refused {found.name or 'a study that has not asked yet'}  {found.digest}")
@@ -176,7 +180,23 @@ def refuse(study: RefusedName, folder: FolderOption = Path()) -> None:
     else:
         asked = any(item.name == found.name for item in approvals.all())
         typer.echo(f"Refused {found.name}, whatever its settings{'' if asked else '; it has not asked yet'}.")
+    _record(site, "the refusal holds, and the agent records it when it can")
     typer.echo(f"To take it back: secfed agent approve {found.digest[:16] or found.name}{at(folder)}")
+
+
+def _record(site: SiteFolder, otherwise: str) -> None:
+    """Sign a decision into the decision log.
+
+    Raises:
+        TranscriptError: it was made, and cannot be recorded now.
+    """
+    from secfed.deploy.decisions import record_now
+
+    try:
+        if not record_now(site):
+            typer.echo("The agent records this, before any study works.")
+    except SecfedError as error:
+        raise TranscriptError(f"it is not in the decision log: {error}", remedy=otherwise) from None
 
 
 def _status(site: SiteFolder) -> dict[str, Any]:

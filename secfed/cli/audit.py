@@ -1,4 +1,4 @@
-"""``secfed audit``: what was spent and what left, as a report; whether it verifies; and what is left."""
+"""``secfed audit``: what was spent, what left and what was decided; whether it verifies; what is left."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ if TYPE_CHECKING:
     from secfed.dp.report.facts import Report
 
 audit_app = typer.Typer(
-    no_args_is_help=True, help="Privacy spent, what left the sites, and whether the records verify."
+    no_args_is_help=True,
+    help="Privacy spent, what left the sites, what they decided, and whether it verifies.",
 )
 
 _SHOWN = 20  # problems; a wrong roster breaks every file
@@ -29,7 +30,7 @@ Folders = Annotated[
     list[Path],
     typer.Argument(
         metavar="DIR...",
-        help="Folders with transcripts, ledgers and rosters, searched with everything below them.",
+        help="Folders with transcripts, ledgers, decision logs and rosters, searched with all below them.",
         show_default=False,
     ),
 ]
@@ -40,6 +41,15 @@ Rosters = Annotated[
         metavar="FILE",
         help="A roster you pinned; may be repeated. Without it, keys come from the rosters in the folders, "
         "which shows that the folders are consistent, not who made them.",
+    ),
+]
+
+Seen = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--seen",
+        metavar="HEAD",
+        help="A head that an earlier report showed; may be repeated. It must still be in the records.",
     ),
 ]
 
@@ -56,8 +66,9 @@ def report(
     ] = None,
     pdf: Annotated[Path | None, typer.Option("--pdf", metavar="FILE", help="The same report as PDF.")] = None,
     roster: Rosters = None,
+    seen: Seen = None,
 ) -> None:
-    """Write the audit report from ledgers and transcripts only.
+    """Write the audit report from signed records only: ledgers, transcripts and decision logs.
 
     The report is also written when something does not verify; it says so on its first line, and the command
     exits with an error.
@@ -67,7 +78,7 @@ def report(
     from secfed.dp.report.html import to_html
 
     _check_outputs({"--out": out, "--json": json, "--pdf": pdf})
-    made = _made(folders, roster)
+    made = _made(folders, roster, seen)
     contents = {out: to_html(made).encode()}
     if json is not None:
         contents[json] = to_json(made).encode()
@@ -80,7 +91,7 @@ def report(
 
 
 @audit_app.command()
-def verify(folders: Folders, roster: Rosters = None) -> None:
+def verify(folders: Folders, roster: Rosters = None, seen: Seen = None) -> None:
     """Check every chain and signature, compare all records, and recompute every epsilon. Offline.
 
     Names the file and the first bad line. Exits with 0 only if everything verifies.
@@ -88,7 +99,7 @@ def verify(folders: Folders, roster: Rosters = None) -> None:
     from secfed.cli.audit_tables import show_files, show_models
     from secfed.cli.consoles import stdout
 
-    made = _made(folders, roster)
+    made = _made(folders, roster, seen)
     console = stdout()
     show_files(console, made)
     show_models(console, made)
@@ -107,11 +118,23 @@ def budget(folders: Folders, roster: Rosters = None) -> None:
     _verdict(console, made)
 
 
-def _made(folders: list[Path], rosters: list[Path] | None) -> Report:
+@audit_app.command()
+def decisions(folders: Folders, roster: Rosters = None, seen: Seen = None) -> None:
+    """Show what hospitals decided: studies approved or refused, policies in force, messages refused."""
+    from secfed.cli.audit_tables import show_decisions
+    from secfed.cli.consoles import stdout
+
+    made = _made(folders, roster, seen)
+    console = stdout()
+    show_decisions(console, made)
+    _verdict(console, made)
+
+
+def _made(folders: list[Path], rosters: list[Path] | None, seen: list[str] | None = None) -> Report:
     from secfed.dp.report import make_report
 
     with _progress() as tick:
-        return make_report(folders, rosters or (), tick=tick)
+        return make_report(folders, rosters or (), tick=tick, seen=seen or ())
 
 
 @contextmanager

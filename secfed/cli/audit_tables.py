@@ -1,4 +1,4 @@
-"""Tables of ``secfed audit``: what was read, and where every budget stands; fitted to the terminal."""
+"""Tables of ``secfed audit``: what was read, where every budget stands, and what was decided."""
 
 from __future__ import annotations
 
@@ -113,4 +113,22 @@ def show_models(console: Console, made: Report) -> None:
                 line = f"Not here: the model of study {study.name!r}, {after}, SHA-256 {model.sha256}."
                 console.print(Text(plain_text(line)), soft_wrap=True)
     if any(study.models for study in made.studies):
+        console.print()
+
+
+def show_decisions(console: Console, made: Report) -> None:
+    """What each decision log says, a line for each entry: long ones are for searching."""
+    from secfed.dp.report.decided import place, said
+
+    for log in made.decisions:
+        console.print(plain_text(f"{log.site}: {log.file}"), soft_wrap=True, markup=False, highlight=False)
+        for item in log.decisions:
+            where = f" ({place(item)})" if item.round is not None else ""
+            study = f"study {words.printable(item.study)}: " if item.study else ""
+            line = f"{words.moment(item.time_s)}  {study}{said(item)}{where}"
+            console.print(plain_text(line), soft_wrap=True, markup=False, highlight=False)
+        console.print(f"Head {log.head}", soft_wrap=True, markup=False, highlight=False)
+        console.print()
+    if not made.decisions:
+        console.print("No decision log that verifies is here.")
         console.print()

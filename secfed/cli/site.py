@@ -10,7 +10,7 @@ import typer
 from secfed.cli import site_check
 from secfed.cli.site_folders import FolderArgument, at, chosen, located
 from secfed.cli.site_folders import FolderOption as Folder
-from secfed.errors import ConfigError, RosterError
+from secfed.errors import ConfigError, RosterError, SecfedError
 
 if TYPE_CHECKING:
     from secfed.crypto.identity import Roster
@@ -181,10 +181,15 @@ def _agreed(
 
 
 def _pin(site: SiteFolder, roster: Roster) -> None:
+    from secfed.deploy.decisions import record_now
     from secfed.deploy.enrolment import utc_now
 
     site.trust(roster, utc_now())
     typer.echo("Pinned. Any change of the roster needs this again.")
+    try:
+        record_now(site)
+    except SecfedError as error:  # no reason not to pin it: the agent records it, or serves no study
+        typer.echo(f"Not in the decision log yet: {error}", err=True)
 
 
 def _show_roster(site: SiteFolder, roster: Roster, pinned: Roster | None) -> None:

@@ -16,9 +16,12 @@ from typing import Any, Final
 import pytest
 from safetensors.torch import load, save
 
+from secfed.chain import OPENED
 from secfed.chain_file import verify_file
+from secfed.decision_state import ACCEPTED, FINISHED, POLICY, REFUSAL, ROSTER
+from secfed.decisions import DECISIONS
 from secfed.dp.ledger import SPENT, verify
-from secfed.outputs import ledger_file, site_folder
+from secfed.outputs import DECISIONS_FILE, ledger_file, site_folder
 from secfed.roster_file import read_roster
 from secfed.run_report import SilentObserver
 from secfed.simulate import simulate
@@ -162,6 +165,10 @@ def check(deployment: Deployment, undisturbed: Undisturbed) -> None:
     for name, key in roster.members:
         ledger = ledger_file(deployment.folder / name / "state", DATA)
         assert spent(ledger, key, name) == undisturbed.spent[name]
+        decisions = deployment.folder / name / "state" / DECISIONS_FILE
+        decided = [entry.kind for entry in verify_file(decisions, key, DECISIONS, owner=name)]
+        # However often it was started: what was decided is decided once.
+        assert [kind for kind in decided if kind != REFUSAL] == [OPENED, ROSTER, POLICY, ACCEPTED, FINISHED]
     deployment.verify()
 
 

@@ -163,6 +163,7 @@ class TestFacts:
             "studies",
             "bare",
             "refusals",
+            "decisions",
         }
         assert set(content["ledgers"][0]["amounts"][0]) == {
             "protects",

@@ -223,5 +223,5 @@ def test_the_commands_are_documented() -> None:
     assert isinstance(command, click.Group)
     audit = command.commands["audit"]
     assert isinstance(audit, click.Group)
-    assert sorted(audit.commands) == ["budget", "report", "verify"]
+    assert sorted(audit.commands) == ["budget", "decisions", "report", "verify"]
     assert all(one.help for one in audit.commands.values())
