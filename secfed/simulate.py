@@ -111,6 +111,9 @@ def simulate(
         if drop.site not in names:
             remedy = f"the sites are {', '.join(names)}"
             raise ConfigError(f"--drop {drop}: the study has no site {drop.site!r}", remedy=remedy)
+        if drop.round is not None and drop.round > study.rounds + 1:
+            remedy = f"name a round up to {study.rounds + 1}, the closing evaluation"
+            raise ConfigError(f"--drop {drop}: the study has no round {drop.round}", remedy=remedy)
     budgets = budgets or {}
     for site in budgets:
         if site not in names:
@@ -189,6 +192,8 @@ def simulate(
             clock = time.perf_counter()
 
         coordinator.run(finished)
+        if not any(outcome.sums for outcome in progress.outcomes):
+            raise _no_sum(carrier)
         spent = _privacy_report(study, built, privacy)
         report = replace(_report(study, built, algorithm, names, program(), progress, compare), privacy=spent)
         if clipping.share and not isinstance(algorithm, NoisedAlgorithm):  # sums with noise have other bounds
@@ -285,11 +290,6 @@ def _report(
     compare: Literal["alone"] | None,
 ) -> RunReport:
     sums = [summed for outcome in progress.outcomes for summed in outcome.sums]
-    if not sums:
-        raise RoundAborted(
-            "no round of the study came to a sum; nothing was learned and nothing revealed.",
-            remedy="let more sites take part",
-        )
     metrics, closing = program.metrics(), progress.outcomes[-1]
     plans = [plan for number in range(1, study.rounds + 2) for plan in algorithm.exchanges(number)]
     largest = max((plan.layout for plan in plans), key=lambda layout: layout.elements)
@@ -330,6 +330,18 @@ def _comparison(study: Study, model: State) -> Comparison:
     rows = [ComparisonRow(site, found.federated[site], found.alone[site]) for site in found.federated]
     federated, alone = oracle.mean_over_sites(found.federated), oracle.mean_over_sites(found.alone)
     return Comparison("alone", (*rows, ComparisonRow("mean", federated, alone)))
+
+
+def _no_sum(carrier: SimulatedLink) -> RoundAborted:
+    """Why a study came to nothing: mostly every site gave up for the same reason, so one is enough."""
+    said = "no round of the study came to a sum; nothing was learned and nothing revealed."
+    if carrier.gave_up is None:
+        return RoundAborted(said, remedy="let more sites take part")
+    site, error = carrier.gave_up
+    return RoundAborted(
+        f"{said} {site} was the first to give up: {error.message}",
+        remedy=error.remedy or "let more sites take part",
+    )
 
 
 @dataclass(frozen=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from types import SimpleNamespace
@@ -159,6 +160,36 @@ def test_zero_rounds_only_evaluate(tmp_path: Path) -> None:
     assert report.rounds == ()
     assert 0.0 <= report.final["accuracy"] <= 1.0
     assert load_file(tmp_path / "out" / "model.safetensors")
+
+
+def test_a_drop_in_a_round_that_never_comes_is_refused() -> None:
+    with pytest.raises(ConfigError, match="hospital-1@mask:5: the study has no round 5") as caught:
+        run(study("plain"), None, "hospital-1@mask:5")
+    assert "up to 4" in caught.value.remedy
+    run(study("plain"), None, "hospital-1@mask:4")  # the closing evaluation
+
+
+def test_sites_that_give_up_in_their_own_work_say_why_once(tmp_path: Path) -> None:
+    diverging = study("plain").replace("algorithm.learning_rate", 1e38).replace("study.rounds", 2)
+    report = run(diverging, tmp_path / "run")
+    told = [one.gave_up for one in report.rounds]
+    assert told[0] is not None
+    assert re.fullmatch(r"hospital-1 gave up: field 'update/.*' contains NaN or Inf", told[0])
+    assert run(study("plain"), None).rounds[0].gave_up is None
+    # The signed record keeps to the kind of the error.
+    assert "NaN" not in (tmp_path / "run" / "transcript.jsonl").read_text()
+
+
+def test_a_study_without_any_sum_says_why_the_first_site_gave_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> Summands:
+        raise RangeError("the loss is 7 feet tall", remedy="use a ladder")
+
+    monkeypatch.setattr(FedAvgSite, "contribute", refuse)
+    with pytest.raises(
+        RoundAborted, match=r"no round .* hospital-1 was the first .*: the loss is 7"
+    ) as caught:
+        run(study("plain"))
+    assert caught.value.remedy == "use a ladder"
 
 
 def test_unknown_site_in_drop_is_named() -> None:
