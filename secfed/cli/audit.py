@@ -165,11 +165,15 @@ def _pdf(made: Report) -> bytes:
 
 
 def _write(path: Path, data: bytes) -> None:
-    """Whole or not at all."""
-    unfinished = path.with_name(f"{path.name}.part")
+    """Whole or not at all; a pipe or a device, /dev/stdout for example, is written to and never replaced."""
+    target = path.resolve()
+    unfinished = target.with_name(f"{target.name}.part")
     try:
+        if target.exists() and not target.is_file():
+            path.write_bytes(data)
+            return
         unfinished.write_bytes(data)
-        os.replace(unfinished, path)
+        os.replace(unfinished, target)
     except OSError as error:
         raise ConfigError(
             f"{path}: {os.strerror(error.errno or 0)}.", remedy="name a file that can be written"
