@@ -124,6 +124,8 @@ def simulate(
     aggregator = Identity.generate("aggregator")
     identities = {name: Identity.generate(name) for name in names}
     roster = Roster.of(aggregator, list(identities.values()))
+    if out is not None:
+        write_roster(out / ROSTER_FILE, roster)  # first: without it nobody can check a run that was stopped
     with ExitStack() as stack:
 
         def transcript(identity: Identity, folder: str | None) -> Transcript:
@@ -211,7 +213,7 @@ def simulate(
                     )
                     for name, site in sealed.items()
                 ]
-            _write(out, roster, program(), report, holders, study.rounds)
+            _write(out, program(), report, holders, study.rounds)
     observer.finished(report)
     return report
 
@@ -357,13 +359,11 @@ class _Holder:
 
 def _write(
     out: Path,
-    roster: Roster,
     program: ServerProgram,
     report: RunReport,
     holders: Sequence[_Holder],
     rounds: int,
 ) -> None:
-    write_roster(out / ROSTER_FILE, roster)
     data = encode_state(program.model())
     (out / MODEL_FILE).write_bytes(data)
     metrics = run_metrics_digest(report.to_json())

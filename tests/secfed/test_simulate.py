@@ -16,8 +16,8 @@ from safetensors.torch import load_file
 from secfed import simulate as simulate_module
 from secfed.algorithms.fedavg import FedAvgServer, FedAvgSite
 from secfed.crypto.codec import Buffer
-from secfed.crypto.identity import Identity, Roster
 from secfed.crypto.messages import Survivors
+from secfed.dp.report import make_report
 from secfed.drops import STAGES, Drop
 from secfed.errors import ConfigError, RangeError, RoundAborted
 from secfed.frames import Step, decode
@@ -192,6 +192,18 @@ def test_a_study_without_any_sum_says_why_the_first_site_gave_up(monkeypatch: py
     assert caught.value.remedy == "use a ladder"
 
 
+def test_what_a_stopped_run_recorded_can_be_checked(tmp_path: Path) -> None:
+    class Stopping(SilentObserver):
+        def round_finished(self, report: RoundReport) -> None:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        simulate(study(), out=tmp_path, drops=[], observer=Stopping())
+    made = make_report([tmp_path], ())
+    assert not made.verification.problems
+    assert {item.kind for item in made.verification.files} == {"roster", "transcript"}
+
+
 def test_unknown_site_in_drop_is_named() -> None:
     with pytest.raises(ConfigError, match="hospital-9"):
         run(study(), None, "hospital-9@mask")
@@ -332,8 +344,7 @@ def test_a_sum_out_of_range_costs_its_round_and_not_the_study(tmp_path: Path) ->
 def test_a_model_whose_layers_share_a_tensor_is_written(tmp_path: Path) -> None:
     weight = torch.arange(6.0).reshape(2, 3)
     program: Any = SimpleNamespace(model=lambda: {"in": weight, "out": weight, "turned": weight.T})
-    roster = Roster.of(Identity.generate("aggregator"), [Identity.generate("hospital-1")])
-    simulate_module._write(tmp_path, roster, program, a_run(), [], 1)
+    simulate_module._write(tmp_path, program, a_run(), [], 1)
     found = load_file(tmp_path / "model.safetensors")
     wanted = {"in": weight, "out": weight, "turned": weight.T}
     assert all(torch.equal(found[name], tensor) for name, tensor in wanted.items())
