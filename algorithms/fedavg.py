@@ -30,7 +30,8 @@ from secfed.algorithms.base import LOSS_BOUND, check_round
 from secfed.algorithms.data.base import SiteData, SiteId, check_site
 from secfed.algorithms.fedavg_options import FedAvgOptions
 from secfed.algorithms.metrics import classification
-from secfed.algorithms.parameters import read_parameters, trainable, write_parameters
+from secfed.algorithms.options import OwnOptions
+from secfed.algorithms.parameters import check_scores, read_parameters, trainable, write_parameters
 from secfed.algorithms.randomness import seeded, torch_generator
 from secfed.algorithms.server_state import MODEL, VersionMetrics, model_of
 from secfed.algorithms.setting import Setting
@@ -76,6 +77,8 @@ class FedAvg:
         self.data = setting.labelled()
         model = setting.model()
         self.trained = trainable(model)
+        if isinstance(setting.study.model, OwnOptions):
+            check_scores(model, self.data.input_shape, self.data.classes)
         self.initial: State = read_parameters(model)
         self._check_privacy()
         privacy = setting.study.privacy

@@ -12,12 +12,13 @@ import importlib
 import inspect
 import re
 import sys
+import traceback
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 from secfed.algorithms.options import suggestion
-from secfed.errors import ConfigError
+from secfed.errors import ConfigError, SecfedError
 
 _NAME = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*", re.ASCII)
 
@@ -47,7 +48,7 @@ def load_factory(name: str, key: str) -> Callable[..., Any]:
         key: dotted key of the study that holds the name, for errors.
 
     Raises:
-        ConfigError: not of that form, or the module or the factory in it cannot be found.
+        ConfigError: not of that form, the module or the factory in it cannot be found, or importing it fails.
     """
     if not _NAME.fullmatch(name):
         raise ConfigError(
@@ -62,6 +63,10 @@ def load_factory(name: str, key: str) -> Callable[..., Any]:
             f"{key}: cannot import module {module_name!r} ({error})",
             remedy=_to_import(module_name, error),
         ) from error
+    except SecfedError:
+        raise
+    except Exception as error:  # whatever is wrong in a user's file, a misplaced bracket included
+        raise _failed(f"{key}: module {module_name!r} cannot be imported", module_name, error) from error
     factory = getattr(module, attribute, None)
     if factory is None:
         names = [item for item in vars(module) if not item.startswith("_")]
@@ -72,6 +77,36 @@ def load_factory(name: str, key: str) -> Callable[..., Any]:
     if not callable(factory):
         raise ConfigError(f"{key}: {name!r} cannot be called", remedy="name a function or a class")
     return factory  # type: ignore[no-any-return]  # what a user's module holds has no static type
+
+
+def make(name: str, key: str, *given: Any, **arguments: Any) -> Any:
+    """Import a factory and call it.
+
+    Raises:
+        ConfigError: as :func:`load_factory`; or the factory failed: where and how, without the text of its
+            exception, which could quote a record.
+    """
+    factory = load_factory(name, key)
+    try:
+        return factory(*given, **arguments)
+    except (SecfedError, OSError, MemoryError):
+        raise  # these say what is wrong by themselves
+    except Exception as error:
+        raise _failed(f"{key}: {name!r} failed", name.partition(":")[0], error) from error
+
+
+def _failed(what: str, module: str, error: Exception) -> ConfigError:
+    """The place is the last line of the user's module that was reached."""
+    place = ""
+    if isinstance(error, SyntaxError) and error.filename:
+        place = f" in {Path(error.filename).name}, line {error.lineno}"
+    for frame in traceback.extract_tb(error.__traceback__):
+        if Path(frame.filename).stem == module.rpartition(".")[2]:
+            place = f" in {Path(frame.filename).name}, line {frame.lineno}"
+    return ConfigError(
+        f"{what} ({type(error).__name__}{place})",
+        remedy="correct it there; import and call it in Python by itself to see the whole error",
+    )
 
 
 def _to_import(module: str, error: ImportError) -> str:

@@ -65,3 +65,33 @@ def trainable(model: nn.Module) -> tuple[str, ...]:
     if not names:
         raise ConfigError("model.name: the model has no trainable parameters", remedy="use another model")
     return names
+
+
+def check_scores(model: nn.Module, input_shape: tuple[int, ...], classes: int) -> None:
+    """Try a classifier on two records of zeros, before any site has to.
+
+    Args:
+        model: a user's own; it is put into evaluation mode.
+        input_shape: shape of one record.
+        classes: the number of scores that a record must get.
+
+    Raises:
+        ConfigError: it cannot take such records, or gives something else. What PyTorch says about zeros
+            tells nothing about anybody's records, so it is shown.
+    """
+    model.eval()
+    try:
+        with torch.no_grad():
+            scores = model(torch.zeros(2, *input_shape))
+    except Exception as error:
+        said = f"{type(error).__name__}: {error}".partition("\n")[0]
+        raise ConfigError(
+            f"model.name: the model cannot take records of shape {input_shape}: {said}",
+            remedy="build its first layer from the shape that the factory is given",
+        ) from error
+    if not isinstance(scores, torch.Tensor) or tuple(scores.shape) != (2, classes):
+        given = tuple(scores.shape) if isinstance(scores, torch.Tensor) else type(scores).__name__
+        raise ConfigError(
+            f"model.name: for 2 records the model gives {given}, not scores of shape {(2, classes)}",
+            remedy="let it end with one score per class, for two classes too",
+        )

@@ -58,7 +58,7 @@ from secfed.algorithms.data.base import FederatedData, SiteId
 from secfed.algorithms.models import dual_encoder_options, multiview, networks
 from secfed.algorithms.models.transfer_options import TransferTransformerOptions
 from secfed.algorithms.options import ModelOptions, Options, OwnModelOptions, OwnOptions, checked, suggestion
-from secfed.algorithms.own import check_arguments, is_own, load_factory
+from secfed.algorithms.own import check_arguments, is_own, load_factory, make
 from secfed.algorithms.randomness import seeded
 from secfed.algorithms.setting import Setting
 from secfed.dp.unit import Adjacency, no_patients
@@ -257,5 +257,5 @@ def build_model(study: Study, setting: Setting) -> nn.Module:
 
 def _make(kind: str, options: Options, own: tuple[Any, ...], built_in: tuple[Any, ...]) -> Any:
     if isinstance(options, OwnOptions):
-        return load_factory(options.name, f"{kind}.name")(*own, **options.arguments)
+        return make(options.name, f"{kind}.name", *own, **options.arguments)
     return KINDS[kind][0][options.name].build(*built_in)

@@ -29,7 +29,7 @@ from secfed.algorithms.metrics import retrieval
 from secfed.algorithms.models import dual_encoder
 from secfed.algorithms.models.dual_encoder import DualEncoder, VisionLanguageOptions
 from secfed.algorithms.options import OwnOptions
-from secfed.algorithms.own import load_factory
+from secfed.algorithms.own import make
 from secfed.algorithms.parameters import read_parameters, trainable, write_parameters
 from secfed.algorithms.randomness import seeded
 from secfed.algorithms.server_state import MODEL, part_of
@@ -113,7 +113,7 @@ class VlpAlgorithm(Staged[Stage]):
         """A user's own: ``factory(image_shape, (text_length, vocabulary), **options)``."""
         data = self.data
         text = (data.text_length, data.vocabulary)
-        made: Any = load_factory(model.name, "model.name")(data.image_shape, text, **model.arguments)
+        made: Any = make(model.name, "model.name", data.image_shape, text, **model.arguments)
         needed = ("encode", "align", "objective", "encoder_names", "align_names")
         if not isinstance(made, nn.Module) or any(not hasattr(made, name) for name in needed):
             raise ConfigError(

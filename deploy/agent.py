@@ -242,7 +242,15 @@ class Agent:
                 self._folder, admitted, opened, self._roster, self._board, self._now, self._decisions
             )
             # The link knows: to ask again would ask an aggregator that may be gone by now.
-            ended = link.serve(handler.handle, failed=failed, recovered=recovered, said=self._heard)
+            ended = link.serve(
+                handler.handle,
+                failed=failed,
+                recovered=recovered,
+                said=self._heard,
+                leaves=lambda error: error is handler.withdrawn,
+            )
+            if handler.withdrawn is not None:
+                self._decline(link, handler.withdrawn)
         if ended:
             opened.finish()
             self._decisions.ends(study)
@@ -345,7 +353,12 @@ class Agent:
 
 
 class _Handler:
-    """Handles one study's requests."""
+    """Handles one study's requests.
+
+    Attributes:
+        withdrawn: why this site takes no more work of the study now; None while it does. The agent says so:
+            were it counted as there, rounds would fail in vain, and the other sites pay for each of them.
+    """
 
     def __init__(
         self,
@@ -359,6 +372,7 @@ class _Handler:
     ) -> None:
         self._folder, self._terms, self._opened = folder, admitted.terms, opened
         self._roster, self._board, self._now, self._decisions = roster, board, now, decisions
+        self.withdrawn: SecfedError | None = None
 
     def handle(self, request: Request) -> Buffer:
         """Answer one request.
@@ -376,6 +390,8 @@ class _Handler:
                 self._begin(round=frame.round, stage=f"message {peek_type(frame.message)}")
             reply = self._opened.site.handle(request.frame)
         except SecfedError as error:
+            if isinstance(frame, Task) and isinstance(error, PolicyRefused | ConfigError):
+                self.withdrawn = error
             self._board.count(refusals=1)
             self._board.set(working=False, why=str(error))
             self._board.error(str(error))

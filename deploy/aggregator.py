@@ -61,6 +61,15 @@ class Service:
         Raises:
             ConfigError: no upload could ever be taken, or a time is no number.
         """
+        host, _, port = (self.listen or "").rpartition(":")
+        if self.listen is not None and not (
+            host and port.isascii() and port.isdigit() and int(port) <= 65535
+        ):
+            # Or gRPC would take another port than the one that was named.
+            raise ConfigError(
+                f"--listen {self.listen}: is not HOST:PORT with a port up to 65535",
+                remedy="write for example 0.0.0.0:8443",
+            )
         for option, seconds in (("--silent", self.silent_s), ("--farewell", self.farewell_s)):
             if math.isnan(seconds):  # every site between two calls would be missing
                 raise ConfigError(f"{option} nan: is not a number", remedy="leave it out for 60 seconds")

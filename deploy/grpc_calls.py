@@ -204,6 +204,8 @@ class Calls:
                 self.declined[site] = refused
             elif box.waits_for(refusal.request_id):
                 box.take(refusal.request_id)
+                if refusal.kind == PolicyRefused.__name__:
+                    self.declined[site] = refused  # until it asks for work again: nobody counts on it
                 self._tell(refused)
             else:
                 outcome = _closed(box, refusal.request_id)

@@ -163,6 +163,7 @@ class SiteLink:
         failed: Callable[[CallFailed], None] = lambda _: None,
         recovered: Callable[[], None] = lambda: None,
         said: Callable[[HelloReply], None] = lambda _: None,
+        leaves: Callable[[SecfedError], bool] = lambda _: False,
     ) -> bool:
         """Answer requests until :meth:`close` or the study's end, whatever happens to the connection.
 
@@ -173,9 +174,10 @@ class SiteLink:
             failed: told of every failure before the pause that follows.
             recovered: told when a call succeeds after a failure.
             said: told what the aggregator says when it has had nothing to ask for a while.
+            leaves: whether this call ends after this refusal.
 
         Returns:
-            Whether the study is over; False after :meth:`close`.
+            Whether the study is over; False after :meth:`close`, or after a refusal that ends this call.
         """
         backoff = Backoff(self._limits.backoff_s, self._limits.backoff_cap_s)
         last = b""
@@ -224,6 +226,8 @@ class SiteLink:
                 refusal = error
             if refusal is not None:
                 insist(partial(self.refuse, request_id, refusal))
+                if leaves(refusal):
+                    return False
             last = request_id
         return False
 

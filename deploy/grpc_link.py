@@ -13,6 +13,7 @@ from secfed.deploy.grpc_server import LinkServer
 from secfed.link import OnReply, SiteId
 
 _LOOK_S = 0.25  # how often an idle ask looks for silent sites; also how fast Ctrl-C is noticed
+_DECLINED_S = 2.0  # a site that was just approved fetches its request within this
 
 
 class Watcher(Protocol):
@@ -95,7 +96,7 @@ class GrpcLink:
                 try:
                     arrival = self._server.arrivals.get(timeout=min(left, _LOOK_S))
                 except queue.Empty:
-                    for site in self._silent(waiting, time.monotonic() - start):
+                    for site in self._away(waiting, time.monotonic() - start):
                         waiting.discard(site)
                         self._watcher.missing(stage, site)
                     self._watcher.idle(stage)
@@ -143,12 +144,19 @@ class GrpcLink:
         finally:
             arrival.release()
 
-    def _silent(self, waiting: set[SiteId], asked_for_s: float) -> list[SiteId]:
-        """Sites that have shown no sign of life for too long, and at least since this ask began."""
-        if self._silent_s is None or asked_for_s <= self._silent_s:
-            return []
-        there = self.present(self._silent_s)
-        return sorted(site for site in waiting if site not in there)
+    def _away(self, waiting: set[SiteId], asked_for_s: float) -> list[SiteId]:
+        """Sites that decline the study, or have shown no sign of life for too long and since this ask began.
+
+        A site that declines is asked again in the next exchange. Waiting for it would cost every exchange
+        as long as a hospital holds the study.
+        """
+        away: set[SiteId] = set()
+        if asked_for_s > _DECLINED_S:
+            seen = self._server.presence()
+            away = {site for site in waiting if seen[site].declined is not None}
+        if self._silent_s is not None and asked_for_s > self._silent_s:
+            away |= waiting - set(self.present(self._silent_s))
+        return sorted(away)
 
     def _drop_late(self) -> None:
         """Free what came in too late; the next ask drops what comes in later still."""

@@ -134,6 +134,8 @@ def serve(connection: Connection) -> None:
                 both |= {f"k/{name}": value.clone() for name, value in kept.items()}
                 send(connection, {"do": "done"}, {name: value.clone() for name, value in both.items()})
         except SecfedError as error:
+            if error.__cause__ is not None:  # what went wrong inside own code, for whoever wrote it
+                traceback.print_exception(error.__cause__)
             send(connection, error_head(error))
 
 

@@ -121,6 +121,8 @@ class RoundReport:
         aborted: why the round was given up, None if it was not. Of a round with several exchanges, those
             that were finished before have moved the model; the one that was given up has not.
         drops: (site, stage) of every dropout seen.
+        gave_up: which site was the first to give up, and why; only a simulation knows, and run.json does not
+            say it.
     """
 
     round: int
@@ -133,6 +135,7 @@ class RoundReport:
     attempts: int = 1
     aborted: str | None = None
     drops: tuple[tuple[str, str], ...] = ()
+    gave_up: str | None = None
 
     @property
     def busy_s(self) -> float:

@@ -114,6 +114,9 @@ def simulate(
         if drop.site not in names:
             remedy = f"the sites are {', '.join(names)}"
             raise ConfigError(f"--drop {drop}: the study has no site {drop.site!r}", remedy=remedy)
+        if drop.round is not None and drop.round > study.rounds + 1:
+            remedy = f"name a round up to {study.rounds + 1}, the closing evaluation"
+            raise ConfigError(f"--drop {drop}: the study has no round {drop.round}", remedy=remedy)
     budgets = budgets or {}
     for site in budgets:
         if site not in names:
@@ -124,6 +127,8 @@ def simulate(
     aggregator = Identity.generate("aggregator")
     identities = {name: Identity.generate(name) for name in names}
     roster = Roster.of(aggregator, list(identities.values()))
+    if out is not None:
+        write_roster(out / ROSTER_FILE, roster)  # first: without it nobody can check a run that was stopped
     with ExitStack() as stack:
 
         def transcript(identity: Identity, folder: str | None) -> Transcript:
@@ -195,6 +200,8 @@ def simulate(
             clock = time.perf_counter()
 
         coordinator.run(finished)
+        if not any(outcome.sums for outcome in progress.outcomes):
+            raise _no_sum(carrier)
         spent = _privacy_report(study, built, privacy)
         report = replace(_report(study, built, algorithm, names, program(), progress, compare), privacy=spent)
         if clipping.share and not isinstance(algorithm, NoisedAlgorithm):  # sums with noise have other bounds
@@ -212,7 +219,7 @@ def simulate(
                     )
                     for name, site in sealed.items()
                 ]
-            _write(out, roster, program(), report, holders, study.rounds)
+            _write(out, program(), report, holders, study.rounds)
     observer.finished(report)
     return report
 
@@ -291,11 +298,6 @@ def _report(
     compare: Literal["alone"] | None,
 ) -> RunReport:
     sums = [summed for outcome in progress.outcomes for summed in outcome.sums]
-    if not sums:
-        raise RoundAborted(
-            "no round of the study came to a sum; nothing was learned and nothing revealed.",
-            remedy="let more sites take part",
-        )
     metrics, closing = program.metrics(), progress.outcomes[-1]
     plans = [plan for number in range(1, study.rounds + 2) for plan in algorithm.exchanges(number)]
     saw = what_the_aggregator_saw(
@@ -334,6 +336,18 @@ def _comparison(study: Study, model: State) -> Comparison:
     return Comparison("alone", (*rows, ComparisonRow("mean", federated, alone)))
 
 
+def _no_sum(carrier: SimulatedLink) -> RoundAborted:
+    """Why a study came to nothing: mostly every site gave up for the same reason, so one is enough."""
+    said = "no round of the study came to a sum; nothing was learned and nothing revealed."
+    if carrier.gave_up is None:
+        return RoundAborted(said, remedy="let more sites take part")
+    site, error = carrier.gave_up
+    return RoundAborted(
+        f"{said} {site} was the first to give up: {error.message}",
+        remedy=error.remedy or "let more sites take part",
+    )
+
+
 @dataclass(frozen=True)
 class _Holder:
     """A party that has the model at the end: its transcript, and the server program it ran."""
@@ -347,13 +361,11 @@ class _Holder:
 
 def _write(
     out: Path,
-    roster: Roster,
     program: ServerProgram,
     report: RunReport,
     holders: Sequence[_Holder],
     rounds: int,
 ) -> None:
-    write_roster(out / ROSTER_FILE, roster)
     data = encode_state(program.model())
     write_whole(out / MODEL_FILE, data)
     metrics = run_metrics_digest(report.to_json())

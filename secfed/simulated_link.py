@@ -25,11 +25,16 @@ class SimulatedLink:
         drops: planned dropouts.
         observer: told of progress.
         log: where refusals are recorded.
+
+    Attributes:
+        gave_up: the first site that refused or could not do its own work, and why; None so far. Only a
+            simulation knows: there all sites belong to whoever runs it.
     """
 
     def __init__(self, drops: Sequence[Drop], observer: Observer, log: Log) -> None:
         self._link = InProcessLink({}, self._refused)
         self._drops, self._observer, self._log = drops, observer, log
+        self.gave_up: tuple[SiteId, SecfedError] | None = None
         self.start_round(1)
 
     def connect(self, sites: Mapping[SiteId, Callable[[Buffer], Buffer]]) -> None:
@@ -43,6 +48,7 @@ class SimulatedLink:
         self.asked: list[SiteId] = []
         self.seconds = dict.fromkeys(("train", "protect", "carry"), 0.0)
         self._stage = "train"
+        self._why: str | None = None
         self._link.bytes_up.clear()
         self._link.bytes_down.clear()
 
@@ -82,6 +88,8 @@ class SimulatedLink:
         told = isinstance(error, ProtocolError | PolicyRefused)
         reason = error.message if told else type(error).__name__
         self.gone.setdefault(site, self._stage)
+        self.gave_up = self.gave_up or (site, error)
+        self._why = self._why or f"{site} gave up: {error.message.rstrip('.')}"
         self._log.append(REFUSED, {"round": self.round, "site": site, "stage": self._stage, "reason": reason})
 
     def report(self, outcome: RoundOutcome, wall_s: float) -> RoundReport:
@@ -98,4 +106,5 @@ class SimulatedLink:
             attempts=sum(summed.spec.attempt + 1 for summed in outcome.sums),
             aborted=outcome.aborted.message if outcome.aborted else None,
             drops=tuple(self.gone.items()),
+            gave_up=self._why,
         )

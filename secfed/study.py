@@ -247,6 +247,8 @@ class Study(Strict):
         sections = set(cls.model_fields) - {"folder"}
         for name, section in tables.items():
             if name not in sections:
+                if name == "sweep":
+                    raise ConfigError("sweep: this file is a set of runs", remedy="use: secfed sweep")
                 raise ConfigError(f"{name}: unknown section", remedy=suggestion(name, sections, "use: "))
             if not isinstance(section, dict):
                 raise ConfigError(f"{name}: is a value, not a section", remedy=f"write [{name}]")

@@ -8,8 +8,11 @@ from __future__ import annotations
 
 import csv
 from collections.abc import Iterable, Iterator
+from typing import Final
 
 from secfed.errors import DataError
+
+_OTHER_SEPARATORS: Final = {";": "semicolons", "\t": "tabs"}
 
 
 def csv_rows(lines: Iterable[str], name: str) -> tuple[list[str], Iterator[tuple[int, list[str]]]]:
@@ -20,7 +23,7 @@ def csv_rows(lines: Iterable[str], name: str) -> tuple[list[str], Iterator[tuple
         name: of the file, for errors.
 
     Returns:
-        The header ([] where there is none) and, for each row, the line where it begins and as many cells as
+        The header and, for each row, the line where it begins and as many cells as
         the header has. Empty lines are left out; a quoted cell may hold several lines.
 
     Raises:
@@ -28,6 +31,18 @@ def csv_rows(lines: Iterable[str], name: str) -> tuple[list[str], Iterator[tuple
     """
     rows = _numbered(lines, name)
     header: list[str] = next((cells for _, cells in rows if cells), [])
+    if not header:
+        raise DataError(
+            f"{name} is empty", remedy="give it a line with the names of the columns, and records"
+        )
+    for sign, called in _OTHER_SEPARATORS.items():
+        if (
+            len(header) == 1 and sign in header[0]
+        ):  # as spreadsheets write where the comma is the decimal sign
+            raise DataError(
+                f"{name}: its columns are separated by {called}",
+                remedy="save it with commas between the columns, and a point as the decimal sign",
+            )
     return header, _of_width(rows, len(header), name)
 
 

@@ -61,7 +61,9 @@ class SiteTables:
             if patients is not None and len(self._patients.get(site, ())) != len(y):
                 raise DataError(f"site {site!r} has not one patient per record", remedy="align the arrays")
         self.sites: tuple[SiteId, ...] = tuple(tables)
-        self.input_shape: tuple[int, ...] = next(iter(self._tables.values()))[0].shape[1:]
+        # The array of a site without records often has no shape; that site is told of when it is used.
+        known = max((x for x, _ in self._tables.values()), key=lambda x: bool(len(x)))
+        self.input_shape: tuple[int, ...] = known.shape[1:]
         self.classes = classes
         self._rules = Preparation(test_fraction, standardize, impute="median" if impute_median else "none")
         self._seed = seed

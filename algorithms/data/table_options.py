@@ -111,7 +111,10 @@ class TableOptions(DataOptions):
                 remedy="give [centre, spread] for every numeric column in data.scale",
             )
         if self.label_column in self.feature_columns:
-            raise ConfigError("data.feature_columns: contains the label", remedy="remove data.label_column")
+            raise ConfigError(
+                f"data.feature_columns: contains the label, {self.label_column!r}",
+                remedy="take it out of data.feature_columns",
+            )
         taken = (*self.feature_columns, self.label_column, self.site_column)
         if self.patient_column is not None and self.patient_column in taken:
             raise ConfigError(

@@ -189,9 +189,13 @@ def _pdf(made: Report) -> bytes:
 
 
 def _write(path: Path, data: bytes) -> None:
-    """Whole or not at all."""
+    """Whole or not at all; a pipe or a device, /dev/stdout for example, is written to and never replaced."""
+    target = path.resolve()
     try:
-        write_whole(path, data)
+        if target.exists() and not target.is_file():
+            path.write_bytes(data)
+        else:
+            write_whole(target, data)
     except OSError as error:
         raise ConfigError(
             f"{path}: {os.strerror(error.errno or 0)}.", remedy="name a file that can be written"

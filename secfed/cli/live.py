@@ -135,7 +135,7 @@ class LineObserver:
     def _outcome(self, report: RoundReport) -> str:
         if report.aborted:
             reason = plain_text(report.aborted).removeprefix(f"round {report.round}, ").rstrip(".")
-            return f"aborted: {reason}"
+            return f"aborted: {reason}{f'; {plain_text(report.gave_up)}' if report.gave_up else ''}"
         up = show_bytes(report.bytes_up_per_site.mean)
         waited = report.seconds.get(WAIT, 0.0)
         after = f" after waiting {show_seconds(waited)} s for hospitals" if waited >= WORTH_TELLING_S else ""

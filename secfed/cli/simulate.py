@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -161,4 +162,5 @@ def _show(console: Console, report: RunReport, out: Path | None) -> None:
 
     console.print(summary(console, report))
     if out is not None:
-        console.print(Text(f"Written to {out}; check it with: secfed audit verify {out}", style="dim"))
+        check = shlex.join(["secfed", "audit", "verify", str(out)])
+        console.print(Text(f"Written to {out}; check it with: {check}", style="dim"))

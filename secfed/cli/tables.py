@@ -122,11 +122,12 @@ def incidents(rounds: Sequence[RoundReport]) -> list[str]:
             + ("" if report.aborted else " (in the sum)" if site in report.survivors else " (not in the sum)")
             for site, stage in report.drops
         )
+        why = f" {plain_text(report.gave_up)}." if report.gave_up else ""
         if report.aborted:
             reason = plain_text(report.aborted).removeprefix(f"round {report.round}, ").rstrip(".")
-            lines.append(f"Round {report.round} aborted: {reason}.{f' {drops}.' if drops else ''}")
+            lines.append(f"Round {report.round} aborted: {reason}.{f' {drops}.' if drops else ''}{why}")
         elif drops:
-            lines.append(f"Round {report.round}: {drops}.")
+            lines.append(f"Round {report.round}: {drops}.{why}")
     return lines
 
 
@@ -169,7 +170,9 @@ def summary(console: Console, report: RunReport) -> RenderableType:
         parts.append(Text.assemble(("Oracle (single hospitals, simulation only): ", "dim"), numbers))
         clipped = report.oracle.get(CLIPPED)
         if clipped is not None:
-            told = f"protection.bound clipped {100 * clipped:.2g}% of the numbers of one update: raise it."
+            share = f"{100 * clipped:.0f}" if clipped >= 0.1 else f"{100 * clipped:.2g}"
+            told = f"protection.bound clipped {share}% of the numbers of one update: raise it, or lower"
+            told += " algorithm.learning_rate."
             parts.append(Text(told, style="yellow"))
     if report.privacy is not None:
         parts += ["", *_privacy(report.privacy), ""]

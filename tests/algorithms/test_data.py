@@ -170,6 +170,13 @@ def test_sites_of_different_width_are_an_error_that_names_the_site():
         tables.site("b")
 
 
+def test_a_site_without_records_does_not_decide_the_shape_of_a_record():
+    tables = SiteTables({"a": ([], []), "b": (np.zeros((9, 3)), [0] * 9)}, classes=2)
+    assert tables.input_shape == (3,)
+    with pytest.raises(DataError, match="site 'a' has no records"):
+        tables.site("a")
+
+
 def test_no_error_or_repr_shows_a_value_of_a_record():
     x = np.full((8, 2), 123.456)
     x[0, 0] = math.nan

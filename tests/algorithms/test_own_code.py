@@ -167,3 +167,51 @@ def test_a_file_beside_the_study_cannot_replace_an_installed_module(pieces):
     (pieces / "json.py").write_text("raise SystemExit('shadowed')")
     Study.load(pieces / "study.toml")
     assert sys.path.index(str(pieces)) > sys.path.index(str(Path(torch.__file__).parents[1]))
+
+
+@pytest.mark.parametrize(
+    ("module", "what"),
+    [
+        (MODULE + "\ndef open_bracket(:", r"cannot be imported \(SyntaxError in own_pieces\.py, line 23\)"),
+        (MODULE + "\nno_such_name", r"cannot be imported \(NameError in own_pieces\.py, line 23\)"),
+    ],
+)
+def test_a_module_with_a_mistake_in_it_is_named_with_the_line(pieces, module, what):
+    (pieces / "own_pieces.py").write_text(module)
+    with pytest.raises(ConfigError, match=what):
+        Study.load(pieces / "study.toml")
+
+
+def test_a_factory_that_fails_is_named_with_the_line_and_without_what_it_said(pieces):
+    wrong = MODULE.replace(
+        "    return SiteTables", "    raise ValueError('Jane Doe is 7')\n    return SiteTables"
+    )
+    (pieces / "own_pieces.py").write_text(wrong)
+    told = r"data\.name: 'own_pieces:tables' failed \(ValueError in own_pieces\.py, line 8\)\. Remedy"
+    with pytest.raises(ConfigError, match=told) as caught:
+        build(Study.load(pieces / "study.toml"))
+    assert "Jane" not in str(caught.value)
+    study = changed(pieces, "width = 4", 'width = "wide"')
+    (pieces / "own_pieces.py").write_text(MODULE)
+    sys.modules.pop("own_pieces")
+    with pytest.raises(ConfigError, match=r"model\.name: 'own_pieces:net' failed \(TypeError in own_pieces"):
+        build(study)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "what"),
+    [
+        (
+            "nn.Linear(input_shape[0], width)",
+            "nn.Linear(7, width)",
+            r"cannot take records of shape \(2,\): .*7",
+        ),
+        ("nn.Linear(width, classes)", "nn.Linear(width, 1)", r"gives \(2, 1\), not scores of shape \(2, 2\)"),
+        ("return nn.Sequential(", "return nn.LSTM(2, 2) if width else (", r"gives tuple, not scores"),
+    ],
+)
+def test_a_model_that_does_not_fit_the_records_is_refused_before_any_round(pieces, old, new, what):
+    assert old in MODULE
+    (pieces / "own_pieces.py").write_text(MODULE.replace(old, new))
+    with pytest.raises(ConfigError, match=rf"model\.name: .*{what}"):
+        build(Study.load(pieces / "study.toml"))

@@ -151,6 +151,21 @@ def test_a_listed_site_without_rows_is_an_error_that_names_it(load):
         load(options=OPTIONS.replace('"south"', '"south", "west"')).site("west")
 
 
+@pytest.mark.parametrize(
+    ("text", "what"),
+    [
+        ("", r"patients\.csv is empty"),
+        ("site;age;sex\nnorth;1,5;0\n", r"patients\.csv: its columns are separated by semicolons.*point"),
+        ("site\tage\tsex\nnorth\t1.5\t0\n", r"patients\.csv: its columns are separated by tabs"),
+    ],
+)
+def test_a_file_that_a_spreadsheet_saved_in_another_way_is_told_so(load, tmp_path, text, what):
+    data = load()
+    (tmp_path / "patients.csv").write_text(text)
+    with pytest.raises(DataError, match=what):
+        data.site("north")
+
+
 def test_a_file_that_is_missing_or_no_text_is_an_error_when_records_are_read(load, tmp_path):
     data = load()
     path = tmp_path / "patients.csv"
@@ -175,7 +190,11 @@ def test_a_file_that_is_missing_or_no_text_is_an_error_when_records_are_read(loa
         ("label_above = 0", "labels = [1, 1.0]", r"data\.labels"),
         ('"chol", "kind"]', '"kind"]', r"data\.zero_is_missing: 'chol' is not a feature column"),
         ('"chol", "kind"]', '"chol", "chol", "kind"]', r"data\.feature_columns: names a column twice"),
-        ('"chol", "kind"]', '"chol", "kind", "outcome"]', r"data\.feature_columns: contains the label"),
+        (
+            '"chol", "kind"]',
+            '"chol", "kind", "outcome"]',
+            r"data\.feature_columns: contains the label, 'outcome'",
+        ),
         ('["age", "sex", "chol", "kind"]', "[]", r"data\.feature_columns"),
         ("categorical.kind", "categorical.kin", r"data\.categorical: 'kin'.*did you mean 'kind'"),
         ("test_fraction", "scale.age = [5, 0]\ntest_fraction", r"data\.scale\.age: needs a spread above 0"),

@@ -24,6 +24,7 @@ from secfed.deploy.link_limits import ClientLimits
 from secfed.deploy.link_messages import HelloReply
 from secfed.deploy.progress import ANSWERS, now_at_hospital
 from secfed.errors import ConfigError, MalformedMessage, PolicyRefused, RangeError
+from secfed.frames import Task
 from secfed.outputs import prepare
 from secfed.run_report import SilentObserver
 from secfed.simulate import simulate
@@ -83,6 +84,34 @@ def test_a_study_is_held_until_a_person_approves_it_and_a_paused_agent_takes_not
     wait_until(lambda: "paused" in str(centre.server.presence()[NAMES[0]].declined))
     agent_control.resume(folder.state)
     wait_until(lambda: '"serving"' in board.path.read_text(), 60.0)
+
+
+@pytest.mark.parametrize("how", ["paused", "withdrawn"])
+def test_a_site_that_takes_no_more_of_a_running_study_is_not_counted_as_there(
+    centre: Centre, how: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Or the study goes through its rounds in vain, and the other sites pay for each of them."""
+    monkeypatch.setattr(agent_module.TrainingProcess, "check", lambda _: None)  # it never gets to train
+    name = NAMES[0]
+    folder, approvals = centre.folders[name], Approvals(centre.folders[name].approvals_path)
+    centre.start(name)
+    wait_until(lambda: '"serving"' in centre.boards[name].path.read_text(), 60.0)
+    if how == "paused":
+        agent_control.pause(folder.state)
+    else:
+        approvals.refuse_what("tiny", utc_now())
+    assert centre.link.present(60.0) == (name,)
+    task = Task(study_id(centre.study), 1, 0, "update", b"").encode()
+    centre.link.ask("train", {name: task}, lambda *_: None)
+    assert [(site, kind) for _, site, kind, _ in centre.watched.refusals] == [(name, "PolicyRefused")]
+    assert centre.link.present(60.0) == ()  # at once: the next round waits for its quorum
+    wait_until(lambda: '"refused"' in centre.boards[name].path.read_text())
+    assert how in str(centre.server.presence()[name].declined)
+    assert centre.link.present(60.0) == ()
+    agent_control.resume(folder.state)
+    if how == "withdrawn":
+        approvals.approve_what("tiny", utc_now())
+    wait_until(lambda: centre.link.present(60.0) == (name,), 60.0)
 
 
 def test_what_is_offered_must_be_what_it_is_called_and_permitted(centre: Centre) -> None:

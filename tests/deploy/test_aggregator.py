@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import signal
 import threading
 import time
@@ -13,6 +14,7 @@ from typer.testing import CliRunner, Result
 from secfed import simulate as simulation
 from secfed.cli.app import app
 from secfed.deploy import aggregator
+from secfed.deploy.aggregator import Service
 from secfed.errors import ConfigError
 from secfed.outputs import prepare, site_folder
 from secfed.run_report import SilentObserver
@@ -123,3 +125,12 @@ def test_how_many_uploads_are_held_at_a_time_is_the_operators_choice(centre, mon
 def test_a_time_that_is_no_number_is_refused(centre):
     for option in ("--silent", "--farewell"):
         assert f"{option} nan: is not a number" in refused(centre, option, "nan").output
+
+
+@pytest.mark.parametrize(
+    "listen", ["127.0.0.1:99999", "127.0.0.1", ":8443", "localhost:https", "127.0.0.1:-1"]
+)
+def test_an_address_that_grpc_would_read_as_another_one_is_refused(listen):
+    with pytest.raises(ConfigError, match=re.escape(f"--listen {listen}: is not HOST:PORT")):
+        Service(listen=listen).link_limits()
+    assert Service(listen="[::1]:0").link_limits() == Service().link_limits()

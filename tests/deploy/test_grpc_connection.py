@@ -10,6 +10,7 @@ from contextlib import suppress
 
 import pytest
 
+from secfed.deploy import grpc_link
 from secfed.deploy.grpc_server import LinkServer
 from secfed.deploy.link_limits import ClientLimits, ServerLimits
 from secfed.deploy.link_messages import ACCEPTED, PART_BYTES
@@ -113,6 +114,18 @@ def test_a_silent_site_is_missing_before_the_deadline_and_a_busy_one_is_not():
         thread, replies, watched = asking(c, dict.fromkeys(SITES[:2], b"go"), seconds=60.0, silent_s=0.8)
         fetch(gone)
         thread.join(30)
+        assert replies == {SITES[0]: b"done"}
+        assert watched.missed == [("mask", SITES[1])]
+
+
+def test_a_site_that_declines_the_study_is_not_waited_for(monkeypatch):
+    monkeypatch.setattr(grpc_link, "_DECLINED_S", 0.3)
+    with consortium() as c:
+        c.run(SITES[0], lambda _request: time.sleep(1.0) or b"done")
+        c.dial(SITES[1]).refuse(b"", PolicyRefused("waits for the approval of this site"))
+        thread, replies, watched = asking(c, dict.fromkeys(SITES[:2], b"go"), seconds=300.0, silent_s=300.0)
+        thread.join(30)
+        assert not thread.is_alive()
         assert replies == {SITES[0]: b"done"}
         assert watched.missed == [("mask", SITES[1])]
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import click
@@ -13,7 +15,7 @@ import pytest
 import typer
 from typer.testing import CliRunner, Result
 
-from secfed.cli.audit import audit_app
+from secfed.cli.audit import _write, audit_app
 from secfed.cli.guard import GuardedGroup
 from secfed.outputs import site_folder
 from tests.dp.report_case import DATASET, Case, hospital, studies, write_case
@@ -93,6 +95,23 @@ class TestReport:
         assert done.exit_code == 2
         assert done.stderr.count("\n") == 2
         assert "Remedy:" in done.stderr
+
+    def test_a_pipe_or_device_is_written_to_and_not_replaced(self, tmp_path: Path) -> None:
+        pipe, told = tmp_path / "pipe", list[bytes]()
+        os.mkfifo(pipe)
+        reader = threading.Thread(target=lambda: told.append(pipe.read_bytes()), daemon=True)
+        reader.start()
+        _write(pipe, b"report")
+        reader.join(30)
+        assert told == [b"report"]
+        assert pipe.is_fifo()
+
+    def test_a_link_to_a_report_stays_a_link(self, tmp_path: Path) -> None:
+        link, report = tmp_path / "newest.html", tmp_path / "report.html"
+        link.symlink_to(report)
+        _write(link, b"report")
+        assert link.is_symlink()
+        assert report.read_bytes() == b"report"
 
 
 def damage(root: Path) -> Path:

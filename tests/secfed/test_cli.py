@@ -68,6 +68,20 @@ class TestFrontDoor:
         assert "mu" in out
         assert "breast-cancer" not in out
 
+    def test_algorithms_shows_square_brackets_of_a_meaning(self) -> None:
+        from secfed.algorithms.registry import KINDS
+
+        out = "".join(secfed("algorithms", columns=400).stdout.split())
+        meanings = [
+            field.description or ""
+            for entries, _ in KINDS.values()
+            for entry in entries.values()
+            for field in entry.options.model_fields.values()
+        ]
+        bracketed = [meaning for meaning in meanings if "[" in meaning]
+        assert len(bracketed) >= 2
+        assert all("".join(meaning.split()) in out for meaning in bracketed)
+
     def test_algorithms_refuses_an_unknown_name_with_the_list(self) -> None:
         result = secfed("algorithms", "fedfoo")
         assert result.exit_code == 2

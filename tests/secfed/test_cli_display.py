@@ -11,7 +11,7 @@ from rich.console import Console
 
 from secfed.cli.consoles import show_bytes, show_number, show_seconds
 from secfed.cli.live import LineObserver, LiveObserver, watching
-from secfed.cli.tables import round_table, summary
+from secfed.cli.tables import incidents, round_table, summary
 from secfed.errors import RoundAborted
 from secfed.run_report import CLIPPED, Comparison, ComparisonRow, Observer
 from tests.secfed.run_case import SITES, a_round, a_run
@@ -73,9 +73,19 @@ class TestTables:
 
     def test_a_bound_that_is_too_small_is_told_with_a_remedy(self) -> None:
         text = shown(summary(console := a_console(120), a_run(oracle={CLIPPED: 0.031})), console)
-        assert "protection.bound clipped 3.1% of the numbers of one update: raise it." in text
+        assert "protection.bound clipped 3.1% of the numbers of one update: raise it, or lower" in text
+        most = shown(summary(console, a_run(oracle={CLIPPED: 0.999})), console)
+        assert "protection.bound clipped 100% of" in most
         quiet = shown(summary(other := a_console(120), a_run(oracle={"worst_site": 0.5})), other)
         assert "clipped" not in quiet
+
+    def test_why_a_site_gave_up_stands_beside_its_drop(self) -> None:
+        why = {"drops": (("va", "train"),), "gave_up": "va gave up: NaN"}
+        rounds = (a_round(1, **why), a_round(2, aborted="round 2, too few.", **why))
+        assert incidents(rounds) == [
+            "Round 1: va dropped at train (not in the sum). va gave up: NaN.",
+            "Round 2 aborted: too few. va dropped at train. va gave up: NaN.",
+        ]
 
     def test_a_long_run_shows_its_beginning_and_end(self) -> None:
         text = shown(round_table(console := a_console(120), a_run(rounds=500).rounds), console)

@@ -138,6 +138,10 @@ class TestOutput:
         told = " ".join(secfed("simulate", "s.toml", "--out", tmp_path).stdout.split())
         assert told.endswith(f"check it with: secfed audit verify {tmp_path}")
 
+    def test_the_command_can_be_pasted(self, engine: Engine, tmp_path: Path) -> None:
+        told = " ".join(secfed("simulate", "s.toml", "--out", tmp_path / "my run").stdout.split())
+        assert told.endswith(f"check it with: secfed audit verify '{tmp_path}/my run'")
+
     def test_json_prints_run_json_and_nothing_else(self, engine: Engine) -> None:
         result = secfed("simulate", "s.toml", "--json")
         assert json.loads(result.stdout) == engine.report.to_json()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,8 +16,8 @@ from safetensors.torch import load_file
 from secfed import simulate as simulate_module
 from secfed.algorithms.fedavg import FedAvgServer, FedAvgSite
 from secfed.crypto.codec import Buffer
-from secfed.crypto.identity import Identity, Roster
 from secfed.crypto.messages import Survivors
+from secfed.dp.report import make_report
 from secfed.drops import STAGES, Drop
 from secfed.errors import ConfigError, RangeError, RoundAborted
 from secfed.frames import Step, decode
@@ -161,6 +162,48 @@ def test_zero_rounds_only_evaluate(tmp_path: Path) -> None:
     assert load_file(tmp_path / "out" / "model.safetensors")
 
 
+def test_a_drop_in_a_round_that_never_comes_is_refused() -> None:
+    with pytest.raises(ConfigError, match="hospital-1@mask:5: the study has no round 5") as caught:
+        run(study("plain"), None, "hospital-1@mask:5")
+    assert "up to 4" in caught.value.remedy
+    run(study("plain"), None, "hospital-1@mask:4")  # the closing evaluation
+
+
+def test_sites_that_give_up_in_their_own_work_say_why_once(tmp_path: Path) -> None:
+    diverging = study("plain").replace("algorithm.learning_rate", 1e38).replace("study.rounds", 2)
+    report = run(diverging, tmp_path / "run")
+    told = [one.gave_up for one in report.rounds]
+    assert told[0] is not None
+    assert re.fullmatch(r"hospital-1 gave up: field 'update/.*' contains NaN or Inf", told[0])
+    assert run(study("plain"), None).rounds[0].gave_up is None
+    # The signed record keeps to the kind of the error.
+    assert "NaN" not in (tmp_path / "run" / "transcript.jsonl").read_text()
+
+
+def test_a_study_without_any_sum_says_why_the_first_site_gave_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> Summands:
+        raise RangeError("the loss is 7 feet tall", remedy="use a ladder")
+
+    monkeypatch.setattr(FedAvgSite, "contribute", refuse)
+    with pytest.raises(
+        RoundAborted, match=r"no round .* hospital-1 was the first .*: the loss is 7"
+    ) as caught:
+        run(study("plain"))
+    assert caught.value.remedy == "use a ladder"
+
+
+def test_what_a_stopped_run_recorded_can_be_checked(tmp_path: Path) -> None:
+    class Stopping(SilentObserver):
+        def round_finished(self, report: RoundReport) -> None:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        simulate(study(), out=tmp_path, drops=[], observer=Stopping())
+    made = make_report([tmp_path], ())
+    assert not made.verification.problems
+    assert {item.kind for item in made.verification.files} == {"roster", "transcript"}
+
+
 def test_unknown_site_in_drop_is_named() -> None:
     with pytest.raises(ConfigError, match="hospital-9"):
         run(study(), None, "hospital-9@mask")
@@ -301,8 +344,7 @@ def test_a_sum_out_of_range_costs_its_round_and_not_the_study(tmp_path: Path) ->
 def test_a_model_whose_layers_share_a_tensor_is_written(tmp_path: Path) -> None:
     weight = torch.arange(6.0).reshape(2, 3)
     program: Any = SimpleNamespace(model=lambda: {"in": weight, "out": weight, "turned": weight.T})
-    roster = Roster.of(Identity.generate("aggregator"), [Identity.generate("hospital-1")])
-    simulate_module._write(tmp_path, roster, program, a_run(), [], 1)
+    simulate_module._write(tmp_path, program, a_run(), [], 1)
     found = load_file(tmp_path / "model.safetensors")
     wanted = {"in": weight, "out": weight, "turned": weight.T}
     assert all(torch.equal(found[name], tensor) for name, tensor in wanted.items())

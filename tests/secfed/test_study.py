@@ -73,6 +73,11 @@ def edit(old: str, new: str) -> str:
 CASES = {
     # what is written wrongly: (text, what the error says, what the remedy says)
     "unknown section": (edit("[protection]", "[protecton]"), "protecton: unknown section", "'protection'"),
+    "a file for secfed sweep": (
+        edit("[model]", "[sweep]\nseeds = [1]\n[model]"),
+        "sweep: this file",
+        "secfed sweep",
+    ),
     "missing section": (
         edit('[model]\nname = "mlp"\nhidden = [8, 4]\n', ""),
         "model: this section",
