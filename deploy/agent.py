@@ -29,11 +29,12 @@ from secfed.deploy.agent_control import is_paused
 from secfed.deploy.agent_status import StatusBoard
 from secfed.deploy.approvals import Approvals, State
 from secfed.deploy.enrolment import utc_now
-from secfed.deploy.grpc_client import CallFailed, Request, SiteLink
+from secfed.deploy.grpc_client import SiteLink
 from secfed.deploy.grpc_peer import TlsFiles
 from secfed.deploy.link_limits import Backoff, ClientLimits
 from secfed.deploy.link_messages import HelloReply
 from secfed.deploy.progress import NOTHING, Waits
+from secfed.deploy.serving import CallFailed, Request
 from secfed.deploy.site_folder import SiteFolder
 from secfed.deploy.training import Stopping, TrainingProcess
 from secfed.deploy.training_wire import Job
