@@ -43,6 +43,7 @@ SIGN_KEY_PACKAGE: Final = b"secfed/v1 sign study key package"
 SIGN_STATE: Final = b"secfed/v1 sign state digest"
 SIGN_TRANSCRIPT: Final = b"secfed/v1 sign transcript entry"
 SIGN_LEDGER: Final = b"secfed/v1 sign ledger entry"
+SIGN_LETTER: Final = b"secfed/v1 sign letter"
 SIGN_SITE_FILE: Final = b"secfed/v1 sign site file"
 
 # Chains.

@@ -13,9 +13,10 @@ from typing import Any, Final
 from secfed.coordinator import RoundOutcome
 from secfed.crypto.codec import Buffer
 from secfed.deploy.grpc_link import GrpcLink
-from secfed.deploy.grpc_server import LinkServer, Presence
+from secfed.deploy.grpc_server import Presence
 from secfed.deploy.progress import ANSWERS, ARRIVALS, Waits
 from secfed.deploy.stopping import Stopper
+from secfed.deploy.study_server import StudyServer
 from secfed.link import OnReply
 from secfed.protection import SiteId
 from secfed.run_report import WAIT, Observer, PerSite, RoundReport
@@ -49,7 +50,7 @@ class MeasuredLink:
 
     def __init__(
         self,
-        server: LinkServer,
+        server: StudyServer,
         log: Log,
         observer: Observer,
         tell: Tell,
