@@ -31,7 +31,8 @@ try:
     from flwr.serverapp import Grid, ServerApp
 except ImportError:
     raise ConfigError(
-        "Flower is not installed", remedy="on every machine of the federation: pip install 'secfed[flower]'"
+        "Flower is not installed here",
+        remedy="in secfed's folder: pip install --constraint constraints.txt '.[flower]'",
     ) from None
 
 log = logging.getLogger("secfed.flower")

@@ -132,9 +132,7 @@ class Listener:
             self._socket.listen(most)
         except OSError as error:
             self._socket.close()
-            raise ConfigError(
-                f"{path}: cannot listen there: {error.strerror or error}", remedy="name another socket"
-            ) from None
+            raise _unusable(path, error) from None
         self._socket.settimeout(_LOOK_S)
         self._thread = threading.Thread(target=self._accept, name="secfed-socket", daemon=True)
         self._thread.start()
@@ -176,11 +174,11 @@ class Listener:
             self._places.release()
 
 
-def _make_way(path: Path) -> None:
-    """Make the socket's folder, and remove a socket that a killed process left.
+def check_place(path: Path) -> None:
+    """Check that only accounts of a group can reach a socket there; changes nothing.
 
     Raises:
-        ConfigError: the folder is open to others, or the path cannot be used.
+        ConfigError: the folder is open to others, or the path is too long.
     """
     if len(str(path).encode()) > _MAX_PATH_BYTES:
         raise ConfigError(
@@ -188,21 +186,39 @@ def _make_way(path: Path) -> None:
         )
     folder = path.parent
     try:
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        if stat.S_IMODE(folder.stat().st_mode) & _OTHERS:
+        if folder.exists() and stat.S_IMODE(folder.stat().st_mode) & _OTHERS:
             raise ConfigError(
                 f"{folder}: is open to every account of this machine, and a socket in it would be, too",
                 remedy=f"run: chmod o= {folder}",
             )
+        if path.exists() and not path.is_socket():
+            raise ConfigError(f"{path}: is there, and no socket", remedy="name another path")
+    except OSError as error:
+        raise _unusable(path, error) from None
+
+
+def _make_way(path: Path) -> None:
+    """Make the socket's folder, and remove a socket that a killed process left.
+
+    Raises:
+        ConfigError: somebody listens there, or :func:`check_place`.
+    """
+    check_place(path)
+    try:
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         if path.is_socket():
             with suppress(LinkError):
                 connect(path, 1.0).close()
                 raise ConfigError(f"{path}: somebody listens there already", remedy="name another socket")
             path.unlink()
-        elif path.exists():
-            raise ConfigError(f"{path}: is there, and no socket", remedy="name another path")
     except OSError as error:
-        raise ConfigError(f"{path}: {error.strerror or error}", remedy="name another socket") from None
+        raise _unusable(path, error) from None
+
+
+def _unusable(path: Path, error: OSError) -> ConfigError:
+    return ConfigError(
+        f"{path}: no socket can be there: {error.strerror or error}", remedy="name another socket"
+    )
 
 
 def _exactly(connection: socket.socket, size_bytes: int) -> bytearray:
