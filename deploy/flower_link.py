@@ -45,6 +45,7 @@ _LETTER, _HEAD, _FRAME, _STYPE = "letter", "head", "frame", "secfed.frame"
 _MAX_HEAD_BYTES: Final = 4096
 _MAX_FRAME_BYTES: Final = 2_000_000_000  # protobuf ends at 2 GiB; the ends know the study's own caps
 _MAX_TURN_BYTES: Final = 1 << 20
+_LOOKS: Final = 16  # messages that are asked about at a time
 
 Letter = tuple[bytes, bytes]  # head, frame
 
@@ -149,7 +150,9 @@ class Courier:
         """Nodes that are there, tags of letters that got lost, and one answer at most."""
         nodes = [int(node) for node in self._grid.get_node_ids()]
         lost, self._unsent = self._unsent, []
-        for message_id, tag in list(self._open.items()):
+        for message_id, tag in list(self._open.items())[:_LOOKS]:
+            del self._open[message_id]
+            self._open[message_id] = tag  # the next look begins with others
             for reply in self._grid.pull_messages([message_id]):  # one at a time: they can be large
                 del self._open[message_id]
                 letter = _letter_of(reply)

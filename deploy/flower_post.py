@@ -96,6 +96,7 @@ class FlowerPost:
     Attributes:
         boxes: one per site.
         told: sites that were told that the study is over.
+        finished: whether it is.
         waits: what sites are told about what the aggregator waits for.
     """
 
@@ -104,7 +105,7 @@ class FlowerPost:
         self.boxes: dict[SiteId, Box] = {site: Box() for site in roster.sites}
         self.told: set[SiteId] = set()
         self.waits = Waits()
-        self._finished = False
+        self.finished = False
         self._nodes: dict[int, _Node] = {}
         self._sent: dict[int, _Sent] = {}
         self._dropped: list[int] = []
@@ -127,7 +128,7 @@ class FlowerPost:
     def finish(self, last: Mapping[SiteId, Parcel]) -> None:
         """The study is over, but for these last requests."""
         self.withdraw()
-        self._finished = True
+        self.finished = True
         self.post(last)
         for node in self._nodes.values():
             node.next_s = 0.0
@@ -271,12 +272,12 @@ class FlowerPost:
 
     def _wants_offer(self, node: _Node, box: Box | None) -> bool:
         if box is None or box.declined is not None:
-            return not self._finished or node.site not in self.told
-        return self._finished and box.request is None and node.site not in self.told
+            return not self.finished or node.site not in self.told
+        return self.finished and box.request is None and node.site not in self.told
 
     def _order_offer(self, number: int, box: Box | None) -> Order:
         waits = self.waits.told()
-        over = self._finished and (
+        over = self.finished and (
             box.request is None or box.declined is not None
             if box is not None
             else not any(other.request for other in self.boxes.values() if other.node is None)

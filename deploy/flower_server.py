@@ -74,7 +74,7 @@ class FlowerServer:
         self._listener = Listener(self._path, self._converse, most=1)
 
     def stop(self) -> None:
-        """End the app's run, and close the socket."""
+        """Close the socket; where the study is over, end the app's run first."""
         self._over.set()
         if self._listener is not None:
             self._away.wait(_FAREWELL_S)
@@ -155,6 +155,8 @@ class FlowerServer:
             self._take_answer(connection, tag)
         over = self._over.is_set()
         with self._lock:
+            if over and not self._post.finished:
+                return False  # stopped, and perhaps resumed: the app waits for that
             orders = [] if over else self._post.orders(said["nodes"], time.monotonic())
             dropped = self._post.dropped()
         sends = [[order.tag, order.node] for order in orders]

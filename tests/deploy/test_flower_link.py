@@ -250,11 +250,15 @@ def test_a_hospital_believes_no_letter_that_the_pinned_aggregator_did_not_sign(f
 
 
 def test_a_request_for_another_hospital_is_not_taken(federation):
-    federation.serve(federation.door(SITES[0]), echo)
+    federation.hospital(0, echo)
+    federation.wait_for(SITES[0])
     parcel = Parcel.wrap(STUDY, bytes(16), b"go")
     head = Head.sign(federation.centre, letters.REQUEST, SITES[1], parcel).encode()
     with pytest.raises(LinkError, match=r"hung up|socket failed"):
         brought(federation.sockets / f"{SITES[0]}.sock", head, b"go")
+    own = Head.sign(federation.centre, letters.REQUEST, SITES[0], parcel).encode()
+    answer = Head.decode(brought(federation.sockets / f"{SITES[0]}.sock", own, b"go"))
+    assert answer.kind == letters.REPLY  # such a letter of its own it takes
 
 
 def test_a_letter_that_was_changed_does_not_verify(federation):

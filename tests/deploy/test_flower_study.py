@@ -49,6 +49,7 @@ class Case:
         self.agents: list[Agent] = []
         self.threads: list[threading.Thread] = []
         self.errors: list[BaseException] = []
+        self.app: threading.Thread | None = None
         for number, name in enumerate(NAMES):
             site = self.folders[name]
             settings = site.folder / "site.toml"
@@ -97,14 +98,14 @@ class Case:
             tell=lambda event, **facts: self.told.append((event, facts)),
             stopper=Stopper(),
         )
-        app = run_server_app(self.grid, path)
-        try:
-            return aggregator.run()
-        finally:
-            app.join(30)
-            assert not app.is_alive()
+        if self.app is None:
+            self.app = run_server_app(self.grid, path)
+        return aggregator.run()
 
     def close(self) -> None:
+        if self.app is not None:
+            self.app.join(30)
+            assert not self.app.is_alive()
         for agent in self.agents:
             agent.stop()
         for thread in self.threads:
@@ -123,18 +124,18 @@ def case(tmp_path, monkeypatch):
 
 
 def test_a_study_with_a_hospital_that_refuses_ends_with_the_bytes_of_a_simulation(case):
-    """Killed after its first round and started again, too, with a ServerApp of its own each time."""
+    """Stopped after its first round and started again, too; the ServerApp waits for it meanwhile."""
     refusing = case.folders[NAMES[3]]
     policy = refusing.policy_path.read_text(encoding="utf-8").replace('names = ["tiny"]', 'names = ["other"]')
     refusing.policy_path.write_text(policy, encoding="utf-8")
     for name in NAMES:
         case.start(name)
 
-    def kill(_report: RoundReport) -> None:
+    def stop(_report: RoundReport) -> None:
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        case.aggregate(Watching(kill))
+        case.aggregate(Watching(stop))
     report = case.aggregate()
     assert [event for event, _ in case.told if event in ("started", "resumed")] == ["started", "resumed"]
     assert [row.survivors for row in report.rounds] == [NAMES[:3]] * 2
