@@ -33,6 +33,8 @@ from secfed.run_report import Observer, RunReport
 from secfed.site import Log
 from secfed.study import Study
 
+_RESULT_S: Final = 60.0
+_FLOWER_RESULT_S: Final = 300.0  # a message takes many seconds, and a hospital's transcript needs the result
 _SOFTWARE: Final = f"secfed {__version__}"
 
 
@@ -183,6 +185,7 @@ class Aggregator:
             silent_s=self._service.silent_s,
             wait_for_result=protection.name == "encrypted",
             rounds=self._central.study.rounds,
+            result_s=_RESULT_S if self._service.flower_socket is None else _FLOWER_RESULT_S,
             versions=self._versions,
         )
 

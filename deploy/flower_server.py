@@ -18,7 +18,6 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
@@ -138,9 +137,8 @@ class FlowerServer:
         """Take turns with one ServerApp until it goes, or the study is over."""
         self._away.clear()
         try:
-            with suppress(LinkError, MalformedMessage):
-                while self._take_turn(connection):
-                    pass
+            while self._take_turn(connection):
+                pass
         finally:
             with self._lock:
                 self._post.disconnected()

@@ -111,7 +111,8 @@ class Listener:
     Args:
         path: of the socket. Its folder is made for this account alone if it is missing; one that exists
             must be closed to others. Who may search the folder, and is in the socket's group, may connect.
-        serve: called with each connection, which is closed afterwards; what it raises ends the connection.
+        serve: called with each connection, in a thread of its own; the connection is closed afterwards, also
+            when it raises :class:`LinkError` or :class:`MalformedMessage`.
         most: connections at a time; more are closed at once.
 
     Raises:
@@ -166,7 +167,8 @@ class Listener:
         with self._lock:
             self._open.add(connection)
         try:
-            self._serve(connection)
+            with suppress(LinkError, MalformedMessage):  # the other side's fault, and it is gone
+                self._serve(connection)
         finally:
             with self._lock:
                 self._open.discard(connection)

@@ -216,6 +216,7 @@ class Federation:
         for thread in self.threads:
             thread.join(60)
             assert not thread.is_alive()
+        self.server.finish()  # or the app would wait for another start
         self.server.stop()
         self.app.join(60)
         assert not self.app.is_alive()
