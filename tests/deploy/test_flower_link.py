@@ -186,19 +186,34 @@ def test_a_request_above_the_hospitals_cap_is_not_read(federation):
 
 
 def test_an_app_that_dies_loses_nothing_but_time(federation):
-    federation.hospital(0, echo)
-    federation.wait_for(SITES[0])
+    """The letter under way with it is sent again by the next one, and the work is not done again."""
+    worked: list[bytes] = []
+    at_work, done = threading.Event(), threading.Event()
+
+    def work(request) -> bytes:
+        worked.append(bytes(request.frame))
+        at_work.set()
+        done.wait(60)
+        return b"done"
 
     def dies() -> list[int]:
         raise Killed
 
+    federation.hospital(0, work)
+    federation.wait_for(SITES[0])
+    replies: list[dict[str, bytes]] = []
+    asking = threading.Thread(target=lambda: replies.append(federation.collect({SITES[0]: b"go"})))
+    asking.start()
+    assert at_work.wait(30)
     alive, federation.grid.get_node_ids = federation.grid.get_node_ids, dies
     federation.app.join(30)
     assert not federation.app.is_alive()
     federation.grid.get_node_ids = alive
     federation.app = run_server_app(federation.grid, federation.path)
-    federation.wait_for(SITES[0])
-    assert federation.collect({SITES[0]: b"go"}) == {SITES[0]: b"go"}
+    done.set()
+    asking.join(60)
+    assert replies == [{SITES[0]: b"done"}]
+    assert worked == [b"go"]
 
 
 def test_the_end_of_a_study_brings_the_last_request_and_then_the_news(federation):
