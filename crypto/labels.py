@@ -44,6 +44,7 @@ SIGN_STATE: Final = b"secfed/v1 sign state digest"
 SIGN_TRANSCRIPT: Final = b"secfed/v1 sign transcript entry"
 SIGN_LEDGER: Final = b"secfed/v1 sign ledger entry"
 SIGN_DECISION: Final = b"secfed/v1 sign decision log entry"
+SIGN_LETTER: Final = b"secfed/v1 sign letter"
 SIGN_SITE_FILE: Final = b"secfed/v1 sign site file"
 
 # Chains.

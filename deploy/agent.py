@@ -1,4 +1,4 @@
-"""The hospital's daemon: dials out, asks what there is to do, does what its policy permits, and waits.
+"""The hospital's daemon: asks what there is to do, does what its policy permits, and waits.
 
     hello -> admit -> (next -> still permitted? -> site -> answer)* -> finished -> hello ...
 
@@ -19,7 +19,6 @@ from datetime import datetime
 from pathlib import Path
 from typing import Final
 
-from secfed import __version__
 from secfed.crash_points import reached
 from secfed.crypto.codec import Buffer
 from secfed.crypto.identity import Identity, Roster
@@ -28,13 +27,13 @@ from secfed.deploy.admission import Admitted, admit, still_permitted
 from secfed.deploy.agent_control import is_paused
 from secfed.deploy.agent_status import StatusBoard
 from secfed.deploy.approvals import Approvals, State
+from secfed.deploy.carriers import carrier_of
 from secfed.deploy.decisions import SiteDecisions
 from secfed.deploy.enrolment import utc_now
-from secfed.deploy.grpc_client import CallFailed, Request, SiteLink
-from secfed.deploy.grpc_peer import TlsFiles
 from secfed.deploy.link_limits import Backoff, ClientLimits
 from secfed.deploy.link_messages import HelloReply
 from secfed.deploy.progress import NOTHING, Waits
+from secfed.deploy.serving import CallFailed, Request, ServingLink
 from secfed.deploy.site_folder import SiteFolder
 from secfed.deploy.training import Stopping, TrainingProcess
 from secfed.deploy.training_wire import Job
@@ -85,15 +84,15 @@ class Agent:
         once: bool = False,
         simulated_randomness: bool = False,
     ) -> None:
-        self._folder, self._passphrase, self._board = folder, passphrase, board
+        self._folder, self._board = folder, board
         self._limits, self._now, self._poll_s, self._once = limits or ClientLimits(), now, poll_s, once
         self._identity: Identity = folder.identity(passphrase)
         self._decisions = SiteDecisions(folder, self._identity, now)
         self._roster: Roster = folder.roster()
-        self._address = folder.address()
+        self._carrier = carrier_of(folder, self._identity, passphrase, self._limits)
         self._simulated = simulated_randomness
         self._stopped = threading.Event()
-        self._link: SiteLink | None = None
+        self._link: ServingLink | None = None
         self._training: TrainingProcess | None = None
         self._backoff = Backoff(self._limits.backoff_s, self._limits.backoff_cap_s)
         self._told = ""  # the reason that was last logged
@@ -106,15 +105,19 @@ class Agent:
         """
         if self._simulated:
             log.error("simulated randomness: noise and rounding protect nothing. Tests only.")
-        log.info("agent started", extra={"facts": {"site": self._folder.name, "address": self._address}})
-        while not self._stopped.is_set():
-            try:
-                if self._visit() and self._once:
-                    break
-                self._stopped.wait(self._poll_s)
-            except LinkError as error:
-                self._disconnected(error)
-                self._stopped.wait(self._backoff.next_s())
+        facts = {"site": self._folder.name, "address": self._carrier.address}
+        log.info("agent started", extra={"facts": facts})
+        try:
+            while not self._stopped.is_set():
+                try:
+                    if self._visit() and self._once:
+                        break
+                    self._stopped.wait(self._poll_s)
+                except LinkError as error:
+                    self._disconnected(error)
+                    self._stopped.wait(self._backoff.next_s())
+        finally:
+            self._carrier.close()
         self._board.set(state="stopped", connection="closed")
         log.info("agent stopped")
 
@@ -207,7 +210,7 @@ class Agent:
             raise ConfigError(error.message, remedy=error.remedy) from None
         return admit(self._folder, self._roster, offer.study, offer.settings, self._now())
 
-    def _decline(self, link: SiteLink, error: SecfedError) -> None:
+    def _decline(self, link: ServingLink, error: SecfedError) -> None:
         state = "refused" if isinstance(error, PolicyRefused) else "failed"
         if self._told != str(error):
             self._told = str(error)
@@ -263,18 +266,8 @@ class Agent:
     # --- pieces ---------------------------------------------------------------------------------------
 
     @contextmanager
-    def _dial(self, study: str = "", max_frame_bytes: int = 1 << 20) -> Iterator[SiteLink]:
-        tls = self._folder.tls_material(self._passphrase)
-        link = SiteLink(
-            self._address,
-            TlsFiles(tls.ca, tls.certificate, tls.private_key),
-            study=study,
-            max_frame_bytes=max_frame_bytes,
-            proxy=self._folder.settings.aggregator.proxy,
-            software=f"secfed {__version__}",
-            limits=self._limits,
-        )
-        self._link = link
+    def _dial(self, study: str = "", max_frame_bytes: int = 1 << 20) -> Iterator[ServingLink]:
+        link = self._link = self._carrier.dial(study, max_frame_bytes)
         try:
             if self._stopped.is_set():
                 link.close()

@@ -17,6 +17,7 @@ from secfed.deploy.central_run import CentralRun
 from secfed.deploy.central_study import CentralStudy
 from secfed.deploy.certificate_checks import load
 from secfed.deploy.consortium import Consortium
+from secfed.deploy.flower_server import FlowerServer
 from secfed.deploy.frame_caps import FrameCaps
 from secfed.deploy.grpc_calls import Offer, Refused
 from secfed.deploy.grpc_peer import TlsFiles
@@ -25,12 +26,15 @@ from secfed.deploy.link_limits import ServerLimits
 from secfed.deploy.measured_link import Tell
 from secfed.deploy.site_versions import SiteVersions, VersionedLink
 from secfed.deploy.stopping import Stopper
+from secfed.deploy.study_server import StudyServer
 from secfed.errors import ConfigError, RosterError, RoundAborted
 from secfed.protection import SiteId
 from secfed.run_report import Observer, RunReport
 from secfed.site import Log
 from secfed.study import Study
 
+_RESULT_S: Final = 60.0
+_FLOWER_RESULT_S: Final = 300.0  # a message takes many seconds, and a hospital's transcript needs the result
 _SOFTWARE: Final = f"secfed {__version__}"
 
 
@@ -46,6 +50,7 @@ class Service:
         farewell_s: how long sites are given the model and told that the study is finished.
         uploads_at_a_time: large uploads that are held at once, each in memory of its size; None: as many as
             fit into 1 GiB.
+        flower_socket: carry messages through Flower, whose app comes to this socket; None: over gRPC.
     """
 
     listen: str | None = None
@@ -54,6 +59,7 @@ class Service:
     silent_s: float = 60.0
     farewell_s: float = 60.0
     uploads_at_a_time: int | None = None
+    flower_socket: Path | None = None
 
     def link_limits(self) -> ServerLimits:
         """Limits of the link.
@@ -77,6 +83,11 @@ class Service:
             raise ConfigError(
                 f"--uploads-at-a-time {self.uploads_at_a_time}: must be 1 or more",
                 remedy="1 needs the least memory; leave it out for as many as fit into 1 GiB",
+            )
+        if self.flower_socket is not None and (self.listen or self.uploads_at_a_time):
+            raise ConfigError(
+                "--listen, --uploads-at-a-time: are for gRPC, and --flower-socket was given",
+                remedy="leave them out; through Flower one large upload is held at a time",
             )
         return ServerLimits(answers=self.uploads_at_a_time)
 
@@ -123,19 +134,18 @@ class Aggregator:
         self._service, self._observer, self._stopper = service, observer, stopper
         self._identity = consortium.aggregator_identity(passphrase)
         self._out = out
-        material = consortium.aggregator_tls(passphrase)
-        end = load(material.certificate, "the aggregator's certificate").not_valid_after_utc
-        if end <= datetime.now(UTC):
-            raise ConfigError(
-                "the aggregator's certificate has expired", remedy="run: secfed consortium renew aggregator"
-            )
         caps = FrameCaps.of(self._central.algorithm, study.rounds, len(roster.sites), self._central.plan)
         _check_space(out, caps.answer_bytes * len(self._central.asked))
-        listen = service.listen or f"0.0.0.0:{consortium.facts.port}"
         offer = Offer(self._central.id, text.encode(), caps.answer_bytes)
-        tls = TlsFiles(material.ca, material.certificate, material.private_key)
-        self._server = LinkServer(listen, tls, roster.sites, offer, limits)
-        self._listen = listen
+        self._server: StudyServer
+        if service.flower_socket is None:
+            self._listen = service.listen or f"0.0.0.0:{consortium.facts.port}"
+            tls = _tls(consortium, passphrase)
+            self._server = LinkServer(self._listen, tls, roster.sites, offer, limits)
+        else:
+            self._listen = str(service.flower_socket)
+            ttl_s = study.protection.deadline_s
+            self._server = FlowerServer(service.flower_socket, self._identity, roster, offer, ttl_s=ttl_s)
         self._versions = SiteVersions(self._server.presence, tell, _SOFTWARE)
         self._tell = self._versions.tell
 
@@ -150,14 +160,14 @@ class Aggregator:
         with closing(
             CentralRun(self._central, self._identity, self._out, self._carrier, self._observer)
         ) as run:
-            port = self._server.start()
+            self._server.start()
             try:
                 self._tell(
                     "resumed" if run.resumed else "started",
                     study=self._central.id,
                     software=_SOFTWARE,
                     roster=self._central.roster.digest.hex(),
-                    address=f"{self._listen.rpartition(':')[0]}:{port}",
+                    address=_address(self._listen, self._server),
                     quorum=self._quorum,
                 )
                 try:
@@ -184,6 +194,7 @@ class Aggregator:
             silent_s=self._service.silent_s,
             wait_for_result=protection.name == "encrypted",
             rounds=self._central.study.rounds,
+            result_s=_RESULT_S if self._service.flower_socket is None else _FLOWER_RESULT_S,
             versions=self._versions,
         )
 
@@ -214,6 +225,26 @@ class Aggregator:
             else:
                 said.release()
                 took.add(said.site)
+
+
+def _tls(consortium: Consortium, passphrase: str | None) -> TlsFiles:
+    """The aggregator's TLS files.
+
+    Raises:
+        ConfigError: its certificate has expired.
+    """
+    material = consortium.aggregator_tls(passphrase)
+    end = load(material.certificate, "the aggregator's certificate").not_valid_after_utc
+    if end <= datetime.now(UTC):
+        raise ConfigError(
+            "the aggregator's certificate has expired", remedy="run: secfed consortium renew aggregator"
+        )
+    return TlsFiles(material.ca, material.certificate, material.private_key)
+
+
+def _address(listen: str, server: StudyServer) -> str:
+    """Where a started server is reached."""
+    return f"{listen.rpartition(':')[0]}:{server.port}" if isinstance(server, LinkServer) else listen
 
 
 def _check_space(out: Path, needed_bytes: int) -> None:

@@ -1,27 +1,17 @@
-"""A site's half of the link. It only dials out; one thread, one connection.
-
-    hello -> (next -> handle -> answer or refuse)*
-
-Every call may be repeated: the aggregator hands out the same request until it is answered, and takes one
-reply once. So whatever fails on the way is tried again after a pause that grows.
-"""
+"""A site's half of the link over gRPC. It only dials out; one thread, one connection."""
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
-from functools import partial
-from typing import Final, TypeVar
+from typing import Final
 
 from secfed.crypto.codec import Buffer
 from secfed.deploy.grpc_calls import SERVICE
 from secfed.deploy.grpc_peer import TlsFiles, grpc
-from secfed.deploy.link_limits import Backoff, ClientLimits
+from secfed.deploy.link_limits import ClientLimits
 from secfed.deploy.link_messages import (
-    MAX_KIND_BYTES,
-    MAX_REASON_BYTES,
     PART_BYTES,
     HelloReply,
     HelloRequest,
@@ -31,7 +21,8 @@ from secfed.deploy.link_messages import (
     Refusal,
 )
 from secfed.deploy.parcels import Assembly, Parcel
-from secfed.errors import LinkError, MalformedMessage, PolicyRefused, ProtocolError, Replay, SecfedError
+from secfed.deploy.serving import CallFailed, Request, ServingLink, told
+from secfed.errors import MalformedMessage, SecfedError
 
 _REMEDIES: Final = {
     grpc.StatusCode.UNAVAILABLE: "check address, port, proxy and certificates; the aggregator may be down",
@@ -39,40 +30,15 @@ _REMEDIES: Final = {
     grpc.StatusCode.FAILED_PRECONDITION: "the aggregator serves another study now: ask for its settings",
     grpc.StatusCode.UNIMPLEMENTED: "the other side runs another version of secfed",
 }
-T = TypeVar("T")
-
 # Trying the same again cannot help; somebody has to do something first.
 _LASTING: Final = (
     grpc.StatusCode.PERMISSION_DENIED,
     grpc.StatusCode.FAILED_PRECONDITION,
     grpc.StatusCode.UNIMPLEMENTED,
 )
-_LASTING_FAILURES: Final = 8  # such a failure counts as so many: the pause is long at once
 
 
-class CallFailed(LinkError):
-    """A call that failed.
-
-    Attributes:
-        lasting: trying again will not help until somebody changes something.
-        unfit: the aggregator refused the reply itself.
-    """
-
-    def __init__(self, message: str, *, remedy: str = "", lasting: bool = False, unfit: bool = False) -> None:
-        super().__init__(message, remedy=remedy)
-        self.lasting, self.unfit = lasting, unfit
-
-
-@dataclass(frozen=True)
-class Request:
-    """What the aggregator asks: a frame for :meth:`secfed.site.Site.handle`, and the id of this asking."""
-
-    study: str
-    request_id: bytes
-    frame: memoryview = field(repr=False)
-
-
-class SiteLink:
+class SiteLink(ServingLink):
     """One site's connection to the aggregator.
 
     Args:
@@ -97,9 +63,8 @@ class SiteLink:
         software: str = "",
         limits: ClientLimits | None = None,
     ) -> None:
-        self.study, self.max_frame_bytes = study, max_frame_bytes
-        self._software, self._limits = software, limits or ClientLimits()
-        self._stopped = threading.Event()
+        super().__init__(study, max_frame_bytes, limits or ClientLimits())
+        self._software = software
         self._channel = grpc.secure_channel(
             address, tls.channel_credentials(), options=self._limits.options(proxy)
         )
@@ -156,81 +121,6 @@ class SiteLink:
         with _failures():
             return Receipt.decode(self._refuse(refusal.encode(), timeout=self._limits.call_s)).outcome
 
-    def serve(
-        self,
-        handle: Callable[[Request], Buffer],
-        *,
-        failed: Callable[[CallFailed], None] = lambda _: None,
-        recovered: Callable[[], None] = lambda: None,
-        said: Callable[[HelloReply], None] = lambda _: None,
-        leaves: Callable[[SecfedError], bool] = lambda _: False,
-    ) -> bool:
-        """Answer requests until :meth:`close` or the study's end, whatever happens to the connection.
-
-        Args:
-            handle: does the work; a :class:`SecfedError` becomes a refusal, any other error ends this
-                call. A request comes again if this process was restarted before its reply was taken: a
-                handler that must not work twice keeps the reply by ``request_id``.
-            failed: told of every failure before the pause that follows.
-            recovered: told when a call succeeds after a failure.
-            said: told what the aggregator says when it has had nothing to ask for a while.
-            leaves: whether this call ends after this refusal.
-
-        Returns:
-            Whether the study is over; False after :meth:`close`, or after a refusal that ends this call.
-        """
-        backoff = Backoff(self._limits.backoff_s, self._limits.backoff_cap_s)
-        last = b""
-
-        def insist(call: Callable[[], T]) -> T | None:
-            """Call until it succeeds; None if the link was closed, or the call makes no sense any more."""
-            while not self._stopped.is_set():
-                try:
-                    value = call()
-                except CallFailed as error:
-                    if error.unfit:
-                        raise
-                    if not self._stopped.is_set():
-                        failed(error)
-                    if error.lasting:
-                        backoff.failures = max(backoff.failures, _LASTING_FAILURES)
-                    self._stopped.wait(backoff.next_s())
-                    if error.lasting:
-                        return None
-                    continue
-                if backoff.failures:
-                    backoff.reset()
-                    recovered()
-                return value
-            return None
-
-        while not self._stopped.is_set():
-            request = insist(self.next)
-            if request is None:
-                heard = insist(self.hello)
-                if heard is not None and heard.finished:
-                    return True
-                if heard is not None:
-                    said(heard)
-                continue
-            request_id, refusal = request.request_id, None
-            try:
-                if request_id == last:
-                    raise Replay("a request that was answered came again")
-                with self.alive():
-                    reply = handle(request)
-                del request  # its frame can be as large as the reply
-                insist(partial(self.answer, request_id, reply))
-                del reply
-            except SecfedError as error:
-                refusal = error
-            if refusal is not None:
-                insist(partial(self.refuse, request_id, refusal))
-                if leaves(refusal):
-                    return False
-            last = request_id
-        return False
-
     def close(self) -> None:
         """End every call and :meth:`serve`; from any thread."""
         self._stopped.set()
@@ -271,17 +161,6 @@ class SiteLink:
             yield
         finally:
             done.set()
-
-
-def told(error: SecfedError) -> tuple[str, str]:
-    """What the aggregator may learn about a refusal: kind, reason.
-
-    What a site refuses about the *server's* messages may be told, and so may its policy. Why its own work
-    failed (a NaN, a class that is missing) says something about its records: only the kind is told.
-    """
-    kind = type(error).__name__
-    reason = error.message if isinstance(error, ProtocolError | PolicyRefused) else ""
-    return kind[:MAX_KIND_BYTES], reason.encode()[:MAX_REASON_BYTES].decode(errors="ignore")
 
 
 @contextmanager

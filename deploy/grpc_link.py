@@ -1,4 +1,4 @@
-"""The aggregator's link: ``ask`` over gRPC, with a deadline per stage."""
+"""The aggregator's link: ``ask`` over gRPC or Flower, with a deadline per stage."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Protocol
 
 from secfed.crypto.codec import Buffer
 from secfed.deploy.grpc_calls import Refused, Reply
-from secfed.deploy.grpc_server import LinkServer
+from secfed.deploy.study_server import StudyServer
 from secfed.link import OnReply, SiteId
 
 _LOOK_S = 0.25  # how often an idle ask looks for silent sites; also how fast Ctrl-C is noticed
@@ -65,7 +65,7 @@ class GrpcLink:
 
     def __init__(
         self,
-        server: LinkServer,
+        server: StudyServer,
         deadline_s: Callable[[str], float],
         *,
         silent_s: float | None = None,

@@ -13,9 +13,10 @@ from typing import Any, Final
 from secfed.coordinator import RoundOutcome
 from secfed.crypto.codec import Buffer
 from secfed.deploy.grpc_link import GrpcLink
-from secfed.deploy.grpc_server import LinkServer, Presence
+from secfed.deploy.grpc_server import Presence
 from secfed.deploy.progress import ANSWERS, ARRIVALS, Waits
 from secfed.deploy.stopping import Stopper
+from secfed.deploy.study_server import StudyServer
 from secfed.link import OnReply
 from secfed.protection import SiteId
 from secfed.run_report import WAIT, Observer, PerSite, RoundReport
@@ -31,7 +32,7 @@ _SLOW_S: Final = 30.0
 
 
 class MeasuredLink:
-    """Carrier of a :class:`~secfed.deploy.central_run.CentralRun` over :class:`GrpcLink`.
+    """Carrier of a :class:`~secfed.deploy.central_run.CentralRun` between machines.
 
     Args:
         server: started.
@@ -44,12 +45,13 @@ class MeasuredLink:
         silent_s: a site without a sign of life for so long counts as missing.
         wait_for_result: whether sites do lasting work on a result (encrypted protection: they decrypt it).
         rounds: of the study, for the operator.
+        result_s: seconds that sites have for a result that is only told.
         slow_s: the operator is told whom a step waits for when nothing has come for so long.
     """
 
     def __init__(
         self,
-        server: LinkServer,
+        server: StudyServer,
         log: Log,
         observer: Observer,
         tell: Tell,
@@ -60,10 +62,11 @@ class MeasuredLink:
         silent_s: float,
         wait_for_result: bool,
         rounds: int | None = None,
+        result_s: float = _RESULT_S,
         slow_s: float = _SLOW_S,
     ) -> None:
         def deadline(stage: str) -> float:
-            return min(deadline_s, _RESULT_S) if stage == "result" and not wait_for_result else deadline_s
+            return min(deadline_s, result_s) if stage == "result" and not wait_for_result else deadline_s
 
         self._link = GrpcLink(server, deadline, silent_s=silent_s, watcher=self)
         self._server, self._log, self._observer = server, log, observer

@@ -122,6 +122,12 @@ class SiteFolder:
         return self.folder / self.settings.agent.state
 
     @property
+    def flower_socket(self) -> Path | None:
+        """Where studies come through Flower; None where the agent dials the aggregator."""
+        named = self.settings.flower.socket
+        return None if named is None else self.folder / named
+
+    @property
     def key_paths(self) -> tuple[Path, ...]:
         """The private keys that are there."""
         return (self.folder / _IDENTITY_FILE, *self.tls.key_paths)

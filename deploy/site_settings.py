@@ -38,6 +38,16 @@ class AggregatorSection(Strict):
     )
 
 
+class FlowerSection(Strict):
+    """``[flower]``."""
+
+    socket: str | None = Field(
+        default=None,
+        min_length=1,
+        description="the path of a socket: studies come through Flower, and the agent dials nobody",
+    )
+
+
 class AgentSection(Strict):
     """``[agent]``."""
 
@@ -57,6 +67,7 @@ class SiteSettings(Strict):
 
     site: SiteSection
     aggregator: AggregatorSection = AggregatorSection()
+    flower: FlowerSection = FlowerSection()
     agent: AgentSection = AgentSection()
 
 
@@ -96,6 +107,7 @@ def _from_tables(tables: Mapping[str, Any]) -> SiteSettings:
     sections: dict[str, type[Strict]] = {
         "site": SiteSection,
         "aggregator": AggregatorSection,
+        "flower": FlowerSection,
         "agent": AgentSection,
     }
     for name, table in tables.items():
@@ -140,6 +152,11 @@ name = "{name}"           # as in the enrolment request; it cannot be changed la
 # address = "fl.example.org:8443"
 # An HTTP proxy for the way out. Without this line https_proxy and no_proxy are respected.
 # proxy = "http://proxy.hospital.example:3128"
+
+[flower]
+# Only for a consortium that runs Flower: where the app that its SuperNode starts finds this agent. With this
+# line the agent dials nobody. Its folder must be closed to other accounts than the SuperNode's.
+# socket = "/run/secfed/agent.sock"
 
 [agent]
 # Journals, ledgers and transcripts. Do not restore this folder from a backup while a study runs.

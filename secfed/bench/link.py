@@ -25,11 +25,12 @@ from secfed.bench.processes import HOST, other_process
 from secfed.bench.tls_files import TlsConsortium
 from secfed.crypto.codec import Buffer
 from secfed.deploy.grpc_calls import Offer
-from secfed.deploy.grpc_client import Request, SiteLink
+from secfed.deploy.grpc_client import SiteLink
 from secfed.deploy.grpc_link import GrpcLink
 from secfed.deploy.grpc_peer import TlsFiles
 from secfed.deploy.grpc_server import LinkServer
 from secfed.deploy.link_limits import ServerLimits
+from secfed.deploy.serving import Request
 
 STUDY = "bench"
 _SMALL = bytes(1000)

@@ -20,11 +20,12 @@ from secfed.crypto.codec import Buffer
 from secfed.crypto.masked_server import MaskedServer
 from secfed.crypto.masked_site import MaskedSite
 from secfed.deploy.grpc_calls import Offer
-from secfed.deploy.grpc_client import Request, SiteLink
+from secfed.deploy.grpc_client import SiteLink
 from secfed.deploy.grpc_link import GrpcLink
 from secfed.deploy.grpc_peer import TlsFiles
 from secfed.deploy.grpc_server import LinkServer
 from secfed.deploy.link_limits import ServerLimits
+from secfed.deploy.serving import Request
 from secfed.round import drive
 
 _STUDY = "bench"

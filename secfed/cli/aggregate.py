@@ -75,6 +75,14 @@ def aggregate(
             r"needs least. \[default: as many as fit into 1 GiB]",
         ),
     ] = None,
+    flower_socket: Annotated[
+        Path | None,
+        typer.Option(
+            "--flower-socket",
+            metavar="PATH",
+            help="Carry messages through Flower: its ServerApp comes to this socket (examples/flower).",
+        ),
+    ] = None,
     log_json: Annotated[
         bool, typer.Option("--log-json", help="Write events to stderr as JSON, one object a line.")
     ] = False,
@@ -94,7 +102,7 @@ def aggregate(
     from secfed.outputs import run_json
 
     console = stderr()
-    service = Service(listen, quorum, _names(sites), silent_s, farewell_s, uploads_at_a_time)
+    service = Service(listen, quorum, _names(sites), silent_s, farewell_s, uploads_at_a_time, flower_socket)
     if log_json:
         from secfed.deploy.json_log import log_as_json
 

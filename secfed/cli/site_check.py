@@ -72,7 +72,11 @@ def _checks(site: SiteFolder, study_file: Path | None, offline: bool) -> Iterato
         joined = site.consortium()
     except SecfedError:
         joined = None  # the lines of certificate and CA say what to do
-    if not offline and joined is not None:
+    if site.flower_socket is not None:
+        from secfed.deploy.flower_check import flower_check
+
+        yield flower_check(site.flower_socket)
+    elif not offline and joined is not None:
         from secfed.deploy.site_probe import network_checks
 
         wanted = "" if study is None else study.id

@@ -20,10 +20,11 @@ from secfed.deploy.central_study import CentralStudy
 from secfed.deploy.consortium import Consortium
 from secfed.deploy.enrolment import Request, utc_now
 from secfed.deploy.frame_caps import FrameCaps
-from secfed.deploy.grpc_client import CallFailed, SiteLink
-from secfed.deploy.grpc_client import Request as Asked
+from secfed.deploy.grpc_client import SiteLink
 from secfed.deploy.grpc_peer import TlsFiles
 from secfed.deploy.link_limits import ClientLimits
+from secfed.deploy.serving import CallFailed
+from secfed.deploy.serving import Request as Asked
 from secfed.deploy.site_folder import SiteFolder
 from secfed.frames import Notice, decode
 from secfed.journal import Journal

@@ -18,11 +18,12 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from secfed.crypto.codec import Buffer
 from secfed.deploy.grpc_calls import Offer
-from secfed.deploy.grpc_client import CallFailed, Request, SiteLink
+from secfed.deploy.grpc_client import SiteLink
 from secfed.deploy.grpc_link import GrpcLink, Watcher
 from secfed.deploy.grpc_peer import TlsFiles
 from secfed.deploy.grpc_server import LinkServer
 from secfed.deploy.link_limits import ClientLimits, ServerLimits
+from secfed.deploy.serving import CallFailed, Request
 
 STUDY = "breast-cancer-0123"
 CAP = 8 << 20

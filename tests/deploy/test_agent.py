@@ -19,10 +19,11 @@ from secfed.deploy.agent import Agent
 from secfed.deploy.agent_status import STATUS_FILE, StatusBoard, read_status
 from secfed.deploy.approvals import Approvals, State
 from secfed.deploy.enrolment import utc_now
-from secfed.deploy.grpc_client import SiteLink, told
+from secfed.deploy.grpc_client import SiteLink
 from secfed.deploy.link_limits import ClientLimits
 from secfed.deploy.link_messages import HelloReply
 from secfed.deploy.progress import ANSWERS, now_at_hospital
+from secfed.deploy.serving import told
 from secfed.errors import ConfigError, MalformedMessage, PolicyRefused, RangeError
 from secfed.frames import Task
 from secfed.outputs import prepare

@@ -14,10 +14,11 @@ import grpc
 import pytest
 
 from secfed.deploy.grpc_calls import SERVICE
-from secfed.deploy.grpc_client import CallFailed, SiteLink
+from secfed.deploy.grpc_client import SiteLink
 from secfed.deploy.link_limits import ServerLimits
 from secfed.deploy.link_messages import MAX_MESSAGE_BYTES, PART_BYTES, Header, NextRequest, Part
 from secfed.deploy.parcels import Parcel
+from secfed.deploy.serving import CallFailed
 from secfed.errors import RosterError
 from tests.deploy.hostile_case import MIB, rss_bytes, tls_context, unaffected
 from tests.deploy.link_case import (

@@ -11,10 +11,10 @@ from contextlib import suppress
 import grpc
 import pytest
 
-from secfed.deploy.grpc_client import CallFailed, Request
 from secfed.deploy.link_limits import ServerLimits
 from secfed.deploy.link_messages import ACCEPTED, OVER, PART_BYTES, REPEATED, Part, Receipt
 from secfed.deploy.parcels import Parcel
+from secfed.deploy.serving import CallFailed, Request
 from secfed.errors import DataError, LinkError, PolicyRefused, ProtocolError, RoundAborted
 from tests.deploy.link_case import (
     SITES,
@@ -293,7 +293,7 @@ def test_a_reply_above_the_aggregators_cap_becomes_a_refusal():
 
 
 def test_a_protocol_error_is_told_in_full_and_never_too_long():
-    from secfed.deploy.grpc_client import told
+    from secfed.deploy.serving import told
 
     kind, reason = told(ProtocolError("é" * 5000))
     assert kind == "ProtocolError"

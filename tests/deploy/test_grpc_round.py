@@ -16,7 +16,7 @@ from secfed import simulate as simulation
 from secfed.algorithms.registry import build
 from secfed.crypto.codec import Buffer
 from secfed.deploy.frame_caps import FrameCaps
-from secfed.deploy.grpc_client import CallFailed
+from secfed.deploy.serving import CallFailed
 from secfed.drops import Drop
 from secfed.errors import LinkError
 from secfed.link import OnReply

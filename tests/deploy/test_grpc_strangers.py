@@ -17,8 +17,8 @@ from cryptography import x509
 from cryptography.x509.oid import ExtendedKeyUsageOID
 
 from secfed.deploy.grpc_calls import SERVICE
-from secfed.deploy.grpc_client import CallFailed
 from secfed.deploy.grpc_peer import Doorman, TlsFiles
+from secfed.deploy.serving import CallFailed
 from secfed.errors import PolicyRefused
 from tests.deploy.hostile_case import shake, unaffected
 from tests.deploy.link_case import AUTHORITY, SITES, Authority, consortium

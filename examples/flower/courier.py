@@ -1,0 +1,5 @@
+"""What Flower runs: couriers that are part of secfed, which is installed where they run."""
+
+from secfed.deploy.flower_link import client_app, server_app
+
+__all__ = ["client_app", "server_app"]
