@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import importlib
+import sys
 import threading
+import tomllib
 from collections.abc import Iterator
 
 import pytest
@@ -14,6 +17,7 @@ from secfed.deploy.letters import Head
 from secfed.deploy.link_messages import HelloReply
 from secfed.deploy.parcels import Parcel
 from secfed.errors import BadSignature, ConfigError, LinkError, MalformedMessage, PolicyRefused
+from tests.conftest import ROOT
 from tests.deploy.flower_case import CAP, SITES, STUDY, Federation, Killed, quick_sockets, run_server_app
 from tests.deploy.link_case import Watched, echo, wait_until
 
@@ -321,3 +325,14 @@ def test_without_a_study_centre_the_app_ends_with_a_reason(sockets, monkeypatch)
 def test_a_message_that_holds_no_letter_is_refused():
     with pytest.raises(MalformedMessage, match="holds no letter"):
         flower_link.unpack(RecordDict())
+
+
+def test_the_app_of_the_example_names_the_couriers(monkeypatch):
+    folder = ROOT / "examples" / "flower"
+    app = tomllib.loads((folder / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["flwr"]["app"]
+    monkeypatch.syspath_prepend(str(folder))
+    for part, courier in (("serverapp", flower_link.server_app), ("clientapp", flower_link.client_app)):
+        module, _, name = app["components"][part].partition(":")
+        assert getattr(importlib.import_module(module), name) is courier
+    monkeypatch.delitem(sys.modules, "courier")
+    assert flower_link.SOCKET in app["config"]  # or --run-config could not name another
