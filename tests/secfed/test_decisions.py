@@ -161,7 +161,9 @@ def replayed(data: bytes) -> bytes:
 
 
 @pytest.mark.parametrize(
-    ("change", "line"), [(flipped, 2), (swapped, 2), (left_out, 2), (replayed, 5)], ids=lambda one: str(one)
+    ("change", "line"),
+    [(flipped, 2), (swapped, 2), (left_out, 2), (replayed, 5)],
+    ids=["flipped", "swapped", "left-out", "replayed"],
 )
 def test_a_changed_log_is_refused_and_named(
     tmp_path: Path, change: Callable[[bytes], bytes], line: int
