@@ -128,6 +128,7 @@ def simulate(
     identities = {name: Identity.generate(name) for name in names}
     roster = Roster.of(aggregator, list(identities.values()))
     if out is not None:
+        out.mkdir(parents=True, exist_ok=True)
         write_roster(out / ROSTER_FILE, roster)  # first: without it nobody can check a run that was stopped
     with ExitStack() as stack:
 

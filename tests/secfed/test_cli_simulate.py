@@ -6,7 +6,7 @@ import errno
 import json
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -27,6 +27,7 @@ class Engine:
     report: RunReport
     fails: Callable[[], None] = lambda: None
     asked: Any = None
+    model: Any = field(default_factory=lambda: SimpleNamespace(start=None))
 
     def load(self, path: Path) -> Engine:
         self.file, self.replaced = path, {}
