@@ -2,6 +2,7 @@
 
     seal-key    seeds of the key that the study key is sealed to, until the study key is there
     study-key   the study's keys
+    taking      which sum is the one of its exchange, before it is decrypted
     replica     the server program's state, and which sums led to it
 
 Security: whoever reads ``study-key`` can read every upload of the study that he gets hold of. The agent
@@ -23,10 +24,23 @@ from secfed.crypto.codec import Reader, Writer
 from secfed.frames import decode_state, encode_state
 from secfed.signed_files import SignedFiles
 
-_SEAL_KEY, _STUDY_KEY, _REPLICA = "seal-key", "study-key", "replica"
+_SEAL_KEY, _STUDY_KEY, _TAKING, _REPLICA = "seal-key", "study-key", "taking", "replica"
 _X25519_BYTES: Final = 32
 _MAX_KEY_BYTES: Final = 1 << 28
 _HEADER_BYTES: Final = 4 + 4 + 2 + 32
+
+
+@dataclass(frozen=True)
+class Taking:
+    """The one sum that may be decrypted for an exchange.
+
+    Attributes:
+        here: round and exchange index.
+        result: SHA-256 of the result that the aggregator signed over it.
+    """
+
+    here: tuple[int, int]
+    result: bytes
 
 
 @dataclass(frozen=True)
@@ -81,6 +95,23 @@ class SealedMemory:
             return KeyPair(secret_key=secret, public_key=reader.blob(_MAX_KEY_BYTES)), None
         seeds = self._files.read(_SEAL_KEY, sealing.MLKEM_SEED_BYTES)
         return None, None if seeds is None else sealing.SealKey.from_seeds(*map(bytes, seeds))
+
+    def keep_taking(self, taking: Taking) -> None:
+        """The sum that is about to be decrypted, on the disk."""
+        header = Writer().uint(taking.here[0], 4).uint(taking.here[1], 2).fixed(taking.result, 32)
+        self._files.write(_TAKING, header.done())
+
+    def taking(self) -> Taking | None:
+        """The sum that was last about to be decrypted; None before the first.
+
+        Raises:
+            TranscriptError: the file was changed.
+        """
+        found = self._files.read(_TAKING)
+        if found is None:
+            return None
+        reader = Reader(found[0])
+        return Taking((reader.uint(4), reader.uint(2)), reader.fixed(32))
 
     def keep_replica(
         self, sums: int, last: tuple[int, int], taken: bytes, state: Mapping[str, torch.Tensor]

@@ -38,7 +38,7 @@ from secfed.errors import (
 )
 from secfed.frames import READY, Notice, Task, encode_state
 from secfed.sealed import SealedPlan, decode_expected
-from secfed.sealed_memory import SealedMemory
+from secfed.sealed_memory import SealedMemory, Taking
 from secfed.site import Site, _Pending
 from secfed.start import first_server
 from secfed.vector import Exchange, State, state_digest
@@ -89,6 +89,7 @@ class SealedSite(Site):
         self.sums = 0
         self._last = (0, 0)  # round and exchange index of the newest sum taken
         self._taken = b""  # digest of the newest sum taken, as it arrived
+        self._taking: Taking | None = None  # the newest sum whose decryption was begun
 
     def resume(self) -> None:
         """Go on where this site was interrupted; see :meth:`secfed.site.Site.resume`."""
@@ -98,6 +99,7 @@ class SealedSite(Site):
             if (replica := kept.replica()) is not None:
                 self.sums, self._last, self._taken = replica.sums, replica.last, replica.taken
                 self.replica.load(replica.state)
+            self._taking = kept.taking()
         super().resume()
 
     def close(self) -> None:
@@ -183,7 +185,8 @@ class SealedSite(Site):
         """Decrypt one sum and replay the server step.
 
         Raises:
-            BadSignature, InconsistentView: it is not the aggregator's sum of this study, or not the next.
+            BadSignature, InconsistentView: it is not the aggregator's sum of this study, or not the next, or
+                not the one whose decryption was begun.
             MalformedMessage, RangeError, RoundAborted: it is none of honest uploads; the site has stopped.
         """
         spec, result = summed.spec, summed.result
@@ -205,6 +208,7 @@ class SealedSite(Site):
             or spec.broadcast_digest != self._state_tag()
         ):
             raise Refusal.RESULT_MISMATCH.refuse(f"round {spec.round}")
+        self._begin_taking(Taking(here, hashlib.sha256(result.body()).digest()))
         form = FrameFormat(parameters, SUM)
         with self._stopping_at_refusal():
             frames = list(form.split(summed.ciphertext))
@@ -216,6 +220,25 @@ class SealedSite(Site):
             self.replica.absorb(spec.round, exchange, totals)
         self.sums, self._last = self.sums + 1, here
         self._record(spec.round, exchange, spec.attempt, result)
+
+    def _begin_taking(self, taking: Taking) -> None:
+        """Settle which sum is the one of its exchange, before anything of it is decrypted.
+
+        What fails from here on for this machine's sake, or is cut off by a crash, may be tried again with the
+        same sum only: another one would be a second answer for the exchange.
+
+        Raises:
+            InconsistentView: another sum of this exchange, or one of a later exchange, was begun before.
+        """
+        before = self._taking
+        if before is not None and taking.here <= before.here:
+            if taking != before:
+                raise InconsistentView("another sum of this exchange, or of a later one, was begun before")
+            return
+        if self._kept is not None:
+            self._kept.keep_taking(taking)
+        self._taking = taking
+        reached("site: after sum noted")
 
     @contextmanager
     def _stopping_at_refusal(self, *refusals: type[SecfedError]) -> Iterator[None]:

@@ -86,6 +86,7 @@ AGGREGATOR_POINTS: Final = (
     "aggregate: after the results are written",
 )
 ELSEWHERE: Final = {
+    "site: after sum noted": "encrypted protection: tests/secfed",
     "site: before state noted": "encrypted protection: tests/secfed",
     "site: after state noted": "encrypted protection: tests/secfed",
     "site: before model written": "at the end of a study: tests/secfed/test_final_model.py",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import stat
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +13,12 @@ import pytest
 
 from secfed import signed_files, site_memory, site_study
 from secfed.chain_file import verify_file
-from secfed.crypto.codec import Buffer
+from secfed.crypto import labels
+from secfed.crypto.codec import Buffer, digest
+from secfed.crypto.encrypted_messages import Summed
+from secfed.crypto.messages import peek_type
 from secfed.errors import InconsistentView, Replay, SecfedError, TranscriptError, WrongState
-from secfed.frames import Step, Task, decode, encode_state
+from secfed.frames import Notice, Step, Task, decode, encode_state
 from secfed.outputs import TRANSCRIPT_FILE
 from secfed.sealed_site import SealedSite
 from secfed.transcript import MODEL, RELEASED, SUMMED, TRANSCRIPT
@@ -109,7 +113,8 @@ def test_a_kill_at_every_point_changes_nothing(
     points = list(dict.fromkeys(passed))
     assert len(points) >= (20 if protected == "masked" else 14)
     if protected == "encrypted":  # the others are the same code as under masks
-        points = [name for name in points if "state" in name or "answer" in name or "secrets" in name]
+        chosen = ("state", "answer", "secrets", "sum noted")
+        points = [name for name in points if any(word in name for word in chosen)]
     for number, point in enumerate(points):
         times = passed.count(point)
         plug.set(point, 1 + (times - 1) // 2)
@@ -295,6 +300,44 @@ def test_a_site_that_is_killed_at_the_end_names_its_model_once(
     assert named["sha256"] == hashlib.sha256(data).hexdigest()
     assert (named["round"], named["sums"], named["bytes"]) == (1, 2, len(data))
     assert len(named["metrics"]) == 64
+    consortium.close()
+
+
+@pytest.mark.parametrize("point", ["after sum noted", "before state noted"])
+def test_a_sum_whose_taking_was_cut_off_is_the_only_one_of_its_exchange(
+    point: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, undisturbed: Models
+) -> None:
+    """A crash must not buy the aggregator a second answer about a ciphertext."""
+    _needs("encrypted")
+    plug = Plug(monkeypatch)
+    consortium = Consortium(study("encrypted", None), tmp_path / "x")
+    refused: list[str] = []
+
+    def deliver(stage: str, hospital: Hospital, frame: Buffer) -> bytes:
+        message = decode(frame)
+        is_sum = isinstance(message, Notice) and peek_type(message.message) == Summed.TYPE
+        if not is_sum or hospital.identity.name != VICTIM or refused:
+            return hospital.handle(frame)
+        plug.set(f"site: {point}")
+        plug.only = True
+        with pytest.raises(Killed):
+            hospital.handle(frame)
+        plug.only = False
+        hospital.start()
+        summed = Summed.decode(message.message)
+        ciphertext = bytes(reversed(bytes(summed.ciphertext)))
+        digest_of_it = digest(labels.TOTALS_DIGEST, summed.spec.layout_digest, ciphertext)
+        result = replace(summed.result, totals_digest=digest_of_it)
+        result = replace(result, signature=consortium.rules.identity.sign(labels.SIGN_RESULT, result.body()))
+        other = replace(summed, result=result, ciphertext=ciphertext)
+        with pytest.raises(InconsistentView, match="begun before") as error:
+            hospital.handle(Notice(other.encode()).encode())
+        refused.append(error.value.message)
+        return hospital.handle(frame)
+
+    consortium.deliver = deliver
+    assert consortium.run() == undisturbed["encrypted", None]
+    assert len(refused) == 1
     consortium.close()
 
 

@@ -418,4 +418,8 @@ class TestForgedSums:
             patch.setattr(type(site.replica), "absorb", fails)
             with pytest.raises(MemoryError):
                 self.give(site, last)
+        other = bytes(reversed(bytes(last.ciphertext)))  # it must not buy an answer about another sum
+        digest_of_it = digest(labels.TOTALS_DIGEST, last.spec.layout_digest, other)
+        with pytest.raises(InconsistentView, match="begun before"):
+            self.give(site, self.resign(replace(last, ciphertext=other), totals_digest=digest_of_it))
         self.give(site, last)
