@@ -107,6 +107,11 @@ VARIANTS = {
         {"algorithm.pretrain_rounds": 0, "study.rounds": 32},
         "ablation",
     ),
+    "assigned": Variant(
+        "public weights, groups with one view keep the centres of all views",
+        {"algorithm.group_iterations": 0},
+        "ablation",
+    ),
     "half": Variant("50 % take part", {"algorithm.participation": 0.5}, "participation"),
     "seven-tenths": Variant("70 % take part", {"algorithm.participation": 0.7}, "participation"),
     "nine-tenths": Variant("90 % take part", {"algorithm.participation": 0.9}, "participation"),
