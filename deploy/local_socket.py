@@ -36,7 +36,8 @@ def send(connection: socket.socket, data: Bytes) -> None:
     view = memoryview(data).cast("B")
     try:
         connection.sendall(len(view).to_bytes(_LENGTH_BYTES, "big"))
-        connection.sendall(view)
+        if view:  # or the other side, which has all there is, may have answered and gone
+            connection.sendall(view)
     except OSError as error:
         raise _broken(error) from None
 

@@ -99,7 +99,7 @@ def test_kill_minus_nine_at_random_moments(tmp_path: Path) -> None:
         if pid == 0:
             try:
                 os.dup2(writing, 1)
-                decision_case.main(path, "write", "50", f"study{attempt}")
+                decision_case.main(path, "write", "12", f"study{attempt}")  # a day has room for 100
             finally:
                 os._exit(0)
         os.close(writing)
