@@ -19,12 +19,10 @@ from datetime import datetime
 from pathlib import Path
 from typing import Final
 
-from secfed.crash_points import reached
-from secfed.crypto.codec import Buffer
 from secfed.crypto.identity import Identity, Roster
-from secfed.crypto.messages import peek_type
-from secfed.deploy.admission import Admitted, admit, still_permitted
+from secfed.deploy.admission import Admitted, admit
 from secfed.deploy.agent_control import is_paused
+from secfed.deploy.agent_handler import StudyHandler
 from secfed.deploy.agent_status import StatusBoard
 from secfed.deploy.approvals import Approvals, State
 from secfed.deploy.carriers import carrier_of
@@ -33,12 +31,11 @@ from secfed.deploy.enrolment import utc_now
 from secfed.deploy.link_limits import Backoff, ClientLimits
 from secfed.deploy.link_messages import HelloReply
 from secfed.deploy.progress import NOTHING, Waits
-from secfed.deploy.serving import CallFailed, Request, ServingLink
+from secfed.deploy.serving import CallFailed, ServingLink
 from secfed.deploy.site_folder import SiteFolder
 from secfed.deploy.training import Stopping, TrainingProcess
 from secfed.deploy.training_wire import Job
 from secfed.errors import ConfigError, LinkError, PolicyRefused, ProtocolError, SecfedError
-from secfed.frames import Step, Task, decode
 from secfed.journal import Journal
 from secfed.outputs import MODEL_FILE
 from secfed.privacy import SitePrivacy
@@ -241,7 +238,7 @@ class Agent:
             rounds = admitted.terms.study.rounds
             self._board.set(study=study, state="serving", rounds=rounds, why=None, waits=None)
             log.info("study served", extra={"facts": {"study": study}})
-            handler = _Handler(
+            handler = StudyHandler(
                 self._folder, admitted, opened, self._roster, self._board, self._now, self._decisions
             )
             # The link knows: to ask again would ask an aggregator that may be gone by now.
@@ -343,64 +340,3 @@ class Agent:
 
     def _idle(self, state: str) -> None:
         self._board.set(state=state, round=None, exchange=None, stage=None, why=None, waits=None)
-
-
-class _Handler:
-    """Handles one study's requests.
-
-    Attributes:
-        withdrawn: why this site takes no more work of the study now; None while it does. The agent says so:
-            were it counted as there, rounds would fail in vain, and the other sites pay for each of them.
-    """
-
-    def __init__(
-        self,
-        folder: SiteFolder,
-        admitted: Admitted,
-        opened: SiteStudy,
-        roster: Roster,
-        board: StatusBoard,
-        now: Callable[[], datetime],
-        decisions: SiteDecisions,
-    ) -> None:
-        self._folder, self._terms, self._opened = folder, admitted.terms, opened
-        self._roster, self._board, self._now, self._decisions = roster, board, now, decisions
-        self.withdrawn: SecfedError | None = None
-
-    def handle(self, request: Request) -> Buffer:
-        """Answer one request.
-
-        Raises:
-            SecfedError: it is refused.
-        """
-        reached("agent: request arrived")
-        frame = decode(request.frame)
-        try:
-            if isinstance(frame, Task):
-                self._check_now()
-                self._begin(round=frame.round, exchange=frame.exchange, stage="train")
-            elif isinstance(frame, Step):
-                self._begin(round=frame.round, stage=f"message {peek_type(frame.message)}")
-            reply = self._opened.site.handle(request.frame)
-        except SecfedError as error:
-            if isinstance(frame, Task) and isinstance(error, PolicyRefused | ConfigError):
-                self.withdrawn = error
-            self._board.count(refusals=1)
-            self._board.set(working=False, why=str(error))
-            self._board.error(str(error))
-            log.warning("request refused: %s", error, extra={"facts": {"kind": type(error).__name__}})
-            self._decisions.refuses(self._terms, frame, error)
-            raise
-        self._board.count(bytes_up=len(reply), bytes_down=len(request.frame))
-        self._board.set(working=False)
-        reached("agent: before answer leaves")
-        return reply
-
-    def _begin(self, **facts: object) -> None:
-        self._board.set(**facts, working=True, why=None, waits=None)
-
-    def _check_now(self) -> None:
-        if is_paused(self._folder.state):
-            raise PolicyRefused("this site has paused its agent", remedy="wait")
-        still_permitted(self._folder, self._terms.study, len(self._roster.sites), self._now())
-        self._decisions.permits(self._terms.study, self._roster)
