@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import hashlib
 import stat
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from secfed import signed_files, site_memory, site_study
+from secfed import signed_files, site_memory
 from secfed.chain_file import verify_file
 from secfed.crypto import labels
 from secfed.crypto.codec import Buffer, digest
@@ -21,7 +18,7 @@ from secfed.errors import InconsistentView, Replay, SecfedError, TranscriptError
 from secfed.frames import Notice, Step, Task, decode, encode_state
 from secfed.outputs import TRANSCRIPT_FILE
 from secfed.sealed_site import SealedSite
-from secfed.transcript import MODEL, RELEASED, SUMMED, TRANSCRIPT
+from secfed.transcript import RELEASED, SUMMED, TRANSCRIPT
 from tests.secfed.durable_case import NAMES, VICTIM, Consortium, Hospital, Killed, Plug, pulling, study
 
 KINDS = [("masked", None), ("masked", "record"), ("masked", "site"), ("encrypted", None)]
@@ -56,13 +53,6 @@ def _kinds_of(hospital: Hospital) -> list[tuple[str, int]]:
     path = hospital.open.folder / TRANSCRIPT_FILE
     entries = verify_file(path, hospital.identity.public_bytes, TRANSCRIPT)
     return [(entry.kind, entry.body["round"]) for entry in entries if entry.kind in (SUMMED, RELEASED)]
-
-
-def _models_of(hospital: Hospital) -> list[Mapping[str, Any]]:
-    assert hospital.open is not None
-    path = hospital.open.folder / TRANSCRIPT_FILE
-    entries = verify_file(path, hospital.identity.public_bytes, TRANSCRIPT)
-    return [entry.body for entry in entries if entry.kind == MODEL]
 
 
 @pytest.mark.parametrize(("protected", "unit"), KINDS)
@@ -243,64 +233,6 @@ def test_what_is_on_the_disk_during_an_exchange_is_for_the_owner_only_and_is_des
     for hospital in whole.hospitals.values():
         assert hospital.files == ["answer", "position"]
     whole.close()
-
-
-def test_the_study_key_goes_with_the_study(tmp_path: Path) -> None:
-    pytest.importorskip("tenseal")
-    consortium = Consortium(study("encrypted", None), tmp_path / "x")
-    consortium.run()
-    hospital = consortium.hospitals[VICTIM]
-    assert "study-key" in hospital.files
-    assert hospital.open is not None
-    hospital.open.finish()
-    assert (hospital.open.folder / "model.safetensors").is_file()
-    assert hospital.files == ["position"]
-    consortium.close()
-
-
-def test_a_study_that_is_finished_twice_keeps_its_model(tmp_path: Path) -> None:
-    """The agent finishes again where a crash came between; the state is gone by then, and begins anew."""
-    pytest.importorskip("tenseal")
-    consortium = Consortium(study("encrypted", None), tmp_path / "x")
-    consortium.run()
-    hospital = consortium.hospitals[VICTIM]
-    hospital.start().finish()
-    assert hospital.open is not None
-    model = (hospital.open.folder / "model.safetensors").read_bytes()
-    hospital.start().finish()
-    assert (hospital.open.folder / "model.safetensors").read_bytes() == model
-    (hospital.open.folder / "model.safetensors").unlink()
-    hospital.start().finish()  # what it could write now is an untrained one
-    assert not (hospital.open.folder / "model.safetensors").exists()
-    assert len(_models_of(hospital)) == 1
-    consortium.close()
-
-
-@pytest.mark.parametrize("point", ["before model written", "after model written", "after model recorded"])
-def test_a_site_that_is_killed_at_the_end_names_its_model_once(
-    point: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    pytest.importorskip("tenseal")
-    consortium = Consortium(study("encrypted", None), tmp_path / "x")
-    consortium.run()
-    hospital = consortium.hospitals[VICTIM]
-    assert hospital.open is not None
-
-    def killed(name: str) -> None:
-        if name == f"site: {point}":
-            raise Killed(name)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(site_study, "reached", killed)
-        with pytest.raises(Killed):
-            hospital.open.finish()
-    hospital.start().finish()
-    data = (hospital.open.folder / "model.safetensors").read_bytes()
-    (named,) = _models_of(hospital)
-    assert named["sha256"] == hashlib.sha256(data).hexdigest()
-    assert (named["round"], named["sums"], named["bytes"]) == (1, 2, len(data))
-    assert len(named["metrics"]) == 64
-    consortium.close()
 
 
 @pytest.mark.parametrize("point", ["after sum noted", "before state noted"])
