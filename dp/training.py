@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 from torch import nn
 
 from secfed.algorithms.training import Training
-from secfed.dp.engine_check import check_engine
+from secfed.dp.engine_check import checked_engine
 from secfed.dp.engines import ClippedSum, Engine, EngineName, attached, check_engine_fits
 from secfed.dp.events import Event
 from secfed.dp.guards import check_model
@@ -153,7 +153,7 @@ class PrivateTraining:
         if self.mechanism.unit.unit is Unit.RECORD:
             require_decomposes(loss)
         parameters = check_model(model, optimiser)
-        check_engine_fits(self.engine, model)
+        check_engine_fits(self.engine, model, self.mechanism.sampling_rate * records)
         if self._partition is not None and self._partition.records != records:
             raise DataError(
                 f"the partition divides {self._partition.records} records, the data has {records}"
@@ -209,9 +209,7 @@ class Session:
 
     def _noise(self) -> GaussianNoise:
         training = self._training
-        return GaussianNoise.of(
-            training.mechanism, training.clip_norm, self._parameters, training.engine, training._random
-        )
+        return GaussianNoise.of(training.mechanism, training.clip_norm, self._parameters, training._random)
 
     @property
     def expected_units(self) -> float:
@@ -247,9 +245,10 @@ class Session:
             raise ConfigError("more private steps than the budget was charged for")
         self.steps_left -= 1
         if batches and not self._checked:
-            check_engine(self._training.engine, self._engine, self._model, self._loss, batches[0])
-            # A single record has nobody to be mixed with: look again when there are two.
-            self._checked = len(batches[0][0]) > 1
+            self._engine = checked_engine(
+                self._training.engine, self._engine, self._model, self._loss, batches[0]
+            )
+            self._checked = True
         training = self._training
         total = ClippedSum(self._parameters, clip_norm=training.clip_norm, grid=self.noise.grid)
         self._engine.add(batches, total)
