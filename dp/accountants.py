@@ -44,8 +44,8 @@ from secfed.dp.events import (
 from secfed.errors import ConfigError
 
 # pld and prv compose by fast Fourier transforms, whose error is absolute: about 1e-16 of all probability for
-# every point of the grid that delta sums over. tests/dp/test_accountants_exact.py compares both, down to these
-# deltas, with a composition whose error is relative; from 1e-11 they begin to fall short of the truth.
+# every point of the grid that delta sums over. Down to these deltas, tests/dp/test_accountants_exact.py
+# compares both with a composition whose error is relative; from 1e-11 they begin to fall short of the truth.
 LEAST_DELTA: Final = {"pld": 1e-10, "prv": 1e-10, "rdp": 0.0}
 
 

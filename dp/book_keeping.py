@@ -48,11 +48,11 @@ _NORM_ELEMENTS: Final = 1 << 24  # float64 numbers that a norm may need at a tim
 class Book(Protocol):
     """What one layer kept of one batch."""
 
-    def squares(self) -> Iterator[tuple[nn.Parameter, torch.Tensor]]:
+    def squares(self) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
         """The squared norm of every record's gradient, per parameter: [B] float64, never too small."""
         ...
 
-    def sums(self, factors: torch.Tensor) -> Iterator[tuple[nn.Parameter, torch.Tensor]]:
+    def sums(self, factors: torch.Tensor) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
         """The sum over records of factor * gradient, per parameter, in float64.
 
         Args:
@@ -70,7 +70,7 @@ class LinearBook:
         self._inputs = inputs.reshape(records, -1, inputs.shape[-1])
         self._outputs = outputs.reshape(records, -1, outputs.shape[-1])
 
-    def squares(self) -> Iterator[tuple[nn.Parameter, torch.Tensor]]:
+    def squares(self) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
         """See :class:`Book`."""
         (records, positions, width), height = self._inputs.shape, self._outputs.shape[-1]
         by_gram = positions * positions <= width * height
@@ -89,7 +89,7 @@ class LinearBook:
         if self._layer.bias is not None and self._layer.bias.requires_grad:
             yield self._layer.bias, self._bias_rows().square().sum(dim=1)
 
-    def sums(self, factors: torch.Tensor) -> Iterator[tuple[nn.Parameter, torch.Tensor]]:
+    def sums(self, factors: torch.Tensor) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
         """See :class:`Book`."""
         kept = factors > 0
         used = factors[kept]
@@ -127,12 +127,12 @@ class EmbeddingBook:
         if layer.padding_idx is not None:  # as autograd does
             self._rows[self._ids == layer.padding_idx] = 0.0
 
-    def squares(self) -> Iterator[tuple[nn.Parameter, torch.Tensor]]:
+    def squares(self) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
         """See :class:`Book`."""
         found = torch.zeros(self._records, dtype=torch.float64, device=self._rows.device)
         yield self._layer.weight, found.index_add_(0, self._owners, self._rows.square().sum(dim=1))
 
-    def sums(self, factors: torch.Tensor) -> Iterator[tuple[nn.Parameter, torch.Tensor]]:
+    def sums(self, factors: torch.Tensor) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
         """See :class:`Book`."""
         scales = factors[self._owners]
         kept = scales > 0
@@ -193,4 +193,4 @@ def _outer_squares(inputs: torch.Tensor, outputs: torch.Tensor, by_gram: bool) -
     else:
         squares = (outputs.mT @ inputs).square().sum(dim=(1, 2))
     lengths = torch.linalg.vector_norm(inputs, dim=2) * torch.linalg.vector_norm(outputs, dim=2)
-    return squares + (_ETA * lengths.sum(dim=1)).square()
+    return torch.add(squares, (_ETA * lengths.sum(dim=1)).square())

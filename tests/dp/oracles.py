@@ -112,8 +112,8 @@ def composed_gaussian_delta(epsilon: float, rate: float, sigma: float, steps: in
     """Delta of ``steps`` Poisson sampled Gaussian releases, a record removed; correct to about 0.1 %.
 
     The privacy loss of one step is rounded to the nearest of many points, tilted exponentially so that the
-    composed loss is about epsilon on average, and convolved with itself: the error of the Fourier transform is
-    then relative to delta, not to 1 (the saddle point of large deviations).
+    composed loss is about epsilon on average, and convolved with itself: the error of the Fourier transform
+    is then relative to delta, not to 1 (the saddle point of large deviations).
     """
     scale = 2 * sigma**2
     low, high = (math.log1p(rate * math.expm1((2 * x - 1) / scale)) for x in (-11 * sigma, 1 + 11 * sigma))
@@ -121,7 +121,8 @@ def composed_gaussian_delta(epsilon: float, rate: float, sigma: float, steps: in
     points = np.arange(math.floor(low / step), math.floor(high / step) + 1)
     inner = np.expm1((points[:-1] + 0.5) * step) / rate
     edges = np.full(len(points) + 1, -np.inf)
-    edges[1:-1] = np.where(inner > -1, scale / 2 * np.log1p(np.maximum(inner, -1 + 1e-300)) + 0.5, -np.inf)
+    reached = inner > -1  # a loss below log(1 - rate) does not occur
+    edges[1:-1][reached] = scale / 2 * np.log1p(inner[reached]) + 0.5
     edges[-1] = np.inf
 
     def mass(mean: float) -> np.ndarray:

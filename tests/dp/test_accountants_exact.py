@@ -1,4 +1,4 @@
-"""Accountants against exact numbers, down to the smallest delta at which each may be used; and what is refused."""
+"""Accountants against exact numbers, down to the smallest delta at which each may be used."""
 
 from __future__ import annotations
 
@@ -16,8 +16,7 @@ from tests.dp.oracles import composed_gaussian_delta, gaussian_delta, sampled_ga
 
 ADD, REPLACE = Adjacency.ADD_OR_REMOVE_RECORD, Adjacency.REPLACE_RECORD
 ALL: list[Accountant] = [Pld(), Prv(), Rdp()]
-DELTAS = [1e-3, 1e-5, 1e-8, 1e-9, 1e-10]
-LONG = PoissonSampledGaussian(ADD, 0.0002, 0.7, 100_000)  # weakly sampled: pld's grid is too coarse for it
+DELTAS = [1e-3, 1e-6, 1e-10]
 
 
 @pytest.mark.parametrize("epsilon", [0.3, 2.0, 9.0])
@@ -33,7 +32,7 @@ def test_the_oracle_of_compositions_agrees_with_closed_forms(epsilon: float) -> 
 @pytest.mark.parametrize("which", ALL, ids=lambda one: one.name)
 @pytest.mark.parametrize(
     ("rate", "sigma", "steps"),
-    [(0.02, 1.0, 1), (0.02, 1.0, 5), (0.02, 1.0, 1250), (0.0064, 0.8, 2500), (0.05, 0.8, 500)],
+    [(0.02, 1.0, 2), (0.02, 1.0, 1250), (0.0064, 0.8, 2500), (0.05, 0.8, 500)],
 )
 @pytest.mark.parametrize("delta", DELTAS)
 def test_sampled_steps_are_never_below_the_truth(
