@@ -20,7 +20,8 @@ RECORDS, GROUP_SIZE, BATCH = 256, 4, 32  # 64 groups, 8 of them in a step: sampl
 def settings(unit: str = "group", epsilon: float = 8.0, **more: object) -> PrivacySection:
     if unit == "group":
         more.setdefault("group_size", GROUP_SIZE)
-    return PrivacySection.model_validate({"unit": unit, "epsilon": epsilon, "delta": DELTA, **more})
+    more.setdefault("delta", DELTA)
+    return PrivacySection.model_validate({"unit": unit, "epsilon": epsilon, **more})
 
 
 def ledger(folder: Path, epsilon: float = 8.0) -> Ledger:
