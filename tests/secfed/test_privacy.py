@@ -242,3 +242,13 @@ def test_replacing_one_record_changes_no_other_prepared_record(monkeypatch: pyte
 def test_an_unknown_site_in_a_budget_is_named(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="--budget elsewhere"):
         run(study(), tmp_path, budgets={"elsewhere": 1.0})
+
+
+def test_a_delta_of_1_in_n_is_told_and_10_in_n_refused_before_any_round(tmp_path: Path) -> None:
+    """About 107 records at every site: 0.05 was accepted in silence."""
+    report = run(study().replace("privacy.delta", 0.05), tmp_path)
+    assert report.privacy is not None
+    assert report.privacy.weak_delta == tuple(f"hospital-{at}" for at in range(1, 5))
+    assert report.privacy.to_json()["weak_delta"]
+    with pytest.raises(ConfigError, match=r"privacy\.delta: 0\.2 is 10 / \(training records"):
+        run(study().replace("privacy.delta", 0.2), tmp_path / "refused")
