@@ -301,7 +301,6 @@ def test_digest_ignores_how_a_study_is_written_down():
         ("study.name", "demo-2"),
         ("study.seed", 8),
         ("algorithm.mu", 0.2),
-        ("algorithm.device", "cpu"),
         ("model.hidden", [8]),
         ("data.alpha", 2.0),
         ("data.test_fraction", 0.3),
