@@ -1,16 +1,16 @@
 """The studies that this hospital has begun, and which of them a new one is a near twin of.
 
-Two studies over the same records can sum the same updates over different hospitals; the difference of two such
-sums is then what one hospital contributed. A study with the very same identity is stopped by the journal. One
-with another name, other members or slightly other settings is another study to every check, so a person decides
-about it, and sees what it resembles. Compared is only what this site knows itself: the data set of its own
-policy, and the settings and members of studies that it began here.
+Two studies over the same records can sum the same updates over different hospitals; the difference of two
+such sums is then what one hospital contributed. A study with the very same identity is stopped by the
+journal. One with another name, other members or slightly other settings is another study to every check, so
+a person decides about it, and sees what it resembles. Compared is only what this site knows itself: the data
+set of its own policy, and the settings and members of studies that were begun here.
 
     STATE/studies/<study>/settings.json   written before a study first works here
     STATE/near-twins/<digest>.json        what is shown of a study that waits for a person
 
-The rule is wide, because whoever designs a twin chooses in what it differs: the same data set and the same kind
-of model. Studies that were begun before these files existed are not compared.
+The rule is wide, because whoever designs a twin chooses in what it differs: the same data set and the same
+kind of model. Studies that were begun before these files existed are not compared.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ if TYPE_CHECKING:  # torch, for which nobody who approves a study should wait
     from secfed.site_study import Terms
 
 WARNING: Final = (
-    "If two studies over the same records sum over different hospitals, the difference of the sums can reveal "
-    "what one hospital contributed. Compare who takes part, and why."
+    "If two studies over the same records sum over different hospitals, the difference of the sums can "
+    "reveal what one hospital contributed. Compare who takes part, and why."
 )
 _SETTINGS_FILE: Final = "settings.json"
 _MOST_SHOWN: Final = 20  # of the twins of one study, the newest

@@ -100,7 +100,7 @@ class Trainer:
         return given, self._save()
 
     def _own_draws(self, number: int, exchange: str) -> AbstractContextManager[None]:
-        """For code of one's own that draws from torch's global generator: secret, and the same after a crash."""
+        """For own code that draws from torch's global generator: secret, and the same after a crash."""
         seed = self._job.site_seed
         return nullcontext() if seed is None else seeded(seed, "work", self._job.site, number, exchange)
 

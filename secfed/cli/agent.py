@@ -146,8 +146,8 @@ def approve(
 ) -> None:
     """Let a study run here. Any change of its settings needs this again.
 
-    Lifts a refusal: of a name if the name is given, and of one digest if a digest is. If the study resembles an
-    earlier one, it is shown, and nothing is approved without --near-twin.
+    Lifts a refusal: of a name if the name is given, and of one digest if a digest is. If the study resembles
+    an earlier one, that is shown, and nothing is approved without --near-twin.
     """
     from secfed.cli.consoles import plain_text
     from secfed.deploy import near_twins

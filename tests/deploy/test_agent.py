@@ -68,6 +68,12 @@ def test_three_agents_give_the_bytes_of_a_simulation(centre: Centre, tmp_path: P
         assert stat.S_IMODE((folder.state / STATUS_FILE).stat().st_mode) == 0o600
         work = next((folder.state / "studies").iterdir()) / "work"
         assert [path.name for path in work.iterdir()] == ["position"]
+        begun = json.loads((work.parent / "settings.json").read_text())
+        assert begun["study"] == study_id(centre.study)
+        assert begun["sites"] == list(NAMES)
+        wait_until(
+            lambda kept=work.parent / "settings.json": json.loads(kept.read_text())["ended_s"] is not None
+        )
 
 
 def test_a_study_is_held_until_a_person_approves_it_and_a_paused_agent_takes_nothing(centre: Centre) -> None:
