@@ -6,7 +6,8 @@ user's own is ``name = "package.module:factory"``; the other keys of the table a
 * ``[data]``: ``factory(**options)`` gives a data set (:class:`~secfed.algorithms.data.memory.SiteTables`
   is the short way; :class:`~secfed.algorithms.data.base.LabelledData` is what is required);
 * ``[model]``: ``factory(input_shape, classes, **options)`` gives a ``torch.nn.Module``;
-* ``[algorithm]``: ``factory(setting, **options)`` gives an :class:`~secfed.algorithms.base.Algorithm`.
+* ``[algorithm]``: ``factory(setting, **options)`` gives an :class:`~secfed.algorithms.base.Algorithm`. What
+  its sites draw in their own work takes ``setting.local_seed``, what all parties agree on ``study.seed``.
 """
 
 from __future__ import annotations
