@@ -93,6 +93,22 @@ def test_a_study_is_held_until_a_person_approves_it_and_a_paused_agent_takes_not
     wait_until(lambda: '"serving"' in board.path.read_text(), 60.0)
 
 
+def test_local_training_gets_a_seed_that_only_this_agent_knows_unless_it_simulates(
+    centre: Centre, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(agent_module.TrainingProcess, "check", lambda _: None)  # it never gets to train
+    for name in NAMES:
+        centre.start(name, simulated_randomness=name == NAMES[2])
+    seeds = []
+    for name in NAMES:
+        wait_until(lambda path=centre.boards[name].path: '"serving"' in path.read_text(), 60.0)
+        training = centre.agents[name]._training
+        assert training is not None
+        seeds.append(training._job.site_seed)
+    assert seeds[2] is None
+    assert len({*seeds, centre.study.seed}) == 4
+
+
 @pytest.mark.parametrize("how", ["paused", "withdrawn"])
 def test_a_site_that_takes_no_more_of_a_running_study_is_not_counted_as_there(
     centre: Centre, how: str, monkeypatch: pytest.MonkeyPatch
