@@ -168,8 +168,12 @@ class Agent:
 
     def _ends(self, study: str) -> None:
         self._decisions.ends(study)
-        if _STUDY_ID.fullmatch(study):
+        if not _STUDY_ID.fullmatch(study):
+            return  # it names a folder
+        try:
             near_twins.end(self._folder.state, study, self._now())
+        except SecfedError as error:  # it is shown as begun and not ended; nothing else depends on it
+            log.warning("the end of a study is not noted: %s", error)
 
     def _tidy(self, offer: HelloReply) -> None:
         """Do what the end of a study asks for, if a crash or an outage came between."""

@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from secfed.deploy import safe_files
+from secfed.durable import unwritable
 from secfed.errors import ConfigError
 
 if TYPE_CHECKING:  # torch, for which nobody who approves a study should wait
@@ -70,7 +71,11 @@ class _Begun:
 
     @classmethod
     def read(cls, path: Path) -> Self:
-        """Raises ConfigError: it cannot be read."""
+        """What was written.
+
+        Raises:
+            ConfigError: it cannot be read.
+        """
         try:
             given = json.loads(path.read_bytes())
             return cls(**{**given, "sites": tuple(given["sites"])})
@@ -129,7 +134,7 @@ def begin(state: Path, terms: Terms, data_set: str, now: datetime) -> None:
     """
     path = _settings_of(state, terms.study_id)
     if not path.exists():
-        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        _make_folder_of(path)
         _Begun.of(terms, data_set, now).write(path)
     _note_of(state, terms.study.digest().hex()).unlink(missing_ok=True)
 
@@ -181,7 +186,7 @@ def note(state: Path, digest: str, twins: Sequence[NearTwin]) -> None:
     """
     path = _note_of(state, digest)
     if twins:
-        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        _make_folder_of(path)
         safe_files.replace(path, safe_files.to_json({twin.study: twin.text for twin in twins}))
     else:
         path.unlink(missing_ok=True)
@@ -208,6 +213,13 @@ def _settings_of(state: Path, study: str) -> Path:
 
 def _note_of(state: Path, digest: str) -> Path:
     return state / "near-twins" / f"{digest}.json"
+
+
+def _make_folder_of(path: Path) -> None:
+    try:
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as error:
+        raise unwritable(path.parent, error) from None
 
 
 def _flat(tables: Mapping[str, Any], above: str = "") -> dict[str, str]:

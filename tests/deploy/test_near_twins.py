@@ -14,7 +14,9 @@ from secfed.cli.app import app
 from secfed.crypto.identity import Roster
 from secfed.deploy import near_twins
 from secfed.deploy.admission import Admitted, admit, still_permitted
+from secfed.deploy.agent import Agent
 from secfed.deploy.approvals import Approvals, State
+from secfed.deploy.decisions import SiteDecisions
 from secfed.deploy.site_folder import SiteFolder
 from secfed.deploy.study_check import StudyCheck
 from secfed.errors import ConfigError, PolicyRefused
@@ -197,6 +199,22 @@ def test_what_cannot_be_compared_stops_new_studies_and_names_the_file(hospital: 
     path.write_text("{}")
     with pytest.raises(ConfigError, match=r"settings\.json: cannot be read"):
         hospital.offered(LEFT_OUT)
+
+
+def test_an_end_that_cannot_be_noted_does_not_end_the_agent(
+    hospital: Hospital, caplog: pytest.LogCaptureFixture
+) -> None:
+    study = hospital.begins(FIRST).terms.study_id
+    agent = Agent.__new__(Agent)
+    agent._folder, agent._now = hospital.folder, lambda: NOW
+    agent._decisions = SiteDecisions(hospital.folder, hospital.folder.identity(None))
+    agent._ends(study)
+    (path,) = hospital.folder.state.glob("studies/*/settings.json")
+    assert json.loads(path.read_text())["ended_s"] == NOW.timestamp()
+    path.write_text("{}")
+    agent._ends(study)
+    assert "is not noted" in caplog.text
+    agent._ends("../outside")
 
 
 def test_long_differences_are_cut_and_the_newest_twins_shown(hospital: Hospital) -> None:
