@@ -226,7 +226,7 @@ class FedAvg:
         Raises:
             BudgetExceeded: the site's budget does not cover the round.
         """
-        seed = self.setting.study.seed
+        seed = self.setting.local_seed
         training = self.training(model, data, torch_generator(seed, "order", site_id, round_number))
         device = next(model.parameters()).device
         epochs = self.options.local_epochs

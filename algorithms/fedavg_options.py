@@ -6,7 +6,7 @@ from typing import Literal, Self
 
 from pydantic import Field, model_validator
 
-from secfed.algorithms.options import Options
+from secfed.algorithms.options import OPERATIONAL, Options
 from secfed.errors import ConfigError
 
 
@@ -25,7 +25,9 @@ class FedAvgOptions(Options):
         default="records", description='"records" (up to weight_cap) or "equal"'
     )
     weight_cap: int = Field(default=1000, ge=1, description="the number of records that counts as weight 1")
-    device: Literal["auto", "cpu", "cuda"] = Field(default="auto", description='"auto", "cpu" or "cuda"')
+    device: Literal["auto", "cpu", "cuda"] = Field(
+        default="auto", json_schema_extra=OPERATIONAL, description='"auto", "cpu" or "cuda"'
+    )
 
     @model_validator(mode="after")
     def _check(self) -> Self:

@@ -6,7 +6,7 @@ from typing import Literal, Self
 
 from pydantic import Field, model_validator
 
-from secfed.algorithms.options import Options
+from secfed.algorithms.options import OPERATIONAL, Options
 from secfed.errors import ConfigError
 
 
@@ -62,7 +62,9 @@ class FedColaOptions(Options):
     evaluate: Literal["last", "every"] = Field(
         default="last", description='"last" measures the final models, "every" also after each round'
     )
-    device: Literal["auto", "cpu", "cuda"] = Field(default="auto", description='"auto", "cpu" or "cuda"')
+    device: Literal["auto", "cpu", "cuda"] = Field(
+        default="auto", json_schema_extra=OPERATIONAL, description='"auto", "cpu" or "cuda"'
+    )
 
     @property
     def shares_attention(self) -> bool:

@@ -141,7 +141,7 @@ class FedColaSite:
     def _train(self, round_number: int, broadcast: State) -> tuple[State, float]:
         """The update of every parameter that training changes, and the mean loss of the last pass."""
         algorithm, options, plan = self._algorithm, self._algorithm.options, self._algorithm.plan
-        received, seed = part_of(broadcast, MODEL), self._algorithm.setting.study.seed
+        received, seed = part_of(broadcast, MODEL), self._algorithm.setting.local_seed
         trained = plan.trained(self._kind)
         with seeded(seed, "local training", self._site_id, round_number):
             network = algorithm.network(self._kind, received, self._device)

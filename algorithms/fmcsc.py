@@ -101,8 +101,9 @@ class Fmcsc(PlannedStages[Stage]):
         return shapes_only(self.data.view_sizes, self.network_options)
 
     def start(self, *purpose: str) -> State:
-        """Random initial parameters, from the study's seed and the purpose."""
-        with seeded(self.setting.study.seed, "initial model", *purpose):
+        """Random initial parameters: the study's, or for a purpose, such as a site's name, its own."""
+        seed = self.setting.local_seed if purpose else self.setting.study.seed
+        with seeded(seed, "initial model", *purpose):
             return read_parameters(MultiviewNetwork(self.data.view_sizes, self.network_options))
 
     @cached_property

@@ -6,7 +6,7 @@ from typing import Literal, Self
 
 from pydantic import Field, model_validator
 
-from secfed.algorithms.options import Options
+from secfed.algorithms.options import OPERATIONAL, Options
 from secfed.errors import ConfigError
 
 
@@ -89,7 +89,9 @@ class FmcscOptions(Options):
     evaluate: Literal["last", "every"] = Field(
         default="last", description='"last" scores the final clustering, "every" also after each round'
     )
-    device: Literal["auto", "cpu", "cuda"] = Field(default="auto", description='"auto", "cpu" or "cuda"')
+    device: Literal["auto", "cpu", "cuda"] = Field(
+        default="auto", json_schema_extra=OPERATIONAL, description='"auto", "cpu" or "cuda"'
+    )
     clustering: Literal["euclidean", "spherical"] = Field(
         default="euclidean",
         description='"euclidean" (as published) or "spherical" (centres of norm 1, as the features have)',

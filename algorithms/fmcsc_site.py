@@ -129,7 +129,11 @@ class FmcscSite:
         if self._privacy is not None:
             self._privacy.run(network, optimiser, loss, batch, passes=epochs, phase=phase)
             return math.nan
-        size = self._algorithm.options.batch_size
+        size, seed = self._algorithm.options.batch_size, self._algorithm.setting.site_seed
+        if seed is not None:  # in simulation the batches are those of the paper: records in their order
+            generator = torch_generator(seed, "order", self._site_id, phase)
+            order = torch.randperm(len(batch[0]), generator=generator).to(batch[0].device)
+            batch = tuple(part[order] for part in batch)
         return fit(network, optimiser, loss, batch, epochs=epochs, batch_size=size)
 
     def _pretrain(self, broadcast: State) -> Summands:
@@ -262,7 +266,7 @@ class FmcscSite:
         epsilon = self._algorithm.options.paper_laplace_epsilon
         if epsilon is None:
             return lambda update: update
-        seed = self._algorithm.setting.study.seed
+        seed = self._algorithm.setting.local_seed
         generator = torch_generator(seed, "paper-laplace", self._site_id, round_number, stage.exchange.name)
         return lambda update: update + laplace(update.shape, epsilon, generator)
 

@@ -9,17 +9,27 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable, Mapping
-from typing import Any, Self, TypeVar
+from typing import Any, Final, Self, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError, model_validator
 
 from secfed.errors import ConfigError
+
+# json_schema_extra of a key that says how the work is carried out (waiting time, processes, device, memory),
+# and neither what is computed nor who takes part. It is no part of a study's identity; see docs/adr/017.
+OPERATIONAL: Final[dict[str, JsonValue]] = {"operational": True}
 
 
 class Strict(BaseModel):
     """Base of every table: no coercion, no unknown keys, no NaN, no change after validation."""
 
     model_config = ConfigDict(strict=True, frozen=True, extra="forbid", allow_inf_nan=False)
+
+    @classmethod
+    def operational_defaults(cls) -> dict[str, Any]:
+        """The operational keys of this table, with their defaults."""
+        fields = cls.model_fields.items()
+        return {key: found.default for key, found in fields if found.json_schema_extra == OPERATIONAL}
 
 
 class Options(Strict):

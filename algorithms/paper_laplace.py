@@ -42,8 +42,8 @@ def laplace(
     Args:
         shape: of the tensor that the noise is added to.
         epsilon: the paper's; ``inf`` is no noise.
-        generator: seeded like training. The noise is reproducible, so it hides nothing from anybody who
-            knows the study's seed: one more reason why this is no protection.
+        generator: seeded like training: in simulation from the study's seed, so that whoever knows it can
+            take the noise off again.
         sensitivity: the paper's unstated constant.
 
     Returns:

@@ -1,8 +1,11 @@
-"""Seeds for everything random in training: a stable hash of the study's seed and what it is for.
+"""Seeds for everything random in training: a stable hash of a seed and what it is for.
+
+What all parties agree on takes the study's seed; what only a site's own work uses takes
+:attr:`secfed.algorithms.setting.Setting.local_seed`, which outside simulation only that site knows.
 
 No global generator is used or changed, so a run does not depend on the order in which sites work, on
-other code in the process, or on Python's hash randomisation. None of this randomness protects
-anything; masks, rounding and noise have their own generators.
+other code in the process, or on Python's hash randomisation. No guarantee rests on this randomness, and the
+generators are not cryptographic; masks, rounding and noise have their own.
 """
 
 from __future__ import annotations
@@ -23,7 +26,7 @@ def derive_seed(seed: int, *purpose: str | int) -> int:
     """A 63-bit seed for one purpose.
 
     Args:
-        seed: the study's seed, 0 <= seed < 2^63.
+        seed: the study's or the site's, 0 <= seed < 2^63.
         purpose: what the numbers are for, for example ``("train", site, round)``.
     """
     writer = Writer().uint(seed, 8)

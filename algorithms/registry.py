@@ -6,7 +6,8 @@ user's own is ``name = "package.module:factory"``; the other keys of the table a
 * ``[data]``: ``factory(**options)`` gives a data set (:class:`~secfed.algorithms.data.memory.SiteTables`
   is the short way; :class:`~secfed.algorithms.data.base.LabelledData` is what is required);
 * ``[model]``: ``factory(input_shape, classes, **options)`` gives a ``torch.nn.Module``;
-* ``[algorithm]``: ``factory(setting, **options)`` gives an :class:`~secfed.algorithms.base.Algorithm`.
+* ``[algorithm]``: ``factory(setting, **options)`` gives an :class:`~secfed.algorithms.base.Algorithm`. What
+  its sites draw in their own work takes ``setting.local_seed``, what all parties agree on ``study.seed``.
 """
 
 from __future__ import annotations
@@ -191,10 +192,15 @@ def site_ids(data: Options) -> tuple[SiteId, ...] | None:
     return data.site_ids() if isinstance(data, pool.DataOptions) else None
 
 
-def build(study: Study) -> Algorithm:
+def build(study: Study, *, site_seed: int | None = None) -> Algorithm:
     """The study's algorithm, bound to its data set and model.
 
     No record is read until a site's program is asked for: the aggregator builds the same object.
+
+    Args:
+        study: the study.
+        site_seed: of this site's own work in it, see :attr:`~secfed.algorithms.setting.Setting.local_seed`;
+            None takes the study's.
 
     Raises:
         ConfigError: pieces that do not fit together, a relation that hides patients on a built-in data set
@@ -202,7 +208,7 @@ def build(study: Study) -> Algorithm:
     """
     data = build_data(study)
     study.check_roster(len(data.sites))
-    setting = Setting(study=study, data=data, model=lambda: build_model(study, setting))
+    setting = Setting(study=study, data=data, model=lambda: build_model(study, setting), site_seed=site_seed)
     algorithm: Algorithm = _make("algorithm", study.algorithm, (setting,), (setting, study.algorithm))
     hides = None if study.privacy is None else study.privacy.privacy_unit.adjacency
     known = not isinstance(study.data, pool.DataOptions) or study.data.names_patients

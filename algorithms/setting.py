@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from torch import nn
@@ -23,11 +23,27 @@ class Setting:
         study: the validated study file.
         data: the data set.
         model: makes the study's model, with the same initial parameters every time.
+        site_seed: follows from a secret of this site and study; None in simulation and at the aggregator.
+            Take :attr:`local_seed`, which stands for either.
     """
 
     study: Study
     data: FederatedData
     model: Callable[[], nn.Module]
+    site_seed: int | None = field(default=None, repr=False)
+
+    @property
+    def local_seed(self) -> int:
+        """Seed of what only a site's own work uses: batch order, dropout, augmentation.
+
+        In a hospital it follows from a secret of that hospital and study; in simulation it is the study's, so
+        that a study gives the same bytes every time. What all parties agree on (initial model, partitions,
+        who takes part) takes ``study.seed``.
+
+        Security: with a public seed two studies of one seed would order every hospital's batches alike, and
+        the difference of their sums could be the update of one hospital that only one of them has.
+        """
+        return self.study.seed if self.site_seed is None else self.site_seed
 
     @property
     def sites(self) -> tuple[SiteId, ...]:

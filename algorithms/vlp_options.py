@@ -7,7 +7,7 @@ from typing import Literal
 from pydantic import Field
 
 from secfed.algorithms.dro import CAP_FACTOR, DroOptions, DroRule
-from secfed.algorithms.options import Options
+from secfed.algorithms.options import OPERATIONAL, Options
 from secfed.algorithms.setting import Setting
 from secfed.algorithms.vlp_augment import Augmentation
 
@@ -29,7 +29,9 @@ class VlpOptions(Options):
     precision: Literal["float32", "bfloat16", "float16"] = Field(
         default="float32", description='"float32", "bfloat16" or "float16": of the forward pass'
     )
-    device: Literal["auto", "cpu", "cuda"] = Field(default="auto", description='"auto", "cpu" or "cuda"')
+    device: Literal["auto", "cpu", "cuda"] = Field(
+        default="auto", json_schema_extra=OPERATIONAL, description='"auto", "cpu" or "cuda"'
+    )
     evaluate: Literal["every", "last"] = Field(
         default="every", description='"every" evaluates each round\'s model, "last" the final one only'
     )

@@ -183,7 +183,7 @@ class VlpSite:
             Mean loss over the steps; NaN under privacy, which does not pay for it.
         """
         algorithm, options = self.algorithm, self.algorithm.options
-        seed, names = algorithm.setting.study.seed, stage.trained if trained is None else trained
+        seed, names = algorithm.setting.local_seed, stage.trained if trained is None else trained
         scale = self.step_scale(stage)
         with seeded(seed, "train", self.site_id, round_number, stage.name):
             if self._privacy is not None:
@@ -255,7 +255,7 @@ class VlpSite:
         The batches are the same in every round, and drawn from a generator of their own: training does
         not notice whether a loss was measured.
         """
-        options, seed = self.algorithm.options, self.algorithm.setting.study.seed
+        options, seed = self.algorithm.options, self.algorithm.setting.local_seed
 
         def of(rows: torch.Tensor) -> torch.Tensor:
             batch = tuple(part.to(self.device) for part in self.batch(rows))

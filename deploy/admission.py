@@ -14,13 +14,14 @@ from pathlib import Path
 
 from secfed.crypto.attempt import SiteLimits
 from secfed.crypto.identity import Roster
-from secfed.deploy.approvals import Approvals
+from secfed.deploy import near_twins
+from secfed.deploy.approvals import Approvals, State
 from secfed.deploy.frame_caps import FrameCaps
 from secfed.deploy.policy import Policy
 from secfed.deploy.policy_sections import DataSet
 from secfed.deploy.site_folder import SiteFolder
 from secfed.dp.budget import Budget
-from secfed.errors import DataError, MalformedMessage
+from secfed.errors import DataError, MalformedMessage, PolicyRefused
 from secfed.sealed import SealedPlan
 from secfed.site_study import Terms
 from secfed.study import Study
@@ -78,8 +79,28 @@ def admit(site: SiteFolder, roster: Roster, named: str, settings: bytes, now: da
     data = policy.enforce(study, now, sites=len(roster.sites))
     terms = Terms.of(study, roster, site.name)
     # A person decides last: what the policy refuses anyway is not worth the question.
-    manual, approvals = policy.approve == "manual", Approvals(site.approvals_path)
-    approvals.require(study.name, study.digest(), now, manual=manual)
+    approvals = Approvals(site.approvals_path)
+    twins = near_twins.near_twins(site.state, terms, data.name, now)
+    if twins and policy.studies.near_twins == "refuse":
+        raise PolicyRefused(
+            f"study {study.name!r} resembles an earlier one at this site, and is not permitted",
+            remedy="ask this site; its agent's status names the studies that it has begun",
+            keys=("near_twins",),
+        )
+    asks = bool(twins) and policy.studies.near_twins == "ask"
+    manual = policy.approve == "manual" or asks
+    try:
+        approvals.require(
+            study.name,
+            study.digest(),
+            now,
+            manual=manual,
+            near_twins=near_twins.fingerprint(twins) if asks else "",
+        )
+    except PolicyRefused:
+        if approvals.state(study.digest()) is State.HELD:
+            near_twins.note(site.state, study.digest().hex(), twins)
+        raise
     if not manual:  # or `secfed agent status` could not name it, and nobody refuse it by eight digits
         approvals.record(study.name, study.digest(), now)
     return Admitted(

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Final
 
 from secfed.crypto.identity import Identity, Roster
+from secfed.deploy import near_twins
 from secfed.deploy.admission import Admitted, admit
 from secfed.deploy.agent_control import is_paused
 from secfed.deploy.agent_handler import StudyHandler
@@ -136,12 +137,13 @@ class Agent:
             self._connected()
             if offer.finished:
                 self._tidy(offer)
-                self._decisions.ends(offer.study)
+                self._ends(offer.study)
                 self._idle("finished")
                 return True
             try:
                 admitted = self._admit(offer)
                 self._decisions.permits(admitted.terms.study, self._roster)
+                near_twins.begin(self._folder.state, admitted.terms, admitted.data.name, self._now())
             except SecfedError as error:
                 asking.study = offer.study
                 self._decline(asking, error)
@@ -163,6 +165,15 @@ class Agent:
             return False
         except Stopping:
             return False
+
+    def _ends(self, study: str) -> None:
+        self._decisions.ends(study)
+        if not _STUDY_ID.fullmatch(study):
+            return  # it names a folder
+        try:
+            near_twins.end(self._folder.state, study, self._now())
+        except SecfedError as error:  # it is shown as begun and not ended; nothing else depends on it
+            log.warning("the end of a study is not noted: %s", error)
 
     def _tidy(self, offer: HelloReply) -> None:
         """Do what the end of a study asks for, if a crash or an outage came between."""
@@ -253,7 +264,7 @@ class Agent:
                 self._decline(link, handler.withdrawn)
         if ended:
             opened.finish()
-            self._decisions.ends(study)
+            self._ends(study)
             self._idle("finished")
             model = opened.folder / MODEL_FILE
             facts = {"study": study, "model": str(model) if model.exists() else None}
@@ -287,6 +298,7 @@ class Agent:
                     study=terms.study_id,
                     simulated=self._simulated,
                     max_delta_times_records=admitted.max_delta_times_records,
+                    site_seed=None if self._simulated else memory.site_seed(),
                 ),
                 gpu=admitted.gpu,
                 log_path=self._folder.state / "training.log",

@@ -7,6 +7,7 @@ name; that of a name holds for every digest, except those that were approved aft
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from enum import StrEnum
@@ -41,6 +42,13 @@ class _Entry(Strict):
         description='"held", "permitted", "approved" or "withdrawn"'
     )
     since_s: int = Field(ge=0, lt=safe_files.LATEST_S, description="seconds since 1970")
+    near_twins: str = Field(
+        default="", pattern=r"^([0-9a-f]{64})?$", description="which near twins a person was shown; or empty"
+    )
+
+    def approves(self, near_twins: str) -> bool:
+        """Whether a person approved the study, and was shown these near twins."""
+        return self.is_(State.APPROVED) and near_twins in ("", self.near_twins)
 
     def is_(self, state: State) -> bool:
         return self.state == state.value
@@ -124,8 +132,14 @@ class Approvals:
         entry = self._read().studies.get(digest.hex())
         return None if entry is None else State(entry.state)
 
-    def hold(self, name: str, digest: bytes, now: datetime) -> None:
-        """Note that a study waits for a decision; an earlier decision stays.
+    def hold(self, name: str, digest: bytes, now: datetime, *, near_twins: str = "") -> None:
+        """Note that a study waits for a decision; an earlier decision stays, if it was made knowing as much.
+
+        Args:
+            name: of the study.
+            digest: of the study.
+            now: with a time zone.
+            near_twins: which ones it has, as :func:`secfed.deploy.near_twins.fingerprint` says.
 
         Raises:
             ConfigError: the file cannot be read or written, or too many studies wait.
@@ -133,7 +147,9 @@ class Approvals:
         with safe_files.locked(self._path.parent):
             kept = self._read()
             known = kept.studies.get(digest.hex())
-            if known is not None and not known.is_(State.PERMITTED):
+            if known is not None and (known.is_(State.HELD) or known.is_(State.WITHDRAWN)):
+                return
+            if known is not None and known.approves(near_twins):
                 return
             if sum(entry.is_(State.HELD) for entry in kept.studies.values()) >= _MOST_HELD:
                 raise ConfigError(
@@ -183,10 +199,18 @@ class Approvals:
             kept.set(digest.hex(), name, State.WITHDRAWN, now)
             self._write(kept)
 
-    def approve_what(self, text: str, now: datetime) -> Decision:
+    def approve_what(
+        self, text: str, now: datetime, shown: Callable[[str], str] = lambda _digest: ""
+    ) -> Decision:
         """Approve the study that a person means by its name or digest; also lifts the refusal of a name.
 
         A digest that is approved under a refused name is an exception: other settings stay refused.
+
+        Args:
+            text: name or digest.
+            now: with a time zone.
+            shown: shows the near twins of a digest, and says which they are; raises if the person does not
+                approve the study in spite of them.
 
         Returns:
             The approval; "permitted", where only a refusal was lifted: of a name that stands for no study or
@@ -205,7 +229,7 @@ class Approvals:
             found = self._only(text, named + others, kept)
             name = kept.studies[found].name
             if name:
-                kept.set(found, name, State.APPROVED, now)
+                kept.set(found, name, State.APPROVED, now, near_twins=shown(found))
             else:  # it has not asked yet: what nobody has seen is not approved
                 del kept.studies[found]
             self._write(kept)
@@ -253,7 +277,7 @@ class Approvals:
         found = self._only(text, named + others, kept)
         return _decision(found, kept.studies[found], kept)
 
-    def require(self, name: str, digest: bytes, now: datetime, *, manual: bool) -> None:
+    def require(self, name: str, digest: bytes, now: datetime, *, manual: bool, near_twins: str = "") -> None:
         """Let a study through, or hold it.
 
         Args:
@@ -261,6 +285,7 @@ class Approvals:
             digest: of the study.
             now: with a time zone.
             manual: whether the policy wants a person to decide.
+            near_twins: those that the person must have been shown, as for :meth:`hold`.
 
         Raises:
             PolicyRefused: it was withdrawn, or waits for a decision.
@@ -273,8 +298,8 @@ class Approvals:
             raise PolicyRefused(
                 f"study {name!r} was withdrawn at this site", remedy="ask this site", keys=("approval",)
             )
-        if manual and state is not State.APPROVED:
-            self.hold(name, digest, now)
+        if manual and (entry is None or not entry.approves(near_twins)):
+            self.hold(name, digest, now, near_twins=near_twins)
             raise PolicyRefused(
                 f"study {name!r} waits for the approval of this site",
                 remedy=f"at the site: secfed agent approve {digest.hex()[:16]}",
@@ -329,8 +354,9 @@ class _Kept:
     studies: dict[str, _Entry] = field(default_factory=dict)
     names: dict[str, int] = field(default_factory=dict)
 
-    def set(self, digest: str, name: str, state: State, now: datetime) -> None:
-        self.studies[digest] = _Entry(name=name, state=state.value, since_s=int(now.timestamp()))
+    def set(self, digest: str, name: str, state: State, now: datetime, near_twins: str = "") -> None:
+        since_s = int(now.timestamp())
+        self.studies[digest] = _Entry(name=name, state=state.value, since_s=since_s, near_twins=near_twins)
 
     def matching(self, text: str) -> tuple[list[str], list[str]]:
         """Digests of the studies of this name, and other digests that begin so."""

@@ -35,6 +35,10 @@ class Studies(Strict):
         default=(), description="an array of study digests, 64 hexadecimal digits each"
     )
     max_rounds: int = Field(default=1000, ge=0, description="the largest number of rounds, at least 0")
+    near_twins: Literal["ask", "refuse", "permit"] = Field(
+        default="ask",
+        description='"ask", "refuse" or "permit": studies that resemble an earlier one on the same data set',
+    )
 
     @model_validator(mode="after")
     def _check(self) -> Self:

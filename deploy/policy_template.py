@@ -17,6 +17,7 @@ approve = "manual"              # "manual": a person approves each new study; "a
 names = []                      # names of studies, "*" for anything, as in "heart-*"
 # digests = []                  # or exact studies, by digest
 max_rounds = 200
+near_twins = "ask"              # studies that resemble an earlier one: "ask" a person, "refuse", "permit"
 
 [protection]
 names = ["masked", "encrypted"]

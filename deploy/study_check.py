@@ -16,6 +16,7 @@ from pathlib import Path
 from secfed.chain import Entry
 from secfed.chain_file import verify_file
 from secfed.crypto.identity import Roster
+from secfed.deploy import near_twins
 from secfed.deploy.admission import data_file, frame_caps, read_study
 from secfed.deploy.agent_control import is_paused
 from secfed.deploy.approvals import Approvals, State
@@ -93,6 +94,8 @@ class StudyCheck:
             yield self._load(data)
             if study.model.start is not None and study.protection.name == "encrypted":
                 yield self._start(terms)
+        if terms is not None and data is not None:
+            yield from self._near_twins(terms, data)
         if terms is not None and roster is not None:
             yield self._space(terms, roster)
         if data is not None:
@@ -133,6 +136,17 @@ class StudyCheck:
             yield failed("approval", "waits for the decision of a person here", approve, PolicyRefused)
         else:
             yield passed("approval", "it has not asked yet, and will wait for a person", f"then: {approve}")
+
+    def _near_twins(self, terms: Terms, data: DataSet) -> Iterator[Check]:
+        """Earlier studies here that it resembles."""
+        rule = self._policy.studies.near_twins
+        approve = f"secfed agent approve {terms.study.digest().hex()[:16]} --near-twin"
+        for twin in near_twins.near_twins(self._site.state, terms, data.name, self._now):
+            if rule == "refuse":
+                yield failed("near twin", twin.text, f"see {self._site.policy_path}", PolicyRefused)
+            else:
+                remedy = f"a person decides: {approve}" if rule == "ask" else near_twins.WARNING
+                yield passed("near twin", twin.text, remedy)
 
     def _terms(self, roster: Roster | None) -> tuple[Terms | None, Check]:
         if roster is None:

@@ -10,12 +10,14 @@ from __future__ import annotations
 import os
 import sys
 import traceback
+from contextlib import AbstractContextManager, nullcontext
 from multiprocessing.connection import Connection
 from typing import TYPE_CHECKING, Any, cast
 
 import torch
 
 from secfed.algorithms.base import Algorithm, SiteProgram
+from secfed.algorithms.randomness import seeded
 from secfed.algorithms.registry import build
 from secfed.deploy.training_wire import SOCKET_VARIABLE, Job, Tensors, error_head, raise_error, receive, send
 from secfed.errors import InconsistentView, SecfedError
@@ -65,7 +67,7 @@ class Trainer:
         if job.data_path is not None:
             study = study.replace("data.path", job.data_path)
         self._job, self._seed = job, study.seed
-        self._algorithm: Algorithm = build(study)
+        self._algorithm: Algorithm = build(study, site_seed=job.site_seed)
         self._program: SiteProgram = self._algorithm.site(job.site)
         self._local: LocalPrivacy | None = None
         self._local_key = b""
@@ -96,12 +98,18 @@ class Trainer:
         if self._local is not None:
             self._local_key = bytes.fromhex(head["local_key"])
             self._local.enter(number, name)
-        summands = self._program.contribute(number, plan[0], broadcast)
+        with self._own_draws(number, name):
+            summands = self._program.contribute(number, plan[0], broadcast)
         given = {
             name: value if isinstance(value, torch.Tensor) else torch.as_tensor(value, dtype=torch.float64)
             for name, value in summands.items()
         }
         return given, self._save()
+
+    def _own_draws(self, number: int, exchange: str) -> AbstractContextManager[None]:
+        """For own code that draws from torch's global generator: secret, and the same after a crash."""
+        seed = self._job.site_seed
+        return nullcontext() if seed is None else seeded(seed, "work", self._job.site, number, exchange)
 
     def _random(self, number: int, exchange: str) -> SecureRandom:
         from secfed.dp.randomness import SecureRandom

@@ -36,6 +36,7 @@ class Job:
         study: study id.
         simulated: take randomness from the study's seed. Tests only.
         max_delta_times_records: of the site's policy.
+        site_seed: of the site's own work; None takes the study's.
     """
 
     site: str
@@ -45,6 +46,7 @@ class Job:
     study: str = ""
     simulated: bool = False
     max_delta_times_records: float = 10.0
+    site_seed: int | None = field(default=None, repr=False)
 
     def head(self) -> dict[str, Any]:
         """As a JSON object."""

@@ -10,6 +10,7 @@ inputs and arrives at the same state (:meth:`secfed.site.Site.resume`).
               program-*     what the program needs for later exchanges; written with the contribution
     open      seed-*        32 secret bytes: all randomness of one attempt
     note      step-*        each message of an attempt, before it is handled
+    site_seed local-draws   32 secret bytes: batch order, dropout, augmentation; until the study is over
     answer    answer        the last frame's answer, before it leaves: the same frame gets the same answer
     (clear)   position      the exchange is over: everything above but the answer is overwritten and removed
     stop      stopped       this site works on nothing of the study any more; stays when the study is over
@@ -49,6 +50,7 @@ from secfed.site_work import HEADER_BYTES, REFUSED, REPLIED, Work, given_back, h
 from secfed.vector import State, Summands
 
 STUDY_SECRETS: Final = ("study-key", "seal-key", "taking", "replica")  # of sealed_memory.py
+_LOCAL_DRAWS: Final = "local-draws"
 _WORK, _CONTRIBUTION, _ANSWER, _POSITION = "work", "contribution", "answer", "position"
 _STOPPED: Final = "stopped"
 _MAX_STEPS: Final = 16  # a protocol has six messages; a server must not fill the disk
@@ -200,6 +202,22 @@ class SiteMemory:
         """Sampling and noise in local steps."""
         return SecureRandom(self.local_key(number, exchange))
 
+    def site_seed(self) -> int:
+        """Seed of batch order, dropout and augmentation of this site in this study, 0 <= seed < 2^63.
+
+        Drawn when it is first asked for; another one in every study, and the same after a restart, so that
+        work that is done again is the same work.
+
+        Raises:
+            ConfigError: it cannot be read or written.
+            TranscriptError: the file was changed.
+        """
+        found = self.files.read(_LOCAL_DRAWS)
+        secret = secrets.token_bytes(SEED_BYTES) if found is None else bytes(found[0])
+        if found is None:
+            self.files.write(_LOCAL_DRAWS, secret)
+        return int.from_bytes(derive(secret, labels.DERIVE_LOCAL_SEED, size_bytes=8), "big") >> 1
+
     def _derived(self, label: bytes, number: int, exchange: str) -> bytes:
         return derive(self._required.work_key, label, number.to_bytes(4, "big"), exchange.encode())
 
@@ -329,7 +347,7 @@ class SiteMemory:
     def forget(self) -> None:
         """The study is over: destroy everything but its position, so that nothing of it is served again."""
         self._clear()
-        self.files.erase(_ANSWER, *STUDY_SECRETS, *self._program_files())
+        self.files.erase(_ANSWER, _LOCAL_DRAWS, *STUDY_SECRETS, *self._program_files())
         self._asked = None
 
     def _store(self, asked: bytes, outcome: Buffer | SecfedError) -> None:

@@ -15,7 +15,7 @@ from typing import Any, Final, Literal, Self, get_args
 from pydantic import Field, SerializeAsAny, model_validator
 
 from secfed.algorithms import registry
-from secfed.algorithms.options import ModelOptions, Options, Strict, checked, suggestion
+from secfed.algorithms.options import OPERATIONAL, ModelOptions, Options, Strict, checked, suggestion
 from secfed.algorithms.own import make_importable
 from secfed.crypto import labels, thresholds
 from secfed.crypto.codec import digest
@@ -76,9 +76,18 @@ class ProtectionSection(Strict):
         default="bfv", description='"bfv" (exact) or "ckks" (approximate); only for encrypted'
     )
     processes: int = Field(
-        default=0, ge=0, le=64, description="worker processes per site for encryption, 0 for none"
+        default=0,
+        ge=0,
+        le=64,
+        json_schema_extra=OPERATIONAL,
+        description="worker processes per site for encryption, 0 for none",
     )
-    deadline_s: float = Field(default=600.0, gt=0, description="above 0: seconds a site has to answer")
+    deadline_s: float = Field(
+        default=600.0,
+        gt=0,
+        json_schema_extra=OPERATIONAL,
+        description="above 0: seconds a site has to answer",
+    )
 
     def colluders_for(self, sites: int) -> int:
         """Colluding sites tolerated in a cohort of ``sites``."""
@@ -282,12 +291,25 @@ class Study(Strict):
             del tables["model"]["start"], tables["model"]["start_sha256"]
         return tables
 
-    def digest(self) -> bytes:
+    def identity(self) -> dict[str, Any]:
+        """As :meth:`tables`, with the operational keys as if they had been left out."""
+        tables = self.tables()
+        for name, table in tables.items():
+            table.update(getattr(self, name).operational_defaults())
+        return tables
+
+    def digest(self, *, operational: bool = False) -> bytes:
         """SHA-256 over the canonical form, defaults included: 32 bytes.
 
-        Two files that differ in comments, in the order of keys or in spelt-out defaults are one study.
+        Two files that differ in comments, in the order of keys, in spelt-out defaults or in operational keys
+        are one study: a site that has contributed to one refuses to contribute to the other.
+
+        Args:
+            operational: let operational keys count, too: not as the identity of a study, but to tell runs of
+                it apart.
         """
-        text = json.dumps(self.tables(), sort_keys=True, ensure_ascii=True, separators=(",", ":"))
+        tables = self.tables() if operational else self.identity()
+        text = json.dumps(tables, sort_keys=True, ensure_ascii=True, separators=(",", ":"))
         return digest(labels.STUDY_DIGEST, text.encode("ascii"))
 
     def settings(self, sites: int) -> dict[str, Any]:

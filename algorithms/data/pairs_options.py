@@ -11,6 +11,7 @@ from secfed.algorithms.data.base import SiteId
 from secfed.algorithms.data.image_files import Preparation, stays_inside
 from secfed.algorithms.data.pool import DataOptions, numbered_sites
 from secfed.algorithms.data.tokens import FolderTokenizer, HashTokenizer, Tokenizer, WordTokenizer, read_words
+from secfed.algorithms.options import OPERATIONAL
 from secfed.errors import ConfigError
 
 
@@ -49,10 +50,18 @@ class PairsOptions(DataOptions):
         default=(0.5,), description="an array: what pixels are then divided by, one per channel or one"
     )
     max_image_mib: int = Field(
-        default=32, ge=1, le=1024, description="the largest image file that is read, in MiB, 1 to 1024"
+        default=32,
+        ge=1,
+        le=1024,
+        json_schema_extra=OPERATIONAL,
+        description="the largest image file that is read, in MiB, 1 to 1024",
     )
     max_megapixels: int = Field(
-        default=64, ge=1, le=150, description="the largest image that is decoded, in millions of pixels"
+        default=64,
+        ge=1,
+        le=150,
+        json_schema_extra=OPERATIONAL,
+        description="the largest image that is decoded, in millions of pixels",
     )
     tokenizer: Literal["hash", "words", "folder"] = Field(
         default="hash",

@@ -10,7 +10,7 @@ from pydantic import Field, model_validator
 
 from secfed.algorithms.losses.image_text import MIN_TEMPERATURE
 from secfed.algorithms.models.alignment import Pool
-from secfed.algorithms.options import ModelOptions
+from secfed.algorithms.options import OPERATIONAL, ModelOptions
 from secfed.errors import ConfigError
 
 Weight = Annotated[float, Field(ge=0)]
@@ -108,6 +108,7 @@ class VisionLanguageOptions(ModelOptions):
     )
     gradient_checkpointing: bool = Field(
         default=False,
+        json_schema_extra=OPERATIONAL,
         description="true or false: compute activations again instead of keeping them, for less memory",
     )
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from secfed.cli.site_folders import FolderArgument, FolderOption, at, chosen, located
-from secfed.errors import ConfigError, SecfedError, TranscriptError
+from secfed.errors import ConfigError, PolicyRefused, SecfedError, TranscriptError
 
 if TYPE_CHECKING:
     from secfed.deploy.site_folder import SiteFolder
@@ -137,18 +137,41 @@ def stop(folder: FolderArgument = None, option: FolderOption = Path()) -> None:
 
 
 @agent_app.command()
-def approve(study: StudyName, folder: FolderOption = Path()) -> None:
+def approve(
+    study: StudyName,
+    folder: FolderOption = Path(),
+    near_twin: Annotated[
+        bool, typer.Option("--near-twin", help="Although it resembles an earlier study on the same data set.")
+    ] = False,
+) -> None:
     """Let a study run here. Any change of its settings needs this again.
 
-    Lifts a refusal: of a name if the name is given, and of one digest if a digest is.
+    Lifts a refusal: of a name if the name is given, and of one digest if a digest is. If the study resembles
+    an earlier one, that is shown, and nothing is approved without --near-twin.
     """
+    from secfed.cli.consoles import plain_text
+    from secfed.deploy import near_twins
     from secfed.deploy.approvals import Approvals, State
     from secfed.deploy.enrolment import utc_now
     from secfed.deploy.site_folder import SiteFolder
 
     site = SiteFolder(folder)
     approvals = Approvals(site.approvals_path)
-    found = approvals.approve_what(study, utc_now())
+
+    def shown(digest: str) -> str:
+        twins = near_twins.noted(site.state, digest)
+        for twin in twins:
+            typer.echo(f"Near twin of {plain_text(twin.text)}")
+        if twins:
+            typer.echo(near_twins.WARNING)
+        if twins and not near_twin:
+            raise PolicyRefused(
+                "not approved: the study resembles an earlier one",
+                remedy=f"if that is intended: secfed agent approve {digest[:16]} --near-twin{at(folder)}",
+            )
+        return near_twins.fingerprint(twins)
+
+    found = approvals.approve_what(study, utc_now(), shown)
     if found.state is State.APPROVED:
         typer.echo(f"Approved {found.name}  {found.digest}")
         _record(site, "the agent serves no study before its approval is recorded")
@@ -200,7 +223,7 @@ def _record(site: SiteFolder, otherwise: str) -> None:
 
 
 def _status(site: SiteFolder) -> dict[str, Any]:
-    from secfed.deploy import agent_control
+    from secfed.deploy import agent_control, near_twins
     from secfed.deploy.agent_status import STATUS_FILE, read_status
     from secfed.deploy.approvals import Approvals
     from secfed.deploy.progress import now_at_hospital
@@ -216,7 +239,13 @@ def _status(site: SiteFolder) -> dict[str, Any]:
     content["budgets"] = _budgets(site)
     approvals = Approvals(site.approvals_path)
     content["studies"] = [
-        {"name": item.name, "digest": item.digest, "state": str(item.state), "since": item.since.isoformat()}
+        {
+            "name": item.name,
+            "digest": item.digest,
+            "state": str(item.state),
+            "since": item.since.isoformat(),
+            "near_twins": [twin.text for twin in near_twins.noted(site.state, item.digest)],
+        }
         for item in approvals.all()
     ]
     content["refused_names"] = [
@@ -283,6 +312,8 @@ def _show(content: dict[str, Any], folder: Path) -> None:
         name = item["name"] or "not asked yet,"
         line("Study", f"{name} {item['digest'][:16]}: {_STATES.get(item['state'], item['state'])}")
         if item["state"] == "held":
+            for text in item["near_twins"]:
+                line("", f"near twin of {text}")
             line("", f"to let it run: secfed agent approve {item['digest'][:16]}{at(folder)}")
     for item in content["refused_names"]:
         line("Refused", f"{item['name']}, whatever its settings")

@@ -51,7 +51,11 @@ def carry_out(study: Study, part: Path, *, log: TextIO) -> None:
     report = simulate(study, out=part, drops=[], observer=observer)
     seconds = time.perf_counter() - clock
     write_figures(report, part / FIGURES_FOLDER)
-    about = {"study_digest": study.digest().hex(), "seconds": round(seconds, 3), "secfed": __version__}
+    about = {
+        "study_digest": study.digest(operational=True).hex(),
+        "seconds": round(seconds, 3),
+        "secfed": __version__,
+    }
     write_whole(part / FINISHED_FILE, f"{json.dumps(about, indent=2)}\n".encode())
     part.rename(part.with_name(part.name.removesuffix(PART)))
 

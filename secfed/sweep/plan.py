@@ -132,7 +132,7 @@ def make_plan(sweep: SweepFile) -> Plan:
                 study = read_study(text, sweep.folder)
                 if number == 0:  # pieces that do not fit together; the seed changes nothing about that
                     check(study)
-                runs.append(Run(at, seed, text, study.digest().hex(), optional=optional))
+                runs.append(Run(at, seed, text, study.digest(operational=True).hex(), optional=optional))
             except SecfedError as found:
                 error = _with_hint(found, values)
                 if optional and variant is not None and isinstance(error, ConfigError):

@@ -68,6 +68,12 @@ def test_three_agents_give_the_bytes_of_a_simulation(centre: Centre, tmp_path: P
         assert stat.S_IMODE((folder.state / STATUS_FILE).stat().st_mode) == 0o600
         work = next((folder.state / "studies").iterdir()) / "work"
         assert [path.name for path in work.iterdir()] == ["position"]
+        begun = json.loads((work.parent / "settings.json").read_text())
+        assert begun["study"] == study_id(centre.study)
+        assert begun["sites"] == list(NAMES)
+        wait_until(
+            lambda kept=work.parent / "settings.json": json.loads(kept.read_text())["ended_s"] is not None
+        )
 
 
 def test_a_study_is_held_until_a_person_approves_it_and_a_paused_agent_takes_nothing(centre: Centre) -> None:
@@ -85,6 +91,22 @@ def test_a_study_is_held_until_a_person_approves_it_and_a_paused_agent_takes_not
     wait_until(lambda: "paused" in str(centre.server.presence()[NAMES[0]].declined))
     agent_control.resume(folder.state)
     wait_until(lambda: '"serving"' in board.path.read_text(), 60.0)
+
+
+def test_local_training_gets_a_seed_that_only_this_agent_knows_unless_it_simulates(
+    centre: Centre, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(agent_module.TrainingProcess, "check", lambda _: None)  # it never gets to train
+    for name in NAMES:
+        centre.start(name, simulated_randomness=name == NAMES[2])
+    seeds = []
+    for name in NAMES:
+        wait_until(lambda path=centre.boards[name].path: '"serving"' in path.read_text(), 60.0)
+        training = centre.agents[name]._training
+        assert training is not None
+        seeds.append(training._job.site_seed)
+    assert seeds[2] is None
+    assert len({*seeds, centre.study.seed}) == 4
 
 
 @pytest.mark.parametrize("how", ["paused", "withdrawn"])

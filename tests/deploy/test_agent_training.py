@@ -16,6 +16,7 @@ import torch
 from secfed.algorithms.registry import build
 from secfed.deploy import training
 from secfed.deploy.training import Stopping, TrainingProcess
+from secfed.deploy.training_child import Trainer
 from secfed.deploy.training_wire import Job
 from secfed.errors import BudgetExceeded, MalformedMessage, RoundAborted
 from secfed.study import Study
@@ -47,9 +48,11 @@ class Book:
 def started(tmp_path: Path) -> Iterator[Any]:
     made: list[TrainingProcess] = []
 
-    def start(toml: str = TOML, book: Any = None, kept: Any = None) -> TrainingProcess:
+    def start(
+        toml: str = TOML, book: Any = None, kept: Any = None, site_seed: int | None = None
+    ) -> TrainingProcess:
         process = TrainingProcess(
-            Job(site=NAMES[0], settings=toml, study="tiny-id"),
+            Job(site=NAMES[0], settings=toml, study="tiny-id", site_seed=site_seed),
             gpu=False,
             log_path=tmp_path / "training.log",
             local_key=None if book is None else lambda _number, _exchange: KEY,
@@ -89,6 +92,38 @@ def test_it_gives_what_the_program_gives_and_a_death_costs_one_exchange(started:
     assert process.deaths == 1
     again = process.contribute(1, exchange, state)  # a new process
     assert all(torch.equal(again[name], given[name]) for name in given)
+
+
+def test_it_works_from_the_seed_of_the_site_and_repeats_its_work_in_another_process(started: Any) -> None:
+    exchange, state = _work(TOML)
+    one, again, two = (started(site_seed=seed).contribute(1, exchange, state) for seed in (7, 7, 8))
+    expected = build(Study.parse(TOML), site_seed=7).site(NAMES[0]).contribute(1, exchange, state)
+    assert all(torch.equal(one[name], again[name]) for name in one)
+    updates = [name for name in one if name.startswith("update/")]
+    assert all(torch.equal(one[name], torch.as_tensor(expected[name])) for name in updates)
+    assert any(not torch.equal(one[name], two[name]) for name in updates)
+
+
+class Drawing:
+    """A program of somebody's own that draws from torch's global generator."""
+
+    def contribute(self, *_: object) -> dict[str, torch.Tensor]:
+        return {"drawn": torch.rand(4)}
+
+
+def test_own_code_draws_from_the_seed_of_the_site_too_and_the_same_again() -> None:
+    def drawn(site_seed: int | None) -> torch.Tensor:
+        trainer = Trainer(Job(site=NAMES[0], settings=TOML, site_seed=site_seed), Any, {})
+        trainer._program = Drawing()
+        summands, _ = trainer.contribute({"round": 1, "exchange": "update"}, {})
+        return summands["drawn"]
+
+    assert torch.equal(drawn(7), drawn(7))
+    assert not torch.equal(drawn(7), drawn(8))
+    torch.manual_seed(1)
+    simulated = drawn(None)
+    torch.manual_seed(1)
+    assert torch.equal(drawn(None), simulated)  # nothing is changed there
 
 
 def test_private_steps_are_paid_here_and_not_taken_without(started: Any) -> None:

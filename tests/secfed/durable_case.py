@@ -16,6 +16,7 @@ import torch
 from safetensors.torch import save
 
 from secfed import bound_journal, sealed_site, site, site_memory
+from secfed.algorithms.registry import build
 from secfed.coordinator import Coordinator, RoundOutcome
 from secfed.crypto.attempt import SiteLimits
 from secfed.crypto.codec import Buffer
@@ -109,8 +110,10 @@ class Hospital:
         return self.open
 
     def _program(self, terms: Terms, memory: Any, privacy: Any) -> Any:
-        del memory, privacy
-        hospital, program = self, terms.algorithm.site(self.identity.name)
+        del privacy
+        # As the training process makes it.
+        algorithm = build(terms.study, site_seed=None if self.simulated else memory.site_seed())
+        hospital, program = self, algorithm.site(self.identity.name)
 
         class Counted:
             def __getattr__(self, name: str) -> Any:
@@ -150,17 +153,20 @@ class Consortium:
     frames: list[tuple[str, str, bytes, bytes | None]] = field(default_factory=list)  # stage, site, in, out
     outcomes: list[RoundOutcome] = field(default_factory=list)
     start: State | None = None  # what the aggregator begins with, whatever the study says
+    people: tuple[str, ...] = NAMES  # the members of the consortium; the study names all of them or fewer
     # (stage, hospital, frame) -> reply or error; tests replace it
     deliver: Callable[[str, Hospital, Buffer], bytes] = lambda _stage, hospital, frame: hospital.handle(frame)
 
     def __post_init__(self) -> None:
         aggregator = Identity.from_seed("aggregator", hashlib.sha256(b"aggregator").digest())
-        identities = [Identity.from_seed(name, hashlib.sha256(name.encode()).digest()) for name in NAMES]
+        identities = [
+            Identity.from_seed(name, hashlib.sha256(name.encode()).digest()) for name in self.people
+        ]
         self.roster = Roster.of(aggregator, identities)
-        self.terms = Terms.of(self.chosen, self.roster, NAMES[0])
-        for identity in identities:
+        self.terms = Terms.of(self.chosen, self.roster, self.people[0])
+        for identity in (one for one in identities if one.name in self.terms.sites):
             state = self.folder / identity.name
-            state.mkdir(parents=True)
+            state.mkdir(parents=True, exist_ok=True)
             hospital = Hospital(self.terms, identity, self.roster, state, self.simulated)
             self.hospitals[identity.name] = hospital
             hospital.start()
@@ -169,8 +175,9 @@ class Consortium:
             identity=aggregator,
             roster=self.roster,
             protection=protection(self.chosen.protection.name),
-            threshold=partial(threshold, self.chosen, len(NAMES)),
+            threshold=partial(threshold, self.chosen, len(self.people)),
             min_cohort=self.chosen.protection.min_cohort,
+            sites=tuple(name for name in self.roster.sites if name in self.terms.sites),
         )
 
     def ask(self, stage: str, requests: Mapping[str, Buffer], on_reply: OnReply) -> None:

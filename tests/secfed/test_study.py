@@ -4,8 +4,10 @@ import sys
 
 import pytest
 
+from secfed.algorithms.registry import KINDS
 from secfed.errors import ConfigError
-from secfed.study import PROTECTIONS, Study
+from secfed.privacy_options import PrivacySection
+from secfed.study import PROTECTIONS, ProtectionSection, Study, StudySection
 
 GOOD = """
 [study]
@@ -301,7 +303,6 @@ def test_digest_ignores_how_a_study_is_written_down():
         ("study.name", "demo-2"),
         ("study.seed", 8),
         ("algorithm.mu", 0.2),
-        ("algorithm.device", "cpu"),
         ("model.hidden", [8]),
         ("data.alpha", 2.0),
         ("data.test_fraction", 0.3),
@@ -367,3 +368,48 @@ def test_lowering_the_cohort_is_offered_only_where_it_would_be_taken(name, sites
     if "lower" in remedy:
         lowered = Study.parse(text.replace(f"min_cohort = {cohort}", f"min_cohort = {sites}"))
         assert lowered.protection.min_cohort == sites
+
+
+# Every key that says how the work is carried out and nothing else. A new one is a decision: docs/adr/017.
+OPERATIONAL_KEYS = {
+    "protection.deadline_s",
+    "protection.processes",
+    "algorithm.device",
+    "model.gradient_checkpointing",
+    "data.max_image_mib",
+    "data.max_megapixels",
+}
+
+
+def test_which_keys_are_operational():
+    tables = {("protection", ProtectionSection), ("study", StudySection), ("privacy", PrivacySection)}
+    tables |= {(kind, entry.options) for kind, (entries, _) in KINDS.items() for entry in entries.values()}
+    found = {f"{name}.{key}" for name, table in tables for key in table.operational_defaults()}
+    assert found == OPERATIONAL_KEYS
+
+
+@pytest.mark.parametrize(("key", "value"), [("protection.deadline_s", 1.0), ("algorithm.device", "cpu")])
+def test_operational_keys_are_no_part_of_the_identity(key, value):
+    study = Study.parse(GOOD)
+    other = study.replace(key, value)
+    assert other.digest() == study.digest()
+    assert other.tables() != study.tables()  # they still count for what is carried out
+    assert other.digest(operational=True) != study.digest(operational=True) == study.digest()
+
+
+def test_arguments_of_own_code_are_never_operational():
+    study = Study.parse(TWO_DEVICES.format("cpu"))
+    assert study.digest() != Study.parse(TWO_DEVICES.format("cuda")).digest()
+
+
+TWO_DEVICES = """
+study = {{ name = "own", rounds = 1 }}
+algorithm = {{ name = "fedavg" }}
+model = {{ name = "logistic-regression" }}
+data = {{ name = "tests.secfed.test_study:with_device", device = "{}" }}
+protection = {{ name = "plain" }}
+"""
+
+
+def with_device(device: str) -> None:
+    """The factory of ``[data]``; only its arguments are looked at."""
