@@ -43,7 +43,7 @@ VALUE_ERRORS: Final = (
     RangeError,
     DataError,
     ArithmeticError,
-    torch.linalg.LinAlgError,
+    torch.linalg.LinAlgError,  # type: ignore[attr-defined]  # torch does not list it
     np.linalg.LinAlgError,
 )
 
