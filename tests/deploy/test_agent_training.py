@@ -20,7 +20,7 @@ from secfed.deploy import training
 from secfed.deploy.training import Stopping, TrainingDied, TrainingProcess
 from secfed.deploy.training_child import Trainer
 from secfed.deploy.training_wire import Job
-from secfed.errors import BudgetExceeded, MalformedMessage
+from secfed.errors import BudgetExceeded, ConfigError, MalformedMessage
 from secfed.study import Study
 from tests.deploy.agent_case import NAMES, TOML
 
@@ -170,6 +170,17 @@ def test_a_process_that_says_what_is_no_message_counts_as_dead(
     monkeypatch.setattr(training, "receive", babble)
     with pytest.raises(TrainingDied):  # a malformed message of the aggregator would be refused
         process.contribute(1, exchange, state)
+
+
+def test_what_is_kept_here_and_damaged_is_no_malformed_broadcast(
+    started: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may hold what an earlier round made of records, so it must not become a refusal."""
+    said = {"do": "failed", "kind": "MalformedMessage", "message": "what this site kept is damaged"}
+    monkeypatch.setattr(training, "receive", lambda _connection: (said, {}))
+    exchange, _ = _work(TOML)
+    with pytest.raises(ConfigError, match="damaged"):
+        started().settled(1, exchange)
 
 
 def test_a_refused_payment_passes_whatever_the_process_makes_of_it(
