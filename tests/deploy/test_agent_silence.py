@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from typer.testing import CliRunner
 
 from secfed.chain_file import verify_file
-from secfed.cli.agent import _show
+from secfed.cli.app import app
 from secfed.decision_state import ACCEPTED, ALARM, PER_DAY, DecisionState
 from secfed.decisions import DECISIONS
 from secfed.deploy.agent_status import STATUS_FILE, read_status
@@ -49,9 +50,7 @@ def train(centre: Centre) -> list[bytes]:
     return replies
 
 
-def test_work_that_fails_is_ready_on_the_wire_and_an_alarm_at_home(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_work_that_fails_is_ready_on_the_wire_and_an_alarm_at_home(tmp_path: Path) -> None:
     with serving(tmp_path, DIVERGING) as centre:
         assert train(centre) == [READY]
         assert centre.watched.refusals == []
@@ -62,9 +61,8 @@ def test_work_that_fails_is_ready_on_the_wire_and_an_alarm_at_home(
         assert status["totals"]["alarms"] >= 1
         assert status["totals"]["refusals"] == 0
         assert f"secfed_agent_alarms_total {status['totals']['alarms']}" in centre.boards[NAME].metrics()
-        shown = {**status, "running": True, "paused": False, "now": "waiting", "budgets": [], "studies": []}
-        _show(shown, site.folder)
-        assert "Last alarm" in capsys.readouterr().out
+        shown = CliRunner(env={"COLUMNS": "200"}).invoke(app, ["agent", "status", "--dir", str(site.folder)])
+        assert "Last alarm  round 1, exchange 'update'" in shown.output
         log = verify_file(site.state / DECISIONS_FILE, site.request().identity_key, DECISIONS)
         entries = [entry.body for entry in log if entry.kind == ALARM]
         assert entries[0]["round"] == 1
