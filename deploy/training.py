@@ -210,8 +210,8 @@ class TrainingProcess:
         if self._connection is not None:
             return self._connection
         ours, theirs = socket.socketpair()
-        log = self._open_log()
-        with ours, theirs, log:
+        output = self._open_log()
+        with ours, theirs, output:
             environment = {
                 name: value
                 for name, value in os.environ.items()
@@ -224,8 +224,8 @@ class TrainingProcess:
                 [sys.executable, "-m", _CHILD],
                 env=environment,
                 stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
+                stdout=output,
+                stderr=output,
                 pass_fds=(theirs.fileno(),),
             )
             self._connection = Connection(ours.detach())
