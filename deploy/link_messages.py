@@ -183,7 +183,7 @@ class Part:
 
 @dataclass(frozen=True)
 class Refusal:
-    """A site will not answer a request (or, without an id, serve the study)."""
+    """A site will not answer a request (or, without an id, serve the study): a code and its fixed text."""
 
     study: str
     request_id: bytes
