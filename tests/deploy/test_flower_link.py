@@ -136,7 +136,7 @@ def test_a_reply_that_got_lost_is_fetched_again_and_the_work_is_done_once(federa
     assert worked == [b"go"]
 
 
-def test_a_refusal_is_told_with_its_reason(federation):
+def test_a_refusal_is_told_as_a_code(federation):
     def refuse(_request) -> bytes:
         raise PolicyRefused("not on Sundays")
 
@@ -144,7 +144,7 @@ def test_a_refusal_is_told_with_its_reason(federation):
     federation.wait_for(SITES[0])
     watched = Watched()
     assert federation.collect({SITES[0]: b"go"}, watcher=watched) == {}
-    assert watched.refusals == [("train", SITES[0], "PolicyRefused", "not on Sundays")]
+    assert watched.refusals == [("train", SITES[0], "PolicyRefused", "this site does not take part")]
 
 
 def test_a_hospital_that_declines_the_study_is_not_asked_until_it_serves_it(federation):
