@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import hashlib
+import math
 from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
+from torch import nn
 
+from secfed.algorithms.parameters import write_parameters
+from secfed.containment import BROADCAST_BOUND, check_broadcast, contained
 from secfed.crypto import labels
 from secfed.crypto.identity import Identity, Roster
 from secfed.crypto.messages import FinalModel
@@ -17,6 +21,7 @@ from secfed.errors import SecfedError
 from secfed.final_model import open_final
 from secfed.frames import encode_state
 from secfed.start import check_start, digest_of
+from secfed.vector import Exchange, Field, Layout, Summands
 from tests.simulator import PROVOKED, provokes
 
 STUDY = "study-5f"
@@ -91,3 +96,25 @@ def test_a_first_broadcast_that_is_not_the_start(sent: dict[str, torch.Tensor]) 
         check_start(digest, sent)
     assert type(caught.value) is Refusal.OTHER_START.error
     PROVOKED.add(Refusal.OTHER_START)
+
+
+@provokes(Refusal.BROADCAST_RANGE)
+@pytest.mark.parametrize("number", [math.nan, -math.inf, 1e38])
+def test_a_broadcast_with_a_number_that_no_training_needs(number: float) -> None:
+    with pytest.raises(SecfedError, match="refusal 43: "):
+        check_broadcast({"weight": torch.tensor([1.0, number])}, BROADCAST_BOUND)
+    PROVOKED.add(Refusal.BROADCAST_RANGE)
+
+
+@provokes(Refusal.BROADCAST_SHAPE)
+def test_a_broadcast_of_another_model() -> None:
+    exchange = Exchange("update", "all", Layout((Field("update/weight", (3,), 1.0),), sites=3))
+    model = nn.Linear(3, 1, bias=False)
+
+    def work() -> Summands:
+        write_parameters(model, {"weight": torch.ones(1, 4)})
+        return {"update/weight": model.weight.detach().reshape(3)}
+
+    with pytest.raises(SecfedError, match="refusal 44: "):
+        contained(1, exchange, work, dict, pytest.fail)
+    PROVOKED.add(Refusal.BROADCAST_SHAPE)
