@@ -23,7 +23,7 @@ from torch import nn
 
 from secfed.dp.guards import ForwardCounter, check_hooked, unchanged_buffers
 from secfed.dp.losses import Batch, UnitLoss
-from secfed.errors import ConfigError
+from secfed.errors import ConfigError, RangeError
 
 EngineName = Literal["hooks", "ghost", "loop"]
 
@@ -115,6 +115,10 @@ class Engine(Protocol):
         """Let the model run as if the engine were not attached."""
         ...
 
+    def abandon(self) -> None:
+        """Drop what a pass that failed has left behind, so that the next one starts clean."""
+        ...
+
     def add(self, units: Sequence[Batch], into: ClippedSum) -> None:
         """Add every unit to the sum.
 
@@ -137,6 +141,9 @@ class LoopEngine:
     def paused(self) -> AbstractContextManager[None]:
         """See :class:`Engine`; there is nothing to pause."""
         return nullcontext()
+
+    def abandon(self) -> None:
+        """See :class:`Engine`; there is nothing to drop."""
 
     def add(self, units: Sequence[Batch], into: ClippedSum) -> None:
         """See :class:`Engine`."""
@@ -163,6 +170,22 @@ class _Hooked:
         finally:
             self._counter.enabled = True
             self._hooks.enable_hooks()
+
+    def abandon(self) -> None:
+        """See :class:`Engine`: Opacus pairs activations with gradients by the order of passes."""
+        self._counter.restart()
+        for module in self._model.modules():
+            for attribute in ("activations", "max_batch_len"):
+                if hasattr(module, attribute):
+                    delattr(module, attribute)
+        for value in self._model.parameters():
+            value.grad = None
+            for attribute, empty in (("_forward_counter", 0), ("grad_sample", None)):
+                if hasattr(value, attribute):
+                    setattr(value, attribute, empty)
+            for attribute in ("_current_grad_sample", "_norm_sample"):
+                if hasattr(value, attribute):
+                    delattr(value, attribute)
 
     def _losses(self, batch: Batch) -> torch.Tensor:
         """One loss per record, after a forward pass that ran every layer exactly once: [B]."""
@@ -228,6 +251,7 @@ class GhostEngine(_Hooked):
             usable = torch.isfinite(norms)
             if not bool(usable.all()):
                 # A weight of zero does not silence NaN: leave those records out of the pass.
+                into.units += int((~usable).sum())
                 kept = usable.nonzero().reshape(-1)
                 if len(kept):
                     self.add([tuple(part[kept.to(part.device)] for part in batch)], into)
@@ -235,6 +259,9 @@ class GhostEngine(_Hooked):
             weights = into.factors(norms).to(losses)
             with self.paused():
                 (weights * losses).sum().backward()  # type: ignore[no-untyped-call]
+            grads = [value.grad for value in into.parameters.values() if value.grad is not None]
+            if not all(bool(torch.isfinite(grad).all()) for grad in grads):
+                raise RangeError("a sum of clipped gradients is not finite")
             for name, value in into.parameters.items():
                 if value.grad is not None:
                     into.add_sum(name, value.grad)

@@ -4,7 +4,8 @@
 
 One step releases  (sum of clipped unit gradients + N(0, (sigma C')^2 I)) / M  with M = q * units, the
 *expected* number of units: dividing by the drawn number would release it. An empty draw releases pure
-noise. The optimiser, weight decay, momentum and step hooks see only that, so they are post-processing.
+noise. A unit that has no finite gradient, or makes the model or the loss fail, adds zeros: neither the other
+units nor the noise change, so that no record can be found by making a step fail. The optimiser, weight decay, momentum and step hooks see only that, so they are post-processing.
 
 Source: Abadi et al. 2016, algorithm 1. How the noise is made: :mod:`secfed.dp.mechanism`.
 
@@ -25,9 +26,10 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
+from secfed.algorithms.parts import failed
 from secfed.algorithms.training import Training
 from secfed.dp.engine_check import check_engine
-from secfed.dp.engines import ClippedSum, Engine, EngineName, attached, check_engine_fits
+from secfed.dp.engines import ClippedSum, Engine, EngineName, LoopEngine, attached, check_engine_fits
 from secfed.dp.events import Event
 from secfed.dp.guards import check_model
 from secfed.dp.layers import secret_layers
@@ -237,6 +239,40 @@ class Session:
         rows, size = np.concatenate(units), self._training._max_records
         return [rows[start : start + size] for start in range(0, len(rows), size)]
 
+    def _add(self, batch: Batch, total: ClippedSum) -> None:
+        """Add the units of one forward pass; those that fail add zeros.
+
+        An engine adds nothing before it has the gradients of all rows, so where it fails on a batch the plain
+        loop takes the rows one by one: one of them must not keep the others out of the sum.
+
+        Raises:
+            ConfigError: a model that clipping cannot protect, whatever the records.
+        """
+        if self._training.engine == "loop":
+            self._add_unit(self._engine, batch, total)
+            return
+        units, within = total.units, total.within
+        try:
+            self._engine.add([batch], total)
+        except Exception as problem:
+            failed(problem)
+            self._engine.abandon()
+            total.units, total.within = units, within
+            with self._engine.paused():
+                loop = LoopEngine(self._model, self._loss)
+                for row in range(len(batch[0])):
+                    self._add_unit(loop, tuple(part[row : row + 1] for part in batch), total)
+
+    @staticmethod
+    def _add_unit(loop: Engine, unit: Batch, total: ClippedSum) -> None:
+        try:
+            loop.add([unit], total)
+        except ConfigError:
+            raise
+        except Exception as problem:  # of the model or the loss, on these records
+            failed(problem)
+            total.units += 1
+
     def release(self, batches: Sequence[Batch]) -> None:
         """One release: the clipped sum of these units, noise, and the optimiser's step.
 
@@ -252,7 +288,8 @@ class Session:
             self._checked = len(batches[0][0]) > 1
         training = self._training
         total = ClippedSum(self._parameters, clip_norm=training.clip_norm, grid=self.noise.grid)
-        self._engine.add(batches, total)
+        for batch in batches:
+            self._add(batch, total)
         self.noise.write_gradients(total, self.expected_units)
         self._optimiser.step()
         self._optimiser.zero_grad(set_to_none=True)
