@@ -63,7 +63,7 @@ class SiteScoring:
         self._features = loaded_pair("features", state)
 
     def contribute(self, round_number: int, stage: Stage, broadcast: State) -> Summands:
-        """One step, but for counts of records and sites; zeros where it is another group's, if views are hidden.
+        """One step, but for counts of records and sites; zeros where it is another group's.
 
         Raises:
             WrongState: this site has no features of this round's model.

@@ -105,13 +105,11 @@ class VlpSite:
         if stage.evaluates:
             # Under privacy it comes last: the rest pays, or refuses, before any record is touched.
             parts.insert(0 if self._privacy is None else len(parts), self._evaluate)
-        summands: dict[str, torch.Tensor | float] = {}
+        found: dict[str, torch.Tensor | float] = {}
         for part in parts:
-            summands.update(otherwise({}, part, round_number, stage, received))
-        summands.update(self.settled(round_number, exchange))
-        return {
-            field.name: summands[field.name] for field in exchange.layout.fields if field.name in summands
-        }
+            found.update(otherwise({}, part, round_number, stage, received))
+        found.update(self.settled(round_number, exchange))
+        return {field.name: found[field.name] for field in exchange.layout.fields if field.name in found}
 
     # --- what subclasses change ---
 

@@ -10,8 +10,9 @@ later runs the steps. The algorithm hands over model, optimiser, loss and data, 
 Security: the number of records of a site is treated as public (see :mod:`secfed.dp.training`). Everything
 that is planned is charged when it happens, never less: a round that was prepared and then aborted stays
 paid. Nothing that goes wrong with records stops a release or its payment: a unit that fails adds zeros (to
-steps and sums) or counts as the cap (of losses), and the noise is that of every other release. Sampling and noise of an exchange come from one source that is made anew when it is entered, so an
-exchange that is repeated after a crash repeats the very same releases.
+steps and sums) or counts as the cap (of losses), and the noise is that of every other release. Sampling and
+noise of an exchange come from one source that is made anew when it is entered, so an exchange that is repeated
+after a crash repeats the very same releases.
 """
 
 from __future__ import annotations
@@ -216,7 +217,8 @@ class LocalPrivacy:
 
         Args:
             evaluate: indices of the records of one group -> the mean loss of the *received* model on them; a
-                group whose loss fails counts as the cap. What it may depend on: :meth:`secfed.dp.loss_release.PlannedLosses.release`.
+                group whose loss fails counts as the cap. What it may depend on:
+                :meth:`secfed.dp.loss_release.PlannedLosses.release`.
 
         Raises:
             BudgetExceeded: a budget does not cover it; no record was touched.

@@ -5,7 +5,8 @@
 One step releases  (sum of clipped unit gradients + N(0, (sigma C')^2 I)) / M  with M = q * units, the
 *expected* number of units: dividing by the drawn number would release it. An empty draw releases pure
 noise. A unit that has no finite gradient, or makes the model or the loss fail, adds zeros: neither the other
-units nor the noise change, so that no record can be found by making a step fail. The optimiser, weight decay, momentum and step hooks see only that, so they are post-processing.
+units nor the noise change, so that no record can be found by making a step fail. The optimiser, weight decay,
+momentum and step hooks see only that, so they are post-processing.
 
 Source: Abadi et al. 2016, algorithm 1. How the noise is made: :mod:`secfed.dp.mechanism`.
 
@@ -254,7 +255,7 @@ class Session:
         units, within = total.units, total.within
         try:
             self._engine.add([batch], total)
-        except Exception as problem:
+        except Exception as problem:  # noqa: BLE001  # of the model or the loss, on these records
             failed(problem)
             self._engine.abandon()
             total.units, total.within = units, within
@@ -269,7 +270,7 @@ class Session:
             loop.add([unit], total)
         except ConfigError:
             raise
-        except Exception as problem:  # of the model or the loss, on these records
+        except Exception as problem:  # noqa: BLE001  # as above
             failed(problem)
             total.units += 1
 

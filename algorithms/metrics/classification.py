@@ -91,7 +91,7 @@ def evaluate(
             sums["eval/loss"] += capped(torch.where(finite, losses, torch.nan)).sum()
             sums["eval/class_correct"] += one_hot.T @ correct
             if classes == 2:
-                wrong_end = torch.where(target == 1, -_CERTAIN, _CERTAIN)
+                wrong_end = (1.0 - 2.0 * target.double()) * _CERTAIN
                 odds = torch.where(finite, scores[:, 1] - scores[:, 0], wrong_end)
                 sums["eval/scores"] += score_histograms(odds, target)
     return sums
