@@ -11,8 +11,8 @@ Security: the number of records of a site is treated as public (see :mod:`secfed
 that is planned is charged when it happens, never less: a round that was prepared and then aborted stays
 paid. Nothing that goes wrong with records stops a release or its payment: a unit that fails adds zeros (to
 steps and sums) or counts as the cap (of losses), and the noise is that of every other release. Sampling and
-noise of an exchange come from one source that is made anew when it is entered, so an exchange that is repeated
-after a crash repeats the very same releases.
+noise of an exchange come from one source that is made anew when it is entered, so an exchange that is
+repeated after a crash repeats the very same releases.
 """
 
 from __future__ import annotations
