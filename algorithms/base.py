@@ -26,7 +26,13 @@ LOSS_BOUND: Final = 2.0**20  # of a mean training loss of one site, in a sum
 
 
 class SiteProgram(Protocol):
-    """Runs inside one hospital; may keep state between rounds."""
+    """Runs inside one hospital; may keep state between rounds.
+
+    One more method counts, if a program has it: ``settled(round_number, exchange)``, the weights and counts
+    that it adds whatever its values do, by field name. It looks at how many records there are, at no record.
+    Where the work fails, these are added all the same: a total weight that falls by one hospital's count
+    would name it. The rest of what failed adds zeros (:mod:`secfed.containment`).
+    """
 
     def contribute(self, round_number: int, exchange: Exchange, broadcast: State) -> Summands:
         """Local work for one exchange: what this site adds to the sum.
@@ -162,6 +168,12 @@ def contributors(
     """Who may add more than zeros to each part of a sum, and the fewest of them; empty: everybody to all."""
     named = getattr(algorithm, "contributors", None)
     return () if named is None else tuple(named(round_number, exchange))
+
+
+def settled(program: SiteProgram, round_number: int, exchange: Exchange) -> Summands:
+    """Weights and counts of this exchange: what this site adds whatever its values do; mostly a few fields."""
+    named = getattr(program, "settled", None)
+    return {} if named is None else dict(named(round_number, exchange))
 
 
 def model_in(algorithm: Algorithm, broadcast: State) -> State:

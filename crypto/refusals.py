@@ -87,6 +87,12 @@ class Refusal(Enum):
         "the final model is of another study or roster, not what was signed, or not this site's",
     )
     OTHER_START = (42, InconsistentView, "the first broadcast is not the model that the study begins with")
+    BROADCAST_RANGE = (
+        43,
+        MalformedMessage,
+        "the broadcast holds a number that is not finite or beyond the study's bound",
+    )
+    BROADCAST_SHAPE = (44, MalformedMessage, "the broadcast has other names or shapes than this study's")
 
     def __init__(self, number: int, error: type[SecfedError], text: str) -> None:
         self.number = number

@@ -19,6 +19,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Final
 
+from secfed.containment import Failure
 from secfed.crypto.identity import Identity, Roster
 from secfed.deploy.admission import Admitted, admit
 from secfed.deploy.agent_control import is_paused
@@ -275,6 +276,12 @@ class Agent:
 
     @contextmanager
     def _open(self, admitted: Admitted) -> Iterator[SiteStudy]:
+        def alarm(failure: Failure) -> None:
+            # For this hospital only: what failed depends on its records.
+            self._board.alarm(str(failure))
+            log.warning("local work failed: %s", failure, extra={"facts": {"study": admitted.terms.study_id}})
+            self._decisions.alarms(admitted.terms.study, failure)
+
         def program(terms: Terms, memory: SiteMemory, privacy: SitePrivacy | None) -> TrainingProcess:
             local = privacy is not None and privacy.settings.in_local_steps
             path = admitted.data_path
@@ -292,6 +299,7 @@ class Agent:
                 local_key=memory.local_key if local else None,
                 ledger=None if privacy is None else privacy.ledger,
                 kept=memory.program,
+                alarm=alarm,
             )
             return self._training
 
@@ -311,6 +319,7 @@ class Agent:
             budgets=admitted.budgets,
             simulated=self._simulated,
             told=told,
+            alarm=alarm,
         )
         try:
             yield opened

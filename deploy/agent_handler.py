@@ -68,7 +68,7 @@ class StudyHandler:
                 self._begin(round=frame.round, exchange=frame.exchange, stage="train")
             elif isinstance(frame, Step):
                 self._begin(round=frame.round, stage=f"message {peek_type(frame.message)}")
-            reply = self._opened.site.handle(request.frame)
+            reply = self._answer(request)
         except SecfedError as error:
             if isinstance(frame, Task) and isinstance(error, PolicyRefused | ConfigError):
                 self.withdrawn = error
@@ -82,6 +82,20 @@ class StudyHandler:
         self._board.set(working=False)
         reached("agent: before answer leaves")
         return reply
+
+    def _answer(self, request: Request) -> Buffer:
+        """What the site answers; a failure that nobody thought of is refused like any other."""
+        try:
+            return self._opened.site.handle(request.frame)
+        except SecfedError:
+            raise
+        except Exception as error:
+            # Alike, whatever it is: an agent that died of it would answer nothing, and show that.
+            log.exception("a request failed")
+            raise SecfedError(
+                f"a request failed with {type(error).__name__}",
+                remedy="report it, with the agent's log, to whoever maintains secfed",
+            ) from None
 
     def _begin(self, **facts: object) -> None:
         self._board.set(**facts, working=True, why=None, waits=None)

@@ -1,6 +1,7 @@
 """What the agent is doing, for the people at its hospital: a file for ``secfed agent status``, and metrics.
 
-Names, counts, sizes and times; never a value that came out of data. The file is for the agent's user only.
+Names, counts, sizes and times; never a value that came out of data. The file is for the agent's user only:
+alarms say that local work failed, which depends on records, and the aggregator is not to learn it.
 Nothing depends on it: where it cannot be written, the log says so, and the agent goes on.
 """
 
@@ -31,6 +32,7 @@ _COUNTERS: Final = {
     "bytes_down": ("secfed_agent_received_bytes_total", "Bytes of requests"),
     "refusals": ("secfed_agent_refusals_total", "Requests that this site refused"),
     "failures": ("secfed_agent_connection_failures_total", "Calls to the aggregator that failed"),
+    "alarms": ("secfed_agent_alarms_total", "Contributions of which a part failed and added nothing"),
     "training_deaths": ("secfed_agent_training_deaths_total", "Training processes that died"),
 }
 
@@ -64,6 +66,7 @@ class StatusBoard:
             "waits": None,
             "why": None,
             "last_error": None,
+            "last_alarm": None,
             "totals": dict.fromkeys(_COUNTERS, 0),
             "left": [],
         }
@@ -85,6 +88,11 @@ class StatusBoard:
     def error(self, text: str) -> None:
         """Note the last error."""
         self.set(last_error={"text": text, "time_s": int(self._clock())})
+
+    def alarm(self, text: str) -> None:
+        """Note that a part of this site's work failed and added nothing."""
+        self.count(alarms=1)
+        self.set(last_alarm={"text": text, "time_s": int(self._clock())})
 
     def left(self, entry: Mapping[str, object]) -> None:
         """Note that a sum with this site's update is complete."""

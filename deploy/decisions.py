@@ -11,20 +11,22 @@ from __future__ import annotations
 import hashlib
 import logging
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import datetime
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from secfed.crypto.identity import Identity, Roster
 from secfed.crypto.refusals import Refusal
 from secfed.decision_state import (
+    ALARM,
     BUDGET,
     MISSED,
     REFUSAL,
     ByPerson,
     Place,
     Repeats,
+    alarm_facts,
     is_told,
     refusal_facts,
     where,
@@ -39,6 +41,7 @@ from secfed.outputs import DECISIONS_FILE, MODEL_FILE
 
 if TYPE_CHECKING:  # they bring torch, for which nobody who approves a study should wait
     from secfed.algorithms.base import Algorithm
+    from secfed.containment import Failure
     from secfed.frames import Notice, Step, Task
     from secfed.site_study import Terms
     from secfed.study import Study
@@ -121,11 +124,20 @@ class SiteDecisions:
         else:
             self.declines(terms.study_id, error)
             return
-        digest, number = study.digest().hex(), refusal.number if refusal is not None else 0
+        self._count(study, kind, facts, hashlib.sha256(frame.encode()).digest())
+
+    def alarms(self, study: Study, failure: Failure) -> None:
+        """Local work of an exchange failed, and added nothing."""
+        facts = alarm_facts(failure.fields, failure.kind, (failure.round, failure.exchange, 0))
+        self._count(study, ALARM, facts, hashlib.sha256(str(failure).encode()).digest())
+
+    def _count(self, study: Study, kind: str, facts: Mapping[str, Any], what: bytes) -> None:
+        """Count what happened again, and record the counts that say something."""
+        digest, number = study.digest().hex(), int(facts.get("number", 0))
 
         def record() -> None:
             before = self._log.state().count(digest, kind, number)
-            count = self._repeats.again(digest, kind, number, hashlib.sha256(frame.encode()).digest(), before)
+            count = self._repeats.again(digest, kind, number, what, before)
             if is_told(count):
                 self._note(lambda state, now_s: state.stops(kind, digest, study.name, facts, count, now_s))
 

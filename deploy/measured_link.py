@@ -1,7 +1,7 @@
 """What carries a run's messages between machines: waits for sites, measures, tells what happens.
 
-Security: nothing here is about what a site sent; only who answered, when, and how many bytes. A refusal's
-words are the site's own, and go into the transcript.
+Security: nothing here is about what a site sent; only who answered, when, and how many bytes. Of a refusal
+the transcript gets a code of :mod:`secfed.refusal_codes`, never words of the site's own.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from secfed.deploy.stopping import Stopper
 from secfed.deploy.study_server import StudyServer
 from secfed.link import OnReply
 from secfed.protection import SiteId
+from secfed.refusal_codes import recognised
 from secfed.run_report import WAIT, Observer, PerSite, RoundReport
 from secfed.site import Log
 from secfed.transcript import REFUSED
@@ -162,7 +163,8 @@ class MeasuredLink:
         """See :class:`secfed.deploy.grpc_link.Watcher`."""
         self._gone.setdefault(site, stage)
         self._open.discard(site)
-        told: dict[str, Any] = {"round": self._round, "site": site, "stage": stage, "reason": reason or kind}
+        _, reason = recognised(kind, reason)
+        told: dict[str, Any] = {"round": self._round, "site": site, "stage": stage, "reason": reason}
         with self._stopper.working():
             self._log.append(REFUSED, told)
         self._tell("refused", **told)

@@ -19,7 +19,8 @@ from typing import Final, TypeVar
 from secfed.crypto.codec import Buffer
 from secfed.deploy.link_limits import Backoff, ClientLimits
 from secfed.deploy.link_messages import MAX_KIND_BYTES, MAX_REASON_BYTES, HelloReply
-from secfed.errors import LinkError, PolicyRefused, ProtocolError, Replay, SecfedError
+from secfed.errors import LinkError, Replay, SecfedError
+from secfed.refusal_codes import outgoing
 
 _LASTING_FAILURES: Final = 8  # such a failure counts as so many: the pause is long at once
 T = TypeVar("T")
@@ -177,11 +178,6 @@ class ServingLink(ABC):
 
 
 def told(error: SecfedError) -> tuple[str, str]:
-    """What the aggregator may learn about a refusal: kind, reason.
-
-    What a site refuses about the *server's* messages may be told, and so may its policy. Why its own work
-    failed (a NaN, a class that is missing) says something about its records: only the kind is told.
-    """
-    kind = type(error).__name__
-    reason = error.message if isinstance(error, ProtocolError | PolicyRefused) else ""
+    """What the aggregator learns about a refusal: kind and reason, both of a fixed list."""
+    kind, reason = outgoing(error)
     return kind[:MAX_KIND_BYTES], reason.encode()[:MAX_REASON_BYTES].decode(errors="ignore")

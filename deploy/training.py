@@ -12,10 +12,11 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
+from secfed.containment import Alarm, Failure
 from secfed.crash_points import reached
 from secfed.deploy.training_wire import SOCKET_VARIABLE, Job, Tensors, error_head, raise_error, receive, send
 from secfed.dp.events import from_value
-from secfed.errors import MalformedMessage, RoundAborted, SecfedError
+from secfed.errors import BudgetExceeded, MalformedMessage, RoundAborted, SecfedError, TranscriptError
 from secfed.frames import encode_state
 from secfed.vector import Exchange, State, Summands
 
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from secfed.dp.local import LocalPrivacy
 
 _CHILD = "secfed.deploy.training_child"
+_DYING_S = 5.0
 # What a training process needs of the environment; keys, passphrases and proxies are none of it.
 _PASSED = (
     "PATH",
@@ -44,6 +46,10 @@ class Stopping(BaseException):
     """The agent is told to stop while it waits for training: no outcome, the work will be done again."""
 
 
+class TrainingDied(RoundAborted):
+    """The training process ended in the middle of its work, or said what is no message."""
+
+
 class TrainingProcess:
     """A site program whose work is done by another process.
 
@@ -54,6 +60,7 @@ class TrainingProcess:
         local_key: (round, exchange) -> key of sampling and noise; None without private steps.
         ledger: pays for private steps; None without.
         kept: gives what the program kept with the newest contribution, as it is on the disk.
+        alarm: told what failed in the other process and added zeros.
 
     The process works from what is on the disk, as a new one would. Where its own state is another (its last
     contribution was not kept, or it failed in the middle), it is ended, and the next one starts from the
@@ -69,9 +76,11 @@ class TrainingProcess:
         local_key: Callable[[int, str], bytes] | None,
         ledger: Ledger | None,
         kept: Callable[[], Tensors],
+        alarm: Alarm = lambda _failure: None,
     ) -> None:
         self._job, self._gpu, self._log_path = job, gpu, log_path
-        self._local_key, self._ledger, self._kept = local_key, ledger, kept
+        self._local_key, self._ledger, self._kept, self._alarm = local_key, ledger, kept, alarm
+        self._unpaid: SecfedError | None = None  # a payment of the running work that was refused
         self._process: subprocess.Popen[bytes] | None = None
         self._connection: Connection | None = None
         self.kept: Tensors = {}  # what to keep with the contribution just made
@@ -83,16 +92,33 @@ class TrainingProcess:
         """The other process makes its own; payments are made here."""
         del privacy
 
-    def contribute(self, round_number: int, exchange: Exchange, broadcast: State) -> Summands:
-        """Let the other process work on one exchange.
+    def settled(self, round_number: int, exchange: Exchange) -> Summands:
+        """What the program adds whatever its values do: asked first, for the process may die of the work.
 
         Raises:
-            RoundAborted: it died.
+            TrainingDied: it died.
             SecfedError: what it raised.
             Stopping: :meth:`stop` was called meanwhile.
         """
-        if self._connection is not None and _digest(self._kept()) != self._state:
-            self.close()
+        connection = self._started()
+        try:
+            send(connection, {"do": "settled", "round": round_number, "exchange": exchange.name})
+            said, tensors = receive(connection)
+        except (EOFError, OSError, MalformedMessage):
+            raise self._death() from None
+        raise_error(said)
+        return tensors
+
+    def contribute(self, round_number: int, exchange: Exchange, broadcast: State) -> Summands:
+        """Let the other process work on one exchange; what fails there it contains there.
+
+        Raises:
+            TrainingDied: it died.
+            BudgetExceeded, TranscriptError: a payment was refused.
+            SecfedError: what it raised.
+            Stopping: :meth:`stop` was called meanwhile.
+        """
+        self.kept, self._unpaid = {}, None  # what was kept before stays on the disk, if nothing follows
         try:
             return self._contribute(round_number, exchange, broadcast)
         except BaseException:
@@ -111,9 +137,13 @@ class TrainingProcess:
                 if said.get("do") != "spend":
                     break
                 send(connection, self._pay(said, round_number, exchange.name))
-        except (EOFError, OSError):
-            raise self._death() from None
+        except (EOFError, OSError, MalformedMessage):
+            raise self._unpaid or self._death() from None
+        if self._unpaid is not None:
+            raise self._unpaid  # whatever the process made of it
         raise_error(said)
+        for fields, kind in said.get("failed", ()):
+            self._alarm(Failure(round_number, exchange.name, tuple(map(str, fields)), str(kind)))
         self.kept = {name[2:]: value for name, value in tensors.items() if name.startswith("k/")}
         self._state = _digest(self.kept)
         return {name[2:]: value for name, value in tensors.items() if name.startswith("s/")}
@@ -156,12 +186,16 @@ class TrainingProcess:
                 exchange=exchange,
             )
         except SecfedError as error:
+            same = isinstance(error, BudgetExceeded | TranscriptError)
+            self._unpaid = error if same else TranscriptError(error.message, remedy=error.remedy)
             return error_head(error)
         reached("agent: after payment")
         return {"do": "paid"}
 
     def _started(self) -> Connection:
         if self._process is not None and self._process.poll() is not None:
+            self.close()
+        if self._connection is not None and _digest(self._kept()) != self._state:
             self.close()
         if self._connection is not None:
             return self._connection
@@ -190,7 +224,7 @@ class TrainingProcess:
             self._state = _digest(kept)
             send(self._connection, self._job.head(), kept)
             said, _ = receive(self._connection)
-        except (EOFError, OSError):
+        except (EOFError, OSError, MalformedMessage):
             raise self._death() from None
         try:
             raise_error(said)
@@ -203,16 +237,21 @@ class TrainingProcess:
         descriptor = os.open(self._log_path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
         return os.fdopen(descriptor, "wb")
 
-    def _death(self) -> RoundAborted:
-        process = self._process
-        code = None if process is None else process.wait()
+    def _death(self) -> TrainingDied:
+        process, code = self._process, None
+        if process is not None:
+            try:
+                code = process.wait(_DYING_S)
+            except subprocess.TimeoutExpired:  # it closed the connection, or babbles, and lives on
+                process.kill()
+                code = process.wait()
         how = "ended" if code is None or code >= 0 else f"was killed by signal {-code}"
         self.close()
         if self._stopping:
             raise Stopping
         self.deaths += 1
-        return RoundAborted(
-            f"the training process {how}; this site has nothing to contribute to this exchange",
+        return TrainingDied(
+            f"the training process {how}; this site adds nothing but weights and counts to this exchange",
             remedy=f"see {self._log_path}; signal 9 is most often a lack of memory",
         )
 

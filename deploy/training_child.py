@@ -1,8 +1,8 @@
 """The process that trains: it has the data and the model; it has no key, no ledger and no connection.
 
 Started by the agent as ``python -m secfed.deploy.training_child``. A crash here, or the kernel's
-out-of-memory killer, costs the exchange and nothing else. Private work is paid for by the agent: this
-process asks, and waits for the answer before it touches a record.
+out-of-memory killer, costs this site's share of the exchange and nothing else. Private work is paid for by
+the agent: this process asks, and waits for the answer before it touches a record.
 """
 
 from __future__ import annotations
@@ -10,16 +10,19 @@ from __future__ import annotations
 import os
 import sys
 import traceback
+from functools import partial
 from multiprocessing.connection import Connection
 from typing import TYPE_CHECKING, Any, cast
 
 import torch
 
-from secfed.algorithms.base import Algorithm, SiteProgram
+from secfed.algorithms.base import Algorithm, SiteProgram, settled
 from secfed.algorithms.registry import build
+from secfed.containment import Failure, contained
 from secfed.deploy.training_wire import SOCKET_VARIABLE, Job, Tensors, error_head, raise_error, receive, send
 from secfed.errors import InconsistentView, SecfedError
 from secfed.study import Study
+from secfed.vector import Exchange, Summands
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -80,21 +83,39 @@ class Trainer:
             cast("Any", self._program).use_privacy(self._local)  # checked by secfed.privacy.with_privacy
         self._load(kept)
 
-    def contribute(self, head: dict[str, Any], broadcast: Tensors) -> tuple[Tensors, Tensors]:
-        """Work on one exchange: what to add to the sum, and what to keep for later."""
+    def settled(self, head: dict[str, Any]) -> Tensors:
+        """What the program adds to one exchange whatever its values do."""
+        found = settled(self._program, int(head["round"]), self._exchange(head))
+        return {name: torch.as_tensor(value, dtype=torch.float64) for name, value in found.items()}
+
+    def contribute(self, head: dict[str, Any], broadcast: Tensors) -> tuple[Tensors, Tensors, list[Failure]]:
+        """Work on one exchange: what to add to the sum, what to keep for later, and what failed.
+
+        Failures are contained here, so that the program goes on with the state that it has.
+        """
+        number, exchange = int(head["round"]), self._exchange(head)
+        if self._local is not None:
+            self._local_key = bytes.fromhex(head["local_key"])
+            self._local.enter(number, exchange.name)
+
+        def work() -> Summands:
+            try:
+                return self._program.contribute(number, exchange, broadcast)
+            except Exception:
+                traceback.print_exc()  # into the log of this process, which stays at the site
+                raise
+
+        found: list[Failure] = []
+        ahead = partial(settled, self._program, number, exchange)
+        given = contained(number, exchange, work, ahead, found.append)
+        return given, self._save(), found
+
+    def _exchange(self, head: dict[str, Any]) -> Exchange:
         number, name = int(head["round"]), str(head["exchange"])
         plan = [exchange for exchange in self._algorithm.exchanges(number) if exchange.name == name]
         if not plan:
             raise InconsistentView(f"round {number} of this study has no exchange {name!r}")
-        if self._local is not None:
-            self._local_key = bytes.fromhex(head["local_key"])
-            self._local.enter(number, name)
-        summands = self._program.contribute(number, plan[0], broadcast)
-        given = {
-            name: value if isinstance(value, torch.Tensor) else torch.as_tensor(value, dtype=torch.float64)
-            for name, value in summands.items()
-        }
-        return given, self._save()
+        return plan[0]
 
     def _random(self, number: int, exchange: str) -> SecureRandom:
         from secfed.dp.randomness import SecureRandom
@@ -128,11 +149,15 @@ def serve(connection: Connection) -> None:
             if head["do"] == "start":
                 trainer = Trainer(Job.of(head), connection, tensors)
                 send(connection, {"do": "started"})
+            elif trainer is not None and head["do"] == "settled":
+                send(connection, {"do": "done"}, trainer.settled(head))
             elif trainer is not None:
-                summands, kept = trainer.contribute(head, tensors)
+                summands, kept, failures = trainer.contribute(head, tensors)
                 both = {f"s/{name}": value for name, value in summands.items()}
                 both |= {f"k/{name}": value.clone() for name, value in kept.items()}
-                send(connection, {"do": "done"}, {name: value.clone() for name, value in both.items()})
+                failed = [[list(one.fields), one.kind] for one in failures]
+                tensors = {name: value.clone() for name, value in both.items()}
+                send(connection, {"do": "done", "failed": failed}, tensors)
         except SecfedError as error:
             if error.__cause__ is not None:  # what went wrong inside own code, for whoever wrote it
                 traceback.print_exception(error.__cause__)

@@ -168,14 +168,18 @@ class SiteNoise:
         if set(summands) != {item.name for item in self.layout.fields}:
             raise RangeError("summands do not match the layout of the private exchange")
         values = {name: torch.as_tensor(value, dtype=torch.float64) for name, value in summands.items()}
-        norm = math.sqrt(
-            sum(float(((value / self.scale(name)) ** 2).sum()) for name, value in values.items())
-        )
-        if not math.isfinite(norm):
+        scaled = {name: value / self.scale(name) for name, value in values.items()}
+        tops = [float(value.abs().max()) for value in scaled.values() if value.numel()]
+        if not all(map(math.isfinite, tops)):
             raise RangeError(
                 "a summand contains NaN or Inf", remedy="lower the learning rate or check the site's data"
             )
-        factor = min(1.0, self.clip_norm / (norm * _FLOAT_MARGIN)) if norm else 1.0
+        largest = max(tops, default=0.0)
+        if not largest:
+            return values
+        # Divided by the largest element first: squares of finite numbers may be infinite, or all zero.
+        length = math.sqrt(sum(float(((value / largest) ** 2).sum()) for value in scaled.values()))
+        factor = min(1.0, self.clip_norm / largest / (length * _FLOAT_MARGIN))
         return {name: value * factor for name, value in values.items()}
 
     @cached_property

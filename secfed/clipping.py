@@ -37,7 +37,7 @@ class Clipping:
         """Look at one contribution."""
         beyond = elements = 0
         for field in exchange.layout.fields:
-            if field.bound == self._bound:
+            if field.bound == self._bound and field.name in summands:
                 beyond += int((torch.as_tensor(summands[field.name]).abs() > field.bound).sum())
                 elements += field.elements
         if elements and beyond / elements > self.share:

@@ -9,7 +9,8 @@ aggregator can cause is limited besides, or it could fill the disk:
                         (``limited``). A day begins no more new studies: what runs here is recorded
 
 Security: an entry holds names, digests, numbers and fixed texts. Of what comes over the network only a
-study's name (63 of a-z, 0-9 and -) and digest are copied, after they were checked against its settings.
+study's name (63 of a-z, 0-9 and -) and digest are copied, after they were checked against its settings. An
+``alarm`` depends on records: whoever is shown the log learns in which exchanges work failed here.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ ACCEPTED = "accepted"  # a study was begun: the policy of this digest permits it
 REFUSED = "refused"  # a study was not begun, or not continued: what refused it
 BUDGET = "budget"  # a data set's budget did not cover an exchange
 REFUSAL = "refusal"  # a message that the protocol does not permit, with the refusal's number
+ALARM = "alarm"  # local work of an exchange failed, and what failed added nothing to the sum
 FINISHED = "finished"  # a study that was begun is over
 ROSTER = "roster"  # the pinned roster, when it is another than before
 POLICY = "policy"  # policy.toml, when it is another than before
@@ -45,6 +47,7 @@ _IN_FULL: Final = 3
 _KEY: Final = re.compile(r"[a-z0-9_]+(\.[a-z0-9_]+)*")
 _KEY_CHARACTERS: Final = 80
 _MOST_KEYS: Final = 32
+_ALARM_CHARACTERS: Final = 200
 _OTHER: Final = "other"
 
 Made = tuple[str, dict[str, Any]]
@@ -95,7 +98,7 @@ class DecisionState:
                 self._persons[said.about] = said
         elif kind in (ACCEPTED, REFUSED, FINISHED):
             self._studies[digest] = (kind, tuple(body.get("keys", ())))
-        elif kind in (BUDGET, REFUSAL):
+        elif kind in (BUDGET, REFUSAL, ALARM):
             self._counts[digest, kind, number] = int(body.get("count", 1))
         elif kind == ROSTER:
             self._roster = str(body.get("roster", ""))
@@ -171,7 +174,7 @@ class DecisionState:
         """A message or an exchange was refused for the ``count``-th time.
 
         Args:
-            kind: ``refusal`` or ``budget``.
+            kind: ``refusal``, ``budget`` or ``alarm``.
             digest: of the study.
             name: of the study.
             refusal: number, text and place.
@@ -208,7 +211,7 @@ class Repeats:
 
         Args:
             digest: of the study.
-            kind: ``refusal`` or ``budget``.
+            kind: ``refusal``, ``budget`` or ``alarm``.
             number: of the refusal.
             frame: its digest. A frame that is asked again after a lost answer is refused again, and is no
                 second try.
@@ -237,6 +240,18 @@ def refusal_facts(refusal: Refusal | None, error: Exception, place: Place) -> di
     number = refusal.number if refusal is not None else 0
     text = refusal.text if refusal is not None else f"the message does not fit there ({type(error).__name__})"
     return {"number": number, "text": text, **where(place)}
+
+
+def alarm_facts(fields: Iterable[str], kind: str, place: Place) -> dict[str, Any]:
+    """What failed, and where.
+
+    Args:
+        fields: groups of the exchange's fields.
+        kind: class of the error, or another fixed text; a user's own code may have named the class.
+        place: round, exchange and attempt.
+    """
+    named = ", ".join(list(fields)[:_MOST_KEYS])[:_ALARM_CHARACTERS]
+    return {"number": 0, "text": f"{named}: {kind[:_KEY_CHARACTERS]}", **where(place)}
 
 
 def where(place: Place) -> dict[str, Any]:

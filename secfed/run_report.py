@@ -1,7 +1,7 @@
 """What a run tells about itself: a report per round, a report per run, and who listens while it runs.
 
 Everything here is a plain value. Nothing in a report comes from a single site's data, except the
-fields named ``oracle`` and ``compare``, which exist in simulation only and are labelled wherever they
+fields named ``oracle``, ``compare`` and ``zeroed``, which exist in simulation only and are labelled wherever they
 are shown.
 """
 
@@ -100,6 +100,25 @@ class PrivacyReport:
             },
             "unprotected": list(self.unprotected),
         }
+
+
+@dataclass(frozen=True)
+class Zeroed:
+    """What one site added zeros for because its local work failed; only a simulation knows.
+
+    Attributes:
+        site: the site.
+        contributions: how many of them lack something.
+        first: what failed first, in words.
+    """
+
+    site: str
+    contributions: int
+    first: str
+
+    def to_json(self) -> dict[str, Any]:
+        """JSON-ready."""
+        return {"contributions": self.contributions, "first": self.first}
 
 
 @dataclass(frozen=True)
@@ -220,6 +239,7 @@ class RunReport:
         privacy: what was spent; simulation only.
         closing_aborted: why the closing evaluation was given up; None if it was not.
         start: digest of the model that the study began with; None where the seed decided.
+        zeroed: sites whose local work failed, and added zeros; simulation only.
     """
 
     study: str
@@ -235,6 +255,7 @@ class RunReport:
     privacy: PrivacyReport | None = None
     closing_aborted: str | None = None
     start: str | None = None
+    zeroed: tuple[Zeroed, ...] = ()
 
     @property
     def last_measured(self) -> tuple[int, Metrics] | None:
@@ -259,6 +280,8 @@ class RunReport:
             content["closing_aborted"] = self.closing_aborted
         if self.privacy is not None:
             content["privacy"] = self.privacy.to_json()
+        if self.zeroed:
+            content["zeroed"] = {one.site: one.to_json() for one in self.zeroed}
         if self.initial is not None:
             content["initial"] = numbers(self.initial)
         if self.oracle is not None:

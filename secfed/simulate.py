@@ -1,15 +1,16 @@
 """A whole study in one process: every hospital, the aggregator and the link between them.
 
 The sites here are the same objects that run in a hospital, fed through the same frames; only the link
-is a function call, and three things differ from a real deployment: identities are made on the spot,
-journals live in memory, and the rounding noise comes from the study's seed, so that a study gives the
-same model bytes every time. Whoever knows the seed can undo the rounding: never outside simulation.
+is a function call, and four things differ from a real deployment: identities are made on the spot,
+journals live in memory, the rounding noise comes from the study's seed, so that a study gives the
+same model bytes every time, and where local work failed is counted and shown. Whoever knows the seed can undo
+the rounding: never outside simulation.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -22,6 +23,7 @@ from secfed.algorithms.metrics import oracle
 from secfed.algorithms.registry import build, build_data
 from secfed.chain_file import verify_file
 from secfed.clipping import Clipping
+from secfed.containment import Failure
 from secfed.coordinator import Coordinator, RoundOutcome, StudyRun
 from secfed.crypto.identity import Identity, Roster
 from secfed.crypto.keystream import RoundingStream, rounding_stream_for_simulation
@@ -49,6 +51,7 @@ from secfed.run_report import (
     RoundReport,
     RunReport,
     SiteSpent,
+    Zeroed,
     complete,
     what_the_aggregator_saw,
 )
@@ -150,6 +153,7 @@ def simulate(
             for name, identity in identities.items()
         }
         clipping = Clipping(study.protection.bound)
+        failures: dict[str, list[Failure]] = {name: [] for name in names}
         arguments: dict[str, dict[str, Any]] = {
             name: {
                 "identity": identity,
@@ -164,6 +168,9 @@ def simulate(
                 "limits": limits_of(study, len(names)),
                 "privacy": privacy[name],
                 "begins_with": pinned(study),
+                "broadcast_bound": study.protection.broadcast_bound,
+                "alarm": failures[name].append,
+                "only_values": True,  # all sites are this researcher's, who wants to see a defect
             }
             for name, identity in identities.items()
         }
@@ -204,7 +211,8 @@ def simulate(
         if not any(outcome.sums for outcome in progress.outcomes):
             raise _no_sum(carrier)
         spent = _privacy_report(study, built, privacy)
-        report = replace(_report(study, built, algorithm, names, program(), progress, compare), privacy=spent)
+        report = _report(study, built, algorithm, names, program(), progress, compare)
+        report = replace(report, privacy=spent, zeroed=tuple(_zeroed(failures)))
         if clipping.share and not isinstance(algorithm, NoisedAlgorithm):  # sums with noise have other bounds
             report = replace(report, oracle={**(report.oracle or {}), CLIPPED: clipping.share})
         if out is not None:
@@ -223,6 +231,12 @@ def simulate(
             _write(out, program(), report, holders, study.rounds)
     observer.finished(report)
     return report
+
+
+def _zeroed(failures: Mapping[str, Sequence[Failure]]) -> Iterator[Zeroed]:
+    for site, found in failures.items():
+        if found:
+            yield Zeroed(site, len({(one.round, one.exchange) for one in found}), str(found[0]))
 
 
 def _rounding(seed: int, site: str, number: int, index: int) -> RoundingStream:

@@ -8,9 +8,10 @@ from collections.abc import Callable, Mapping, Sequence
 from secfed.coordinator import RoundOutcome
 from secfed.crypto.codec import Buffer
 from secfed.drops import STAGES, Drop
-from secfed.errors import PolicyRefused, ProtocolError, SecfedError
+from secfed.errors import SecfedError
 from secfed.link import InProcessLink, OnReply
 from secfed.protection import SiteId
+from secfed.refusal_codes import outgoing
 from secfed.run_report import Observer, PerSite, RoundReport
 from secfed.site import Log
 from secfed.transcript import REFUSED
@@ -83,10 +84,7 @@ class SimulatedLink:
         self.seconds["carry"] += max(0.0, wall - at_sites - inside)
 
     def _refused(self, site: SiteId, error: SecfedError) -> None:
-        # What a site refuses about the *server's* messages may be told. Why its own work failed (a NaN, a
-        # class that is missing) says something about its records, and stays there: only the kind is told.
-        told = isinstance(error, ProtocolError | PolicyRefused)
-        reason = error.message if told else type(error).__name__
+        _, reason = outgoing(error)  # as between machines; the words of the error are for the report only
         self.gone.setdefault(site, self._stage)
         self.gave_up = self.gave_up or (site, error)
         self._why = self._why or f"{site} gave up: {error.message.rstrip('.')}"

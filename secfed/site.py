@@ -3,17 +3,22 @@
 The site trains first and runs the messages afterwards, so that an attempt's secrets live seconds. It
 derives every layout from the study by itself; the server only names the exchange. One update is
 computed per exchange, whatever happens to the attempts that carry it.
+
+A task is answered :data:`~secfed.frames.READY` or refused for what does not depend on records: work that
+fails on values adds zeros and raises an alarm at this site only (``containment.py``).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
 import torch
 
-from secfed.algorithms.base import Algorithm, SiteProgram, contributors, model_in
+from secfed.algorithms.base import Algorithm, SiteProgram, contributors, model_in, settled
+from secfed.containment import BROADCAST_BOUND, Alarm, check_broadcast, contained
 from secfed.crash_points import reached
 from secfed.crypto.attempt import AttemptJournal, Entropy, SiteContribution, SiteLimits
 from secfed.crypto.codec import Buffer
@@ -81,6 +86,10 @@ class Site:
         sites: the study's sites in roster order; None for the whole roster.
         take_model: given the finished model, checked; by default nothing is done with it.
         begins_with: digest of the model that the first broadcast must hold; None where the seed decides.
+        broadcast_bound: largest magnitude of a number in a broadcast; the study's.
+        alarm: told where local work failed and added zeros. Security: what it says depends on records, and
+            must stay at this site.
+        only_values: contain failures of values only, and let defects of the program through; simulation only.
     """
 
     def __init__(
@@ -101,6 +110,9 @@ class Site:
         sites: tuple[str, ...] | None = None,
         take_model: Callable[[FinalModel], None] = lambda _final: None,
         begins_with: bytes | None = None,
+        broadcast_bound: float = BROADCAST_BOUND,
+        alarm: Alarm = lambda _failure: None,
+        only_values: bool = False,
     ) -> None:
         self._identity, self._roster, self._study = identity, roster, study
         self._algorithm, self._protection, self._privacy = algorithm, protection, privacy
@@ -112,6 +124,7 @@ class Site:
         self._memory = memory
         self._sites = roster.sites if sites is None else sites
         self._take_model, self._begins_with = take_model, begins_with
+        self._broadcast_bound, self._alarm, self._only_values = broadcast_bound, alarm, only_values
         self._stopped = False
 
     def resume(self) -> None:
@@ -191,14 +204,13 @@ class Site:
         if self._identity.name not in self._planned(task.round, exchange):
             raise Refusal.NOT_PLANNED.refuse(self._identity.name)
         state: dict[str, torch.Tensor] = decode_state(broadcast(exchange))
+        check_broadcast(state, self._broadcast_bound)
         if here == (1, 0):
             self._check_start(exchange, state)
         if self._memory is not None:
             self._memory.begin(here, digest)
             self._pending, self._attempt, self._session = None, -1, None
         summands, noise_key = self._work_privately(task.round, exchange, state)
-        # Checked now, so that a NaN drops this site before any message of an attempt.
-        exchange.layout.encoder(summands, self._rounding(*here))
         if self._memory is not None:
             # Programs in a process of their own say what they need in order to go on after a crash.
             self._memory.keep(summands, getattr(self._program, "kept", None))
@@ -246,21 +258,29 @@ class Site:
         self, round_number: int, exchange: Exchange, state: dict[str, torch.Tensor]
     ) -> tuple[Summands, bytes | None]:
         """What the program contributes, paid for and clipped, and the key of the noise it will get."""
-        privacy = self._privacy
-        if privacy is None:
-            return self._program.contribute(round_number, exchange, state), None
+        privacy, own = self._privacy, exchange
         try:
-            privacy.begin(round_number, exchange)  # paid before any record is touched
-            reached("site: after paid")
-            summands = self._program.contribute(round_number, privacy.own_exchange(exchange), state)
+            if privacy is not None:
+                privacy.begin(round_number, exchange)  # paid before any record is touched
+                reached("site: after paid")
+                own = privacy.own_exchange(exchange)
+            summands = contained(
+                round_number,
+                own,
+                partial(self._program.contribute, round_number, own, state),
+                partial(settled, self._program, round_number, own),
+                self._alarm,
+                only_values=self._only_values,
+            )
         except BudgetExceeded:
-            privacy.refused += 1
+            if privacy is not None:
+                privacy.refused += 1
             self._log.append(
                 REFUSED, {"round": round_number, "exchange": exchange.name, "reason": "privacy budget"}
             )
             raise
-        noise = privacy.noise_of(exchange)
-        if noise is None:
+        noise = None if privacy is None else privacy.noise_of(exchange)
+        if privacy is None or noise is None:
             return summands, None
         return noise.clip(summands), privacy.noise_key(round_number, exchange.name)
 

@@ -22,6 +22,7 @@ from secfed.algorithms.base import Algorithm, ServerProgram, SiteProgram
 from secfed.algorithms.registry import build, build_data
 from secfed.chain import Entry
 from secfed.chain_file import verify_file
+from secfed.containment import Alarm
 from secfed.crash_points import reached
 from secfed.crypto.attempt import SiteLimits
 from secfed.crypto.identity import Identity, Roster
@@ -201,6 +202,7 @@ def open_site_study(
     budgets: Sequence[Budget],
     simulated: bool = False,
     told: Callable[[str, Mapping[str, object]], None] = lambda _kind, _body: None,
+    alarm: Alarm = lambda _failure: None,
 ) -> SiteStudy:
     """Open a study at this hospital, and go on where a crash interrupted it.
 
@@ -215,6 +217,7 @@ def open_site_study(
         budgets: of that data set.
         simulated: take rounding and noise from the study's seed, as ``secfed simulate`` does. Tests only.
         told: told of every new entry of the transcript.
+        alarm: told where local work failed and added zeros; see :class:`secfed.site.Site`.
 
     Raises:
         SecfedError: a file that cannot be read or was changed, or a program that cannot be made.
@@ -277,6 +280,8 @@ def open_site_study(
             "sites": tuple(name for name in roster.sites if name in terms.sites),
             "take_model": partial(_take_model, folder, log, entries),
             "begins_with": pinned(study),
+            "broadcast_bound": study.protection.broadcast_bound,
+            "alarm": alarm,
         }
         site = _sealed(terms, arguments, state) if study.protection.name == "encrypted" else Site(**arguments)
         site.resume()

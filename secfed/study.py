@@ -17,6 +17,7 @@ from pydantic import Field, SerializeAsAny, model_validator
 from secfed.algorithms import registry
 from secfed.algorithms.options import ModelOptions, Options, Strict, checked, suggestion
 from secfed.algorithms.own import make_importable
+from secfed.containment import BROADCAST_BOUND
 from secfed.crypto import labels, thresholds
 from secfed.crypto.codec import digest
 from secfed.crypto.fixedpoint import FixedPoint
@@ -54,6 +55,12 @@ class ProtectionSection(Strict):
         gt=0,
         le=2.0**64,
         description="above 0: the largest element of one site's weighted update",
+    )
+    broadcast_bound: float = Field(
+        default=BROADCAST_BOUND,
+        gt=0,
+        le=2.0**64,
+        description="above 0: the largest number in a broadcast; sites refuse another one unseen",
     )
     min_cohort: int = Field(
         default=3, ge=1, description="the least number of sites in a sum, normally 3 or more"
@@ -274,12 +281,15 @@ class Study(Strict):
         self.protection.check_cohort(sites)
 
     def tables(self) -> dict[str, Any]:
-        """The whole study as plain values, defaults included; no ``privacy`` or start for a study without."""
+        """The whole study as plain values, defaults included; no ``privacy``, start or other broadcast bound for one without."""
         tables = self.model_dump(mode="json")
         if self.privacy is None:
             del tables["privacy"]
-        if self.model.start is None:  # so that a study without keeps the digest that it had
+        # So that a study without these keys keeps the digest that it had.
+        if self.model.start is None:
             del tables["model"]["start"], tables["model"]["start_sha256"]
+        if self.protection.broadcast_bound == BROADCAST_BOUND:
+            del tables["protection"]["broadcast_bound"]
         return tables
 
     def digest(self) -> bytes:

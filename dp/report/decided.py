@@ -17,6 +17,7 @@ _WARNED: Final = (
     kinds.REFUSED,
     kinds.BUDGET,
     kinds.REFUSAL,
+    kinds.ALARM,
     kinds.LIMITED,
     kinds.MISSED,
     kinds.RECOVERED,
@@ -117,6 +118,8 @@ def said(item: DecisionFact) -> str:
         case kinds.REFUSAL:
             number = f"refusal {item.number}" if item.number else "refusal"
             return f"{number}: {item.text}{_count(item)}"
+        case kinds.ALARM:
+            return f"local work failed, and what failed added nothing: {item.text}{_count(item)}"
         case kinds.FINISHED:
             return f"over, {'with' if item.with_model else 'without'} a model at this site"
         case kinds.ROSTER:

@@ -264,6 +264,9 @@ def _show(content: dict[str, Any], folder: Path) -> None:
             line("Step", f"{content['exchange'] or ''} {content['stage'] or ''}".strip())
         if content["last_error"] is not None:
             line("Last error", located(content["last_error"]["text"], folder))
+        if content.get("last_alarm") is not None:
+            line("Last alarm", content["last_alarm"]["text"])
+            line("", "only this hospital knows: see training.log in its state folder")
         totals = content["totals"]
         line("Left here", f"{totals['sums']} sums, {totals['bytes_up']} bytes since the agent was started")
         for item in content["left"][-5:]:

@@ -174,11 +174,21 @@ def summary(console: Console, report: RunReport) -> RenderableType:
             told = f"protection.bound clipped {share}% of the numbers of one update: raise it, or lower"
             told += " algorithm.learning_rate."
             parts.append(Text(told, style="yellow"))
+    parts += [Text(line, style="yellow") for line in _zeroed(report)]
     if report.privacy is not None:
         parts += ["", *_privacy(report.privacy), ""]
     parts += _final(report)
     parts.append(Text(plain_text(report.saw), style="green" if report.protection != "plain" else "yellow"))
     return Group(*parts)
+
+
+def _zeroed(report: RunReport) -> list[str]:
+    """Where local work failed and added zeros: outside a simulation only the hospital itself learns it."""
+    return [
+        f"{plain_text(one.site)}: local work failed in {plural(one.contributions, 'contribution')}, and what "
+        f"failed added zeros. First: {plain_text(one.first)}."
+        for one in report.zeroed
+    ]
 
 
 def _final(report: RunReport) -> list[Text]:
