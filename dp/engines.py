@@ -5,30 +5,38 @@ All three add to the same accumulator, and all are checked against the loop. Wha
 * ``loop``: one forward and backward per unit. The reference; as fast as the others on a CPU, lightest in
   memory, and the only engine for groups of records.
 * ``hooks``: per-record gradients of a whole batch from Opacus's hooks; for GPUs and small models.
-* ``ghost``: Opacus's ghost clipping; two backward passes and no per-record gradients in memory.
+* ``ghost``: the same hooks, but linear and embedding layers, the bulk of a transformer, need no per-record
+  gradients in memory (:mod:`secfed.dp.book_keeping`).
 
-Source: Abadi et al. 2016 (clipping); Lee and Kifer 2021, Li et al. 2022 (ghost clipping); Opacus.
+What is measured is what is added: every engine computes norms in float64, from the same numbers that it then
+scales and adds. A norm from one computation and a gradient from another would be two roundings of one sum,
+and where its terms cancel they can differ by more than the sum.
+
+Source: Abadi et al. 2016 (clipping); Bu, Wang, Zha, Karypis 2023 (book-keeping); Opacus.
 """
 
 from __future__ import annotations
 
-import math
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from typing import Any, Final, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Final, Literal, Protocol
 
 import torch
 from torch import nn
 
 from secfed.dp.guards import ForwardCounter, check_hooked, unchanged_buffers
 from secfed.dp.losses import Batch, UnitLoss
-from secfed.errors import ConfigError, RangeError
+from secfed.errors import ConfigError
+
+if TYPE_CHECKING:
+    from secfed.dp.book_keeping import Book
 
 EngineName = Literal["hooks", "ghost", "loop"]
 
 _CHUNK_ELEMENTS: Final = 1 << 17  # a chunk in double precision stays in the L2 cache
-_OPACUS_ATTRIBUTES: Final = ("grad_sample", "_forward_counter", "_current_grad_sample", "_norm_sample")
+_OPACUS_ATTRIBUTES: Final = ("grad_sample", "_forward_counter", "_current_grad_sample")
+_MOST_EXPECTED: Final = 1 << 16  # drawn records that the proof in book_keeping covers, twice over
 
 
 class ClippedSum:
@@ -100,7 +108,10 @@ class ClippedSum:
             self._flat += flat.round_() if self.grid else flat
 
     def add_sum(self, name: str, total: torch.Tensor) -> None:
-        """Add a sum of already clipped gradients of one parameter."""
+        """Add a sum of already clipped gradients of one parameter; once in a release.
+
+        Rounding the sum instead of its terms moves two neighbouring sums apart by up to grid * sqrt(d).
+        """
         values = total.to(torch.float64)
         self.sums[name] += torch.round(values / self.grid) if self.grid else values
 
@@ -154,11 +165,20 @@ class LoopEngine:
             into.add_unit(torch.autograd.grad(loss, values, allow_unused=True))
 
 
-class _Hooked:
-    """What the engines on Opacus's hooks share."""
+class HookedEngine:
+    """Clips the records of a batch after one forward and one backward pass; use inside :func:`attached`.
+
+    Layers give gradients per record, or books (:mod:`secfed.dp.book_keeping`) where the hooks keep them.
+    """
 
     def __init__(self, model: nn.Module, loss: UnitLoss, counter: ForwardCounter, hooks: Any) -> None:
         self._model, self._loss, self._counter, self._hooks = model, loss, counter, hooks
+        # Opacus fills the row of an embedding's padding index, which autograd leaves at zero.
+        self._padding = {
+            id(module.weight): module.padding_idx
+            for module in model.modules()
+            if isinstance(module, nn.Embedding) and module.padding_idx is not None
+        }
 
     @contextmanager
     def paused(self) -> Iterator[None]:
@@ -174,6 +194,7 @@ class _Hooked:
     def abandon(self) -> None:
         """See :class:`Engine`: Opacus pairs activations with gradients by the order of passes."""
         self._counter.restart()
+        self._books()
         for module in self._model.modules():
             for attribute in ("activations", "max_batch_len"):
                 if hasattr(module, attribute):
@@ -183,9 +204,42 @@ class _Hooked:
             for attribute, empty in (("_forward_counter", 0), ("grad_sample", None)):
                 if hasattr(value, attribute):
                     setattr(value, attribute, empty)
-            for attribute in ("_current_grad_sample", "_norm_sample"):
-                if hasattr(value, attribute):
-                    delattr(value, attribute)
+            if hasattr(value, "_current_grad_sample"):
+                delattr(value, "_current_grad_sample")
+
+    def add(self, units: Sequence[Batch], into: ClippedSum) -> None:
+        """See :class:`Engine`."""
+        names = {id(value): name for name, value in into.parameters.items()}
+        totals: dict[str, torch.Tensor] = {}
+        for batch in units:
+            losses = self._losses(batch)
+            losses.sum().backward()  # type: ignore[no-untyped-call]
+            books = self._books()
+            norms = {
+                names[id(value)]: _leading(names[id(value)], squares.sqrt(), len(losses))
+                for book in books
+                for value, squares in book.squares()
+            }
+            rows = {
+                name: _leading(name, getattr(value, "grad_sample", None), len(losses))
+                for name, value in into.parameters.items()
+                if name not in norms
+            }
+            for name in rows:
+                if (padding := self._padding.get(id(into.parameters[name]))) is not None:
+                    rows[name][:, padding] = 0.0
+            factors = into.factors(joint_norms([*norms.values(), *rows.values()], len(losses)))
+            for name, part in rows.items():
+                into.add_rows(name, part, factors.to(part.device))
+            for book in books:
+                for value, found in book.sums(factors):
+                    name = names[id(value)]
+                    totals[name] = totals[name] + found if name in totals else found
+            for value in into.parameters.values():
+                value.grad_sample = None  # type: ignore[attr-defined]
+                value.grad = None
+        for name, total in totals.items():
+            into.add_sum(name, total)
 
     def _losses(self, batch: Batch) -> torch.Tensor:
         """One loss per record, after a forward pass that ran every layer exactly once: [B]."""
@@ -199,73 +253,12 @@ class _Hooked:
             )
         return losses
 
-
-class HooksEngine(_Hooked):
-    """Per-record gradients from Opacus's hooks; use inside :func:`attached`."""
-
-    def __init__(self, model: nn.Module, loss: UnitLoss, counter: ForwardCounter, hooks: Any) -> None:
-        super().__init__(model, loss, counter, hooks)
-        # Opacus fills the row of an embedding's padding index, which autograd leaves at zero.
-        self._padding = {
-            id(module.weight): module.padding_idx
-            for module in model.modules()
-            if isinstance(module, nn.Embedding) and module.padding_idx is not None
-        }
-
-    def add(self, units: Sequence[Batch], into: ClippedSum) -> None:
-        """See :class:`Engine`."""
-        for batch in units:
-            losses = self._losses(batch)
-            losses.sum().backward()  # type: ignore[no-untyped-call]
-            rows = {
-                name: _leading(name, getattr(value, "grad_sample", None), len(losses))
-                for name, value in into.parameters.items()
-            }
-            for name, value in into.parameters.items():
-                if id(value) in self._padding:
-                    rows[name][:, self._padding[id(value)]] = 0.0
-            factors = into.factors(joint_norms(list(rows.values()), len(losses)))
-            for name, part in rows.items():
-                into.add_rows(name, part, factors.to(part.device))
-                into.parameters[name].grad_sample = None  # type: ignore[attr-defined]
-                into.parameters[name].grad = None
-
-
-class GhostEngine(_Hooked):
-    """Norms without gradients, then one backward pass over the weighted losses; inside :func:`attached`."""
-
-    def add(self, units: Sequence[Batch], into: ClippedSum) -> None:
-        """See :class:`Engine`."""
-        for batch in units:
-            losses = self._losses(batch)
-            losses.sum().backward(retain_graph=True)  # type: ignore[no-untyped-call]
-            norms = joint_norms(
-                [
-                    _leading(name, getattr(value, "_norm_sample", None), len(losses))
-                    for name, value in into.parameters.items()
-                ],
-                len(losses),
-            )
-            for value in into.parameters.values():
-                value.grad = None
-            usable = torch.isfinite(norms)
-            if not bool(usable.all()):
-                # A weight of zero does not silence NaN: leave those records out of the pass.
-                into.units += int((~usable).sum())
-                kept = usable.nonzero().reshape(-1)
-                if len(kept):
-                    self.add([tuple(part[kept.to(part.device)] for part in batch)], into)
-                continue
-            weights = into.factors(norms).to(losses)
-            with self.paused():
-                (weights * losses).sum().backward()  # type: ignore[no-untyped-call]
-            grads = [value.grad for value in into.parameters.values() if value.grad is not None]
-            if not all(bool(torch.isfinite(grad).all()) for grad in grads):
-                raise RangeError("a sum of clipped gradients is not finite")
-            for name, value in into.parameters.items():
-                if value.grad is not None:
-                    into.add_sum(name, value.grad)
-                value.grad = None
+    def _books(self) -> list[Book]:
+        """The books of the pass just done; none with plain hooks."""
+        kept: list[Book] = getattr(self._hooks, "books", [])
+        books = kept.copy()
+        kept.clear()
+        return books
 
 
 def joint_norms(rows: Sequence[torch.Tensor], count: int) -> torch.Tensor:
@@ -287,12 +280,23 @@ def _leading(name: str, rows: object, count: int) -> torch.Tensor:
     return rows
 
 
-def check_engine_fits(name: EngineName, model: nn.Module) -> None:
+def check_engine_fits(name: EngineName, model: nn.Module, expected_units: float = 1.0) -> None:
     """Look at the model without running it.
 
+    Args:
+        name: the engine.
+        model: in any mode.
+        expected_units: how many units a step is expected to draw.
+
     Raises:
-        ConfigError: a layer this engine cannot handle.
+        ConfigError: a layer or a number of units that this engine cannot handle.
     """
+    if name == "ghost" and expected_units > _MOST_EXPECTED:
+        raise ConfigError(
+            f'engine "ghost" adds up at most {_MOST_EXPECTED} expected records in a step, '
+            f"not {expected_units:.0f}",
+            remedy='use smaller batches, or engine = "hooks"',
+        )
     if name != "loop":
         from opacus.grad_sample import GradSampleHooks
 
@@ -309,7 +313,9 @@ def attached(name: EngineName, model: nn.Module, loss: UnitLoss) -> Iterator[Eng
     if name == "loop":
         yield LoopEngine(model, loss)
         return
-    from opacus.grad_sample import GradSampleHooks, GradSampleHooksFastGradientClipping
+    from opacus.grad_sample import GradSampleHooks
+
+    from secfed.dp.book_keeping import BookKeepingHooks
 
     check_engine_fits(name, model)
     samplers = set(GradSampleHooks.GRAD_SAMPLERS)
@@ -317,19 +323,16 @@ def attached(name: EngineName, model: nn.Module, loss: UnitLoss) -> Iterator[Eng
         # The first layer's inputs need no gradient, so torch says what its hook does then: what we want.
         warnings.filterwarnings("ignore", message="Full backward hook is firing")
         try:
-            if name == "ghost":
-                hooks = GradSampleHooksFastGradientClipping(
-                    model, loss_reduction="sum", max_grad_norm=math.inf, use_ghost_clipping=True
-                )
-            else:
-                hooks = GradSampleHooks(model, loss_reduction="sum")
+            hooks = (
+                BookKeepingHooks(model) if name == "ghost" else GradSampleHooks(model, loss_reduction="sum")
+            )
         except NotImplementedError as problem:
             raise ConfigError(
                 f"Opacus cannot hook this model: {problem}", remedy='use engine = "loop"'
             ) from None
         counter = ForwardCounter(model, samplers)
         try:
-            yield (GhostEngine if name == "ghost" else HooksEngine)(model, loss, counter, hooks)
+            yield HookedEngine(model, loss, counter, hooks)
         finally:
             counter.close()
             hooks.remove_hooks()

@@ -1,7 +1,7 @@
 """Models that per-record clipping cannot protect, refused before any gradient is computed.
 
-A guard that is silent proves nothing; the engines therefore also compare themselves with the plain loop
-on the first records of every run (:mod:`secfed.dp.training`).
+A guard that is silent proves nothing; the engines are therefore also compared with the plain loop, on made-up
+records (:mod:`secfed.dp.engine_check`).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def check_model(model: nn.Module, optimiser: torch.optim.Optimizer) -> dict[str,
         The trainable parameters, by name.
 
     Raises:
-        ConfigError: batch statistics, nothing to train, or an optimiser over other parameters.
+        ConfigError: batch statistics, an embedding that changes itself, nothing to train, or an optimiser over other parameters.
     """
     for name, module in model.named_modules():
         statistics = isinstance(module, nn.InstanceNorm1d | nn.InstanceNorm2d | nn.InstanceNorm3d)
@@ -34,6 +34,12 @@ def check_model(model: nn.Module, optimiser: torch.optim.Optimizer) -> dict[str,
                 f"layer {name!r} ({type(module).__name__}) mixes the records of a batch and keeps "
                 "statistics of them without noise",
                 remedy="use GroupNorm or LayerNorm",
+            )
+        if isinstance(module, nn.Embedding | nn.EmbeddingBag) and module.max_norm is not None:
+            raise ConfigError(
+                f"layer {name!r} ({type(module).__name__}) shortens the vectors that a record looks up, "
+                "which would carry records out without noise",
+                remedy="leave out max_norm",
             )
     parameters = {name: value for name, value in model.named_parameters() if value.requires_grad}
     if not parameters:

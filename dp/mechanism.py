@@ -4,10 +4,14 @@ The noise, exactly. Clipped gradients are rounded to a grid of width w before th
 exact); the noise is a normal variable of deviation 2^m w rounded to the same grid, drawn exactly from a
 ChaCha20 stream (:mod:`secfed.dp.sampler`). The output is an integer times w whatever the data, which
 closes the floating-point channel of Mironov 2012; and rounding integer + normal is post-processing of
-the continuous Gaussian mechanism, so its accountants apply as they are. m is chosen such that rounding adds
-at most 2^-11 C to a unit's norm. The deviation is sigma * C' with C' = C (1 + 2^-10): half of that pays
-for rounding, half for the last digits in which a batched forward pass lets one row depend on the
-others. The ghost engine sums in the model's own precision, so there C' = 1.01 C.
+the continuous Gaussian mechanism, so its accountants apply as they are.
+
+The slack. The deviation is sigma * C' with C' = C (1 + 2^-10), for every engine. One half of the 2^-10 pays
+for arithmetic, with proof: m is chosen such that rounding to the grid moves two neighbouring sums apart by at
+most 2^-12 C more than one unit's C (``loop`` and ``hooks``, which round unit by unit, by half of that), and
+adding up in float64, as ``ghost`` does, by at most 2^-12 C more (:mod:`secfed.dp.book_keeping`). The other
+half is a margin for the last digits in which a batched forward pass lets one row depend on the others:
+``loop`` runs every unit by itself and does not need it; for ``hooks`` and ``ghost`` it is no proof.
 
 Source: Mironov 2012 (least significant bits); Casacuberta, Shoemate, Vadhan, Wagaman 2022 (sensitivity of
 floating-point sums). Holohan and Braghin 2021 describe the weaker remedy of adding up four
@@ -24,7 +28,7 @@ import torch
 from torch import nn
 
 from secfed.dp.adaptive import AdaptiveClip
-from secfed.dp.engines import ClippedSum, EngineName
+from secfed.dp.engines import ClippedSum
 from secfed.dp.events import PoissonSampledGaussian
 from secfed.dp.randomness import SecureRandom
 from secfed.dp.sampler import NoiseSampler, RoundedNormal
@@ -32,8 +36,7 @@ from secfed.dp.unit import PrivacyUnit, Unit
 from secfed.errors import ConfigError
 
 _SLACK: Final = 2.0**-10
-_GHOST_SLACK: Final = 0.01
-_GRID_BITS: Final = 11  # rounding adds at most 2^-11 C to one unit's norm
+_GRID_BITS: Final = 13  # rounding adds at most 2^-13 C to one unit's norm
 
 
 @dataclass(frozen=True)
@@ -109,14 +112,12 @@ class GaussianNoise:
         mechanism: Mechanism,
         clip_norm: float,
         parameters: dict[str, nn.Parameter],
-        engine: EngineName,
         random: SecureRandom,
     ) -> GaussianNoise:
         """The noise of a mechanism at the present C, on a grid fine enough for this many parameters."""
-        slack = _GHOST_SLACK if engine == "ghost" else _SLACK
         if mechanism.noise_multiplier == 0:
             return cls(0.0, 0, random)
-        deviation = mechanism.gradient_multiplier * clip_norm * (1.0 + slack)
+        deviation = mechanism.gradient_multiplier * clip_norm * (1.0 + _SLACK)
         dimension = sum(value.numel() for value in parameters.values())
         # Rounding moves one unit by at most grid * sqrt(d) / 2, which must not exceed 2^-_GRID_BITS C.
         finest = deviation / clip_norm * math.sqrt(dimension) * 2.0 ** (_GRID_BITS - 1)

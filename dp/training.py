@@ -29,8 +29,8 @@ from torch import nn
 
 from secfed.algorithms.parts import failed
 from secfed.algorithms.training import Training
-from secfed.dp.engine_check import check_engine
-from secfed.dp.engines import ClippedSum, Engine, EngineName, LoopEngine, attached, check_engine_fits
+from secfed.dp.engine_check import checked_engine
+from secfed.dp.engines import ClippedSum, Engine, EngineName, attached, check_engine_fits
 from secfed.dp.events import Event
 from secfed.dp.guards import check_model
 from secfed.dp.layers import secret_layers
@@ -156,7 +156,7 @@ class PrivateTraining:
         if self.mechanism.unit.unit is Unit.RECORD:
             require_decomposes(loss)
         parameters = check_model(model, optimiser)
-        check_engine_fits(self.engine, model)
+        check_engine_fits(self.engine, model, self.mechanism.sampling_rate * records)
         if self._partition is not None and self._partition.records != records:
             raise DataError(
                 f"the partition divides {self._partition.records} records, the data has {records}"
@@ -212,9 +212,7 @@ class Session:
 
     def _noise(self) -> GaussianNoise:
         training = self._training
-        return GaussianNoise.of(
-            training.mechanism, training.clip_norm, self._parameters, training.engine, training._random
-        )
+        return GaussianNoise.of(training.mechanism, training.clip_norm, self._parameters, training._random)
 
     @property
     def expected_units(self) -> float:
@@ -240,57 +238,64 @@ class Session:
         rows, size = np.concatenate(units), self._training._max_records
         return [rows[start : start + size] for start in range(0, len(rows), size)]
 
-    def _add(self, batch: Batch, total: ClippedSum) -> None:
-        """Add the units of one forward pass; those that fail add zeros.
+    def _clipped(self, batches: Sequence[Batch]) -> ClippedSum:
+        """The sum over these units. Those that make the model or the loss fail count, and add zeros.
 
-        An engine adds nothing before it has the gradients of all rows, so where it fails on a batch the plain
-        loop takes the rows one by one: one of them must not keep the others out of the sum.
-
-        Raises:
-            ConfigError: a model that clipping cannot protect, whatever the records.
+        So that one of them changes nothing but its own part, the sum is then that of all others by the same
+        engine, as if it had not been drawn.
         """
-        if self._training.engine == "loop":
-            self._add_unit(self._engine, batch, total)
-            return
-        units, within = total.units, total.within
+        total = self._sum(batches)
+        if total is not None:
+            return total
+        usable = [part for batch in batches for part in self._usable(batch)]
+        # What fails together though no unit fails alone is no sum over units; noise alone is left.
+        total = self._sum(usable) or self._empty()
+        single = self._training.engine == "loop"
+        total.units = len(batches) if single else sum(len(batch[0]) for batch in batches)
+        return total
+
+    def _sum(self, batches: Sequence[Batch]) -> ClippedSum | None:
+        """None if that fails, or is not finite."""
+        total = self._empty()
         try:
-            self._engine.add([batch], total)
-        except Exception as problem:  # noqa: BLE001  # of the model or the loss, on these records
+            self._engine.add(batches, total)
+        except Exception as problem:  # noqa: BLE001 - which error it is could depend on records
             failed(problem)
             self._engine.abandon()
-            total.units, total.within = units, within
-            with self._engine.paused():
-                loop = LoopEngine(self._model, self._loss)
-                for row in range(len(batch[0])):
-                    self._add_unit(loop, tuple(part[row : row + 1] for part in batch), total)
+            return None
+        return total if all(bool(torch.isfinite(part).all()) for part in total.sums.values()) else None
 
-    @staticmethod
-    def _add_unit(loop: Engine, unit: Batch, total: ClippedSum) -> None:
-        try:
-            loop.add([unit], total)
-        except ConfigError:
-            raise
-        except Exception as problem:  # noqa: BLE001  # as above
-            failed(problem)
-            total.units += 1
+    def _empty(self) -> ClippedSum:
+        return ClippedSum(self._parameters, clip_norm=self._training.clip_norm, grid=self.noise.grid)
+
+    def _usable(self, batch: Batch) -> list[Batch]:
+        """What is left of a batch without the units that fail by themselves."""
+        if self._training.engine == "loop":
+            return [] if self._sum([batch]) is None else [batch]
+        rows = [
+            row
+            for row in range(len(batch[0]))
+            if self._sum([tuple(part[row : row + 1] for part in batch)]) is not None
+        ]
+        return [tuple(part[rows] for part in batch)] if rows else []
 
     def release(self, batches: Sequence[Batch]) -> None:
         """One release: the clipped sum of these units, noise, and the optimiser's step.
 
         Raises:
-            ConfigError: more steps than were paid for, or an engine that disagrees with the loop.
+            ConfigError: more steps than were paid for, an engine that disagrees with the loop, or a model that
+                changes its buffers; on made-up records, whatever the site's.
         """
         if self.steps_left < 1:
             raise ConfigError("more private steps than the budget was charged for")
         self.steps_left -= 1
         if batches and not self._checked:
-            check_engine(self._training.engine, self._engine, self._model, self._loss, batches[0])
-            # A single record has nobody to be mixed with: look again when there are two.
-            self._checked = len(batches[0][0]) > 1
+            self._engine = checked_engine(
+                self._training.engine, self._engine, self._model, self._loss, batches[0]
+            )
+            self._checked = True
         training = self._training
-        total = ClippedSum(self._parameters, clip_norm=training.clip_norm, grid=self.noise.grid)
-        for batch in batches:
-            self._add(batch, total)
+        total = self._clipped(batches)
         self.noise.write_gradients(total, self.expected_units)
         self._optimiser.step()
         self._optimiser.zero_grad(set_to_none=True)

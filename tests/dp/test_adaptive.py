@@ -48,7 +48,7 @@ def test_the_event_is_that_of_the_mechanism_and_the_gradients_carry_more_noise()
     assert 1 / z_g**2 + 1 / (2 * 2.0) ** 2 == pytest.approx(1.0)
     values = {"weight": nn.Parameter(torch.zeros(10))}
     noises = [
-        GaussianNoise.of(one, 2.0, values, "loop", SecureRandom.for_simulation(1)).deviation
+        GaussianNoise.of(one, 2.0, values, SecureRandom.for_simulation(1)).deviation
         for one in (plain, adaptive)
     ]
     assert noises[1] / noises[0] == pytest.approx(z_g)
