@@ -20,6 +20,7 @@ from typing import Final
 
 import torch
 
+from secfed.algorithms.parts import all_finite
 from secfed.errors import RangeError
 
 BLUR: Final = 2.0**-16  # largest; about 30 to 60 steps of float32 at losses between 2 and 8
@@ -42,6 +43,7 @@ def blurred_mean(losses: torch.Tensor, cap: float) -> float:
     if not values.numel():
         raise RangeError("DRO weights need the loss of a batch", remedy="set algorithm.loss_batches")
     seed = hashlib.sha256(_LABEL + values.numpy().astype("<f8").tobytes()).digest()
+    all_finite(torch.isfinite(values), "losses for the robust weight")
     usable = torch.nan_to_num(values, nan=cap, posinf=cap, neginf=cap).clamp(min=0.0, max=cap)
     return float(usable.mean()) + BLUR * int.from_bytes(seed[:6], "big") / 2.0**48
 

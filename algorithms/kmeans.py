@@ -25,6 +25,7 @@ from typing import Final
 import numpy as np
 import torch
 
+from secfed.algorithms.parts import all_finite
 from secfed.algorithms.randomness import derive_seed
 from secfed.errors import RangeError
 
@@ -204,7 +205,8 @@ def _distances(values: torch.Tensor, centres: torch.Tensor) -> torch.Tensor:
 def _usable(features: torch.Tensor) -> torch.Tensor:
     """[n, d] float64 on the CPU, with zeros for records whose features are not all finite."""
     values = features.detach().to(device="cpu", dtype=torch.float64)
-    return torch.where(torch.isfinite(values).all(dim=1, keepdim=True), values, 0.0)
+    finite = torch.isfinite(values).all(dim=1, keepdim=True)
+    return values if all_finite(finite, "features of records") else torch.where(finite, values, 0.0)
 
 
 def _cholesky(covariance: torch.Tensor) -> torch.Tensor:

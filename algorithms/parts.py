@@ -18,7 +18,7 @@ from typing import Final, ParamSpec, TypeVar
 
 import torch
 
-from secfed.errors import BudgetExceeded, MalformedMessage, TranscriptError, WrongState
+from secfed.errors import BudgetExceeded, MalformedMessage, RangeError, TranscriptError, WrongState
 from secfed.vector import State
 
 INDEPENDENT_OF_RECORDS: Final = (BudgetExceeded, TranscriptError, WrongState, MalformedMessage)
@@ -64,6 +64,19 @@ def otherwise(
     except Exception as problem:  # noqa: BLE001  # which error it is could depend on records
         failed(problem)
         return fallback
+
+
+def all_finite(finite: torch.Tensor, what: str) -> bool:
+    """Whether all are True; says so where not, for values that count as something else from here on.
+
+    Args:
+        finite: booleans of any shape.
+        what: the values, in words that could be shown to anybody at this site.
+    """
+    if bool(finite.all()):
+        return True
+    failed(RangeError(f"{what}: NaN or Inf"))
+    return False
 
 
 def is_finite(state: State) -> bool:

@@ -283,8 +283,8 @@ class Session:
         """One release: the clipped sum of these units, noise, and the optimiser's step.
 
         Raises:
-            ConfigError: more steps than were paid for, an engine that disagrees with the loop, or a model that
-                changes its buffers; on made-up records, whatever the site's.
+            ConfigError: more steps than were paid for; or, on made-up records, an engine that disagrees with
+                the loop, or a model that changes its buffers.
         """
         if self.steps_left < 1:
             raise ConfigError("more private steps than the budget was charged for")

@@ -21,7 +21,7 @@ import torch
 from torch import nn
 
 from secfed.algorithms.metrics.loss_cap import capped
-from secfed.algorithms.parts import otherwise
+from secfed.algorithms.parts import all_finite, otherwise
 from secfed.errors import RangeError
 from secfed.vector import Field
 
@@ -84,7 +84,8 @@ def evaluate(
         for batch, target in _batches(inputs, labels):
             scores = _scores(model, batch.to(device), classes)
             finite = torch.isfinite(scores).all(dim=1)
-            scores[~finite] = 0.0
+            if not all_finite(finite, "scores of held-out records"):
+                scores[~finite] = 0.0
             one_hot = nn.functional.one_hot(target, classes).to(torch.float64)
             correct = (finite & (scores.argmax(dim=1) == target)).to(torch.float64)
             losses = nn.functional.cross_entropy(scores, target, reduction="none")

@@ -34,6 +34,7 @@ import torch
 from secfed.algorithms.data.base import SiteId
 from secfed.algorithms.data.image_text import Pairs
 from secfed.algorithms.metrics.loss_cap import capped
+from secfed.algorithms.parts import all_finite
 from secfed.errors import ConfigError, RangeError
 from secfed.vector import Field
 
@@ -77,7 +78,9 @@ def ranks(image: torch.Tensor, text: torch.Tensor) -> torch.Tensor:
     similarity = text @ image.T
     own = similarity.diagonal()
     more = ~(similarity <= own[:, None])  # NaN is not less
-    return torch.where(torch.isfinite(own), 1 + more.sum(dim=1), _NEVER)
+    found = torch.isfinite(own)
+    all_finite(found, "similarities of held-out pairs")
+    return torch.where(found, 1 + more.sum(dim=1), _NEVER)
 
 
 def recall(image: torch.Tensor, text: torch.Tensor, batch: int) -> dict[str, float]:

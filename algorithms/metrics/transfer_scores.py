@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Final
 import torch
 
 from secfed.algorithms.data.transfer import Kind, Samples
+from secfed.algorithms.parts import all_finite
 from secfed.errors import ConfigError, RangeError
 from secfed.vector import Field
 
@@ -83,6 +84,7 @@ def score_classifier(
     with torch.no_grad():
         logits = torch.cat([model(rows.to(device)).cpu() for rows in torch.split(inputs, _ROWS)])
     finite = torch.isfinite(logits).all(dim=1)
+    all_finite(finite, "scores of held-out records")
     right = (finite & (logits.argmax(dim=1) == held_out.labels)).to(torch.float64).mean()
     return {f"score/{METRICS[kind][0]}": float(right), COUNTED: 1.0}
 
@@ -165,7 +167,9 @@ def _in_gallery(
         return 0.0, 0.0
     own, similarity = own[captions], text[captions].double() @ image[rows].double().T  # [captions, images]
     # The best of several that are not all numbers is none, and nothing is better than that or worse.
-    similarity = torch.where(torch.isfinite(similarity), similarity, torch.nan)
+    finite = torch.isfinite(similarity)
+    if not all_finite(finite, "similarities of held-out pairs"):
+        similarity = torch.where(finite, similarity, torch.nan)
     at_own = torch.zeros(similarity.shape, dtype=torch.bool)
     at_own[torch.arange(len(own)), own] = True
     ours = torch.where(at_own, similarity, -torch.inf)
