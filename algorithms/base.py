@@ -171,7 +171,7 @@ def contributors(
 
 
 def settled(program: SiteProgram, round_number: int, exchange: Exchange) -> Summands:
-    """Weights and counts of this exchange: what this site adds whatever its values do; mostly a few fields."""
+    """Weights and counts of this exchange: what this site adds whatever its values do; {} if it has none."""
     named = getattr(program, "settled", None)
     return {} if named is None else dict(named(round_number, exchange))
 

@@ -275,7 +275,7 @@ class DoorLink(ServingLink):
         Raises:
             LinkError: closed.
         """
-        kind, reason = told(error)
+        kind, reason = told(error, declines=not request_id)
         refusal = Refusal(self.study, request_id, kind, reason)
         if request_id:
             return self._hand_over(request_id, letters.REFUSED, refusal.encode())

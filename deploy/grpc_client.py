@@ -116,7 +116,7 @@ class SiteLink(ServingLink):
         Raises:
             LinkError: no receipt.
         """
-        kind, reason = told(error)
+        kind, reason = told(error, declines=not request_id)
         refusal = Refusal(self.study, request_id, kind, reason)
         with _failures():
             return Receipt.decode(self._refuse(refusal.encode(), timeout=self._limits.call_s)).outcome

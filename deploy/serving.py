@@ -19,7 +19,7 @@ from typing import Final, TypeVar
 from secfed.crypto.codec import Buffer
 from secfed.deploy.link_limits import Backoff, ClientLimits
 from secfed.deploy.link_messages import MAX_KIND_BYTES, MAX_REASON_BYTES, HelloReply
-from secfed.errors import LinkError, Replay, SecfedError
+from secfed.errors import LinkError, PolicyRefused, Replay, SecfedError
 from secfed.refusal_codes import outgoing
 
 _LASTING_FAILURES: Final = 8  # such a failure counts as so many: the pause is long at once
@@ -177,7 +177,18 @@ class ServingLink(ABC):
         return False
 
 
-def told(error: SecfedError) -> tuple[str, str]:
-    """What the aggregator learns about a refusal: kind and reason, both of a fixed list."""
+def told(error: SecfedError, *, declines: bool = False) -> tuple[str, str]:
+    """What the aggregator learns about a refusal: kind and reason.
+
+    Args:
+        error: why.
+        declines: it is the study that is not served, not a request. No broadcast was seen, so the words of a
+            policy follow from the study's settings; its author needs them.
+
+    Security: a request is refused with a code of :mod:`secfed.refusal_codes`, and so is a study for any other
+    reason than the policy. The words of a policy must name no number that comes out of records.
+    """
     kind, reason = outgoing(error)
+    if declines and isinstance(error, PolicyRefused):
+        reason = error.message
     return kind[:MAX_KIND_BYTES], reason.encode()[:MAX_REASON_BYTES].decode(errors="ignore")

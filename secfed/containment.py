@@ -44,7 +44,7 @@ VALUE_ERRORS: Final = (
     RangeError,
     DataError,
     ArithmeticError,
-    torch.linalg.LinAlgError,
+    torch.linalg.LinAlgError,  # type: ignore[attr-defined]  # torch does not list it
     np.linalg.LinAlgError,
 )
 
@@ -105,7 +105,6 @@ def contained(
         MalformedMessage: refusal 44.
         Exception: only with ``only_values``.
     """
-
     fields = {field.name: field for field in exchange.layout.fields}
 
     def failed(names: Iterable[str], kind: str) -> None:
@@ -148,19 +147,21 @@ def contained(
         failed([PART], kind)
     if given is None:
         return base
-    found_here = {name: _usable(given.get(name), fields[name].shape) for name in left}
-    misfits = [name for name, value in found_here.items() if value == MISFIT] + sorted(
-        set(given) - set(fields)
-    )
-    if misfits and only_values and not heard:
-        raise RangeError(f"summands do not match the layout: {', '.join(misfits)}")
-    wrong = {MISFIT: misfits, NOT_FINITE: [name for name in left if found_here[name] == NOT_FINITE]}
+    usable: dict[str, torch.Tensor] = {}
+    wrong: dict[str, list[str]] = {MISFIT: sorted(set(given) - set(fields)), NOT_FINITE: []}
+    for name in left:
+        found = _usable(given.get(name), fields[name].shape)
+        if isinstance(found, str):
+            wrong[found].append(name)
+        else:
+            usable[name] = found
+    if wrong[MISFIT] and only_values and not heard:
+        raise RangeError(f"summands do not match the layout: {', '.join(wrong[MISFIT])}")
     for kind, names in wrong.items():
         if names:
             failed(names, kind)
     gone = {_group(name) for names in wrong.values() for name in names}
-    kept = {n: v for n, v in found_here.items() if isinstance(v, torch.Tensor) and _group(n) not in gone}
-    return base | kept
+    return base | {name: value for name, value in usable.items() if _group(name) not in gone}
 
 
 def check_broadcast(state: State, bound: float) -> None:
@@ -180,7 +181,7 @@ def check_broadcast(state: State, bound: float) -> None:
             continue
         if tensor.is_complex():
             raise Refusal.BROADCAST_RANGE.refuse()
-        # Rarer types have no extrema; float64 holds all their numbers, of 64-bit integers all up to the bound.
+        # Rarer types have no extrema; float64 holds their numbers (of long integers, those near the bound).
         wide = tensor if tensor.dtype in (torch.float32, torch.float64) else tensor.to(torch.float64)
         low, high = torch.aminmax(wide)  # NaN is both, and compares as outside
         if not (-bound <= float(low) and float(high) <= bound):

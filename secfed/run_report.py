@@ -1,8 +1,8 @@
 """What a run tells about itself: a report per round, a report per run, and who listens while it runs.
 
 Everything here is a plain value. Nothing in a report comes from a single site's data, except the
-fields named ``oracle``, ``compare`` and ``zeroed``, which exist in simulation only and are labelled wherever they
-are shown.
+fields named ``oracle``, ``compare`` and ``zeroed``, which exist in simulation only and are labelled
+wherever they are shown.
 """
 
 from __future__ import annotations

@@ -281,7 +281,7 @@ class Study(Strict):
         self.protection.check_cohort(sites)
 
     def tables(self) -> dict[str, Any]:
-        """The whole study as plain values, defaults included; no ``privacy``, start or other broadcast bound for one without."""
+        """The whole study as plain values, defaults included but for keys that came later."""
         tables = self.model_dump(mode="json")
         if self.privacy is None:
             del tables["privacy"]

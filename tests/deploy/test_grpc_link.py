@@ -15,7 +15,7 @@ from secfed.deploy.link_limits import ServerLimits
 from secfed.deploy.link_messages import ACCEPTED, OVER, PART_BYTES, REPEATED, Part, Receipt
 from secfed.deploy.parcels import Parcel
 from secfed.deploy.serving import CallFailed, Request
-from secfed.errors import DataError, LinkError, PolicyRefused, ProtocolError, RoundAborted
+from secfed.errors import DataError, LinkError, PolicyRefused, RoundAborted
 from tests.deploy.link_case import (
     SITES,
     STUDY,
@@ -191,8 +191,8 @@ def test_what_a_site_refuses_is_told_and_does_not_delay_the_others():
         watched = Watched()
         assert c.collect(dict.fromkeys(SITES, b"go"), watcher=watched) == {SITES[2]: b"go"}
         assert sorted(watched.refusals) == [
-            ("train", SITES[0], "PolicyRefused", "outside permitted hours [31m"),
-            ("train", SITES[1], "DataError", ""),  # why its own work failed stays at the site
+            ("train", SITES[0], "PolicyRefused", "this site does not take part"),
+            ("train", SITES[1], "SecfedError", "this site cannot do this now"),
         ]
         assert not watched.missed
         assert watched.steps[-1] == ("train", 3, 3)
@@ -289,15 +289,19 @@ def test_a_reply_above_the_aggregators_cap_becomes_a_refusal():
         c.run(SITES[0], lambda _request: bytes(1001))
         watched = Watched()
         assert c.collect({SITES[0]: b"go"}, watcher=watched) == {}
-        assert [(site, kind) for _, site, kind, _ in watched.refusals] == [(SITES[0], "CallFailed")]
+        assert [(site, kind) for _, site, kind, _ in watched.refusals] == [(SITES[0], "SecfedError")]
 
 
-def test_a_protocol_error_is_told_in_full_and_never_too_long():
+def test_why_a_study_is_declined_is_told_in_the_policys_words_and_never_too_long():
     from secfed.deploy.serving import told
 
-    kind, reason = told(ProtocolError("é" * 5000))
-    assert kind == "ProtocolError"
-    assert reason == "é" * 500
+    error = PolicyRefused("é" * 5000)
+    assert told(error, declines=True) == ("PolicyRefused", "é" * 500)
+    assert told(error) == ("PolicyRefused", "this site does not take part")
+    with consortium() as c:
+        c.dial(SITES[0]).refuse(b"", PolicyRefused("outside permitted hours\x1b[31m"))
+        declined = c.server.presence()[SITES[0]].declined
+        assert declined == "PolicyRefused: outside permitted hours [31m"
 
 
 def test_a_part_in_place_of_a_header_is_refused():

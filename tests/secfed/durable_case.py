@@ -16,6 +16,7 @@ import torch
 from safetensors.torch import save
 
 from secfed import bound_journal, sealed_site, site, site_memory
+from secfed.containment import Failure
 from secfed.coordinator import Coordinator, RoundOutcome
 from secfed.crypto.attempt import SiteLimits
 from secfed.crypto.codec import Buffer
@@ -91,6 +92,7 @@ class Hospital:
     simulated: bool = True
     trained: int = 0
     open: SiteStudy | None = None
+    alarms: list[Failure] = field(default_factory=list)
 
     def start(self) -> SiteStudy:
         if self.open is not None:
@@ -105,6 +107,7 @@ class Hospital:
             dataset="wards",
             budgets=(),
             simulated=self.simulated,
+            alarm=self.alarms.append,
         )
         return self.open
 
@@ -150,6 +153,7 @@ class Consortium:
     frames: list[tuple[str, str, bytes, bytes | None]] = field(default_factory=list)  # stage, site, in, out
     outcomes: list[RoundOutcome] = field(default_factory=list)
     start: State | None = None  # what the aggregator begins with, whatever the study says
+    log: list[tuple[str, Mapping[str, object]]] = field(default_factory=list)  # the aggregator's transcript
     # (stage, hospital, frame) -> reply or error; tests replace it
     deliver: Callable[[str, Hospital, Buffer], bytes] = lambda _stage, hospital, frame: hospital.handle(frame)
 
@@ -186,7 +190,7 @@ class Consortium:
 
     def run(self) -> bytes:
         """The whole study; the model's bytes."""
-        log = _Ignored()
+        log = _Recorded(self.log)
         rounds = self.chosen.rounds
         if self.chosen.protection.name == "encrypted":
             plan = SealedPlan.derive(
@@ -213,9 +217,12 @@ class Consortium:
                 hospital.open.close()
 
 
-class _Ignored:
+@dataclass
+class _Recorded:
+    entries: list[tuple[str, Mapping[str, object]]]
+
     def append(self, kind: str, body: Mapping[str, object]) -> None:
-        """Nothing is kept."""
+        self.entries.append((kind, body))
 
 
 class Plug:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import io
 import json
-import re
 from collections.abc import Mapping
 from pathlib import Path
 from types import SimpleNamespace
@@ -11,10 +11,12 @@ from typing import Any
 
 import pytest
 import torch
+from rich.console import Console
 from safetensors.torch import load_file
 
 from secfed import simulate as simulate_module
 from secfed.algorithms.fedavg import FedAvgServer, FedAvgSite
+from secfed.cli.tables import summary
 from secfed.crypto.codec import Buffer
 from secfed.crypto.messages import Survivors
 from secfed.dp.report import make_report
@@ -169,26 +171,44 @@ def test_a_drop_in_a_round_that_never_comes_is_refused() -> None:
     run(study("plain"), None, "hospital-1@mask:4")  # the closing evaluation
 
 
-def test_sites_that_give_up_in_their_own_work_say_why_once(tmp_path: Path) -> None:
+def test_work_that_diverges_adds_zeros_which_are_counted_and_shown(tmp_path: Path) -> None:
     diverging = study("plain").replace("algorithm.learning_rate", 1e38).replace("study.rounds", 2)
     report = run(diverging, tmp_path / "run")
-    told = [one.gave_up for one in report.rounds]
-    assert told[0] is not None
-    assert re.fullmatch(r"hospital-1 gave up: field 'update/.*' contains NaN or Inf", told[0])
-    assert run(study("plain"), None).rounds[0].gave_up is None
-    # The signed record keeps to the kind of the error.
-    assert "NaN" not in (tmp_path / "run" / "transcript.jsonl").read_text()
+    assert [one.gave_up for one in report.rounds] == [None, None]
+    assert [one.survivors for one in report.rounds] == [report.sites] * 2
+    assert [(one.site, one.contributions) for one in report.zeroed] == [(site, 2) for site in report.sites]
+    zeroed = json.loads((tmp_path / "run" / "run.json").read_text())["zeroed"]
+    assert zeroed["hospital-1"]["contributions"] == 2
+    assert "update" in zeroed["hospital-1"]["first"]
+    assert "NaN or Inf" in zeroed["hospital-1"]["first"]
+    console = Console(width=200, file=io.StringIO())
+    console.print(summary(console, report))
+    assert "hospital-1: local work failed in 2 contributions" in console.file.getvalue()
+    # The signed record says nothing of it.
+    recorded = (tmp_path / "run" / "transcript.jsonl").read_text()
+    assert "refused" not in recorded
+    assert "NaN" not in recorded
+    assert "zeroed" not in json.dumps(run(study("plain"), None).to_json())
+
+
+def test_a_defect_of_the_program_is_raised_in_a_simulation(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: object) -> Summands:
+        raise TypeError("update() takes no hospital")
+
+    monkeypatch.setattr(FedAvgSite, "contribute", broken)
+    with pytest.raises(TypeError, match="takes no hospital"):
+        run(study("plain"), None)
 
 
 def test_a_study_without_any_sum_says_why_the_first_site_gave_up(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: object) -> Summands:
-        raise RangeError("the loss is 7 feet tall", remedy="use a ladder")
+        raise ConfigError("the model is 7 feet tall", remedy="use a ladder")
 
     monkeypatch.setattr(FedAvgSite, "contribute", refuse)
     with pytest.raises(
-        RoundAborted, match=r"no round .* hospital-1 was the first .*: the loss is 7"
+        RoundAborted, match=r"no round .* hospital-1 was the first .*: the model is 7"
     ) as caught:
-        run(study("plain"))
+        run(study("plain"), None)
     assert caught.value.remedy == "use a ladder"
 
 
@@ -305,7 +325,7 @@ def test_a_step_whose_attempt_is_not_the_signed_one_is_refused_and_ends_nothing(
     assert "refusal 10" in (tmp_path / "out" / "transcript.jsonl").read_text()
 
 
-def test_why_a_sites_own_work_failed_stays_at_the_site(tmp_path: Path) -> None:
+def test_that_and_why_a_sites_own_work_failed_stays_at_the_site(tmp_path: Path) -> None:
     original = FedAvgSite.contribute
 
     def broken(self: FedAvgSite, number: int, exchange: Exchange, broadcast: State) -> Summands:
@@ -317,11 +337,14 @@ def test_why_a_sites_own_work_failed_stays_at_the_site(tmp_path: Path) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(FedAvgSite, "contribute", broken)
         report = run(study(), tmp_path / "out")
-    assert "hospital-3" not in report.rounds[1].survivors
-    lines = [json.loads(line) for line in (tmp_path / "out" / "transcript.jsonl").read_text().splitlines()]
-    (refused,) = [entry["body"] for entry in lines if entry["kind"] == "refused"]
-    assert refused["reason"] == "RangeError"
-    assert "train_loss" not in json.dumps(lines)
+    assert "hospital-3" in report.rounds[1].survivors
+    (zeroed,) = report.zeroed
+    assert (zeroed.site, zeroed.contributions) == ("hospital-3", 1)
+    assert "train_loss" in zeroed.first
+    assert "update" not in zeroed.first.replace("'update'", "")  # only what failed
+    text = (tmp_path / "out" / "transcript.jsonl").read_text()
+    assert "refused" not in text
+    assert "train_loss" not in text
 
 
 def test_a_sum_out_of_range_costs_its_round_and_not_the_study(tmp_path: Path) -> None:
