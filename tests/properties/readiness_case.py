@@ -74,7 +74,7 @@ hidden = [4]
 [data]
 name = "tests.properties.readiness_case:tables"
 [protection]
-name = "{protection}"
+name = "plain"
 min_cohort = 3
 """
 
@@ -184,11 +184,14 @@ def tables() -> SiteTables:
     return SiteTables(sites, classes=2, test_fraction=0.25, standardize=False)
 
 
-def tiny(algorithm: str, unit: str = "none", *, variant: str = "", more: str = "") -> Study:
-    """A study of that algorithm under that unit of privacy; ``more`` goes into ``[privacy]``."""
+def tiny(algorithm: str, unit: str = "none", *, variant: str = "") -> Study:
+    """A study of that algorithm under that unit of privacy; variants are of the algorithm."""
+    more = ""
     if algorithm in ("fedavg", "fedprox"):
         weighting = "records" if unit == "none" else "equal"
-        text = CLASSIFIER.format(algorithm=algorithm, weighting=weighting, protection=variant or "plain")
+        text = CLASSIFIER.format(algorithm=algorithm, weighting=weighting)
+        engine = f'engine = "{variant}"' if variant in ("loop", "ghost") else ""
+        more = 'metrics = "private"' if variant == "private-metrics" else engine
     elif algorithm == "fmcsc":
         views = {"": [-1, -1, -1, 0, 0, 0], "one-view": [0, 0, 0, -1, -1, -1]}[variant]
         text = MULTIVIEW.format(views=views, weights="mi" if unit == "none" else "equal")
@@ -292,13 +295,19 @@ class _Written:
         self.entries.append((kind, dict(body)))
 
 
-def play(
-    study: Study, broadcast: Broadcast, folder: Path, *, damaged: bool, site: str | None = None
-) -> Answers:
-    """All exchanges of a study that ask one hospital, with these broadcasts of a model that never learns."""
+def play(study: Study, broadcast: Broadcast, folder: Path, *, damaged: bool, kind: str = "") -> Answers:
+    """All exchanges of a study that ask one hospital, with these broadcasts of a model that never learns.
+
+    Args:
+        study: from :func:`tiny`.
+        broadcast: what the aggregator makes of every broadcast.
+        folder: for a ledger.
+        damaged: whether the hospital has the extreme record.
+        kind: what it holds, where hospitals hold different things; by default the first hospital is played.
+    """
     inner = build(study)
     names = tuple(inner.setting.sites)
-    name = site or names[0]
+    name = next(one for one in names if not kind or inner.data.kind_of[one] == kind)
     if damaged:
         whole = inner.site_data
         inner.site_data = lambda wanted: with_extreme_record(whole(wanted))
