@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import logging
 import os
 import socket
 import subprocess
@@ -16,13 +17,22 @@ from secfed.containment import Alarm, Failure
 from secfed.crash_points import reached
 from secfed.deploy.training_wire import SOCKET_VARIABLE, Job, Tensors, error_head, raise_error, receive, send
 from secfed.dp.events import from_value
-from secfed.errors import BudgetExceeded, MalformedMessage, RoundAborted, SecfedError, TranscriptError
+from secfed.errors import (
+    BudgetExceeded,
+    ConfigError,
+    MalformedMessage,
+    RoundAborted,
+    SecfedError,
+    TranscriptError,
+)
 from secfed.frames import encode_state
 from secfed.vector import Exchange, State, Summands
 
 if TYPE_CHECKING:
     from secfed.dp.ledger import Ledger
     from secfed.dp.local import LocalPrivacy
+
+log = logging.getLogger("secfed.agent")
 
 _CHILD = "secfed.deploy.training_child"
 _DYING_S = 5.0
@@ -228,8 +238,13 @@ class TrainingProcess:
             raise self._death() from None
         try:
             raise_error(said)
-        except SecfedError:
+        except SecfedError as error:
             self.close()
+            log.warning("the training process cannot be started: %s", error)
+            if isinstance(
+                error, MalformedMessage
+            ):  # of what is kept here; of a broadcast it would be a refusal
+                raise ConfigError(error.message, remedy=error.remedy) from None
             raise
         return self._connection
 
@@ -250,10 +265,12 @@ class TrainingProcess:
         if self._stopping:
             raise Stopping
         self.deaths += 1
-        return TrainingDied(
+        error = TrainingDied(
             f"the training process {how}; this site adds nothing but weights and counts to this exchange",
             remedy=f"see {self._log_path}; signal 9 is most often a lack of memory",
         )
+        log.warning("%s", error)  # an alarm says less
+        return error
 
 
 def _digest(kept: Tensors) -> bytes:

@@ -114,6 +114,8 @@ def contained(
         try:
             return dict(run())
         except MalformedMessage as error:
+            if Refusal.of(error) is Refusal.BROADCAST_SHAPE:
+                raise  # it was contained in a training process
             raise Refusal.BROADCAST_SHAPE.refuse(error.message) from error
         except PASSING:
             raise

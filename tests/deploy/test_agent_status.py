@@ -112,3 +112,15 @@ def test_a_log_line_is_one_json_object_without_a_traceback() -> None:
     assert content["study"] == "heart"
     assert content["exception"] == "ValueError"
     assert "patient" not in line
+
+
+def test_an_alarm_is_shown_and_counted_at_the_hospital(board: StatusBoard) -> None:
+    board.alarm("round 3, exchange 'update': update added nothing (NaN or Inf)")
+    content = read_status(board.path)
+    assert content is not None
+    assert content["last_alarm"] == {
+        "text": "round 3, exchange 'update': update added nothing (NaN or Inf)",
+        "time_s": 7,
+    }
+    assert content["totals"]["alarms"] == 1
+    assert "secfed_agent_alarms_total 1" in board.metrics()

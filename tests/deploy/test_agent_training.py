@@ -8,16 +8,19 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
 
+from secfed.algorithms.fedavg import FedAvgSite
 from secfed.algorithms.registry import build
+from secfed.containment import NOT_FINITE, Failure, contained
 from secfed.deploy import training
-from secfed.deploy.training import Stopping, TrainingProcess
+from secfed.deploy.training import Stopping, TrainingDied, TrainingProcess
+from secfed.deploy.training_child import Trainer
 from secfed.deploy.training_wire import Job
-from secfed.errors import BudgetExceeded, MalformedMessage, RoundAborted
+from secfed.errors import BudgetExceeded, ConfigError, MalformedMessage
 from secfed.study import Study
 from tests.deploy.agent_case import NAMES, TOML
 
@@ -47,7 +50,7 @@ class Book:
 def started(tmp_path: Path) -> Iterator[Any]:
     made: list[TrainingProcess] = []
 
-    def start(toml: str = TOML, book: Any = None, kept: Any = None) -> TrainingProcess:
+    def start(toml: str = TOML, book: Any = None, kept: Any = None, **more: Any) -> TrainingProcess:
         process = TrainingProcess(
             Job(site=NAMES[0], settings=toml, study="tiny-id"),
             gpu=False,
@@ -55,6 +58,7 @@ def started(tmp_path: Path) -> Iterator[Any]:
             local_key=None if book is None else lambda _number, _exchange: KEY,
             ledger=book,
             kept=lambda: kept or {},
+            **more,
         )
         made.append(process)
         return process
@@ -83,10 +87,19 @@ def test_it_gives_what_the_program_gives_and_a_death_costs_one_exchange(started:
     assert b"CUDA_VISIBLE_DEVICES=\0" in environment
     assert b"PASSPHRASE" not in environment
     assert stat.S_IMODE((tmp_path / "training.log").stat().st_mode) == 0o600
-    os.kill(pid, 9)
-    with pytest.raises(RoundAborted, match="signal 9"):
-        process.contribute(1, exchange, state)
+    settled = process.settled(1, exchange)
+    alarms: list[Failure] = []
+
+    def dying() -> Any:
+        os.kill(pid, 9)
+        return process.contribute(1, exchange, state)
+
+    zeros = contained(1, exchange, dying, lambda: settled, alarms.append)
+    assert [alarm.kind for alarm in alarms] == ["TrainingDied"]
+    for name, value in zeros.items():
+        assert torch.equal(value.double(), torch.as_tensor(settled.get(name, 0.0)).expand_as(value)), name
     assert process.deaths == 1
+    assert process.kept == {}  # what was kept before stays
     again = process.contribute(1, exchange, state)  # a new process
     assert all(torch.equal(again[name], given[name]) for name in given)
 
@@ -111,6 +124,79 @@ def test_private_steps_are_paid_here_and_not_taken_without(started: Any) -> None
     third = moved.contribute(1, exchange, state)
     assert float(moved.kept["clip_norm/train"]) != float(kept["clip_norm/train"])
     assert any(not torch.equal(third[name], first[name]) for name in first)
+
+
+def test_work_that_diverges_is_contained_in_the_process_which_goes_on(started: Any) -> None:
+    toml = TOML.replace("learning_rate = 0.1", "learning_rate = 1e38")
+    exchange, state = _work(toml)
+    alarms: list[Failure] = []
+    process = started(toml, alarm=alarms.append)
+    given = process.contribute(1, exchange, state)
+    pid = process._process.pid
+    assert NOT_FINITE in {alarm.kind for alarm in alarms}
+    assert "update" in {name for alarm in alarms for name in alarm.fields}
+    assert all(bool(torch.isfinite(value).all()) for value in given.values())
+    assert not any(bool(value.any()) for name, value in given.items() if name.startswith("update/"))
+    assert float(given["weight"]) > 0
+    process.contribute(1, exchange, state)
+    assert process._process.pid == pid
+
+
+def test_what_is_settled_is_asked_of_the_program(monkeypatch: pytest.MonkeyPatch) -> None:
+    def settled(_self: object, number: int, exchange: Any) -> dict[str, float]:
+        return {"weight": number / 4} if exchange.name == "update" else {}
+
+    monkeypatch.setattr(FedAvgSite, "settled", settled, raising=False)
+    trainer = Trainer(Job(site=NAMES[0], settings=TOML, study="tiny-id"), cast("Any", None), {})
+    assert trainer.settled({"round": 1, "exchange": "update"}) == {"weight": torch.tensor(0.25).double()}
+    monkeypatch.setattr(FedAvgSite, "contribute", lambda *_: {"weight": float("nan")})
+    given, _, failures = trainer.contribute({"round": 1, "exchange": "update"}, {})
+    assert float(given["weight"]) == 0.25
+    assert not any(bool(value.any()) for name, value in given.items() if name != "weight")
+    assert failures
+
+
+def test_a_process_that_says_what_is_no_message_counts_as_dead(
+    started: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    exchange, state = _work(TOML)
+    process = started()
+    process.check()
+    monkeypatch.setattr(training, "_DYING_S", 0.1)
+
+    def babble(_connection: Any) -> Any:
+        raise MalformedMessage("the training process said something that is no message")
+
+    monkeypatch.setattr(training, "receive", babble)
+    with pytest.raises(TrainingDied):  # a malformed message of the aggregator would be refused
+        process.contribute(1, exchange, state)
+
+
+def test_what_is_kept_here_and_damaged_is_no_malformed_broadcast(
+    started: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may hold what an earlier round made of records, so it must not become a refusal."""
+    said = {"do": "failed", "kind": "MalformedMessage", "message": "what this site kept is damaged"}
+    monkeypatch.setattr(training, "receive", lambda _connection: (said, {}))
+    exchange, _ = _work(TOML)
+    with pytest.raises(ConfigError, match="damaged"):
+        started().settled(1, exchange)
+
+
+def test_a_refused_payment_passes_whatever_the_process_makes_of_it(
+    started: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    exchange, state = _work(PRIVATE)
+    process = started(PRIVATE, Book(0))
+    receive = training.receive
+
+    def contained_there(connection: Any) -> Any:
+        said, tensors = receive(connection)
+        return ({"do": "done"}, {}) if said.get("do") == "failed" else (said, tensors)
+
+    monkeypatch.setattr(training, "receive", contained_there)
+    with pytest.raises(BudgetExceeded):
+        process.contribute(1, exchange, state)
 
 
 def test_stopping_leaves_no_outcome(started: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from secfed.deploy import serving
 from secfed.deploy.aggregator import Service, _check_space, _quorum
 from secfed.deploy.central_run import CentralRun
 from secfed.deploy.central_study import CentralStudy
@@ -161,19 +162,36 @@ def test_a_hospital_that_is_away_in_one_round_is_in_the_next(tmp_path):
         over.hospitals.check_transcripts()
 
 
-def test_a_hospital_that_refuses_is_recorded_with_its_reason(tmp_path):
+def test_a_hospital_that_refuses_is_recorded_with_a_code_and_not_its_words(tmp_path):
     with case(tmp_path, quorum=4, rounds=1) as over:
         over.connect("hospital-1", "hospital-2", "hospital-3")
 
         def refuse(_: Any) -> bytes:
-            raise RosterError("another roster is pinned here")
+            raise RosterError("another roster is pinned in /srv/patient-4711")
 
         over.c.run("hospital-4", refuse)
         report = over.run()
         assert report.rounds[0].survivors == over.hospitals.names[:3]
         (refusal,) = [facts for event, facts in over.told if event == "refused" and facts["round"] == 1]
-        assert refusal["reason"] == "another roster is pinned here"
-        assert b"another roster is pinned here" in (over.hospitals.out / "transcript.jsonl").read_bytes()
+        assert refusal["reason"] == "the message belongs to another roster"
+        recorded = (over.hospitals.out / "transcript.jsonl").read_bytes()
+        assert b"the message belongs to another roster" in recorded
+        assert b"4711" not in recorded
+
+
+def test_what_a_hospital_says_in_words_of_its_own_is_not_recorded(tmp_path, monkeypatch):
+    monkeypatch.setattr(serving, "outgoing", lambda _error: ("RosterError", "patient 4711 has none"))
+    with case(tmp_path, quorum=4, rounds=1) as over:
+        over.connect("hospital-1", "hospital-2", "hospital-3")
+
+        def refuse(_: Any) -> bytes:
+            raise RosterError("another roster")
+
+        over.c.run("hospital-4", refuse)
+        over.run()
+        recorded = (over.hospitals.out / "transcript.jsonl").read_bytes()
+        assert b"this site cannot do this now" in recorded
+        assert b"4711" not in recorded
 
 
 @pytest.mark.parametrize("stage", ["train", "advertise", "mask", "unmask", "result"])

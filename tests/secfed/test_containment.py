@@ -122,6 +122,9 @@ def test_a_broadcast_of_another_shape_passes_as_one_refusal() -> None:
     with pytest.raises(MalformedMessage) as caught:
         run(failing(MalformedMessage("parameter 'w' has another shape")))
     assert Refusal.of(caught.value) is Refusal.BROADCAST_SHAPE
+    with pytest.raises(MalformedMessage) as again:  # by a training process, and then by the agent
+        run(failing(caught.value))
+    assert str(again.value) == str(caught.value)
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt(), SystemExit()])
