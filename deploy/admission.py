@@ -41,6 +41,7 @@ class Admitted:
         gpu: whether training may use the GPU.
         own_code: names of factories that it may import.
         max_frame_bytes: longest request.
+        max_delta_times_records: of the policy.
     """
 
     terms: Terms
@@ -52,6 +53,7 @@ class Admitted:
     gpu: bool
     own_code: tuple[str, ...]
     max_frame_bytes: int
+    max_delta_times_records: float
 
 
 def admit(site: SiteFolder, roster: Roster, named: str, settings: bytes, now: datetime) -> Admitted:
@@ -90,6 +92,7 @@ def admit(site: SiteFolder, roster: Roster, named: str, settings: bytes, now: da
         gpu=policy.compute.gpu,
         own_code=tuple(sorted(policy.own_code)),
         max_frame_bytes=frame_caps(terms, roster).request_bytes,
+        max_delta_times_records=policy.privacy.max_delta_times_records,
     )
 
 

@@ -293,6 +293,7 @@ class Agent:
                     data_path=None if path is None else str(path),
                     study=terms.study_id,
                     simulated=self._simulated,
+                    max_delta_times_records=admitted.max_delta_times_records,
                 ),
                 gpu=admitted.gpu,
                 log_path=self._folder.state / "training.log",

@@ -84,6 +84,11 @@ class PrivacyRules(Strict):
     max_delta: float | None = Field(
         default=None, gt=0, lt=1, description="the largest delta of one study, well below 1 / records"
     )
+    max_delta_times_records: float = Field(
+        default=10.0,
+        gt=0,
+        description="refuse a study whose delta is this or more divided by the training records here",
+    )
     adjacency: tuple[Relation, ...] = Field(
         default=get_args(Relation),
         description="an array of relations between neighbouring data sets",

@@ -163,6 +163,7 @@ class StudyCheck:
                     own_code=tuple(sorted(self._policy.own_code)),
                     data_path=None if path is None else str(path),
                     study=self.id,
+                    max_delta_times_records=self._policy.privacy.max_delta_times_records,
                 ),
                 gpu=self._policy.compute.gpu,
                 log_path=Path(os.devnull),  # that of the agent is the running training's

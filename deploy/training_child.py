@@ -74,13 +74,20 @@ class Trainer:
         self._local_key = b""
         settings = study.privacy
         if settings is not None and settings.in_local_steps:
-            from secfed.dp.local import LocalPrivacy
+            from secfed.dp.local import WEAK_DELTA, LocalPrivacy
 
             ledger = cast("Ledger", _AskingLedger(connection))  # only its spender is used
             self._local = LocalPrivacy(
-                settings, ledger, study=job.study, seed=study.seed, random=self._random
+                settings,
+                ledger,
+                study=job.study,
+                seed=study.seed,
+                random=self._random,
+                max_delta_times_records=job.max_delta_times_records,
             )
             cast("Any", self._program).use_privacy(self._local)  # checked by secfed.privacy.with_privacy
+            if self._local.weak_delta:
+                print(WEAK_DELTA, file=sys.stderr)  # the log of training, which stays at the site
         self._load(kept)
 
     def settled(self, head: dict[str, Any]) -> Tensors:

@@ -35,6 +35,7 @@ class Job:
         data_path: where the data set is on this machine; None if the study needs no path.
         study: study id.
         simulated: take randomness from the study's seed. Tests only.
+        max_delta_times_records: of the site's policy.
     """
 
     site: str
@@ -43,6 +44,7 @@ class Job:
     data_path: str | None = field(default=None, repr=False)
     study: str = ""
     simulated: bool = False
+    max_delta_times_records: float = 10.0
 
     def head(self) -> dict[str, Any]:
         """As a JSON object."""

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from secfed.dp.accountants import Accountant, Pld, Prv, Rdp, check_delta, check_epsilon
+from secfed.dp.accountants import Accountant, Pld, Prv, Rdp, below_least, check_delta, check_epsilon
 from secfed.dp.events import Event, common_adjacency, compose
 from secfed.dp.unit import Adjacency
 from secfed.errors import ConfigError
@@ -61,32 +61,70 @@ class Statement:
     version: str
 
 
-def statement(events: Sequence[Event], delta: float, preferred: Accountant | None = None) -> Statement:
+def statement(
+    events: Sequence[Event], delta: float, preferred: Accountant | None = None, *, exactly: bool = False
+) -> Statement:
     """The guarantee of all events together at ``delta``.
 
     Events of different relations are first restated under the widest relation they share. If the
-    preferred accountant (pld by default) covers every event it is used alone; otherwise each event goes
-    to the first of (preferred, pld, rdp) that covers it and the epsilons are added at equal shares of delta.
+    preferred accountant (pld by default) covers every event, its bound is taken, or that of rdp where rdp
+    covers every event too and gives less: both hold at this delta, so the smaller does. Otherwise each
+    event goes to the first of (preferred, pld, rdp) that covers it, and the epsilons are added at equal
+    shares of delta.
+
+    Args:
+        events: what was released.
+        delta: of the guarantee.
+        preferred: accountant; pld by default.
+        exactly: repeat what the preferred accountant said, without a second one and at any delta: for
+            checking a record, never for a new guarantee.
 
     Raises:
-        ConfigError: no events, no shared relation, or an event that no accountant covers.
+        ConfigError: no events, no shared relation, an event that no accountant covers, or a delta at which
+            those that do are not known to give an upper bound.
     """
+    return _statement(events, delta, preferred or Pld(), None if exactly else Rdp(), exactly=exactly)
+
+
+def _statement(
+    events: Sequence[Event],
+    delta: float,
+    preferred: Accountant,
+    second: Accountant | None,
+    *,
+    exactly: bool = False,
+) -> Statement:
     check_delta(delta)
-    adjacency, events = common_adjacency(compose(events))
-    order: list[Accountant] = [preferred or Pld(), Pld(), Rdp()]
+    adjacency, restated = common_adjacency(compose(events))
+    merged = compose(restated)
+    order: list[Accountant] = [preferred, Pld(), Rdp()]
+    whole = [one for one in order if all(one.refusal(event) is None for event in merged)]
+    valid = whole if exactly else [one for one in whole if delta >= one.least_delta]
+    if valid:
+        chosen = [valid[0]]
+        if (
+            second is not None
+            and valid[0].name != second.name
+            and any(one.name == second.name for one in valid)
+        ):
+            chosen.append(second)
+        epsilon, name, version = min((one.epsilon(merged, delta), one.name, one.version) for one in chosen)
+        return Statement(epsilon, delta, adjacency, name, version)
+    if whole:
+        raise below_least(whole[0], delta)
     shares: dict[str, tuple[Accountant, list[Event]]] = {}
-    for event in compose(events):
-        chosen = next((one for one in order if one.refusal(event) is None), None)
-        if chosen is None:
+    for event in merged:
+        covering = next((one for one in order if one.refusal(event) is None), None)
+        if covering is None:
             raise ConfigError(f"no accountant covers {event.name} under {event.adjacency}")
-        shares.setdefault(chosen.name, (chosen, []))[1].append(event)
-    whole = next((one for one in order if all(one.refusal(event) is None for event in events)), None)
-    if whole is not None:
-        shares = {whole.name: (whole, list(events))}
-    parts = sorted(shares)
-    epsilon = sum(shares[name][0].epsilon(shares[name][1], delta / len(parts)) for name in parts)
-    name = parts[0] if len(parts) == 1 else f"basic composition of {' and '.join(parts)}"
-    return Statement(epsilon, delta, adjacency, name, "; ".join(shares[part][0].version for part in parts))
+        shares.setdefault(covering.name, (covering, []))[1].append(event)
+    parts, share = sorted(shares), delta / len(shares)
+    for one, _ in shares.values():
+        if not exactly and share < one.least_delta:
+            raise below_least(one, share)
+    epsilon = sum(shares[name][0].epsilon(shares[name][1], share) for name in parts)
+    versions = "; ".join(shares[name][0].version for name in parts)
+    return Statement(epsilon, delta, adjacency, f"basic composition of {' and '.join(parts)}", versions)
 
 
 def calibrate(
@@ -125,7 +163,7 @@ def calibrate(
     def spent(multiplier: float) -> float:
         made = mechanism(multiplier)
         events = [made] if isinstance(made, Event) else made
-        return statement([*already, *events], delta, wanted).epsilon
+        return _statement([*already, *events], delta, wanted, _RoughRdp()).epsilon
 
     # A distribution with a large epsilon is large in memory, so the search never strays far from the
     # budget: it begins where the quick accountant sees it, and widens in small steps.
@@ -167,7 +205,7 @@ def _rough(
         made = mechanism(multiplier)
         events = [made] if isinstance(made, Event) else made
         quick = [_quick(event) for event in (*already, *events)]
-        return statement(quick, delta, _RoughRdp()).epsilon <= epsilon
+        return _statement(quick, delta, _RoughRdp(), None).epsilon <= epsilon
 
     high = 1.0
     while not fits(high):
@@ -180,7 +218,7 @@ def _rough(
 
 
 class _RoughRdp(Rdp):
-    """Whole orders only: fractional ones take most of the time."""
+    """Whole orders only: fractional ones take most of the time. Fewer orders give a larger, valid bound."""
 
     orders = np.array([2.0, 3.0, 4.0, 6.0, 8.0, 12.0, 16.0, 24.0, 32.0, 64.0, 128.0, 256.0])
 

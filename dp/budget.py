@@ -138,13 +138,26 @@ class Standing:
         return {**self.budget.to_value(), "spent": {"epsilon": found.epsilon, **named}}
 
 
-def standing(budget: Budget, spent: Sequence[Spent], now_s: int, accountant: Accountant) -> Standing:
-    """Compose what a budget counts: one guarantee for all of it, never a sum of epsilons."""
+def standing(
+    budget: Budget, spent: Sequence[Spent], now_s: int, accountant: Accountant, *, exactly: bool = False
+) -> Standing:
+    """Compose what a budget counts: one guarantee for all of it, never a sum of epsilons.
+
+    Args:
+        budget: the limit.
+        spent: every payment.
+        now_s: for budgets with a period.
+        accountant: the preferred one.
+        exactly: see :func:`secfed.dp.accountant.statement`.
+
+    Raises:
+        ConfigError: no accountant covers what was spent, at this delta.
+    """
     start_s = -math.inf if budget.period_days is None else now_s - budget.period_days * _DAY_S
     events = [
         _as_protected(budget, item.event) for item in spent if item.time_s > start_s and _counts(budget, item)
     ]
-    return Standing(budget, statement(events, budget.delta, accountant) if events else None)
+    return Standing(budget, statement(events, budget.delta, accountant, exactly=exactly) if events else None)
 
 
 def _as_protected(budget: Budget, event: Event) -> Event:
@@ -167,12 +180,13 @@ def disagrees(recorded: Mapping[str, Any], spent: Sequence[Spent], accountant: A
     Args:
         recorded: as :meth:`Standing.to_value` wrote it.
         spent: everything that was paid up to and including its entry.
-        accountant: the one the ledger used.
+        accountant: the one that the record names. A ledger may state the smaller of two bounds; either is
+            one, so a record is true if the accountant it names says so.
 
     Returns:
         What is wrong, or None. Another version of the accountant may differ by 1 %.
     """
-    found = standing(Budget.from_value(recorded), spent, spent[-1].time_s, accountant)
+    found = standing(Budget.from_value(recorded), spent, spent[-1].time_s, accountant, exactly=True)
     written = recorded.get("spent")
     if not isinstance(written, Mapping) or found.spent is None:
         agrees = written is None and found.spent is None

@@ -1,7 +1,7 @@
 """Models that per-record clipping cannot protect, refused before any gradient is computed.
 
-A guard that is silent proves nothing; the engines are therefore also compared with the plain loop, on made-up
-records (:mod:`secfed.dp.engine_check`).
+A guard that is silent proves nothing; the engines are therefore also compared with the plain loop, on
+made-up records (:mod:`secfed.dp.engine_check`).
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ def check_model(model: nn.Module, optimiser: torch.optim.Optimizer) -> dict[str,
         The trainable parameters, by name.
 
     Raises:
-        ConfigError: batch statistics, an embedding that changes itself, nothing to train, or an optimiser over other parameters.
+        ConfigError: batch statistics, an embedding that changes itself, nothing to train, or an optimiser
+            over other parameters.
     """
     for name, module in model.named_modules():
         statistics = isinstance(module, nn.InstanceNorm1d | nn.InstanceNorm2d | nn.InstanceNorm3d)

@@ -28,7 +28,15 @@ from secfed.algorithms.parts import otherwise
 from secfed.algorithms.training import Training
 from secfed.dp.events import Event
 from secfed.dp.ledger import Ledger
-from secfed.dp.local_plan import Phase, PlannedPhase, plan_losses, plan_phases, plan_sums
+from secfed.dp.local_plan import (
+    MAX_DELTA_TIMES_RECORDS,
+    Phase,
+    PlannedPhase,
+    delta_is_weak,
+    plan_losses,
+    plan_phases,
+    plan_sums,
+)
 from secfed.dp.loss_release import Evaluate, LossRelease, PlannedLosses
 from secfed.dp.losses import Batch, UnitLoss
 from secfed.dp.mechanism import Mechanism
@@ -42,9 +50,13 @@ from secfed.errors import ConfigError, WrongState
 if TYPE_CHECKING:
     from secfed.privacy_options import PrivacySection
 
-__all__ = ["TRAIN", "LocalPrivacy", "LossRelease", "Phase"]
+__all__ = ["TRAIN", "WEAK_DELTA", "LocalPrivacy", "LossRelease", "Phase"]
 
 TRAIN: Final = "train"
+WEAK_DELTA: Final = (
+    "privacy.delta is 1 / (training records of this site) or more: choose it well below, or the guarantee "
+    "permits to publish a record outright"
+)
 SUM_GRID_BITS: Final = 20
 _CLIP_NORM, _LOSSES = "clip_norm/", "loss_releases/"
 
@@ -58,6 +70,10 @@ class LocalPrivacy:
         study: study id.
         seed: the study's seed; decides groups only.
         random: (round, exchange) -> source of sampling and noise, fresh for each.
+        max_delta_times_records: a study whose delta times the site's records is this or more is refused.
+
+    Attributes:
+        weak_delta: whether the study's delta is 1 / (records of this site) or more; known once planned.
 
     Raises:
         ConfigError: settings for another unit.
@@ -71,7 +87,10 @@ class LocalPrivacy:
         study: str,
         seed: int,
         random: Callable[[int, str], SecureRandom],
+        max_delta_times_records: float = MAX_DELTA_TIMES_RECORDS,
     ) -> None:
+        self.weak_delta = False
+        self._max_delta_times_records = max_delta_times_records
         if not settings.in_local_steps:
             raise ConfigError(f'privacy.unit = "{settings.unit}" has no private local work')
         self._settings, self._ledger, self._study, self._seed = settings, ledger, study, seed
@@ -97,8 +116,10 @@ class LocalPrivacy:
             losses: the site's own loss that leaves with noise, if it does.
 
         Raises:
-            ConfigError: no noise reaches the study's epsilon.
+            ConfigError: no noise reaches the study's epsilon, or its delta is too large for so many records.
         """
+        records = max((phase.records for phase in phases), default=0)
+        self.weak_delta = delta_is_weak(self._settings, records, self._max_delta_times_records)
         self._losses = plan_losses(self._settings, losses, self._seed)
         losses_event = None if self._losses is None else self._losses.all_events
         already = [event for event in (plan_sums(self._settings), losses_event) if event is not None]

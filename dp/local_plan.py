@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache, partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from secfed.dp.accountant import accountant, calibrate
 from secfed.dp.adaptive import AdaptiveClip
@@ -22,6 +22,9 @@ from secfed.errors import ConfigError
 
 if TYPE_CHECKING:
     from secfed.privacy_options import PrivacySection
+
+
+MAX_DELTA_TIMES_RECORDS: Final = 10.0  # unless the site's policy says otherwise
 
 
 @dataclass(frozen=True)
@@ -76,6 +79,36 @@ class _Rate:
     @property
     def steps(self) -> int:
         return self.phase.total_steps(self.sampling_rate)
+
+
+def delta_is_weak(settings: PrivacySection, records: int, most: float) -> bool:
+    """Compare delta with 1 / n: a mechanism that publishes each record with probability delta has epsilon 0.
+
+    Of n records such a mechanism publishes delta * n on average. It follows from public numbers, and before
+    any record is used.
+
+    Args:
+        settings: the study's.
+        records: n, the site's training records.
+        most: the largest delta * n that the site permits.
+
+    Returns:
+        Whether delta is 1 / n or more, which deserves a warning.
+
+    Raises:
+        ConfigError: delta * n is ``most`` or more.
+
+    Source: Dwork and Roth 2014, "The algorithmic foundations of differential privacy", section 2.3.
+    """
+    expected = settings.delta * records
+    if expected >= most:
+        raise ConfigError(
+            f"privacy.delta: {settings.delta:g} is {most:g} / (training records of this site) or more, so "
+            f"(epsilon, delta) would permit to publish {most:g} of them outright",
+            remedy="set privacy.delta well below 1 / (training records of the largest site); a hospital that "
+            "means it raises max_delta_times_records in [privacy] of its policy",
+        )
+    return expected >= 1.0
 
 
 def plan_sums(settings: PrivacySection) -> Gaussian | None:

@@ -11,6 +11,7 @@ from typing import Literal, Self
 from pydantic import Field, model_validator
 
 from secfed.algorithms.options import Strict
+from secfed.dp.accountants import LEAST_DELTA
 from secfed.dp.unit import Adjacency, PrivacyUnit, Unit
 from secfed.errors import ConfigError
 
@@ -86,6 +87,7 @@ class PrivacySection(Strict):
                 f'privacy.engine: "{self.engine}" clips single records, not groups',
                 remedy='remove it, or set privacy.engine = "loop"',
             )
+        self._check_delta()
         if site and self.metrics == "private":
             raise ConfigError(
                 'privacy.metrics: "private" releases noisy metrics under record-level privacy only',
@@ -98,6 +100,20 @@ class PrivacySection(Strict):
                 remedy='set privacy.metrics = "withheld" or "unprotected"',
             )
         return self
+
+    def _check_delta(self) -> None:
+        """Noise in the sum is accounted by formulas; noise in local steps may not be."""
+        if not self.in_local_steps:
+            return
+        replaces = self.privacy_unit.adjacency.factor == 2
+        name = "pld" if replaces else self.accountant
+        if self.delta < LEAST_DELTA[name]:
+            rather = "" if replaces else ', or set privacy.accountant = "rdp", which has no such limit'
+            raise ConfigError(
+                f"privacy.delta: {self.delta:g} is below {LEAST_DELTA[name]:g}, the smallest delta at which "
+                f"accountant {name!r} gives an upper bound",
+                remedy=f"raise privacy.delta to {LEAST_DELTA[name]:g} or more{rather}",
+            )
 
     @property
     def privacy_unit(self) -> PrivacyUnit:

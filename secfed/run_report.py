@@ -80,6 +80,7 @@ class PrivacyReport:
         dataset: name of the data set.
         sites: one entry per site.
         unprotected: fields that left in sums without noise.
+        weak_delta: sites with so many records that delta is 1 / records or more.
     """
 
     unit: str
@@ -89,6 +90,7 @@ class PrivacyReport:
     dataset: str
     sites: tuple[SiteSpent, ...]
     unprotected: tuple[str, ...]
+    weak_delta: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         """JSON-ready."""
@@ -99,6 +101,7 @@ class PrivacyReport:
                 for one in self.sites
             },
             "unprotected": list(self.unprotected),
+            **({"weak_delta": list(self.weak_delta)} if self.weak_delta else {}),
         }
 
 

@@ -300,6 +300,9 @@ def _privacy_report(
         unprotected=tuple(
             dict.fromkeys(name for plan in plans for name in unprotected_fields(algorithm, plan))
         ),
+        weak_delta=tuple(
+            name for name, one in privacy.items() if one is not None and one.local and one.local.weak_delta
+        ),
     )
 
 

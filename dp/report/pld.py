@@ -70,6 +70,11 @@ class ExpectingPld:
         """See :class:`secfed.dp.accountant.Accountant`."""
         return self.exact.version
 
+    @property
+    def least_delta(self) -> float:
+        """See :class:`secfed.dp.accountant.Accountant`."""
+        return self.exact.least_delta
+
     def refusal(self, event: Event) -> str | None:
         """See :class:`secfed.dp.accountant.Accountant`."""
         return self.exact.refusal(event)
@@ -160,6 +165,11 @@ class Remembering:
     def version(self) -> str:
         """See :class:`secfed.dp.accountant.Accountant`."""
         return self.inner.version
+
+    @property
+    def least_delta(self) -> float:
+        """See :class:`secfed.dp.accountant.Accountant`."""
+        return self.inner.least_delta
 
     def refusal(self, event: Event) -> str | None:
         """See :class:`secfed.dp.accountant.Accountant`."""

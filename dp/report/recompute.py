@@ -121,7 +121,7 @@ class Recomputer:
         chosen = _expecting(self.accountants_of(like)[0], like)
         try:
             _check_size(spent, chosen)
-            return standing(budget, spent, now_s, chosen)
+            return standing(budget, spent, now_s, chosen, exactly=True)
         except (ValueError, ArithmeticError, MemoryError):
             # Events out of all proportion, correctly signed: nothing that can be computed bounds them.
             relation = Adjacency.REPLACE_SITE if budget.protects is Unit.SITE else Adjacency.REPLACE_RECORD
@@ -164,7 +164,7 @@ class Recomputer:
         if statement is None:
             return []
         budget = Budget.from_value(recorded)
-        found = standing(budget, spent, spent[-1].time_s, chosen).spent
+        found = standing(budget, spent, spent[-1].time_s, chosen, exactly=True).spent
         wrong = []
         if found is not None and statement.get("adjacency") != str(found.adjacency):
             wrong.append(f"its epsilon is stated under {statement.get('adjacency')}, not {found.adjacency}")
@@ -241,6 +241,6 @@ def alone(spent: Sequence[Spent], budget: Budget, chosen: Accountant) -> Standin
         _expecting(chosen, None)
         _check_size(spent, chosen)
         whole = Budget(None, budget.delta, None, budget.protects)
-        return standing(whole, spent, spent[-1].time_s, chosen)
+        return standing(whole, spent, spent[-1].time_s, chosen, exactly=True)
     except (ConfigError, ValueError, ArithmeticError, MemoryError):
         return None

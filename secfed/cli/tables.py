@@ -236,6 +236,15 @@ def _privacy(privacy: PrivacyReport) -> list[RenderableType]:
     parts: list[RenderableType] = [heading, table]
     if len(privacy.sites) > _MOST_SITES:
         parts.append(Text(f"... and {len(privacy.sites) - _MOST_SITES} more; see run.json"))
+    if privacy.weak_delta:
+        names = ", ".join(plain_text(name) for name in privacy.weak_delta[:_MOST_SITES])
+        parts.append(
+            Text(
+                f"Delta {privacy.delta:g} is 1 / (training records) or more at: {names}. Choose it well "
+                "below: it permits to publish a record outright with that probability.",
+                style="yellow",
+            )
+        )
     if privacy.unprotected:
         groups = dict.fromkeys(name.partition("/")[0] for name in privacy.unprotected)
         names = ", ".join(_GROUPS.get(name, plain_text(name)) for name in groups)

@@ -106,3 +106,48 @@ def deviation_p(sample: np.ndarray, deviation: float) -> float:
     """Two-sided p-value that a normal sample of mean 0 has this standard deviation."""
     statistic = float((np.asarray(sample, dtype=float) ** 2).sum()) / deviation**2
     return 2 * min(stats.chi2.cdf(statistic, len(sample)), stats.chi2.sf(statistic, len(sample)))
+
+
+def composed_gaussian_delta(epsilon: float, rate: float, sigma: float, steps: int) -> float:
+    """Delta of ``steps`` Poisson sampled Gaussian releases, a record removed; correct to about 0.1 %.
+
+    The privacy loss of one step is rounded to the nearest of many points, tilted exponentially so that the
+    composed loss is about epsilon on average, and convolved with itself: the error of the Fourier transform is
+    then relative to delta, not to 1 (the saddle point of large deviations).
+    """
+    scale = 2 * sigma**2
+    low, high = (math.log1p(rate * math.expm1((2 * x - 1) / scale)) for x in (-11 * sigma, 1 + 11 * sigma))
+    step = (high - low) / (1 << 15)
+    points = np.arange(math.floor(low / step), math.floor(high / step) + 1)
+    inner = np.expm1((points[:-1] + 0.5) * step) / rate
+    edges = np.full(len(points) + 1, -np.inf)
+    edges[1:-1] = np.where(inner > -1, scale / 2 * np.log1p(np.maximum(inner, -1 + 1e-300)) + 0.5, -np.inf)
+    edges[-1] = np.inf
+
+    def mass(mean: float) -> np.ndarray:
+        left, right = (edges[:-1] - mean) / sigma, (edges[1:] - mean) / sigma
+        above = stats.norm.sf(left) - stats.norm.sf(right)
+        return np.where(left > 0, above, stats.norm.cdf(right) - stats.norm.cdf(left))
+
+    logs = np.log(np.maximum((1 - rate) * mass(0.0) + rate * mass(1.0), 1e-300))
+    losses = points * step
+
+    def tilted(tilt: float) -> tuple[float, np.ndarray]:
+        total = float(special.logsumexp(logs + tilt * losses))
+        return total, np.exp(logs + tilt * losses - total)
+
+    def excess(tilt: float) -> float:
+        return steps * float(tilted(tilt)[1] @ losses) - epsilon
+
+    tilt = float(optimize.brentq(excess, -1.0, 500.0, xtol=1e-6))
+    log_total, weights = tilted(tilt)
+    variance = steps * float(weights @ (losses - weights @ losses) ** 2)
+    size = 1 << math.ceil(math.log2(max(len(points), 30 * math.sqrt(variance) / step)))
+    circle = np.zeros(size)
+    np.add.at(circle, points % size, weights)
+    composed = np.fft.irfft(np.fft.rfft(circle) ** steps, size)
+    middle = round(epsilon / step)
+    places = np.arange(middle + 1, middle + size // 2)
+    beyond = places * step - epsilon
+    summed = float((composed[places % size] * np.exp(-tilt * beyond) * -np.expm1(-beyond)).sum())
+    return summed * math.exp(steps * log_total - tilt * epsilon)
