@@ -25,7 +25,6 @@ from typing import TYPE_CHECKING, Any, Final, Literal, Protocol
 import torch
 from torch import nn
 
-from secfed.algorithms.parts import all_finite
 from secfed.dp.guards import ForwardCounter, check_hooked, unchanged_buffers
 from secfed.dp.losses import Batch, UnitLoss
 from secfed.errors import ConfigError
@@ -79,7 +78,6 @@ class ClippedSum:
         """min(1, C / norm) per unit: [B] float64; 0 for a norm that is not finite."""
         # A NaN or infinite gradient cannot be scaled into the ball; nothing is inside every ball.
         usable = torch.isfinite(norms)
-        all_finite(usable, "gradients of units")
         self.units += len(norms)
         self.within += int((norms <= self.clip_norm).sum())
         scaled = torch.clamp(self.clip_norm / norms.clamp_min(1e-300), max=1.0)

@@ -72,8 +72,8 @@ def test_a_record_changes_no_answer_no_payment_and_no_entry(
     ready = broadcast.name in ("honest", "denormal", "large", "trap")
     assert all(reply is True for _, _, reply, _ in with_it.replies) == ready
     assert unit == "none" or len(with_it.paid) > 0
-    if broadcast == (LARGE if algorithm in OF_PAIRS else TRAP):
-        assert with_it.failures  # or nothing was tested
+    if unit in ("none", "site") and broadcast == (LARGE if algorithm in OF_PAIRS else TRAP):
+        assert with_it.failures  # or nothing was tested; private steps just leave such a record out
         assert not without.failures
 
 
