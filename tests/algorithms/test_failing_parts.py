@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -13,12 +14,13 @@ from secfed.algorithms.fedavg import FedAvg
 from secfed.algorithms.metrics import classification
 from secfed.algorithms.parts import is_finite, listening, otherwise
 from secfed.algorithms.registry import build
+from secfed.containment import Failure, contained
 from secfed.errors import BudgetExceeded, MalformedMessage, RangeError, TranscriptError, WrongState
-from secfed.vector import Summands
+from secfed.vector import Exchange, Field, Layout, Summands
 from tests.algorithms import fmcsc_case, vlp_case
 from tests.algorithms.fedcola_case import Rounds as ColaRounds
 from tests.algorithms.fedcola_case import tiny as fedcola
-from tests.properties.readiness_case import OF_PAIRS, TRAP, tiny
+from tests.properties.readiness_case import TRAP, tiny
 
 INDEPENDENT = [BudgetExceeded, TranscriptError, WrongState, MalformedMessage]
 
@@ -56,6 +58,32 @@ class TestOtherwise:
 
         with listening(wants), pytest.raises(ZeroDivisionError):
             otherwise(3, lambda: otherwise(4, lambda: 1 // 0))
+
+
+class TestContained:
+    """A part that gives way to something else is heard of where the whole is contained."""
+
+    exchange = Exchange("sum", "all", Layout((Field("a", (), 1.0), Field("b", (), 1.0)), sites=3))
+
+    def contribute(self, error: Exception) -> dict[str, Any]:
+        def part() -> float:
+            raise error
+
+        return {"a": 1.0, "b": otherwise(0.5, part)}
+
+    def test_the_alarm_names_the_error_and_the_rest_stays(self) -> None:
+        alarms: list[Failure] = []
+        work = partial(self.contribute, ValueError("a value"))
+        found = contained(1, self.exchange, work, dict, alarms.append)
+        assert {name: float(value) for name, value in found.items()} == {"a": 1.0, "b": 0.5}
+        assert [one.kind for one in alarms] == ["ValueError"]
+
+    def test_a_simulation_shows_defects_and_contains_values(self) -> None:
+        simulated = partial(contained, 1, self.exchange, settled=dict, alarm=print, only_values=True)
+        with pytest.raises(ValueError, match="a value"):
+            simulated(work=partial(self.contribute, ValueError("a value")))
+        found = simulated(work=partial(self.contribute, RangeError("a value")))
+        assert float(found["b"]) == 0.5
 
 
 class TestFedAvg:
@@ -187,13 +215,12 @@ def test_fedrgb_goes_on_with_the_aligner_that_a_failed_training_began_from(how: 
         assert is_finite(tensors(found))
 
 
-@pytest.mark.parametrize("name", OF_PAIRS)
-def test_a_loss_that_fails_counts_as_the_cap_and_training_goes_on(name: str) -> None:
+@pytest.mark.parametrize("dro_loss", [_fails, lambda *_: _fails], ids=["made", "computed"])
+@pytest.mark.parametrize("name", ["feddra", "fedrgb"])
+def test_a_loss_that_fails_counts_as_the_cap_and_training_goes_on(name: str, dro_loss: Any) -> None:
     algorithm = build(tiny(name))
-    if algorithm.rule is None:
-        return
     site, server = algorithm.site("hospital-1"), algorithm.server()
-    site.dro_loss = _fails
+    site.dro_loss = dro_loss
     for exchange in algorithm.exchanges(2):
         found = site.contribute(2, exchange, server.broadcast(2, exchange))
         assert set(found) == {field.name for field in exchange.layout.fields}
