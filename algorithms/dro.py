@@ -44,7 +44,7 @@ import torch
 
 from secfed.algorithms import dro_chi2, dro_cohort, dro_kl
 from secfed.algorithms.dro_answer import DroAnswer, malformed
-from secfed.algorithms.dro_loss import BLUR, blurred_mean, checked
+from secfed.algorithms.dro_loss import BLUR, blurred_mean, capped
 from secfed.algorithms.dro_options import DroOptions
 from secfed.crypto.fixedpoint import NARROW_MAX_BITS, FixedPoint
 from secfed.errors import ConfigError, RangeError
@@ -77,7 +77,7 @@ class DroRule:
         cap: V, the public loss cap.
         disclose_two: two sites were told that they see each other's loss, and accept it.
         noised: the losses already carry noise of a privacy guarantee, which the sums cannot undo; then
-            the counting rule is not needed and negative losses count as 0.
+            the counting rule is not needed.
         other_sums: further sums of the same losses that the study publishes (a mean loss as a metric, say);
             the counting rule counts them too.
     """
@@ -199,20 +199,19 @@ class DroRule:
         """The loss of a site from [k] losses of its batches: :func:`secfed.algorithms.dro_loss.blurred_mean`.
 
         Raises:
-            RangeError: none given, or NaN, infinite or negative ones. Names no value.
+            RangeError: none given.
         """
         return blurred_mean(losses, self.cap)
 
     def own(self, weight: float, loss: float) -> float:
-        """a_i, in (0, N]: a site's secret number.
+        """a_i, in (0, N]: a site's secret number. A loss that is no number counts as the cap.
 
         Raises:
-            RangeError: NaN, infinite or negative losses, or a weight outside (0, 1]. Names no value.
+            RangeError: a weight outside (0, 1]. Names no value.
         """
-        loss = checked(loss, noised=self.noised)
         if not 0.0 < weight <= 1.0:
             raise RangeError("a DRO weight is outside (0, 1]", remedy="the site's saved state is damaged")
-        return len(self.sites) * weight * math.exp(self.gamma * (min(loss, self.cap) - self.cap))
+        return len(self.sites) * weight * math.exp(self.gamma * (capped(loss, self.cap) - self.cap))
 
     def fields(self) -> tuple[Field, ...]:
         """The scalars of the exchange.
@@ -252,7 +251,7 @@ class DroRule:
         """What a site adds. At most once per round: two sums over different survivors give a difference.
 
         Raises:
-            RangeError: NaN, infinite or negative losses, or a weight outside (0, 1]. Names no value.
+            RangeError: a weight outside (0, 1]. Names no value.
         """
         own = self.own(weight, loss)
         if self.divergence == "kl":

@@ -1,4 +1,8 @@
-"""A site's loss as it enters the DRO weights: checked, capped, and blurred a little.
+"""A site's loss as it enters the DRO weights: capped, and blurred a little.
+
+A batch whose loss is NaN or infinite, or cannot be computed, counts as the cap, as every loss beyond it does;
+one below 0, which no contrastive loss is but by noise, counts as 0. So a site adds to every sum of the study,
+whatever the model that it was given makes of its records.
 
 Why a blur: the counting rule (:mod:`secfed.algorithms.dro_cohort`) speaks of real numbers, but a loss
 that comes out of a network is one of a few million float32 values. Somebody with the sums of three
@@ -16,6 +20,7 @@ from typing import Final
 
 import torch
 
+from secfed.algorithms.parts import all_finite
 from secfed.errors import RangeError
 
 BLUR: Final = 2.0**-16  # largest; about 30 to 60 steps of float32 at losses between 2 and 8
@@ -26,37 +31,23 @@ def blurred_mean(losses: torch.Tensor, cap: float) -> float:
     """The mean of capped losses plus less than 2^-16.
 
     Args:
-        losses: [k] one loss per batch (or record), at least 0; the more there are, the less can be guessed.
-        cap: larger losses count as this.
+        losses: [k] one loss per batch (or record); the more there are, the less can be guessed.
+        cap: larger losses, and what is no number, count as this.
 
     Raises:
-        RangeError: none given, or NaN, infinite or negative ones. Names no value.
+        RangeError: none given.
 
     Security: the result is a single site's value; it may leave only inside a protected sum.
     """
     values = losses.detach().to("cpu", torch.float64).reshape(-1)
-    if not values.numel() or not bool(torch.isfinite(values).all()) or bool((values < 0.0).any()):
-        raise bad_loss()
+    if not values.numel():
+        raise RangeError("DRO weights need the loss of a batch", remedy="set algorithm.loss_batches")
     seed = hashlib.sha256(_LABEL + values.numpy().astype("<f8").tobytes()).digest()
-    return float(values.clamp(max=cap).mean()) + BLUR * int.from_bytes(seed[:6], "big") / 2.0**48
+    all_finite(torch.isfinite(values), "losses for the robust weight")
+    usable = torch.nan_to_num(values, nan=cap, posinf=cap, neginf=cap).clamp(min=0.0, max=cap)
+    return float(usable.mean()) + BLUR * int.from_bytes(seed[:6], "big") / 2.0**48
 
 
-def checked(loss: float, *, noised: bool) -> float:
-    """The loss, if it can be one; noise may have made it negative, then it counts as 0.
-
-    Raises:
-        RangeError: NaN, infinite or negative. Names no value.
-    """
-    if noised and math.isfinite(loss):
-        return max(loss, 0.0)
-    if not math.isfinite(loss) or loss < 0.0:
-        raise bad_loss()
-    return loss
-
-
-def bad_loss() -> RangeError:
-    """The error for a loss that is none, without the value."""
-    return RangeError(
-        "a loss for the DRO weights is missing, NaN, infinite or negative",
-        remedy="lower the learning rate or check the site's data",
-    )
+def capped(loss: float, cap: float) -> float:
+    """The loss between 0 and the cap; noise may have made it negative, and what is no number is the cap."""
+    return min(max(loss, 0.0), cap) if math.isfinite(loss) else cap

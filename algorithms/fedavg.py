@@ -32,6 +32,7 @@ from secfed.algorithms.fedavg_options import FedAvgOptions
 from secfed.algorithms.metrics import classification
 from secfed.algorithms.options import OwnOptions
 from secfed.algorithms.parameters import check_scores, read_parameters, trainable, write_parameters
+from secfed.algorithms.parts import otherwise
 from secfed.algorithms.randomness import seeded, torch_generator
 from secfed.algorithms.server_state import MODEL, VersionMetrics, model_of
 from secfed.algorithms.setting import Setting
@@ -263,47 +264,68 @@ class FedAvgSite:
         privacy.plan(Phase(TRAIN, records, options.batch_size, passes, patients=patients))
         self._privacy = privacy
 
+    def settled(self, round_number: int, exchange: Exchange) -> Summands:
+        """The weight, and how many records are held out: what this site adds whatever its values do.
+
+        Counts that leave with noise are not among them.
+        """
+        self._check(round_number, exchange)
+        data, names = self._data, {field.name for field in exchange.layout.fields}
+        known: dict[str, torch.Tensor | float] = {"weight": self._algorithm.weight(len(data.train_y))}
+        if not self._noisy_metrics:
+            known |= classification.counts(data.test_y, self._algorithm.data.classes)
+        return {name: value for name, value in known.items() if name in names}
+
     def contribute(self, round_number: int, exchange: Exchange, broadcast: State) -> Summands:
-        """Evaluate the received model and, in ``update``, train it.
+        """Evaluate the received model and, in ``update``, train it; a part that fails is left out.
 
         Raises:
             WrongState: the study has no such exchange in this round.
             MalformedMessage: the broadcast is not this study's model.
-            RangeError: the received model gives NaN or Inf.
             BudgetExceeded: the site's budget does not cover the work; no record was touched.
         """
-        algorithm = self._algorithm
-        if exchange not in algorithm.exchanges(round_number):
-            raise WrongState(
-                f"round {round_number} has no exchange {exchange.name!r} of this layout",
-                remedy="the aggregator must run the same study file",
-            )
+        self._check(round_number, exchange)
         write_parameters(self._model, broadcast)
         names = {field.name for field in exchange.layout.fields}
-        summands: dict[str, torch.Tensor | float] = {}
         parts = [self._train_on] if exchange.name == UPDATE else []
         if any(name.startswith("eval/") for name in names):
             # Under privacy training comes first: it pays, or refuses, before any record is touched.
             parts.insert(0 if self._privacy is None else len(parts), self._evaluate_on)
+        summands: dict[str, torch.Tensor | float] = {}
         for part in parts:
-            summands.update(part(round_number, broadcast))
+            summands.update(otherwise({}, part, round_number, broadcast))
+        summands.update(self.settled(round_number, exchange))
         return {name: value for name, value in summands.items() if name in names}
 
+    def _check(self, round_number: int, exchange: Exchange) -> None:
+        if exchange not in self._algorithm.exchanges(round_number):
+            raise WrongState(
+                f"round {round_number} has no exchange {exchange.name!r} of this layout",
+                remedy="the aggregator must run the same study file",
+            )
+
+    @property
+    def _noisy_metrics(self) -> bool:
+        settings = self._algorithm.setting.study.privacy
+        return settings is not None and settings.metrics == "private"
+
     def _evaluate_on(self, round_number: int, broadcast: State) -> Summands:
-        """Sums over the held-out records of this site."""
+        """Sums over the held-out records of this site; with noise they are paid for first."""
         del round_number
         write_parameters(self._model, broadcast)  # training may have moved them
         data, classes = self._data, self._algorithm.data.classes
-        settings = self._algorithm.setting.study.privacy
-        sums = classification.evaluate(
-            self._model, data.test_x, data.test_y, classes=classes, device=self._device
-        )
-        if settings is None or settings.metrics == "unprotected":
-            return sums
+
+        def sums() -> dict[str, torch.Tensor]:
+            return classification.evaluate(
+                self._model, data.test_x, data.test_y, classes=classes, device=self._device
+            )
+
+        if not self._noisy_metrics:
+            return sums()
         if self._privacy is None:
             raise WrongState("private metrics need a site's privacy")
-        counts = {name: sums[name] for name in classification.NOISY}
-        return self._privacy.release_sums(counts, l2=classification.NOISY_L2)
+        noisy = {field.name: field.shape for field in classification.fields(classes, noisy=True)}
+        return self._privacy.release_sums(sums, noisy, l2=classification.NOISY_L2)
 
     def _train_on(self, round_number: int, broadcast: State) -> Summands:
         algorithm, data, model = self._algorithm, self._data, self._model
@@ -313,7 +335,7 @@ class FedAvgSite:
         summands: dict[str, torch.Tensor | float] = {
             f"update/{name}": weight * (trained[name] - broadcast[name]) for name in algorithm.trained
         }
-        return {**summands, "weight": weight, "train_loss": weight * loss}
+        return {**summands, "train_loss": weight * loss}
 
 
 class FedAvgServer:

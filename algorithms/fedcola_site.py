@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
 
 import torch
@@ -16,6 +17,7 @@ from secfed.algorithms.metrics import transfer_scores
 from secfed.algorithms.metrics.score_grid import on_grid
 from secfed.algorithms.models.transfer_transformer import Classifier, PairEncoder, fuse, gate
 from secfed.algorithms.parameters import read_parameters
+from secfed.algorithms.parts import otherwise
 from secfed.algorithms.randomness import seeded, torch_generator
 from secfed.algorithms.server_state import MODEL, part_of
 from secfed.algorithms.training import choose_device
@@ -101,8 +103,15 @@ class FedColaSite:
         own = set(plan.own(self._kind))
         return tuple(name for name in plan.trained(self._kind) if name not in own)
 
+    def settled(self, round_number: int, exchange: Exchange) -> Summands:
+        """The weight, or that this site has held-out records: what it adds whatever its values do."""
+        stage = self._algorithm.stage(round_number, exchange)
+        if stage.step == "score":
+            return transfer_scores.counts(self._kind, self._held_out)
+        return {"weight": self._weight()} if self._algorithm.plan.weighted else {}
+
     def contribute(self, round_number: int, exchange: Exchange, broadcast: State) -> Summands:
-        """Train, hand out the rest of a training, or measure.
+        """Train, hand out the rest of a training, or measure; what fails is left out.
 
         Raises:
             WrongState: the study has no such exchange in this round, or this site missed its training.
@@ -110,12 +119,16 @@ class FedColaSite:
             BudgetExceeded: the site's budget does not cover the work; no record was touched.
         """
         stage = self._algorithm.stage(round_number, exchange)
+        settled = self.settled(round_number, exchange)
         if stage.step == "score":
-            return self._score(part_of(broadcast, MODEL))
+            return {**otherwise({}, self._score, part_of(broadcast, MODEL)), **settled}
         weight, loss = self._weight(), 0.0
         if stage.step == "own":
-            update, loss = self._train(round_number, broadcast)
-            self._left = (round_number, {name: update[name] for name in self._attention()})
+            nothing: tuple[State, float] = ({}, math.nan)
+            update, loss = otherwise(nothing, self._train, round_number, broadcast)
+            # A training that failed has had its turn: the sums of attention layers get zeros, and no refusal.
+            left = update or {name: torch.zeros(shape) for name, shape in self._shapes.items()}
+            self._left = (round_number, {name: left[name] for name in self._attention()})
         else:
             if self._left is None or self._left[0] != round_number:
                 raise WrongState(
@@ -125,10 +138,14 @@ class FedColaSite:
             update = self._left[1]
         offered: dict[str, torch.Tensor | float] = {
             **{_UPDATE + name: weight * value for name, value in update.items()},
-            "weight": weight,
             "loss": weight * loss,
+            **settled,
         }
-        return {field.name: offered[field.name] for field in exchange.layout.fields}
+        return {field.name: offered[field.name] for field in exchange.layout.fields if field.name in offered}
+
+    @property
+    def _shapes(self) -> Mapping[str, tuple[int, ...]]:
+        return self._algorithm.plan.shapes[self._kind]
 
     def _weight(self) -> float:
         options = self._algorithm.options
@@ -224,11 +241,7 @@ class FedColaSite:
 def score(
     network: Classifier | PairEncoder, held_out: Samples, gallery: int, device: torch.device
 ) -> dict[str, float]:
-    """What one site adds to the sum of its group's scores.
-
-    Raises:
-        RangeError: the model gives NaN or Inf.
-    """
+    """What one site adds to the sum of its group's scores."""
     if isinstance(network, PairEncoder):
         return transfer_scores.score_pairs(network, held_out, gallery, device)
     return transfer_scores.score_classifier(network.kind, network, held_out, device)

@@ -12,6 +12,7 @@ away.
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING, Any, Final
 
@@ -23,6 +24,7 @@ from secfed.algorithms.losses.image_text import infonce
 from secfed.algorithms.losses.vlp import anchor_loss, guidance_contrast
 from secfed.algorithms.models.features import Aligned
 from secfed.algorithms.parameters import read_parameters, write_parameters
+from secfed.algorithms.parts import is_finite, otherwise
 from secfed.algorithms.vlp_kept import load_kept, save_kept
 from secfed.algorithms.vlp_site import VlpSite
 from secfed.algorithms.vlp_stage import Batch, StageLoss, at_rest
@@ -65,14 +67,18 @@ class FedRgbSite(VlpSite):
     def train(self, round_number: int, stage: Stage, received: State) -> tuple[State, float]:
         """One stage; the first keeps the local aligner, the second needs it.
 
+        Where the first fails, the local aligner is the one it started from, so that the second, and its
+        payment, do not depend on it.
+
         Raises:
             WrongState: this site has not trained an aligner in this round.
         """
         if stage.name == TEACHER:
             self._of_this_round(round_number)  # before any step is paid for
-        update, loss = super().train(round_number, stage, received)
+        update, loss = otherwise(({}, math.nan), super().train, round_number, stage, received)
         if stage.name == ENCODER:
-            local = read_parameters(self.network)
+            trained = read_parameters(self.network)
+            local = trained if update and is_finite(trained) else received
             self._aligner = {name: local[name] for name in self.algorithm.align_names}
             self._aligner_round = round_number
         return update, loss

@@ -63,7 +63,7 @@ class SiteScoring:
         self._features = loaded_pair("features", state)
 
     def contribute(self, round_number: int, stage: Stage, broadcast: State) -> Summands:
-        """One step; zeros where the step is another group's and view types are hidden.
+        """One step, but for counts of records and sites; zeros where it is another group's.
 
         Raises:
             WrongState: this site has no features of this round's model.
@@ -78,8 +78,8 @@ class SiteScoring:
             )
         features = self._features[1]
         if stage.kind == "moments":
-            total, outer, records = kmeans.moments(features)
-            return {**self._nothing(stage), "sum": total, "outer": outer, "records": records}
+            total, outer, _ = kmeans.moments(features)
+            return {**self._nothing(stage), "sum": total, "outer": outer}
         centres = self._centres(stage, broadcast)
         if stage.kind == "table":
             return self._table(stage, features, centres[self._group])
@@ -100,6 +100,11 @@ class SiteScoring:
                 f"the broadcast for {stage.exchange.name!r} has no {runs} sets of centres",
                 remedy="the aggregator must run the same study file",
             )
+        if not bool(torch.isfinite(centres).all()):
+            raise MalformedMessage(
+                f"the broadcast for {stage.exchange.name!r} holds centres with NaN or Inf",
+                remedy="lower algorithm.learning_rate; training has diverged",
+            )
         return centres
 
     def _table(self, stage: Stage, features: torch.Tensor, centres: torch.Tensor) -> Summands:
@@ -110,12 +115,7 @@ class SiteScoring:
         return {**self._nothing(stage), counted: contingency(assigned, self._labels, classes, classes)}
 
     def _nothing(self, stage: Stage) -> dict[str, torch.Tensor | float]:
-        """Zeros, but for the site being one of its group where group sizes are summed."""
-        summands: dict[str, torch.Tensor | float] = {
-            field.name: torch.zeros(field.shape) for field in stage.exchange.layout.fields
-        }
-        own = f"sites/{self._plan.groups[self._group]}"
-        return {**summands, own: 1.0} if own in summands else summands
+        return {field.name: torch.zeros(field.shape) for field in stage.exchange.layout.fields}
 
 
 class ServerScoring:

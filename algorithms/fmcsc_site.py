@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection
+from functools import cache, partial
 from typing import TYPE_CHECKING, Final
 
 import torch
@@ -18,9 +19,11 @@ from secfed.algorithms.models.multiview import MultiviewNetwork, Views
 from secfed.algorithms.mutual_information import mutual_information
 from secfed.algorithms.paper_laplace import laplace
 from secfed.algorithms.parameters import read_parameters, write_parameters
+from secfed.algorithms.parts import is_finite, otherwise
 from secfed.algorithms.randomness import torch_generator
 from secfed.algorithms.training import choose_device
 from secfed.dp.losses import Batch, DeclaredLoss
+from secfed.dp.records import LazyRecords
 from secfed.errors import WrongState
 from secfed.vector import Exchange, State, Summands
 
@@ -28,6 +31,7 @@ if TYPE_CHECKING:
     from secfed.algorithms.fmcsc import Fmcsc
     from secfed.dp.local import LocalPrivacy
 
+_Trained = tuple[MultiviewNetwork, float, float]  # the model, its weight, and the mean loss
 _MOST_BITS: Final = math.log2(10)  # of a mutual information over a 10 x 10 histogram
 _LEAST_WEIGHT: Final = 1e-3  # so that a group whose weights are all clipped to 0 still averages
 
@@ -82,8 +86,30 @@ class FmcscSite:
         """The records: the views that the site holds."""
         return tuple(view for view in self._views if view is not None)
 
+    def settled(self, round_number: int, exchange: Exchange) -> Summands:
+        """Weights and counts of sites and records: what this site adds whatever its values do.
+
+        A weight from mutual information is a value, and which cluster a record counts in follows from values.
+        """
+        plan = self._algorithm.plan
+        stage = self._algorithm.stage(round_number, exchange)
+        known: dict[str, torch.Tensor | float] = {}
+        if stage.kind == "pretrain":
+            held = {f"sites/{group}": view in self._owned for view, group in enumerate(plan.groups[1:])}
+            known = {"sites": 1.0, **{name: float(holds) for name, holds in held.items()}}
+        elif stage.kind == "train":
+            weight = plan.weight(self._site_id, stage.group, round_number)
+            known = {"sites": float(weight > 0)}
+            if self._algorithm.options.weights != "mi" or not weight:
+                known["weight"] = weight
+        elif stage.kind == "moments":
+            known = {f"sites/{name}": float(at == self.group) for at, name in enumerate(plan.groups)}
+            known["records"] = float(self._records if stage.group == self.group else 0)
+        names = {field.name for field in exchange.layout.fields}
+        return {name: value for name, value in known.items() if name in names}
+
     def contribute(self, round_number: int, exchange: Exchange, broadcast: State) -> Summands:
-        """Train for a group, or take a step of scoring.
+        """Train for a group, or take a step of scoring; what fails is left out.
 
         Raises:
             WrongState: the study has no such exchange in this round, or this site missed an earlier
@@ -93,15 +119,25 @@ class FmcscSite:
         """
         algorithm = self._algorithm
         stage = algorithm.stage(round_number, exchange)
+        settled = self.settled(round_number, exchange)
         if stage.kind in ("pretrain", "train"):
             trains = stage.kind == "train"
             summands = self._train(round_number, stage, broadcast) if trains else self._pretrain(broadcast)
-            return {field.name: summands[field.name] for field in exchange.layout.fields}
+            found = {**summands, **settled}
+            return {field.name: found[field.name] for field in exchange.layout.fields if field.name in found}
         received = parameters_of(broadcast, algorithm.plan.groups[self.group])
         if received:
-            with torch.no_grad():
-                self._scoring.remember(round_number, self._network(received)(self._views).cpu())
-        return self._scoring.contribute(round_number, stage, broadcast)
+            # Records without features count as the origin; see the module on k-means.
+            none = torch.zeros(self._records, algorithm.plan.features)
+            features = otherwise(none, self._embed, self._network(received))
+            self._scoring.remember(round_number, features.cpu())
+        return {**self._scoring.contribute(round_number, stage, broadcast), **settled}
+
+    def _embed(self, network: MultiviewNetwork) -> torch.Tensor:
+        """H of the site's records: [n, features]."""
+        with torch.no_grad():
+            common: torch.Tensor = network(self._views)
+        return common
 
     def _network(self, parameters: State) -> MultiviewNetwork:
         network = self._algorithm.empty(self._device)
@@ -112,7 +148,7 @@ class FmcscSite:
         self,
         network: MultiviewNetwork,
         loss: DeclaredLoss,
-        batch: Batch,
+        batch: Callable[[], Batch],
         *,
         phase: str,
         trained: Collection[str],
@@ -121,20 +157,31 @@ class FmcscSite:
     ) -> float:
         """One phase of training: the only place where records meet an optimiser.
 
+        Args:
+            network: trained in place.
+            loss: of ``network`` and a batch.
+            batch: gives all records; under privacy it is called when the phase has been paid for.
+            phase: which one, under privacy.
+            trained: as :func:`train_only` has it.
+            epochs: passes over the records.
+            learning_rate: Adam's.
+
         Returns:
             Mean loss per record; NaN under privacy, which does not pay for it.
         """
         train_only(network, trained)
         optimiser = fused_adam(network, learning_rate)
         if self._privacy is not None:
-            self._privacy.run(network, optimiser, loss, batch, passes=epochs, phase=phase)
+            records = LazyRecords(self._records, batch)
+            self._privacy.run(network, optimiser, loss, records, passes=epochs, phase=phase)
             return math.nan
         size, seed = self._algorithm.options.batch_size, self._algorithm.setting.site_seed
+        data = batch()
         if seed is not None:  # in simulation the batches are those of the paper: records in their order
             generator = torch_generator(seed, "order", self._site_id, phase)
-            order = torch.randperm(len(batch[0]), generator=generator).to(batch[0].device)
-            batch = tuple(part[order] for part in batch)
-        return fit(network, optimiser, loss, batch, epochs=epochs, batch_size=size)
+            order = torch.randperm(len(data[0]), generator=generator).to(data[0].device)
+            data = tuple(part[order] for part in data)
+        return fit(network, optimiser, loss, data, epochs=epochs, batch_size=size)
 
     def _pretrain(self, broadcast: State) -> Summands:
         algorithm, options, plan = self._algorithm, self._algorithm.options, self._algorithm.plan
@@ -142,21 +189,23 @@ class FmcscSite:
         independent = options.pretrain_start == "independent"
         network = self._network(algorithm.start(self._site_id) if independent else received)
         owned = self._owned
-        loss = self._fit(
+        loss = otherwise(
+            None,
+            self._fit,
             network,
             losses.pretraining_loss(owned),
-            self._held,
+            lambda: self._held,
             phase=private.PRETRAIN,
             trained=[f"{part}.{view}" for part in ("enc", "dec") for view in owned],
             epochs=options.pretrain_epochs,
             learning_rate=options.pretrain_learning_rate,
         )
+        if loss is None:
+            return {}
         # Every site counts the same. Counts of records would be the same in every round, so that totals over
         # the changing samples of pre-training could be solved for every hospital's.
         trained = read_parameters(network)
-        summands: dict[str, torch.Tensor | float] = {"sites": 1.0, "loss": loss}
-        for view, group in enumerate(plan.groups[1:]):
-            summands[f"sites/{group}"] = float(view in owned)
+        summands: dict[str, torch.Tensor | float] = {"loss": loss}
         for name in plan.pretrained:
             share = float(view_of(name) in owned)
             summands[f"update/{name}"] = share * (trained[name] - received[name])
@@ -165,31 +214,37 @@ class FmcscSite:
     def _train(self, round_number: int, stage: Stage, broadcast: State) -> Summands:
         plan = self._algorithm.plan
         received = parameters_of(broadcast, plan.groups[stage.group])
+        share = plan.weight(self._site_id, stage.group, round_number)
+        work: Callable[[int, State], _Trained]
         if self._view is None:
-            if stage.group == FULL:
-                network, weight, loss = self._train_all_views(round_number, received)
-            else:
-                network, weight, loss = self._teach_one_view(round_number, stage.group - 1, received)
+            work = self._train_all_views if stage.group == FULL else partial(self._teach, stage.group - 1)
         elif stage.group == self.group and plan.trains_own_view:
-            network, weight, loss = self._train_own_view(round_number, received)
-            weight *= plan.weight(self._site_id, stage.group, round_number)
+            work = self._train_own_view
         else:  # it counts nothing here; if view types are hidden, it looks like all others
             nothing = {f"update/{name}": torch.zeros(shape) for name, shape in plan.shapes.items()}
-            return {**nothing, "weight": 0.0, "sites": 0.0, "loss": 0.0}
+            return {**nothing, "weight": 0.0, "loss": 0.0}
+        found = otherwise(None, work, round_number, received)
+        if found is None:  # nobody's weight may vanish from the sum; information of 0 is the least
+            return {"weight": share * as_weight(0.0, _MOST_BITS)}
+        network, weight, loss = found
+        weight *= share
         trained = read_parameters(network)
         noise = self._noise(round_number, stage)
         summands: dict[str, torch.Tensor | float] = {
             f"update/{name}": weight * noise(trained[name] - received[name]) for name in plan.shapes
         }
-        return {**summands, "weight": weight, "sites": float(weight > 0), "loss": weight * loss}
+        return {**summands, "weight": weight, "loss": weight * loss}
 
-    def _train_all_views(self, round_number: int, received: State) -> tuple[MultiviewNetwork, float, float]:
+    def _train_all_views(self, round_number: int, received: State) -> _Trained:
         options, views = self._algorithm.options, self._views
         network = self._network(received)
+        # Where this training fails, those for the views are not refused: they fail, too, and add zeros.
+        nothing = torch.full((self._records, self._algorithm.plan.features), math.nan, device=self._device)
+        self._target = (round_number, nothing)
         loss = self._fit(
             network,
             losses.multiview_loss(options),
-            self._held,
+            lambda: self._held,
             phase=private.ALL_VIEWS,
             trained=("enc", "dec", "view_head", "fuse_head"),
             epochs=options.local_epochs,
@@ -205,9 +260,8 @@ class FmcscSite:
         information = sum(mutual_information(common, r) for r in high)
         return network, as_weight(information, len(views) * _MOST_BITS), loss
 
-    def _teach_one_view(
-        self, round_number: int, view: int, received: State
-    ) -> tuple[MultiviewNetwork, float, float]:
+    def _teach(self, view: int, round_number: int, received: State) -> _Trained:
+        """Teach a copy of one view's model what the multi-view model knows."""
         options = self._algorithm.options
         if self._target is None or self._target[0] != round_number:
             raise WrongState(
@@ -216,41 +270,50 @@ class FmcscSite:
             )
         seen = [records if at == view else None for at, records in enumerate(self._views)]
         network = self._network(received)
-        with torch.no_grad():
-            before = network(seen)
+        before = None
+        if options.weights == "mi":
+            with torch.no_grad():
+                before = network(seen)
         loss = self._fit(
             network,
             losses.distillation_loss(view, options),
-            (*self._held, self._target[1]),
+            partial(_joined, self._held, self._target[1]),
             phase=private.TEACH,
             trained=("enc", "dec", "fuse_head") if options.distillation else ("enc", "dec"),
             epochs=options.distillation_epochs,
             learning_rate=self._algorithm.plan.learning_rate(round_number),
         )
-        if options.weights != "mi":
+        if before is None:
             return network, 1.0, loss
         return network, self._gain(network, seen, view, before), loss
 
-    def _train_own_view(self, round_number: int, received: State) -> tuple[MultiviewNetwork, float, float]:
+    def _train_own_view(self, round_number: int, received: State) -> _Trained:
         options, views, view = self._algorithm.options, self._views, self.group - 1
-        with torch.no_grad():
-            reference = self._network(received)(views)
+        before = self._network(received)
+
+        @cache
+        def batch() -> Batch:  # made when it is paid for
+            none = torch.zeros(self._records, self._algorithm.plan.features, device=self._device)
+            return (*self._held, otherwise(none, self._embed, before))
+
         keeps = options.model_contrast and self._own is not None
         network = self._network(self._own if keeps and self._own is not None else received)
         own = [f"enc.{view}", f"dec.{view}"]
         loss = self._fit(
             network,
             losses.single_view_loss(view, len(views), options),
-            (*self._held, reference),
+            batch,
             phase=private.OWN_VIEW,
             trained=("enc", *own, "fuse_head") if options.model_contrast else own,
             epochs=options.local_epochs,
             learning_rate=self._algorithm.plan.learning_rate(round_number),
         )
-        self._own = read_parameters(network)
+        trained = read_parameters(network)
+        if is_finite(trained):  # a failed update leaves the site's own model as it was
+            self._own = trained
         if options.weights != "mi":
             return network, 1.0, loss
-        return network, self._gain(network, views, view, reference), loss
+        return network, self._gain(network, views, view, batch()[-1]), loss
 
     @staticmethod
     def _gain(network: MultiviewNetwork, views: Views, view: int, reference: torch.Tensor) -> float:
@@ -269,6 +332,10 @@ class FmcscSite:
         seed = self._algorithm.setting.local_seed
         generator = torch_generator(seed, "paper-laplace", self._site_id, round_number, stage.exchange.name)
         return lambda update: update + laplace(update.shape, epsilon, generator)
+
+
+def _joined(views: Batch, target: torch.Tensor) -> Batch:
+    return (*views, target)
 
 
 def as_weight(information: float, most: float) -> float:

@@ -5,6 +5,10 @@ number of its records there, and its inertia; the new centres are quotients of t
 Lloyd's algorithm on the records of all sites together, only that no record and no site's cluster mean
 leaves. Several restarts run side by side in one vector of ``R * (K * d + K + 1)`` numbers.
 
+A record whose features are not all finite counts as the origin at a site, in every function: it adds nothing
+to a sum of features, and one to the count of some cluster. So the counts over all clusters are those of the
+records, whatever model they were embedded by.
+
 Server-side functions (:func:`starts`, :func:`next_centres`, :func:`on_sphere`, :func:`best`) use only
 operations that give the same bits on every machine, because under encrypted protection every site replays
 them.
@@ -21,6 +25,7 @@ from typing import Final
 import numpy as np
 import torch
 
+from secfed.algorithms.parts import all_finite
 from secfed.algorithms.randomness import derive_seed
 from secfed.errors import RangeError
 
@@ -39,7 +44,7 @@ def moments(features: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, float]:
     Returns:
         Sum [d], sum of outer products [d, d] (both float64), and n.
     """
-    values = _checked(features)
+    values = _usable(features)
     return values.sum(dim=0), values.T @ values, float(len(values))
 
 
@@ -109,12 +114,9 @@ def local_sums(
         float64 tensors: sums [R, K, d] of the records nearest to each centre (the first of equals),
         counts [R, K], and inertia [R], the sum of squared distances to the nearest centre.
 
-    Raises:
-        RangeError: NaN or Inf, or centres of another size.
-
     Security: a count of one makes a sum a record; these are for a protected sum only.
     """
-    values, centres = _checked(features), centres.to(torch.float64)
+    values, centres = _usable(features), centres.to(torch.float64)
     restarts, clusters, size = centres.shape
     sums = torch.zeros_like(centres)
     counts = torch.zeros(restarts, clusters, dtype=torch.float64)
@@ -184,12 +186,9 @@ def assign(features: torch.Tensor, centres: torch.Tensor) -> torch.Tensor:
     Args:
         features: [n, d].
         centres: [K, d].
-
-    Raises:
-        RangeError: NaN or Inf.
     """
     centres = centres.to(torch.float64)
-    parts = [_distances(part, centres).argmin(dim=1) for part in _batches(_checked(features))]
+    parts = [_distances(part, centres).argmin(dim=1) for part in _batches(_usable(features))]
     return torch.cat([torch.zeros(0, dtype=torch.int64), *parts])
 
 
@@ -203,11 +202,11 @@ def _distances(values: torch.Tensor, centres: torch.Tensor) -> torch.Tensor:
     return torch.cdist(values, centres, compute_mode="donot_use_mm_for_euclid_dist")
 
 
-def _checked(features: torch.Tensor) -> torch.Tensor:
+def _usable(features: torch.Tensor) -> torch.Tensor:
+    """[n, d] float64 on the CPU, with zeros for records whose features are not all finite."""
     values = features.detach().to(device="cpu", dtype=torch.float64)
-    if not bool(torch.isfinite(values).all()):
-        raise RangeError("features contain NaN or Inf", remedy="lower algorithm.learning_rate")
-    return values
+    finite = torch.isfinite(values).all(dim=1, keepdim=True)
+    return values if all_finite(finite, "features of records") else torch.where(finite, values, 0.0)
 
 
 def _cholesky(covariance: torch.Tensor) -> torch.Tensor:

@@ -3,7 +3,7 @@
 Both [n, d] matrices are read element by element as n * d pairs, which are counted in a grid of
 ``bins x bins`` cells; the estimate is that of the empirical distribution, in bits. It ignores which
 coordinate a pair comes from, is biased upwards by about (bins - 1)^2 / (2 ln 2 * n * d) bits and lies
-between 0 and log2(bins).
+between 0 and log2(bins). Pairs with NaN or Inf are left out.
 
 Source: Chen et al., NeurIPS 2024 (arXiv 2410.09484), weights of equation 10; the paper leaves the
 estimator open, the histogram is that of its published implementation. Bias: Miller, "Note on the bias
@@ -37,10 +37,10 @@ def mutual_information(
             matrix' own smallest and largest value.
 
     Returns:
-        A value in [0, log2(bins)]; 0 when one of the matrices is constant.
+        A value in [0, log2(bins)]; 0 when one of the matrices is constant, or no pair is finite.
 
     Raises:
-        RangeError: different shapes, no values, NaN or Inf, or fewer than 2 bins.
+        RangeError: different shapes, no values, or fewer than 2 bins.
 
     Security: a single-site value. Without fixed ``edges`` one record can move every cell's border, so
         that no noise level gives a guarantee; with them, see :func:`sensitivity`.
@@ -51,7 +51,11 @@ def mutual_information(
             remedy="compare features of the same records",
         )
     ranges: tuple[Range | None, Range | None] = (None, None) if edges is None else edges
-    cells = _cells(a, bins, ranges[0]) * bins + _cells(b, bins, ranges[1])
+    one, other = (part.detach().to(device="cpu", dtype=torch.float64).reshape(-1) for part in (a, b))
+    usable = torch.isfinite(one) & torch.isfinite(other)
+    if not bool(usable.any()):
+        return 0.0
+    cells = _cells(one[usable], bins, ranges[0]) * bins + _cells(other[usable], bins, ranges[1])
     counts = torch.bincount(cells, minlength=bins * bins).reshape(bins, bins).to(torch.float64)
     joint = counts / counts.sum()
     independent = joint.sum(dim=1, keepdim=True) * joint.sum(dim=0, keepdim=True)
@@ -91,11 +95,8 @@ def sensitivity(records: int, *, bins: int = DEFAULT_BINS) -> float:
     return min(most, q * (2 * math.log2(bins - 1) + math.log2(bins * bins - 1)) + 3 * entropy)
 
 
-def _cells(values: torch.Tensor, bins: int, limits: Range | None) -> torch.Tensor:
-    """The bin of every element: [n * d] int64; the last bin includes its upper edge."""
-    flat = values.detach().to(device="cpu", dtype=torch.float64).reshape(-1)
-    if not bool(torch.isfinite(flat).all()):
-        raise RangeError("features contain NaN or Inf", remedy="lower algorithm.learning_rate")
+def _cells(flat: torch.Tensor, bins: int, limits: Range | None) -> torch.Tensor:
+    """The bin of every element of finite float64 numbers: int64; the last bin includes its upper edge."""
     low, high = limits if limits is not None else (float(flat.min()), float(flat.max()))
     if not low < high:
         return torch.zeros(len(flat), dtype=torch.int64)

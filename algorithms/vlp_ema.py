@@ -23,6 +23,7 @@ from pydantic import Field
 
 from secfed.algorithms.losses.vlp import ema_merge, ema_scale
 from secfed.algorithms.parameters import read_parameters, write_parameters
+from secfed.algorithms.parts import is_finite
 from secfed.algorithms.setting import Setting
 from secfed.algorithms.vlp_averaging import VlpFedAvg, VlpFedAvgOptions
 from secfed.algorithms.vlp_base import Stage
@@ -63,8 +64,10 @@ class VlpEmaSite(VlpSite):
         start = self._merged(received)
         write_parameters(self.network, start)
         loss = self.fit(self.network, round_number, stage, self.loss(round_number, stage, start))
-        self._own = read_parameters(self.network)
-        return {name: self._own[name] - received[name] for name in stage.summed}, loss
+        trained = read_parameters(self.network)
+        if is_finite(trained):  # a failed update leaves the site's own model as it was
+            self._own = trained
+        return {name: trained[name] - received[name] for name in stage.summed}, loss
 
     def _merged(self, received: State) -> State:
         """Where this round's training starts."""

@@ -18,6 +18,7 @@ from pydantic import Field
 
 from secfed.algorithms.losses.vlp import moon_loss
 from secfed.algorithms.parameters import read_parameters
+from secfed.algorithms.parts import is_finite
 from secfed.algorithms.setting import Setting
 from secfed.algorithms.vlp_averaging import VlpFedAvg, VlpFedAvgOptions
 from secfed.algorithms.vlp_base import Stage
@@ -71,7 +72,9 @@ class VlpMoonSite(VlpSite):
     def train(self, round_number: int, stage: Stage, received: State) -> tuple[State, float]:
         """As for federated averaging; the result is kept for the next round."""
         update, loss = super().train(round_number, stage, received)
-        self._previous = read_parameters(self.network)
+        trained = read_parameters(self.network)
+        if is_finite(trained):  # a failed update leaves the site's own model as it was
+            self._previous = trained
         return update, loss
 
     def save(self) -> State:

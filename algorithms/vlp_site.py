@@ -15,6 +15,7 @@ from secfed.algorithms.dro_site import SiteWeight
 from secfed.algorithms.metrics import retrieval
 from secfed.algorithms.metrics.score_grid import on_grid
 from secfed.algorithms.parameters import read_parameters, write_parameters
+from secfed.algorithms.parts import otherwise
 from secfed.algorithms.randomness import seeded, torch_generator
 from secfed.algorithms.server_state import MODEL, part_of
 from secfed.algorithms.vlp_options import RobustOptions
@@ -73,13 +74,19 @@ class VlpSite:
         plan(self.algorithm, privacy, len(self.data.train), self.data.train_patients)
         self._privacy = privacy
 
+    def settled(self, round_number: int, exchange: Exchange) -> Summands:
+        """Whether this site has held-out pairs; updates are not weighted, and robust weights are values."""
+        stage = self.algorithm.stage(round_number, exchange)
+        return retrieval.counts(self.data.test) if stage.evaluates else {}
+
     def contribute(self, round_number: int, exchange: Exchange, broadcast: State) -> Summands:
         """Evaluate the received model, measure its loss, train: whatever the stage asks for.
+
+        A part that fails is left out, and leaves what this site keeps as it was.
 
         Raises:
             WrongState: the study has no such exchange in this round.
             MalformedMessage: the broadcast is not this study's.
-            RangeError: the received model gives NaN or Inf.
             BudgetExceeded: the site's budget does not cover the work; no record was touched.
         """
         stage = self.algorithm.stage(round_number, exchange)
@@ -98,10 +105,11 @@ class VlpSite:
         if stage.evaluates:
             # Under privacy it comes last: the rest pays, or refuses, before any record is touched.
             parts.insert(0 if self._privacy is None else len(parts), self._evaluate)
-        summands: dict[str, torch.Tensor | float] = {}
+        found: dict[str, torch.Tensor | float] = {}
         for part in parts:
-            summands.update(part(round_number, stage, received))
-        return {field.name: summands[field.name] for field in exchange.layout.fields}
+            found.update(otherwise({}, part, round_number, stage, received))
+        found.update(self.settled(round_number, exchange))
+        return {field.name: found[field.name] for field in exchange.layout.fields if field.name in found}
 
     # --- what subclasses change ---
 
@@ -135,7 +143,8 @@ class VlpSite:
 
         Returns:
             Update (local minus received) by name of every summed parameter, and the mean training loss;
-            NaN under privacy.
+            NaN under privacy. What a site keeps of its own must be finite, see
+            :func:`secfed.algorithms.parts.is_finite`.
         """
         loss = self.fit(self.network, round_number, stage, self.loss(round_number, stage, received))
         local = read_parameters(self.network)
@@ -260,7 +269,7 @@ class VlpSite:
         def of(rows: torch.Tensor) -> torch.Tensor:
             batch = tuple(part.to(self.device) for part in self.batch(rows))
             with torch.no_grad(), reduced_precision(self.device, options.precision):
-                return loss(batch).to(torch.float64)
+                return loss(batch).to("cpu", torch.float64)
 
         if self._privacy is not None:
             return self._privacy.release_loss(lambda rows: float(of(torch.from_numpy(rows))))
@@ -272,7 +281,8 @@ class VlpSite:
             steps=options.loss_batches,
             generator=torch_generator(seed, "loss batches", self.site_id),
         )
-        return rule.loss(torch.stack([of(part) for part in rows]))
+        none = torch.tensor(math.nan, dtype=torch.float64)  # counts as the cap
+        return rule.loss(torch.stack([otherwise(none, of, part) for part in rows]))
 
     # --- parts of a contribution ---
 
@@ -289,7 +299,8 @@ class VlpSite:
         rule = self.algorithm.rule
         if self.weight is None or rule is None:
             raise WrongState("this algorithm has no robust weights")
-        loss = self._measured(rule, self.dro_loss(round_number, received))
+        none = torch.tensor(math.nan)
+        loss = self._measured(rule, otherwise(lambda _: none, self.dro_loss, round_number, received))
         self.weight, summand = self.weight.offer(rule, round_number, loss)
         return summand
 

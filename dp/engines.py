@@ -126,6 +126,10 @@ class Engine(Protocol):
         """Let the model run as if the engine were not attached."""
         ...
 
+    def abandon(self) -> None:
+        """Drop what a pass that failed has left behind, so that the next one starts clean."""
+        ...
+
     def add(self, units: Sequence[Batch], into: ClippedSum) -> None:
         """Add every unit to the sum.
 
@@ -148,6 +152,9 @@ class LoopEngine:
     def paused(self) -> AbstractContextManager[None]:
         """See :class:`Engine`; there is nothing to pause."""
         return nullcontext()
+
+    def abandon(self) -> None:
+        """See :class:`Engine`; there is nothing to drop."""
 
     def add(self, units: Sequence[Batch], into: ClippedSum) -> None:
         """See :class:`Engine`."""
@@ -183,6 +190,22 @@ class HookedEngine:
         finally:
             self._counter.enabled = True
             self._hooks.enable_hooks()
+
+    def abandon(self) -> None:
+        """See :class:`Engine`: Opacus pairs activations with gradients by the order of passes."""
+        self._counter.restart()
+        self._books()
+        for module in self._model.modules():
+            for attribute in ("activations", "max_batch_len"):
+                if hasattr(module, attribute):
+                    delattr(module, attribute)
+        for value in self._model.parameters():
+            value.grad = None
+            for attribute, empty in (("_forward_counter", 0), ("grad_sample", None)):
+                if hasattr(value, attribute):
+                    setattr(value, attribute, empty)
+            if hasattr(value, "_current_grad_sample"):
+                delattr(value, "_current_grad_sample")
 
     def add(self, units: Sequence[Batch], into: ClippedSum) -> None:
         """See :class:`Engine`."""

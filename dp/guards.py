@@ -151,9 +151,13 @@ class ForwardCounter:
             ConfigError: names the layer.
         """
         idle = [name for name, count in self._counts.items() if count == 0]
-        self._counts = dict.fromkeys(self._counts, 0)
+        self.restart()
         if idle:
             self._refuse(idle[0], "not once")
+
+    def restart(self) -> None:
+        """Begin a step anew, whatever has run."""
+        self._counts = dict.fromkeys(self._counts, 0)
 
     @staticmethod
     def _refuse(name: str, times: str) -> None:

@@ -9,8 +9,10 @@ later runs the steps. The algorithm hands over model, optimiser, loss and data, 
 
 Security: the number of records of a site is treated as public (see :mod:`secfed.dp.training`). Everything
 that is planned is charged when it happens, never less: a round that was prepared and then aborted stays
-paid. Sampling and noise of an exchange come from one source that is made anew when it is entered, so an
-exchange that is repeated after a crash repeats the very same releases.
+paid. Nothing that goes wrong with records stops a release or its payment: a unit that fails adds zeros (to
+steps and sums) or counts as the cap (of losses), and the noise is that of every other release. Sampling and
+noise of an exchange come from one source that is made anew when it is entered, so an exchange that is
+repeated after a crash repeats the very same releases.
 """
 
 from __future__ import annotations
@@ -22,6 +24,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 import torch
 
+from secfed.algorithms.parts import otherwise
 from secfed.algorithms.training import Training
 from secfed.dp.events import Event
 from secfed.dp.ledger import Ledger
@@ -234,8 +237,9 @@ class LocalPrivacy:
         further noise. The same (round, exchange) gives the same noise.
 
         Args:
-            evaluate: indices of the records of one group -> the mean loss of the *received* model on them;
-                what it may depend on: :meth:`secfed.dp.loss_release.PlannedLosses.release`.
+            evaluate: indices of the records of one group -> the mean loss of the *received* model on them; a
+                group whose loss fails counts as the cap. What it may depend on:
+                :meth:`secfed.dp.loss_release.PlannedLosses.release`.
 
         Raises:
             BudgetExceeded: a budget does not cover it; no record was touched.
@@ -253,16 +257,24 @@ class LocalPrivacy:
         self._losses_released[here] = self._losses_released.get(here, 0) + 1
         return losses.release(evaluate, self._random)
 
-    def release_sums(self, sums: Mapping[str, torch.Tensor], *, l2: float) -> dict[str, torch.Tensor]:
-        """Sums over records, with noise; the study pays for one such release.
+    def release_sums(
+        self,
+        sums: Callable[[], Mapping[str, torch.Tensor]],
+        shapes: Mapping[str, tuple[int, ...]],
+        *,
+        l2: float,
+    ) -> dict[str, torch.Tensor]:
+        """Sums over records, with noise; the study pays for one such release before they are computed.
 
         Args:
-            sums: what one record adds is a multiple of 2^-20 in every element, and over all of them
-                together has L2 norm at most ``l2``; the caller owes both.
+            sums: gives them. What one record adds is a multiple of 2^-20 in every element, and over all of
+                them together has L2 norm at most ``l2``, also where the record makes a model fail; the caller
+                owes both.
+            shapes: of every sum. One that is missing, has another shape, or is no number counts as zeros.
             l2: as above.
 
         Returns:
-            float64 tensors of the same shapes.
+            float64 tensors of these shapes, with noise in any case.
 
         Raises:
             BudgetExceeded: a budget does not cover it.
@@ -272,10 +284,14 @@ class LocalPrivacy:
         if event is None:
             raise WrongState("this study plans no private release of sums")
         self._spender()(event)
+        computed = otherwise({}, sums)
         deviation = event.noise_multiplier * l2
         sampler = NoiseSampler(RoundedNormal(deviation * 2.0**SUM_GRID_BITS), self._random)
         noised = {}
-        for name, value in sums.items():
+        for name, shape in shapes.items():
+            value = computed.get(name)
+            if value is None or tuple(value.shape) != shape or not bool(torch.isfinite(value).all()):
+                value = torch.zeros(shape)
             grid = np.rint(value.to(torch.float64).numpy() * 2.0**SUM_GRID_BITS)
             noise = sampler.take(value.numel()).reshape(grid.shape)
             noised[name] = torch.from_numpy(np.asarray(grid + noise, dtype=np.float64)) * 2.0**-SUM_GRID_BITS

@@ -39,6 +39,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
+from secfed.algorithms.parts import otherwise
 from secfed.dp.events import Gaussian
 from secfed.dp.randomness import SecureRandom
 from secfed.dp.scalars import PrivateMean
@@ -149,8 +150,12 @@ class PlannedLosses:
         return self._mean.event(self.wanted.releases, self._adjacency)
 
     def values(self, evaluate: Evaluate) -> list[float]:
-        """The loss of every group above the floor, before it is clipped: private."""
-        return [evaluate(group) - self.wanted.floor for group in self.groups]
+        """The loss of every group above the floor, before it is clipped: private.
+
+        NaN for a group whose loss cannot be computed, which like any other NaN counts as the cap: the other
+        groups do not notice, and the sensitivity stays what it is.
+        """
+        return [otherwise(math.nan, evaluate, group) - self.wanted.floor for group in self.groups]
 
     def release(self, evaluate: Evaluate, random: SecureRandom) -> float:
         """One release; :attr:`event` must have been paid.
@@ -158,7 +163,7 @@ class PlannedLosses:
         Args:
             evaluate: indices of one group -> its loss. It must depend on these records, the received model
                 and public data only: no random numbers that other groups share, no statistics that it
-                leaves in the model. NaN counts as the cap.
+                leaves in the model. NaN counts as the cap, and so does an exception.
             random: the source of the noise.
 
         Returns:

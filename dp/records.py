@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Protocol, cast
 
 import numpy as np
@@ -44,6 +45,28 @@ class TensorRecords:
     def take(self, indices: NDArray[np.int64]) -> Batch:
         """See :class:`Records`."""
         return tuple(part[torch.from_numpy(indices).to(part.device)] for part in self._tensors)
+
+
+class LazyRecords:
+    """Records that have yet to be computed, for example by a received model: not before the first is taken.
+
+    Args:
+        count: how many there will be.
+        make: gives tensors with the records along the first dimension; called once, after payment.
+    """
+
+    def __init__(self, count: int, make: Callable[[], Batch]) -> None:
+        self._count, self._make = count, make
+        self._made: TensorRecords | None = None
+
+    def __len__(self) -> int:
+        return self._count
+
+    def take(self, indices: NDArray[np.int64]) -> Batch:
+        """See :class:`Records`."""
+        if self._made is None:
+            self._made = TensorRecords(self._make())
+        return self._made.take(indices)
 
 
 class LoaderRecords:

@@ -4,7 +4,9 @@
 
 One step releases  (sum of clipped unit gradients + N(0, (sigma C')^2 I)) / M  with M = q * units, the
 *expected* number of units: dividing by the drawn number would release it. An empty draw releases pure
-noise. The optimiser, weight decay, momentum and step hooks see only that, so they are post-processing.
+noise. A unit that has no finite gradient, or makes the model or the loss fail, adds zeros: neither the other
+units nor the noise change, so that no record can be found by making a step fail. The optimiser, weight decay,
+momentum and step hooks see only that, so they are post-processing.
 
 Source: Abadi et al. 2016, algorithm 1. How the noise is made: :mod:`secfed.dp.mechanism`.
 
@@ -25,6 +27,7 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
+from secfed.algorithms.parts import failed
 from secfed.algorithms.training import Training
 from secfed.dp.engine_check import checked_engine
 from secfed.dp.engines import ClippedSum, Engine, EngineName, attached, check_engine_fits
@@ -235,11 +238,53 @@ class Session:
         rows, size = np.concatenate(units), self._training._max_records
         return [rows[start : start + size] for start in range(0, len(rows), size)]
 
+    def _clipped(self, batches: Sequence[Batch]) -> ClippedSum:
+        """The sum over these units. Those that make the model or the loss fail count, and add zeros.
+
+        So that one of them changes nothing but its own part, the sum is then that of all others by the same
+        engine, as if it had not been drawn.
+        """
+        total = self._sum(batches)
+        if total is not None:
+            return total
+        usable = [part for batch in batches for part in self._usable(batch)]
+        # What fails together though no unit fails alone is no sum over units; noise alone is left.
+        total = self._sum(usable) or self._empty()
+        single = self._training.engine == "loop"
+        total.units = len(batches) if single else sum(len(batch[0]) for batch in batches)
+        return total
+
+    def _sum(self, batches: Sequence[Batch]) -> ClippedSum | None:
+        """None if that fails, or is not finite."""
+        total = self._empty()
+        try:
+            self._engine.add(batches, total)
+        except Exception as problem:  # noqa: BLE001 - which error it is could depend on records
+            failed(problem)
+            self._engine.abandon()
+            return None
+        return total if all(bool(torch.isfinite(part).all()) for part in total.sums.values()) else None
+
+    def _empty(self) -> ClippedSum:
+        return ClippedSum(self._parameters, clip_norm=self._training.clip_norm, grid=self.noise.grid)
+
+    def _usable(self, batch: Batch) -> list[Batch]:
+        """What is left of a batch without the units that fail by themselves."""
+        if self._training.engine == "loop":
+            return [] if self._sum([batch]) is None else [batch]
+        rows = [
+            row
+            for row in range(len(batch[0]))
+            if self._sum([tuple(part[row : row + 1] for part in batch)]) is not None
+        ]
+        return [tuple(part[rows] for part in batch)] if rows else []
+
     def release(self, batches: Sequence[Batch]) -> None:
         """One release: the clipped sum of these units, noise, and the optimiser's step.
 
         Raises:
-            ConfigError: more steps than were paid for, or an engine that disagrees with the loop.
+            ConfigError: more steps than were paid for; or, on made-up records, an engine that disagrees with
+                the loop, or a model that changes its buffers.
         """
         if self.steps_left < 1:
             raise ConfigError("more private steps than the budget was charged for")
@@ -250,8 +295,7 @@ class Session:
             )
             self._checked = True
         training = self._training
-        total = ClippedSum(self._parameters, clip_norm=training.clip_norm, grid=self.noise.grid)
-        self._engine.add(batches, total)
+        total = self._clipped(batches)
         self.noise.write_gradients(total, self.expected_units)
         self._optimiser.step()
         self._optimiser.zero_grad(set_to_none=True)

@@ -25,6 +25,7 @@ from typing import Any, Final
 import numpy as np
 import torch
 
+from secfed.algorithms.parts import listening
 from secfed.crypto.refusals import Refusal
 from secfed.errors import BudgetExceeded, DataError, MalformedMessage, RangeError, TranscriptError
 from secfed.vector import Exchange, State, Summands
@@ -49,6 +50,7 @@ VALUE_ERRORS: Final = (
 
 NOT_FINITE: Final = "NaN or Inf"
 MISFIT: Final = "missing, unknown or of another shape"
+PART: Final = "a part of the work"
 
 
 @dataclass(frozen=True)
@@ -134,7 +136,17 @@ def contained(
             sure[name] = found
     base = {name: sure.get(name, torch.zeros(field.shape)) for name, field in fields.items()}
     left = [name for name in fields if name not in sure]
-    given = attempt(work, left)
+    heard: set[str] = set()
+
+    def hear(problem: Exception) -> None:  # of a part that failed, whose rest goes on
+        if only_values and not isinstance(problem, VALUE_ERRORS):
+            raise problem
+        heard.add(type(problem).__name__)
+
+    with listening(hear):
+        given = attempt(work, left)
+    for kind in sorted(heard):
+        failed([PART], kind)
     if given is None:
         return base
     usable: dict[str, torch.Tensor] = {}
@@ -145,7 +157,7 @@ def contained(
             wrong[found].append(name)
         else:
             usable[name] = found
-    if wrong[MISFIT] and only_values:
+    if wrong[MISFIT] and only_values and not heard:
         raise RangeError(f"summands do not match the layout: {', '.join(wrong[MISFIT])}")
     for kind, names in wrong.items():
         if names:

@@ -3,6 +3,10 @@
 Every quantity is a count or a sum over held-out records, so the metric over all hospitals' records is
 computed from totals alone. The ROC curve comes from one histogram of scores per class.
 
+A record that gets no finite scores, or makes the model fail, is counted like any other: as answered wrongly,
+with the largest loss that counts, and at the wrong end of the ROC curve. So no number of records depends on
+the model, and no model makes evaluation fail.
+
 Source: Fawcett, "An introduction to ROC analysis", Pattern Recognition Letters 27, 2006, sections 5 and
 7 (area under the curve as the probability that a positive record outranks a negative one).
 """
@@ -16,6 +20,8 @@ from typing import Final
 import torch
 from torch import nn
 
+from secfed.algorithms.metrics.loss_cap import capped
+from secfed.algorithms.parts import all_finite, otherwise
 from secfed.errors import RangeError
 from secfed.vector import Field
 
@@ -31,6 +37,7 @@ _COUNT_BITS: Final = 64
 NOISY: Final = ("eval/class_records", "eval/class_correct")
 NOISY_L2: Final = math.sqrt(2.0)  # of what one record adds to them: two ones
 _BATCH: Final = 1024
+_CERTAIN: Final = 1e100  # log-odds of the first and last bin
 
 
 def fields(classes: int, *, noisy: bool = False) -> tuple[Field, ...]:
@@ -69,33 +76,59 @@ def evaluate(
 
     Returns:
         float64 tensors by field name, see :func:`fields`.
-
-    Raises:
-        RangeError: the model gives NaN, Inf or the wrong number of scores.
     """
     sums = {field.name: torch.zeros(field.shape, dtype=torch.float64) for field in fields(classes)}
+    sums.update(counts(labels, classes))
     model.eval()
     with torch.no_grad():
         for batch, target in _batches(inputs, labels):
-            scores = model(batch.to(device)).to(device="cpu", dtype=torch.float64)
-            if tuple(scores.shape) != (len(target), classes):
-                raise RangeError(
-                    f"the model gives scores of shape {tuple(scores.shape[1:])}, not ({classes},)",
-                    remedy="let the model end with one score per class",
-                )
-            if not bool(torch.isfinite(scores).all()):
-                raise RangeError(
-                    "the received model gives NaN or infinite scores", remedy="lower algorithm.learning_rate"
-                )
+            scores = _scores(model, batch.to(device), classes)
+            finite = torch.isfinite(scores).all(dim=1)
+            if not all_finite(finite, "scores of held-out records"):
+                scores[~finite] = 0.0
             one_hot = nn.functional.one_hot(target, classes).to(torch.float64)
-            correct = (scores.argmax(dim=1) == target).to(torch.float64)
-            sums["eval/records"] += len(target)
-            sums["eval/loss"] += nn.functional.cross_entropy(scores, target, reduction="sum")
-            sums["eval/class_records"] += one_hot.sum(dim=0)
+            correct = (finite & (scores.argmax(dim=1) == target)).to(torch.float64)
+            losses = nn.functional.cross_entropy(scores, target, reduction="none")
+            sums["eval/loss"] += capped(torch.where(finite, losses, torch.nan)).sum()
             sums["eval/class_correct"] += one_hot.T @ correct
             if classes == 2:
-                sums["eval/scores"] += score_histograms(scores[:, 1] - scores[:, 0], target)
+                wrong_end = (1.0 - 2.0 * target.double()) * _CERTAIN
+                odds = torch.where(finite, scores[:, 1] - scores[:, 0], wrong_end)
+                sums["eval/scores"] += score_histograms(odds, target)
     return sums
+
+
+def counts(labels: torch.Tensor, classes: int) -> dict[str, torch.Tensor]:
+    """The sums that no model changes: how many records there are, in all and of each class.
+
+    Args:
+        labels: [n] int64.
+        classes: number of classes.
+    """
+    of_class = torch.bincount(labels, minlength=classes).to(torch.float64)
+    return {"eval/records": of_class.sum(), "eval/class_records": of_class}
+
+
+def _scores(model: nn.Module, batch: torch.Tensor, classes: int) -> torch.Tensor:
+    """[n, classes] float64 on the CPU; NaN for records that the model fails on.
+
+    Where it fails on a batch, every record is tried by itself: one must not change what the others add.
+    """
+
+    def of(rows: torch.Tensor) -> torch.Tensor:
+        scores: torch.Tensor = model(rows).to(device="cpu", dtype=torch.float64)
+        if tuple(scores.shape) != (len(rows), classes):
+            raise RangeError(
+                f"the model gives scores of shape {tuple(scores.shape[1:])}, not ({classes},)",
+                remedy="let the model end with one score per class",
+            )
+        return scores
+
+    whole = otherwise(None, of, batch)
+    if whole is not None:
+        return whole
+    none = torch.full((1, classes), torch.nan, dtype=torch.float64)
+    return torch.cat([otherwise(none, of, row) for row in torch.split(batch, 1)])
 
 
 def score_histograms(log_odds: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:

@@ -10,6 +10,10 @@ batch makes one smaller batch of what it has, which is an easier task: with five
 at 5 is 1. Batches are drawn once, by a fixed permutation, so they are the same in every round and do not
 depend on how the files were sorted (slices of one examination are often neighbours and share a report).
 
+A report whose similarity to its own image is no number is never found, and an image whose similarity is none
+counts as more similar; a batch whose loss is none counts with the largest that counts. So no model makes
+evaluation fail, and the count of sites depends on no record.
+
 What leaves a site is its own recall, inside a sum, and a 1 that counts it: the metric is the mean over
 sites, not over pairs, and no number of records leaves. It leaves on a grid, for a sum of small fractions
 could be taken apart (:mod:`secfed.algorithms.metrics.score_grid`).
@@ -29,6 +33,8 @@ import torch
 
 from secfed.algorithms.data.base import SiteId
 from secfed.algorithms.data.image_text import Pairs
+from secfed.algorithms.metrics.loss_cap import capped
+from secfed.algorithms.parts import all_finite
 from secfed.errors import ConfigError, RangeError
 from secfed.vector import Field
 
@@ -42,6 +48,7 @@ SHARES: Final = ("eval/recall_at_1", "eval/recall_at_5")  # fractions of a site'
 _BOUNDS: Final = {"eval/recall_at_1": 1.0, "eval/recall_at_5": 1.0, "eval/infonce": 2.0**20, COUNTED: 1.0}
 _BITS: Final = 64
 _ORDER_SEED: Final = 0  # public: the permutation only has to be the same everywhere
+_NEVER: Final = 2**31  # the rank of what is not found
 
 
 def fields() -> tuple[Field, ...]:
@@ -60,7 +67,7 @@ def ranks(image: torch.Tensor, text: torch.Tensor) -> torch.Tensor:
         [B] int64, from 1: one plus the number of images strictly more similar to the report.
 
     Raises:
-        RangeError: not one image per report, NaN or Inf.
+        RangeError: not one image per report.
     """
     if image.dim() != 2 or image.shape != text.shape:
         raise RangeError(
@@ -69,9 +76,11 @@ def ranks(image: torch.Tensor, text: torch.Tensor) -> torch.Tensor:
         )
     image, text = (part.detach().to(device="cpu", dtype=torch.float64) for part in (image, text))
     similarity = text @ image.T
-    if not bool(torch.isfinite(similarity).all()):
-        raise RangeError("the model gives NaN or infinite embeddings", remedy="lower algorithm.learning_rate")
-    return 1 + (similarity > similarity.diagonal()[:, None]).sum(dim=1)
+    own = similarity.diagonal()
+    more = ~(similarity <= own[:, None])  # NaN is not less
+    found = torch.isfinite(own)
+    all_finite(found, "similarities of held-out pairs")
+    return torch.where(found, 1 + more.sum(dim=1), _NEVER)
 
 
 def recall(image: torch.Tensor, text: torch.Tensor, batch: int) -> dict[str, float]:
@@ -87,7 +96,7 @@ def recall(image: torch.Tensor, text: torch.Tensor, batch: int) -> dict[str, flo
 
     Raises:
         ConfigError: a batch of less than one.
-        RangeError: not one image per report, NaN or Inf.
+        RangeError: not one image per report.
     """
     found = [ranks(image[rows], text[rows]) for rows in batches(len(image), batch)]
     if not found:
@@ -124,7 +133,6 @@ def evaluate_site(model: DualEncoder, pairs: Pairs, batch: int, device: torch.de
 
     Raises:
         ConfigError: a batch of less than one.
-        RangeError: the model gives NaN or Inf.
 
     Security: single-site values; they may leave only inside a protected sum.
     """
@@ -135,15 +143,16 @@ def evaluate_site(model: DualEncoder, pairs: Pairs, batch: int, device: torch.de
     for part in rows:  # all of one size, so their mean is the mean over pairs
         with torch.no_grad():
             aligned = model(pairs.images[part].to(device), pairs.tokens[part].to(device))
-            infonce = float(model.objective(aligned).infonce)
-        if not math.isfinite(infonce):
-            raise RangeError(
-                "the received model gives no finite loss", remedy="lower algorithm.learning_rate"
-            )
+            infonce = float(capped(model.objective(aligned).infonce.double()))
         found = recall(aligned.image, aligned.text, len(part))
         for name, value in {**found, "infonce": infonce}.items():
             sums[f"eval/{name}"] += value / len(rows)
-    return {**sums, COUNTED: float(bool(rows))}
+    return {**sums, **counts(pairs)}
+
+
+def counts(pairs: Pairs) -> dict[str, float]:
+    """What no model changes: whether a site has held-out pairs."""
+    return {COUNTED: float(len(pairs) > 0)}
 
 
 def finish(totals: Mapping[str, torch.Tensor | float]) -> dict[str, float]:

@@ -7,7 +7,8 @@ site averages over its whole galleries; one with fewer images than a gallery mak
 what it has. Which images meet in a gallery is a fixed permutation, the same in every round.
 
 What leaves a site is its own score, inside a sum, and a 1 that counts it: the metric is the mean over
-sites, and no number of records leaves. It leaves on a grid, for a sum of small fractions could be taken apart
+sites, and no number of records leaves. A record that gets no finite scores counts as answered wrongly or not
+found. The score leaves on a grid, for a sum of small fractions could be taken apart
 (:mod:`secfed.algorithms.metrics.score_grid`).
 
 Source of the protocol: Sun et al., ECCV 2024, arXiv 2404.12467 (recall at 1 in folds of 1,000 images and in
@@ -22,6 +23,7 @@ from typing import TYPE_CHECKING, Final
 import torch
 
 from secfed.algorithms.data.transfer import Kind, Samples
+from secfed.algorithms.parts import all_finite
 from secfed.errors import ConfigError, RangeError
 from secfed.vector import Field
 
@@ -51,6 +53,12 @@ def finish(kind: Kind, totals: Mapping[str, torch.Tensor | float]) -> dict[str, 
     return {name: float(totals[f"score/{name}"]) / counted for name in METRICS[kind]}
 
 
+def counts(kind: Kind, held_out: Samples) -> dict[str, float]:
+    """What no model changes: whether a site has held-out records of its kind."""
+    inputs = held_out.tokens if kind == "text" else held_out.images
+    return {COUNTED: float(inputs is not None and len(inputs) > 0)}
+
+
 def none_of(kind: Kind) -> dict[str, float]:
     """What a site without held-out records adds."""
     return dict.fromkeys((field.name for field in fields(kind)), 0.0)
@@ -67,9 +75,6 @@ def score_classifier(
         held_out: with none, every summand is 0.
         device: where the model is.
 
-    Raises:
-        RangeError: the model gives NaN or Inf.
-
     Security: single-site values; they may leave only inside a protected sum.
     """
     inputs = held_out.images if kind == "image" else held_out.tokens
@@ -78,8 +83,9 @@ def score_classifier(
     model.eval()
     with torch.no_grad():
         logits = torch.cat([model(rows.to(device)).cpu() for rows in torch.split(inputs, _ROWS)])
-    _finite(logits)
-    right = (logits.argmax(dim=1) == held_out.labels).to(torch.float64).mean()
+    finite = torch.isfinite(logits).all(dim=1)
+    all_finite(finite, "scores of held-out records")
+    right = (finite & (logits.argmax(dim=1) == held_out.labels)).to(torch.float64).mean()
     return {f"score/{METRICS[kind][0]}": float(right), COUNTED: 1.0}
 
 
@@ -96,7 +102,6 @@ def score_pairs(
 
     Raises:
         ConfigError: a gallery of fewer than two images.
-        RangeError: the model gives NaN or Inf.
 
     Security: single-site values; they may leave only inside a protected sum.
     """
@@ -116,7 +121,7 @@ def embed(
     """Features of all images [m, d] and captions [n, d], and which image each caption describes, [n].
 
     Raises:
-        RangeError: the model gives NaN or Inf, or these are not pairs.
+        RangeError: these are not pairs.
     """
     if held_out.images is None or held_out.tokens is None or held_out.sources is None:
         raise RangeError("retrieval needs images and captions", remedy="give the records of a pairs site")
@@ -124,10 +129,7 @@ def embed(
     with torch.no_grad():
         images = [model.encode_images(rows.to(device)).cpu() for rows in torch.split(held_out.images, _ROWS)]
         texts = [model.encode_texts(rows.to(device)).cpu() for rows in torch.split(held_out.tokens, _ROWS)]
-    image, text = torch.cat(images), torch.cat(texts)
-    _finite(image)
-    _finite(text)
-    return image, text, held_out.sources
+    return torch.cat(images), torch.cat(texts), held_out.sources
 
 
 def recall(
@@ -161,7 +163,13 @@ def _in_gallery(
     place[rows] = torch.arange(len(rows))
     own = place[sources]
     captions = own >= 0
+    if not bool(captions.any()):
+        return 0.0, 0.0
     own, similarity = own[captions], text[captions].double() @ image[rows].double().T  # [captions, images]
+    # The best of several that are not all numbers is none, and nothing is better than that or worse.
+    finite = torch.isfinite(similarity)
+    if not all_finite(finite, "similarities of held-out pairs"):
+        similarity = torch.where(finite, similarity, torch.nan)
     at_own = torch.zeros(similarity.shape, dtype=torch.bool)
     at_own[torch.arange(len(own)), own] = True
     ours = torch.where(at_own, similarity, -torch.inf)
@@ -169,8 +177,3 @@ def _in_gallery(
     image_found = ours.amax(dim=0) > strange.amax(dim=0)  # an image without a caption finds none
     caption_found = ours.amax(dim=1) > strange.amax(dim=1)
     return float(image_found.double().mean()), float(caption_found.double().mean())
-
-
-def _finite(values: torch.Tensor) -> None:
-    if not bool(torch.isfinite(values).all()):
-        raise RangeError("the received model gives NaN or Inf", remedy="lower algorithm.learning_rate")

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
 import torch
@@ -7,8 +9,14 @@ from sklearn.metrics import accuracy_score, balanced_accuracy_score, log_loss, r
 from torch import nn
 
 from secfed.algorithms.metrics import classification
-from secfed.algorithms.metrics.classification import area_under_curve, evaluate, finish, score_histograms
-from secfed.errors import RangeError
+from secfed.algorithms.metrics.classification import (
+    area_under_curve,
+    counts,
+    evaluate,
+    finish,
+    score_histograms,
+)
+from secfed.algorithms.metrics.loss_cap import LOSS_CAP
 
 CPU = torch.device("cpu")
 
@@ -73,6 +81,53 @@ def test_recall_is_averaged_over_the_classes_that_occur():
     assert found["balanced_accuracy"] == 0.75
 
 
-def test_a_model_with_the_wrong_number_of_scores_is_an_error():
-    with pytest.raises(RangeError, match=r"scores of shape \(3,\), not \(2,\)"):
-        evaluate(nn.Identity(), torch.zeros(4, 3), torch.zeros(4).long(), classes=2, device=CPU)
+class Trap(nn.Module):
+    """Scores are the inputs; what happens to a record whose first feature is above 10 is up to the test."""
+
+    def __init__(self, spring) -> None:
+        super().__init__()
+        self.spring = spring
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        caught = inputs[:, 0] > 10
+        return self.spring(inputs.clone(), caught) if bool(caught.any()) else inputs
+
+
+def _to(value: float):
+    def spring(scores: torch.Tensor, caught: torch.Tensor) -> torch.Tensor:
+        scores[caught] = value
+        return scores
+
+    return spring
+
+
+def _raises(scores: torch.Tensor, caught: torch.Tensor) -> torch.Tensor:
+    raise ValueError("a record is in it")
+
+
+def _loses(scores: torch.Tensor, caught: torch.Tensor) -> torch.Tensor:
+    return scores[~caught]
+
+
+@pytest.mark.parametrize("spring", [_to(math.nan), _to(math.inf), _to(-math.inf), _raises, _loses])
+@pytest.mark.parametrize("label", [0, 1])
+def test_a_record_that_gets_no_scores_counts_as_wrong_and_changes_nothing_else(spring, label):
+    x = torch.tensor([[0.0, 2.0], [1.0, 0.0], [0.5, 0.1]])
+    y = torch.tensor([1, 0, 1])
+    others = evaluate(nn.Identity(), x, y, classes=2, device=CPU)
+    caught_x, caught_y = torch.cat([x, torch.tensor([[11.0, 0.0]])]), torch.cat([y, torch.tensor([label])])
+    sums = evaluate(Trap(spring), caught_x, caught_y, classes=2, device=CPU)
+    one = torch.nn.functional.one_hot(torch.tensor(label), 2)
+    assert sums["eval/records"] == 4
+    assert torch.equal(sums["eval/class_records"], others["eval/class_records"] + one)
+    assert torch.equal(sums["eval/class_correct"], others["eval/class_correct"])
+    assert sums["eval/loss"] == pytest.approx(float(others["eval/loss"]) + LOSS_CAP)
+    moved = sums["eval/scores"] - others["eval/scores"]
+    assert moved.sum() == moved[label, -1 if label == 0 else 0] == 1  # at the wrong end
+    assert set(counts(caught_y, 2)) <= set(sums)
+    assert all(torch.equal(sums[name], value) for name, value in counts(caught_y, 2).items())
+
+
+def test_one_record_moves_the_loss_by_no_more_than_the_cap():
+    sums = evaluate(nn.Identity(), torch.tensor([[3e38, -3e38]]), torch.tensor([1]), classes=2, device=CPU)
+    assert float(sums["eval/loss"]) == LOSS_CAP

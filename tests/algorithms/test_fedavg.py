@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from secfed.algorithms.data.base import SiteData
+from secfed.algorithms.metrics.loss_cap import LOSS_CAP
 from secfed.algorithms.registry import build
 from secfed.errors import ConfigError, DataError, MalformedMessage, RangeError, WrongState
 from secfed.study import Study
@@ -196,14 +197,22 @@ def test_diverged_training_is_an_error_that_names_field_and_remedy(study):
         exchange.layout.encoder(summands, Words(0))
 
 
-def test_a_received_model_that_overflows_is_an_error(study):
+def test_a_received_model_that_overflows_is_measured_as_wrong_everywhere(study):
     algorithm = build(study)
     state = {
         name: torch.full_like(value, 3e38)
         for name, value in algorithm.server().broadcast(1, algorithm.exchanges(1)[0]).items()
     }
-    with pytest.raises(RangeError, match="NaN or infinite scores"):
-        algorithm.site("hospital-1").contribute(1, algorithm.exchanges(1)[0], state)
+    exchange, site = algorithm.exchanges(1)[0], algorithm.site("hospital-1")
+    summands = site.contribute(1, exchange, state)
+    known = site.settled(1, exchange)
+    assert {"weight", "eval/records", "eval/class_records"} == set(known)
+    assert all(
+        torch.equal(torch.as_tensor(summands[name]), torch.as_tensor(one)) for name, one in known.items()
+    )
+    evaluated = {name: one for name, one in summands.items() if name.startswith("eval/")}
+    assert all(bool(torch.isfinite(one).all()) for one in evaluated.values())
+    assert float(evaluated["eval/loss"]) == LOSS_CAP * float(known["eval/records"])
 
 
 class Handmade:

@@ -156,16 +156,23 @@ def test_distances_far_from_the_origin_do_not_cancel():
 
 
 @pytest.mark.parametrize("bad", [float("nan"), float("inf")])
-def test_nan_and_inf_are_refused_everywhere(bad):
-    features, centres = torch.tensor([[bad, 0.0]]), torch.zeros(1, 2, 2)
-    for call in (
-        lambda: kmeans.local_sums(features, centres),
-        lambda: kmeans.moments(features),
-        lambda: kmeans.assign(features, centres[0]),
-        lambda: kmeans.starts(features[0], torch.eye(2), 1, 1, 0),
+def test_a_record_without_finite_features_counts_as_the_origin(bad):
+    features, centres = torch.tensor([[bad, 5.0], [3.0, 4.0]]), torch.tensor([[[1.0, 0.0], [3.0, 3.0]]])
+    origin = torch.tensor([[0.0, 0.0], [3.0, 4.0]])
+    for function in (
+        lambda rows: kmeans.local_sums(rows, centres),
+        kmeans.moments,
+        lambda rows: (kmeans.assign(rows, centres[0]),),
     ):
-        with pytest.raises(RangeError, match="NaN"):
-            call()
+        for found, wanted in zip(function(features), function(origin), strict=True):
+            assert torch.equal(torch.as_tensor(found), torch.as_tensor(wanted))
+    assert kmeans.local_sums(features, centres)[1].sum() == 2  # nobody is missing from the counts
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf")])
+def test_a_sum_that_is_no_number_cannot_start(bad):
+    with pytest.raises(RangeError, match="NaN"):
+        kmeans.starts(torch.tensor([bad, 0.0]), torch.eye(2), 1, 1, 0)
 
 
 def test_no_records_at_all_is_an_error_of_the_mean():

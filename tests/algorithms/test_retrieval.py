@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from secfed.algorithms.metrics import retrieval
+from secfed.algorithms.metrics.loss_cap import LOSS_CAP
 from secfed.errors import ConfigError, RangeError
 from secfed.vector import Exchange, Layout, Totals
 from tests.algorithms.loop import add, add_in_ring
@@ -68,8 +69,6 @@ def test_the_last_incomplete_batch_is_left_out():
 def test_embeddings_that_do_not_fit_are_refused():
     with pytest.raises(RangeError, match="shapes"):
         retrieval.ranks(torch.ones(3, 2), torch.ones(2, 2))
-    with pytest.raises(RangeError, match="NaN"):
-        retrieval.ranks(torch.full((2, 2), math.nan), torch.ones(2, 2))
     with pytest.raises(ConfigError, match="at least one"):
         retrieval.recall(torch.eye(2), torch.eye(2), 0)
 
@@ -120,12 +119,25 @@ def test_without_fields_or_counted_sites_there_is_no_metric():
     assert retrieval.finish(Totals(nothing, ("a",))) == {}
 
 
-def test_a_diverged_model_is_refused():
+@pytest.mark.parametrize("bad", [math.nan, math.inf])
+def test_an_image_without_a_finite_embedding_is_not_found_and_found_before_others(bad):
+    image, text = torch.eye(4), torch.eye(4)
+    image[2] = bad
+    assert (retrieval.ranks(image, text) > 5).tolist() == [False, False, True, False]
+    found = retrieval.recall(image, text, 4)
+    assert found == {"recall_at_1": 0.0, "recall_at_5": 0.75}
+
+
+@pytest.mark.parametrize("value", [math.nan, 1e30])
+def test_a_diverged_model_is_counted_as_a_bad_one(value):
     model = ToyDual()
     with torch.no_grad():
-        model.image_align.weight.fill_(math.nan)
-    with pytest.raises(RangeError):
-        retrieval.evaluate_site(model, toy_pairs(8), 8, CPU)
+        model.image_align.weight.fill_(value)
+        model.text_align.weight.fill_(math.nan)
+    sums = retrieval.evaluate_site(model, toy_pairs(8), 8, CPU)
+    assert sums["eval/recall_at_1"] == sums["eval/recall_at_5"] == 0.0
+    assert sums["eval/infonce"] == LOSS_CAP
+    assert sums["eval/counted"] == 1.0
 
 
 def test_disparity_is_the_population_spread():

@@ -88,6 +88,19 @@ class TestSensitivity:
     def test_a_loss_that_is_no_number_counts_as_the_cap(self, bad: float) -> None:
         assert clean(planned(), lambda _: bad) == CAP
 
+    def test_a_group_whose_loss_fails_counts_as_the_cap_and_the_others_as_ever(self) -> None:
+        losses = planned(groups=8)
+        bad = set(losses.groups[2].tolist())
+
+        def evaluate(rows: np.ndarray) -> float:
+            if bad & set(rows.tolist()):
+                raise ValueError("a record of this group")
+            return 1.5
+
+        assert clean(losses, evaluate) == pytest.approx((7 * 1.5 + CAP) / 8, abs=1e-8)
+        random = SecureRandom.for_simulation(1)
+        assert math.isfinite(losses.release(evaluate, random))
+
     def test_groups_are_fixed_before_any_record_is_read(self) -> None:
         one, other = planned(), planned()
         assert len(one.groups) == RECORDS // 16

@@ -1,0 +1,376 @@
+"""One hospital and an aggregator that broadcasts what it likes: tiny studies of every algorithm, and a site.
+
+answers = play(tiny("fedavg", "record"), LARGE, folder, damaged=True)
+
+plays all exchanges of a study that ask the first hospital. Damaged, one of its records is extreme.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from secfed.algorithms.base import settled
+from secfed.algorithms.data.base import SiteData
+from secfed.algorithms.data.image_text import ImageTextSite
+from secfed.algorithms.data.memory import SiteTables
+from secfed.algorithms.data.multiview import MultiviewSite
+from secfed.algorithms.data.transfer import TransferSite
+from secfed.algorithms.registry import build
+from secfed.containment import Failure
+from secfed.crypto.attempt import SiteLimits
+from secfed.crypto.identity import Identity, Roster
+from secfed.crypto.keystream import rounding_stream_for_simulation
+from secfed.dp.accountant import accountant
+from secfed.dp.budget import Budget
+from secfed.dp.ledger import Ledger, verify
+from secfed.dp.randomness import SecureRandom
+from secfed.errors import SecfedError
+from secfed.frames import READY, Task, encode_state
+from secfed.journal import Journal
+from secfed.privacy import SitePrivacy, with_privacy
+from secfed.protection import protection
+from secfed.refusal_codes import outgoing
+from secfed.site import Site
+from secfed.study import Study
+from secfed.study_rules import study_id
+from secfed.vector import State
+
+torch.set_num_threads(1)
+
+EXTREME = 3e37  # of a record's features: finite in float32, and times a large parameter not
+RECORDS = 12
+
+SITES = tuple(f"hospital-{number}" for number in range(1, 6))
+
+PRIVACY = """
+[privacy]
+unit = "{unit}"
+epsilon = 8.0
+delta = 1e-4
+accountant = "rdp"
+{more}
+"""
+UNITS = {"none": "", "record": "", "group": "group_size = 4", "site": ""}
+
+CLASSIFIER = """
+[study]
+name = "readiness"
+rounds = 2
+seed = 5
+[algorithm]
+name = "{algorithm}"
+batch_size = 9
+local_epochs = 1
+weighting = "{weighting}"
+[model]
+name = "mlp"
+hidden = [4]
+[data]
+name = "tests.properties.readiness_case:tables"
+[protection]
+name = "plain"
+min_cohort = 3
+"""
+
+MULTIVIEW = """
+[study]
+name = "readiness"
+rounds = 3
+seed = 5
+[algorithm]
+name = "fmcsc"
+pretrain_rounds = 1
+pretrain_epochs = 1
+pretrain_share = 1.0
+local_epochs = 1
+distillation_epochs = 1
+batch_size = 12
+restarts = 2
+kmeans_iterations = 1
+group_iterations = 1
+weights = "{weights}"
+[model]
+name = "multiview"
+hidden = [6]
+features = 3
+head_hidden = 4
+[data]
+name = "tests.algorithms.fmcsc_case:blobs"
+views = {views}
+per_site = 12
+[protection]
+name = "plain"
+colluders = 1
+"""
+
+TRANSFER = """
+[study]
+name = "readiness"
+rounds = 1
+seed = 5
+[algorithm]
+name = "fedcola"
+local_epochs = 1
+batch_size = 6
+learning_rate = 1e-3
+gallery = 4
+[model]
+name = "transfer-transformer"
+width = 4
+depth = 1
+heads = 1
+[data]
+name = "scenes"
+image_sites = 3
+text_sites = 3
+pair_sites = 3
+records = 8
+pairs = 8
+test_records = 4
+test_pairs = 4
+[protection]
+name = "plain"
+colluders = 1
+"""
+
+PAIRS = """
+[study]
+name = "readiness"
+rounds = 2
+seed = 5
+[algorithm]
+name = "{algorithm}"
+batch_size = 8
+evaluation_batch = 8
+evaluate = "every"
+{more}
+[model]
+name = "tests.algorithms.vlp_case:toy"
+[data]
+name = "tests.algorithms.vlp_case:pairs"
+train = 8
+test = 8
+[protection]
+name = "plain"
+threshold = 4
+colluders = 1
+"""
+STEPS = "local_steps = 1"
+ROBUST = "loss_batches = 1\nloss_batch_size = 4\n{rho}"
+OF_PAIRS = {
+    "feddra": f"align_steps = 1\njoint_steps = 1\n{ROBUST}",
+    "fedrgb": f"warmup_rounds = 1\nwarmup_steps = 1\nguided_steps = 1\nteacher_steps = 1\n{ROBUST}",
+    "vlp-fedavg": STEPS,
+    "vlp-fedprox": STEPS,
+    "vlp-fedmoon": STEPS,
+    "vlp-fedema": STEPS,
+    "vlp-fedldawa": f"{STEPS}\nwarmup_rounds = 0",
+}
+
+
+def tables() -> SiteTables:
+    """Two overlapping classes at five hospitals."""
+    rng = np.random.default_rng(3)
+    sites = {}
+    for site in SITES:
+        labels = np.arange(RECORDS) % 2
+        sites[site] = ((rng.normal(size=(RECORDS, 3)) + labels[:, None]).astype(np.float32), labels)
+    return SiteTables(sites, classes=2, test_fraction=0.25, standardize=False)
+
+
+def tiny(algorithm: str, unit: str = "none", *, variant: str = "") -> Study:
+    """A study of that algorithm under that unit of privacy; variants are of the algorithm."""
+    more = ""
+    if algorithm in ("fedavg", "fedprox"):
+        weighting = "records" if unit == "none" else "equal"
+        text = CLASSIFIER.format(algorithm=algorithm, weighting=weighting)
+        engine = f'engine = "{variant}"' if variant in ("loop", "ghost") else ""
+        more = 'metrics = "private"' if variant == "private-metrics" else engine
+    elif algorithm == "fmcsc":
+        views = {"": [-1, -1, -1, 0, 0, 0], "one-view": [0, 0, 0, -1, -1, -1]}[variant]
+        text = MULTIVIEW.format(views=views, weights="mi" if unit == "none" else "equal")
+    elif algorithm == "fedcola":
+        text = TRANSFER
+    else:
+        rho = "rho = 0.0" if unit == "site" else ""
+        text = PAIRS.format(algorithm=algorithm, more=OF_PAIRS[algorithm].format(rho=rho))
+    if unit != "none":
+        text += PRIVACY.format(unit=unit, more=f"{UNITS[unit]}\n{more}")
+    return Study.parse(text)
+
+
+def with_extreme_record(data: Any) -> Any:
+    """The same records, of which the first, to train on and to hold out, has features beyond all others."""
+
+    def changed(values: torch.Tensor) -> torch.Tensor:
+        values = values.clone()
+        values[0] = EXTREME
+        return values
+
+    if isinstance(data, SiteData):
+        return replace(data, train_x=changed(data.train_x), test_x=changed(data.test_x))
+    if isinstance(data, MultiviewSite):
+        return replace(data, views=tuple(None if view is None else changed(view) for view in data.views))
+    if isinstance(data, ImageTextSite | TransferSite):
+        parts = {name: getattr(data, name) for name in ("train", "test")}
+        return replace(
+            data, **{name: replace(part, images=changed(part.images)) for name, part in parts.items()}
+        )
+    raise TypeError(type(data).__name__)
+
+
+@dataclass(frozen=True)
+class Broadcast:
+    """What the aggregator does to every broadcast.
+
+    Attributes:
+        name: for test names.
+        change: of one tensor.
+    """
+
+    name: str
+    change: Callable[[torch.Tensor], torch.Tensor]
+
+    def of(self, state: State) -> dict[str, torch.Tensor]:
+        """The whole broadcast; what belongs to robust weights and to clusters' bookkeeping stays."""
+        return {
+            name: self.change(value) if value.is_floating_point() and not name.startswith("dro/") else value
+            for name, value in state.items()
+        }
+
+
+def _signs(value: torch.Tensor) -> torch.Tensor:
+    return torch.where(torch.arange(value.numel()).reshape(value.shape) % 2 == 0, 1.0, -1.0)
+
+
+def _filled(number: float) -> Callable[[torch.Tensor], torch.Tensor]:
+    return lambda value: torch.full_like(value, number)
+
+
+HONEST = Broadcast("honest", lambda value: value)
+LARGE = Broadcast("large", lambda value: (_signs(value) * 1e6).to(value.dtype))
+# A chain of large weights: a record of usual size passes each layer, the extreme one overflows in the second.
+TRAP = Broadcast("trap", lambda value: value * 0.5 + 9e2 * (value != 0).to(value.dtype))
+BROADCASTS = (
+    HONEST,
+    Broadcast("nan", _filled(float("nan"))),
+    Broadcast("inf", _filled(float("inf"))),
+    Broadcast("1e38", _filled(1e38)),
+    Broadcast("denormal", _filled(1e-45)),
+    LARGE,
+    TRAP,
+)
+
+
+@dataclass
+class Answers:
+    """What one hospital did.
+
+    Attributes:
+        replies: by exchange: READY, or the code of a refusal, and what was settled.
+        written: kinds and bodies of its transcript.
+        paid: the entries of its ledger, without times.
+        failures: its own alarms.
+        finite: whether all that it would upload is finite and fits its layout.
+    """
+
+    replies: list[tuple[Any, ...]]
+    written: list[tuple[str, dict[str, object]]]
+    paid: list[Any]
+    failures: list[Failure]
+    finite: bool
+
+
+class _Written:
+    def __init__(self) -> None:
+        self.entries: list[tuple[str, dict[str, object]]] = []
+
+    def append(self, kind: str, body: Any) -> None:
+        self.entries.append((kind, dict(body)))
+
+
+def play(study: Study, broadcast: Broadcast, folder: Path, *, damaged: bool, kind: str = "") -> Answers:
+    """All exchanges of a study that ask one hospital, with these broadcasts of a model that never learns.
+
+    Args:
+        study: from :func:`tiny`.
+        broadcast: what the aggregator makes of every broadcast.
+        folder: for a ledger.
+        damaged: whether the hospital has the extreme record.
+        kind: what it holds, where hospitals hold different things; by default the first hospital is played.
+    """
+    inner = build(study)
+    names = tuple(inner.setting.sites)
+    name = next(one for one in names if not kind or inner.data.kind_of[one] == kind)
+    if damaged:
+        whole = inner.site_data
+        inner.site_data = lambda wanted: with_extreme_record(whole(wanted))
+    algorithm = with_privacy(study, inner, len(names))
+    aggregator, identities = Identity.generate("aggregator"), [Identity.generate(one) for one in names]
+    identity = identities[names.index(name)]
+    ledger, privacy = None, None
+    if study.privacy is not None:
+        folder.mkdir(parents=True, exist_ok=True)
+        budget = Budget(study.privacy.epsilon, study.privacy.delta, protects=study.privacy.budgeted)
+        ledger = Ledger(folder / "ledger.jsonl", identity, "set", [budget], accountant=accountant("rdp"))
+        privacy = SitePrivacy(
+            study.privacy,
+            algorithm,
+            ledger,
+            study=study_id(study),
+            seed=study.seed,
+            random=lambda number, exchange: SecureRandom.for_simulation(5, name, number, exchange),
+            noise_key=lambda number, exchange: bytes(32),
+        )
+    log, failures, replies, finite = _Written(), [], [], True
+    program = algorithm.site(name)
+    member = Site(
+        identity=identity,
+        roster=Roster.of(aggregator, identities),
+        study=study_id(study),
+        algorithm=algorithm,
+        program=program,
+        protection=protection("plain"),
+        journal=Journal(),
+        log=log,
+        rounding=lambda number, index: rounding_stream_for_simulation(5, name, str(number), str(index)),
+        limits=SiteLimits(),
+        privacy=privacy,
+        broadcast_bound=study.protection.broadcast_bound,
+        alarm=failures.append,
+    )
+    server = algorithm.server()
+    for number in range(1, study.rounds + 2):
+        for index, exchange in enumerate(algorithm.exchanges(number)):
+            if name not in algorithm.members(number, exchange, names):
+                continue
+            state = encode_state(broadcast.of(server.broadcast(number, exchange)))
+            task = Task(study_id(study), number, index, exchange.name, state)
+            own = exchange if privacy is None else privacy.own_exchange(exchange)
+            known = {
+                key: torch.as_tensor(one, dtype=torch.float64).tolist()
+                for key, one in settled(program, number, own).items()
+            }
+            try:
+                reply: Any = member.handle(task.encode()) == READY
+            except SecfedError as error:
+                reply = outgoing(error)
+            replies.append((number, exchange.name, reply, known))
+            if reply is True:
+                left = member._pending.summands
+                finite &= all(bool(torch.isfinite(torch.as_tensor(one)).all()) for one in left.values())
+                for key, value in known.items():
+                    finite &= torch.as_tensor(left[key]).tolist() == value
+    paid: list[Any] = []
+    if ledger is not None:
+        lines = (folder / "ledger.jsonl").read_bytes().splitlines(keepends=True)
+        for entry in verify(lines, identity.public_bytes):
+            body = {key: value for key, value in entry.body.items() if not key.startswith("time")}
+            paid.append((entry.kind, body))
+    return Answers(replies, log.entries, paid, failures, finite)

@@ -1,0 +1,98 @@
+"""What a hospital answers, writes and pays never depends on its records, whatever it is sent."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from secfed.algorithms.fedavg import FedAvg, FedAvgServer
+from secfed.algorithms.registry import ALGORITHMS
+from secfed.run_report import SilentObserver
+from secfed.simulate import simulate
+from tests.properties.readiness_case import (
+    BROADCASTS,
+    LARGE,
+    OF_PAIRS,
+    SITES,
+    TRAP,
+    Broadcast,
+    play,
+    tiny,
+    with_extreme_record,
+)
+
+CASES = [
+    *((name, "", unit) for name in ("fedavg", "fedprox") for unit in ("none", "record", "group", "site")),
+    ("fedavg", "private-metrics", "record"),
+    *(("fedavg", engine, "record") for engine in ("loop", "ghost")),  # hooks are the usual ones
+    *(("fmcsc", variant, unit) for variant in ("", "one-view") for unit in ("none", "group", "site")),
+    *(("fedcola", variant, unit) for variant in ("", "pairs") for unit in ("none", "group", "site")),
+    *((name, "", unit) for name in OF_PAIRS for unit in ("none", "group", "site")),
+]
+# What the others add to these is played by name: their answers differ in fewer places.
+QUICK = [
+    (case, broadcast)
+    for case in CASES
+    for broadcast in BROADCASTS
+    if broadcast == LARGE
+    or (broadcast == TRAP and case[0] not in OF_PAIRS)
+    or (case[0] == "fedavg" and case[2] in ("none", "record") and not case[1])
+]
+SLOW = [
+    pytest.param(case, broadcast, marks=pytest.mark.slow)
+    for case in CASES
+    for broadcast in BROADCASTS
+    if (case, broadcast) not in QUICK
+]
+
+
+def test_every_algorithm_is_played() -> None:
+    assert {name for name, _, _ in CASES} == set(ALGORITHMS)
+
+
+@pytest.mark.parametrize(
+    ("case", "broadcast"),
+    [*QUICK, *SLOW],
+    ids=lambda part: part.name if isinstance(part, Broadcast) else "-".join(filter(None, part)),
+)
+def test_a_record_changes_no_answer_no_payment_and_no_entry(
+    case: tuple[str, str, str], broadcast: Broadcast, tmp_path: Path
+) -> None:
+    algorithm, variant, unit = case
+    study = tiny(algorithm, unit, variant=variant)
+    kind = variant if algorithm == "fedcola" else ""
+    without = play(study, broadcast, tmp_path / "without", damaged=False, kind=kind)
+    with_it = play(study, broadcast, tmp_path / "with", damaged=True, kind=kind)
+    assert with_it.replies == without.replies
+    assert with_it.written == without.written
+    assert with_it.paid == without.paid
+    assert with_it.finite
+    assert without.finite
+    ready = broadcast.name in ("honest", "denormal", "large", "trap")
+    assert all(reply is True for _, _, reply, _ in with_it.replies) == ready
+    assert unit == "none" or len(with_it.paid) > 0
+    if unit in ("none", "site") and broadcast == (LARGE if algorithm in OF_PAIRS else TRAP):
+        assert with_it.failures  # or nothing was tested; private steps just leave such a record out
+        assert not without.failures
+
+
+@pytest.mark.parametrize("name", ["masked", "encrypted"])
+def test_sums_come_about_among_the_same_hospitals(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the aggregator sees of a whole study: who answered, who is in each sum, who gave up."""
+    study = tiny("fedavg").replace("protection.name", name)
+    honest, whole = FedAvgServer.broadcast, FedAvg.site_data
+
+    def seen() -> list[object]:
+        report = simulate(study, out=None, drops=(), observer=SilentObserver())
+        return [(one.survivors, one.asked, one.attempts, one.aborted, one.gave_up) for one in report.rounds]
+
+    monkeypatch.setattr(FedAvgServer, "broadcast", lambda *given: TRAP.of(honest(*given)))
+    without = seen()
+    monkeypatch.setattr(
+        FedAvg,
+        "site_data",
+        lambda self, site: with_extreme_record(whole(self, site)) if site == SITES[0] else whole(self, site),
+    )
+    assert seen() == without
+    assert all(survivors == SITES for survivors, *_ in without)
