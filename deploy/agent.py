@@ -30,6 +30,7 @@ from secfed.deploy.decisions import SiteDecisions
 from secfed.deploy.enrolment import utc_now
 from secfed.deploy.link_limits import Backoff, ClientLimits
 from secfed.deploy.link_messages import HelloReply
+from secfed.deploy.offered import check_plan, check_roster
 from secfed.deploy.progress import NOTHING, Waits
 from secfed.deploy.serving import CallFailed, ServingLink
 from secfed.deploy.site_folder import SiteFolder
@@ -205,7 +206,12 @@ class Agent:
             self._roster = self._folder.roster()
         except ProtocolError as error:  # of the site's own files: its words name their paths, and stay here
             raise ConfigError(error.message, remedy=error.remedy) from None
-        return admit(self._folder, self._roster, offer.study, offer.settings, self._now())
+        if not offer.finished:  # nothing will be asked any more
+            check_roster(offer, self._roster)
+        admitted = admit(self._folder, self._roster, offer.study, offer.settings, self._now())
+        if not offer.finished:
+            check_plan(offer, admitted.terms, self._roster)
+        return admitted
 
     def _decline(self, link: ServingLink, error: SecfedError) -> None:
         state = "refused" if isinstance(error, PolicyRefused) else "failed"

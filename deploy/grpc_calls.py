@@ -66,11 +66,22 @@ class Refused:
 
 @dataclass(frozen=True)
 class Offer:
-    """What a server serves: a study, its declarative settings, and the cap on replies to it."""
+    """What a server serves: a study, its declarative settings, and the cap on replies to it.
+
+    ``roster`` and ``plan`` are digests that a hospital compares with its own: :mod:`secfed.deploy.offered`.
+    """
 
     study: str
     settings: bytes
     max_answer_bytes: int
+    roster: bytes = b""
+    plan: bytes = b""
+
+    def said(self, *, finished: bool, waits: Waits, short: bool = False) -> HelloReply:
+        """The offer as a hospital gets it; ``short`` where it knows the study already."""
+        settings, roster, plan = (b"", b"", b"") if short else (self.settings, self.roster, self.plan)
+        numbers = (waits.kind, waits.done, waits.of)
+        return HelloReply(self.study, settings, self.max_answer_bytes, finished, *numbers, roster, plan)
 
 
 class Calls:
@@ -120,12 +131,10 @@ class Calls:
             if request.study:
                 await self._check_study(request.study, context)
             box.software = _printable(request.software)
-            settings = b"" if request.study else self._offer.settings
             # A site that would not serve the study will not fetch its last request either.
             finished = self.finished and (box.request is None or site in self.declined)
             waits = self.waits.told()
-            numbers = (waits.kind, waits.done, waits.of)
-            reply = HelloReply(self._offer.study, settings, self._offer.max_answer_bytes, finished, *numbers)
+            reply = self._offer.said(finished=finished, waits=waits, short=bool(request.study))
             if finished and not request.looks:
                 self.told.add(site)
         return reply.encode()
