@@ -34,6 +34,7 @@ from secfed.deploy.offered import check_plan, check_roster
 from secfed.deploy.progress import NOTHING, Waits
 from secfed.deploy.serving import CallFailed, ServingLink
 from secfed.deploy.site_folder import SiteFolder
+from secfed.deploy.site_payments import wasted
 from secfed.deploy.training import Stopping, TrainingProcess
 from secfed.deploy.training_wire import Job
 from secfed.errors import ConfigError, LinkError, PolicyRefused, ProtocolError, SecfedError
@@ -264,6 +265,7 @@ class Agent:
             model = opened.folder / MODEL_FILE
             facts = {"study": study, "model": str(model) if model.exists() else None}
             log.info("study finished", extra={"facts": facts})
+            self._show_wasted(study)
         return ended
 
     # --- pieces ---------------------------------------------------------------------------------------
@@ -326,6 +328,14 @@ class Agent:
                 self._board.count(training_deaths=training.deaths)
                 training.close()
             opened.close()
+
+    def _show_wasted(self, study: str) -> None:
+        """At the end of a study: what was paid and came to nothing. It stays at this site."""
+        try:
+            for _, shown in wasted(self._folder, study):
+                log.warning("payments without a sum: %s", shown, extra={"facts": {"study": study}})
+        except SecfedError as error:
+            log.error("payments without a sum were not looked for: %s", error)
 
     def _connected(self) -> None:
         if self._backoff.failures:
