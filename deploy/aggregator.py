@@ -24,8 +24,8 @@ from secfed.deploy.grpc_peer import TlsFiles
 from secfed.deploy.grpc_server import LinkServer
 from secfed.deploy.link_limits import ServerLimits
 from secfed.deploy.measured_link import Tell
-from secfed.deploy.site_versions import SiteVersions, VersionedLink
 from secfed.deploy.offered import plan_digest
+from secfed.deploy.site_versions import SiteVersions, VersionedLink
 from secfed.deploy.stopping import Stopper
 from secfed.deploy.study_server import StudyServer
 from secfed.errors import ConfigError, RosterError, RoundAborted, StudyStopped

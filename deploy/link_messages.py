@@ -65,7 +65,8 @@ class HelloRequest:
 class HelloReply:
     """What is served: the study, its settings (when asked for), the cap on replies, whether it is over.
 
-    ``roster`` and ``plan`` come with the settings; see :mod:`secfed.deploy.offered`. ``waits``, ``done`` and ``of`` are those of :class:`secfed.deploy.progress.Waits`.
+    ``roster`` and ``plan`` come with the settings; see :mod:`secfed.deploy.offered`. ``waits``,
+    ``done`` and ``of`` are those of :class:`secfed.deploy.progress.Waits`.
     """
 
     study: str

@@ -122,9 +122,7 @@ def check_limits(terms: Terms, roster: Roster, limits: SiteLimits, own: str) -> 
                 raise Refusal.TOO_FEW_CONTRIBUTORS.refuse(f"{found} of {needed}")
 
 
-def _planned(
-    study: Study, algorithm: Algorithm, sites: Sequence[str], roster: Roster
-) -> list[_Planned]:
+def _planned(study: Study, algorithm: Algorithm, sites: Sequence[str], roster: Roster) -> list[_Planned]:
     """Every kind of exchange of a study, once, with the sites that it asks."""
     named = tuple(site for site in roster.sites if site in sites)
     kinds: dict[tuple[Exchange, tuple[str, ...]], int] = {}  # in order

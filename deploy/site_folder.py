@@ -7,6 +7,7 @@ tls.key, tls.pem     open the connection; renewed every few weeks
 request.json         for the study centre
 consortium.json      consortium, CA and aggregator, from the first reply
 pinned-roster.json   whom this site computes with
+pinned-rosters/      every roster that was ever pinned, for audits of older records
 approvals.json       what was decided about studies, and which the policy let in
 """
 

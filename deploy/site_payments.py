@@ -18,8 +18,8 @@ def wasted(site: SiteFolder, only: str = "") -> Iterator[tuple[str, str]]:
 
     Args:
         site: the hospital's folder.
-        only: id of the one study to look at, which is over; without it all, but for the newest payment of each
-            study, whose exchange may be running.
+        only: id of the one study to look at, which is over; without it all studies, but for the
+            newest payment of each, whose exchange may be running.
 
     Raises:
         SecfedError: a ledger or transcript that does not verify.

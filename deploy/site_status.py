@@ -130,10 +130,8 @@ def _spent_for_nothing(site: SiteFolder) -> list[Check]:
     """Payments that came to no sum, one line a study; none for most sites."""
     from secfed.deploy.site_payments import wasted  # reads all ledgers and transcripts
 
-    return [
-        Check("payments", Level.SOON, f"study {study}: {shown}", "it stays spent; the aggregator's transcript says why")
-        for study, shown in wasted(site)
-    ]
+    remedy = "it stays spent; ask the study centre why these rounds were given up"
+    return [Check("payments", Level.SOON, f"study {study}: {shown}", remedy) for study, shown in wasted(site)]
 
 
 def _renewal(expiry: Expiry, remedy: str) -> tuple[Level, str]:

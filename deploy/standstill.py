@@ -1,7 +1,7 @@
 """When to stop a study whose rounds cannot come to a sum any more: every one of them costs hospitals budget.
 
-A hospital pays before it works. If so many of those that were asked refuse for one and the same reason that the
-rest is too few, the next round will end alike, so the run is stopped after the first.
+A hospital pays before it works. If so many of those that were asked refuse for one and the same reason that
+the rest is too few, the next round will end alike, so the run is stopped after the first.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from secfed.protection import SiteId
 BEGINNINGS: Final = ("keys", "train")  # stages in which an exchange begins
 
 _REMEDIES: Final = {
-    RosterError.__name__: "the hospitals have pinned another roster: begin the study anew, under another name, "
-    "once each of them has run: secfed site trust ROSTER",
+    RosterError.__name__: "the hospitals have pinned another roster: begin the study anew, under another "
+    "name, once each of them has run: secfed site trust ROSTER",
     BudgetExceeded.__name__: "the hospitals' budgets are used up; end the study with --end",
 }
 _REMEDY: Final = (
-    "when the reason is gone, run the same command again to go on; or add --end to end the study with what it has"
+    "when the reason is gone, run the same command again to go on; or end the study with what it has: --end"
 )
 
 

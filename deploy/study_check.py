@@ -212,7 +212,9 @@ class StudyCheck:
                 raise TranscriptError(
                     f"{path}: {lacking(missing)}", remedy="docs/operators.md, back up and restore"
                 )
-            refuse_ahead(path, entries, int(self._now.timestamp()), "see docs/operators.md, back up and restore")
+            refuse_ahead(
+                path, entries, int(self._now.timestamp()), "see docs/operators.md, back up and restore"
+            )
             spent, counts = spent_of(entries), accountant(settings.accountant)
         except SecfedError as error:
             yield failed_with("budget", error)

@@ -15,7 +15,9 @@ from secfed.transcript import SUMMED
 Place = tuple[int, str]  # round, exchange
 
 
-def paid_without_sum(ledger: Iterable[Entry], transcript: Iterable[Entry], study: str) -> dict[Place, list[Entry]]:
+def paid_without_sum(
+    ledger: Iterable[Entry], transcript: Iterable[Entry], study: str
+) -> dict[Place, list[Entry]]:
     """Payments of one study for exchanges that the site was in no sum of, in order.
 
     Args:

@@ -48,7 +48,8 @@ def make_report(
 
     Args:
         folders: searched recursively.
-        pinned: roster files to believe; without any, those found in the folders are.
+        pinned: roster files to believe, with the earlier ones kept beside them; without any, those found in
+            the folders are.
         tick: told (done, of) while epsilons are computed again.
         seen: heads that an earlier report showed, hexadecimal; each must still be in one of the chains.
         clock: seconds since 1970; dates the report and ends the periods of budgets.
@@ -70,11 +71,17 @@ def gather(state: Checked, now_s: int) -> Report:
         )
     )
     studies = tuple(study_facts(state, run) for run in state.runs)
-    more = [*_unpaid(studies, ledgers), *_for_nothing(state), *_elsewhere(studies, ledgers), *_ahead(state.books, now_s)]
+    more = [
+        *_unpaid(studies, ledgers),
+        *_for_nothing(state),
+        *_elsewhere(studies, ledgers),
+        *_ahead(state.books, now_s),
+    ]
     return Report(
         made_s=now_s,
         secfed_version=__version__,
         folders=tuple(str(folder) for folder in state.found.folders),
+        named_rosters=tuple(str(path) for path in state.named),
         verification=_verification(state, more),
         ledgers=ledgers,
         studies=studies,
@@ -136,8 +143,8 @@ def _ahead(books: Iterable[Book], now_s: int) -> Iterable[str]:
             dated_s = entry.body.get("time_s")
             if type(dated_s) is int and is_ahead(dated_s, now_s):
                 yield (
-                    f"{book.chain.source.path}, line {entry.seq + 1} is dated {shown_date(dated_s)}, after this "
-                    "audit: a clock was wrong, here or at the site; periods of budgets count from such dates"
+                    f"{book.chain.source.path}, line {entry.seq + 1} is dated {shown_date(dated_s)}, after "
+                    "this audit: a clock was wrong, here or at the site; periods of budgets count from such dates"
                 )
                 break
 
@@ -164,9 +171,10 @@ def _verification(state: Checked, more: Iterable[str]) -> Verification:
         files.extend(_model(model, bad) for model in run.models if model.is_here)
     return Verification(
         verified=not state.problems,
-        pinned=state.pinned,
+        pinned=bool(state.named),
         recomputed=state.recomputer.checked,
         problems=tuple(ProblemFact(str(one.path), one.line, one.why) for one in state.problems),
+        unchecked=len(state.unchecked),
         notes=tuple(dict.fromkeys([*state.notes, *more])),
         files=tuple(files),
         rosters=tuple(_roster(roster) for roster in state.rosters),

@@ -85,7 +85,9 @@ def aggregate(
     ] = None,
     end: Annotated[
         bool,
-        typer.Option("--end", help="End a study that was stopped: write the model it has, and tell the sites."),
+        typer.Option(
+            "--end", help="End a study that was stopped: write the model it has, and tell the sites."
+        ),
     ] = False,
     log_json: Annotated[
         bool, typer.Option("--log-json", help="Write events to stderr as JSON, one object a line.")

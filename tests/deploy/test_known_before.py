@@ -108,7 +108,9 @@ def test_an_offer_that_names_no_roster_is_refused(centre: Centre) -> None:
     ],
 )
 def test_an_aggregator_that_derives_another_plan_is_refused(tmp_path: Path, other: Callable) -> None:
-    centre = Centre(tmp_path, TOML.replace("sites = 3", "sites = 5"), names=tuple(f"hospital-{i}" for i in range(1, 6)))
+    centre = Centre(
+        tmp_path, TOML.replace("sites = 3", "sites = 5"), names=tuple(f"hospital-{i}" for i in range(1, 6))
+    )
     terms, roster = centre.terms, centre.roster
     centre.close()
     digest = plan_digest(terms.study, terms.algorithm, terms.sites, roster)
