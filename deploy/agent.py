@@ -90,6 +90,7 @@ class Agent:
         self._roster: Roster = folder.roster()
         self._carrier = carrier_of(folder, self._identity, passphrase, self._limits)
         self._simulated = simulated_randomness
+        self._training_user = folder.training_user()
         self._stopped = threading.Event()
         self._link: ServingLink | None = None
         self._training: TrainingProcess | None = None
@@ -300,6 +301,7 @@ class Agent:
                 local_key=memory.local_key if local else None,
                 ledger=None if privacy is None else privacy.ledger,
                 kept=memory.program,
+                user=self._training_user,
             )
             return self._training
 

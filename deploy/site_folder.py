@@ -29,6 +29,7 @@ from secfed.deploy.names import check_site_name
 from secfed.deploy.policy_template import POLICY_FILE, POLICY_TEMPLATE
 from secfed.deploy.site_settings import SETTINGS_FILE, SiteSettings, load_settings, template
 from secfed.deploy.tls_folder import TlsFolder, TlsMaterial
+from secfed.deploy.training_user import TrainingUser
 from secfed.errors import ConfigError, RosterError
 
 REQUEST_FILE: Final = "request.json"
@@ -132,6 +133,15 @@ class SiteFolder:
     def key_paths(self) -> tuple[Path, ...]:
         """The private keys that are there."""
         return (self.folder / _IDENTITY_FILE, *self.tls.key_paths)
+
+    def training_user(self) -> TrainingUser | None:
+        """The account that training runs in; None for the agent's own.
+
+        Raises:
+            ConfigError: it cannot be used, or could read this site's keys.
+        """
+        name = self.settings.training.user
+        return None if name is None else TrainingUser.named(name, (self.folder, *self.key_paths))
 
     def request(self) -> Request:
         """The newest request: the site's public keys.

@@ -172,6 +172,7 @@ class StudyCheck:
                 local_key=None,
                 ledger=None,
                 kept=dict,
+                user=self._site.training_user(),
             )
             try:
                 process.check()

@@ -13,9 +13,10 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 from secfed.crash_points import reached
+from secfed.deploy.training_user import TrainingUser
 from secfed.deploy.training_wire import SOCKET_VARIABLE, Job, Tensors, error_head, raise_error, receive, send
 from secfed.dp.events import from_value
-from secfed.errors import MalformedMessage, RoundAborted, SecfedError
+from secfed.errors import ConfigError, MalformedMessage, RoundAborted, SecfedError
 from secfed.frames import encode_state
 from secfed.vector import Exchange, State, Summands
 
@@ -54,6 +55,7 @@ class TrainingProcess:
         local_key: (round, exchange) -> key of sampling and noise; None without private steps.
         ledger: pays for private steps; None without.
         kept: gives what the program kept with the newest contribution, as it is on the disk.
+        user: the account that it runs in; None for this process's own.
 
     The process works from what is on the disk, as a new one would. Where its own state is another (its last
     contribution was not kept, or it failed in the middle), it is ended, and the next one starts from the
@@ -69,7 +71,9 @@ class TrainingProcess:
         local_key: Callable[[int, str], bytes] | None,
         ledger: Ledger | None,
         kept: Callable[[], Tensors],
+        user: TrainingUser | None = None,
     ) -> None:
+        self._user = user
         self._job, self._gpu, self._log_path = job, gpu, log_path
         self._local_key, self._ledger, self._kept = local_key, ledger, kept
         self._process: subprocess.Popen[bytes] | None = None
@@ -176,14 +180,23 @@ class TrainingProcess:
             environment[SOCKET_VARIABLE] = str(theirs.fileno())
             if not self._gpu:
                 environment["CUDA_VISIBLE_DEVICES"] = ""
-            self._process = subprocess.Popen(
-                [sys.executable, "-m", _CHILD],
-                env=environment,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                pass_fds=(theirs.fileno(),),
-            )
+            if self._user is not None:
+                environment["HOME"] = self._user.home
+            try:
+                self._process = subprocess.Popen(
+                    [sys.executable, "-m", _CHILD],
+                    env=environment,
+                    stdin=subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=log,
+                    pass_fds=(theirs.fileno(),),
+                    **({} if self._user is None else self._user.arguments()),
+                )
+            except PermissionError:
+                raise ConfigError(
+                    f"training.user: the account cannot run {sys.executable}",
+                    remedy="install secfed where that account can read it, in /opt for example",
+                ) from None
             self._connection = Connection(ours.detach())
         try:
             kept = self._kept()

@@ -144,7 +144,8 @@ def _ahead(books: Iterable[Book], now_s: int) -> Iterable[str]:
             if type(dated_s) is int and is_ahead(dated_s, now_s):
                 yield (
                     f"{book.chain.source.path}, line {entry.seq + 1} is dated {shown_date(dated_s)}, after "
-                    "this audit: a clock was wrong, here or at the site; periods of budgets count from such dates"
+                    "this audit: a clock was wrong, here or at the site; periods of budgets count from such "
+                    "dates"
                 )
                 break
 
