@@ -13,6 +13,7 @@ import logging
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from secfed.crypto.codec import Buffer
@@ -106,7 +107,12 @@ class Calls:
         self._offer, self._doorman, self._boxes = offer, doorman, boxes
         self._limits, self._tell = limits, tell
         self._loop = asyncio.get_running_loop()
-        self._room = Room(limits.answers_bytes, limits.answers)
+        self._room = Room(
+            limits.answers_bytes,
+            limits.answers,
+            turn_s=limits.turn_s,
+            bytes_per_s=limits.turn_bytes_per_s,
+        )
         self._lines = Allowance(*_REFUSAL_LINES)
         self.declined: dict[str, Refused] = {}
         self.finished = False
@@ -189,15 +195,17 @@ class Calls:
 
     async def _receive(self, site: str, box: Mailbox, header: Header, context: Context) -> None:
         assembly = Assembly(header, self._offer.max_answer_bytes)
-        release = await self._reserve(header.total_bytes)
+        came, release = await self._reserve(header.total_bytes, box)
         try:
             while not assembly.complete:
                 assembly.add(await self._read(context))
             await self._read_end(context)
             frame = assembly.finish()
         except BaseException:
+            came()
             release()
             raise
+        came()
         box.take(header.request_id)
         box.bytes_up += header.total_bytes
         box.allowance.give_back()
@@ -271,11 +279,15 @@ class Calls:
             if await context.read() is not grpc.aio.EOF:
                 raise MalformedMessage("more was sent than announced")
 
-    async def _reserve(self, size_bytes: int) -> Callable[[], None]:
-        """Wait until a reply of this size may be read; what to call, in any thread, when it has been used."""
+    async def _reserve(self, size_bytes: int, box: Mailbox) -> tuple[Callable[[], None], Callable[[], None]]:
+        """Wait until a reply of this size may be read.
+
+        Returns:
+            What to call when it has come; and, in any thread, when it has been used.
+        """
         if size_bytes <= PART_BYTES:
-            return lambda: None
-        await self._room.take(size_bytes)
+            return (lambda: None), (lambda: None)
+        stay = await self._room.take(size_bytes, box.give_way, box.gave_way)
         held = [size_bytes]
 
         def release() -> None:
@@ -286,7 +298,7 @@ class Calls:
             with suppress(RuntimeError):  # the loop is closed: the server was stopped
                 self._loop.call_soon_threadsafe(release)
 
-        return from_any_thread
+        return partial(self._room.came, stay), from_any_thread
 
     def _note(self, text: str, *values: str) -> None:
         if self._lines.take(self._loop.time()):

@@ -2,7 +2,7 @@
 
 A hospital derives the roster's digest and the study's plan by itself, and checks them again in every message
 of every attempt. There it is too late: the work is done and paid for. So both travel with the offer, and who
-would refuse later refuses before it works (docs/protocol.md, the link).
+would refuse later refuses before it works.
 
 Security: neither makes anything safe. An aggregator that says one thing here and does another is refused in
 the attempt, as ever; the payment of that exchange is lost.

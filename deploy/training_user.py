@@ -1,8 +1,8 @@
 """An account of its own for training, so that code which a policy permits cannot read the agent's keys.
 
-What trains may be a hospital's own code. In the agent's account it can read ``identity.key`` and the ledger,
-whatever modules it is in. In another account the system keeps it from them: the site's folder is closed to all
-accounts but the agent's. The process starts in that account, with no capability, and can gain none.
+What trains may be a hospital's own code. In the agent's account it can read ``identity.key`` and change
+the ledger. In another account the system keeps it from them: the site's folder is closed to all accounts but
+the agent's. The process starts in that account, with no capability, and can gain none.
 
 Source: capabilities(7), "Transformation of capabilities during execve()"; prctl(2).
 """
@@ -52,8 +52,8 @@ class TrainingUser:
             secrets: files that must stay out of its reach.
 
         Raises:
-            ConfigError: no such account; one that could read the secrets all the same; or this process may not
-                start another in it.
+            ConfigError: no such account; one that could read the secrets all the same; or this process may
+                not start another in it.
         """
         try:
             entry = pwd.getpwnam(name)
@@ -97,7 +97,9 @@ def _prctl(option: int, argument: int) -> None:
 def _may_switch() -> bool:
     """Whether this process has the capabilities to start another account's process, and to end it."""
     try:
-        found = re.search(r"(?m)^CapEff:\s*([0-9a-f]+)$", Path("/proc/self/status").read_text(encoding="ascii"))
+        found = re.search(
+            r"(?m)^CapEff:\s*([0-9a-f]+)$", Path("/proc/self/status").read_text(encoding="ascii")
+        )
     except OSError:
         found = None
     return os.geteuid() == 0 if found is None else int(found[1], 16) & _NEEDED == _NEEDED

@@ -61,9 +61,11 @@ def key() -> Iterator[Path]:
 def test_a_process_of_the_other_account_reads_no_key_and_gains_no_rights(key: Path) -> None:
     user = TrainingUser.named(OTHER, [key])
     look = f"id -u; grep -E '^(CapPrm|CapEff|CapAmb)' /proc/self/status; cat {key} && echo read"
-    done = subprocess.run(["/bin/sh", "-c", look], capture_output=True, text=True, check=False, **user.arguments())
+    done = subprocess.run(
+        ["/bin/sh", "-c", look], capture_output=True, text=True, check=False, **user.arguments()
+    )
     assert done.stdout.splitlines()[0] == str(pwd.getpwnam(OTHER).pw_uid)
-    assert re.findall(r"Cap\w+:\s*0+\n", done.stdout).__len__() == 3
+    assert len(re.findall(r"Cap\w+:\s*0+\n", done.stdout)) == 3
     assert "read" not in done.stdout
     assert "secret" not in done.stdout
 
@@ -107,7 +109,9 @@ def test_training_gains_no_rights_and_runs_where_it_is_told(
     popen = subprocess.Popen
 
     def noted(words: list[str], **options: Any) -> Any:
-        made = popen(words, **{k: v for k, v in options.items() if k not in ("user", "group", "extra_groups")})
+        made = popen(
+            words, **{k: v for k, v in options.items() if k not in ("user", "group", "extra_groups")}
+        )
         started.append((made, options))
         return made
 
