@@ -72,26 +72,38 @@ class TrainingUser:
                 f"training.user: this account may not start a process as {name!r}",
                 remedy="start it as root, or with deploy/systemd/training-user.conf; see docs/operators.md",
             )
-        # What this process keeps for starting and ending the other must not be handed down to it.
-        _prctl(_AMBIENT, _CLEAR_ALL)
         groups = tuple(os.getgrouplist(name, entry.pw_gid))
         return cls(name, entry.pw_uid, entry.pw_gid, groups, entry.pw_dir)
 
     def arguments(self) -> dict[str, Any]:
-        """Arguments of :class:`subprocess.Popen`. The agent's folder is no place for it to start in."""
+        """Arguments of :class:`subprocess.Popen`, for a process that is started next, in this thread.
+
+        The agent's folder is no place for it to start in.
+
+        Raises:
+            ConfigError: the capabilities that this process has for starting it would be handed down to it.
+        """
+        # Ambient capabilities survive exec, and belong to a thread. Root's are dropped with its account.
+        if not _prctl(_AMBIENT, _CLEAR_ALL) and os.geteuid() != 0:
+            raise ConfigError(
+                "training.user: this system cannot take capabilities from the training process",
+                remedy="start the agent as root, or remove the line",
+            )
         return {"user": self.uid, "group": self.gid, "extra_groups": list(self.groups), "cwd": "/"}
 
 
 def no_new_privileges() -> None:
-    """Nothing that this process runs, or becomes, gains rights: no set-uid program, no file capability."""
+    """Nothing that this process runs, or becomes, gains rights: no set-uid program, no file capability.
+
+    Where the system does not know this, the account alone has to do.
+    """
     _prctl(_NO_NEW_PRIVILEGES, 1)
 
 
-def _prctl(option: int, argument: int) -> None:
-    """Call prctl(2) where there is one. Where it fails, the account alone has to do."""
+def _prctl(option: int, argument: int) -> bool:
+    """Call prctl(2); whether it is there and succeeded."""
     library = ctypes.CDLL(None)
-    if hasattr(library, "prctl"):
-        library.prctl(option, argument, 0, 0, 0)
+    return hasattr(library, "prctl") and library.prctl(option, argument, 0, 0, 0) == 0
 
 
 def _may_switch() -> bool:
