@@ -5,22 +5,34 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from unittest.mock import MagicMock
 
 import pytest
 
 from secfed.chain_file import verify_file
 from secfed.crypto.attempt import SiteLimits
 from secfed.crypto.identity import Identity, Roster
+from secfed.deploy.agent_handler import StudyHandler
 from secfed.deploy.agent_status import STATUS_FILE, read_status
 from secfed.deploy.enrolment import utc_now
 from secfed.deploy.link_messages import HelloReply
 from secfed.deploy.offered import check_limits, check_plan, check_roster, plan_digest
+from secfed.deploy.serving import Request
 from secfed.deploy.site_folder import SiteFolder
 from secfed.dp.budget import Budget
 from secfed.dp.events import Gaussian
 from secfed.dp.ledger import LEDGER, SPENT, Ledger
 from secfed.dp.unit import Adjacency
-from secfed.errors import InconsistentView, PolicyRefused, RosterError
+from secfed.errors import (
+    BudgetExceeded,
+    InconsistentView,
+    PolicyRefused,
+    RosterError,
+    SecfedError,
+    TranscriptError,
+)
+from secfed.frames import Task
 from secfed.outputs import ledger_file
 from tests.deploy.agent_case import NAMES, POLICY, TOML, Centre
 from tests.deploy.link_case import wait_until
@@ -137,3 +149,27 @@ def test_a_study_whose_every_attempt_would_be_refused_is_refused_before(
     with pytest.raises(PolicyRefused, match=f"refusal {number}:"):
         check_limits(centre.terms, centre.roster, limits, NAMES[0])
     check_limits(centre.terms, centre.roster, limits, "hospital-9")  # it is in none of these sums
+
+
+@pytest.mark.parametrize(
+    ("error", "leaves"),
+    [
+        (BudgetExceeded("spent"), True),
+        (TranscriptError("the clock"), True),
+        (PolicyRefused("hours"), True),
+        (InconsistentView("another exchange"), False),
+    ],
+)
+def test_a_refusal_that_will_come_again_takes_the_site_out_of_the_study(
+    monkeypatch: pytest.MonkeyPatch, error: SecfedError, leaves: bool
+) -> None:
+    def refuse(_frame: object) -> bytes:
+        raise error
+
+    opened, nobody = SimpleNamespace(site=SimpleNamespace(handle=refuse)), MagicMock()
+    handler = StudyHandler(nobody, nobody, opened, nobody, nobody, utc_now, nobody)  # type: ignore[arg-type]
+    monkeypatch.setattr(handler, "_check_now", lambda: None)
+    frame = memoryview(Task("s", 1, 0, "update", b"").encode())
+    with pytest.raises(type(error)):
+        handler.handle(Request("s", b"", frame))
+    assert (handler.withdrawn is error) is leaves
