@@ -17,6 +17,7 @@ from secfed.crypto.identity import Roster
 from secfed.deploy import near_twins
 from secfed.deploy.approvals import Approvals, State
 from secfed.deploy.frame_caps import FrameCaps
+from secfed.deploy.offered import check_limits
 from secfed.deploy.policy import Policy
 from secfed.deploy.policy_sections import DataSet
 from secfed.deploy.site_folder import SiteFolder
@@ -78,6 +79,7 @@ def admit(site: SiteFolder, roster: Roster, named: str, settings: bytes, now: da
         raise MalformedMessage("the study's settings do not have the digest that its id names")
     data = policy.enforce(study, now, sites=len(roster.sites))
     terms = Terms.of(study, roster, site.name)
+    check_limits(terms, roster, terms.limits(policy.limits()), site.name)
     # A person decides last: what the policy refuses anyway is not worth the question.
     approvals = Approvals(site.approvals_path)
     twins = near_twins.near_twins(site.state, terms, data.name, now)

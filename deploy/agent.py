@@ -32,9 +32,11 @@ from secfed.deploy.decisions import SiteDecisions
 from secfed.deploy.enrolment import utc_now
 from secfed.deploy.link_limits import Backoff, ClientLimits
 from secfed.deploy.link_messages import HelloReply
+from secfed.deploy.offered import check_plan, check_roster
 from secfed.deploy.progress import NOTHING, Waits
 from secfed.deploy.serving import CallFailed, ServingLink
 from secfed.deploy.site_folder import SiteFolder
+from secfed.deploy.site_payments import wasted
 from secfed.deploy.training import Stopping, TrainingProcess
 from secfed.deploy.training_wire import Job
 from secfed.errors import ConfigError, LinkError, PolicyRefused, ProtocolError, SecfedError
@@ -90,6 +92,7 @@ class Agent:
         self._roster: Roster = folder.roster()
         self._carrier = carrier_of(folder, self._identity, passphrase, self._limits)
         self._simulated = simulated_randomness
+        self._training_user = folder.training_user()
         self._stopped = threading.Event()
         self._link: ServingLink | None = None
         self._training: TrainingProcess | None = None
@@ -217,7 +220,12 @@ class Agent:
             self._roster = self._folder.roster()
         except ProtocolError as error:  # of the site's own files: its words name their paths, and stay here
             raise ConfigError(error.message, remedy=error.remedy) from None
-        return admit(self._folder, self._roster, offer.study, offer.settings, self._now())
+        if not offer.finished:  # nothing will be asked any more
+            check_roster(offer, self._roster)
+        admitted = admit(self._folder, self._roster, offer.study, offer.settings, self._now())
+        if not offer.finished:
+            check_plan(offer, admitted.terms, self._roster)
+        return admitted
 
     def _decline(self, link: ServingLink, error: SecfedError) -> None:
         state = "refused" if isinstance(error, PolicyRefused) else "failed"
@@ -270,6 +278,7 @@ class Agent:
             model = opened.folder / MODEL_FILE
             facts = {"study": study, "model": str(model) if model.exists() else None}
             log.info("study finished", extra={"facts": facts})
+            self._show_wasted(study)
         return ended
 
     # --- pieces ---------------------------------------------------------------------------------------
@@ -313,6 +322,7 @@ class Agent:
                 ledger=None if privacy is None else privacy.ledger,
                 kept=memory.program,
                 alarm=alarm,
+                user=self._training_user,
             )
             return self._training
 
@@ -342,6 +352,14 @@ class Agent:
                 self._board.count(training_deaths=training.deaths)
                 training.close()
             opened.close()
+
+    def _show_wasted(self, study: str) -> None:
+        """At the end of a study: what was paid and came to nothing. It stays at this site."""
+        try:
+            for _, shown in wasted(self._folder, study):
+                log.warning("payments without a sum: %s", shown, extra={"facts": {"study": study}})
+        except SecfedError as error:
+            log.error("payments without a sum were not looked for: %s", error)
 
     def _connected(self) -> None:
         if self._backoff.failures:

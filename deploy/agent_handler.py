@@ -16,11 +16,14 @@ from secfed.deploy.agent_status import StatusBoard
 from secfed.deploy.decisions import SiteDecisions
 from secfed.deploy.serving import Request
 from secfed.deploy.site_folder import SiteFolder
-from secfed.errors import ConfigError, PolicyRefused, SecfedError
+from secfed.errors import BudgetExceeded, ConfigError, PolicyRefused, SecfedError, TranscriptError
 from secfed.frames import Step, Task, decode
 from secfed.site_study import SiteStudy
 
 log = logging.getLogger("secfed.agent")
+
+# Of a task: the next one would be refused alike, until something here changes.
+_LASTING = (PolicyRefused, ConfigError, BudgetExceeded, TranscriptError)
 
 
 class StudyHandler:
@@ -70,7 +73,7 @@ class StudyHandler:
                 self._begin(round=frame.round, stage=f"message {peek_type(frame.message)}")
             reply = self._answer(request)
         except SecfedError as error:
-            if isinstance(frame, Task) and isinstance(error, PolicyRefused | ConfigError):
+            if isinstance(frame, Task) and isinstance(error, _LASTING):
                 self.withdrawn = error
             self._board.count(refusals=1)
             self._board.set(working=False, why=str(error))

@@ -24,10 +24,11 @@ from secfed.deploy.grpc_peer import TlsFiles
 from secfed.deploy.grpc_server import LinkServer
 from secfed.deploy.link_limits import ServerLimits
 from secfed.deploy.measured_link import Tell
+from secfed.deploy.offered import plan_digest
 from secfed.deploy.site_versions import SiteVersions, VersionedLink
 from secfed.deploy.stopping import Stopper
 from secfed.deploy.study_server import StudyServer
-from secfed.errors import ConfigError, RosterError, RoundAborted
+from secfed.errors import ConfigError, RosterError, RoundAborted, StudyStopped
 from secfed.protection import SiteId
 from secfed.run_report import Observer, RunReport
 from secfed.site import Log
@@ -51,6 +52,7 @@ class Service:
         uploads_at_a_time: large uploads that are held at once, each in memory of its size; None: as many as
             fit into 1 GiB.
         flower_socket: carry messages through Flower, whose app comes to this socket; None: over gRPC.
+        end: end the study where it is, and bring the sites its model.
     """
 
     listen: str | None = None
@@ -60,6 +62,7 @@ class Service:
     farewell_s: float = 60.0
     uploads_at_a_time: int | None = None
     flower_socket: Path | None = None
+    end: bool = False
 
     def link_limits(self) -> ServerLimits:
         """Limits of the link.
@@ -136,7 +139,9 @@ class Aggregator:
         self._out = out
         caps = FrameCaps.of(self._central.algorithm, study.rounds, len(roster.sites), self._central.plan)
         _check_space(out, caps.answer_bytes * len(self._central.asked))
-        offer = Offer(self._central.id, text.encode(), caps.answer_bytes)
+        central = self._central
+        plan = plan_digest(study, central.algorithm, central.names, roster)
+        offer = Offer(central.id, text.encode(), caps.answer_bytes, roster.digest, plan)
         self._server: StudyServer
         if service.flower_socket is None:
             self._listen = service.listen or f"0.0.0.0:{consortium.facts.port}"
@@ -155,6 +160,7 @@ class Aggregator:
         Raises:
             Stopped: the operator stopped it; what is done is on the disk.
             LinkError: the address cannot be had.
+            StudyStopped: the next rounds could come to no sum; it can be resumed, or ended.
             RoundAborted: not one sum came about.
         """
         with closing(
@@ -171,7 +177,10 @@ class Aggregator:
                     quorum=self._quorum,
                 )
                 try:
-                    report = run.run()
+                    report = run.run(end=self._service.end)
+                except StudyStopped as error:  # the sites are told nothing: it can go on
+                    self._tell("stopped", reason=error.message)
+                    raise
                 except RoundAborted:  # the study is over, without a sum
                     self._say_farewell(b"")
                     raise

@@ -21,8 +21,9 @@ from secfed.crypto.codec import Buffer
 from secfed.crypto.identity import Identity
 from secfed.deploy.central_study import CentralStudy
 from secfed.deploy.rosters import save_roster
+from secfed.deploy.standstill import BEGINNINGS, Refusal, standstill
 from secfed.durable import write_durably
-from secfed.errors import ConfigError, RoundAborted
+from secfed.errors import ConfigError, RoundAborted, StudyStopped
 from secfed.final_model import final_frame
 from secfed.frames import encode_state
 from secfed.link import OnReply
@@ -48,7 +49,13 @@ SUMS_FOLDER: Final = "sums"
 
 
 class Carrier(Protocol):
-    """Carries requests, and measures what it carries."""
+    """Carries requests, and measures what it carries.
+
+    Attributes:
+        refusals: the last of every site in this round.
+    """
+
+    refusals: dict[SiteId, Refusal]
 
     def ask(self, stage: str, requests: Mapping[SiteId, Buffer], on_reply: OnReply) -> None:
         """Carry one step; see :class:`secfed.round.Ask`."""
@@ -110,10 +117,13 @@ class CentralRun:
             report.round: report for report in map(_report_of, self._kept.notes.get("rounds", ()))
         }
         self._asked: dict[SiteId, None] = {}  # of this round, in order
+        self._cohort: tuple[SiteId, ...] = ()  # of the last exchange that was begun
         self.final_frame = b""
         self._coordinator = self._assemble()
 
     def _ask(self, stage: str, requests: Mapping[SiteId, Buffer], on_reply: OnReply) -> None:
+        if stage in BEGINNINGS:
+            self._cohort = tuple(requests)
         if stage == "train":
             self._asked.update(dict.fromkeys(requests))  # here, because a repeated step is not carried
         self._kept.asks.ask(stage, requests, on_reply)
@@ -148,10 +158,14 @@ class CentralRun:
         """Whether this goes on with an earlier start."""
         return self._kept.resumed
 
-    def run(self) -> RunReport:
+    def run(self, *, end: bool = False) -> RunReport:
         """Run what is left of the study, and write its results.
 
+        Args:
+            end: end the study where it is; rounds and the closing evaluation that are left are not run.
+
         Raises:
+            StudyStopped: the next rounds could come to no sum. Nothing is written, and it can go on.
             RoundAborted: not one sum came about.
         """
         study = self._central.study
@@ -169,12 +183,19 @@ class CentralRun:
             self._carrier.start_round(outcome.round + 1)
             clock = time.perf_counter()
 
-        self._coordinator.run(finished)
+        if not end:
+            self._coordinator.run(finished, self._standstill)
         report = self._report()
         self._write(report)
         self._kept.asks.end()
         self._observer.finished(report)
         return report
+
+    def _standstill(self, outcome: RoundOutcome) -> StudyStopped | None:
+        """Why no further round should be begun after one that was aborted."""
+        study = self._central.study
+        needed = max(study.protection.min_cohort, self._central.threshold(len(self._cohort)))
+        return standstill(outcome.round, self._cohort, needed, self._carrier.refusals)
 
     def close(self) -> None:
         """Close the files; what is in them stays."""
@@ -205,7 +226,7 @@ class CentralRun:
         if not sums:
             raise RoundAborted(
                 "no round of the study came to a sum; nothing was learned and nothing revealed.",
-                remedy="let more sites take part",
+                remedy="see in the transcript who refused or was missing, and why",
             )
         metrics = self._metrics()
         plans = [plan for number in range(1, study.rounds + 2) for plan in algorithm.exchanges(number)]

@@ -28,7 +28,7 @@ from secfed.deploy.certificates import Authority
 from secfed.deploy.enrolment import Aggregator, Reply, Request
 from secfed.deploy.members import MEMBERS_FILE, Member, Members
 from secfed.deploy.names import AGGREGATOR, check_consortium_name, check_host
-from secfed.deploy.rosters import save_roster
+from secfed.deploy.rosters import keep_roster, save_roster
 from secfed.deploy.tls_folder import TlsFolder, TlsMaterial
 from secfed.errors import ConfigError, RosterError
 from secfed.roster_file import ROSTER_FILE
@@ -298,8 +298,12 @@ class Consortium:
 
     def _save(self, members: Members) -> None:
         # The list first: the roster can always be derived from it again.
+        before = self.roster() if (self.folder / MEMBERS_FILE).exists() else None
         members.save(self.folder / MEMBERS_FILE)
-        save_roster(self.roster_path, members.roster(self.aggregator.identity_key))
+        roster = members.roster(self.aggregator.identity_key)
+        for each in (before, roster):
+            keep_roster(self.roster_path, each)
+        save_roster(self.roster_path, roster)
 
     def _certify(self, authority: Authority, request: Request, now: datetime) -> x509.Certificate:
         return authority.issue_site(request.site, request.tls_key, now, self.facts.certificate_days)

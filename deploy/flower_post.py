@@ -22,7 +22,7 @@ from secfed.crypto.identity import Identity, Roster
 from secfed.deploy import letters
 from secfed.deploy.grpc_calls import Offer, Refused, Reply
 from secfed.deploy.letters import Head
-from secfed.deploy.link_messages import REQUEST_ID_BYTES, HelloReply, HelloRequest, Refusal
+from secfed.deploy.link_messages import REQUEST_ID_BYTES, HelloRequest, Refusal
 from secfed.deploy.parcels import Parcel
 from secfed.deploy.progress import Waits
 from secfed.errors import MalformedMessage, PolicyRefused, ProtocolError
@@ -285,15 +285,7 @@ class FlowerPost:
             if box is not None
             else not any(other.request for other in self.boxes.values() if other.node is None)
         )
-        served = HelloReply(
-            self._offer.study,
-            self._offer.settings,
-            self._offer.max_answer_bytes,
-            over,
-            waits.kind,
-            waits.done,
-            waits.of,
-        )
+        served = self._offer.said(finished=over, waits=waits)
         request_id = secrets.token_bytes(REQUEST_ID_BYTES)
         parcel = Parcel.wrap(self._offer.study, request_id, served.encode())
         return self._order(number, letters.OFFER, "", parcel, finished=over)

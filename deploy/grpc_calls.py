@@ -13,6 +13,7 @@ import logging
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from secfed.crypto.codec import Buffer
@@ -66,11 +67,22 @@ class Refused:
 
 @dataclass(frozen=True)
 class Offer:
-    """What a server serves: a study, its declarative settings, and the cap on replies to it."""
+    """What a server serves: a study, its declarative settings, and the cap on replies to it.
+
+    ``roster`` and ``plan`` are digests that a hospital compares with its own: :mod:`secfed.deploy.offered`.
+    """
 
     study: str
     settings: bytes
     max_answer_bytes: int
+    roster: bytes = b""
+    plan: bytes = b""
+
+    def said(self, *, finished: bool, waits: Waits, short: bool = False) -> HelloReply:
+        """The offer as a hospital gets it; ``short`` where it knows the study already."""
+        settings, roster, plan = (b"", b"", b"") if short else (self.settings, self.roster, self.plan)
+        numbers = (waits.kind, waits.done, waits.of)
+        return HelloReply(self.study, settings, self.max_answer_bytes, finished, *numbers, roster, plan)
 
 
 class Calls:
@@ -95,7 +107,12 @@ class Calls:
         self._offer, self._doorman, self._boxes = offer, doorman, boxes
         self._limits, self._tell = limits, tell
         self._loop = asyncio.get_running_loop()
-        self._room = Room(limits.answers_bytes, limits.answers)
+        self._room = Room(
+            limits.answers_bytes,
+            limits.answers,
+            turn_s=limits.turn_s,
+            bytes_per_s=limits.turn_bytes_per_s,
+        )
         self._lines = Allowance(*_REFUSAL_LINES)
         self.declined: dict[str, Refused] = {}
         self.finished = False
@@ -120,12 +137,10 @@ class Calls:
             if request.study:
                 await self._check_study(request.study, context)
             box.software = _printable(request.software)
-            settings = b"" if request.study else self._offer.settings
             # A site that would not serve the study will not fetch its last request either.
             finished = self.finished and (box.request is None or site in self.declined)
             waits = self.waits.told()
-            numbers = (waits.kind, waits.done, waits.of)
-            reply = HelloReply(self._offer.study, settings, self._offer.max_answer_bytes, finished, *numbers)
+            reply = self._offer.said(finished=finished, waits=waits, short=bool(request.study))
             if finished and not request.looks:
                 self.told.add(site)
         return reply.encode()
@@ -180,15 +195,17 @@ class Calls:
 
     async def _receive(self, site: str, box: Mailbox, header: Header, context: Context) -> None:
         assembly = Assembly(header, self._offer.max_answer_bytes)
-        release = await self._reserve(header.total_bytes)
+        came, release = await self._reserve(header.total_bytes, box)
         try:
             while not assembly.complete:
                 assembly.add(await self._read(context))
             await self._read_end(context)
             frame = assembly.finish()
         except BaseException:
+            came()
             release()
             raise
+        came()
         box.take(header.request_id)
         box.bytes_up += header.total_bytes
         box.allowance.give_back()
@@ -262,11 +279,15 @@ class Calls:
             if await context.read() is not grpc.aio.EOF:
                 raise MalformedMessage("more was sent than announced")
 
-    async def _reserve(self, size_bytes: int) -> Callable[[], None]:
-        """Wait until a reply of this size may be read; what to call, in any thread, when it has been used."""
+    async def _reserve(self, size_bytes: int, box: Mailbox) -> tuple[Callable[[], None], Callable[[], None]]:
+        """Wait until a reply of this size may be read.
+
+        Returns:
+            What to call when it has come; and, in any thread, when it has been used.
+        """
         if size_bytes <= PART_BYTES:
-            return lambda: None
-        await self._room.take(size_bytes)
+            return (lambda: None), (lambda: None)
+        stay = await self._room.take(size_bytes, box.give_way, box.gave_way)
         held = [size_bytes]
 
         def release() -> None:
@@ -277,7 +298,7 @@ class Calls:
             with suppress(RuntimeError):  # the loop is closed: the server was stopped
                 self._loop.call_soon_threadsafe(release)
 
-        return from_any_thread
+        return partial(self._room.came, stay), from_any_thread
 
     def _note(self, text: str, *values: str) -> None:
         if self._lines.take(self._loop.time()):

@@ -36,6 +36,8 @@ class ServerLimits:
             on top: at most one a site.
         answers: how many replies above one part may be there at once, whatever their size: it replaces
             ``answers_bytes``. None: as many as fit there.
+        turn_s, turn_bytes_per_s: while others wait for that memory, a reply may take so long, and as long as
+            its size needs at this speed; then it gives way, and its site begins it again.
         calls_per_site: calls of one site that may be open.
         burst, calls_per_s: idle calls that a site may make at once, and per second; a call that fetches
             new work or delivers it is not counted.
@@ -50,6 +52,8 @@ class ServerLimits:
     part_timeout_s: float = 60.0
     answers_bytes: int = 1 << 30
     answers: int | None = None
+    turn_s: float = 30.0
+    turn_bytes_per_s: float = 1 << 20
     calls_per_site: int = 6
     burst: int = 40
     calls_per_s: float = 2.0

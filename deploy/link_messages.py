@@ -65,7 +65,8 @@ class HelloRequest:
 class HelloReply:
     """What is served: the study, its settings (when asked for), the cap on replies, whether it is over.
 
-    ``waits``, ``done`` and ``of`` are those of :class:`secfed.deploy.progress.Waits`.
+    ``roster`` and ``plan`` come with the settings; see :mod:`secfed.deploy.offered`. ``waits``,
+    ``done`` and ``of`` are those of :class:`secfed.deploy.progress.Waits`.
     """
 
     study: str
@@ -75,12 +76,15 @@ class HelloReply:
     waits: int = 0
     done: int = 0
     of: int = 0
+    roster: bytes = b""
+    plan: bytes = b""
 
     def encode(self) -> bytes:
         """Wire bytes."""
         facts = _bytes(1, self.study.encode()) + _bytes(2, self.settings)
         facts += _number(3, self.max_answer_bytes) + _number(4, int(self.finished))
-        return facts + _number(5, self.waits) + _number(6, self.done) + _number(7, self.of)
+        facts += _number(5, self.waits) + _number(6, self.done) + _number(7, self.of)
+        return facts + _bytes(8, self.roster) + _bytes(9, self.plan)
 
     @classmethod
     def decode(cls, data: Buffer) -> Self:
@@ -93,8 +97,12 @@ class HelloReply:
         settings_cap = MAX_SETTINGS_BYTES
         study, settings = fields.text(1, MAX_STUDY_BYTES), bytes(fields.data(2, settings_cap))
         cap, finished = fields.number(3), fields.flag(4)
-        message = cls(study, settings, cap, finished, fields.number(5), fields.number(6), fields.number(7))
+        waits, done, of = fields.number(5), fields.number(6), fields.number(7)
+        roster, plan = bytes(fields.data(8, SHA256_BYTES)), bytes(fields.data(9, SHA256_BYTES))
+        message = cls(study, settings, cap, finished, waits, done, of, roster, plan)
         fields.end()
+        if any(len(digest) not in (0, SHA256_BYTES) for digest in (roster, plan)):
+            raise MalformedMessage("a digest of the offer has another length")
         if not Waits(message.waits, message.done, message.of).valid:
             raise MalformedMessage("what is waited for cannot be")
         return message

@@ -15,6 +15,7 @@ from secfed.crypto.codec import Buffer
 from secfed.deploy.grpc_link import GrpcLink
 from secfed.deploy.grpc_server import Presence
 from secfed.deploy.progress import ANSWERS, ARRIVALS, Waits
+from secfed.deploy.standstill import BEGINNINGS, Refusal
 from secfed.deploy.stopping import Stopper
 from secfed.deploy.study_server import StudyServer
 from secfed.link import OnReply
@@ -26,7 +27,6 @@ from secfed.transcript import REFUSED
 
 Tell = Callable[..., None]  # tell("event", name=value, ...): for the operator's log
 
-_BEGINNINGS: Final = ("keys", "train")  # stages in which an exchange begins
 _RESULT_S: Final = 60.0
 _LOOK_S: Final = 1.0
 _SLOW_S: Final = 30.0
@@ -48,6 +48,9 @@ class MeasuredLink:
         rounds: of the study, for the operator.
         result_s: seconds that sites have for a result that is only told.
         slow_s: the operator is told whom a step waits for when nothing has come for so long.
+
+    Attributes:
+        refusals: the last of every site in this round.
     """
 
     def __init__(
@@ -84,6 +87,7 @@ class MeasuredLink:
         """Forget the last round's dropouts and measurements."""
         self._round = number
         self._gone: dict[SiteId, str] = {}
+        self.refusals: dict[SiteId, Refusal] = {}
         self._seconds = {"train": 0.0, "protect": 0.0, "carry": 0.0, WAIT: 0.0}
         self._server.take_counts()
 
@@ -106,7 +110,7 @@ class MeasuredLink:
 
         with self._stopper.waiting():
             start = time.perf_counter()
-            if stage in _BEGINNINGS:
+            if stage in BEGINNINGS:
                 self._wait_for_quorum(requests)
                 there = time.perf_counter()
                 self._seconds[WAIT] += there - start
@@ -162,6 +166,7 @@ class MeasuredLink:
     def refused(self, stage: str, site: SiteId, kind: str, reason: str) -> None:
         """See :class:`secfed.deploy.grpc_link.Watcher`."""
         self._gone.setdefault(site, stage)
+        self.refusals[site] = Refusal(stage, kind, reason)
         self._open.discard(site)
         _, reason = recognised(kind, reason)
         told: dict[str, Any] = {"round": self._round, "site": site, "stage": stage, "reason": reason}

@@ -130,20 +130,19 @@ def _check_protection(policy: Policy, study: Study, sites: int | None) -> list[V
     if asked.processes > rules.max_processes:
         most = f"at most {rules.max_processes}"
         found.append(Violation("protection.processes", str(asked.processes), most))
-    if asked.name != "masked":
-        return found
     named = site_ids(study.data)
     count = len(named) if named is not None else sites
     # The default threshold grows with the cohort, so the smallest permitted cohort is the safe guess.
-    threshold = asked.threshold_for(asked.min_cohort if count is None else count)
-    if threshold < rules.min_threshold:
+    cohort = asked.min_cohort if count is None else count
+    answers = asked.min_cohort if asked.name == "encrypted" else asked.threshold_for(cohort)
+    answers = max(answers, asked.threshold or 0)
+    if answers < rules.min_threshold:
         least = f"at least {rules.min_threshold}"
-        found.append(Violation("protection.threshold", str(threshold), least))
-    if rules.colluders is not None:
-        colluders = asked.colluders_for(asked.min_cohort if count is None else count)
-        if colluders < rules.colluders:
-            least = f"at least {rules.colluders}"
-            found.append(Violation("protection.colluders", str(colluders), least))
+        found.append(Violation("protection.threshold", str(answers), least))
+    tolerated = asked.tolerated_colluders(cohort)
+    if rules.colluders is not None and (tolerated is None or tolerated < rules.colluders):
+        has = "a server that sees every update" if tolerated is None else f"{tolerated} under {asked.name}"
+        found.append(Violation("protection.colluders", has, f"at least {rules.colluders}"))
     return found
 
 

@@ -2,6 +2,7 @@
 
     local_epochs = { min = 1, max = 5 }      a number; of an array, every element
     optimizer = ["sgd"]                      one of these; of an array, every element; of a table, every key
+                                             and every value
     batch_size = "any"                       not restricted
 
 A setting without a rule must have its default value.
@@ -67,7 +68,7 @@ class OneOf:
         if isinstance(value, list | tuple):
             return all(self.permits(item) for item in value)
         if isinstance(value, Mapping):
-            return all(self.permits(item) for item in value)
+            return all(self.permits(name) and self.permits(item) for name, item in value.items())
         # To Python, true is 1; to a person who writes a policy it is not.
         return any(
             value == item and isinstance(value, bool) == isinstance(item, bool) for item in self.values

@@ -69,7 +69,8 @@ class ProtectionRules(Strict):
     colluders: int | None = Field(
         default=None,
         ge=0,
-        description="how many colluding sites a study must tolerate; default ceil(n/3) - 1",
+        description="how many sites a study must tolerate that collude with the aggregator: masked tolerates "
+        "ceil(n/3) - 1 of n unless the study says otherwise, encrypted none; leave it out for no demand",
     )
     max_elements: int = Field(
         default=1 << 31, ge=1, description="the largest number of elements of one update"

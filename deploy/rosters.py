@@ -7,7 +7,7 @@ from pathlib import Path
 
 from secfed.crypto.identity import Roster
 from secfed.deploy import safe_files
-from secfed.roster_file import roster_content
+from secfed.roster_file import kept_roster, roster_content
 
 
 def save_roster(path: Path, roster: Roster | None) -> None:
@@ -20,6 +20,20 @@ def save_roster(path: Path, roster: Roster | None) -> None:
         path.unlink(missing_ok=True)
         return
     safe_files.replace(path, safe_files.to_json(roster_content(roster)), mode=0o644)
+
+
+def keep_roster(path: Path, roster: Roster | None) -> None:
+    """Keep a roster beside the current one, whose file is ``path``, for audits of what was done under it.
+
+    Raises:
+        ConfigError: it cannot be written.
+    """
+    if roster is None:
+        return
+    kept = kept_roster(path, roster)
+    safe_files.make_folder(kept.parent)
+    if not kept.exists():
+        safe_files.replace(kept, safe_files.to_json(roster_content(roster)), mode=0o644)
 
 
 @dataclass(frozen=True)

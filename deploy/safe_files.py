@@ -42,6 +42,16 @@ def make_private_folder(folder: Path) -> None:
         raise _unusable(folder, error) from None
 
 
+def make_folder(folder: Path) -> None:
+    """Create a folder for this account alone, unless it is there.
+
+    Raises:
+        ConfigError: it cannot be made.
+    """
+    with _errors(folder):
+        folder.mkdir(mode=0o700, exist_ok=True)
+
+
 def check_private(path: Path) -> None:
     """Refuse a file or folder that others can read or write.
 

@@ -114,10 +114,12 @@ class Served:
     Attributes:
         study: its id: name and digest.
         finished: whether it is over.
+        roster: digest of the roster that it is served with; empty if the aggregator does not say.
     """
 
     study: str
     finished: bool = False
+    roster: bytes = b""
 
 
 def membership_check(answer: Served | LinkError) -> Check:
@@ -150,6 +152,38 @@ def served_check(answer: Served | LinkError, wanted: str = "") -> Check:
             )
         return passed("served", f"{what}; {name} is not served now")
     return passed("served", what)
+
+
+def served_roster_check(answer: Served | LinkError, pinned: bytes) -> Check:
+    """Whether the aggregator uses the roster that is pinned here.
+
+    Args:
+        answer: the aggregator's.
+        pinned: digest of the pinned roster; empty if none is, which has a line of its own.
+    """
+    name = "served roster"
+    if isinstance(answer, LinkError):
+        return skipped(name, "the aggregator did not say")
+    if not pinned:
+        return skipped(name, "no roster is pinned here")
+    if answer.finished:
+        return skipped(name, "the study is over")
+    if answer.roster == pinned:
+        return passed(name, f"the aggregator uses the pinned one, digest {pinned.hex()[:16]}")
+    if not answer.roster:
+        return failed(
+            name,
+            "the aggregator does not say which roster it uses",
+            "all parties of a study run the same version of secfed",
+            RosterError,
+        )
+    return failed(
+        name,
+        f"the aggregator uses {answer.roster.hex()[:16]}, and {pinned.hex()[:16]} is pinned here; the agent "
+        "refuses the study",
+        "get the new roster from the study centre, compare its digest and pin it: secfed site trust ROSTER",
+        RosterError,
+    )
 
 
 def _split(study: str) -> tuple[str, str]:

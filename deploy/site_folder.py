@@ -7,6 +7,7 @@ tls.key, tls.pem     open the connection; renewed every few weeks
 request.json         for the study centre
 consortium.json      consortium, CA and aggregator, from the first reply
 pinned-roster.json   whom this site computes with
+pinned-rosters/      every roster that was ever pinned, for audits of older records
 approvals.json       what was decided about studies, and which the policy let in
 """
 
@@ -28,6 +29,7 @@ from secfed.deploy.names import check_site_name
 from secfed.deploy.policy_template import POLICY_FILE, POLICY_TEMPLATE
 from secfed.deploy.site_settings import SETTINGS_FILE, SiteSettings, load_settings, template
 from secfed.deploy.tls_folder import TlsFolder, TlsMaterial
+from secfed.deploy.training_user import TrainingUser
 from secfed.errors import ConfigError, RosterError
 
 REQUEST_FILE: Final = "request.json"
@@ -131,6 +133,15 @@ class SiteFolder:
     def key_paths(self) -> tuple[Path, ...]:
         """The private keys that are there."""
         return (self.folder / _IDENTITY_FILE, *self.tls.key_paths)
+
+    def training_user(self) -> TrainingUser | None:
+        """The account that training runs in; None for the agent's own.
+
+        Raises:
+            ConfigError: it cannot be used, or could read this site's keys.
+        """
+        name = self.settings.training.user
+        return None if name is None else TrainingUser.named(name, (self.folder, *self.key_paths))
 
     def request(self) -> Request:
         """The newest request: the site's public keys.

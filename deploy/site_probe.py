@@ -34,7 +34,14 @@ from secfed.deploy.route_check import (
     proxy_check,
     tls_check,
 )
-from secfed.deploy.site_check import Check, Served, membership_check, served_check, skipped
+from secfed.deploy.site_check import (
+    Check,
+    Served,
+    membership_check,
+    served_check,
+    served_roster_check,
+    skipped,
+)
 from secfed.deploy.tls_folder import TlsMaterial
 from secfed.errors import LinkError
 
@@ -51,6 +58,7 @@ def network_checks(
     now: datetime,
     *,
     wanted: str = "",
+    pinned: bytes = b"",
     environment: Mapping[str, str] = os.environ,
     patience_s: float = _PATIENCE_S,
 ) -> list[Check]:
@@ -63,6 +71,7 @@ def network_checks(
         material: the site's TLS files; None where they cannot be used.
         now: the time, with a time zone.
         wanted: id of the study that the administrator asks about.
+        pinned: digest of the pinned roster; empty for none.
         environment: names proxies.
         patience_s: how long each step may take.
     """
@@ -78,9 +87,10 @@ def network_checks(
     if checks[-1].ok and material is not None:
         answer = _ask(address, proxy, material, patience_s)
         checks += [membership_check(answer), served_check(answer, wanted)]
+        checks.append(served_roster_check(answer, pinned))
         return checks
     why = "the site's TLS key cannot be used" if checks[-1].ok else f"{checks[-1].name} failed"
-    names = ("proxy", "name", "connection", "TLS", "membership", "served")
+    names = ("proxy", "name", "connection", "TLS", "membership", "served", "served roster")
     return checks + [skipped(name, why) for name in names[len(checks) :]]
 
 
@@ -208,4 +218,4 @@ def _ask(address: str, proxy: str | None, material: TlsMaterial, patience_s: flo
         return error
     finally:
         link.close()
-    return Served(reply.study, reply.finished)
+    return Served(reply.study, reply.finished, reply.roster)

@@ -62,6 +62,16 @@ class AgentSection(Strict):
     )
 
 
+class TrainingSection(Strict):
+    """``[training]``."""
+
+    user: str | None = Field(
+        default=None,
+        pattern=r"^[a-z_][a-z0-9_.-]{0,31}$",
+        description="an account of this machine that training runs in; without it, the agent's own",
+    )
+
+
 class SiteSettings(Strict):
     """The whole file."""
 
@@ -69,6 +79,7 @@ class SiteSettings(Strict):
     aggregator: AggregatorSection = AggregatorSection()
     flower: FlowerSection = FlowerSection()
     agent: AgentSection = AgentSection()
+    training: TrainingSection = TrainingSection()
 
 
 def read_tables(path: Path, what: str) -> dict[str, Any]:
@@ -109,6 +120,7 @@ def _from_tables(tables: Mapping[str, Any]) -> SiteSettings:
         "aggregator": AggregatorSection,
         "flower": FlowerSection,
         "agent": AgentSection,
+        "training": TrainingSection,
     }
     for name, table in tables.items():
         if name not in sections:
@@ -164,4 +176,9 @@ name = "{name}"           # as in the enrolment request; it cannot be changed la
 # Metrics for Prometheus, on this machine only; 0 for none.
 # metrics_port = 9464
 # log_level = "info"
+
+[training]
+# An account that training runs in, so that code which the policy permits cannot read this site's keys. The
+# account must be able to read the data. docs/operators.md, "Own code in an account of its own".
+# user = "secfed-training"
 """

@@ -59,6 +59,10 @@ def site_status(site: SiteFolder, now: datetime) -> tuple[Check, ...]:
             found.append(question())
         except SecfedError as error:
             found.append(Check(subject, Level.BAD, error.message, error.remedy))
+    try:
+        found += _spent_for_nothing(site)
+    except SecfedError as error:
+        found.append(Check("payments", Level.BAD, error.message, error.remedy))
     return tuple(found)
 
 
@@ -120,6 +124,14 @@ def _policy(site: SiteFolder) -> Check:
             )
     how = "a person approves each study" if policy.approve == "manual" else "studies are approved by the file"
     return Check("policy", Level.OK, f"valid, {how}")
+
+
+def _spent_for_nothing(site: SiteFolder) -> list[Check]:
+    """Payments that came to no sum, one line a study; none for most sites."""
+    from secfed.deploy.site_payments import wasted  # reads all ledgers and transcripts
+
+    remedy = "it stays spent; ask the study centre why these rounds were given up"
+    return [Check("payments", Level.SOON, f"study {study}: {shown}", remedy) for study, shown in wasted(site)]
 
 
 def _renewal(expiry: Expiry, remedy: str) -> tuple[Level, str]:

@@ -21,6 +21,7 @@ from secfed.deploy.admission import data_file, frame_caps, read_study
 from secfed.deploy.agent_control import is_paused
 from secfed.deploy.approvals import Approvals, State
 from secfed.deploy.folder_check import disk_check
+from secfed.deploy.offered import check_limits
 from secfed.deploy.policy import Policy
 from secfed.deploy.policy_checks import Violation
 from secfed.deploy.policy_sections import DataSet
@@ -40,6 +41,7 @@ from secfed.deploy.training_wire import Job
 from secfed.dp.accountant import accountant
 from secfed.dp.budget import Budget, standing
 from secfed.dp.ledger import LEDGER, spent_of
+from secfed.dp.ledger_clock import refuse_ahead
 from secfed.dp.ledger_heads import lacking
 from secfed.errors import PolicyRefused, RoundAborted, SecfedError, TranscriptError
 from secfed.outputs import ledger_file
@@ -153,6 +155,7 @@ class StudyCheck:
             return None, skipped("sites", "no roster is pinned")
         try:
             terms = Terms.of(self._study, roster, self._site.name)
+            check_limits(terms, roster, terms.limits(self._policy.limits()), self._site.name)
         except SecfedError as error:
             return None, failed_with("sites", error)
         return terms, passed("sites", f"{len(terms.sites)}, all in the pinned roster, this one among them")
@@ -184,6 +187,7 @@ class StudyCheck:
                 local_key=None,
                 ledger=None,
                 kept=dict,
+                user=self._site.training_user(),
             )
             try:
                 process.check()
@@ -224,6 +228,9 @@ class StudyCheck:
                 raise TranscriptError(
                     f"{path}: {lacking(missing)}", remedy="docs/operators.md, back up and restore"
                 )
+            refuse_ahead(
+                path, entries, int(self._now.timestamp()), "see docs/operators.md, back up and restore"
+            )
             spent, counts = spent_of(entries), accountant(settings.accountant)
         except SecfedError as error:
             yield failed_with("budget", error)

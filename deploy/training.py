@@ -15,6 +15,7 @@ from typing import IO, TYPE_CHECKING, Any
 
 from secfed.containment import Alarm, Failure
 from secfed.crash_points import reached
+from secfed.deploy.training_user import TrainingUser
 from secfed.deploy.training_wire import SOCKET_VARIABLE, Job, Tensors, error_head, raise_error, receive, send
 from secfed.dp.events import from_value
 from secfed.errors import (
@@ -71,6 +72,7 @@ class TrainingProcess:
         ledger: pays for private steps; None without.
         kept: gives what the program kept with the newest contribution, as it is on the disk.
         alarm: told what failed in the other process and added zeros.
+        user: the account that it runs in; None for this process's own.
 
     The process works from what is on the disk, as a new one would. Where its own state is another (its last
     contribution was not kept, or it failed in the middle), it is ended, and the next one starts from the
@@ -87,7 +89,9 @@ class TrainingProcess:
         ledger: Ledger | None,
         kept: Callable[[], Tensors],
         alarm: Alarm = lambda _failure: None,
+        user: TrainingUser | None = None,
     ) -> None:
+        self._user = user
         self._job, self._gpu, self._log_path = job, gpu, log_path
         self._local_key, self._ledger, self._kept, self._alarm = local_key, ledger, kept, alarm
         self._unpaid: SecfedError | None = None  # a payment of the running work that was refused
@@ -220,14 +224,23 @@ class TrainingProcess:
             environment[SOCKET_VARIABLE] = str(theirs.fileno())
             if not self._gpu:
                 environment["CUDA_VISIBLE_DEVICES"] = ""
-            self._process = subprocess.Popen(
-                [sys.executable, "-m", _CHILD],
-                env=environment,
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=output,
-                pass_fds=(theirs.fileno(),),
-            )
+            if self._user is not None:
+                environment["HOME"] = self._user.home
+            try:
+                self._process = subprocess.Popen(
+                    [sys.executable, "-m", _CHILD],
+                    env=environment,
+                    stdin=subprocess.DEVNULL,
+                    stdout=output,
+                    stderr=output,
+                    pass_fds=(theirs.fileno(),),
+                    **({} if self._user is None else self._user.arguments()),
+                )
+            except PermissionError:
+                raise ConfigError(
+                    f"training.user: the account cannot run {sys.executable}",
+                    remedy="install secfed where that account can read it, in /opt for example",
+                ) from None
             self._connection = Connection(ours.detach())
         try:
             kept = self._kept()

@@ -21,6 +21,7 @@ from secfed.algorithms.base import Algorithm, SiteProgram, settled
 from secfed.algorithms.randomness import seeded
 from secfed.algorithms.registry import build
 from secfed.containment import Failure, contained
+from secfed.deploy.training_user import no_new_privileges
 from secfed.deploy.training_wire import SOCKET_VARIABLE, Job, Tensors, error_head, raise_error, receive, send
 from secfed.errors import InconsistentView, SecfedError
 from secfed.study import Study
@@ -181,6 +182,7 @@ def serve(connection: Connection) -> None:
 
 def main() -> int:
     """Entry point of the process."""
+    no_new_privileges()
     torch.set_num_threads(max(1, int(os.environ.get("OMP_NUM_THREADS", "0") or torch.get_num_threads())))
     descriptor = int(os.environ.pop(SOCKET_VARIABLE))
     with Connection(descriptor) as connection:

@@ -7,10 +7,11 @@ differs by one member or one key, is refused until the administrator pins it wit
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Any, Literal
 
 from pydantic import Field
 
@@ -18,9 +19,8 @@ from secfed.algorithms.options import Strict, checked
 from secfed.crypto.identity import Roster
 from secfed.deploy import safe_files
 from secfed.errors import ConfigError, RosterError
-from secfed.roster_file import roster_content, roster_of
-
-PINNED_FILE: Final = "pinned-roster.json"
+from secfed.roster_file import PINNED_FILE as PINNED_FILE
+from secfed.roster_file import PINNED_FOLDER, kept_roster, roster_content, roster_of
 
 
 class _PinnedFile(Strict):
@@ -59,17 +59,31 @@ def read_pinned(path: Path) -> Pinned | None:
 
 
 def pin(path: Path, roster: Roster, now: datetime) -> None:
-    """Replace the pinned roster. Security: the administrator has compared the digest before.
+    """Replace the pinned roster; this one and the one before stay in ``pinned-rosters`` for audits.
+
+    Security: the administrator has compared the digest before.
 
     Raises:
         ConfigError: the file cannot be written.
     """
-    content: Mapping[str, Any] = {
-        "version": 1,
-        "pinned_s": int(now.timestamp()),
-        **roster_content(roster),
-    }
-    safe_files.replace(path, safe_files.to_json(content))
+    before = None
+    with suppress(RosterError):  # a damaged file is not worth keeping
+        before = read_pinned(path)
+    safe_files.make_folder(path.parent / PINNED_FOLDER)
+    if before is not None:
+        _keep(path, before)  # it may have been pinned by a version that kept none
+    _keep(path, Pinned(roster, now))
+    safe_files.replace(path, safe_files.to_json(_content(roster, now)))
+
+
+def _keep(path: Path, pinned: Pinned) -> None:
+    kept = kept_roster(path, pinned.roster)
+    if not kept.exists():
+        safe_files.replace(kept, safe_files.to_json(_content(pinned.roster, pinned.since)))
+
+
+def _content(roster: Roster, since: datetime) -> Mapping[str, Any]:
+    return {"version": 1, "pinned_s": int(since.timestamp()), **roster_content(roster)}
 
 
 def check_own(roster: Roster, site: str, identity_key: bytes) -> None:

@@ -31,7 +31,7 @@ from secfed.crypto import labels
 from secfed.crypto.identity import Identity
 from secfed.dp.accountant import Accountant, Pld
 from secfed.dp.budget import Budget, Spent, Standing, standing
-from secfed.dp.events import Event, to_value
+from secfed.dp.events import Event, from_value, to_value
 from secfed.dp.ledger_clock import checked_s, refuse_ahead, time_s
 from secfed.dp.ledger_heads import Recorded, lacking
 from secfed.dp.ledger_turns import turn
@@ -158,6 +158,40 @@ class Ledger:
                     remedy="leave the study, lower its epsilon, or wait until the period is over",
                 )
             return chain.append(SPENT, {**body, "after": [item.to_value() for item in standings]})
+
+    def check_study(self, study: str, first: Event | None = None) -> None:
+        """Refuse now what the next payment of a study would be refused for; nothing is spent or recorded.
+
+        Args:
+            study: its id.
+            first: what it pays first, if that is known. After a refusal it is what was refused: that is asked
+                again until the budget covers it, because a period is over or the policy permits more.
+
+        Raises:
+            BudgetExceeded: a budget does not cover it.
+            TranscriptError: the ledger does not verify, or its entries are dated ahead of the clock.
+        """
+        with self._writing() as (_, entries):
+            clock_s = checked_s(self.path, self._clock())
+            refuse_ahead(self.path, entries, clock_s, _ANEW)
+            own = [entry for entry in entries if entry.body.get("study") == study]
+            record_private = False
+            if own:
+                first = None  # the running exchange may be paid
+                if own[-1].kind == REFUSED:
+                    first = from_value(own[-1].body["event"])
+                    record_private = bool(own[-1].body.get("record_private"))
+            if first is None:
+                return
+            now_s = self._now_s(entries)
+            spent = [*spent_of(entries), Spent(first, now_s, record_private)]
+            for budget in self.budgets:
+                if standing(budget, spent, now_s, self._accountant).exceeded:
+                    raise BudgetExceeded(
+                        f"data set {self.dataset!r}: the next payment of study {study!r} would exceed "
+                        f"{budget.describe()}",
+                        remedy="leave the study, lower its epsilon, or wait until the period is over",
+                    )
 
     def spender(self, *, study: str, round_number: int, exchange: str) -> Callable[[Event], Entry]:
         """:meth:`spend` for one exchange, as :class:`secfed.dp.training.PrivateTraining` wants it."""

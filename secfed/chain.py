@@ -72,7 +72,11 @@ class BrokenChain(TranscriptError):
     def at(self, path: Path, remedy: str) -> BrokenChain:
         """The same for the file's owner: with its path, and this remedy where it has none of its own."""
         own = remedy if self.remedy == _COPY else self.remedy
-        return BrokenChain(str(path), self.line, self.why, remedy=own)
+        return type(self)(str(path), self.line, self.why, remedy=own)
+
+
+class BadlySigned(BrokenChain):
+    """A line whose content is whole, and whose signature does not verify under the key that was tried."""
 
 
 @dataclass(frozen=True)
@@ -249,7 +253,7 @@ def verify_chain(
         try:
             verify(public_bytes, entry.signature, chain_type.sign_label, head, who=owner or "")
         except BadSignature as error:
-            raise BrokenChain(name, number, error.message) from None
+            raise BadlySigned(name, number, error.message) from None
         entries.append(entry)
     if not entries:
         raise BrokenChain(name, 1, "there is no opening entry")

@@ -14,7 +14,7 @@ from typing import Any, Protocol
 
 from secfed.algorithms.base import Algorithm, ServerProgram
 from secfed.crypto.messages import Result, Specification
-from secfed.errors import RoundAborted
+from secfed.errors import RoundAborted, StudyStopped
 from secfed.round import Ask, Rules, run_round
 from secfed.site import Log
 from secfed.start import first_server
@@ -113,8 +113,20 @@ class StudyRun:
         self._rounds, self._log, self._keeper = rounds, log, keeper
         self._start = Position() if keeper is None else keeper.start
 
-    def run(self, finished: Callable[[RoundOutcome], None]) -> Sequence[RoundOutcome]:
+    def run(
+        self,
+        finished: Callable[[RoundOutcome], None],
+        stop: Callable[[RoundOutcome], StudyStopped | None] = lambda _: None,
+    ) -> Sequence[RoundOutcome]:
         """Run all rounds; ``finished`` is told of each.
+
+        Args:
+            finished: told of every round.
+            stop: asked after a training round that was aborted: why to go no further, if so. A resumed run
+                goes on with the round after it.
+
+        Raises:
+            StudyStopped: as ``stop`` said.
 
         Where a round is aborted, the exchange that was given up and those after it move nothing; exchanges of
         the round that were finished before have moved the model.
@@ -129,7 +141,11 @@ class StudyRun:
                 outcome.aborted = RoundAborted(error.message, remedy=error.remedy)
                 self._log.append(ABORTED, {"round": number, "reason": error.message})
             outcomes.append(outcome)
+            stopped = stop(outcome) if outcome.aborted is not None and number <= self._rounds else None
             finished(outcome)
+            if stopped is not None:
+                self._keep(number + 1, 0)
+                raise stopped
         self._keep(self._rounds + 2, 0)
         return outcomes
 

@@ -108,6 +108,10 @@ class RoundAborted(SecfedError):
     exit_code = 20
 
 
+class StudyStopped(RoundAborted):
+    """A run that was stopped because its next rounds could come to no sum; it can be resumed, or ended."""
+
+
 class BudgetExceeded(SecfedError):
     """The privacy budget of a data set does not cover what was asked."""
 

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from secfed.algorithms.base import Algorithm, SiteProgram, unprotected_fields
+from secfed.dp.events import Event
 from secfed.dp.ledger import Ledger
 from secfed.dp.local import LocalPrivacy
 from secfed.dp.noise import SiteNoise
@@ -70,6 +71,19 @@ def with_privacy(study: Study, algorithm: Algorithm, sites: int) -> Algorithm:
         min_survivors=least_survivors(study, sites),
         colluders=study.protection.colluders_for(sites),
     )
+
+
+def first_payment(algorithm: Algorithm, rounds: int) -> Event | None:
+    """What a study pays first, where that does not depend on the site's records; None where it does.
+
+    Args:
+        algorithm: from :func:`with_privacy`.
+        rounds: training rounds; one closing evaluation follows.
+    """
+    if not isinstance(algorithm, NoisedAlgorithm):
+        return None
+    planned = (each for number in range(1, rounds + 2) for each in algorithm.exchanges(number))
+    return next((event for event in map(algorithm.event_of, planned) if event is not None), None)
 
 
 @dataclass

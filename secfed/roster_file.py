@@ -1,6 +1,9 @@
 """The roster as a JSON file that people can read and compare.
 
 Its content: ``{"aggregator": hex, "digest": hex, "sites": {"hospital-1": hex, ...}}``.
+
+Records outlive the roster under which they were made. So whoever pins or issues a roster keeps it beside the
+current one, as ``pinned-rosters/DIGEST.json``, and who checks records against the current one has them all.
 """
 
 from __future__ import annotations
@@ -9,12 +12,15 @@ import json
 import os
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Final
 
 from secfed.crypto.identity import Roster
 from secfed.durable import write_whole
 from secfed.errors import ConfigError, RosterError
 
 ROSTER_FILE = "roster.json"
+PINNED_FILE: Final = "pinned-roster.json"  # at a hospital; deploy/trust.py
+PINNED_FOLDER: Final = "pinned-rosters"
 _MAX_BYTES = 1 << 20
 
 
@@ -74,3 +80,27 @@ def read_roster(path: Path) -> Roster:
             remedy="get the roster from the consortium and compare its digest",
         )
     return roster
+
+
+def is_roster_file(path: Path) -> bool:
+    """Whether a file of this name and place holds a roster."""
+    kept = path.parent.name == PINNED_FOLDER and path.suffix == ".json"
+    return path.name in (ROSTER_FILE, PINNED_FILE) or kept
+
+
+def kept_roster(path: Path, roster: Roster) -> Path:
+    """Where a roster is kept beside the current one, whose file is ``path``."""
+    return path.parent / PINNED_FOLDER / f"{roster.digest.hex()}.json"
+
+
+def read_rosters(path: Path) -> list[Roster]:
+    """A roster file and the earlier rosters that are kept beside it, the current one first.
+
+    Raises:
+        ConfigError, RosterError: as :func:`read_roster`, of any of them.
+
+    Security: who may write the folder decides what is believed, as with the file itself.
+    """
+    current = read_roster(path)
+    earlier = [read_roster(kept) for kept in sorted((path.parent / PINNED_FOLDER).glob("*.json"))]
+    return list(dict.fromkeys([current, *earlier]))

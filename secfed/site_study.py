@@ -41,7 +41,7 @@ from secfed.journal import Journal
 from secfed.model_record import ModelRecord, metrics_digest
 from secfed.once_log import OnceLog
 from secfed.outputs import MODEL_FILE, TRANSCRIPT_FILE, ledger_file
-from secfed.privacy import SitePrivacy, with_privacy
+from secfed.privacy import SitePrivacy, first_payment, with_privacy
 from secfed.protection import protection
 from secfed.release_ledger import ReleaseLedger
 from secfed.signed_files import SignedFiles
@@ -242,6 +242,7 @@ def open_site_study(
                 accountant=accountant(settings.accountant),
                 recorded=recorded_heads(state),
             )
+            ledger.check_study(terms.study_id, first_payment(terms.algorithm, study.rounds))
         files = SignedFiles(folder / "work", identity, terms.study_id)
         memory = SiteMemory(
             files, journal, terms.study_id, began=(lambda _release: None) if ledger is None else ledger.enter

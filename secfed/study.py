@@ -100,6 +100,18 @@ class ProtectionSection(Strict):
         """Colluding sites tolerated in a cohort of ``sites``."""
         return thresholds.default_colluders(sites) if self.colluders is None else self.colluders
 
+    def tolerated_colluders(self, sites: int) -> int | None:
+        """Sites that may collude with the aggregator without learning more than sums.
+
+        Args:
+            sites: in the cohort.
+
+        Returns:
+            Under encrypted protection 0, since every site holds the key that decrypts; None under plain,
+            where the aggregator alone sees every update.
+        """
+        return {"plain": None, "masked": self.colluders_for(sites), "encrypted": 0}[self.name]
+
     def threshold_for(self, sites: int) -> int:
         """Sites of a cohort of ``sites`` that must answer."""
         return thresholds.default_threshold(sites) if self.threshold is None else self.threshold

@@ -110,7 +110,9 @@ def _check_opening(path: Path, entries: tuple[Entry, ...], opening: Mapping[str,
         if entries and entries[0].body.get(name) != value:
             raise TranscriptError(
                 f"{path}: opened for another {name.replace('_', ' ')}.",
-                remedy="give each study its own transcript file",
+                remedy="a study that has begun keeps its roster: begin it anew under another name"
+                if name == "roster_digest"
+                else "give each study its own transcript file",
             )
 
 

@@ -16,7 +16,8 @@ from pathlib import Path
 
 from secfed import __version__
 from secfed.crypto.identity import Roster, fingerprint
-from secfed.dp.ledger_clock import is_ahead, shown
+from secfed.dp.ledger_clock import is_ahead
+from secfed.dp.ledger_clock import shown as shown_date
 from secfed.dp.report.check import Progress, check
 from secfed.dp.report.decisions import decision_log_facts
 from secfed.dp.report.facts import (
@@ -32,6 +33,7 @@ from secfed.dp.report.ledgers import bare_of, ledger_facts
 from secfed.dp.report.state import Book, Checked
 from secfed.dp.report.studies import refusals_of, study_facts
 from secfed.model_check import FoundModel
+from secfed.unsummed import paid_without_sum, shown
 
 
 def make_report(
@@ -46,7 +48,8 @@ def make_report(
 
     Args:
         folders: searched recursively.
-        pinned: roster files to believe; without any, those found in the folders are.
+        pinned: roster files to believe, with the earlier ones kept beside them; without any, those found in
+            the folders are.
         tick: told (done, of) while epsilons are computed again.
         seen: heads that an earlier report showed, hexadecimal; each must still be in one of the chains.
         clock: seconds since 1970; dates the report and ends the periods of budgets.
@@ -68,11 +71,17 @@ def gather(state: Checked, now_s: int) -> Report:
         )
     )
     studies = tuple(study_facts(state, run) for run in state.runs)
-    more = [*_unpaid(studies, ledgers), *_elsewhere(studies, ledgers), *_ahead(state.books, now_s)]
+    more = [
+        *_unpaid(studies, ledgers),
+        *_for_nothing(state),
+        *_elsewhere(studies, ledgers),
+        *_ahead(state.books, now_s),
+    ]
     return Report(
         made_s=now_s,
         secfed_version=__version__,
         folders=tuple(str(folder) for folder in state.found.folders),
+        named_rosters=tuple(str(path) for path in state.named),
         verification=_verification(state, more),
         ledgers=ledgers,
         studies=studies,
@@ -101,6 +110,19 @@ def _unpaid(studies: Iterable[StudyFacts], ledgers: Iterable[LedgerFacts]) -> It
             )
 
 
+def _for_nothing(state: Checked) -> Iterable[str]:
+    """Payments for exchanges that came to no sum: what a hospital paid before a round was given up."""
+    for run in state.runs:
+        for site, chain in run.sites.items():
+            for book in (book for book in state.books if book.site == site):
+                places = paid_without_sum(book.chain.entries, chain.entries, run.study)
+                if places and chain.entries:
+                    yield (
+                        f"{site}, study {run.study!r}, data set {book.dataset!r}: {shown(places)} paid for, "
+                        "and in no sum of this site's transcript; what was paid stays spent"
+                    )
+
+
 def _elsewhere(studies: Iterable[StudyFacts], ledgers: Iterable[LedgerFacts]) -> Iterable[str]:
     """Studies that a ledger paid for and whose transcripts are not here."""
     here = {(site, study.name) for study in studies for site in study.parties}
@@ -121,8 +143,9 @@ def _ahead(books: Iterable[Book], now_s: int) -> Iterable[str]:
             dated_s = entry.body.get("time_s")
             if type(dated_s) is int and is_ahead(dated_s, now_s):
                 yield (
-                    f"{book.chain.source.path}, line {entry.seq + 1} is dated {shown(dated_s)}, after this "
-                    "audit: a clock was wrong, here or at the site; periods of budgets count from such dates"
+                    f"{book.chain.source.path}, line {entry.seq + 1} is dated {shown_date(dated_s)}, after "
+                    "this audit: a clock was wrong, here or at the site; periods of budgets count from such "
+                    "dates"
                 )
                 break
 
@@ -149,9 +172,10 @@ def _verification(state: Checked, more: Iterable[str]) -> Verification:
         files.extend(_model(model, bad) for model in run.models if model.is_here)
     return Verification(
         verified=not state.problems,
-        pinned=state.pinned,
+        pinned=bool(state.named),
         recomputed=state.recomputer.checked,
         problems=tuple(ProblemFact(str(one.path), one.line, one.why) for one in state.problems),
+        unchecked=len(state.unchecked),
         notes=tuple(dict.fromkeys([*state.notes, *more])),
         files=tuple(files),
         rosters=tuple(_roster(roster) for roster in state.rosters),

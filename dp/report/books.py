@@ -82,8 +82,10 @@ def _site_chain(
     near = believed.rosters_for(source)
     rosters = [roster for roster in near if claimed in roster.sites]
     if not rosters:
-        why = "the roster has no such site" if near else "no roster says whose signature to believe"
-        state.problem(source.path, None, why)
+        if near:
+            state.problem(source.path, None, "the roster has no such site")
+        else:
+            state.unknown_roster(source.path)
         return Verified(source, claimed or "?", b"", (), kind.name)
     first: BrokenChain | None = None
     for roster in rosters:

@@ -1,7 +1,8 @@
 """Verification of everything an audit found, in one pass, without changing a file.
 
-1. Rosters are consistent, and one of those that were pinned.
-2. Every chain verifies under the key that a believed roster names for its owner.
+1. Rosters are consistent. Those that the reader names are believed, and the earlier ones kept beside them.
+2. Every chain verifies under the key that a believed roster names for its owner; for a transcript it is the
+   roster that its first line names. Where that is not here, the file is unchecked, and not called wrong.
 3. Transcripts of one run agree with each other (:func:`secfed.transcript_check.verify_run`), also where
    each party handed in its own folder.
 4. Every ledger state that a transcript recorded stands in that ledger; two copies of a ledger agree.
@@ -24,7 +25,7 @@ from secfed.dp.report.files import find
 from secfed.dp.report.runs import check_transcripts
 from secfed.dp.report.seen import check_seen
 from secfed.dp.report.state import Believed, Checked
-from secfed.roster_file import read_roster
+from secfed.roster_file import read_rosters
 
 Progress = Callable[[int, int], None]
 
@@ -39,7 +40,8 @@ def check(
 
     Args:
         folders: searched recursively.
-        pinned: roster files to believe; without any, those found in the folders are.
+        pinned: roster files to believe, with the earlier ones kept beside them; without any, those found in
+            the folders are.
         tick: told (done, of) after every payment whose epsilon was computed again.
         seen: heads that an earlier report showed, hexadecimal.
 
@@ -48,8 +50,8 @@ def check(
         RosterError: a pinned roster that cannot be used.
         TranscriptError: nothing to check, or a file that cannot be read.
     """
-    state = Checked(find(folders), bool(pinned))
-    believed = Believed(state, [read_roster(path) for path in pinned])
+    state = Checked(find(folders), tuple(pinned))
+    believed = Believed(state, list(dict.fromkeys(one for path in pinned for one in read_rosters(path))))
     check_transcripts(state, believed)
     check_ledgers(state, believed)
     check_heads(state)

@@ -81,6 +81,11 @@ def _verdict(check: Verification) -> tuple[Tone, str]:
         f"{words.plural(len(check.files), 'file')}, "
         f"{words.plural(check.recomputed, 'epsilon')} computed again from recorded events."
     )
+    if check.is_only_unchecked:
+        return "bad", (
+            f"NOT CHECKED: the rosters of {words.plural(check.unchecked, 'file')} are missing. Make the "
+            "report again with --roster, before you rely on these numbers."
+        )
     if not check.verified:
         return "bad", (
             f"DOES NOT VERIFY: {words.plural(len(check.problems), 'problem')}. "

@@ -291,7 +291,10 @@ class RosterFacts:
 
 @dataclass(frozen=True)
 class Verification:
-    """The result of checking everything."""
+    """The result of checking everything.
+
+    ``unchecked`` counts those of the problems that only say that a roster is missing.
+    """
 
     verified: bool
     pinned: bool
@@ -300,6 +303,12 @@ class Verification:
     notes: tuple[str, ...]
     files: tuple[FileFacts, ...]
     rosters: tuple[RosterFacts, ...]
+    unchecked: int = 0
+
+    @property
+    def is_only_unchecked(self) -> bool:
+        """Whether nothing is known to be wrong, and files could not be checked for want of a roster."""
+        return 0 < self.unchecked == len(self.problems)
 
 
 @dataclass(frozen=True)
@@ -315,6 +324,7 @@ class Report:
     bare: tuple[Bare, ...]
     refusals: tuple[RefusalFact, ...]
     decisions: tuple[DecisionLogFacts, ...] = ()
+    named_rosters: tuple[str, ...] = ()
 
     @property
     def sites(self) -> tuple[str, ...]:

@@ -20,7 +20,7 @@ from typing import Any, Final
 from secfed.chain_file import read_lines
 from secfed.errors import ConfigError, TranscriptError
 from secfed.outputs import DECISIONS_FILE, TRANSCRIPT_FILE, site_of
-from secfed.roster_file import ROSTER_FILE
+from secfed.roster_file import is_roster_file
 
 _MAX_BYTES: Final = 1 << 28
 _SITES: Final = "sites"  # secfed.outputs.sites_folder
@@ -81,7 +81,7 @@ class Found:
 
     Attributes:
         folders: that were searched.
-        rosters: ``roster.json`` files.
+        rosters: ``roster.json`` files, and those that a site or study centre has pinned or kept.
         transcripts: ``transcript.jsonl`` files.
         ledgers: ``ledger-*.jsonl`` files.
         decisions: ``decisions.jsonl`` files.
@@ -113,7 +113,7 @@ def find(folders: Sequence[Path]) -> Found:
     every = tuple(sources.values())
     found = Found(
         tuple(folders),
-        tuple(one for one in every if one.path.name == ROSTER_FILE),
+        tuple(one for one in every if is_roster_file(one.path)),
         tuple(one for one in every if one.path.name == TRANSCRIPT_FILE),
         tuple(one for one in every if is_ledger_file(one.path.name)),
         tuple(one for one in every if one.path.name == DECISIONS_FILE),
@@ -129,7 +129,7 @@ def find(folders: Sequence[Path]) -> Found:
 
 def _below(folder: Path) -> Iterator[Path]:
     for path in sorted(folder.rglob("*")):
-        named = path.name in (ROSTER_FILE, TRANSCRIPT_FILE, DECISIONS_FILE)
+        named = path.name in (TRANSCRIPT_FILE, DECISIONS_FILE) or is_roster_file(path)
         if (named or is_ledger_file(path.name)) and path.is_file():
             yield path
 

@@ -6,6 +6,7 @@ import tempfile
 from dataclasses import replace
 from pathlib import Path
 
+from secfed.chain import BadlySigned
 from secfed.dp.report.files import Source
 from secfed.dp.report.state import AGGREGATOR, Believed, Checked, Run, Verified, settings_of, verify_source
 from secfed.outputs import MODEL_FILE, RUN_FILE, TRANSCRIPT_FILE, site_folder
@@ -25,26 +26,32 @@ def check_transcripts(state: Checked, believed: Believed) -> None:
 def _transcript(state: Checked, believed: Believed, source: Source) -> None:
     """Route one transcript to its run; the first line's claims choose the key and are then verified."""
     rosters = believed.rosters_for(source)
-    stated = source.claims.get("roster_digest")
-    rosters = sorted(rosters, key=lambda roster: roster.digest.hex() != stated)  # a matching one first
+    stated = str(source.claims.get("roster_digest", ""))
     if not rosters:
-        state.problem(source.path, None, "no roster says whose signature to believe; name one with --roster")
+        state.unknown_roster(source.path, stated)
         state.chains.append(Verified(source, "?", b"", ()))
         return
     roster = rosters[0]
-    believed.use(roster)
     claimed = str(source.claims.get("owner", ""))
     owner = source.named_site or (claimed if claimed in roster.sites else AGGREGATOR)
+    is_here = stated == roster.digest.hex()
     if owner != AGGREGATOR and owner not in roster.sites:
-        state.problem(source.path, None, "the roster has no such site")
+        if is_here:
+            state.problem(source.path, None, "the roster has no such site")
+        else:
+            state.unknown_roster(source.path, stated)
         state.chains.append(Verified(source, owner, b"", ()))
         return
     public = roster.aggregator if owner == AGGREGATOR else roster.public(owner)
     entries, broken = verify_source(source, TRANSCRIPT, public, None if owner == AGGREGATOR else owner)
+    if not is_here and (broken is None or (isinstance(broken, BadlySigned) and broken.line == 1)):
+        # A whole first line that names another roster: what is missing is that roster, with its keys.
+        state.unknown_roster(source.path, stated)
+        state.chains.append(Verified(source, owner, b"", ()))
+        return
     if broken is not None:
         state.problem(source.path, broken.line, broken.why)
-    elif entries[0].body.get("roster_digest") != roster.digest.hex():
-        state.problem(source.path, 1, "it was opened for another roster")
+    believed.use(roster)
     chain = Verified(source, owner, public, entries)
     state.chains.append(chain)
     study = str(entries[0].body.get("study", "")) if entries else str(source.claims.get("study", ""))

@@ -12,7 +12,7 @@ from secfed.dp.report.files import Found, Source
 from secfed.dp.report.recompute import Point, Recomputer
 from secfed.errors import RosterError, TranscriptError
 from secfed.model_check import FoundModel
-from secfed.roster_file import read_roster
+from secfed.roster_file import PINNED_FOLDER, read_roster
 from secfed.transcript import SETTINGS, SUMMED, TRANSCRIPT, SumRecord
 from secfed.transcript_check import Problem
 
@@ -82,7 +82,7 @@ class Checked:
 
     Attributes:
         found: the files.
-        pinned: whether the keys come from rosters that the reader named.
+        named: roster files that the reader named; the keys come from there, or else from the folders.
         rosters: every believed roster that was used.
         chains: every transcript, ledger and decision log, verified or not.
         runs: transcripts by run.
@@ -90,11 +90,12 @@ class Checked:
         decisions: decision logs that verify, the longest copy of each.
         recomputer: keeps accountants, for further questions.
         problems: must be empty.
+        unchecked: those of them that only say that a roster is missing.
         notes: worth knowing.
     """
 
     found: Found
-    pinned: bool
+    named: tuple[Path, ...]
     rosters: list[Roster] = field(default_factory=list)
     chains: list[Verified] = field(default_factory=list)
     runs: list[Run] = field(default_factory=list)
@@ -102,6 +103,7 @@ class Checked:
     decisions: list[Verified] = field(default_factory=list)
     recomputer: Recomputer = field(default_factory=Recomputer)
     problems: list[Problem] = field(default_factory=list)
+    unchecked: list[Problem] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
     def problem(self, path: Path, line: int | None, why: str) -> None:
@@ -110,36 +112,55 @@ class Checked:
         if made not in self.problems:
             self.problems.append(made)
 
+    def unknown_roster(self, path: Path, digest: str = "") -> None:
+        """A file that cannot be checked, for want of the roster under which it was made."""
+        which = f"the roster {digest[:16]}, under which it was made," if digest else "a roster"
+        self.problem(path, None, f"it was not checked: {which} is missing; name it with --roster")
+        self.unchecked.append(self.problems[-1])
+
 
 class Believed:
-    """Which roster to verify a file against."""
+    """Which roster to verify a file against.
+
+    Args:
+        state: gets problems and notes about rosters.
+        pinned: rosters of the reader's, earlier ones included; without any, those found beside the files are
+            believed.
+    """
 
     def __init__(self, state: Checked, pinned: list[Roster]) -> None:
         self._pinned = pinned
         self._state = state
-        self._beside: dict[Path, Roster] = {}
+        self._beside: list[tuple[Path, Roster]] = []
         for source in state.found.rosters:
             try:
                 roster = read_roster(source.path)
             except RosterError as error:
                 state.problem(source.path, None, error.message.removeprefix(f"{source.path}: "))
                 continue
-            if pinned and roster.digest not in {one.digest for one in pinned}:
-                state.problem(source.path, None, "it is not a roster that you pinned")
-            self._beside[source.path.parent] = roster
+            if pinned and roster not in pinned:
+                state.notes.append(f"{source.path} is not among the rosters of --roster, and was not used")
+            self._beside.append((_home(source.path), roster))
 
     def rosters_for(self, source: Source) -> list[Roster]:
-        """Rosters to try, the nearest first."""
-        if self._pinned:
-            return self._pinned
-        near = [self._beside[folder] for folder in source.path.parents if folder in self._beside]
-        rest = [roster for roster in self._beside.values() if roster not in near]
-        return near[:1] or rest
+        """Rosters to try: that which the file names, then the nearest."""
+        rosters = self._pinned
+        if not rosters:
+            parents = source.path.parents
+            near = [roster for folder in parents for home, roster in self._beside if home == folder]
+            rosters = list(dict.fromkeys([*near, *(roster for _, roster in self._beside)]))
+        stated = source.claims.get("roster_digest")
+        return sorted(rosters, key=lambda roster: roster.digest.hex() != stated)  # stable
 
     def use(self, roster: Roster) -> None:
         """Remember that something was verified against it."""
         if roster not in self._state.rosters:
             self._state.rosters.append(roster)
+
+
+def _home(path: Path) -> Path:
+    """The folder whose records a roster file is for."""
+    return path.parents[1] if path.parent.name == PINNED_FOLDER else path.parent
 
 
 def verify_source(

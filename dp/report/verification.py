@@ -43,8 +43,8 @@ def verification(report: Report) -> Section:
     blocks.append(Heading("Files", "To compare a file with its digest: sha256sum FILE"))
     blocks.append(_files(check.files))
     blocks.append(Text("Whoever holds these files can check them again, without a network:"))
-    folders = " ".join(shlex.quote(name) for name in report.folders)
-    blocks.append(Code((f"secfed audit verify {folders}",)))
+    words = [*report.folders, *(word for name in report.named_rosters for word in ("--roster", name))]
+    blocks.append(Code((f"secfed audit verify {shlex.join(words)}",)))
     return Section("verification", "Verification", tuple(blocks), new_page=True)
 
 

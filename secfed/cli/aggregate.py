@@ -83,6 +83,12 @@ def aggregate(
             help="Carry messages through Flower: its ServerApp comes to this socket (examples/flower).",
         ),
     ] = None,
+    end: Annotated[
+        bool,
+        typer.Option(
+            "--end", help="End a study that was stopped: write the model it has, and tell the sites."
+        ),
+    ] = False,
     log_json: Annotated[
         bool, typer.Option("--log-json", help="Write events to stderr as JSON, one object a line.")
     ] = False,
@@ -102,7 +108,9 @@ def aggregate(
     from secfed.outputs import run_json
 
     console = stderr()
-    service = Service(listen, quorum, _names(sites), silent_s, farewell_s, uploads_at_a_time, flower_socket)
+    service = Service(
+        listen, quorum, _names(sites), silent_s, farewell_s, uploads_at_a_time, flower_socket, end
+    )
     if log_json:
         from secfed.deploy.json_log import log_as_json
 

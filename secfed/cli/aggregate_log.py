@@ -44,6 +44,8 @@ def tell_person(console: Console) -> Callable[..., None]:
             case "slow":
                 waits = Waits(ANSWERS, facts["answered"], facts["asked"]).describe()
                 text = f"{_where(facts)}{waits} at {facts['stage']}{_why(facts)}"
+            case "stopped":
+                text = f"stopped: {facts['reason']}"
             case "finished":
                 text = "finished; telling the hospitals, and giving them the model"
             case _:

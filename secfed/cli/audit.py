@@ -39,8 +39,9 @@ Rosters = Annotated[
     typer.Option(
         "--roster",
         metavar="FILE",
-        help="A roster you pinned; may be repeated. Without it, keys come from the rosters in the folders, "
-        "which shows that the folders are consistent, not who made them.",
+        help="A roster you pinned; those kept in pinned-rosters beside it count, too. May be repeated. "
+        "Without it, keys come from the rosters in the folders, which shows that the folders are consistent, "
+        "not who made them.",
     ),
 ]
 
@@ -219,6 +220,12 @@ def _verdict(console: Console, made: Report) -> None:
         console.print(Text(f"... and {len(lines) - _SHOWN} more"))
     for note in check.notes:
         console.print(Text(f"{plain_text(note)}.", style="yellow"), soft_wrap=True)
+    if check.is_only_unchecked:
+        raise ConfigError(
+            f"Not checked, for want of a roster: {plural(check.unchecked, 'file')}. {lines[0]}.",
+            remedy="add --roster FILE: the pinned-roster.json of a site's folder, or the study centre's "
+            "roster.json; earlier ones are in pinned-rosters beside it, by their digests",
+        )
     if lines:
         more = f" ({len(lines) - 1} more above)" if len(lines) > 1 else ""
         raise TranscriptError(

@@ -81,7 +81,10 @@ def _checks(site: SiteFolder, study_file: Path | None, offline: bool) -> Iterato
 
         wanted = "" if study is None else study.id
         proxy = site.settings.aggregator.proxy
-        yield from network_checks(site.address(), proxy, joined[1], material, now, wanted=wanted)
+        known = site.pinned_or_none()
+        pinned = b"" if known is None else known.roster.digest
+        address = site.address()
+        yield from network_checks(address, proxy, joined[1], material, now, wanted=wanted, pinned=pinned)
     if unread is not None:
         yield failed_with("study", unread)
     if study is not None:

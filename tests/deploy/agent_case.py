@@ -18,6 +18,7 @@ from secfed.deploy.grpc_link import GrpcLink
 from secfed.deploy.grpc_peer import TlsFiles
 from secfed.deploy.grpc_server import LinkServer
 from secfed.deploy.link_limits import ClientLimits
+from secfed.deploy.offered import plan_digest
 from secfed.deploy.site_folder import SiteFolder
 from secfed.protection import protection
 from secfed.round import Rules
@@ -94,7 +95,8 @@ class Centre:
         self.terms = Terms.of(self.study, roster, names[0])
         caps = FrameCaps.of(self.terms.algorithm, self.study.rounds, len(names))
         tls = self.consortium.aggregator_tls(None)
-        offer = Offer(study_id(self.study), toml.encode(), caps.answer_bytes)
+        plan = plan_digest(self.study, self.terms.algorithm, self.terms.sites, roster)
+        offer = Offer(study_id(self.study), toml.encode(), caps.answer_bytes, roster.digest, plan)
         address = f"localhost:{self.consortium.facts.port}"
         files = TlsFiles(tls.ca, tls.certificate, tls.private_key)
         self.server = LinkServer(address, files, roster.sites, offer)

@@ -16,6 +16,7 @@ from secfed.crypto.identity import Identity, Roster
 from secfed.crypto.keystream import rounding_stream_for_simulation
 from secfed.deploy.central_run import CentralRun
 from secfed.deploy.central_study import CentralStudy
+from secfed.deploy.standstill import Refusal
 from secfed.frames import Notice, decode
 from secfed.journal import Journal
 from secfed.link import OnReply
@@ -172,6 +173,7 @@ class LocalCarrier(SimulatedLink):
 
     def __init__(self, hospitals: Hospitals, log: Log) -> None:
         super().__init__((), SilentObserver(), log)
+        self.refusals: dict[str, Refusal] = {}
         self._hospitals = hospitals
         self.connect({name: partial(hospitals.handle, name) for name in hospitals.names})
 

@@ -135,6 +135,33 @@ class TestCheck:
         colluders = policy(tmp_path, POLICY.replace("min_cohort = 3", "min_cohort = 3\ncolluders = 1"))
         assert keys(colluders, study) == ["protection.colluders"]
 
+    def test_a_demand_for_colluders_is_held_against_what_each_protection_tolerates(
+        self, tmp_path: Path, study: Study
+    ) -> None:
+        every = POLICY.replace('["masked"]', '["plain", "masked", "encrypted"]')
+        protections = {name: study.replace("protection", {"name": name}) for name in ("plain", "encrypted")}
+        for demanded, refused in ((0, ["plain"]), (1, ["plain", "encrypted"]), (2, ["plain", "encrypted"])):
+            rules = policy(
+                tmp_path, every.replace("min_cohort = 3", f"min_cohort = 3\ncolluders = {demanded}")
+            )
+            found = [name for name, asked in protections.items() if keys(rules, asked)]
+            assert found == refused
+        # What an encrypted study writes under colluders changes nothing about who holds the key.
+        boast = protections["encrypted"].replace("protection.colluders", 2)
+        assert keys(rules, boast) == ["protection.colluders"]
+        assert keys(policy(tmp_path, every), protections["encrypted"]) == []
+
+    def test_an_encrypted_study_needs_as_many_answers_as_the_policy_demands(
+        self, tmp_path: Path, study: Study
+    ) -> None:
+        strict = POLICY.replace('["masked"]', '["encrypted"]').replace(
+            "min_threshold = 3", "min_threshold = 4"
+        )
+        asked = study.replace("protection", {"name": "encrypted"})
+        assert keys(policy(tmp_path, strict), asked) == ["protection.threshold"]
+        enough = strict.replace("min_threshold = 4", "min_threshold = 3")
+        assert keys(policy(tmp_path, enough), asked) == []
+
     def test_hours_are_a_reason_to_wait_not_to_change(self, rules: Policy, study: Study) -> None:
         (found,) = rules.check(study, NOON)
         assert (found.key, found.temporary) == ("hours", True)

@@ -70,12 +70,48 @@ class TestOneOf:
         assert OneOf((True,)).permits(True)
         assert OneOf((1,)).permits(1.0)
 
-    def test_arrays_and_keys_of_tables_are_looked_into(self) -> None:
-        rule = OneOf(("age", "sex"))
+    def test_arrays_and_tables_are_looked_into(self) -> None:
+        rule = OneOf(("age", "sex", 50.0))
         assert rule.permits(("age",))
         assert not rule.permits(("age", "name"))
-        assert rule.permits({"age": ("x",)})
+        assert rule.permits({"age": (50.0, 50)})
         assert not rule.permits({"name": ()})
+        assert not rule.permits({"age": (50.0, 1e9)}), "a rule that names columns permits no values for them"
+        assert not rule.permits({"age": {"sex": "name"}})
+        assert not rule.permits([{"age": 51.0}])
+
+
+LEAVES = st.text("ab", max_size=2) | st.integers(-2, 2) | st.floats(-2, 2) | st.booleans() | st.none()
+VALUES = st.recursive(
+    LEAVES,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text("ab", max_size=2), inner, max_size=3),
+    max_leaves=6,
+)
+RULES = st.lists(st.text("ab", max_size=2) | st.integers(-2, 2) | st.booleans(), max_size=4) | st.tuples(
+    st.integers(-2, 0), st.integers(0, 2)
+).map(lambda ends: {"min": ends[0], "max": ends[1]})
+
+
+def leaves(value: Any) -> list[Any]:
+    """Everything in a value of a study: elements of arrays, and of tables the names and the values."""
+    if isinstance(value, list):
+        return [leaf for item in value for leaf in leaves(item)]
+    if isinstance(value, dict):
+        return [*value, *leaves(list(value.values()))]
+    return [value]
+
+
+@given(RULES, VALUES)
+def test_whatever_a_rule_permits_has_nothing_in_it_that_the_rule_does_not_name(rule: Any, value: Any) -> None:
+    if not read_rule(rule, "x").permits(value):
+        return
+    for leaf in leaves(value):
+        if isinstance(rule, dict):
+            assert isinstance(leaf, int | float)
+            assert not isinstance(leaf, bool)
+            assert rule["min"] <= leaf <= rule["max"]
+        else:
+            assert any(leaf == item and isinstance(leaf, bool) is isinstance(item, bool) for item in rule)
 
 
 @pytest.mark.parametrize(

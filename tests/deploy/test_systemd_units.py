@@ -136,9 +136,26 @@ def test_the_agent_may_do_nothing_that_needs_a_capability() -> None:
     assert (found["CapabilityBoundingSet"], found["AmbientCapabilities"]) == ([""], [""])
 
 
+def test_training_in_an_account_of_its_own_needs_three_capabilities_and_no_more() -> None:
+    found = settings("training-user.conf")
+    wanted = ["CAP_SETUID CAP_SETGID CAP_KILL"]
+    assert found["CapabilityBoundingSet"] == found["AmbientCapabilities"] == wanted
+    assert found["SystemCallFilter"] == ["@setuid"]
+    assert "NoNewPrivileges" not in found, "the unit's own stays"
+
+
+@needs_analyze
+def test_systemd_finds_nothing_wrong_with_training_in_an_account_of_its_own(installed: Path) -> None:
+    path = installed / "secfed-agent.service"
+    more = (FOLDER / "training-user.conf").read_text(encoding="utf-8").partition("[Service]")[2]
+    path.write_text(path.read_text(encoding="utf-8").replace("\n[Install]", f"{more}\n[Install]"))
+    done = analyze("verify", "--man=no", str(path))
+    assert [line for line in done.stderr.splitlines() if path.name in line] == []
+
+
 def test_accounts_of_the_units_are_declared() -> None:
     declared = re.findall(r"(?m)^u (\S+)", (FOLDER / "secfed.sysusers.conf").read_text())
-    assert sorted(declared) == sorted(settings(name)["User"][0] for name in UNITS)
+    assert sorted(declared) == sorted([*(settings(name)["User"][0] for name in UNITS), "secfed-training"])
 
 
 @pytest.mark.parametrize("name", UNITS)

@@ -164,6 +164,7 @@ class TestFacts:
             "bare",
             "refusals",
             "decisions",
+            "named_rosters",
         }
         assert set(content["ledgers"][0]["amounts"][0]) == {
             "protects",
@@ -242,7 +243,11 @@ class TestFolders:
         write_roster(pinned, other)
         made = report(*studies(root), pinned=(pinned,))
         assert not made.verification.verified
-        assert ("roster.json", None, "it is not a roster that you pinned") in problems(made)
+        assert any("roster.json is not among the rosters of --roster" in n for n in made.verification.notes)
+        assert any(
+            "under which it was made, is missing; name it with --roster" in p[2] for p in problems(made)
+        )
+        assert not made.verification.is_only_unchecked, "ledgers signed with another key are wrong"
         assert made.ledgers == ()  # no number from a ledger that does not verify
 
     def test_nothing_to_report_on_is_an_error(self, tmp_path: Path) -> None:

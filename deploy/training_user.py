@@ -1,0 +1,117 @@
+"""An account of its own for training, so that code which a policy permits cannot read the agent's keys.
+
+What trains may be a hospital's own code. In the agent's account it can read ``identity.key`` and change
+the ledger. In another account the system keeps it from them: the site's folder is closed to all accounts but
+the agent's. The process starts in that account, with no capability, and can gain none.
+
+Source: capabilities(7), "Transformation of capabilities during execve()"; prctl(2).
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import pwd
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, Self
+
+from secfed.errors import ConfigError
+
+_KILL, _SETGID, _SETUID = 5, 6, 7  # of linux/capability.h: to end it, and to start it
+_NEEDED: Final = (1 << _KILL) | (1 << _SETGID) | (1 << _SETUID)
+_NO_NEW_PRIVILEGES: Final = 38  # PR_SET_NO_NEW_PRIVS of linux/prctl.h
+_AMBIENT, _CLEAR_ALL = 47, 4  # PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL
+
+
+@dataclass(frozen=True)
+class TrainingUser:
+    """An account that training runs in. Make one with :meth:`named`.
+
+    Attributes:
+        name: of the account.
+        uid, gid: its numbers.
+        groups: every group that it is in; a GPU's may be among them.
+        home: its home directory.
+    """
+
+    name: str
+    uid: int
+    gid: int
+    groups: tuple[int, ...]
+    home: str
+
+    @classmethod
+    def named(cls, name: str, secrets: Iterable[Path]) -> Self:
+        """The account of that name, if this process can start others in it.
+
+        Args:
+            name: of ``site.toml``.
+            secrets: files that must stay out of its reach.
+
+        Raises:
+            ConfigError: no such account; one that could read the secrets all the same; or this process may
+                not start another in it.
+        """
+        try:
+            entry = pwd.getpwnam(name)
+        except KeyError:
+            raise ConfigError(
+                f"training.user: this machine has no account {name!r}", remedy="make it, or remove the line"
+            ) from None
+        owners = {path.stat().st_uid for path in secrets if path.exists()}
+        if entry.pw_uid in {0, os.geteuid(), *owners}:
+            raise ConfigError(
+                f"training.user: {name!r} can read the keys of this site",
+                remedy="name an account that owns nothing here",
+            )
+        if not _may_switch():
+            raise ConfigError(
+                f"training.user: this account may not start a process as {name!r}",
+                remedy="start it as root, or with deploy/systemd/training-user.conf; see docs/operators.md",
+            )
+        groups = tuple(os.getgrouplist(name, entry.pw_gid))
+        return cls(name, entry.pw_uid, entry.pw_gid, groups, entry.pw_dir)
+
+    def arguments(self) -> dict[str, Any]:
+        """Arguments of :class:`subprocess.Popen`, for a process that is started next, in this thread.
+
+        The agent's folder is no place for it to start in.
+
+        Raises:
+            ConfigError: the capabilities that this process has for starting it would be handed down to it.
+        """
+        # Ambient capabilities survive exec, and belong to a thread. Root's are dropped with its account.
+        if not _prctl(_AMBIENT, _CLEAR_ALL) and os.geteuid() != 0:
+            raise ConfigError(
+                "training.user: this system cannot take capabilities from the training process",
+                remedy="start the agent as root, or remove the line",
+            )
+        return {"user": self.uid, "group": self.gid, "extra_groups": list(self.groups), "cwd": "/"}
+
+
+def no_new_privileges() -> None:
+    """Nothing that this process runs, or becomes, gains rights: no set-uid program, no file capability.
+
+    Where the system does not know this, the account alone has to do.
+    """
+    _prctl(_NO_NEW_PRIVILEGES, 1)
+
+
+def _prctl(option: int, argument: int) -> bool:
+    """Call prctl(2); whether it is there and succeeded."""
+    library = ctypes.CDLL(None)
+    return hasattr(library, "prctl") and library.prctl(option, argument, 0, 0, 0) == 0
+
+
+def _may_switch() -> bool:
+    """Whether this process has the capabilities to start another account's process, and to end it."""
+    try:
+        found = re.search(
+            r"(?m)^CapEff:\s*([0-9a-f]+)$", Path("/proc/self/status").read_text(encoding="ascii")
+        )
+    except OSError:
+        found = None
+    return os.geteuid() == 0 if found is None else int(found[1], 16) & _NEEDED == _NEEDED

@@ -1,0 +1,175 @@
+"""What can be known before training is refused before training, and before anything is paid."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from unittest.mock import MagicMock
+
+import pytest
+
+from secfed.chain_file import verify_file
+from secfed.crypto.attempt import SiteLimits
+from secfed.crypto.identity import Identity, Roster
+from secfed.deploy.agent_handler import StudyHandler
+from secfed.deploy.agent_status import STATUS_FILE, read_status
+from secfed.deploy.enrolment import utc_now
+from secfed.deploy.link_messages import HelloReply
+from secfed.deploy.offered import check_limits, check_plan, check_roster, plan_digest
+from secfed.deploy.serving import Request
+from secfed.deploy.site_folder import SiteFolder
+from secfed.dp.budget import Budget
+from secfed.dp.events import Gaussian
+from secfed.dp.ledger import LEDGER, SPENT, Ledger
+from secfed.dp.unit import Adjacency
+from secfed.errors import (
+    BudgetExceeded,
+    InconsistentView,
+    PolicyRefused,
+    RosterError,
+    SecfedError,
+    TranscriptError,
+)
+from secfed.frames import Task
+from secfed.outputs import ledger_file
+from tests.deploy.agent_case import NAMES, POLICY, TOML, Centre
+from tests.deploy.link_case import wait_until
+from tests.deploy.test_agent_training import PRIVATE
+
+BUDGETED = POLICY.replace("require = false", "max_epsilon = 8.0\nmax_delta = 1e-4") + (
+    "[[data.budget]]\nepsilon = 20.0\ndelta = 1e-4\n"
+)
+DAY_S = 86_400
+
+
+@pytest.fixture
+def centre(tmp_path: Path) -> Iterator[Centre]:
+    made = Centre(tmp_path, PRIVATE, policy=BUDGETED)
+    yield made
+    made.close()
+
+
+def grown(roster: Roster) -> Roster:
+    """The roster after one more hospital was admitted."""
+    newcomer = Identity.generate("hospital-9")
+    return Roster(roster.aggregator, (*roster.members, ("hospital-9", newcomer.public_bytes)))
+
+
+def said(folder: SiteFolder) -> str:
+    status = read_status(folder.state / STATUS_FILE)
+    assert status is not None
+    return str(status["why"])
+
+
+def declined(centre: Centre, name: str) -> bool:
+    return centre.server.presence()[name].declined is not None
+
+
+def test_a_hospital_with_another_roster_serves_nothing_until_it_has_pinned_the_right_one(
+    centre: Centre,
+) -> None:
+    folder = centre.folders[NAMES[0]]
+    folder.trust(grown(centre.roster), utc_now())
+    centre.start(NAMES[0])
+    wait_until(lambda: declined(centre, NAMES[0]))
+    assert centre.link.present(60.0) == (), "it is not counted as there, so no round is begun with it"
+    assert centre.roster.digest.hex()[:16] in said(folder)
+    assert "secfed site trust ROSTER" in said(folder)
+    assert not ledger_file(folder.state, "wards").exists()
+    folder.trust(centre.roster, utc_now())
+    wait_until(lambda: '"serving"' in (folder.state / STATUS_FILE).read_text(), 60.0)
+    assert not centre.errors
+
+
+def test_a_ledger_from_the_future_is_refused_before_anybody_pays(centre: Centre) -> None:
+    folder = centre.folders[NAMES[0]]
+    path = ledger_file(folder.state, "wards")
+    now_s = utc_now().timestamp()
+    ahead = Ledger(
+        path, folder.identity(None), "wards", [Budget(20.0, 1e-4)], clock=lambda: now_s + 30 * DAY_S
+    )
+    spend(ahead)
+    centre.start(NAMES[0])
+    wait_until(lambda: declined(centre, NAMES[0]))
+    assert "set the clock" in said(folder)
+    entries = verify_file(path, folder.identity(None).public_bytes, LEDGER)
+    assert [entry.body["study"] for entry in entries if entry.kind == SPENT] == ["earlier"]
+
+
+def spend(ledger: Ledger) -> None:
+    ledger.spend(
+        Gaussian(Adjacency.ADD_OR_REMOVE_RECORD, 20.0, 1), study="earlier", round_number=1, exchange="update"
+    )
+
+
+def test_an_offer_that_names_no_roster_is_refused(centre: Centre) -> None:
+    offer = HelloReply("tiny", b"", 1)
+    with pytest.raises(RosterError, match="does not say which roster"):
+        check_roster(offer, centre.roster)
+    check_roster(replace(offer, roster=centre.roster.digest), centre.roster)
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        lambda terms: replace(terms, study=terms.study.replace("protection.threshold", 5)),
+        lambda terms: replace(terms, study=terms.study.replace("protection.name", "plain")),
+        lambda terms: replace(terms, sites=terms.sites[:2]),
+    ],
+)
+def test_an_aggregator_that_derives_another_plan_is_refused(tmp_path: Path, other: Callable) -> None:
+    centre = Centre(
+        tmp_path, TOML.replace("sites = 3", "sites = 5"), names=tuple(f"hospital-{i}" for i in range(1, 6))
+    )
+    terms, roster = centre.terms, centre.roster
+    centre.close()
+    digest = plan_digest(terms.study, terms.algorithm, terms.sites, roster)
+    check_plan(HelloReply("tiny", b"", 1, plan=digest), terms, roster)
+    changed = other(terms)
+    offered = plan_digest(changed.study, changed.algorithm, changed.sites, roster)
+    with pytest.raises(InconsistentView, match="other layouts or thresholds"):
+        check_plan(HelloReply("tiny", b"", 1, plan=offered), terms, roster)
+
+
+@pytest.mark.parametrize(
+    ("limits", "number"),
+    [
+        (SiteLimits(min_cohort=4), 8),
+        (SiteLimits(min_threshold=4), 9),
+        (SiteLimits(colluders=2), 9),
+        (SiteLimits(max_elements=10), 14),
+    ],
+)
+def test_a_study_whose_every_attempt_would_be_refused_is_refused_before(
+    centre: Centre, limits: SiteLimits, number: int
+) -> None:
+    check_limits(centre.terms, centre.roster, SiteLimits(), NAMES[0])
+    with pytest.raises(PolicyRefused, match=f"refusal {number}:"):
+        check_limits(centre.terms, centre.roster, limits, NAMES[0])
+    check_limits(centre.terms, centre.roster, limits, "hospital-9")  # it is in none of these sums
+
+
+@pytest.mark.parametrize(
+    ("error", "leaves"),
+    [
+        (BudgetExceeded("spent"), True),
+        (TranscriptError("the clock"), True),
+        (PolicyRefused("hours"), True),
+        (InconsistentView("another exchange"), False),
+    ],
+)
+def test_a_refusal_that_will_come_again_takes_the_site_out_of_the_study(
+    monkeypatch: pytest.MonkeyPatch, error: SecfedError, leaves: bool
+) -> None:
+    def refuse(_frame: object) -> bytes:
+        raise error
+
+    opened, nobody = SimpleNamespace(site=SimpleNamespace(handle=refuse)), MagicMock()
+    handler = StudyHandler(nobody, nobody, opened, nobody, nobody, utc_now, nobody)  # type: ignore[arg-type]
+    monkeypatch.setattr(handler, "_check_now", lambda: None)
+    frame = memoryview(Task("s", 1, 0, "update", b"").encode())
+    with pytest.raises(type(error)):
+        handler.handle(Request("s", b"", frame))
+    assert (handler.withdrawn is error) is leaves
