@@ -201,9 +201,8 @@ class RunningSum:
             if self._expander is None:
                 self._add(total[:, 1], words[:, 1])
             else:
-                for ciphertext in range(len(total)):
-                    seed = seeds[SEED_BYTES * ciphertext : SEED_BYTES * (ciphertext + 1)]
-                    self._add(total[ciphertext, 1], self._expander.words(seed))
+                for ciphertext, second in zip(total, expanded(seeds, self._expander), strict=True):
+                    self._add(ciphertext[1], second)
         self._sites.append(site)
 
     def _add(self, total: Words, words: Words) -> None:
@@ -270,6 +269,12 @@ class Upload:
     def _close(self) -> None:
         self._open = False
         self._frames = []
+
+
+def expanded(seeds: memoryview, expander: SeedExpander) -> Iterator[Words]:
+    """The second polynomials that the seeds of one frame stand for: [n] uint64 below q each."""
+    for at in range(0, len(seeds), SEED_BYTES):
+        yield expander.words(seeds[at : at + SEED_BYTES])
 
 
 def _expander(parameters: Parameters) -> SeedExpander:

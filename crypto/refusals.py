@@ -88,6 +88,8 @@ class Refusal(Enum):
     )
     OTHER_START = (42, InconsistentView, "the first broadcast is not the model that the study begins with")
 
+    SUM_TAG = (60, InconsistentView, "the ciphertext is not the sum of the uploads that the result names")
+
     def __init__(self, number: int, error: type[SecfedError], text: str) -> None:
         self.number = number
         self.error = error
