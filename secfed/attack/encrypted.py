@@ -64,7 +64,7 @@ class _Hospitals:
     def shown(
         self, spec: Specification, survivors: tuple[str, ...], nonces: bytes, tag: bytes, ciphertext: bytes
     ) -> tuple[RingVector, list[SecfedError]]:
-        """Sign this as the sum and give it to a hospital: what it decrypts (zeros if it refuses), refusals."""
+        """Give a hospital this as the signed sum: what it decrypts (zeros if it refuses), and refusals."""
         consortium, taker = self.consortium, self.consortium.names[-1]
         totals = totals_digest(spec.layout_digest, nonces, tag, ciphertext)
         unsigned = Result(spec.digest, survivors, totals)
