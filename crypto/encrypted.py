@@ -10,7 +10,8 @@ The aggregator works from the parameters alone: it holds no key, and the sum it 
 to it as the uploads. There is nothing to answer after an upload, so a site that drops out costs nothing.
 
 Security: a well-formed ciphertext of another key or another vector cannot be told from an honest one;
-the caller verifies the site's signature over the whole upload before it is committed. Whoever holds the
+the caller verifies the site's signature over the whole upload before it is committed. Sites verify the sum
+by its tag (``encrypted_tags.py``). Whoever holds the
 secret key *and* sees a single upload can read that upload: a site that colludes with the aggregator can
 read every site. SECURITY.md says so.
 """

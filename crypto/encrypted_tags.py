@@ -11,8 +11,8 @@ words y and the tags T as the sum over the survivors only if T_j = <y, k_j> + (t
 j. All of it is linear in the words: whether they are coefficients or the transformed values that CKKS uses
 makes no difference.
 
-Source: Agrawal, Boneh, "Homomorphic MACs: MAC-based integrity for network coding", ACNS 2009, section 4,
-with the coefficient of every survivor fixed at 1, several tags because one word is small, and vectors of
+Source: Agrawal, Boneh, "Homomorphic MACs: MAC-based integrity for network coding", ACNS 2009, with
+the coefficient of every survivor fixed at 1, several tags because one word is small, and vectors of
 32-bit numbers. Specification, site and nonce take the place of the identifier of a vector.
 
 Security: pads are used once, so tags say nothing about k_j. Words other than the survivors' sum then pass
