@@ -31,7 +31,6 @@ from tests.simulator import PROVOKED, Consortium, provokes
 
 RUNS = (Run(20, 5), Run(64, 1))
 RING = study_ring(20, 5, "symmetric")
-CIPHER = SiteCipher(keys_of(RING))
 
 
 class Scene:
@@ -43,6 +42,7 @@ class Scene:
         for number, name in enumerate(self.names, 1):  # small, so that no sum leaves its range
             self.consortium.updates[name] = tuple(np.full(run.count, number, run.dtype) for run in RUNS)
         self.parameters: Parameters = fit(RING, RUNS, 5)
+        self.cipher = SiteCipher(keys_of(RING))
         self.spec, self.vectors = self.uploads(**changes)
 
     def uploads(self, **changes: Any) -> tuple[Specification, dict[str, bytes]]:
@@ -54,7 +54,7 @@ class Scene:
             given = consortium.contribution(
                 name, source=Integers(consortium.updates[name]), round=spec.round, limits=SiteLimits(2, 2)
             )
-            reply = EncryptedSite(given, CIPHER, self.parameters).handle(spec.encode())
+            reply = EncryptedSite(given, self.cipher, self.parameters).handle(spec.encode())
             vectors[name] = bytes(Upload.decode(bytes(reply)).vector)
         return spec, vectors
 
@@ -80,8 +80,8 @@ class Scene:
         check_signed(summed, consortium.roster, "study")
         check_sum(summed, replace(expected, **changes))
         frames = list(FrameFormat(self.parameters, SUM).split(summed.ciphertext))
-        CIPHER.verify(self.parameters, summed, frames)
-        return [run.tolist() for run in CIPHER.decrypt(self.parameters, frames)]
+        self.cipher.verify(self.parameters, summed, frames)
+        return [run.tolist() for run in self.cipher.decrypt(self.parameters, frames)]
 
     def refused(self, summed: Summed, refusal: Refusal, **changes: Any) -> None:
         with pytest.raises(SecfedError, match=rf"^refusal {refusal.number}: ") as caught:
@@ -293,7 +293,7 @@ def test_the_aggregator_adds_what_sites_verify() -> None:
     consortium.forget(scene.names)
     for name in scene.names[::-1]:
         given = consortium.contribution(name, source=Integers(consortium.updates[name]))
-        server.receive(name, EncryptedSite(given, CIPHER, scene.parameters).handle(scene.spec.encode()))
+        server.receive(name, EncryptedSite(given, scene.cipher, scene.parameters).handle(scene.spec.encode()))
     server.advance()
     summed = Summed(
         scene.spec,

@@ -141,6 +141,20 @@ def test_a_key_holder_outside_a_cohort_is_asked_for_the_key_all_the_same(
     assert [entry.aborted for entry in report.rounds] == [None, None, None]
 
 
+def test_a_sum_that_too_few_contribute_to_is_given_up_and_the_study_goes_on(
+    tmp_path: Path, study: Study, sites: dict[str, SealedSite], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every site would refuse it; stored all the same, it would stand in the way of all later sums."""
+    part = frozenset({"hospital-1", "hospital-2", "hospital-3"})
+    monkeypatch.setattr(FedAvg, "contributors", lambda *_: ((part, 3),), raising=False)
+    report = run(study, tmp_path / "out", "hospital-2@mask:2")
+    aborted = [entry.aborted for entry in report.rounds]
+    assert (aborted[0], aborted[2]) == (None, None)
+    assert aborted[1] is not None
+    assert "add more than zeros" in aborted[1]
+    assert {site.sums for site in sites.values()} == {3}
+
+
 def test_a_site_whose_state_diverges_stops_and_the_others_go_on(
     monkeypatch: pytest.MonkeyPatch, study: Study, sites: dict[str, SealedSite]
 ) -> None:
