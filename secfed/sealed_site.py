@@ -199,8 +199,8 @@ class SealedSite(Site):
 
         Raises:
             BadSignature, InconsistentView, PolicyRefused, RosterError, UnmaskRefused: it is not the
-                aggregator's sum of this study, not the next, not one that this site helps with, or not the
-                one whose decryption was begun.
+                aggregator's sum of this study, not the next, not one that this site's rules permit, or not
+                the one whose decryption was begun.
             InconsistentView, MalformedMessage, RangeError, RoundAborted: it is none of honest uploads; the
                 site has stopped.
         """
@@ -224,7 +224,7 @@ class SealedSite(Site):
         parameters, cipher = self._plan.parameters(exchange), self._site_cipher()
         with self._stopping_at_refusal(InconsistentView):
             frames = list(FrameFormat(parameters, SUM).split(summed.ciphertext))
-            cipher.verify(parameters, summed, frames)  # all of them before the first is decrypted
+            cipher.verify(parameters, summed, frames)  # all of them, before the first is decrypted
             totals = layout.decode(cipher.decrypt(parameters, frames), result.survivors)
         with self._stopping_at_refusal(SecfedError):
             self.replica.absorb(spec.round, exchange, totals)
