@@ -43,9 +43,12 @@ def _table(result: dict[str, Any]) -> str:
         smaller = result["smaller_than_ckks"].get(name)
         row = [name, f"{size:.2f}", f"{result['mparams_per_s_core'][name]:.2f}"]
         row += ["" if value is None else f"{value:.1f}x" for value in (speedup, smaller)]
+        tags = result["tag_to_encryption"].get(name)
+        row.append("" if tags is None else f"{tags:.2f}")
         rows.append(row)
     print(rows, flush=True)
     columns = ["protection", "bytes/parameter", "Mparam/s per core", "faster than CKKS", "smaller than CKKS"]
+    columns.append("tags / encryption")
     return sections.table(columns, rows)
 
 

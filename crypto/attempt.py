@@ -88,46 +88,22 @@ class Entropy:
         return sealing.seal(public_bytes, plaintext, label, *context)
 
 
-@dataclass(frozen=True)
-class SiteContribution:
-    """One site's input to one attempt: who it is, what it was asked, what it has.
+@dataclass(frozen=True, kw_only=True)
+class SumRules:
+    """What one site insists on about who is in a sum.
 
     Attributes:
-        identity: the site's signing key.
         roster: the roster this site's administrator pinned.
-        study, round, exchange, exchange_index: what the site is serving now.
-        shape: runs and digest of the layout that *this site* derived from the study.
-        broadcast_digest: digest of the broadcast this site trained on.
-        source: the quantised update, read once.
         limits: the site's own limits.
-        journal: the site's durable memory.
-        privacy_applied: whether the update was made under the policy's differential privacy.
         planned: sites that the study asks in this exchange; None for all of the roster.
         contributors: for every part of the sum to which some sites add only zeros, the sites that may add
             more, and the fewest of them that the study wants; never fewer than ``colluders`` + 2.
-        entropy: randomness.
     """
 
-    identity: Identity
     roster: Roster
-    study: str
-    round: int
-    exchange: str
-    exchange_index: int
-    shape: VectorShape
-    broadcast_digest: bytes
-    source: VectorSource = field(repr=False)
-    journal: AttemptJournal
     limits: SiteLimits = SiteLimits()
-    privacy_applied: bool = False
     planned: frozenset[str] | None = None
     contributors: tuple[tuple[frozenset[str], int], ...] = ()
-    entropy: Entropy = field(default_factory=Entropy)
-
-    @property
-    def site(self) -> str:
-        """This site's id."""
-        return self.identity.name
 
     @property
     def colluders(self) -> int:
@@ -137,3 +113,36 @@ class SiteContribution:
         """
         limit = self.limits.colluders
         return thresholds.default_colluders(len(self.roster.sites)) if limit is None else limit
+
+
+@dataclass(frozen=True, kw_only=True)
+class SiteContribution(SumRules):
+    """One site's input to one attempt: who it is, what it was asked, what it has, what it insists on.
+
+    Attributes:
+        identity: the site's signing key.
+        study, round, exchange, exchange_index: what the site is serving now.
+        shape: runs and digest of the layout that *this site* derived from the study.
+        broadcast_digest: digest of the broadcast this site trained on.
+        source: the quantised update, read once.
+        journal: the site's durable memory.
+        privacy_applied: whether the update was made under the policy's differential privacy.
+        entropy: randomness.
+    """
+
+    identity: Identity
+    study: str
+    round: int
+    exchange: str
+    exchange_index: int
+    shape: VectorShape
+    broadcast_digest: bytes
+    source: VectorSource = field(repr=False)
+    journal: AttemptJournal
+    privacy_applied: bool = False
+    entropy: Entropy = field(default_factory=Entropy)
+
+    @property
+    def site(self) -> str:
+        """This site's id."""
+        return self.identity.name

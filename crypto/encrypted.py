@@ -10,7 +10,8 @@ The aggregator works from the parameters alone: it holds no key, and the sum it 
 to it as the uploads. There is nothing to answer after an upload, so a site that drops out costs nothing.
 
 Security: a well-formed ciphertext of another key or another vector cannot be told from an honest one;
-the caller verifies the site's signature over the whole upload before it is committed. Whoever holds the
+the caller verifies the site's signature over the whole upload before it is committed. Sites verify the sum
+by its tag (``encrypted_tags.py``). Whoever holds the
 secret key *and* sees a single upload can read that upload: a site that colludes with the aggregator can
 read every site. SECURITY.md says so.
 """
@@ -201,9 +202,8 @@ class RunningSum:
             if self._expander is None:
                 self._add(total[:, 1], words[:, 1])
             else:
-                for ciphertext in range(len(total)):
-                    seed = seeds[SEED_BYTES * ciphertext : SEED_BYTES * (ciphertext + 1)]
-                    self._add(total[ciphertext, 1], self._expander.words(seed))
+                for ciphertext, second in zip(total, expanded(seeds, self._expander), strict=True):
+                    self._add(ciphertext[1], second)
         self._sites.append(site)
 
     def _add(self, total: Words, words: Words) -> None:
@@ -270,6 +270,12 @@ class Upload:
     def _close(self) -> None:
         self._open = False
         self._frames = []
+
+
+def expanded(seeds: memoryview, expander: SeedExpander) -> Iterator[Words]:
+    """The second polynomials that the seeds of one frame stand for: [n] uint64 below q each."""
+    for at in range(0, len(seeds), SEED_BYTES):
+        yield expander.words(seeds[at : at + SEED_BYTES])
 
 
 def _expander(parameters: Parameters) -> SeedExpander:

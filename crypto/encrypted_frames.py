@@ -1,14 +1,39 @@
-"""The site's work on one frame, whichever process does it: slots to ciphertexts, a summed frame to slots."""
+"""The site's work on one frame, whichever process does it: encrypt slots, decrypt a sum, tag either."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 
-from secfed.crypto.bfv import Parameters
+from secfed.crypto.bfv import Parameters, Ring
 from secfed.crypto.bfv_packing import Slots
-from secfed.crypto.bfv_tenseal import Decryptor, Encryptor, KeyPair
+from secfed.crypto.bfv_tenseal import Decryptor, Encryptor, KeyPair, SeedExpander
 from secfed.crypto.codec import Buffer
-from secfed.crypto.encrypted import SUM, FrameFormat
+from secfed.crypto.encrypted import SUM, FrameFormat, expanded
+from secfed.crypto.encrypted_tags import Tag, TagKey, encode_tag
+
+
+@dataclass(frozen=True)
+class Tagging:
+    """Which frames are tagged, and for which specification.
+
+    Attributes:
+        form: of the frames.
+        spec_digest: of the specification.
+    """
+
+    form: FrameFormat
+    spec_digest: bytes
+
+    @property
+    def modulus(self) -> int:
+        """The prime q that tags are reduced by."""
+        return self.form.parameters.ring.modulus
+
+    def key(self, keys: KeyPair) -> TagKey:
+        """What the tags are made and checked with."""
+        return TagKey(keys.secret_key, self.spec_digest, self.modulus)
 
 
 class FrameCipher:
@@ -22,6 +47,7 @@ class FrameCipher:
         self._keys = keys
         self._encryptors: dict[Parameters, Encryptor] = {}
         self._decryptors: dict[Parameters, Decryptor] = {}
+        self._expanders: dict[Ring, SeedExpander] = {}
 
     def encrypt(self, parameters: Parameters, slots: Slots) -> bytes:
         """The body of one frame of an upload, without its header.
@@ -51,6 +77,21 @@ class FrameCipher:
             self._decryptors[parameters] = Decryptor(parameters, self._keys.secret_key)
         return self._decryptors[parameters].frame(words)
 
+    def products(self, tagging: Tagging, index: int, frame: Buffer) -> Tag:
+        """What one frame adds to the tags of its upload or sum.
+
+        Raises:
+            MalformedMessage: the frame is refused.
+        """
+        words, seeds = tagging.form.words(frame, index)
+        if tagging.form.seeded:
+            ring = tagging.form.parameters.ring
+            if ring not in self._expanders:
+                self._expanders[ring] = SeedExpander(ring)
+            second = np.stack(list(expanded(seeds, self._expanders[ring])))
+            words = np.stack([words[:, 0], second], axis=1)
+        return tagging.key(self._keys).products(words, index)
+
     # The same on bytes, as they lie in memory shared by processes.
 
     def encrypt_bytes(self, parameters: Parameters, _index: int, slots: Buffer) -> Buffer:
@@ -60,6 +101,10 @@ class FrameCipher:
     def decrypt_bytes(self, parameters: Parameters, index: int, frame: Buffer) -> Buffer:
         """:meth:`decrypt` to the bytes of the frame's slots."""
         return np.ascontiguousarray(self.decrypt(parameters, index, frame)).data.cast("B")
+
+    def products_bytes(self, tagging: Tagging, index: int, frame: Buffer) -> Buffer:
+        """:meth:`products`, encoded as a tag is."""
+        return encode_tag(self.products(tagging, index, frame))
 
 
 def slots_of(parameters: Parameters, data: Buffer) -> Slots:

@@ -4,7 +4,7 @@
 12  KeyRequest    server -> holder hellos of the sites that have no study key
 13  KeyPackages   holder -> server the public key, and the secret key sealed to each of those sites
 14  KeyDelivery   server -> site   one site's package
-15  Summed        server -> site   specification, result and the ciphertext of the sum
+15  Summed        server -> site   specification, result, and the ciphertext of the sum with its tag
 16  StateView     site -> server   digest of the site's state, signed
 """
 
@@ -13,8 +13,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import ClassVar, Self
 
-from secfed.crypto import sealing
-from secfed.crypto.codec import Reader, Writer
+from secfed.crypto import labels, sealing
+from secfed.crypto.codec import Buffer, Reader, Writer, digest
+from secfed.crypto.encrypted_tags import NONCE_BYTES, TAG_BYTES
 from secfed.crypto.identity import MAX_NAME_BYTES, MAX_SITES, SIGNATURE_BYTES
 from secfed.crypto.messages import DIGEST_BYTES, Message, Result, Specification
 from secfed.errors import MalformedMessage
@@ -126,25 +127,48 @@ class KeyDelivery(Message):
 
 @dataclass(frozen=True)
 class Summed(Message):
-    """Message 15: everything a site needs to take one sum into its state, also long afterwards."""
+    """Message 15: everything a site needs to take one sum into its state, also long afterwards.
+
+    ``nonces`` are those of the survivors' uploads in the order of the result, ``tag`` is the sum of their
+    tags (``encrypted_tags.py``).
+    """
 
     TYPE: ClassVar[int] = 15
     spec: Specification
     result: Result
+    nonces: bytes
+    tag: bytes
     ciphertext: bytes = field(repr=False)
 
+    @property
+    def totals_digest(self) -> bytes:
+        """What the result must name."""
+        return totals_digest(self.spec.layout_digest, self.nonces, self.tag, self.ciphertext)
+
+    def each_nonce(self) -> list[bytes]:
+        """One nonce per survivor.
+
+        Raises:
+            MalformedMessage: there are more or fewer.
+        """
+        if len(self.nonces) != NONCE_BYTES * len(self.result.survivors):
+            raise MalformedMessage("a sum without one nonce for every survivor")
+        return [self.nonces[at : at + NONCE_BYTES] for at in range(0, len(self.nonces), NONCE_BYTES)]
+
     def _write(self, writer: Writer) -> None:
-        writer.blob(self.spec.encode()).blob(self.result.encode()).uint(len(self.ciphertext), 8)
-        writer.fixed(self.ciphertext, len(self.ciphertext))
+        writer.blob(self.spec.encode()).blob(self.result.encode())
+        writer.blob(self.nonces).fixed(self.tag, TAG_BYTES)
+        writer.uint(len(self.ciphertext), 8).fixed(self.ciphertext, len(self.ciphertext))
 
     @classmethod
     def _read(cls, reader: Reader) -> Self:
         spec = Specification.decode(reader.view(MAX_SPEC_BYTES))
         result = Result.decode(reader.view(MAX_SPEC_BYTES))
+        nonces, tag = reader.blob(NONCE_BYTES * MAX_SITES), reader.fixed(TAG_BYTES)
         size, rest = reader.uint(8), reader.rest()
         if size != len(rest):
             raise MalformedMessage(f"a ciphertext of {len(rest)} bytes where {size} were stated")
-        return cls(spec, result, bytes(rest))
+        return cls(spec, result, nonces, tag, bytes(rest))
 
 
 @dataclass(frozen=True)
@@ -169,6 +193,11 @@ class StateView(Message):
     def _read(cls, reader: Reader) -> Self:
         site, sums = reader.text(MAX_NAME_BYTES), reader.uint(4)
         return cls(site, sums, reader.fixed(DIGEST_BYTES), reader.fixed(SIGNATURE_BYTES))
+
+
+def totals_digest(layout_digest: bytes, nonces: bytes, tag: bytes, ciphertext: Buffer) -> bytes:
+    """What the aggregator's result says about a sum that it cannot read: 32 bytes."""
+    return digest(labels.TOTALS_DIGEST, layout_digest, nonces, tag, ciphertext)
 
 
 ALL: tuple[type[Message], ...] = (KeyHello, KeyRequest, KeyPackages, KeyDelivery, Summed, StateView)

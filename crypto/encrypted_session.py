@@ -14,6 +14,16 @@ from secfed.crypto.bfv import Parameters
 from secfed.crypto.codec import Buffer
 from secfed.crypto.encrypted import UPLOAD, FrameFormat, RunningSum
 from secfed.crypto.encrypted_site import SiteCipher
+from secfed.crypto.encrypted_sum import FLOOR
+from secfed.crypto.encrypted_tags import (
+    NONCE_BYTES,
+    TAGS,
+    UPLOAD_TAG_BYTES,
+    Tag,
+    add_tags,
+    decode_tag,
+    encode_tag,
+)
 from secfed.crypto.identity import Roster, verify
 from secfed.crypto.messages import Specification, Upload, peek_type
 from secfed.crypto.refusals import Refusal
@@ -22,7 +32,13 @@ from secfed.errors import MalformedMessage, Replay, RoundAborted, WrongState
 
 
 class EncryptedSite:
-    """One site's half: specification -> signed ciphertexts."""
+    """One site's half: specification -> signed ciphertexts.
+
+    Attributes:
+        spec_digest: of the specification that the upload was made for; empty before.
+    """
+
+    spec_digest: bytes = b""
 
     def __init__(self, given: SiteContribution, cipher: SiteCipher, parameters: Parameters) -> None:
         self._given, self._cipher, self._parameters = given, cipher, parameters
@@ -43,31 +59,36 @@ class EncryptedSite:
             spec = Specification.decode(message)
         except MalformedMessage as error:
             raise Refusal.MALFORMED.refuse(error.message) from None
-        check_specification(spec, given, floor=2)
+        check_specification(spec, given, floor=FLOOR)
         attempt = AttemptId(spec.round, spec.exchange_index, spec.attempt)
         given.journal.begin(spec.study, attempt)
         # Every site can read sums. Two sums that differ by one site would tell that site's update, so an
         # update that has left once never leaves again.
         given.journal.uploaded(spec.study, attempt)
-        size = FrameFormat(self._parameters, UPLOAD).total_bytes
-        buffer, at = Upload.frame(size), Upload.VECTOR_AT
+        form = FrameFormat(self._parameters, UPLOAD)
+        size = form.total_bytes + UPLOAD_TAG_BYTES
+        buffer = Upload.frame(size)
+        vector, at = buffer[Upload.VECTOR_AT : Upload.VECTOR_AT + size], 0
         for frame in self._cipher.encrypt(self._parameters, given.source):
-            buffer[at : at + len(frame)] = frame
+            vector[at : at + len(frame)] = frame
             at += len(frame)
-        vector = buffer[Upload.VECTOR_AT : Upload.VECTOR_AT + size]
+        vector[at:] = self._cipher.tag(self._parameters, spec.digest, given.site, form.split(vector[:at]))
         vector_digest = masks.vector_digest(vector)
         parameters = self._parameters.digest
         signature = given.identity.sign(labels.SIGN_UPLOAD, spec.digest, parameters, vector_digest)
         Upload.finish(buffer, parameters, vector_digest, signature)
+        self.spec_digest = spec.digest
         return buffer
 
 
 class EncryptedServer:
-    """The aggregator's half: adds ciphertexts as they arrive. It holds no key and learns no total."""
+    """The aggregator's half: adds ciphertexts and tags as they arrive; it has no key and learns no total."""
 
     def __init__(self, spec: Specification, roster: Roster, parameters: Parameters) -> None:
         self._spec, self._roster, self._parameters = spec, roster, parameters
         self._total = RunningSum(parameters)
+        self._tag: Tag = (0,) * TAGS
+        self._nonces: dict[str, bytes] = {}
         self._answered: set[str] = set()
         self._finished = False
         self.spent = False
@@ -101,7 +122,16 @@ class EncryptedServer:
         parts = (self._spec.digest, self._parameters.digest, digest)
         verify(self._roster.public(site), upload.signature, labels.SIGN_UPLOAD, *parts, who=site)
         self.spent = True
-        self._total.add(site, upload.vector)
+        size = len(upload.vector) - UPLOAD_TAG_BYTES
+        frames, rest = upload.vector[: max(0, size)], upload.vector[max(0, size) :]
+        received = self._total.open(site)
+        for frame in FrameFormat(self._parameters, UPLOAD).split(frames):
+            received.feed(frame)
+        modulus = self._parameters.ring.modulus
+        tag = decode_tag(rest[NONCE_BYTES:], modulus)  # before anything is added
+        received.commit()
+        self._nonces[site] = bytes(rest[:NONCE_BYTES])
+        self._tag = add_tags(modulus, self._tag, tag)
 
     def advance(self) -> Mapping[str, Buffer]:
         """Close the sum.
@@ -126,3 +156,13 @@ class EncryptedServer:
     def ciphertext(self) -> bytes:
         """The sum: all frames in order."""
         return b"".join(self._total.frames())
+
+    @property
+    def nonces(self) -> bytes:
+        """Those of the survivors' uploads, in the order of :attr:`survivors`."""
+        return b"".join(self._nonces[site] for site in self.survivors)
+
+    @property
+    def tag(self) -> bytes:
+        """The sum of the survivors' tags."""
+        return encode_tag(self._tag)

@@ -1,4 +1,4 @@
-"""A site's half of encrypted sums: encrypt a vector as it is read, decrypt the sum of many.
+"""A site's half of encrypted sums: encrypt a vector as it is read, decrypt the sum of many, tag and verify.
 
 The work on one frame is in :mod:`secfed.crypto.encrypted_frames`, worker processes that share it out are in
 :mod:`secfed.crypto.encrypted_workers`. Frames are independent of each other: who works on one changes
@@ -16,10 +16,13 @@ from secfed.crypto.bfv import Parameters
 from secfed.crypto.bfv_packing import Slots, lanes_from, slot_frames
 from secfed.crypto.bfv_tenseal import KeyPair
 from secfed.crypto.codec import Buffer
-from secfed.crypto.encrypted import UPLOAD, FrameFormat
-from secfed.crypto.encrypted_frames import FrameCipher, slots_of
+from secfed.crypto.encrypted import SUM, UPLOAD, FrameFormat
+from secfed.crypto.encrypted_frames import FrameCipher, Tagging, slots_of
+from secfed.crypto.encrypted_messages import Summed
+from secfed.crypto.encrypted_tags import Tag, decode_tag
 from secfed.crypto.encrypted_workers import WorkerPool
 from secfed.crypto.lanes import VectorSource
+from secfed.crypto.refusals import Refusal
 from secfed.errors import MalformedMessage
 
 
@@ -38,6 +41,7 @@ class SiteCipher:
     """
 
     def __init__(self, keys: KeyPair, *, processes: int = 0) -> None:
+        self._keys = keys
         self._cipher = FrameCipher(keys)
         self._pool = WorkerPool(keys, processes) if processes else None
 
@@ -78,6 +82,39 @@ class SiteCipher:
 
         return lanes_from(self._decrypted(parameters, counted()), parameters)
 
+    def tag(self, parameters: Parameters, spec_digest: bytes, site: str, frames: Iterable[Buffer]) -> bytes:
+        """What follows the frames of this site's upload: nonce and tags (``encrypted_tags.py``).
+
+        Args:
+            parameters: of the exchange.
+            spec_digest: of the specification that the upload answers.
+            site: this site.
+            frames: all frames of the upload, in order.
+
+        Raises:
+            RoundAborted: a worker process died.
+        """
+        tagging = Tagging(FrameFormat(parameters, UPLOAD), spec_digest)
+        return tagging.key(self._keys).upload_tag(site, self._products(tagging, frames))
+
+    def verify(self, parameters: Parameters, summed: Summed, frames: Iterable[Buffer]) -> None:
+        """Check that a sum is that of the survivors' uploads; to be called before :meth:`decrypt`.
+
+        Args:
+            parameters: of the exchange.
+            summed: the sum.
+            frames: all of its frames, in order.
+
+        Raises:
+            InconsistentView: refusal 45.
+            MalformedMessage: a frame is refused.
+            RoundAborted: a worker process died.
+        """
+        tagging = Tagging(FrameFormat(parameters, SUM), summed.spec.digest)
+        uploads = zip(summed.result.survivors, summed.each_nonce(), strict=True)
+        if not tagging.key(self._keys).is_sum(summed.tag, uploads, self._products(tagging, frames)):
+            raise Refusal.SUM_TAG.refuse(f"round {summed.spec.round}")
+
     def close(self) -> None:
         """Stop the workers."""
         if self._pool is not None:
@@ -101,3 +138,8 @@ class SiteCipher:
         else:
             for data in self._pool.map("decrypt", parameters, frames):
                 yield slots_of(parameters, bytes(data))  # a copy: the next result takes its place
+
+    def _products(self, tagging: Tagging, frames: Iterable[Buffer]) -> Iterator[Tag]:
+        if self._pool is None:
+            return (self._cipher.products(tagging, index, frame) for index, frame in enumerate(frames))
+        return (decode_tag(data, tagging.modulus) for data in self._pool.map("tag", tagging, frames))

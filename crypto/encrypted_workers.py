@@ -22,7 +22,7 @@ from __future__ import annotations
 import os
 import signal
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from mmap import mmap
 from multiprocessing import get_context
@@ -34,10 +34,12 @@ from typing import Any, Final, Literal
 from secfed.crypto.bfv import FRAME_CIPHERTEXTS, HE_STANDARD, Parameters
 from secfed.crypto.bfv_tenseal import KeyPair
 from secfed.crypto.codec import Buffer
-from secfed.crypto.encrypted_frames import FrameCipher
+from secfed.crypto.encrypted_frames import FrameCipher, Tagging
 from secfed.errors import ConfigError, MalformedMessage, RoundAborted, SecfedError, WrongState
 
-Work = Literal["encrypt", "decrypt"]
+Work = Literal["encrypt", "decrypt", "tag"]
+Job = Parameters | Tagging
+"""What a frame's work needs beside the frame: parameters, and to tag it the specification too."""
 
 # A frame of the largest ring with 64-bit words. Words on the wire have 60 bits at most, so that leaves
 # 64 KiB for the header and the seeds.
@@ -147,7 +149,7 @@ class WorkerPool:
         self._answers: dict[int, int | SecfedError] = {}
         self._turn = 0
 
-    def map(self, work: Work, parameters: Parameters, inputs: Iterable[Buffer]) -> Iterator[memoryview]:
+    def map(self, work: Work, job: Job, inputs: Iterable[Buffer]) -> Iterator[memoryview]:
         """Results of ``work`` on every input, in order; each is valid until the next one is asked for.
 
         Inputs are taken a few ahead of the result that is asked for. Starting another map ends this one.
@@ -164,7 +166,7 @@ class WorkerPool:
             if not self._free:
                 yield from self._first(waiting, memory, turn)
             place = self._free.pop()
-            self._submit((work, parameters, index, place, memory.put(place, data)))
+            self._submit((work, job, index, place, memory.put(place, data)))
             waiting.append(place)
         while waiting:
             yield from self._first(waiting, memory, turn)
@@ -215,7 +217,7 @@ class WorkerPool:
         self._check(turn)
         self._free.append(place)
 
-    def _submit(self, task: tuple[Work, Parameters, int, int, int]) -> None:
+    def _submit(self, task: tuple[Work, Job, int, int, int]) -> None:
         self._collect(0)
         worker = min(self._workers, key=lambda worker: worker.tasks)
         try:
@@ -256,7 +258,11 @@ def _serve(pipe: Connection, memory: SharedMemory, keys: KeyPair) -> None:
     """A worker's life: tasks until the pipe ends. An error that is not ours ends it, with its traceback."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the parent decides
     cipher = FrameCipher(keys)
-    works = {"encrypt": cipher.encrypt_bytes, "decrypt": cipher.decrypt_bytes}
+    works: dict[Work, Callable[[Any, int, Buffer], Buffer]] = {
+        "encrypt": cipher.encrypt_bytes,
+        "decrypt": cipher.decrypt_bytes,
+        "tag": cipher.products_bytes,
+    }
     while True:
         try:
             task = pipe.recv()
@@ -264,10 +270,10 @@ def _serve(pipe: Connection, memory: SharedMemory, keys: KeyPair) -> None:
             return
         if task is None:
             return
-        work, parameters, index, place, size = task
+        work, job, index, place, size = task
         answer: int | SecfedError
         try:
-            answer = memory.put(place, works[work](parameters, index, memory.look(place, size)))
+            answer = memory.put(place, works[work](job, index, memory.look(place, size)))
         except SecfedError as error:
             answer = error
         try:

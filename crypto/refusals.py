@@ -94,6 +94,8 @@ class Refusal(Enum):
     )
     BROADCAST_SHAPE = (44, MalformedMessage, "the broadcast has other names or shapes than this study's")
 
+    SUM_TAG = (45, InconsistentView, "the ciphertext is not the sum of the uploads that the result names")
+
     def __init__(self, number: int, error: type[SecfedError], text: str) -> None:
         self.number = number
         self.error = error

@@ -1,4 +1,4 @@
-"""The rules for message 0, the same under every protection, and two checks that later rules use too."""
+"""The rules for message 0, the same under every protection, and checks that later rules use too."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from itertools import pairwise
 
 from secfed.crypto import labels
-from secfed.crypto.attempt import SiteContribution
+from secfed.crypto.attempt import SiteContribution, SumRules
 from secfed.crypto.codec import Buffer
 from secfed.crypto.identity import verify
 from secfed.crypto.messages import Specification
@@ -31,7 +31,7 @@ def ordered_subset(names: Iterable[str], whole: tuple[str, ...]) -> bool:
     return all(index >= 0 for index in at) and all(a < b for a, b in pairwise(at))
 
 
-def check_contributors(sites: Iterable[str], given: SiteContribution) -> None:
+def check_contributors(sites: Iterable[str], given: SumRules) -> None:
     """Whether enough of these sites add more than zeros to every part of the sum: zeros hide nothing.
 
     Raises:
@@ -42,6 +42,35 @@ def check_contributors(sites: Iterable[str], given: SiteContribution) -> None:
         found, needed = len(part & present), max(least, given.colluders + 2)
         if 0 < found < needed:
             raise Refusal.TOO_FEW_CONTRIBUTORS.refuse(f"{found} of {needed}")
+
+
+def check_cohort(spec: Specification, given: SumRules, *, floor: int, site: str | None) -> None:
+    """Who may be in a sum: the same whether a site is asked to contribute to it or given the sum.
+
+    Args:
+        spec: what the aggregator signed.
+        given: what this site insists on.
+        floor: the smallest cohort of the protection.
+        site: who must be in the cohort; None for nobody in particular.
+
+    Raises:
+        SecfedError: refusals 4-8 and 38.
+    """
+    roster, limits = given.roster, given.limits
+    if spec.roster_digest != roster.digest:
+        raise Refusal.ROSTER_CHANGED.refuse()
+    for name in spec.cohort:
+        if name not in roster.sites:
+            raise Refusal.UNKNOWN_MEMBER.refuse(name)
+    if not ordered_subset(spec.cohort, roster.sites):
+        raise Refusal.COHORT_ORDER.refuse()
+    if site is not None and site not in spec.cohort:
+        raise Refusal.NOT_INVITED.refuse()
+    for name in spec.cohort:
+        if given.planned is not None and name not in given.planned:
+            raise Refusal.NOT_PLANNED.refuse(name)
+    if len(spec.cohort) < max(limits.min_cohort, floor):
+        raise Refusal.COHORT_TOO_SMALL.refuse(f"{len(spec.cohort)} sites")
 
 
 def check_specification(spec: Specification, given: SiteContribution, *, floor: int) -> None:
@@ -59,20 +88,7 @@ def check_specification(spec: Specification, given: SiteContribution, *, floor: 
         who="aggregator",
         refusal=Refusal.SPEC_SIGNATURE,
     )
-    if spec.roster_digest != roster.digest:
-        raise Refusal.ROSTER_CHANGED.refuse()
-    for name in spec.cohort:
-        if name not in roster.sites:
-            raise Refusal.UNKNOWN_MEMBER.refuse(name)
-    if not ordered_subset(spec.cohort, roster.sites):
-        raise Refusal.COHORT_ORDER.refuse()
-    if given.site not in spec.cohort:
-        raise Refusal.NOT_INVITED.refuse()
-    for name in spec.cohort:
-        if given.planned is not None and name not in given.planned:
-            raise Refusal.NOT_PLANNED.refuse(name)
-    if len(spec.cohort) < max(limits.min_cohort, floor):
-        raise Refusal.COHORT_TOO_SMALL.refuse(f"{len(spec.cohort)} sites")
+    check_cohort(spec, given, floor=floor, site=given.site)
     asked = (spec.study, spec.round, spec.exchange_index, spec.exchange)
     if asked != (given.study, given.round, given.exchange_index, given.exchange):
         raise Refusal.OTHER_EXCHANGE.refuse()

@@ -5,8 +5,9 @@ X-Wing key of every site that asks, after checking that this key is signed by an
 roster; and it signs what it sealed. The aggregator relays, holds the public key only, and cannot join: its
 identity is not a site of the roster.
 
-Security: every site of the roster ends up with the secret key. A site that hands it to the aggregator lets
-it read every upload; SECURITY.md says so. The key belongs to one study and dies with it.
+Security: every site of the roster ends up with the secret key, from which the secrets of the tags follow.
+A site that hands it to the aggregator lets it read every upload and forge sums; SECURITY.md says so. The key
+belongs to one study and dies with it.
 """
 
 from __future__ import annotations

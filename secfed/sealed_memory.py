@@ -2,6 +2,7 @@
 
     seal-key    seeds of the key that the study key is sealed to, until the study key is there
     study-key   the study's keys
+    uploaded    for which specification the newest upload was made
     taking      which sum is the one of its exchange, before it is decrypted
     replica     the server program's state, and which sums led to it
 
@@ -24,23 +25,25 @@ from secfed.crypto.codec import Reader, Writer
 from secfed.frames import decode_state, encode_state
 from secfed.signed_files import SignedFiles
 
-_SEAL_KEY, _STUDY_KEY, _TAKING, _REPLICA = "seal-key", "study-key", "taking", "replica"
+_SEAL_KEY, _STUDY_KEY, _REPLICA = "seal-key", "study-key", "replica"
+_UPLOADED, _TAKING = "uploaded", "taking"
 _X25519_BYTES: Final = 32
 _MAX_KEY_BYTES: Final = 1 << 28
 _HEADER_BYTES: Final = 4 + 4 + 2 + 32
 
 
 @dataclass(frozen=True)
-class Taking:
-    """The one sum that may be decrypted for an exchange.
+class Settled:
+    """What was settled for an exchange and cannot be changed any more.
 
     Attributes:
         here: round and exchange index.
-        result: SHA-256 of the result that the aggregator signed over it.
+        digest: of the specification that this site's upload was made for, or SHA-256 of the result that the
+            aggregator signed over the one sum that may be decrypted.
     """
 
     here: tuple[int, int]
-    result: bytes
+    digest: bytes
 
 
 @dataclass(frozen=True)
@@ -96,22 +99,29 @@ class SealedMemory:
         seeds = self._files.read(_SEAL_KEY, sealing.MLKEM_SEED_BYTES)
         return None, None if seeds is None else sealing.SealKey.from_seeds(*map(bytes, seeds))
 
-    def keep_taking(self, taking: Taking) -> None:
-        """The sum that is about to be decrypted, on the disk."""
-        header = Writer().uint(taking.here[0], 4).uint(taking.here[1], 2).fixed(taking.result, 32)
-        self._files.write(_TAKING, header.done())
+    def keep_uploaded(self, uploaded: Settled) -> None:
+        """The specification that an upload was made for, on the disk before the upload leaves."""
+        self._keep(_UPLOADED, uploaded)
 
-    def taking(self) -> Taking | None:
+    def uploaded(self) -> Settled | None:
+        """The specification of the newest upload; None before the first.
+
+        Raises:
+            TranscriptError: the file was changed.
+        """
+        return self._settled(_UPLOADED)
+
+    def keep_taking(self, taking: Settled) -> None:
+        """The sum that is about to be decrypted, on the disk."""
+        self._keep(_TAKING, taking)
+
+    def taking(self) -> Settled | None:
         """The sum that was last about to be decrypted; None before the first.
 
         Raises:
             TranscriptError: the file was changed.
         """
-        found = self._files.read(_TAKING)
-        if found is None:
-            return None
-        reader = Reader(found[0])
-        return Taking((reader.uint(4), reader.uint(2)), reader.fixed(32))
+        return self._settled(_TAKING)
 
     def keep_replica(
         self, sums: int, last: tuple[int, int], taken: bytes, state: Mapping[str, torch.Tensor]
@@ -132,3 +142,14 @@ class SealedMemory:
         reader = Reader(found[0])
         sums, last = reader.uint(4), (reader.uint(4), reader.uint(2))
         return Replica(sums, last, reader.fixed(32), decode_state(found[1]))
+
+    def _keep(self, name: str, settled: Settled) -> None:
+        header = Writer().uint(settled.here[0], 4).uint(settled.here[1], 2).fixed(settled.digest, 32)
+        self._files.write(name, header.done())
+
+    def _settled(self, name: str) -> Settled | None:
+        found = self._files.read(name)
+        if found is None:
+            return None
+        reader = Reader(found[0])
+        return Settled((reader.uint(4), reader.uint(2)), reader.fixed(32))

@@ -16,10 +16,18 @@ from functools import partial
 from pathlib import Path
 
 from secfed import crash_points
-from secfed.algorithms.base import Algorithm
+from secfed.algorithms.base import Algorithm, contributors
 from secfed.crypto import labels
-from secfed.crypto.codec import Buffer, digest
-from secfed.crypto.encrypted_messages import KeyDelivery, KeyHello, KeyPackages, KeyRequest, StateView, Summed
+from secfed.crypto.codec import Buffer
+from secfed.crypto.encrypted_messages import (
+    KeyDelivery,
+    KeyHello,
+    KeyPackages,
+    KeyRequest,
+    StateView,
+    Summed,
+    totals_digest,
+)
 from secfed.crypto.encrypted_session import EncryptedServer
 from secfed.crypto.identity import verify
 from secfed.crypto.messages import DIGEST_BYTES, Result
@@ -29,7 +37,7 @@ from secfed.errors import ProtocolError, RoundAborted
 from secfed.frames import Notice, Task
 from secfed.link import OnReply
 from secfed.protection import SiteId
-from secfed.round import Ask, Rules, carry_step, drive, specify, too_few
+from secfed.round import Ask, Rules, carry_step, check_contributors, drive, specify, too_few
 from secfed.sealed import SealedPlan, encode_expected
 from secfed.vector import Exchange
 
@@ -91,7 +99,11 @@ class SealedRounds:
             members = algorithm.members(number, exchange, self.rules.asked)
             keyed = self.share_keys(members)
             ready = self.train(number, index, exchange, keyed)
+            parts = contributors(algorithm, number, exchange)
+            check_contributors(number, exchange, parts, ready)
             summed = self.sum_up(number, index, exchange, ready)
+            # Before it is stored: every site would refuse it, now and whenever it catches up.
+            check_contributors(number, exchange, parts, summed.result.survivors)
             self.store.append(summed.encode())
             record(summed, self.publish(summed, keyed))
 
@@ -166,11 +178,10 @@ class SealedRounds:
         spec = specify(number, index, exchange, 0, cohort, self.state, self.rules)
         session = EncryptedServer(spec, self.rules.roster, self.plan.parameters(exchange))
         drive(session, partial(carry_step, number, index, 0), self.ask, list(cohort))
-        ciphertext = session.ciphertext()
-        totals = digest(labels.TOTALS_DIGEST, spec.layout_digest, ciphertext)
-        unsigned = Result(spec.digest, session.survivors, totals)
+        parts = session.nonces, session.tag, session.ciphertext()
+        unsigned = Result(spec.digest, session.survivors, totals_digest(spec.layout_digest, *parts))
         signature = self.rules.identity.sign(labels.SIGN_RESULT, unsigned.body())
-        return Summed(spec, replace(unsigned, signature=signature), ciphertext)
+        return Summed(spec, replace(unsigned, signature=signature), *parts)
 
     def publish(self, summed: Summed, members: Sequence[SiteId]) -> dict[str, list[SiteId]]:
         """Hand the sum to every site with the key; which sites came to which state (hex digest)."""

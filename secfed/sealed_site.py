@@ -17,13 +17,13 @@ from typing import Any
 from secfed.algorithms.base import ServerProgram
 from secfed.crash_points import reached
 from secfed.crypto import labels
-from secfed.crypto.attempt import AttemptJournal, Entropy
-from secfed.crypto.codec import Buffer, digest
+from secfed.crypto.attempt import AttemptJournal, Entropy, SumRules
+from secfed.crypto.codec import Buffer
 from secfed.crypto.encrypted import SUM, FrameFormat
 from secfed.crypto.encrypted_messages import KeyDelivery, KeyRequest, StateView, Summed
 from secfed.crypto.encrypted_session import EncryptedSite
 from secfed.crypto.encrypted_site import SiteCipher
-from secfed.crypto.identity import verify
+from secfed.crypto.encrypted_sum import ExpectedSum, check_signed, check_sum
 from secfed.crypto.keystream import derive
 from secfed.crypto.messages import DIGEST_BYTES, FinalModel, Result, peek_type
 from secfed.crypto.refusals import Refusal
@@ -38,7 +38,7 @@ from secfed.errors import (
 )
 from secfed.frames import READY, Notice, Task, encode_state
 from secfed.sealed import SealedPlan, decode_expected
-from secfed.sealed_memory import SealedMemory, Taking
+from secfed.sealed_memory import SealedMemory, Settled
 from secfed.site import Site, _Pending
 from secfed.start import first_server
 from secfed.vector import Exchange, State, state_digest
@@ -50,12 +50,14 @@ class _Session:
     released: tuple[str, ...] | None = None
     result: Result | None = None
 
-    def __init__(self, upload: EncryptedSite) -> None:
-        self._upload = upload
+    def __init__(self, upload: EncryptedSite, made: Callable[[bytes], None]) -> None:
+        self._upload, self._made = upload, made
 
     def handle(self, message: Buffer) -> Buffer:
-        """Answer the specification."""
-        return self._upload.handle(message)
+        """Answer the specification; which one it was is noted before the upload leaves."""
+        reply = self._upload.handle(message)
+        self._made(self._upload.spec_digest)
+        return reply
 
 
 class SealedSite(Site):
@@ -89,7 +91,8 @@ class SealedSite(Site):
         self.sums = 0
         self._last = (0, 0)  # round and exchange index of the newest sum taken
         self._taken = b""  # digest of the newest sum taken, as it arrived
-        self._taking: Taking | None = None  # the newest sum whose decryption was begun
+        self._taking: Settled | None = None  # the newest sum whose decryption was begun
+        self._uploaded: Settled | None = None  # the specification that the newest upload was made for
 
     def resume(self) -> None:
         """Go on where this site was interrupted; see :meth:`secfed.site.Site.resume`."""
@@ -99,7 +102,7 @@ class SealedSite(Site):
             if (replica := kept.replica()) is not None:
                 self.sums, self._last, self._taken = replica.sums, replica.last, replica.taken
                 self.replica.load(replica.state)
-            self._taking = kept.taking()
+            self._taking, self._uploaded = kept.taking(), kept.uploaded()
         super().resume()
 
     def close(self) -> None:
@@ -164,7 +167,17 @@ class SealedSite(Site):
     ) -> _Session:
         parameters = self._plan.parameters(pending.exchange)
         given = self._contribution(pending, entropy, journal)
-        return _Session(EncryptedSite(given, self._site_cipher(), parameters))
+        made = partial(self._note_upload, (pending.round, pending.exchange_index))
+        return _Session(EncryptedSite(given, self._site_cipher(), parameters), made)
+
+    def _note_upload(self, here: tuple[int, int], spec_digest: bytes) -> None:
+        """The sum of this exchange must be of the specification that this site signed its upload for."""
+        uploaded = Settled(here, spec_digest)
+        if self._kept is not None and uploaded != self._uploaded:
+            reached("site: before upload noted")
+            self._kept.keep_uploaded(uploaded)
+        self._uploaded = uploaded
+        reached("site: after upload noted")
 
     def _take_once(self, message: Buffer) -> None:
         """Take a sum; the newest one may come again after a crash and is then taken already."""
@@ -185,43 +198,40 @@ class SealedSite(Site):
         """Decrypt one sum and replay the server step.
 
         Raises:
-            BadSignature, InconsistentView: it is not the aggregator's sum of this study, or not the next, or
-                not the one whose decryption was begun.
-            MalformedMessage, RangeError, RoundAborted: it is none of honest uploads; the site has stopped.
+            BadSignature, InconsistentView, PolicyRefused, RosterError, UnmaskRefused: it is not the
+                aggregator's sum of this study, not the next, not one that this site's rules permit, or not
+                the one whose decryption was begun.
+            InconsistentView, MalformedMessage, RangeError, RoundAborted: it is none of honest uploads; the
+                site has stopped.
         """
         spec, result = summed.spec, summed.result
-        aggregator = self._roster.aggregator
-        verify(aggregator, spec.signature, labels.SIGN_SPEC, spec.body(), who="aggregator")
-        verify(aggregator, result.signature, labels.SIGN_RESULT, result.body(), who="aggregator")
+        check_signed(summed, self._roster, self._study)
         here = (spec.round, spec.exchange_index)
-        if spec.study != self._study or spec.roster_digest != self._roster.digest or here <= self._last:
-            raise InconsistentView("the sum belongs to another study or roster, or was taken before")
-        exchange = self._exchange(spec.round, spec.exchange_index)
-        parameters = self._plan.parameters(exchange)
-        totals_digest = digest(labels.TOTALS_DIGEST, spec.layout_digest, summed.ciphertext)
-        survivors = [name for name in spec.cohort if name in result.survivors]
-        if (
-            (spec.exchange, spec.layout_digest) != (exchange.name, exchange.layout.digest)
-            or (result.spec_digest, result.totals_digest) != (spec.digest, totals_digest)
-            or list(result.survivors) != survivors
-            or len(survivors) < max(self._limits.min_cohort, self._limits.min_threshold, 2)
-            or spec.broadcast_digest != self._state_tag()
-        ):
-            raise Refusal.RESULT_MISMATCH.refuse(f"round {spec.round}")
-        self._begin_taking(Taking(here, hashlib.sha256(result.body()).digest()))
-        form = FrameFormat(parameters, SUM)
-        with self._stopping_at_refusal():
-            frames = list(form.split(summed.ciphertext))
-            for index, frame in enumerate(frames):  # all of them before the first is decrypted
-                form.words(frame, index)
-            sums = self._site_cipher().decrypt(parameters, frames)
-            totals = exchange.layout.decode(sums, result.survivors)
+        uploaded = self._uploaded
+        if here <= self._last or (uploaded is not None and here < uploaded.here):
+            raise InconsistentView("the sum was taken before, or this site has worked on a later one")
+        exchange = self._exchange(*here)
+        rules = SumRules(
+            roster=self._roster,
+            limits=self._limits,
+            planned=self._planned(spec.round, exchange),
+            contributors=self._contributors(spec.round, exchange),
+        )
+        own = uploaded.digest if uploaded is not None and uploaded.here == here else None
+        me, layout = self._identity.name, exchange.layout
+        check_sum(summed, ExpectedSum(me, rules, exchange.name, layout.digest, self._state_tag(), own))
+        self._begin_taking(Settled(here, hashlib.sha256(result.body()).digest()))
+        parameters, cipher = self._plan.parameters(exchange), self._site_cipher()
+        with self._stopping_at_refusal(InconsistentView):
+            frames = list(FrameFormat(parameters, SUM).split(summed.ciphertext))
+            cipher.verify(parameters, summed, frames)  # all of them, before the first is decrypted
+            totals = layout.decode(cipher.decrypt(parameters, frames), result.survivors)
         with self._stopping_at_refusal(SecfedError):
             self.replica.absorb(spec.round, exchange, totals)
         self.sums, self._last = self.sums + 1, here
         self._record(spec.round, exchange, spec.attempt, result)
 
-    def _begin_taking(self, taking: Taking) -> None:
+    def _begin_taking(self, taking: Settled) -> None:
         """Settle which sum is the one of its exchange, before anything of it is decrypted.
 
         What fails from here on for this machine's sake, or is cut off by a crash, may be tried again with the

@@ -241,6 +241,11 @@ class Site:
         """The sites that the study asks in an exchange: nobody else may be in its sum."""
         return frozenset(self._algorithm.members(number, exchange, self._sites))
 
+    def _contributors(self, number: int, exchange: Exchange) -> tuple[tuple[frozenset[str], int], ...]:
+        """For each part of the sum to which some sites add only zeros, who may add more, and the fewest."""
+        parts = contributors(self._algorithm, number, exchange)
+        return tuple((frozenset(part), least) for part, least in parts)
+
     def _is_kept(self, here: tuple[int, int], broadcast_digest: bytes) -> bool:
         """Whether the work of this very task is there already: an aggregator that restarted asks again.
 
@@ -409,9 +414,6 @@ class Site:
             limits=self._limits,
             privacy_applied=self._privacy is not None,
             planned=self._planned(pending.round, pending.exchange),
-            contributors=tuple(
-                (frozenset(part), least)
-                for part, least in contributors(self._algorithm, pending.round, pending.exchange)
-            ),
+            contributors=self._contributors(pending.round, pending.exchange),
             entropy=entropy or Entropy(),
         )

@@ -49,7 +49,7 @@ from secfed.signed_files import SignedFiles
 from secfed.site_work import HEADER_BYTES, REFUSED, REPLIED, Work, given_back, header_of, refusal_of
 from secfed.vector import State, Summands
 
-STUDY_SECRETS: Final = ("study-key", "seal-key", "taking", "replica")  # of sealed_memory.py
+STUDY_SECRETS: Final = ("study-key", "seal-key", "uploaded", "taking", "replica")  # of sealed_memory.py
 _LOCAL_DRAWS: Final = "local-draws"
 _WORK, _CONTRIBUTION, _ANSWER, _POSITION = "work", "contribution", "answer", "position"
 _STOPPED: Final = "stopped"

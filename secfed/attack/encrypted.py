@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import lru_cache
 from typing import Final
 
@@ -10,13 +11,17 @@ import numpy as np
 from secfed.attack.attack import LANES, Attack, Setting, numbers
 from secfed.attack.evidence import Evidence
 from secfed.attack.scene import Consortium, Integers, RingVector
+from secfed.crypto import labels
 from secfed.crypto.bfv import Ring, choose_ring, fit
 from secfed.crypto.bfv_tenseal import KeyPair, generate_keys
-from secfed.crypto.encrypted import RunningSum
+from secfed.crypto.encrypted import SUM, FrameFormat, RunningSum
+from secfed.crypto.encrypted_messages import Summed, totals_digest
 from secfed.crypto.encrypted_session import EncryptedSite
 from secfed.crypto.encrypted_site import SiteCipher
+from secfed.crypto.encrypted_sum import ExpectedSum, check_signed, check_sum
+from secfed.crypto.encrypted_tags import NONCE_BYTES, UPLOAD_TAG_BYTES
 from secfed.crypto.lanes import Run
-from secfed.crypto.messages import Specification, Upload
+from secfed.crypto.messages import Result, Specification, Upload
 from secfed.crypto.refusals import Refusal
 from secfed.errors import SecfedError
 
@@ -55,6 +60,29 @@ class _Hospitals:
             except SecfedError as refusal:
                 refused.append(refusal)
         return upload, refused
+
+    def shown(
+        self, spec: Specification, survivors: tuple[str, ...], nonces: bytes, tag: bytes, ciphertext: bytes
+    ) -> tuple[RingVector, list[SecfedError]]:
+        """Give a hospital this as the signed sum: what it decrypts (zeros if it refuses), and refusals."""
+        consortium, taker = self.consortium, self.consortium.names[-1]
+        totals = totals_digest(spec.layout_digest, nonces, tag, ciphertext)
+        unsigned = Result(spec.digest, survivors, totals)
+        signature = consortium.aggregator.sign(labels.SIGN_RESULT, unsigned.body())
+        summed = Summed(spec, replace(unsigned, signature=signature), nonces, tag, ciphertext)
+        given = consortium.contribution(taker)
+        expected = ExpectedSum(
+            taker, given, given.exchange, given.shape.digest, given.broadcast_digest, spec.digest
+        )
+        frames = list(FrameFormat(self.parameters, SUM).split(ciphertext))
+        cipher = SiteCipher(self.keys)
+        try:
+            check_signed(summed, consortium.roster, given.study)
+            check_sum(summed, expected)
+            cipher.verify(self.parameters, summed, frames)
+        except SecfedError as refusal:
+            return (np.zeros(LANES, _RUNS[0].dtype),), [refusal]
+        return cipher.decrypt(self.parameters, frames), []
 
     def evidence(self, upload: Upload | None, refused: list[SecfedError]) -> Evidence:
         """What the aggregator, who has no key, reads in an upload."""
@@ -105,12 +133,29 @@ def _given_key(setting: Setting) -> Evidence:
     if upload is None:
         return scene.evidence(upload, refused)
     alone = RunningSum(scene.parameters)  # adding needs no key: a "sum" of one upload
-    alone.add(scene.victim, bytes(upload.vector))
+    alone.add(scene.victim, upload.vector[:-UPLOAD_TAG_BYTES])
     opened = SiteCipher(scene.keys).decrypt(scene.parameters, alone.frames())
     return Evidence(scene.consortium.shape, scene.truth, tuple(opened))
 
 
+def _ghost_survivors(setting: Setting) -> Evidence:
+    scene = _Hospitals(setting)
+    spec = scene.consortium.specification()
+    upload, refused = scene.asked(spec)
+    if upload is None:
+        return scene.evidence(upload, refused)
+    everybody = scene.consortium.names
+    frames, tag = upload.vector[:-UPLOAD_TAG_BYTES], bytes(upload.vector[-UPLOAD_TAG_BYTES:])
+    alone = RunningSum(scene.parameters)
+    alone.add(scene.victim, frames)
+    # The victim's nonce is real, and so is its tag; of the others, whom nobody asked, they are made up.
+    nonces = tag[:NONCE_BYTES] * len(everybody)
+    opened, more = scene.shown(spec, everybody, nonces, tag[NONCE_BYTES:], b"".join(alone.frames()))
+    return Evidence(scene.consortium.shape, scene.truth, opened, refusals=numbers([*refused, *more]))
+
+
 _AGGREGATOR: Final = "the aggregator"
+_CURIOUS: Final = "the aggregator, and a hospital that only looks"
 _LIMIT: Final = "Encrypted protection"
 
 ENCRYPTED: Final = (
@@ -144,6 +189,14 @@ ENCRYPTED: Final = (
         "asks for an update of another model than the one that the hospital computed",
         _another_model,
         refusals=(Refusal.BROADCAST_UNKNOWN,),
+    ),
+    Attack(
+        "ghost-survivors",
+        "encrypted",
+        _CURIOUS,
+        "presents one upload as the sum of all, for the hospitals to decrypt",
+        _ghost_survivors,
+        refusals=(Refusal.SUM_TAG,),
     ),
     Attack(
         "given-key",

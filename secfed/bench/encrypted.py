@@ -2,7 +2,8 @@
 
     secfed bench encrypted --params 1000000 --sites 8 --json
 
-Protecting starts at float32 values and ends at bytes ready to send: quantise, pack, encrypt, serialise.
+Protecting starts at float32 values and ends at bytes ready to send: quantise, pack, encrypt, serialise, tag.
+``tag_to_encryption`` is the processor time of the tags beside that of all the rest, in the same run.
 Variants take turns and the best of several repeats counts, because other work on the machine only ever
 adds time. Everything but ``parallel`` runs in one process and one thread; rates and speed-ups are per
 second of processor time, so that a busy machine does not change what a core can do, and ``seconds`` are
@@ -27,6 +28,7 @@ if TYPE_CHECKING:  # imported late: a worker that measures memory must not carry
 
     from secfed.crypto.bfv import Parameters
     from secfed.crypto.bfv_tenseal import KeyPair
+    from secfed.crypto.encrypted_site import SiteCipher
     from secfed.vector import Encoder, Layout
 
 USUAL_CKKS = (8192, (60, 40, 40, 60), 2.0**40)
@@ -61,15 +63,24 @@ def measure(
     studies = {name: _Study(parameters, sites, bits, *variant) for name, variant in VARIANTS.items()}
     usual = _UsualCkks(min(parameters, MAX_CKKS_PARAMS))
     protect: dict[str, _Best] = {}
+    tag: dict[str, _Best] = {}
+    encrypt: dict[str, _Best] = {}
     for _ in range(repeats):
         for name, study in studies.items():
-            _time(protect, name, study.protect)
+            _time(encrypt, name, study.encrypt)
+            _time(tag, name, study.tag)
         _time(protect, "ckks", usual.protect)
+    for name in studies:
+        both = encrypt[name], tag[name]
+        protect[name] = _Best(sum(one.clock_s for one in both), sum(one.cpu_s for one in both))
     counts = dict.fromkeys(studies, parameters) | {"ckks": usual.params}
     rates = {name: counts[name] / best.cpu_s / 1e6 for name, best in protect.items()}
     sizes = {name: study.upload_bytes / parameters for name, study in studies.items()}
     sizes["ckks"] = usual.upload_bytes / usual.params
-    seconds = {name: {"protect": protect[name].clock_s, **study.rest()} for name, study in studies.items()}
+    seconds = {
+        name: {"protect": protect[name].clock_s, "tag": tag[name].clock_s, **study.rest()}
+        for name, study in studies.items()
+    }
     result = {
         "params": parameters,
         "sites": sites,
@@ -78,6 +89,7 @@ def measure(
         "ckks_params": usual.params,
         "bytes_per_param": sizes,
         "mparams_per_s_core": rates,
+        "tag_to_encryption": {name: tag[name].cpu_s / encrypt[name].cpu_s for name in studies},
         "speedup_vs_ckks": {name: rates[name] / rates["ckks"] for name in studies},
         "smaller_than_ckks": {name: sizes["ckks"] / sizes[name] for name in studies},
         "seconds": seconds | {"ckks": {"protect": protect["ckks"].clock_s}},
@@ -116,16 +128,26 @@ class _Study:
         from secfed.crypto.bfv_tenseal import generate_keys
         from secfed.crypto.encrypted import UPLOAD, FrameFormat
         from secfed.crypto.encrypted_site import SiteCipher
+        from secfed.crypto.encrypted_tags import UPLOAD_TAG_BYTES
 
         self.layout = _layout(params, sites, bits)
         self.parameters = choose(self.layout.shape.runs, sites, key_mode=key_mode, scheme=scheme)
         self.keys = generate_keys(self.parameters.ring)
         self.cipher = SiteCipher(self.keys)
-        self.upload_bytes = FrameFormat(self.parameters, UPLOAD).total_bytes
+        self.upload_bytes = FrameFormat(self.parameters, UPLOAD).total_bytes + UPLOAD_TAG_BYTES
+        self._frames: list[bytes] = []
 
-    def protect(self) -> None:
-        for _ in self.cipher.encrypt(self.parameters, _encoder(self.layout)):
-            pass
+    def encrypt(self) -> None:
+        self._frames = list(self.cipher.encrypt(self.parameters, _encoder(self.layout)))
+
+    def tag(self) -> None:
+        self.cipher.tag(self.parameters, bytes(32), "site", self._frames)
+
+    def protect(self, cipher: SiteCipher | None = None) -> None:
+        """Encrypt and tag, with other workers than this process if ``cipher`` has some."""
+        cipher = cipher or self.cipher
+        frames = list(cipher.encrypt(self.parameters, _encoder(self.layout)))
+        cipher.tag(self.parameters, bytes(32), "site", frames)
 
     def rest(self) -> dict[str, float]:
         """Seconds to add one upload and to decrypt the sum; the sum is checked."""
@@ -200,11 +222,7 @@ def _parallel(study: _Study, processes: int, repeats: int) -> dict[str, float]:
     times: dict[str, _Best] = {}
     workers_cpu_s = float("inf")
     with SiteCipher(study.keys, processes=processes) as workers:
-
-        def together() -> None:
-            for _ in workers.encrypt(study.parameters, _encoder(study.layout)):
-                pass
-
+        together = partial(study.protect, workers)
         _time(times, "first", together)
         for _ in range(repeats):
             _time(times, "one", study.protect)
@@ -271,8 +289,7 @@ def _independent(
     for _ in range(repeats):
         barrier.wait()
         start = time.perf_counter()
-        for _ in cipher.encrypt(parameters, _encoder(layout)):
-            pass
+        cipher.tag(parameters, bytes(32), "site", list(cipher.encrypt(parameters, _encoder(layout))))
         times.append(time.perf_counter() - start)
     queue.put(times)
 

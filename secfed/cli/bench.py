@@ -180,13 +180,20 @@ def _encrypted_table(result: dict[str, Any]) -> Table:
     size = f"{result['params']:,} parameters, {result['sites']} sites"
     title = f"encrypted: {size}, {result['value_bits']} value bits"
     table = Table(title=title, title_justify="left")
-    for column in ("protection", "bytes/parameter", "Mparam/s per core", "speed / usual CKKS"):
+    columns = (
+        "protection",
+        "bytes/parameter",
+        "Mparam/s per core",
+        "speed / usual CKKS",
+        "tags / encryption",
+    )
+    for column in columns:
         table.add_column(column, justify="left" if column == "protection" else "right")
     for name, size in result["bytes_per_param"].items():
         rate, speedup = result["mparams_per_s_core"][name], result["speedup_vs_ckks"].get(name)
         shown = "" if speedup is None else f"{speedup:.1f}x"
-        label = "usual CKKS" if name == "ckks" else name
-        table.add_row(label, f"{size:.2f}", f"{rate:.2f}", shown)
+        label, tags = "usual CKKS" if name == "ckks" else name, result["tag_to_encryption"].get(name)
+        table.add_row(label, f"{size:.2f}", f"{rate:.2f}", shown, "" if tags is None else f"{tags:.0%}")
     return table
 
 

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from secfed.crypto import labels
 from secfed.crypto.bfv import KeyMode, Parameters, Ring, Scheme, choose_ring, fit
 from secfed.crypto.bfv_tenseal import KeyPair, generate_keys
 from secfed.crypto.encrypted import RunningSum
+from secfed.crypto.encrypted_messages import Summed
 from secfed.crypto.encrypted_site import SiteCipher
+from secfed.crypto.encrypted_tags import NONCE_BYTES, add_tags, decode_tag, encode_tag
+from secfed.crypto.identity import Identity
 from secfed.crypto.lanes import Run
 
 Vector = list[list[int]]  # signed numbers, one list per run
@@ -81,3 +86,28 @@ def summed(cipher: SiteCipher, parameters: Parameters, vectors: list[Vector]) ->
     for index, vector in enumerate(vectors):
         total.add(f"site-{index}", upload(cipher, parameters, vector))
     return [run.tolist() for run in cipher.decrypt(parameters, total.frames())]
+
+
+def added(parameters: Parameters, vectors: dict[str, bytes]) -> dict[str, bytes]:
+    """The vectors of uploads (frames, nonce, tags) added as the aggregator adds them: fields of a sum."""
+    total, modulus = RunningSum(parameters), parameters.ring.modulus
+    nonces, tag = b"", (0,) * 4
+    for site, vector in vectors.items():
+        frames, rest = vector[:-48], vector[-48:]
+        total.add(site, frames)
+        nonces += rest[:NONCE_BYTES]
+        tag = add_tags(modulus, tag, decode_tag(rest[NONCE_BYTES:], modulus))
+    return {"nonces": nonces, "tag": encode_tag(tag), "ciphertext": b"".join(total.frames())}
+
+
+def resigned(aggregator: Identity, summed: Summed, *, survivors: Any = None, **changes: Any) -> Summed:
+    """A sum of which a malicious aggregator changed something; everything in it fits and is signed."""
+    summed = replace(summed, **changes)
+    spec = replace(summed.spec, signature=aggregator.sign(labels.SIGN_SPEC, summed.spec.body()))
+    summed = replace(summed, spec=spec)
+    survivors = summed.result.survivors if survivors is None else survivors
+    result = replace(
+        summed.result, spec_digest=spec.digest, survivors=survivors, totals_digest=summed.totals_digest
+    )
+    signature = aggregator.sign(labels.SIGN_RESULT, result.body())
+    return replace(summed, result=replace(result, signature=signature))

@@ -19,10 +19,12 @@ MODULES = (
     "test_refusals_keys",
     "test_refusals_unmasking",
     "test_refusals_model",
+    "test_encrypted_sum",
 )
 
 
 def _provoked() -> list[Refusal]:
+    pytest.importorskip("tenseal", reason="one of the modules is about encrypted sums")
     modules = [importlib.import_module(f"tests.crypto.{name}") for name in MODULES]
     tests = [value for module in modules for name, value in vars(module).items() if name.startswith("test_")]
     return [test.provokes for test in tests if hasattr(test, "provokes")]
@@ -32,8 +34,10 @@ def test_every_refusal_is_provoked_by_one_registered_test() -> None:
     assert sorted(refusal.number for refusal in _provoked()) == sorted(r.number for r in Refusal)
 
 
-def test_numbers_are_consecutive_and_never_reused() -> None:
-    assert [refusal.number for refusal in Refusal] == list(range(1, len(Refusal) + 1))
+def test_numbers_ascend_and_are_never_reused() -> None:
+    numbers = [refusal.number for refusal in Refusal]
+    assert numbers == sorted(set(numbers))
+    assert numbers[0] == 1
 
 
 @pytest.mark.parametrize("refusal", Refusal)

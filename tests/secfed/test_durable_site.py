@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import stat
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from secfed import signed_files, site_memory
 from secfed.chain_file import verify_file
-from secfed.crypto import labels
-from secfed.crypto.codec import Buffer, digest
+from secfed.crypto.codec import Buffer
 from secfed.crypto.encrypted_messages import Summed
 from secfed.crypto.messages import peek_type
 from secfed.errors import InconsistentView, Replay, SecfedError, TranscriptError, WrongState
@@ -19,6 +17,7 @@ from secfed.frames import Notice, Step, Task, decode, encode_state
 from secfed.outputs import TRANSCRIPT_FILE
 from secfed.sealed_site import SealedSite
 from secfed.transcript import RELEASED, SUMMED, TRANSCRIPT
+from tests.crypto.encrypted_case import resigned
 from tests.secfed.durable_case import NAMES, VICTIM, Consortium, Hospital, Killed, Plug, pulling, study
 
 KINDS = [("masked", None), ("masked", "record"), ("masked", "site"), ("encrypted", None)]
@@ -103,7 +102,7 @@ def test_a_kill_at_every_point_changes_nothing(
     points = list(dict.fromkeys(passed))
     assert len(points) >= (20 if protected == "masked" else 14)
     if protected == "encrypted":  # the others are the same code as under masks
-        chosen = ("state", "answer", "secrets", "sum noted")
+        chosen = ("state", "answer", "secrets", "upload noted", "sum noted")
         points = [name for name in points if any(word in name for word in chosen)]
     for number, point in enumerate(points):
         times = passed.count(point)
@@ -258,10 +257,7 @@ def test_a_sum_whose_taking_was_cut_off_is_the_only_one_of_its_exchange(
         hospital.start()
         summed = Summed.decode(message.message)
         ciphertext = bytes(reversed(bytes(summed.ciphertext)))
-        digest_of_it = digest(labels.TOTALS_DIGEST, summed.spec.layout_digest, ciphertext)
-        result = replace(summed.result, totals_digest=digest_of_it)
-        result = replace(result, signature=consortium.rules.identity.sign(labels.SIGN_RESULT, result.body()))
-        other = replace(summed, result=result, ciphertext=ciphertext)
+        other = resigned(consortium.rules.identity, summed, ciphertext=ciphertext)
         with pytest.raises(InconsistentView, match="begun before") as error:
             hospital.handle(Notice(other.encode()).encode())
         refused.append(error.value.message)

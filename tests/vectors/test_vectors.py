@@ -141,6 +141,7 @@ def test_bad_vectors_cover_the_refusals_that_a_message_can_provoke() -> None:
         Refusal.NOT_PLANNED,
         Refusal.TOO_FEW_CONTRIBUTORS,
         Refusal.OTHER_START,  # outside any attempt: tests/secfed/test_start.py
+        Refusal.SUM_TAG,  # of encrypted sums: tests/crypto/test_encrypted_sum.py
     }
     covered = {case["refusal"] for case in BAD if "refusal" in case}
     assert covered == {refusal.number for refusal in set(Refusal) - elsewhere}
