@@ -116,7 +116,8 @@ def unmasking_streams(
 
 def _inconsistent(name: str) -> RoundAborted:
     return RoundAborted(
-        f"site {name!r} dealt or returned shares that do not give its secret; the sum stays masked.", remedy=_REMEDY
+        f"site {name!r} dealt or returned shares that do not give its secret; the sum stays masked.",
+        remedy=_REMEDY,
     )
 
 

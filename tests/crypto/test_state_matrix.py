@@ -71,7 +71,10 @@ def _attempt() -> tuple[dict[str, State], dict[str, MaskedServer], dict[str, byt
     for _, site, reply in attempt.replies:
         if site == SITE and reply:
             messages[_type(reply)] = reply
-    states = {type(state).__name__: state for state in [*attempt.states[SITE], Complained(("hospital-1",)), Closed()]}
+    states = {
+        type(state).__name__: state
+        for state in [*attempt.states[SITE], Complained(("hospital-1",)), Closed()]
+    }
     return states, servers, messages
 
 
