@@ -10,6 +10,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
+
 from secfed.attack import scene
 from secfed.crypto import labels, thresholds
 from secfed.crypto.codec import Buffer
@@ -120,6 +122,12 @@ class LyingExchange:
     def journal(self, site: str) -> WatchedJournal:
         """What one site noted."""
         return self.consortium.journals[site]
+
+    def adds(self, site: str, value: float) -> None:
+        """Let a site add this to every element, whatever its bound."""
+        rule = FixedPoint.choose(bound=BOUND, bits=32, sites=self.layout.sites)
+        lanes, scalar = self.consortium.updates[site]
+        self.consortium.updates[site] = (np.full_like(lanes, round(value / rule.step)), scalar)
 
     def expected(self, survivors: tuple[str, ...]) -> dict[str, list[float]]:
         """The true totals over these sites."""

@@ -123,3 +123,21 @@ class TestUnmasking:
         exchange = LyingExchange(7, liars)
         with pytest.raises(RoundAborted, match=f"'hospital-1' sealed no pair seed .* '{BAD}'"):
             exchange.run()
+
+
+class TestRange:
+    """A masked vector shows nothing, its range included: what can be checked is the sum."""
+
+    def test_a_total_beyond_what_its_survivors_can_contribute_is_discarded(self) -> None:
+        """Not the roster's reach: whoever is not in the sum leaves no room for others."""
+        exchange = LyingExchange(6, {"hospital-5": Liar(silent="mask")})
+        exchange.adds(BAD, 5.5)  # five sites of bound 1 are in the sum
+        with pytest.raises(RoundAborted, match="exceeds what its 5 sites can contribute"):
+            exchange.run()
+
+    def test_within_it_one_site_has_the_room_of_all(self) -> None:
+        """The factor that docs/protocol.md states."""
+        exchange = LyingExchange(5, {})
+        exchange.adds(BAD, 4.5)
+        total = exchange.run().totals["x"]
+        assert float(total.min()) > 4.0

@@ -194,7 +194,7 @@ def test_an_upload_that_arrived_counts_although_its_site_is_gone_after_the_resta
     def when(name: str) -> bool:
         nonlocal closed
         closed += name == "aggregate: after a step is closed"
-        return closed == 4  # train, advertise, share, mask
+        return closed == 5  # train, advertise, share, confirm, mask
 
     crash_at(monkeypatch, when)
     with pytest.raises(Crash):
