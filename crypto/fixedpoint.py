@@ -192,8 +192,8 @@ class FixedPoint:
         Raises:
             RangeError: a sum lies outside what so many honest summands can reach.
 
-        Security: a single summand is not seen here. One that is out of its own range, up to ``summands`` times
-        as far as it may, can hide in the room that the others leave.
+        Security: a single summand is not seen here. One that is out of its own range can hide in the room
+        that the others leave, which is up to ``summands`` times its own.
         """
         signed: NDArray[Any]
         if self.bits < NARROW_MAX_BITS:
