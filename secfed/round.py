@@ -51,7 +51,7 @@ class Rules:
         threshold: cohort size -> answers needed.
         min_cohort: fewest sites worth asking.
         max_attempts: attempts per exchange; a site that drops before anything is revealed costs one. An
-            attempt after which sites are left out is not counted: there are fewer after each.
+            attempt that ends with complaints is not counted: there are fewer sites after each.
         sites: sites of the study, in roster order; None for the whole roster.
         colluders: sites that may not follow the protocol; None for the default of the roster.
     """
@@ -195,12 +195,13 @@ def sum_securely(
         except RoundAborted as error:
             if session.spent:
                 raise RoundAborted(_because(error.message, faults), remedy=error.remedy) from None
-            verdict = settle(session.disputes, rules.tolerated)
+            # Who no longer answers is left out by that; nobody else has to be because of it.
+            verdict = settle([one for one in session.disputes if set(one) <= set(alive)], rules.tolerated)
             faults += verdict.sentences
             alive = [site for site in alive if site not in verdict.excluded]
             why = error.message if alive else "every site refused or went silent; nothing was revealed."
             attempt += 1
-            fruitless += not verdict.excluded
+            fruitless += not session.disputes  # after a dispute there are fewer sites
             continue
         totals = decode(exchange, session)  # before anything is announced
         result = conclude(spec, session.survivors, session.sums, rules)

@@ -33,6 +33,10 @@ class TestEnvelopes:
         assert summed.faults == (f"one of {victim} and {BAD} does not follow the protocol",)
         exchange.assert_right(summed)
 
+    def test_whoever_seals_garbage_and_falls_silent_takes_nobody_along(self) -> None:
+        exchange = LyingExchange(5, {BAD: Liar(bad_seeds=("hospital-0",), silent="confirm")})
+        assert exchange.run(max_attempts=1).result.survivors == exchange.honest
+
     def test_nobody_uploads_in_an_attempt_with_a_complaint(self) -> None:
         exchange = LyingExchange(5, {BAD: Liar(bad_seeds=("hospital-0",))})
         exchange.run()
