@@ -181,8 +181,10 @@ def sum_securely(
             failed afterwards, or a site put more into the sum than its layout permits.
     """
     alive, why, faults = list(ready), "", list[str]()
-    attempt = fruitless = 0
-    while fruitless < rules.max_attempts:
+    fruitless = 0
+    for attempt in range(rules.max_attempts + len(ready)):  # after a dispute there are fewer sites
+        if fruitless == rules.max_attempts:
+            break
         cohort = tuple(site for site in rules.roster.sites if site in alive)
         if missing := too_few(cohort, rules):
             why = why or missing
@@ -200,8 +202,7 @@ def sum_securely(
             faults += verdict.sentences
             alive = [site for site in alive if site not in verdict.excluded]
             why = error.message if alive else "every site refused or went silent; nothing was revealed."
-            attempt += 1
-            fruitless += not session.disputes  # after a dispute there are fewer sites
+            fruitless += not session.disputes
             continue
         totals = decode(exchange, session)  # before anything is announced
         result = conclude(spec, session.survivors, session.sums, rules)
