@@ -108,3 +108,17 @@ def test_a_false_share_of_ones_own_seed_is_not_needed_while_others_answer() -> N
     fewer = {name: answers[name] for name in NAMES[:THRESHOLD]}
     with pytest.raises(RoundAborted, match=f"site '{liar}' dealt or returned shares"):
         unmasking_streams(found.dealt, (liar,), (), fewer, threshold=THRESHOLD, roster=found.roster)
+
+
+def test_the_digest_of_a_share_is_bound_to_its_kind_attempt_dealer_and_holder() -> None:
+    context = envelope_context(SPEC, ADVERTS, "dealer", "holder")
+    others = [
+        envelope_context(ADVERTS, ADVERTS, "dealer", "holder"),
+        envelope_context(SPEC, SPEC, "dealer", "holder"),
+        envelope_context(SPEC, ADVERTS, "another", "holder"),
+        envelope_context(SPEC, ADVERTS, "dealer", "another"),
+        envelope_context(SPEC, ADVERTS, "holder", "dealer"),
+    ]
+    kinds = labels.SELF_MASK_SHARE, labels.MASK_SECRET_SHARE
+    digests = {share_digest(kind, one, bytes(33)) for kind in kinds for one in (context, *others)}
+    assert len(digests) == 2 * (1 + len(others))
