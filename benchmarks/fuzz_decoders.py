@@ -37,6 +37,7 @@ from secfed.crypto.messages import (
     SEALED_SHARES_BYTES,
     Advert,
     Adverts,
+    Confirmation,
     Deliveries,
     Envelope,
     FinalModel,
@@ -47,6 +48,7 @@ from secfed.crypto.messages import (
     SelfMaskShare,
     Shares,
     Sharing,
+    SharingSet,
     Specification,
     Survivors,
     UnmaskRequest,
@@ -106,6 +108,8 @@ def _envelopes(random_: random.Random) -> tuple[Envelope, ...]:
             _name(random_),
             draw(SEALED_SEED_BYTES),
             draw(SEALED_SHARES_BYTES),
+            draw(DIGEST_BYTES),
+            draw(DIGEST_BYTES),
             draw(SIGNATURE_BYTES),
         )
         for _ in range(random_.randint(0, 2))
@@ -155,6 +159,8 @@ def _message(kind: type[Message], random_: random.Random) -> Message:
         Adverts: lambda: Adverts(tuple(_advert(random_) for _ in range(random_.randint(0, 2)))),
         Sharing: lambda: Sharing(_envelopes(random_)),
         Deliveries: lambda: Deliveries(_envelopes(random_)),
+        Confirmation: lambda: Confirmation(_name(random_), _names(random_, 5), draw(SIGNATURE_BYTES)),
+        SharingSet: lambda: SharingSet(_names(random_, 8)),
         Survivors: lambda: Survivors(_names(random_, 8)),
         View: lambda: _view(random_),
         UnmaskRequest: lambda: UnmaskRequest(

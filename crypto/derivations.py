@@ -32,6 +32,17 @@ def envelope_context(
     return spec_digest, adverts_digest, sender.encode(), recipient.encode()
 
 
+def share_digest(kind: bytes, context: tuple[bytes, ...], share: bytes) -> bytes:
+    """What a sender states of a share, so that another one in its place is noticed: 32 bytes.
+
+    Args:
+        kind: ``labels.MASK_SECRET_SHARE`` or ``labels.SELF_MASK_SHARE``.
+        context: :func:`envelope_context` of the envelope that the share travels in.
+        share: 33 bytes.
+    """
+    return digest(kind, *context, share)
+
+
 def pair_stream(me: int, peer: int, seed_out: bytes, seed_in: bytes) -> masks.MaskStream:
     """The mask of a pair, as the site at roster position ``me`` applies it: the lower position adds."""
     lower, higher = (seed_out, seed_in) if me < peer else (seed_in, seed_out)

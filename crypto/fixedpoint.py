@@ -182,14 +182,18 @@ class FixedPoint:
             return False
         return not clipping or float(np.float32(self.bound)) == self.bound
 
-    def decode(self, sums: NDArray[Any]) -> NDArray[np.float64]:
+    def decode(self, sums: NDArray[Any], summands: int | None = None) -> NDArray[np.float64]:
         """Ring integers of a sum back to real numbers, exactly: [d] float64.
 
         Args:
             sums: [d] uint32 or uint64; only the low ``bits`` bits count.
+            summands: how many sites are in the sum; ``sites`` by default.
 
         Raises:
-            RangeError: a sum lies outside what ``sites`` honest summands can reach.
+            RangeError: a sum lies outside what so many honest summands can reach.
+
+        Security: a single summand is not seen here. One that is out of its own range can hide in the room
+        that the others leave, which is up to ``summands`` times its own.
         """
         signed: NDArray[Any]
         if self.bits < NARROW_MAX_BITS:
@@ -198,11 +202,13 @@ class FixedPoint:
             signed >>= shift  # arithmetic: carries the lane's sign bit down
         else:
             signed = sums.view(np.int32 if self.bits == NARROW_MAX_BITS else np.int64)
-        reach = self.sites * self.limit
+        summands = self.sites if summands is None else summands
+        reach = summands * self.limit
         if signed.size and (int(signed.max()) > reach or int(signed.min()) < -reach):
             raise RangeError(
-                "a decoded sum exceeds what the roster's sites can contribute",
-                remedy="the sum was not unmasked correctly; the round must be discarded",
+                f"a decoded sum exceeds what its {summands} sites can contribute",
+                remedy="a site did not keep to its range, or the sum was not unmasked correctly; "
+                "the round must be discarded",
             )
         decoded = signed.astype(np.float64)
         decoded *= self.step

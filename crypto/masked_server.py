@@ -1,37 +1,39 @@
 """The aggregator's half of masked protection: it relays, adds, and asks for exactly one set of shares.
 
-    advertise -> share -> mask -> consistency -> unmask -> done
+    advertise -> share -> confirm -> mask -> consistency -> unmask -> done
 
 Each state takes one reply per site and knows how to close its step. A reply that is wrong is an error
-for that site only: the caller counts the site as dropped and goes on. Masked vectors are added as they
-arrive and not kept. What the server can learn is the sum over the survivors; everything a server could
-try instead is refused by the sites (``masked_site.py`` and ``masked_unmask.py``), so this file carries no
-trust.
+for that site only: the caller counts the site as dropped and goes on. What a site can do wrong towards
+its *peers* shows before anything that is masked leaves a site: as a complaint, which ends the attempt, and
+of which the server says between whom it stands (``disputes.py`` says what follows from it). What a site
+answers wrongly at the end is found by that answer alone (``masked_recovery.py``). Masked vectors are added
+as they arrive and not kept. What the server can learn is the sum over the survivors; everything a server
+could try instead is refused by the sites (``masked_site.py`` and the files it names), so this file carries
+no trust.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from itertools import chain, combinations, islice
 from typing import Any, Protocol
 
 from numpy.typing import NDArray
 
-from secfed.crypto import labels, masks, sealing, shamir
+from secfed.crypto import labels, masks, sealing
 from secfed.crypto.codec import Buffer
-from secfed.crypto.derivations import commitment, envelope_context, mask_key, outgoing_seed, pair_stream
 from secfed.crypto.identity import Roster, verify
 from secfed.crypto.lanes import VectorShape
+from secfed.crypto.masked_recovery import Dealt, check_shares, unmasking_streams
 from secfed.crypto.messages import (
     Advert,
     Adverts,
+    Confirmation,
     Deliveries,
     Envelope,
-    MaskSecretShare,
-    SelfMaskShare,
     Shares,
     Sharing,
+    SharingSet,
     Specification,
     Survivors,
     UnmaskRequest,
@@ -40,9 +42,8 @@ from secfed.crypto.messages import (
     names_digest,
     view_parts,
 )
-from secfed.errors import InconsistentView, MalformedMessage, RangeError, RoundAborted, WrongState
-
-_MAX_SUBSETS = 500  # share subsets tried before a secret counts as lost (a site dealt or returned bad shares)
+from secfed.crypto.specification import ordered_subset
+from secfed.errors import InconsistentView, MalformedMessage, RoundAborted, WrongState
 
 
 @dataclass
@@ -53,6 +54,7 @@ class _Attempt:
     roster: Roster
     context: masks.MaskContext
     total: masks.Accumulator
+    disputes: tuple[tuple[str, str], ...] = ()  # (who complained, of whom)
 
     def check_signature(self, site: str, signature: bytes, label: bytes, *parts: Buffer) -> None:
         verify(self.roster.public(site), signature, label, *parts, who=site)
@@ -93,7 +95,23 @@ class _Advertise:
         for public in (advert.mask_key, advert.seal_key):
             # A trial: a key that cannot be sealed to would make every peer refuse, not only drop this site.
             sealing.seal(public, b"", labels.SEAL_PAIR_SEED)
+        self._check_fresh(advert)
         self.adverts[site] = advert
+
+    def _check_fresh(self, advert: Advert) -> None:
+        """Take no key twice: every peer would refuse (20), and the attempt would die of one site.
+
+        Whoever comes second is dropped. Only who reads an honest site's advert before the server has it could
+        come first with a copy, and who sits there can hold that site's messages back as well.
+        """
+        if len(set(advert.fresh)) < len(advert.fresh):
+            raise InconsistentView(f"site {advert.site!r} advertised one key for two purposes")
+        for other in self.adverts.values():
+            if not set(advert.fresh).isdisjoint(other.fresh):
+                raise InconsistentView(
+                    f"site {advert.site!r} advertised a key or commitment that site {other.site!r} had "
+                    "advertised before"
+                )
 
     def close(self) -> tuple[_State, Mapping[str, Buffer]]:
         self.attempt.require(self.adverts, "advertised keys")
@@ -132,21 +150,55 @@ class _Share:
 
     def close(self) -> tuple[_State, Mapping[str, Buffer]]:
         self.attempt.require(self.envelopes, "shared secrets")
-        sharing = self.attempt.in_order(self.envelopes)
+        dealers = self.attempt.in_order(self.envelopes)
         requests = {
-            name: Deliveries(tuple(self.envelopes[peer][name] for peer in sharing if peer != name)).encode()
-            for name in sharing
+            name: Deliveries(tuple(self.envelopes[peer][name] for peer in dealers if peer != name)).encode()
+            for name in dealers
         }
-        state = _Mask(self.attempt, self.adverts, self.adverts_digest, self.envelopes, sharing)
-        return state, requests
+        return _Confirm(self.attempt, self.adverts, self.adverts_digest, self.envelopes, dealers), requests
+
+
+@dataclass
+class _Confirm:
+    attempt: _Attempt
+    adverts: dict[str, Advert]
+    adverts_digest: bytes
+    envelopes: dict[str, dict[str, Envelope]]
+    dealers: tuple[str, ...]
+    stage: str = "confirm"
+    complaints: dict[str, tuple[str, ...]] = field(default_factory=dict)
+
+    def receive(self, site: str, reply: Buffer) -> None:
+        confirmation = Confirmation.decode(reply)
+        if confirmation.site != site:
+            raise InconsistentView(f"site {site!r} confirmed in another site's name")
+        parts = self.attempt.spec.digest, self.adverts_digest, confirmation.body()
+        self.attempt.check_signature(site, confirmation.signature, labels.SIGN_CONFIRMATION, *parts)
+        senders = tuple(name for name in self.dealers if name != site)
+        if not ordered_subset(confirmation.complaints, senders):
+            raise InconsistentView(f"site {site!r} complained of a site that sent it nothing")
+        self.complaints[site] = confirmation.complaints
+
+    def close(self) -> tuple[_State, Mapping[str, Buffer]]:
+        answered = self.attempt.in_order(self.complaints)
+        self.attempt.disputes = tuple((one, other) for one in answered for other in self.complaints[one])
+        if self.attempt.disputes:
+            # Before the first upload: no update is spent, and another attempt can do without the culprit.
+            raise RoundAborted(
+                "; ".join(f"{one} cannot use the envelope of {other}" for one, other in self.attempt.disputes)
+                + "; nothing was revealed.",
+                remedy="one of the two does not follow the protocol; ask both",
+            )
+        self.attempt.require(self.complaints, "confirmed their envelopes")
+        encoded = SharingSet(answered).encode()
+        dealt = Dealt(self.attempt.spec.digest, self.adverts, self.adverts_digest, self.envelopes)
+        return _Mask(self.attempt, dealt, answered), dict.fromkeys(answered, encoded)
 
 
 @dataclass
 class _Mask:
     attempt: _Attempt
-    adverts: dict[str, Advert]
-    adverts_digest: bytes
-    envelopes: dict[str, dict[str, Envelope]]
+    dealt: Dealt
     sharing: tuple[str, ...]
     stage: str = "mask"
     uploads: dict[str, bytes] = field(default_factory=dict)  # site -> digest of its masked vector
@@ -165,7 +217,7 @@ class _Mask:
             upload.signature,
             labels.SIGN_UPLOAD,
             spec.digest,
-            self.adverts_digest,
+            self.dealt.adverts_digest,
             sharing_digest,
             digest,
         )
@@ -191,7 +243,7 @@ class _Consistency:
         view = View.decode(reply)
         if view.site != site:
             raise InconsistentView(f"site {site!r} signed in another site's name")
-        parts = view_parts(attempt.spec.digest, masked.adverts_digest, masked.sharing, self.survivors)
+        parts = view_parts(attempt.spec.digest, masked.dealt.adverts_digest, masked.sharing, self.survivors)
         attempt.check_signature(site, view.signature, labels.SIGN_VIEW, *parts)
         self.views[site] = view
 
@@ -213,79 +265,29 @@ class _Unmask:
     shares: dict[str, dict[str, bytes]] = field(default_factory=dict)  # answering site -> peer -> share
 
     def receive(self, site: str, reply: Buffer) -> None:
-        attempt = self.masked.attempt
+        masked, attempt = self.masked, self.masked.attempt
         message = Shares.decode(reply)
         attempt.check_signature(
             site, message.signature, labels.SIGN_UNMASK, attempt.spec.digest, message.body()
         )
-        if [share.peer for share in message.shares] != sorted(self.masked.sharing):
+        if [share.peer for share in message.shares] != sorted(masked.sharing):
             raise InconsistentView(f"site {site!r} did not answer for exactly the sharing set")
-        for share in message.shares:
-            kind = SelfMaskShare if share.peer in self.survivors else MaskSecretShare
-            if not isinstance(share, kind):
-                raise InconsistentView(f"site {site!r} returned a share of the wrong kind")
+        check_shares(site, message.shares, self.survivors, masked.dealt)
         self.shares[site] = {share.peer: share.share for share in message.shares}
 
     def close(self) -> tuple[_State, Mapping[str, Buffer]]:
         attempt = self.masked.attempt
         attempt.require(self.shares, "returned shares", revealed="the sum stays masked")
-        streams = []
-        for name in self.survivors:
-            seed = self._recover(name, self._is_self_seed)
-            streams.append(masks.self_mask(seed, -1))
-        for name in self.dropped:
-            secret = self._recover(name, self._is_mask_secret)
-            streams.extend(self._pair_masks(name, secret))
+        streams = unmasking_streams(
+            self.masked.dealt,
+            self.survivors,
+            self.dropped,
+            self.shares,
+            threshold=attempt.spec.threshold,
+            roster=attempt.roster,
+        )
         attempt.total.apply(streams, attempt.context)
         return _Done(self.survivors), {}
-
-    def _recover(self, name: str, check: Any) -> bytes:
-        """Rebuild one secret; what was advertised tells a right one from a wrong one."""
-        threshold = self.masked.attempt.spec.threshold
-        position = self.masked.attempt.roster.position
-        held = {position(site) + 1: shares[name] for site, shares in self.shares.items()}
-        for points in _subsets(sorted(held), threshold):
-            try:
-                secret = shamir.combine({point: held[point] for point in points}, threshold)
-            except RangeError:
-                continue
-            if check(name, secret):
-                return secret
-        raise RoundAborted(
-            f"the shares of site {name!r} do not rebuild its secret; the sum stays masked.",
-            remedy="a site dealt or returned wrong shares; the next round starts afresh",
-        )
-
-    def _is_self_seed(self, name: str, secret: bytes) -> bool:
-        return commitment(secret) == self.masked.adverts[name].commitment
-
-    def _is_mask_secret(self, name: str, secret: bytes) -> bool:
-        return mask_key(secret).public_bytes == self.masked.adverts[name].mask_key
-
-    def _pair_masks(self, dropped: str, secret: bytes) -> list[masks.MaskStream]:
-        """The masks that survivors share with a dropped site, so that they can be taken off the sum.
-
-        Every survivor added +-mask(survivor, dropped); applying the *dropped* site's side of each pair
-        cancels it.
-        """
-        attempt, adverts_digest = self.masked.attempt, self.masked.adverts_digest
-        spec_digest, position = attempt.spec.digest, attempt.roster.position
-        key: sealing.SealKey = mask_key(secret)
-        streams = []
-        for survivor in self.survivors:
-            envelope = self.masked.envelopes[survivor][dropped]
-            context = envelope_context(spec_digest, adverts_digest, survivor, dropped)
-            try:
-                seed_in = key.open(envelope.sealed_seed, labels.SEAL_PAIR_SEED, *context)
-            except MalformedMessage:
-                raise RoundAborted(
-                    f"site {survivor!r} sealed no pair seed for the dropped site {dropped!r}; the sum cannot "
-                    "be unmasked.",
-                    remedy=f"ask site {survivor!r} why; the next round starts afresh",
-                ) from None
-            seed_out = outgoing_seed(secret, spec_digest, dropped, survivor)
-            streams.append(pair_stream(position(dropped), position(survivor), seed_out, seed_in))
-        return streams
 
 
 @dataclass
@@ -298,12 +300,6 @@ class _Done:
 
     def close(self) -> tuple[_State, Mapping[str, Buffer]]:
         raise WrongState("the attempt is over")
-
-
-def _subsets(points: list[int], size: int) -> Iterator[tuple[int, ...]]:
-    """Windows around the circle first: every point is left out by one, so a bad share costs little."""
-    windows = (tuple((points + points)[at : at + size]) for at in range(len(points)))
-    return chain(windows, islice(combinations(points, size), _MAX_SUBSETS))
 
 
 class MaskedServer:
@@ -356,6 +352,11 @@ class MaskedServer:
     def stage(self) -> str:
         """Name of the current step."""
         return self._state.stage
+
+    @property
+    def disputes(self) -> tuple[tuple[str, str], ...]:
+        """Complaints that ended the attempt: (who complained, of whom). One of each two is at fault."""
+        return self._attempt.disputes
 
     @property
     def survivors(self) -> tuple[str, ...]:

@@ -1,14 +1,15 @@
 """What the states of a site's masked session have in common, and the state after a refusal.
 
-The states themselves are in ``masked_site.py`` (until the masked vector leaves) and ``masked_unmask.py``
-(afterwards).
+The states themselves are in ``masked_site.py`` (until shares are dealt), ``masked_upload.py`` (until the
+masked vector leaves) and ``masked_unmask.py`` (afterwards).
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol, TypeVar
 
+from secfed.crypto import sealing
 from secfed.crypto.codec import Buffer
 from secfed.crypto.messages import Message
 from secfed.crypto.refusals import Refusal
@@ -27,6 +28,15 @@ class State(Protocol):
     def handle(self, message: Message) -> tuple[State, Buffer]:
         """Check a message; the next state and the reply."""
         ...
+
+
+@dataclass(frozen=True)
+class Secrets:
+    """What a site draws for one attempt and never uses in another."""
+
+    mask_secret: bytes = field(repr=False)
+    self_seed: bytes = field(repr=False)
+    seal_key: sealing.SealKey = field(repr=False)
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
     AwaitSurvivors -> AwaitUnmask -> AwaitResult -> Finished
 
-The states before these are in ``masked_site.py``; they hand on neither the site's mask secret nor its
+The states before these are in ``masked_upload.py``; they hand on neither the site's mask secret nor its
 self-mask seed. What the states below guard are shares of the peers' secrets, and the site's own share of its
 self-mask seed. Shares leave once, for one survivor set that this site has signed and enough survivors have
 confirmed, and for each peer it is the one share or the other.

@@ -5,7 +5,9 @@
     2  Adverts         server -> site   everybody's adverts, relayed unchanged
     3  Sharing         site -> server   per peer: a sealed pair seed and sealed shares, signed
        Deliveries      server -> site   the envelopes addressed to this site
-    4  Upload          site -> server   the masked vector, its digest signed
+       Confirmation    site -> server   every envelope is good, or whose is not
+    4  SharingSet      server -> site   the sites that confirmed, and mask towards each other
+       Upload          site -> server   the masked vector, its digest signed
     5  Survivors       server -> site   whose vectors arrived
        View            site -> server   signature over (advertised set, sharing set, survivors)
     6  UnmaskRequest   server -> site   the dropped sites and t signed views
@@ -22,7 +24,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import ClassVar, Self
 
-from secfed.crypto import labels, sealing, shamir
+from secfed.crypto import labels, sealing
 from secfed.crypto.codec import Buffer, Reader, Writer, digest
 from secfed.crypto.identity import MAX_SITES, SIGNATURE_BYTES
 from secfed.crypto.message_base import (
@@ -35,11 +37,17 @@ from secfed.crypto.message_base import (
     write_names,
 )
 from secfed.crypto.peer_shares import MaskSecretShare, PeerShare, SelfMaskShare, Shares
+from secfed.crypto.sharing_messages import (
+    SEALED_SEED_BYTES,
+    SEALED_SHARES_BYTES,
+    Confirmation,
+    Deliveries,
+    Envelope,
+    Sharing,
+    SharingSet,
+)
 from secfed.crypto.upload import Upload
 from secfed.errors import MalformedMessage
-
-SEALED_SEED_BYTES = 32 + sealing.OVERHEAD_BYTES
-SEALED_SHARES_BYTES = 2 * shamir.SHARE_BYTES + sealing.OVERHEAD_BYTES
 
 
 @dataclass(frozen=True)
@@ -107,6 +115,11 @@ class Advert(Message):
     commitment: bytes
     signature: bytes = b""
 
+    @property
+    def fresh(self) -> tuple[bytes, bytes, bytes]:
+        """What no two adverts of an attempt, and no two fields of one, may have in common."""
+        return self.mask_key, self.seal_key, self.commitment
+
     def body(self) -> bytes:
         """Everything but the signature."""
         writer = Writer().text(self.site).fixed(self.mask_key, sealing.PUBLIC_BYTES)
@@ -145,65 +158,6 @@ class Adverts(Message):
     @classmethod
     def _read(cls, reader: Reader) -> Self:
         return cls(reader.many(MAX_SITES, Advert._read))
-
-
-@dataclass(frozen=True)
-class Envelope:
-    """One peer's part of message 3: sealed for ``recipient``, signed by ``sender``."""
-
-    sender: str
-    recipient: str
-    sealed_seed: bytes
-    sealed_shares: bytes
-    signature: bytes = b""
-
-    def body(self) -> bytes:
-        """Everything but the signature."""
-        writer = Writer().text(self.sender).text(self.recipient)
-        writer.fixed(self.sealed_seed, SEALED_SEED_BYTES)
-        return writer.fixed(self.sealed_shares, SEALED_SHARES_BYTES).done()
-
-    def write(self, writer: Writer) -> None:
-        """Append to a message."""
-        body = self.body()
-        writer.fixed(body, len(body)).fixed(self.signature, SIGNATURE_BYTES)
-
-    @classmethod
-    def read(cls, reader: Reader) -> Self:
-        """Take off a message."""
-        return cls(
-            sender=read_name(reader),
-            recipient=read_name(reader),
-            sealed_seed=reader.fixed(SEALED_SEED_BYTES),
-            sealed_shares=reader.fixed(SEALED_SHARES_BYTES),
-            signature=reader.fixed(SIGNATURE_BYTES),
-        )
-
-
-@dataclass(frozen=True)
-class _Envelopes(Message):
-    envelopes: tuple[Envelope, ...]
-
-    def _write(self, writer: Writer) -> None:
-        writer.many(self.envelopes, lambda w, envelope: envelope.write(w))
-
-    @classmethod
-    def _read(cls, reader: Reader) -> Self:
-        return cls(reader.many(MAX_SITES, Envelope.read))
-
-
-@dataclass(frozen=True)
-class Sharing(_Envelopes):
-    """Message 3, upwards: one envelope per peer of the advertised set."""
-
-    TYPE: ClassVar[int] = 3
-
-
-@dataclass(frozen=True)
-class Deliveries(_Envelopes):
-    """Message 3, downwards: the envelopes addressed to one site; its peers of the sharing set."""
-
-    TYPE: ClassVar[int] = 4
 
 
 @dataclass(frozen=True)
@@ -348,6 +302,8 @@ ALL: tuple[type[Message], ...] = (
     Adverts,
     Sharing,
     Deliveries,
+    Confirmation,
+    SharingSet,
     Upload,
     Survivors,
     View,
@@ -365,6 +321,7 @@ __all__ = [
     "SEALED_SHARES_BYTES",
     "Advert",
     "Adverts",
+    "Confirmation",
     "Deliveries",
     "Envelope",
     "FinalModel",
@@ -375,6 +332,7 @@ __all__ = [
     "SelfMaskShare",
     "Shares",
     "Sharing",
+    "SharingSet",
     "Specification",
     "Survivors",
     "UnmaskRequest",

@@ -47,7 +47,7 @@ class Refusal(Enum):
     ADVERT_SIGNATURE = (17, BadSignature, "an advertised key is not signed by its pinned identity")
     ADVERT_OUTSIDER = (18, RosterError, "an advertised key comes from outside the cohort")
     ADVERT_ORDER = (19, InconsistentView, "advertised keys are out of order or repeated")
-    DUPLICATE_KEY = (20, InconsistentView, "two sites advertise the same key or commitment")
+    DUPLICATE_KEY = (20, InconsistentView, "a key or commitment is advertised twice")
     OWN_ADVERT = (21, InconsistentView, "this site's own keys are missing or altered")
     TOO_FEW_ADVERTS = (22, UnmaskRefused, "fewer sites advertised keys than the threshold")
     ENVELOPE_SIGNATURE = (
@@ -58,9 +58,13 @@ class Refusal(Enum):
     ENVELOPE_STRAY = (
         24,
         InconsistentView,
-        "an envelope is unadvertised, repeated or misaddressed",
+        "an envelope or a member of the sharing set is unadvertised, repeated, missing or misaddressed",
     )
-    ENVELOPE_SEALED = (25, MalformedMessage, "an envelope cannot be opened or holds no shares")
+    ENVELOPE_SEALED = (
+        25,
+        MalformedMessage,
+        "this site complained of an envelope that cannot be opened or does not hold the shares it states",
+    )
     TOO_FEW_SHARING = (26, UnmaskRefused, "fewer sites shared secrets than the threshold")
     SURVIVORS_OUTSIDE = (27, InconsistentView, "the survivors are not an ordered subset of the sharing set")
     SURVIVORS_WITHOUT_SELF = (28, InconsistentView, "this site uploaded but is not among the survivors")

@@ -138,6 +138,7 @@ class CentralRun:
             protection=protection(study.protection.name),
             threshold=central.threshold,
             min_cohort=least_cohort(study, len(central.roster.sites)),
+            colluders=study.protection.colluders_for(len(central.roster.sites)),
             sites=central.asked,
         )
         if central.plan is None:

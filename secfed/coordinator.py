@@ -215,7 +215,9 @@ class Coordinator(StudyRun):
             self.server,
             self._rules,
             self._ask,
-            lambda summed: self._record(outcome, summed, {}),
+            lambda summed: self._record(
+                outcome, summed, {"faults": list(summed.faults)} if summed.faults else {}
+            ),
             first=self._first(number),
             keep=partial(self._keep, number),
         )

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from secfed.errors import ConfigError
 
-STAGES = ("train", "advertise", "share", "mask", "consistency", "unmask")
+STAGES = ("train", "advertise", "share", "confirm", "mask", "consistency", "unmask")
 
 _FORM = "SITE@STAGE or SITE@STAGE:ROUND, for example hospital-2@mask:3"
 

@@ -21,6 +21,7 @@ _STAGE_COLOURS = {
     "train": "#9A9A9A",
     "advertise": style.SKY,
     "share": style.GREEN,
+    "confirm": style.YELLOW,
     "mask": style.ORANGE,
     "consistency": style.PURPLE,
     "unmask": style.VERMILION,

@@ -104,6 +104,11 @@ class OpenServerSession(ServerSession, Protocol):
         """Ring integers of the sum, known once the session is finished."""
         ...
 
+    @property
+    def disputes(self) -> tuple[tuple[SiteId, SiteId], ...]:
+        """Complaints that ended the attempt: (who complained, of whom); see ``crypto/disputes.py``."""
+        ...
+
 
 class Protection(Protocol):
     """Makes the two halves of an attempt."""
@@ -172,6 +177,7 @@ class PlainServer:
         self._uploaded: set[SiteId] = set()
         self._finished = False
         self.spent = False
+        self.disputes: tuple[tuple[SiteId, SiteId], ...] = ()  # sites send each other nothing
 
     @property
     def stage(self) -> str:

@@ -21,8 +21,9 @@ from functools import partial
 import numpy as np
 
 from secfed.algorithms.base import Algorithm, ServerProgram, contributors
-from secfed.crypto import labels
+from secfed.crypto import labels, thresholds
 from secfed.crypto.codec import Buffer, digest
+from secfed.crypto.disputes import settle
 from secfed.crypto.identity import Identity, Roster
 from secfed.crypto.messages import Result, Specification
 from secfed.errors import ProtocolError, RangeError, RoundAborted
@@ -49,8 +50,10 @@ class Rules:
         protection: how summands become totals.
         threshold: cohort size -> answers needed.
         min_cohort: fewest sites worth asking.
-        max_attempts: attempts per exchange; a site that drops before anything is revealed costs one.
+        max_attempts: attempts per exchange; a site that drops before anything is revealed costs one. An
+            attempt that ends with complaints is not counted: there are fewer sites after each.
         sites: sites of the study, in roster order; None for the whole roster.
+        colluders: sites that may not follow the protocol; None for the default of the roster.
     """
 
     study: str
@@ -61,6 +64,13 @@ class Rules:
     min_cohort: int
     max_attempts: int = 3
     sites: tuple[SiteId, ...] | None = None
+    colluders: int | None = None
+
+    @property
+    def tolerated(self) -> int:
+        """Sites that may not follow the protocol."""
+        default = thresholds.default_colluders(len(self.roster.sites))
+        return default if self.colluders is None else self.colluders
 
     @property
     def asked(self) -> tuple[SiteId, ...]:
@@ -70,11 +80,15 @@ class Rules:
 
 @dataclass(frozen=True)
 class Summed:
-    """One finished exchange: what the transcript records."""
+    """One finished exchange: what the transcript records.
+
+    ``faults`` says, in sentences, which sites did not follow the protocol on the way, or were left out.
+    """
 
     spec: Specification
     result: Result
     totals: Totals
+    faults: tuple[str, ...] = ()
 
 
 def run_round(
@@ -160,12 +174,17 @@ def sum_securely(
 ) -> Summed:
     """Try attempts until one sum succeeds. Once updates may have left the sites, there is no other try.
 
+    An attempt that ends with complaints is followed by one without the sites that ``settle`` names.
+
     Raises:
         RoundAborted: too few sites are ready, every attempt failed before an update could leave a site, one
             failed afterwards, or a site put more into the sum than its layout permits.
     """
-    alive, why = list(ready), ""
-    for attempt in range(rules.max_attempts):
+    alive, why, faults = list(ready), "", list[str]()
+    fruitless = 0
+    for attempt in range(rules.max_attempts + len(ready)):  # after a dispute there are fewer sites
+        if fruitless == rules.max_attempts:
+            break
         cohort = tuple(site for site in rules.roster.sites if site in alive)
         if missing := too_few(cohort, rules):
             why = why or missing
@@ -174,21 +193,31 @@ def sum_securely(
         session = rules.protection.server(spec, rules.roster, exchange.layout.shape)
         step = partial(carry_step, number, index, attempt)
         try:
-            drive(session, step, ask, alive)
+            drive(session, step, ask, alive, faults)
         except RoundAborted as error:
             if session.spent:
-                raise
+                raise RoundAborted(_because(error.message, faults), remedy=error.remedy) from None
+            # Who no longer answers is left out by that; nobody else has to be because of it.
+            verdict = settle([one for one in session.disputes if set(one) <= set(alive)], rules.tolerated)
+            faults += verdict.sentences
+            alive = [site for site in alive if site not in verdict.excluded]
             why = error.message if alive else "every site refused or went silent; nothing was revealed."
+            fruitless += not session.disputes
             continue
         totals = decode(exchange, session)  # before anything is announced
         result = conclude(spec, session.survivors, session.sums, rules)
         ask("result", dict.fromkeys(alive, step(result.encode())), lambda _site, _reply: None)
-        return Summed(spec, result, totals)
+        return Summed(spec, result, totals, tuple(faults))
     raise RoundAborted(
-        f"round {number}, exchange {exchange.name!r}: {why}",
+        f"round {number}, exchange {exchange.name!r}: {_because(why, faults)}",
         remedy="see in the transcript who refused, and why; wait for more sites, or enrol more so that the "
         "threshold leaves room for dropouts",
     )
+
+
+def _because(why: str, faults: Sequence[str]) -> str:
+    """Why a sum was given up, and which sites were at fault on the way."""
+    return " ".join([why, *(f"{fault}." for fault in faults)])
 
 
 def too_few(cohort: Sequence[SiteId], rules: Rules) -> str:
@@ -213,8 +242,22 @@ def decode(exchange: Exchange, session: OpenServerSession) -> Totals:
         ) from None
 
 
-def drive(session: ServerSession, step: Callable[[Buffer], bytes], ask: Ask, alive: list[SiteId]) -> None:
-    """Carry one attempt's messages to and fro until it is finished; ``alive`` keeps who still answers."""
+def drive(
+    session: ServerSession,
+    step: Callable[[Buffer], bytes],
+    ask: Ask,
+    alive: list[SiteId],
+    faults: list[str] | None = None,
+) -> None:
+    """Carry one attempt's messages to and fro until it is finished.
+
+    Args:
+        session: the aggregator's half.
+        step: makes a frame of a message.
+        ask: carries it.
+        alive: replaced by the sites that still answer, and answer what they should.
+        faults: what was wrong with replies is appended here.
+    """
     requests = session.begin()
     while requests:
         answered: list[SiteId] = []
@@ -222,7 +265,9 @@ def drive(session: ServerSession, step: Callable[[Buffer], bytes], ask: Ask, ali
         def on_reply(site: SiteId, reply: Buffer, answered: list[SiteId] = answered) -> None:
             try:
                 session.receive(site, reply)
-            except ProtocolError:
+            except ProtocolError as error:
+                if faults is not None:
+                    faults.append(f"{site}: {error.message.rstrip('.')}")
                 return  # a wrong reply is no reply: the site is dropped
             answered.append(site)
 

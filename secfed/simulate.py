@@ -181,6 +181,7 @@ def simulate(
             protection=protection(study.protection.name),
             threshold=partial(threshold, study, len(names)),
             min_cohort=least_cohort(study, len(names)),
+            colluders=study.protection.colluders_for(len(names)),
         )
         carrier = SimulatedLink(drops, observer, log)
         progress = _Progress(study.rounds, observer)

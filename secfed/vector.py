@@ -122,7 +122,8 @@ class Layout:
             start = at.get(field.bits, 0)
             at[field.bits] = start + field.elements
             with _naming(field):
-                flat = _rule(field, self.sites).decode(run_of[field.bits][start : start + field.elements])
+                lanes = run_of[field.bits][start : start + field.elements]
+                flat = _rule(field, self.sites).decode(lanes, len(survivors))
             values[field.name] = torch.from_numpy(flat).reshape(field.shape)
         return Totals(values, survivors)
 

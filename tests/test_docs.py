@@ -187,7 +187,8 @@ def _bytes(fill: int, size: int) -> bytes:
 def _examples() -> list[Message]:
     advert = messages.Advert("spital-ä", _bytes(1, 1216), _bytes(2, 1216), _bytes(3, 32), _bytes(4, 64))
     other = messages.Advert("west", _bytes(5, 1216), _bytes(6, 1216), _bytes(7, 32), _bytes(8, 64))
-    envelope = Envelope("spital-ä", "west", _bytes(9, 1168), _bytes(10, 1202), _bytes(11, 64))
+    dealt = _bytes(35, 32), _bytes(36, 32)
+    envelope = Envelope("spital-ä", "west", _bytes(9, 1168), _bytes(10, 1202), *dealt, _bytes(11, 64))
     view = messages.View("west", _bytes(12, 64))
     shares = (SelfMaskShare("spital-ä", _bytes(13, 33)), MaskSecretShare("west", _bytes(14, 33)))
     names = ("spital-ä", "west")
@@ -202,6 +203,8 @@ def _examples() -> list[Message]:
         messages.Adverts((advert, other)),
         messages.Sharing((envelope,)),
         messages.Deliveries((envelope, envelope)),
+        messages.Confirmation("west", names[:1], _bytes(37, 64)),
+        messages.SharingSet(names),
         messages.Upload(_bytes(19, 32), _bytes(20, 32), _bytes(21, 64), memoryview(b"masked vector")),
         messages.Survivors(names),
         view,

@@ -12,7 +12,7 @@ from secfed.attack.scene import Attempt, RingVector
 from secfed.crypto import labels, masks, shamir
 from secfed.crypto.codec import Buffer
 from secfed.crypto.derivations import envelope_context, mask_key, outgoing_seed, pair_stream
-from secfed.crypto.masked_site import AwaitAdverts, AwaitDeliveries, AwaitSurvivors
+from secfed.crypto.masked_site import AwaitAdverts, AwaitDeliveries, AwaitSharingSet
 from secfed.crypto.messages import Envelope, MaskSecretShare, SelfMaskShare, Shares, Sharing
 from secfed.errors import WrongState
 
@@ -35,8 +35,9 @@ def loot(attempt: Attempt, site: str) -> Loot:
     """Everything a colluding site knew."""
     states = attempt.states[site]
     secrets = [s.secrets.mask_secret for s in states if isinstance(s, AwaitAdverts | AwaitDeliveries)]
-    held = [s.held for s in states if isinstance(s, AwaitSurvivors)]
-    return Loot(site, secrets[0] if secrets else None, held[0] if held else {})
+    opened = (s.opened for s in states if isinstance(s, AwaitSharingSet))
+    held = {peer: found.shares for peer, found in next(opened, {}).items()}
+    return Loot(site, secrets[0] if secrets else None, held)
 
 
 @dataclass

@@ -21,7 +21,7 @@ from secfed.attack.scene import Attempt, Consortium
 from secfed.crypto import thresholds
 from secfed.crypto.attempt import SiteLimits
 from secfed.crypto.codec import Buffer
-from secfed.crypto.messages import Adverts, Deliveries, UnmaskRequest, View
+from secfed.crypto.messages import Adverts, Deliveries, SharingSet, UnmaskRequest, View
 from secfed.crypto.refusals import Refusal
 from secfed.errors import SecfedError
 
@@ -154,7 +154,7 @@ def _isolate(setting: Setting, helpers: int, **options: Any) -> Evidence:
     """
     consortium = setting.consortium(**options)
     victim, *peers = consortium.names
-    attempt = consortium.attempt().run(until="mask")
+    attempt = consortium.attempt().run(until="confirm")
     away = attempt.spec.threshold - 1 - helpers
     rest, dropped = peers[: len(peers) - away], peers[len(peers) - away :]
     if away < 0 or not rest:
@@ -163,8 +163,11 @@ def _isolate(setting: Setting, helpers: int, **options: Any) -> Evidence:
     envelopes = Deliveries.decode(attempt.requests[victim]).envelopes
     kept = tuple(envelope for envelope in envelopes if envelope.sender in shown)
     refused = deliver(attempt, victim, Deliveries(kept).encode())
+    refused += deliver(attempt, victim, SharingSet(tuple(sorted(shown))).encode())
+    everybody = SharingSet(consortium.names).encode()
     for site in rest:
         refused += deliver(attempt, site, attempt.requests[site])
+        refused += deliver(attempt, site, everybody)
     seen = views(attempt, rest, (victim, *rest), refused)
     for site in seen:
         refused += deliver(attempt, site, UnmaskRequest(tuple(dropped), tuple(seen.values())).encode())

@@ -35,8 +35,8 @@ from secfed.crypto.messages import Message, Result, Specification, Upload, peek_
 from secfed.errors import ProtocolError, SecfedError, WrongState
 from secfed.journal import Journal
 
-STAGES: Final = ("advertise", "share", "mask", "consistency", "unmask", "result")
-_REQUESTS = dict(zip((0, 2, 4, 6, 8, 10), STAGES, strict=True))  # type of the request -> stage
+STAGES: Final = ("advertise", "share", "confirm", "mask", "consistency", "unmask", "result")
+_REQUESTS = dict(zip((0, 2, 4, 19, 6, 8, 10), STAGES, strict=True))  # type of the request -> stage
 _STUDY: Final = "study"
 
 RingVector = tuple[NDArray[Any], ...]

@@ -122,7 +122,7 @@ def main() -> None:
             reply = b"\1" + error.message.encode()
         write(sys.stdout.buffer, reply)
         replies += 1
-        if point == "after reply" and replies == 5:  # the shares have left
+        if point == "after reply" and replies == 6:  # the shares have left
             die()
 
 

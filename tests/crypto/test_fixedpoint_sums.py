@@ -128,7 +128,7 @@ def test_a_sum_beyond_the_reach_of_the_roster_is_refused(bits: int, sites: int) 
     edges = np.array([reach, (-reach) % ring], rule.dtype)
     np.testing.assert_array_equal(rule.decode(edges), np.array([reach, -reach]) * rule.step)
     for beyond in (reach + 1, (-reach - 1) % ring, ring // 2):
-        with pytest.raises(RangeError, match="exceeds what the roster's sites can contribute"):
+        with pytest.raises(RangeError, match=f"exceeds what its {sites} sites can contribute"):
             rule.decode(np.array([0, beyond], rule.dtype))
 
 

@@ -15,13 +15,14 @@ from secfed.crypto.codec import Buffer
 from secfed.crypto.lanes import CHUNK_ELEMENTS, Run
 from secfed.crypto.messages import (
     Advert,
+    Confirmation,
     Deliveries,
-    Envelope,
     MaskSecretShare,
     Result,
     SelfMaskShare,
     Shares,
     Sharing,
+    SharingSet,
     Survivors,
     UnmaskRequest,
     Upload,
@@ -33,7 +34,6 @@ from secfed.errors import (
     InconsistentView,
     MalformedMessage,
     ProtocolError,
-    RoundAborted,
     WrongState,
 )
 from tests.ring import as_integers
@@ -89,7 +89,7 @@ def test_every_attempt_has_fresh_secrets() -> None:
         for stage, _, reply in attempt.replies:
             if stage == "advertise":
                 advert = Advert.decode(reply)
-                seen |= {advert.mask_key, advert.seal_key, advert.commitment}
+                seen |= set(advert.fresh)
             if stage == "mask":
                 seen.add(bytes(Upload.decode(reply).vector))
     assert len(seen) == 2 * 3 * 4
@@ -171,6 +171,30 @@ def _small_order_seal_key(attempt: Attempt, reply: bytes) -> bytes:
     return replace(advert, signature=_sign(attempt, labels.SIGN_ADVERT, advert.body())).encode()
 
 
+def _one_key_twice(attempt: Attempt, reply: bytes) -> bytes:
+    advert = Advert.decode(reply)
+    advert = replace(advert, seal_key=advert.mask_key)
+    return replace(advert, signature=_sign(attempt, labels.SIGN_ADVERT, advert.body())).encode()
+
+
+def _confirms_for_another(_: Attempt, reply: bytes) -> bytes:
+    return replace(Confirmation.decode(reply), site="hospital-1").encode()
+
+
+def _complains_of_itself(attempt: Attempt, reply: bytes) -> bytes:
+    adverts_digest = attempt.states[BAD][-1].adverts_digest  # type: ignore[attr-defined]
+    answer = replace(Confirmation.decode(reply), complaints=(BAD,))
+    signature = _sign(attempt, labels.SIGN_CONFIRMATION, adverts_digest, answer.body())
+    return replace(answer, signature=signature).encode()
+
+
+def _wrong_share(attempt: Attempt, reply: bytes) -> bytes:
+    """One share is another number; the rest are as they were dealt."""
+    first, *others = Shares.decode(reply).shares
+    unsigned = Shares((type(first)(first.peer, bytes(32) + first.share[-1:]), *others))
+    return replace(unsigned, signature=_sign(attempt, labels.SIGN_UNMASK, unsigned.body())).encode()
+
+
 def _one_envelope_less(_: Attempt, reply: bytes) -> bytes:
     return Sharing(Sharing.decode(reply).envelopes[:-1]).encode()
 
@@ -229,6 +253,11 @@ def _share_missing(attempt: Attempt, reply: bytes) -> bytes:
         ("consistency", _anothers_view, InconsistentView),
         ("unmask", _both_kinds, InconsistentView),
         ("unmask", _share_missing, InconsistentView),
+        ("unmask", _wrong_share, InconsistentView),
+        ("advertise", _one_key_twice, InconsistentView),
+        ("confirm", _confirms_for_another, InconsistentView),
+        ("confirm", _complains_of_itself, InconsistentView),
+        ("confirm", lambda _, reply: reply[:-1] + bytes([reply[-1] ^ 1]), BadSignature),
         ("advertise", lambda _, reply: reply[:-1] + bytes([reply[-1] ^ 1]), BadSignature),
         ("share", lambda _, reply: reply[:-1] + bytes([reply[-1] ^ 1]), BadSignature),
         ("mask", lambda _, reply: reply[:-1] + bytes([reply[-1] ^ 1]), BadSignature),
@@ -249,48 +278,6 @@ def test_a_bad_reply_costs_its_site_the_attempt_and_nobody_else(
     assert as_integers(attempt.server.sums) == consortium.expected(survivors)
 
 
-def _wrong_share(attempt: Attempt, reply: bytes) -> bytes:
-    shares = [type(s)(s.peer, bytes(32) + s.share[-1:]) for s in Shares.decode(reply).shares]
-    unsigned = Shares(tuple(shares))
-    return replace(unsigned, signature=_sign(attempt, labels.SIGN_UNMASK, unsigned.body())).encode()
-
-
-def test_wrong_shares_of_one_site_are_passed_over_when_others_suffice() -> None:
-    attempt, consortium = _up("unmask", _wrong_share)
-    attempt.run()
-    assert as_integers(attempt.server.sums) == consortium.expected(consortium.names)
-
-
-def test_wrong_shares_are_noticed_when_they_are_needed() -> None:
-    attempt, _ = _up("unmask", _wrong_share)
-    attempt._silent = {"hospital-4": "unmask"}
-    attempt.run(until="unmask")
-    with pytest.raises(RoundAborted, match="do not rebuild"):
-        attempt.step()
-
-
-def test_a_sealed_seed_that_does_not_open_aborts_the_round_by_name() -> None:
-    """A survivor sealed garbage to a site that then dropped: its mask towards it cannot be taken off."""
-
-    def garbage(attempt: Attempt, reply: bytes) -> bytes:
-        state = attempt.states[BAD][-1]
-        envelopes: list[Envelope] = []
-        for envelope in Sharing.decode(reply).envelopes:
-            bad = replace(envelope, sealed_seed=bytes(len(envelope.sealed_seed)))
-            signature = _sign(attempt, labels.SIGN_ENVELOPE, state.adverts_digest, bad.body())  # type: ignore[attr-defined]
-            envelopes.append(
-                replace(bad, signature=signature) if envelope.recipient == "hospital-4" else envelope
-            )
-        return Sharing(tuple(envelopes)).encode()
-
-    attempt, _ = _up("share", garbage)
-    attempt.run(until="mask")
-    attempt.step()
-    assert "refusal 25" in str(attempt.refusals["hospital-4"])
-    with pytest.raises(RoundAborted, match=r"'hospital-2' sealed no pair seed .* 'hospital-4'"):
-        attempt.run()
-
-
 def test_the_server_takes_replies_only_from_sites_it_asked() -> None:
     attempt = Consortium().attempt(silent={BAD: "advertise"}).run(until="mask")
     with pytest.raises(WrongState, match="not asked"):
@@ -308,14 +295,16 @@ def _isolate(threshold: int, limits: SiteLimits) -> tuple[Attempt, Harvest, tupl
     """Show the victim a sharing set of one colluder and sites that are then declared dropped."""
     consortium = Consortium(5, threshold=threshold, limits=limits, runs=TINY)
     victim, colluder, *others, last = consortium.names
-    attempt = consortium.attempt().run(until="mask")
+    attempt = consortium.attempt().run(until="confirm")
     shown = (victim, colluder, last) if threshold == 3 else (victim, colluder, others[-1], last)
     envelopes = Deliveries.decode(attempt.requests[victim]).envelopes
     kept = tuple(envelope for envelope in envelopes if envelope.sender in shown)
     attempt.deliver(victim, Deliveries(kept).encode())
+    attempt.deliver(victim, SharingSet(shown).encode())
     rest = (colluder, *others)
     for site in rest:
         attempt.deliver(site, attempt.requests[site])
+        attempt.deliver(site, SharingSet(consortium.names).encode())
     survivors = Survivors((victim, *rest)).encode()
     views = tuple(View.decode(attempt.deliver(site, survivors)) for site in rest)
     request = UnmaskRequest((last,), views).encode()

@@ -19,6 +19,7 @@ from secfed.crypto.messages import (
     SEALED_SHARES_BYTES,
     Advert,
     Adverts,
+    Confirmation,
     Deliveries,
     Envelope,
     FinalModel,
@@ -28,6 +29,7 @@ from secfed.crypto.messages import (
     SelfMaskShare,
     Shares,
     Sharing,
+    SharingSet,
     Specification,
     Survivors,
     UnmaskRequest,
@@ -71,7 +73,14 @@ SPECIFICATIONS = st.builds(
 KEYS = exactly(sealing.PUBLIC_BYTES)
 ADVERTS = st.builds(Advert, NAMES, KEYS, KEYS, DIGESTS, SIGNATURES)
 ENVELOPES = st.builds(
-    Envelope, NAMES, NAMES, exactly(SEALED_SEED_BYTES), exactly(SEALED_SHARES_BYTES), SIGNATURES
+    Envelope,
+    NAMES,
+    NAMES,
+    exactly(SEALED_SEED_BYTES),
+    exactly(SEALED_SHARES_BYTES),
+    DIGESTS,
+    DIGESTS,
+    SIGNATURES,
 )
 ENVELOPE_LISTS = st.lists(ENVELOPES, max_size=3).map(tuple)
 VIEWS = st.builds(View, NAMES, SIGNATURES)
@@ -87,6 +96,8 @@ MESSAGES: dict[type[Message], st.SearchStrategy[Any]] = {
     Adverts: st.builds(Adverts, st.lists(ADVERTS, max_size=3).map(tuple)),
     Sharing: st.builds(Sharing, ENVELOPE_LISTS),
     Deliveries: st.builds(Deliveries, ENVELOPE_LISTS),
+    Confirmation: st.builds(Confirmation, NAMES, LISTS, SIGNATURES),
+    SharingSet: st.builds(SharingSet, LISTS),
     Upload: st.builds(Upload, DIGESTS, DIGESTS, SIGNATURES, st.binary(max_size=100).map(memoryview)),
     Survivors: st.builds(Survivors, LISTS),
     View: VIEWS,
@@ -120,6 +131,8 @@ def test_types_are_numbered_once_and_for_all() -> None:
         "Shares": 9,
         "Result": 10,
         "FinalModel": 17,
+        "Confirmation": 18,
+        "SharingSet": 19,
     }
     assert set(MESSAGES) == set(ALL)
 
@@ -154,13 +167,15 @@ def test_nothing_may_follow_or_be_missing(kind: type[Message], data: st.DataObje
 
 
 def _example(kind: type[Message]) -> Any:
-    sealed = Envelope("a", "b", bytes(SEALED_SEED_BYTES), bytes(SEALED_SHARES_BYTES), bytes(64))
+    sealed = bytes(SEALED_SEED_BYTES), bytes(SEALED_SHARES_BYTES)
+    envelope = Envelope("a", "b", *sealed, bytes(32), bytes(32), bytes(64))
     return {
         Specification: Specification(
             "study", 1, 2, "update", 3, ("a", "b", "c"), 3, b"\1" * 32, b"\2" * 32, b"\3" * 32, bytes(64)
         ),
         Advert: Advert("a", b"\1" * 1216, b"\2" * 1216, b"\3" * 32, bytes(64)),
-        Sharing: Sharing((sealed,)),
+        Sharing: Sharing((envelope,)),
+        Confirmation: Confirmation("a", ("b",), bytes(64)),
         Result: Result(bytes(32), ("a", "b"), bytes(32), bytes(64)),
         Shares: Shares((SelfMaskShare("a", bytes(33)), MaskSecretShare("b", bytes(33))), bytes(64)),
     }[kind]
@@ -168,12 +183,13 @@ def _example(kind: type[Message]) -> Any:
 
 _OTHER: dict[str, Any] = {
     "cohort": ("a", "b"),
+    "complaints": ("b", "c"),
     "survivors": ("a", "c"),
     "shares": (MaskSecretShare("a", bytes(33)), MaskSecretShare("b", bytes(33))),
 }
 
 
-@pytest.mark.parametrize("kind", [Specification, Advert, Result, Shares])
+@pytest.mark.parametrize("kind", [Specification, Advert, Confirmation, Result, Shares])
 def test_what_is_signed_covers_every_field_but_the_signature(kind: type[Message]) -> None:
     message = _example(kind)
     for item in fields(message):
@@ -190,7 +206,17 @@ def test_what_is_signed_covers_every_field_but_the_signature(kind: type[Message]
         assert changed.encode() != message.encode()
 
 
-@pytest.mark.parametrize("part", ["sender", "recipient", "sealed_seed", "sealed_shares"])
+@pytest.mark.parametrize(
+    "part",
+    [
+        "sender",
+        "recipient",
+        "sealed_seed",
+        "sealed_shares",
+        "mask_secret_share_digest",
+        "self_mask_share_digest",
+    ],
+)
 def test_what_is_signed_of_an_envelope_covers_every_field(part: str) -> None:
     envelope = _example(Sharing).envelopes[0]
     value = getattr(envelope, part)

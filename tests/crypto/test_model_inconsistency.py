@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from secfed.crypto import masked_site, specification
+from secfed.crypto import masked_site, masked_upload, specification
 from secfed.crypto.codec import Buffer
 from secfed.crypto.lanes import Run, VectorShape
 from secfed.crypto.masked_server import _Attempt
-from secfed.crypto.messages import Advert
+from secfed.crypto.messages import Advert, Confirmation
 from secfed.crypto.refusals import Refusal
 from tests.simulator import Attempt, Consortium
 
@@ -84,12 +84,15 @@ def test_two_signed_specifications_void_each_others_keys() -> None:
 
 def test_without_signatures_the_envelopes_still_do_not_open(monkeypatch: pytest.MonkeyPatch) -> None:
     """Defence in depth: an envelope is sealed under the specification its sender was shown."""
-    for module in (masked_site, specification):
+    for module in (masked_site, masked_upload, specification):
         monkeypatch.setattr(module, "verified", lambda *_args, **_kwargs: None)
     monkeypatch.setattr(_Attempt, "check_signature", lambda *_args: None)
-    attempt = _two_specifications(dead_consortium()).run(until="mask")
-    for site in list(attempt.requests):
-        attempt.refused(site, attempt.requests[site], Refusal.ENVELOPE_SEALED)
+    consortium = dead_consortium()
+    attempt = _two_specifications(consortium).run(until="confirm")
+    others = tuple(name for name in consortium.names if name != TARGET)
+    for site in consortium.names:
+        answer = Confirmation.decode(attempt.deliver(site, attempt.requests[site]))
+        assert answer.complaints == (others if site == TARGET else (TARGET,))
 
 
 def test_without_any_check_the_sum_is_noise(monkeypatch: pytest.MonkeyPatch) -> None:

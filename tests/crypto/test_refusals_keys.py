@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import fields, replace
 
 import pytest
 
 from secfed.crypto import labels
-from secfed.crypto.messages import Advert, Adverts, Deliveries, Envelope, Sharing
+from secfed.crypto.messages import Advert, Adverts, Confirmation, Deliveries, Envelope, Sharing, SharingSet
 from secfed.crypto.refusals import Refusal
 from tests.simulator import Attempt, Consortium, SeededEntropy, provokes
 
@@ -138,7 +138,19 @@ def test_a_colluder_advertises_a_copy_of_an_honest_key(mine: str, theirs: str, c
         copy = replace(adverts[2], **{mine: getattr(adverts[copied], theirs)})
         return [*adverts[:2], signed(attempt, copy, COLLUDER), *adverts[3:]]
 
-    attempt.refused(VICTIM, relay(attempt, edit), Refusal.DUPLICATE_KEY)
+    error = attempt.refused(VICTIM, relay(attempt, edit), Refusal.DUPLICATE_KEY)
+    assert f"by {attempt.consortium.names[copied]} and by {COLLUDER}" in error.message
+
+
+def test_a_key_advertised_for_both_purposes() -> None:
+    attempt = Consortium().attempt().run(until="share")
+
+    def edit(adverts: list[Advert]) -> list[Advert]:
+        copy = replace(adverts[2], seal_key=adverts[2].mask_key)
+        return [*adverts[:2], signed(attempt, copy, COLLUDER), *adverts[3:]]
+
+    error = attempt.refused(VICTIM, relay(attempt, edit), Refusal.DUPLICATE_KEY)
+    assert f"by {COLLUDER} and by {COLLUDER}" in error.message
 
 
 @provokes(Refusal.OWN_ADVERT)
@@ -175,9 +187,11 @@ def _adverts_digest(attempt: Attempt) -> bytes:
 
 
 @provokes(Refusal.ENVELOPE_SIGNATURE)
-@pytest.mark.parametrize("part", ["sealed_seed", "sealed_shares"])
+@pytest.mark.parametrize(
+    "part", ["sealed_seed", "sealed_shares", "mask_secret_share_digest", "self_mask_share_digest"]
+)
 def test_an_envelope_altered_on_the_way(part: str) -> None:
-    attempt = Consortium().attempt().run(until="mask")
+    attempt = Consortium().attempt().run(until="confirm")
 
     def edit(envelopes: list[Envelope]) -> list[Envelope]:
         sealed = getattr(envelopes[0], part)
@@ -187,7 +201,7 @@ def test_an_envelope_altered_on_the_way(part: str) -> None:
 
 
 def test_an_envelope_forged_by_the_server_and_signed_by_a_colluder() -> None:
-    attempt = Consortium().attempt().run(until="mask")
+    attempt = Consortium().attempt().run(until="confirm")
 
     def edit(envelopes: list[Envelope]) -> list[Envelope]:
         return [_resigned(attempt, envelopes[0], COLLUDER, _adverts_digest(attempt)), *envelopes[1:]]
@@ -197,9 +211,9 @@ def test_an_envelope_forged_by_the_server_and_signed_by_a_colluder() -> None:
 
 def test_an_envelope_replayed_from_an_earlier_attempt() -> None:
     consortium = Consortium()
-    earlier = consortium.attempt().run(until="mask")
+    earlier = consortium.attempt().run(until="confirm")
     old = Deliveries.decode(earlier.requests[VICTIM]).envelopes
-    attempt = consortium.attempt(consortium.specification(attempt=1)).run(until="mask")
+    attempt = consortium.attempt(consortium.specification(attempt=1)).run(until="confirm")
     message = relay_envelopes(attempt, lambda envelopes: [old[0], *envelopes[1:]])
     attempt.refused(VICTIM, message, Refusal.ENVELOPE_SIGNATURE)
 
@@ -228,7 +242,7 @@ def test_two_groups_that_were_shown_different_advertised_sets_do_not_mix() -> No
 @pytest.mark.parametrize("case", ["repeated", "reordered", "misaddressed", "unadvertised", "own"])
 def test_a_stray_envelope(case: str) -> None:
     consortium = Consortium()
-    attempt = consortium.attempt(silent={"hospital-4": "advertise"}).run(until="mask")
+    attempt = consortium.attempt(silent={"hospital-4": "advertise"}).run(until="confirm")
     digest = _adverts_digest(attempt)
     to_peer = Deliveries.decode(attempt.requests[PEER]).envelopes
 
@@ -248,11 +262,20 @@ def test_a_stray_envelope(case: str) -> None:
 
 @provokes(Refusal.ENVELOPE_SEALED)
 @pytest.mark.parametrize(
-    "case", ["garbage seed", "garbage shares", "swapped", "sealed for a peer", "one share"]
+    "case",
+    [
+        "garbage seed",
+        "garbage shares",
+        "swapped",
+        "sealed for a peer",
+        "one share",
+        "another share of the mask secret",
+        "another share of the self mask",
+    ],
 )
-def test_a_colluders_envelope_that_holds_no_shares(case: str) -> None:
+def test_a_colluders_envelope_that_does_not_hold_what_it_states(case: str) -> None:
     consortium = Consortium()
-    attempt = consortium.attempt().run(until="mask")
+    attempt = consortium.attempt().run(until="confirm")
     digest = _adverts_digest(attempt)
     to_peer = next(e for e in Deliveries.decode(attempt.requests[PEER]).envelopes if e.sender == COLLUDER)
     keys = {a.site: a for a in Adverts.decode(_adverts_of(attempt)).adverts}
@@ -271,11 +294,22 @@ def test_a_colluders_envelope_that_holds_no_shares(case: str) -> None:
             ),
             "sealed for a peer": replace(envelopes[at], sealed_shares=to_peer.sealed_shares),
             "one share": replace(envelopes[at], sealed_shares=shares),
+            "another share of the mask secret": replace(
+                envelopes[at], mask_secret_share_digest=envelopes[at].self_mask_share_digest
+            ),
+            "another share of the self mask": replace(
+                envelopes[at], self_mask_share_digest=to_peer.self_mask_share_digest
+            ),
         }[case]
         return [*envelopes[:at], _resigned(attempt, bad, COLLUDER, digest), *envelopes[at + 1 :]]
 
-    error = attempt.refused(VICTIM, relay_envelopes(attempt, edit), Refusal.ENVELOPE_SEALED)
+    answer = Confirmation.decode(attempt.deliver(VICTIM, relay_envelopes(attempt, edit)))
+    assert answer.complaints == (COLLUDER,)
+    state = attempt.sites[VICTIM].state
+    assert {item.name for item in fields(state)} == {"accused", "accepts"}  # no secret is left
+    error = attempt.refused(VICTIM, SharingSet(consortium.names).encode(), Refusal.ENVELOPE_SEALED)
     assert COLLUDER in error.message
+    assert not consortium.journals[VICTIM].left
 
 
 def _adverts_of(attempt: Attempt) -> bytes:
@@ -285,7 +319,31 @@ def _adverts_of(attempt: Attempt) -> bytes:
 
 @provokes(Refusal.TOO_FEW_SHARING)
 def test_too_few_envelopes() -> None:
-    attempt = Consortium().attempt().run(until="mask")
+    attempt = Consortium().attempt().run(until="confirm")
     assert attempt.spec.threshold == 4
     message = relay_envelopes(attempt, lambda envelopes: envelopes[:2])
     attempt.refused(VICTIM, message, Refusal.TOO_FEW_SHARING)
+
+
+@pytest.mark.parametrize(
+    "members", [(0, 1, 2, 3, 9), (1, 2, 3, 4), (1, 0, 2, 3), (0, 1, 1, 2)], ids=lambda m: str(m)
+)
+def test_a_sharing_set_that_does_not_follow_from_the_envelopes(members: tuple[int, ...]) -> None:
+    """With a stranger, without the site itself, out of order, with one site twice."""
+    attempt = Consortium().attempt().run(until="mask")
+    message = SharingSet(tuple(f"hospital-{member}" for member in members)).encode()
+    attempt.refused(VICTIM, message, Refusal.ENVELOPE_STRAY)
+
+
+def test_a_sharing_set_with_a_site_whose_envelope_was_withheld() -> None:
+    consortium = Consortium(6)
+    attempt = consortium.attempt().run(until="confirm")
+    attempt.deliver(VICTIM, relay_envelopes(attempt, lambda envelopes: envelopes[:-1]))
+    attempt.refused(VICTIM, SharingSet(consortium.names).encode(), Refusal.ENVELOPE_STRAY)
+
+
+def test_a_sharing_set_below_the_threshold() -> None:
+    consortium = Consortium()
+    attempt = consortium.attempt().run(until="mask")
+    assert attempt.spec.threshold == 4
+    attempt.refused(VICTIM, SharingSet(consortium.names[:3]).encode(), Refusal.TOO_FEW_SHARING)

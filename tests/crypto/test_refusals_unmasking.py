@@ -11,7 +11,7 @@ import pytest
 from secfed.attack.harvest import Harvest
 from secfed.crypto import labels
 from secfed.crypto.attempt import SiteLimits
-from secfed.crypto.messages import Deliveries, Result, Survivors, UnmaskRequest, View, view_parts
+from secfed.crypto.messages import Deliveries, Result, SharingSet, Survivors, UnmaskRequest, View, view_parts
 from secfed.crypto.refusals import Refusal
 from tests.simulator import Attempt, Consortium, provokes
 
@@ -104,11 +104,13 @@ def test_different_sharing_sets_shown_to_different_sites() -> None:
     """One envelope is withheld from the victim, so its masks do not cover the peer it does not know of."""
     consortium = Consortium(6)
     names = consortium.names
-    attempt = consortium.attempt().run(until="mask")
+    attempt = consortium.attempt().run(until="confirm")
     envelopes = Deliveries.decode(attempt.requests[VICTIM]).envelopes
     attempt.deliver(VICTIM, Deliveries(envelopes[:-1]).encode())
+    attempt.deliver(VICTIM, SharingSet(names[:-1]).encode())
     for site in names[1:]:
         attempt.deliver(site, attempt.requests[site])
+        attempt.deliver(site, SharingSet(names).encode())
     views = {}
     for site in names:
         survivors = names[:5] if site in (VICTIM, names[1], names[2]) else names

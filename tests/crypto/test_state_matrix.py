@@ -9,7 +9,7 @@ import pytest
 
 from secfed.crypto import masked_site
 from secfed.crypto.masked_server import MaskedServer
-from secfed.crypto.masked_site import Closed, MaskedSite, State
+from secfed.crypto.masked_site import Closed, Complained, MaskedSite, State
 from secfed.crypto.messages import ALL, FinalModel
 from secfed.errors import MalformedMessage, ProtocolError, SecfedError, WrongState
 from tests.journals import NoMemory
@@ -22,26 +22,29 @@ MESSAGES = (*(message.__name__ for message in ALL), "garbage", "nothing")
 # What a site does with a well-formed message that belongs to its attempt: the next state, or the number
 # of the refusal that closes the session.
 SITE_TABLE = """
-                    Specification Advert Adverts      Sharing Deliveries     Upload Survivors   View UnmaskRequest Shares Result   FinalModel garbage nothing
-AwaitSpecification  AwaitAdverts  2      2            2       2              2      2           2    2             2      2        2          1       1
-AwaitAdverts        2             2      AwaitDeliveries 2    2              2      2           2    2             2      2        2          1       1
-AwaitDeliveries     2             2      2            2       AwaitSurvivors 2      2           2    2             2      2        2          1       1
-AwaitSurvivors      2             2      2            2       2              2      AwaitUnmask 2    2             2      2        2          1       1
-AwaitUnmask         2             2      2            2       2              2      2           2    AwaitResult   2      2        2          1       1
-AwaitResult         2             2      2            2       2              2      2           2    34            2      Finished 2          1       1
-Finished            2             2      2            2       2              2      2           2    2             2      2        2          1       1
-Closed              2             2      2            2       2              2      2           2    2             2      2        2          1       1
+                    Specification  Advert  Adverts          Sharing  Deliveries       Confirmation  SharingSet      Upload  Survivors    View  UnmaskRequest  Shares  Result    FinalModel  garbage  nothing
+AwaitSpecification  AwaitAdverts   2       2                2        2                2             2               2       2            2     2              2       2         2           1        1
+AwaitAdverts        2              2       AwaitDeliveries  2        2                2             2               2       2            2     2              2       2         2           1        1
+AwaitDeliveries     2              2       2                2        AwaitSharingSet  2             2               2       2            2     2              2       2         2           1        1
+Complained          2              2       2                2        2                2             25              2       2            2     2              2       2         2           1        1
+AwaitSharingSet     2              2       2                2        2                2             AwaitSurvivors  2       2            2     2              2       2         2           1        1
+AwaitSurvivors      2              2       2                2        2                2             2               2       AwaitUnmask  2     2              2       2         2           1        1
+AwaitUnmask         2              2       2                2        2                2             2               2       2            2     AwaitResult    2       2         2           1        1
+AwaitResult         2              2       2                2        2                2             2               2       2            2     34             2       Finished  2           1        1
+Finished            2              2       2                2        2                2             2               2       2            2     2              2       2         2           1        1
+Closed              2              2       2                2        2                2             2               2       2            2     2              2       2         2           1        1
 """  # noqa: E501
 
 # What the server does with a reply of its attempt: takes it, or counts the site as dropped.
 SERVER_TABLE = """
-            Specification Advert Adverts Sharing Deliveries Upload Survivors View  UnmaskRequest Shares Result FinalModel garbage nothing
-advertise   bad           taken  bad     bad     bad        bad    bad       bad   bad           bad    bad    bad        bad     bad
-share       bad           bad    bad     taken   bad        bad    bad       bad   bad           bad    bad    bad        bad     bad
-mask        bad           bad    bad     bad     bad        taken  bad       bad   bad           bad    bad    bad        bad     bad
-consistency bad           bad    bad     bad     bad        bad    bad       taken bad           bad    bad    bad        bad     bad
-unmask      bad           bad    bad     bad     bad        bad    bad       bad   bad           taken  bad    bad        bad     bad
-done        over          over   over    over    over       over   over      over  over          over   over   over       over    over
+             Specification  Advert  Adverts  Sharing  Deliveries  Confirmation  SharingSet  Upload  Survivors  View   UnmaskRequest  Shares  Result  FinalModel  garbage  nothing
+advertise    bad            taken   bad      bad      bad         bad           bad         bad     bad        bad    bad            bad     bad     bad         bad      bad
+share        bad            bad     bad      taken    bad         bad           bad         bad     bad        bad    bad            bad     bad     bad         bad      bad
+confirm      bad            bad     bad      bad      bad         taken         bad         bad     bad        bad    bad            bad     bad     bad         bad      bad
+mask         bad            bad     bad      bad      bad         bad           bad         taken   bad        bad    bad            bad     bad     bad         bad      bad
+consistency  bad            bad     bad      bad      bad         bad           bad         bad     bad        taken  bad            bad     bad     bad         bad      bad
+unmask       bad            bad     bad      bad      bad         bad           bad         bad     bad        bad    bad            taken   bad     bad         bad      bad
+done         over           over    over     over     over        over          over        over    over       over   over           over    over    over        over     over
 """  # noqa: E501
 
 
@@ -68,12 +71,16 @@ def _attempt() -> tuple[dict[str, State], dict[str, MaskedServer], dict[str, byt
     for _, site, reply in attempt.replies:
         if site == SITE and reply:
             messages[_type(reply)] = reply
-    states = {type(state).__name__: state for state in [*attempt.states[SITE], Closed()]}
+    states = {
+        type(state).__name__: state
+        for state in [*attempt.states[SITE], Complained(("hospital-1",)), Closed()]
+    }
     return states, servers, messages
 
 
 def _type(message: object) -> str:
-    return ALL[bytes(message)[9]].__name__  # type: ignore[call-overload]
+    number = bytes(message)[9]  # type: ignore[call-overload]
+    return next(kind.__name__ for kind in ALL if number == kind.TYPE)
 
 
 @pytest.mark.parametrize(("state", "message", "outcome"), _cells(SITE_TABLE))
@@ -111,7 +118,7 @@ def test_the_server(state: str, message: str, outcome: str) -> None:
 
 def test_the_tables_are_complete() -> None:
     states, servers, messages = _attempt()
-    assert [message.TYPE for message in ALL] == [*range(len(ALL) - 1), FinalModel.TYPE]
+    assert sorted(message.TYPE for message in ALL) == [*range(11), 17, 18, 19]
     assert set(messages) == set(MESSAGES)
     assert set(states) == {state for state, _, _ in _cells(SITE_TABLE)} == set(_site_states())
     assert set(servers) == {state for state, _, _ in _cells(SERVER_TABLE)}

@@ -29,13 +29,13 @@ POINTS = {
     "aggregate: after a checkpoint is written": 3,
     "aggregate: after a checkpoint is in the transcript": 3,
     "aggregate: after a checkpoint is in place": 3,
-    "aggregate: before an ask is recorded": 14,
-    "aggregate: after an ask is recorded": 14,
-    "aggregate: before a reply is recorded": 48,
-    "aggregate: after a reply is recorded": 48,
-    "aggregate: after a reply is used": 48,
-    "aggregate: before a step is closed": 14,
-    "aggregate: after a step is closed": 14,
+    "aggregate: before an ask is recorded": 16,
+    "aggregate: after an ask is recorded": 16,
+    "aggregate: before a reply is recorded": 56,
+    "aggregate: after a reply is recorded": 56,
+    "aggregate: after a reply is used": 56,
+    "aggregate: before a step is closed": 16,
+    "aggregate: after a step is closed": 16,
     "aggregate: before summed is in the transcript": 2,
     "aggregate: after summed is in the transcript": 2,
     "aggregate: before the results are written": 1,
@@ -194,7 +194,7 @@ def test_an_upload_that_arrived_counts_although_its_site_is_gone_after_the_resta
     def when(name: str) -> bool:
         nonlocal closed
         closed += name == "aggregate: after a step is closed"
-        return closed == 4  # train, advertise, share, mask
+        return closed == 5  # train, advertise, share, confirm, mask
 
     crash_at(monkeypatch, when)
     with pytest.raises(Crash):
@@ -265,7 +265,7 @@ def half_way(tmp_path, monkeypatch) -> Hospitals:
     def when(name: str) -> bool:
         nonlocal closed
         closed += name == "aggregate: after a step is closed"
-        return closed == 9
+        return closed == 10
 
     crash_at(monkeypatch, when)
     with pytest.raises(Crash):

@@ -22,7 +22,7 @@ def test_the_benchmark_measures_every_quantity_at_a_tiny_size():
         progress=told.append,
     )
     stages = [text.rpartition(": ")[2] for text in told[6:]]
-    assert stages == ["advertise", "share", "mask", "consistency", "unmask"]
+    assert stages == ["advertise", "share", "confirm", "mask", "consistency", "unmask"]
     masked = result["masked_round"]
     assert (masked["parameters"], masked["sites"], masked["survivors"]) == (500, 4, 4)
     assert masked["seconds"] > 0

@@ -73,7 +73,7 @@ def test_a_restart_after_every_message_gives_the_same_answers(
     consortium.deliver = deliver
     assert consortium.run() == undisturbed[protected, unit]
     assert all(reply is not None for _, _, _, reply in consortium.frames)
-    stages = {"masked": {"train", "advertise", "share", "mask", "consistency", "unmask", "result"}}
+    stages = {"masked": {"train", "advertise", "share", "confirm", "mask", "consistency", "unmask", "result"}}
     assert set(compared) >= stages.get(protected, {"keys", "train", "mask", "result"})
     works = 2 if unit is None else 1
     for hospital in consortium.hospitals.values():

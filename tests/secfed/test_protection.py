@@ -54,7 +54,7 @@ def test_a_protection_is_found_by_its_study_name_and_sums(name: str) -> None:
             server.receive(site, sites[site].handle(message))
         requests = server.advance()
     assert stages == (
-        ["mask"] if name == "plain" else ["advertise", "share", "mask", "consistency", "unmask"]
+        ["mask"] if name == "plain" else ["advertise", "share", "confirm", "mask", "consistency", "unmask"]
     )
     assert server.stage == "done"
     assert server.spent

@@ -114,10 +114,10 @@ def test_dropouts_do_not_tell_plain_from_masked(tmp_path: Path, stage: str) -> N
     report = run(study("masked"), tmp_path / "masked", drop)
     assert model_bytes(tmp_path / "plain") == model_bytes(tmp_path / "masked")
     lost = "hospital-2" not in report.rounds[1].survivors
-    assert lost == (stage in ("train", "advertise", "share", "mask"))
+    assert lost == (stage in ("train", "advertise", "share", "confirm", "mask"))
 
 
-@pytest.mark.parametrize("stage", ["advertise", "share", "mask"])
+@pytest.mark.parametrize("stage", ["advertise", "share", "confirm", "mask"])
 def test_dropped_site_equals_an_absent_one(tmp_path: Path, stage: str) -> None:
     run(study(), tmp_path / "absent", "hospital-2@train")
     run(study(), tmp_path / "dropped", f"hospital-2@{stage}")

@@ -82,12 +82,21 @@ def _final(case: Json, attempt: Json) -> object:
     return open_final(bytes.fromhex(case["input"]), roster, case["study"])
 
 
+def _put_together(pieces: Json, honest: bytes) -> bytes:
+    return b"".join(
+        honest[rest[0] : rest[1]] if kind == "request" else bytes.fromhex(rest[0]) for kind, *rest in pieces
+    )
+
+
 def _site(case: Json, attempt: Json) -> object:
-    honest = request_to(attempt, case["stage"], SITE)
-    message = b""
-    for kind, *rest in case["pieces"]:
-        message += honest[rest[0] : rest[1]] if kind == "request" else bytes.fromhex(rest[0])
-    return rebuild(attempt, SITE, case["stage"]).handle(message)
+    message = _put_together(case["pieces"], request_to(attempt, case["stage"], SITE))
+    if "complaint" not in case:
+        return rebuild(attempt, SITE, case["stage"]).handle(message)
+    # What the site was delivered instead, and what it must answer to that.
+    session, given = rebuild(attempt, SITE, "confirm"), case["complaint"]
+    reply = session.handle(_put_together(given["pieces"], request_to(attempt, "confirm", SITE)))
+    assert bytes(reply).hex() == given["reply"]
+    return session.handle(message)
 
 
 OPERATIONS: dict[str, Callable[[Json, Json], object]] = {

@@ -14,6 +14,7 @@ from secfed.crypto.messages import (
     Envelope,
     Result,
     Shares,
+    SharingSet,
     Specification,
     Survivors,
     UnmaskRequest,
@@ -23,7 +24,7 @@ from tests.vectors.bad import SITE, check
 from tests.vectors.bad_model import model_cases
 from tests.vectors.messages import example_messages
 from tests.vectors.primitives import Json, pattern
-from tests.vectors.replay import request_to
+from tests.vectors.replay import rebuild, request_to
 
 
 def _case(name: str, operation: str, error: str, **inputs: Any) -> Json:
@@ -193,7 +194,7 @@ def _same_key(encoded: bytes, item: int) -> bytes:
 
 
 def _deliveries(attempt: Json) -> tuple[Envelope, ...]:
-    return Deliveries.decode(request_to(attempt, "mask", SITE)).envelopes
+    return Deliveries.decode(request_to(attempt, "confirm", SITE)).envelopes
 
 
 def _pieces(honest: bytes, message: bytes, shortest: int = 16) -> list[list[Any]]:
@@ -220,6 +221,7 @@ def _site_cases(attempt: Json) -> list[Json]:
     spec = Specification.decode(honest["advertise"])
     adverts = Adverts.decode(honest["share"]).adverts
     envelopes = _deliveries(attempt)
+    sharing = SharingSet.decode(honest["mask"]).sharing
     survivors = Survivors.decode(honest["consistency"]).survivors
     request, result = UnmaskRequest.decode(honest["unmask"]), Result.decode(honest["result"])
     colluder = Identity.from_seed(
@@ -230,11 +232,14 @@ def _site_cases(attempt: Json) -> list[Json]:
         changed = replace(spec, **changes)
         return replace(changed, signature=aggregator.sign(labels.SIGN_SPEC, changed.body())).encode()
 
-    def sealed_garbage() -> bytes:
+    def complained_of() -> Json:
+        """Deliveries with one envelope that does not open, and the complaint that answers them."""
         bad = replace(envelopes[0], sealed_seed=bytes(len(envelopes[0].sealed_seed)))
         parts = spec.digest, Adverts(adverts).digest, bad.body()
         bad = replace(bad, signature=colluder.sign(labels.SIGN_ENVELOPE, *parts))
-        return Deliveries((bad, *envelopes[1:])).encode()
+        delivered = Deliveries((bad, *envelopes[1:])).encode()
+        reply = rebuild(attempt, SITE, "confirm").handle(delivered)
+        return {"pieces": _pieces(honest["confirm"], delivered), "reply": bytes(reply).hex()}
 
     def views(*chosen: int, **changes: Any) -> bytes:
         return UnmaskRequest(
@@ -244,6 +249,7 @@ def _site_cases(attempt: Json) -> list[Json]:
     def dropped(*names: str) -> bytes:
         return replace(request, dropped=names).encode()
 
+    garbled = complained_of()
     flipped_key = replace(adverts[0], mask_key=adverts[0].mask_key[:-1] + b"\x55")
     flipped_seed = replace(envelopes[0], sealed_seed=envelopes[0].sealed_seed[:-1] + b"\x55")
     others = result.survivors[:-1]
@@ -274,18 +280,21 @@ def _site_cases(attempt: Json) -> list[Json]:
         ("adverts_too_few", "share", Adverts(adverts[:3]).encode(), Refusal.TOO_FEW_ADVERTS),
         (
             "envelope_altered",
-            "mask",
+            "confirm",
             Deliveries((flipped_seed, *envelopes[1:])).encode(),
             Refusal.ENVELOPE_SIGNATURE,
         ),
         (
             "envelope_repeated",
-            "mask",
+            "confirm",
             Deliveries((*envelopes, envelopes[-1])).encode(),
             Refusal.ENVELOPE_STRAY,
         ),
-        ("envelope_garbage", "mask", sealed_garbage(), Refusal.ENVELOPE_SEALED),
-        ("envelopes_too_few", "mask", Deliveries(envelopes[:2]).encode(), Refusal.TOO_FEW_SHARING),
+        ("envelopes_too_few", "confirm", Deliveries(envelopes[:2]).encode(), Refusal.TOO_FEW_SHARING),
+        ("sharing_set_stranger", "mask", SharingSet((*sharing, "x")).encode(), Refusal.ENVELOPE_STRAY),
+        ("sharing_set_without_self", "mask", SharingSet(sharing[2:]).encode(), Refusal.ENVELOPE_STRAY),
+        ("sharing_set_too_small", "mask", SharingSet(sharing[:3]).encode(), Refusal.TOO_FEW_SHARING),
+        ("sharing_set_after_a_complaint", "mask", honest["mask"], Refusal.ENVELOPE_SEALED),
         (
             "survivors_stranger",
             "consistency",
@@ -334,6 +343,7 @@ def _site_cases(attempt: Json) -> list[Json]:
             site=SITE,
             stage=stage,
             pieces=_pieces(honest[stage], message),
+            **({"complaint": garbled} if refusal is Refusal.ENVELOPE_SEALED else {}),
         )
         for name, stage, message, refusal in cases
     ]

@@ -15,6 +15,7 @@ from secfed.crypto.messages import (
     SEALED_SHARES_BYTES,
     Advert,
     Adverts,
+    Confirmation,
     Deliveries,
     Envelope,
     FinalModel,
@@ -23,6 +24,7 @@ from secfed.crypto.messages import (
     SelfMaskShare,
     Shares,
     Sharing,
+    SharingSet,
     Specification,
     Survivors,
     UnmaskRequest,
@@ -57,6 +59,8 @@ def example_messages() -> dict[str, Any]:
             "klinikum-süd",
             _constant(1, SEALED_SEED_BYTES),
             _constant(2, SEALED_SHARES_BYTES),
+            _constant(15, digest_bytes),
+            _constant(16, digest_bytes),
             _constant(3, signature),
         ),
     )
@@ -85,6 +89,9 @@ def example_messages() -> dict[str, Any]:
         "Adverts": Adverts(adverts),
         "Sharing": Sharing(envelopes),
         "Deliveries": Deliveries(envelopes),
+        "Confirmation": Confirmation("klinikum-süd", ("hospital-0",), _constant(17, signature)),
+        "Confirmation without complaints": Confirmation("klinikum-süd", (), _constant(18, signature)),
+        "SharingSet": SharingSet(names),
         "Upload": Upload(
             _constant(1, 32), _constant(2, 32), _constant(3, 64), memoryview(bytes(range(1, 8)))
         ),
@@ -136,6 +143,7 @@ def message_vectors() -> Json:
             "Specification": spec.body().hex(),
             "Advert": examples["Advert"].body().hex(),
             "Envelope": examples["Sharing"].envelopes[0].body().hex(),
+            "Confirmation": examples["Confirmation"].body().hex(),
             "Shares": examples["Shares"].body().hex(),
             "Result": examples["Result"].body().hex(),
             "FinalModel": examples["FinalModel"].body().hex(),
