@@ -54,7 +54,7 @@ def test_killed_twice_and_finished_with_the_bytes_of_a_simulation(centre):
     assert told[0]["message"] == "resumed"
     assert [event["sites"] for event in told if event["message"] == "told"] == [sorted(centre.folders)]
     for hospital in centre.hospitals:
-        hospital.thread.join(20)  # they were told that the study is finished
+        hospital.thread.join(60)  # they were told that the study is finished
         assert not hospital.thread.is_alive()
         assert not hospital.errors
     assert save(load_file(centre.out / "model.safetensors")) == simulated(centre)
@@ -80,8 +80,8 @@ def test_stopped_while_it_waits_for_the_quorum_and_resumed(centre):
     while not any('"waiting"' in line for line in lines) and time.monotonic() < end:
         time.sleep(0.05)
     process.send_signal(signal.SIGINT)
-    assert process.wait(30) == 130
-    reader.join(10)
+    assert process.wait(60) == 130
+    reader.join(60)
     process.stderr.close()
     process.stdout.close()
     log = "".join(lines)
