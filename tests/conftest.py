@@ -45,7 +45,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Begin every test from the same random state, whatever ran before; skip ``shared_data`` without a folder."""
+    """Begin every test from one random state, whatever ran before; skip what lacks its data folder."""
     seed = item.config.getoption("order_seed") or 0
     random.seed(seed)
     np.random.seed(seed)
@@ -56,7 +56,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Shuffle, if asked to; leave out tests marked ``slow`` unless asked for with ``-m``, ``-k`` or by path."""
+    """Shuffle, if asked; leave out tests marked ``slow`` unless asked for with ``-m``, ``-k`` or by path."""
     if (seed := config.getoption("order_seed")) is not None:
         # Within its file each test may be anywhere; whole files, or what a file shares would be made again.
         shuffled = random.Random(seed)

@@ -82,7 +82,9 @@ def composed_gaussian_delta(epsilon: float, rate: float, sigma: float, steps: in
         return float(last(np.array(epsilon)))
     if steps == 2:
         return float((weight * last(epsilon - loss)).sum())
-    return float(sum(w * (weight * last(epsilon - one - loss)).sum() for w, one in zip(weight, loss, strict=True)))
+    return float(
+        sum(w * (weight * last(epsilon - one - loss)).sum() for w, one in zip(weight, loss, strict=True))
+    )
 
 
 def skellam_pmf(variance: float, reach: int) -> np.ndarray:

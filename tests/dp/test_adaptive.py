@@ -75,7 +75,8 @@ def test_the_count_carries_the_noise_that_is_paid_for() -> None:
     adaptive = AdaptiveClip(quantile=0.5, rate=0.2, count_deviation=10.0)
     random = SecureRandom.for_simulation(2)
     fractions = [
-        0.5 - math.log(adaptive.next_norm(1.0, within=40, units=80, expected_units=200.0, random=random)) / 0.2
+        0.5
+        - math.log(adaptive.next_norm(1.0, within=40, units=80, expected_units=200.0, random=random)) / 0.2
         for _ in range(400)
     ]
     assert deviation_p(np.array(fractions) - 0.5, 10.0 / 200.0) > FALSE_ALARM

@@ -106,7 +106,9 @@ def test_the_slack_covers_what_rounding_to_the_grid_adds(elements: int, sigma: f
         assert noise.deviation >= sigma * (clip + noise.grid * math.sqrt(elements) / 2)
 
 
-def released_sums(private: LocalPrivacy, sums: Mapping[str, torch.Tensor], l2: float) -> dict[str, torch.Tensor]:
+def released_sums(
+    private: LocalPrivacy, sums: Mapping[str, torch.Tensor], l2: float
+) -> dict[str, torch.Tensor]:
     return private.release_sums(sums, l2=l2)
 
 

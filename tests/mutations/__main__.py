@@ -183,7 +183,7 @@ def main() -> int:
         asked.write.write_text(table(outcomes))
     unexplained = [one for one in outcomes if bool(one.killed_by) == bool(one.mutation.survives)]
     for one in unexplained:
-        wrong = "no test notices it" if not one.killed_by else "it is killed, and the catalogue says it survives"
+        wrong = "killed, but the catalogue says that it survives" if one.killed_by else "no test notices it"
         print(f"{one.mutation.id}: {wrong}")
     return 1 if unexplained else 0
 

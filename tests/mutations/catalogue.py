@@ -51,7 +51,7 @@ class Mutation:
         """
         found = text.count(self.old)
         if found != 1:
-            raise ValueError(f"mutation {self.id}: its old text occurs {found} times in {self.file}, not once")
+            raise ValueError(f"mutation {self.id}: its old text occurs {found} times in {self.file}")
         return text.replace(self.old, self.new)
 
 
