@@ -21,11 +21,13 @@ DEV_STAMP := $(VENV)/dev.stamp
 PINS := pyproject.toml constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint format types bench wheelhouse clean
+.PHONY: help setup demo test stress mutants lint format types bench wheelhouse clean
 
 help:
 	@echo "make demo        install the core, then train one protected study on four hospitals"
 	@echo "make test        install everything, then run the test suite"
+	@echo "make stress      the test suite five times, each in another order and from another seed, overloaded"
+	@echo "make mutants     put one mistake at a time into a copy, and see that a test notices it"
 	@echo "make setup       install everything (core, extras, development tools) into $(VENV)"
 	@echo "make lint        ruff: rules and formatting"
 	@echo "make format      ruff: apply the formatting and the safe fixes"
@@ -65,6 +67,19 @@ demo: $(CORE_STAMP)
 test: $(DEV_STAMP)
 	OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 MKL_NUM_THREADS=1 \
 	  $(BIN)/python -m pytest -n $(JOBS) --dist worksteal $(ARGS)
+
+# Three times as many processes as cores: whatever depends on time, order, seed or a port is to show here.
+SEEDS ?= 1 2 3 4 5
+LOAD ?= $(shell expr 3 '*' $$(getconf _NPROCESSORS_ONLN))
+stress: $(DEV_STAMP)
+	@for seed in $(SEEDS); do echo "==> order and seed $$seed, $(LOAD) processes"; \
+	  OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 MKL_NUM_THREADS=1 $(BIN)/python -m pytest \
+	    -n $(LOAD) --dist worksteal --order-seed $$seed --hypothesis-seed $$seed $(ARGS) || exit 1; \
+	done
+
+# The names of mutations: ARGS="--only noise-dropped". The table: ARGS="--write docs/mutations.md".
+mutants: $(DEV_STAMP)
+	$(BIN)/python -m tests.mutations --jobs $(JOBS) $(ARGS)
 
 lint: $(DEV_STAMP)
 	$(BIN)/ruff check .

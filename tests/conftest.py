@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import os
+import random
+from itertools import groupby
 from pathlib import Path
 
 import hypothesis
+import numpy as np
 import pytest
 import torch
 
@@ -32,15 +35,36 @@ def shared_data_folder() -> Path:
     return Path(os.environ.get("SECFED_DATA") or ROOT.parent / "shared" / "data")
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """``--order-seed N``: for `make stress`, which shows that neither order nor seed matters."""
+    parser.addoption(
+        "--order-seed",
+        type=int,
+        help="shuffle the files, and the tests of each, by this number; begin every test from it",
+    )
+
+
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Skip a test marked ``shared_data`` where the folder is absent."""
+    """Begin every test from one random state, whatever ran before; skip what lacks its data folder."""
+    seed = item.config.getoption("order_seed") or 0
+    random.seed(seed)
+    np.random.seed(seed)
+    torch.manual_seed(seed)
     folder = shared_data_folder()
     if item.get_closest_marker("shared_data") and not folder.is_dir():
         pytest.skip(f"no data folder at {folder}: set SECFED_DATA to a folder with the shared data sets")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out tests marked ``slow`` unless they were asked for with ``-m``, ``-k`` or by their path."""
+    """Shuffle, if asked; leave out tests marked ``slow`` unless asked for with ``-m``, ``-k`` or by path."""
+    if (seed := config.getoption("order_seed")) is not None:
+        # Within its file each test may be anywhere; whole files, or what a file shares would be made again.
+        shuffled = random.Random(seed)
+        files = [list(tests) for _, tests in groupby(items, key=lambda item: item.path)]
+        shuffled.shuffle(files)
+        for tests in files:
+            shuffled.shuffle(tests)
+        items[:] = [item for tests in files for item in tests]
     if config.option.markexpr or config.option.keyword or any("::" in arg for arg in config.args):
         return
     slow = [item for item in items if item.get_closest_marker("slow")]

@@ -49,7 +49,7 @@ def test_the_recipe_of_data_md_makes_the_table_of_the_four_hospitals(tmp_path: P
         (tmp_path / f"processed.{center}.data").write_text(f"{line}\n\n")
     recipe = re.search(r"(?s)```python\n(import csv\n.*?)```", DATA)
     assert recipe is not None
-    subprocess.run([sys.executable, "-c", recipe[1]], cwd=tmp_path, check=True, timeout=60)
+    subprocess.run([sys.executable, "-c", recipe[1]], cwd=tmp_path, check=True, timeout=300)
     assert (tmp_path / "fed_heart_disease.csv").read_bytes().decode().split("\n") == [
         "center,age,sex,cp,trestbps,chol,fbs,restecg,thalach,exang,oldpeak,slope,ca,thal,num",
         f"cleveland,{lines['cleveland']}",

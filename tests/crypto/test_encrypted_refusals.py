@@ -332,7 +332,7 @@ def test_the_aggregator_of_public_uploads_never_loads_the_library(repository):
         "total.add('a', f.header(0) + bytes(f.frame_bytes(0) - len(f.header(0)))); list(total.frames());"
         "sys.exit('tenseal' in sys.modules or 'zstandard' in sys.modules)"
     )
-    child = subprocess.run([sys.executable, "-c", code], cwd=repository, timeout=60, check=False)
+    child = subprocess.run([sys.executable, "-c", code], cwd=repository, timeout=300, check=False)
     assert child.returncode == 0
 
 

@@ -156,7 +156,7 @@ class Centre:
         for agent in self.agents.values():
             agent.stop()
         for thread in self.threads.values():
-            thread.join(30)
+            thread.join(60)
             assert not thread.is_alive()
         self.server.stop()
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import socket
 import subprocess
 import sys
 import threading
@@ -35,6 +34,7 @@ from secfed.study import Study
 from secfed.study_rules import study_id
 from secfed.transcript import Transcript
 from tests.deploy.central_case import rounding
+from tests.ports import free_port, without_metrics
 
 ROOT = Path(__file__).resolve().parents[2]
 QUICK = ClientLimits(backoff_s=0.1, backoff_cap_s=0.3)
@@ -46,17 +46,13 @@ app()
 """
 
 
-def free_port() -> int:
-    with socket.create_server(("localhost", 0)) as found:
-        return int(found.getsockname()[1])
-
-
 def found_consortium(folder: Path, names: tuple[str, ...]) -> tuple[Consortium, dict[str, SiteFolder]]:
     """Everyone admitted, joined, and with the roster pinned, as of now."""
     now = utc_now()
     centre = Consortium.create(folder / "centre", "Heart study", ("localhost",), now=now, port=free_port())
     sites = {name: SiteFolder.create(folder / name, name, now=now) for name in names}
     for site in sites.values():
+        without_metrics(site.folder)
         request = Request.verified(safe_files.read_json(site.request_path, "a request"), "request")
         centre.admit(request, now=now, passphrase=None)
     for name, site in sites.items():
@@ -122,7 +118,7 @@ class Hospital:
 
     def close(self) -> None:
         self.link.close()
-        self.thread.join(20)
+        self.thread.join(60)
         assert not self.thread.is_alive()
         self.log.close()
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -25,6 +24,7 @@ from secfed.cli.app import app
 from secfed.crash_points import VARIABLE as CRASH_VARIABLE
 from secfed.roster_file import read_roster
 from secfed.transcript import SUMMED, TRANSCRIPT
+from tests.ports import free_port, without_metrics
 
 PROGRAM: Final = (sys.executable, "-c", "from secfed.cli import main; main()")
 _SIMULATED: Final = "--simulated-randomness"
@@ -101,13 +101,6 @@ def secfed(*arguments: object) -> str:
     return result.stdout
 
 
-def free_port() -> int:
-    """A TCP port that was free a moment ago."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
 @dataclass
 class Process:
     """A process that is started again whenever SIGKILL ends it.
@@ -170,7 +163,7 @@ class Process:
             if self.process.poll() is None:
                 self.process.send_signal(number)
                 try:
-                    self.process.wait(20)
+                    self.process.wait(60)
                 except subprocess.TimeoutExpired:
                     continue
         self.process.wait()
@@ -231,10 +224,7 @@ class Deployment:
             folder = self.folder / name
             secfed("site", "init", folder, "--name", name)
             (folder / "policy.toml").write_text(policy, encoding="utf-8")
-            settings = (folder / "site.toml").read_text(encoding="utf-8")
-            assert "# metrics_port = 9464" in settings
-            settings = settings.replace("# metrics_port = 9464", "metrics_port = 0")
-            (folder / "site.toml").write_text(settings, encoding="utf-8")
+            without_metrics(folder)
         requests = [self.folder / name / "request.json" for name in self.names]
         secfed("consortium", "admit", *requests, "--dir", centre, "--yes")
         for name in self.names:

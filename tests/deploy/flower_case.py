@@ -195,7 +195,7 @@ class Federation:
         return link
 
     def collect(
-        self, requests: dict[str, Buffer], *, seconds: float = 20.0, watcher: Watcher | None = None
+        self, requests: dict[str, Buffer], *, seconds: float = 120.0, watcher: Watcher | None = None
     ) -> dict[str, bytes]:
         """Ask, and copy the replies."""
         replies: dict[str, bytes] = {}

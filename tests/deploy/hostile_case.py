@@ -20,8 +20,12 @@ def rss_bytes() -> int:
 
 
 @contextmanager
-def unaffected(c: Consortium, grows_bytes: int = 64 * MIB) -> Iterator[None]:
-    """Two honest sites are served before, while and after the attack; memory does not follow its size."""
+def unaffected(c: Consortium, grows_bytes: int = 64 * MIB, *, impatient: bool = False) -> Iterator[None]:
+    """Two honest sites are served before, while and after the attack; memory does not follow its size.
+
+    A server that is ``impatient`` for the test's sake may, on a busy machine, cut off an honest call too; the
+    site calls again.
+    """
     if not c.threads:
         for site in SITES[1:]:
             c.run(site, echo)
@@ -32,7 +36,7 @@ def unaffected(c: Consortium, grows_bytes: int = 64 * MIB) -> Iterator[None]:
     yield
     assert c.collect(honest) == honest
     assert rss_bytes() - before < grows_bytes
-    assert len(c.failures) == failures
+    assert impatient or len(c.failures) == failures
 
 
 def tls_context(version: ssl.TLSVersion, files: TlsFiles, folder: Path) -> ssl.SSLContext:
@@ -47,7 +51,7 @@ def tls_context(version: ssl.TLSVersion, files: TlsFiles, folder: Path) -> ssl.S
 def shake(port: int, version: ssl.TLSVersion, folder: Path) -> str | None:
     """The TLS version of a connection of a good site that offers only this one; None if it is refused."""
     context = tls_context(version, AUTHORITY.site(SITES[0]), folder)
-    with socket.create_connection(("localhost", port), timeout=10) as raw:
+    with socket.create_connection(("localhost", port), timeout=60) as raw:
         try:
             with context.wrap_socket(raw, server_hostname="localhost") as secured:
                 return secured.version()

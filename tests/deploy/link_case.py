@@ -28,7 +28,7 @@ from secfed.deploy.serving import CallFailed, Request
 STUDY = "breast-cancer-0123"
 CAP = 8 << 20
 SITES = ("hospital-1", "hospital-2", "hospital-3")
-FAST = ClientLimits(backoff_s=0.01, backoff_cap_s=0.05, call_s=5.0)
+FAST = ClientLimits(backoff_s=0.01, backoff_cap_s=0.05)
 
 
 class Authority:
@@ -157,7 +157,7 @@ class Consortium:
         self.threads.append(thread)
         return link
 
-    def link(self, seconds: float = 20.0, **options: object) -> GrpcLink:
+    def link(self, seconds: float = 120.0, **options: object) -> GrpcLink:
         """The aggregator's link with one deadline for all stages."""
         return GrpcLink(self.server, lambda _stage: seconds, **options)  # type: ignore[arg-type]
 
@@ -166,7 +166,7 @@ class Consortium:
         requests: dict[str, Buffer],
         *,
         stage: str = "train",
-        seconds: float = 20.0,
+        seconds: float = 120.0,
         watcher: Watcher | None = None,
     ) -> dict[str, bytes]:
         """Ask, and copy the replies."""
@@ -187,9 +187,11 @@ def consortium(
     cap: int = CAP,
     settings: bytes = b"[study]\n",
     limits: ServerLimits | None = None,
+    port: int = 0,
 ) -> Iterator[Consortium]:
     """A server with the sites in its roster; everything is closed at the end."""
-    server = LinkServer("localhost:0", AUTHORITY.aggregator(), sites, Offer(STUDY, settings, cap), limits)
+    offer = Offer(STUDY, settings, cap)
+    server = LinkServer(f"localhost:{port}", AUTHORITY.aggregator(), sites, offer, limits)
     server.start()
     made = Consortium(server)
     try:

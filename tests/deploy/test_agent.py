@@ -49,7 +49,7 @@ def test_three_agents_give_the_bytes_of_a_simulation(centre: Centre, tmp_path: P
         centre.start(name, simulated_randomness=True)
     outcomes = centre.run()
     for thread in centre.threads.values():
-        thread.join(30)
+        thread.join(60)
         assert not thread.is_alive()  # --once: the study is over
     assert not centre.errors
     assert not centre.watched.refusals
@@ -279,7 +279,7 @@ def test_an_agent_that_takes_long_to_open_a_study_shows_that_it_is_there(
 
     def slow(*arguments: Any, **more: Any) -> SiteStudy:
         opening.set()
-        saw.append(alive.wait(10))
+        saw.append(alive.wait(60))
         opening.clear()
         return really(*arguments, **more)
 

@@ -54,7 +54,7 @@ def test_a_look_at_the_moment_of_a_start_does_not_prevent_it(
         result = lock(descriptor, operation)
         if mine and operation == fcntl.LOCK_EX | fcntl.LOCK_NB:
             looks.set()
-            tried.wait(5)
+            tried.wait(60)
             tried.clear()
             tried.wait(0.2)
         return result

@@ -76,7 +76,7 @@ def test_a_refused_study_that_is_over_leaves_no_secret_and_all_that_an_audit_nee
     Approvals(crashed.site.approvals_path).refuse_what("tiny", utc_now())
     centre.server.finish()
     centre.start(NAMES[0])
-    centre.threads[NAMES[0]].join(30)
+    centre.threads[NAMES[0]].join(60)
     assert not centre.errors
     assert crashed.left == {"position"}
     assert (crashed.folder / TRANSCRIPT_FILE).read_bytes() == b"transcript"

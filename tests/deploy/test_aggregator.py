@@ -42,19 +42,19 @@ def simulated(centre: Centre) -> bytes:
 def test_killed_twice_and_finished_with_the_bytes_of_a_simulation(centre):
     centre.join()
     killed = centre.aggregate(crash_at="aggregate: after a reply is recorded:11")
-    killed.communicate(timeout=60)
+    killed.communicate(timeout=300)
     assert killed.returncode == -signal.SIGKILL
     again = centre.aggregate(crash_at="aggregate: after summed is in the transcript:2")
-    _, log = again.communicate(timeout=60)
+    _, log = again.communicate(timeout=300)
     assert again.returncode == -signal.SIGKILL, log
     last = centre.aggregate("--json")
-    shown, log = last.communicate(timeout=60)
+    shown, log = last.communicate(timeout=300)
     assert last.returncode == 0, log
     told = events(log)
     assert told[0]["message"] == "resumed"
     assert [event["sites"] for event in told if event["message"] == "told"] == [sorted(centre.folders)]
     for hospital in centre.hospitals:
-        hospital.thread.join(20)  # they were told that the study is finished
+        hospital.thread.join(60)  # they were told that the study is finished
         assert not hospital.thread.is_alive()
         assert not hospital.errors
     assert save(load_file(centre.out / "model.safetensors")) == simulated(centre)
@@ -76,12 +76,12 @@ def test_stopped_while_it_waits_for_the_quorum_and_resumed(centre):
     lines: list[str] = []
     reader = threading.Thread(target=lambda: lines.extend(process.stderr), daemon=True)
     reader.start()
-    end = time.monotonic() + 60
+    end = time.monotonic() + 300
     while not any('"waiting"' in line for line in lines) and time.monotonic() < end:
         time.sleep(0.05)
     process.send_signal(signal.SIGINT)
-    assert process.wait(30) == 130
-    reader.join(10)
+    assert process.wait(60) == 130
+    reader.join(60)
     process.stderr.close()
     process.stdout.close()
     log = "".join(lines)
@@ -89,7 +89,7 @@ def test_stopped_while_it_waits_for_the_quorum_and_resumed(centre):
     assert "Traceback" not in log
     centre.join()
     again = centre.aggregate()
-    _, log = again.communicate(timeout=60)
+    _, log = again.communicate(timeout=300)
     assert again.returncode == 0, log
 
 

@@ -344,7 +344,7 @@ class TestGrpc:
             with grpc.secure_channel(
                 f"{hosts[0]}:{port}", grpc.ssl_channel_credentials(root, *keys)
             ) as channel:
-                return channel.unary_unary("/secfed/ask")(b"", timeout=20).decode()
+                return channel.unary_unary("/secfed/ask")(b"", timeout=60).decode()
         except grpc.RpcError as error:
             return str(error.code().name)
         finally:

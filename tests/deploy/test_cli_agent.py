@@ -26,13 +26,17 @@ from secfed.deploy.site_folder import SiteFolder
 from secfed.deploy.trust import PINNED_FILE, pin
 from secfed.errors import PolicyRefused, RosterError
 from tests.conftest import ROOT
+from tests.ports import without_metrics
 
 DIGEST = b"\x11" * 32
 
 
 @pytest.fixture
 def site(tmp_path: Path) -> SiteFolder:
-    return SiteFolder.create(tmp_path / "a site", "charite", now=utc_now())
+    folder = tmp_path / "a site"
+    SiteFolder.create(folder, "charite", now=utc_now())
+    without_metrics(folder)
+    return SiteFolder(folder)
 
 
 def secfed(*arguments: object) -> Result:
@@ -214,11 +218,9 @@ def test_a_signal_while_a_lock_is_held_does_not_hang_the_agent(
             assert stopped.wait(60)
 
         def stop(self) -> None:
-            free.append(lock.acquire(timeout=2))
+            free.append(lock.acquire(timeout=30))
             stopped.set()
 
-    settings = site.folder / "site.toml"
-    settings.write_text(settings.read_text().replace("# metrics_port = 9464", "metrics_port = 0"))
     monkeypatch.setattr(agent_module, "Agent", Busy)
     monkeypatch.setattr("secfed.deploy.json_log.log_as_json", lambda *_, **__: None)
     ok("agent", "run", site.folder)

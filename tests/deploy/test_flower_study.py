@@ -104,7 +104,7 @@ class Case:
 
     def close(self) -> None:
         if self.app is not None:
-            self.app.join(30)
+            self.app.join(60)
             assert not self.app.is_alive()
         for agent in self.agents:
             agent.stop()
@@ -150,7 +150,7 @@ def test_a_study_with_a_hospital_that_refuses_ends_with_the_bytes_of_a_simulatio
     expected = save(load_file(out / MODEL_FILE))
     assert save(load_file(case.out / MODEL_FILE)) == expected
     for thread in case.threads[:3]:
-        thread.join(30)  # each got the model, and the news that the study is over
+        thread.join(60)  # each got the model, and the news that the study is over
         assert not thread.is_alive()
     (told,) = [facts for event, facts in case.told if event == "told"]
     assert told["model"] == list(NAMES[:3])

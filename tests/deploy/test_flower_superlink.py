@@ -22,7 +22,8 @@ from secfed import simulate as simulation
 from secfed.outputs import MODEL_FILE, prepare
 from secfed.run_report import SilentObserver
 from secfed.study import Study
-from tests.deploy.deployment_case import STUDY, Deployment, free_port
+from tests.deploy.deployment_case import STUDY, Deployment
+from tests.ports import free_port
 
 ROOT = Path(__file__).resolve().parents[2]
 BIN = Path(sys.executable).parent
@@ -77,7 +78,7 @@ class Flower:
             for number in (signal.SIGTERM, signal.SIGKILL):
                 try:
                     os.killpg(process.pid, number)
-                    process.wait(20)
+                    process.wait(60)
                 except ProcessLookupError:
                     break
                 except subprocess.TimeoutExpired:

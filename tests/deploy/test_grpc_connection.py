@@ -26,11 +26,12 @@ from tests.deploy.link_case import (
     fetch,
     wait_until,
 )
+from tests.ports import free_port
 
 
 def test_the_aggregator_restarted_on_its_port_is_found_again():
-    with consortium() as c:
-        port = c.server.port
+    port = free_port()  # one that nobody is given while the server is away
+    with consortium(port=port) as c:
         c.run(SITES[0], echo)
         assert c.collect({SITES[0]: b"before"}) == {SITES[0]: b"before"}
         c.server.stop()
@@ -87,7 +88,7 @@ def test_settings_are_offered_and_a_site_can_decline_the_study():
         assert aggregator.present(60.0) == ()
         thread, _, _ = asking(c, {SITES[0]: b"go"})
         link.answer(fetch(link).request_id, b"yes")  # approved after all
-        thread.join(10)
+        thread.join(60)
         assert aggregator.present(60.0) == (SITES[0],)
 
 
@@ -106,14 +107,14 @@ def test_a_silent_site_is_missing_before_the_deadline_and_a_busy_one_is_not():
         slow = ClientLimits(heartbeat_s=0.1, backoff_s=0.01, backoff_cap_s=0.05)
 
         def busy(request):
-            time.sleep(2.0)
+            time.sleep(5.0)
             return b"done"
 
         c.run(SITES[0], busy, limits=slow)
         gone = c.dial(SITES[1])
-        thread, replies, watched = asking(c, dict.fromkeys(SITES[:2], b"go"), seconds=60.0, silent_s=0.8)
+        thread, replies, watched = asking(c, dict.fromkeys(SITES[:2], b"go"), seconds=60.0, silent_s=3.0)
         fetch(gone)
-        thread.join(30)
+        thread.join(60)
         assert replies == {SITES[0]: b"done"}
         assert watched.missed == [("mask", SITES[1])]
 
@@ -124,7 +125,7 @@ def test_a_site_that_declines_the_study_is_not_waited_for(monkeypatch):
         c.run(SITES[0], lambda _request: time.sleep(1.0) or b"done")
         c.dial(SITES[1]).refuse(b"", PolicyRefused("waits for the approval of this site"))
         thread, replies, watched = asking(c, dict.fromkeys(SITES[:2], b"go"), seconds=300.0, silent_s=300.0)
-        thread.join(30)
+        thread.join(60)
         assert not thread.is_alive()
         assert replies == {SITES[0]: b"done"}
         assert watched.missed == [("mask", SITES[1])]
@@ -140,7 +141,7 @@ def test_closing_a_link_ends_its_long_poll_at_once():
         link = c.run(SITES[0], echo)
         wait_until(lambda: c.server.presence()[SITES[0]].calling)
         link.close()
-        c.threads[0].join(10)
+        c.threads[0].join(60)
         assert not c.threads[0].is_alive()
         assert not c.failures
 

@@ -77,11 +77,11 @@ def test_nothing_is_read_from_a_stranger_not_even_when_it_sends_nothing():
         asked = threading.Event()
 
         def silent() -> Iterator[bytes]:
-            asked.wait(10)
+            asked.wait(60)
             yield b""
 
         call = link._channel.stream_unary(f"/{SERVICE}/Hello").future(silent())
-        assert call.exception(timeout=10).code() is grpc.StatusCode.PERMISSION_DENIED  # before any message
+        assert call.exception(timeout=60).code() is grpc.StatusCode.PERMISSION_DENIED  # before any message
         asked.set()
 
 
@@ -91,7 +91,7 @@ def test_a_connection_without_a_certificate_is_refused():
         with grpc.secure_channel(c.address, credentials) as channel:
             call = channel.unary_unary(f"/{SERVICE}/Hello")
             with pytest.raises(grpc.RpcError) as caught:
-                call(b"", timeout=10)
+                call(b"", timeout=60)
             assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
 
 
@@ -117,7 +117,7 @@ server.stop()
             assert shake(port, ssl.TLSVersion.TLSv1_3, tmp_path) == "TLSv1.3"
             assert shake(port, ssl.TLSVersion.TLSv1_2, tmp_path) is None
         finally:
-            process.communicate("", timeout=20)
+            process.communicate("", timeout=60)
     assert process.returncode == 0
 
 

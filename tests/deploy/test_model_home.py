@@ -83,11 +83,13 @@ def test_a_hospital_that_comes_late_gets_the_model_and_one_that_declines_is_told
 
 
 def test_a_hospital_that_refuses_the_model_says_so_and_the_study_ends(centre: Centre) -> None:
-    frames = {name: bytes(frame)[:-1] + b"?" for name, frame in final(centre, b"no model").items()}
+    frames = {
+        name: bytes(frame)[:-1] + bytes([frame[-1] ^ 1]) for name, frame in final(centre, b"no model").items()
+    }
     centre.server.finish(frames)
     centre.start(NAMES[0])
     assert wait(lambda: NAMES[0] in centre.server.told())
-    said = centre.server.arrivals.get(timeout=10)
+    said = centre.server.arrivals.get(timeout=60)
     assert isinstance(said, Refused)
     assert "refusal 41" in said.reason
     assert not model_of(centre, NAMES[0]).exists()

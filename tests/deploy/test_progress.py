@@ -123,12 +123,12 @@ def carrier(server: LinkServer, told: list[tuple[str, dict[str, Any]]], quorum: 
         SilentObserver(),
         lambda event, **facts: told.append((event, facts)),
         Stopper(),
-        deadline_s=3.0,
+        deadline_s=6.0,
         quorum=quorum,
         silent_s=30.0,
         wait_for_result=False,
         rounds=20,
-        slow_s=0.3,
+        slow_s=2.0,
     )
 
 

@@ -18,7 +18,8 @@ from secfed.run_report import SilentObserver
 from secfed.simulate import simulate
 from secfed.study import Study
 from tests.conftest import ROOT
-from tests.deploy.deployment_case import free_port, secfed
+from tests.deploy.deployment_case import secfed
+from tests.ports import free_port
 
 EXAMPLE: Final = ROOT / "examples" / "three-hospitals"
 MOST_COMMANDS: Final = {"centre": 4, "hospital-1": 3, "hospital-2": 3, "hospital-3": 3}

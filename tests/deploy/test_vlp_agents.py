@@ -210,7 +210,7 @@ def test_five_agents_give_the_bytes_of_a_simulation(centre: Centre, tmp_path: Pa
         centre.start(name, simulated_randomness=True)
     outcomes = centre.run()
     for thread in centre.threads.values():
-        thread.join(30)
+        thread.join(60)
         assert not thread.is_alive()
     assert not centre.errors
     assert not centre.watched.refusals

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 import pytest
+from scipy import optimize
 
 from secfed.dp.accountant import (
     Accountant,
@@ -234,6 +235,14 @@ def test_calibrated_noise_satisfies_the_budget_and_a_little_less_does_not() -> N
     sigma = calibrate(3.0, DELTA, mechanism, already=spent, preferred=FAST)
     assert statement([*spent, mechanism(sigma)], DELTA, FAST).epsilon <= 3.0
     assert statement([*spent, mechanism(sigma * 0.99)], DELTA, FAST).epsilon > 3.0
+
+
+def test_a_search_that_ends_below_the_budget_is_not_believed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What comes back was itself checked, wherever the root finder stopped."""
+    real = optimize.brentq
+    monkeypatch.setattr(optimize, "brentq", lambda *given, **options: real(*given, **options) - 0.05)
+    sigma = calibrate(3.0, DELTA, lambda sigma: Gaussian(ADD, sigma, 4), preferred=FAST)
+    assert FAST.epsilon([Gaussian(ADD, sigma, 4)], DELTA) <= 3.0
 
 
 def test_a_spent_budget_has_no_noise_left() -> None:

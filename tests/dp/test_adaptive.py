@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -13,8 +14,10 @@ from secfed.dp.adaptive import AdaptiveClip
 from secfed.dp.losses import DeclaredLoss
 from secfed.dp.mechanism import GaussianNoise
 from secfed.dp.randomness import SecureRandom
+from secfed.dp.records import TensorRecords
 from secfed.dp.training import PrivateTraining
 from secfed.errors import ConfigError
+from tests.dp.oracles import FALSE_ALARM, deviation_p
 from tests.dp.toys import mechanism, sgd
 
 # One parameter vector, one gradient per record: the record itself.
@@ -65,6 +68,33 @@ def test_an_empty_draw_is_noise_around_one_half() -> None:
     assert adaptive.next_norm(3.0, within=0, units=0, expected_units=50, random=random) == pytest.approx(
         3.0, rel=1e-3
     )
+
+
+def test_the_count_carries_the_noise_that_is_paid_for() -> None:
+    """C' = C exp(-rate (fraction - quantile)), and the fraction carries noise of deviation s / M."""
+    adaptive = AdaptiveClip(quantile=0.5, rate=0.2, count_deviation=10.0)
+    random = SecureRandom.for_simulation(2)
+    fractions = [
+        0.5
+        - math.log(adaptive.next_norm(1.0, within=40, units=80, expected_units=200.0, random=random)) / 0.2
+        for _ in range(400)
+    ]
+    assert deviation_p(np.array(fractions) - 0.5, 10.0 / 200.0) > FALSE_ALARM
+
+
+def test_the_noise_follows_the_norm_from_step_to_step() -> None:
+    """A norm that grows needs more noise in the very next step."""
+    adaptive = AdaptiveClip(quantile=0.9, rate=0.3, count_deviation=5.0)
+    promised = replace(mechanism(clip=1.0, sigma=1.0, rate=0.5), adaptive=adaptive)
+    private = PrivateTraining(promised, engine="loop", random=SecureRandom.for_simulation(1))
+    model = nn.Linear(5, 1, bias=False)
+    part = records(40)
+    with private.session(model, sgd(model, 0.0), DRIFT, records=len(part), steps=5) as session:
+        for _ in range(5):
+            session.step(TensorRecords((part,)))
+            wanted = promised.gradient_multiplier * private.clip_norm * (1 + 2.0**-10)
+            assert session.noise.deviation == pytest.approx(wanted, rel=1e-12)
+    assert private.clip_norm != 1.0
 
 
 @pytest.mark.parametrize(

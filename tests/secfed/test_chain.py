@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Callable
 from typing import Any
@@ -115,6 +116,24 @@ class TestChain:
     def test_a_line_rewritten_by_its_owner_breaks_the_next_one(self) -> None:
         rewritten = resigned(LINES[2], OWNER, body={"n": 99})
         assert broken_line([*LINES[:2], rewritten, *LINES[3:]]) == 4
+
+    def test_an_entry_of_another_history_of_the_same_owner_does_not_fit(self) -> None:
+        """Both are signed, of the same number: only what stands before an entry tells them apart."""
+        other: list[bytes] = []
+        written = transcript(other.append)
+        for number in range(1, 4):
+            written.append("note", {"n": 10 * number})
+        moved = json.loads(other[2]) | {"prev": json.loads(LINES[2])["prev"]}
+        assert broken_line([*LINES[:2], canonical_json(moved) + b"\n"]) == 3
+
+    def test_the_hash_is_the_documented_one(self) -> None:
+        """SHA-256 of label, previous hash and {body, kind, owner, seq}, each after its length in 8 bytes."""
+        entry = json.loads(LINES[3])
+        content = {name: entry[name] for name in ("body", "kind", "seq")} | {"owner": "hospital-1"}
+        said = json.dumps(content, sort_keys=True, separators=(",", ":")).encode()
+        parts = (b"secfed/v1 transcript chain", bytes.fromhex(entry["prev"]), said)
+        framed = b"".join(len(part).to_bytes(8, "big") + part for part in parts)
+        assert hashlib.sha256(framed).hexdigest() == entry["hash"]
 
     def test_the_owner_name_is_part_of_every_hash(self) -> None:
         renamed = resigned(LINES[2], Identity("hospital-9", OWNER._identity_key))

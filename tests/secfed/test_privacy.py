@@ -9,7 +9,9 @@ from typing import Any
 import pytest
 from safetensors.torch import load_file
 
+from secfed import simulate
 from secfed.algorithms.registry import build, build_data
+from secfed.crypto.attempt import SiteLimits
 from secfed.dp.accountant import accountant
 from secfed.dp.ledger import spent_of
 from secfed.dp.ledger import verify as verify_ledger
@@ -17,6 +19,7 @@ from secfed.errors import ConfigError, RoundAborted
 from secfed.outputs import ledger_file, site_folder
 from secfed.roster_file import ROSTER_FILE, read_roster
 from secfed.study import Study
+from tests.algorithms.loop import BREAST_CANCER
 from tests.dp.wards import audit
 from tests.secfed.privacy_case import run, study
 
@@ -252,3 +255,15 @@ def test_a_delta_of_1_in_n_is_told_and_10_in_n_refused_before_any_round(tmp_path
     assert report.privacy.to_json()["weak_delta"]
     with pytest.raises(ConfigError, match=r"privacy\.delta: 0\.2 is 10 / \(training records"):
         run(study().replace("privacy.delta", 0.2), tmp_path / "refused")
+
+
+def test_a_site_that_demands_privacy_gives_nothing_to_a_study_without(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What the policy demands is held against what was done, not against what the study says."""
+    demanding = SiteLimits(require_privacy=True)
+    monkeypatch.setattr(simulate, "limits_of", lambda *_: demanding)
+    run(study(protection="masked").replace("study.rounds", 1))
+    bare = Study.parse(BREAST_CANCER.replace('"plain"', '"masked"')).replace("study.rounds", 1)
+    with pytest.raises(RoundAborted):
+        run(bare)

@@ -9,10 +9,13 @@ import pytest
 import torch
 from scipy import stats
 
+from secfed import simulate
 from secfed.algorithms.base import contributors
+from secfed.drops import Drop
 from secfed.errors import ConfigError
 from secfed.privacy import with_privacy
 from secfed.site_noise import NoisedAlgorithm
+from secfed.study import Study
 from secfed.study_rules import least_survivors
 from secfed.vector import Exchange, Field, Layout, State, Summands, Totals
 from tests.secfed.privacy_case import run, study
@@ -43,38 +46,46 @@ class Constant:
         return {"update/x": torch.full((self.elements,), self.value)}
 
 
+class Server:
+    """Remembers the totals that it is given."""
+
+    def __init__(self) -> None:
+        self.taken: list[Totals] = []
+
+    def broadcast(self, round_number: int, exchange: Exchange) -> State:
+        del round_number, exchange
+        return {"x": torch.zeros(1)}
+
+    def absorb(self, round_number: int, exchange: Exchange, totals: Totals) -> None:
+        del round_number, exchange
+        self.taken.append(totals)
+
+    def model(self) -> State:
+        return {"x": torch.zeros(1)}
+
+    save = model
+
+    def metrics(self) -> dict[int, dict[str, float]]:
+        return {}
+
+
+def totals_of(inner: Constant, chosen: Study, monkeypatch: pytest.MonkeyPatch, *drops: str) -> Totals:
+    """What the server program gets in a study of one round, through the whole protocol."""
+    server = Server()
+    inner.server = lambda: server  # type: ignore[method-assign]
+    monkeypatch.setattr(simulate, "build", lambda _study: inner)
+    run(chosen.replace("study.rounds", 1), drops=tuple(map(Drop.parse, drops)))
+    (totals,) = server.taken
+    return totals
+
+
 def test_totals_of_a_site_private_study_have_the_promised_distribution(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """What the server program gets, through the whole masked protocol, with one site dropping."""
+    """Under masks, with every site and with one that drops."""
     chosen = study("site", protection="masked", epsilon=2.0)
-    taken: list[Totals] = []
-    from secfed import simulate as module
-    from secfed.drops import Drop
-
     inner = Constant(0.0, 20_000, 4)
-
-    class Server:
-        def broadcast(self, round_number: int, exchange: Exchange) -> State:
-            del round_number, exchange
-            return {"x": torch.zeros(1)}
-
-        def absorb(self, round_number: int, exchange: Exchange, totals: Totals) -> None:
-            del round_number, exchange
-            taken.append(totals)
-
-        def model(self) -> State:
-            return {"x": torch.zeros(1)}
-
-        save = model
-
-        def metrics(self) -> dict[int, dict[str, float]]:
-            return {}
-
-    inner.server = Server  # type: ignore[method-assign]
-    monkeypatch.setattr(module, "build", lambda _study: inner)
-    for drops in ((), (Drop.parse("hospital-3@mask:1"),)):
-        run(chosen.replace("study.rounds", 1), drops=drops)
+    taken = [totals_of(inner, chosen, monkeypatch, *drops) for drops in ((), ("hospital-3@mask:1",))]
     noised = with_privacy(chosen.replace("study.rounds", 1), inner, 4)  # type: ignore[arg-type]
     assert isinstance(noised, NoisedAlgorithm)
     promised = noised.noise_multiplier * 1.0
@@ -104,16 +115,18 @@ def test_noise_does_not_lower_the_fewest_sites_that_add_more_than_zeros() -> Non
 
 
 def test_site_privacy_clips_what_a_site_contributes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A site that would contribute a thousand times the norm moves the sum by the norm."""
+    """Sites that would contribute a thousand times the norm move the sum by the norm, each."""
     chosen = study("site", epsilon=20.0).replace("study.rounds", 1)
-    noised = with_privacy(chosen, Constant(1000.0, 100, 4), 4)  # type: ignore[arg-type]
+    inner = Constant(1000.0, 100, 4)
+    noised = with_privacy(chosen, inner, 4)  # type: ignore[arg-type]
     assert isinstance(noised, NoisedAlgorithm)
-    exchange = noised.exchanges(1)[0]
-    noise = noised.noise_of(exchange)
-    assert noise is not None
-    clipped = noise.clip({"update/x": torch.full((100,), 1000.0)})["update/x"]
-    assert float(clipped.norm()) == pytest.approx(1.0, rel=1e-6)
-    del monkeypatch
+    honest = least_survivors(chosen, 4) - chosen.protection.colluders_for(4)
+    deviation = noised.noise_multiplier * (4 / honest) ** 0.5
+    values = totals_of(inner, chosen, monkeypatch)["update/x"].numpy()
+    along = float(values.sum()) / 100**0.5  # in the direction in which all four went
+    assert abs(along - 4 * 1.0) < stats.norm.isf(1e-9) * deviation
+    # Without clipping each element would be at its bound, which is 1 at least.
+    assert 2 * stats.norm.isf(1e-9) * deviation < 100**0.5 * 4 - 4
 
 
 def test_an_algorithm_without_private_training_is_refused_for_records() -> None:

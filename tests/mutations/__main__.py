@@ -1,0 +1,192 @@
+"""Mutation testing: put one mistake at a time into a copy of the repository, and see that a test notices.
+
+    python -m tests.mutations [--only ID ...] [--jobs N] [--write docs/mutations.md]
+
+The working tree is never touched. Exit status: 0 when every mutation is killed, or its survival explained in
+the catalogue; 1 otherwise.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import queue
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.mutations.catalogue import ROOT, Mutation, catalogue
+
+TIMEOUT_S = 900
+_NOT_COPIED = (".git", ".venv", "__pycache__", ".*_cache", ".hypothesis", "wheelhouse", "runs", "*.egg-info")
+_FAILED = re.compile(r"^(?:FAILED|ERROR) (\S+)", re.MULTILINE)
+_PYTEST_FAILED = 1
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of one mutation; ``killed_by`` is empty if it survived."""
+
+    mutation: Mutation
+    killed_by: str
+    seconds: float
+
+    def line(self) -> str:
+        fate = f"killed by {self.killed_by}" if self.killed_by else "SURVIVED"
+        return f"{self.mutation.id:44} {self.seconds:6.1f} s  {fate}"
+
+
+class Copy:
+    """One copy of the repository, for one mutation at a time."""
+
+    def __init__(self, folder: Path) -> None:
+        self.root = folder / "repository"
+        shutil.copytree(ROOT, self.root, symlinks=True, ignore=shutil.ignore_patterns(*_NOT_COPIED))
+        self._written = 0
+
+    def run(self, mutation: Mutation) -> Outcome:
+        """Make the mistake, run its tests until one fails, take it back."""
+        path, began = self.root / mutation.file, time.monotonic()
+        original = path.read_text()
+        try:
+            self._write(path, mutation.apply(original))
+            status, output = self.pytest(mutation.tests)
+        finally:
+            self._write(path, original)
+        seconds = time.monotonic() - began
+        if status is None:
+            return Outcome(mutation, f"running out of time ({TIMEOUT_S} s)", seconds)
+        if status == 0:
+            return Outcome(mutation, "", seconds)
+        failed = _FAILED.search(output)
+        if status != _PYTEST_FAILED or failed is None:
+            raise SystemExit(f"{mutation.id}: pytest ended with status {status}:\n{output[-3000:]}")
+        return Outcome(mutation, failed[1].partition("[")[0], seconds)
+
+    def _write(self, path: Path, text: str) -> None:
+        path.write_text(text)
+        # Python takes a compiled file by the source's second and size: no two texts may share both.
+        self._written += 1
+        os.utime(path, (self._written, self._written))
+
+    def pytest(self, tests: Sequence[str]) -> tuple[int | None, str]:
+        """Status and output; the status is None if it took too long."""
+        command = [sys.executable, "-m", "pytest", "-x", "--tb=no", "-rfE", "-p", "no:cacheprovider", *tests]
+        threads = {f"{name}_NUM_THREADS": "1" for name in ("OMP", "OPENBLAS", "MKL")}
+        # CI: property tests then take the same examples every time.
+        environment = {**os.environ, **threads, "PYTHONPATH": str(self.root), "CI": "1"}
+        process = subprocess.Popen(
+            command,
+            cwd=self.root,
+            env=environment,
+            text=True,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+        try:
+            output, _ = process.communicate(timeout=TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)  # with whatever processes a test started
+            return None, process.communicate()[0]
+        return process.returncode, output
+
+    def check(self, mutations: Sequence[Mutation]) -> None:
+        """Without a mistake every test passes, or a failure would mean nothing.
+
+        Raises:
+            SystemExit: it does not, or the tests do not see this copy.
+        """
+        found = subprocess.run(
+            [sys.executable, "-c", "import secfed; print(secfed.__file__)"],
+            cwd=self.root,
+            env={**os.environ, "PYTHONPATH": str(self.root)},
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
+        if not found.startswith(str(self.root)):
+            raise SystemExit(f"the tests would import {found.strip()}, not the copy in {self.root}")
+        status, output = self.pytest(sorted({test for mutation in mutations for test in mutation.tests}))
+        if status != 0:
+            raise SystemExit(f"the tests fail without any mutation:\n{output[-3000:]}")
+
+
+def run_all(mutations: Sequence[Mutation], jobs: int) -> list[Outcome]:
+    """Every mutation in a copy of its own job, in any order; outcomes in the order given."""
+    with tempfile.TemporaryDirectory(prefix="secfed-mutants-") as folder:
+        copies: queue.SimpleQueue[Copy] = queue.SimpleQueue()
+        for job in range(jobs):
+            (Path(folder) / str(job)).mkdir()
+            copies.put(Copy(Path(folder) / str(job)))
+
+        def one(mutation: Mutation) -> Outcome:
+            copy = copies.get()
+            try:
+                outcome = copy.run(mutation)
+            finally:
+                copies.put(copy)
+            print(outcome.line(), flush=True)
+            return outcome
+
+        first = copies.get()
+        print(f"{len(mutations)} mutations; first their tests without any ...", flush=True)
+        first.check(mutations)
+        copies.put(first)
+        with ThreadPoolExecutor(jobs) as pool:
+            return list(pool.map(one, mutations))
+
+
+def table(outcomes: Sequence[Outcome]) -> str:
+    """docs/mutations.md."""
+    killed = sum(bool(outcome.killed_by) for outcome in outcomes)
+    lines = [
+        "# Mutations",
+        "",
+        "Each line is one mistake that would cost privacy, put into the code on purpose, and the first test "
+        "that fails because of it. `make mutants` repeats all of them and `make mutants "
+        'ARGS="--only ID"` one; the exact texts are in `tests/mutations/`. This page is what '
+        '`make mutants ARGS="--write docs/mutations.md"` wrote.',
+        "",
+        f"{len(outcomes)} mutations, {killed} killed, {len(outcomes) - killed} survived.",
+        "",
+        "| file | mutation | what would be lost | outcome |",
+        "|---|---|---|---|",
+    ]
+    for outcome in outcomes:
+        one = outcome.mutation
+        fate = f"killed by `{outcome.killed_by}`" if outcome.killed_by else f"survives: {one.survives or '?'}"
+        lines.append(f"| `{one.file}` | {one.id} | {one.why} | {fate} |")
+    return "\n".join(lines) + "\n"
+
+
+def main() -> int:
+    """Run what is asked for."""
+    parser = argparse.ArgumentParser(prog="python -m tests.mutations", description=__doc__)
+    parser.add_argument("--only", nargs="+", metavar="ID", help="these mutations, or all whose id starts so")
+    parser.add_argument("--jobs", type=int, default=1, help="copies that work at the same time")
+    parser.add_argument("--write", type=Path, metavar="FILE", help="write the table of all mutations here")
+    asked = parser.parse_args()
+    mutations = [one for one in catalogue() if not asked.only or one.id.startswith(tuple(asked.only))]
+    if not mutations or (asked.only and asked.write):
+        parser.error("no mutation is called so, or --write with --only, which would lose the others")
+    outcomes = run_all(mutations, asked.jobs)
+    if asked.write:
+        asked.write.write_text(table(outcomes))
+    unexplained = [one for one in outcomes if bool(one.killed_by) == bool(one.mutation.survives)]
+    for one in unexplained:
+        wrong = "killed, but the catalogue says that it survives" if one.killed_by else "no test notices it"
+        print(f"{one.mutation.id}: {wrong}")
+    return 1 if unexplained else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
