@@ -59,7 +59,7 @@ def sampled_gaussian_delta(epsilon: float, rate: float, sigma: float, *, replace
     return max(divergence(*pair) for pair in pairs)
 
 
-def composed_gaussian_delta(epsilon: float, rate: float, sigma: float, steps: int) -> float:
+def few_steps_gaussian_delta(epsilon: float, rate: float, sigma: float, steps: int) -> float:
     """Delta of 1 to 3 Poisson sampled Gaussian steps, one record removed, by quadrature over the outputs.
 
     P is the mixture (1 - rate) N(0, sigma^2) + rate N(1, sigma^2) of one step, Q is N(0, sigma^2), L the log
