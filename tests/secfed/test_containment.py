@@ -153,7 +153,7 @@ def test_a_number_that_is_not_finite_takes_its_group_with_it(bad: float, dtype: 
         torch.ones(2).to_sparse(),
         object(),
     ],
-    ids=repr,
+    ids=lambda one: type(one).__name__,
 )
 def test_what_does_not_fit_its_field_takes_its_group_with_it(value: object) -> None:
     given, alarms = run(lambda: whole(update__b=value))
