@@ -40,9 +40,8 @@ from secfed.run_report import (
     complete,
     what_the_aggregator_saw,
 )
-from secfed.site import Log
 from secfed.study_rules import least_cohort
-from secfed.transcript import ABORTED, MODEL, SETTINGS, SUMMED, TRANSCRIPT, SumRecord, Transcript
+from secfed.transcript import ABORTED, MODEL, SETTINGS, SUMMED, TRANSCRIPT, Log, SumRecord, Transcript
 from secfed.vector import State
 
 SUMS_FOLDER: Final = "sums"

@@ -22,8 +22,7 @@ from secfed.link import OnReply
 from secfed.protection import SiteId
 from secfed.refusal_codes import recognised
 from secfed.run_report import WAIT, Observer, PerSite, RoundReport
-from secfed.site import Log
-from secfed.transcript import REFUSED
+from secfed.transcript import REFUSED, Log
 
 Tell = Callable[..., None]  # tell("event", name=value, ...): for the operator's log
 

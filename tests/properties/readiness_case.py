@@ -363,7 +363,7 @@ def play(study: Study, broadcast: Broadcast, folder: Path, *, damaged: bool, kin
                 reply = outgoing(error)
             replies.append((number, exchange.name, reply, known))
             if reply is True:
-                left = member._pending.summands
+                left = member._local.pending.summands
                 finite &= all(bool(torch.isfinite(torch.as_tensor(one)).all()) for one in left.values())
                 for key, value in known.items():
                     finite &= torch.as_tensor(left[key]).tolist() == value

@@ -276,7 +276,7 @@ def test_a_site_that_stopped_the_study_stays_stopped(tmp_path: Path) -> None:
     hospital = consortium.hospitals[VICTIM]
     assert hospital.open is not None
     assert isinstance(hospital.open.site, SealedSite)
-    hospital.open.site._stop()
+    hospital.open.site._local.stop()
     hospital.start()  # no file "was changed": nobody is told to remove what keeps it stopped
     with pytest.raises(WrongState, match="stopped the study"):
         hospital.handle(consortium.frames[0][2])
