@@ -125,9 +125,9 @@ def test_work_that_was_paid_for_is_done_again_with_the_same_randomness(
 ) -> None:
     """Outside simulation, too: fresh keys, but the same ones after the kill; so one release, paid once."""
     plug, written = Plug(monkeypatch), []
-    encode = site_memory._encode_summands
+    encode = site_memory.encode_summands
     monkeypatch.setattr(
-        site_memory, "_encode_summands", lambda summands: written.append(encode(summands)) or written[-1]
+        site_memory, "encode_summands", lambda summands: written.append(encode(summands)) or written[-1]
     )
     consortium = Consortium(study("masked", "record"), tmp_path / "x", simulated=False)
     hospital = consortium.hospitals[VICTIM]
