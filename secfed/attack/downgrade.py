@@ -1,7 +1,7 @@
-"""An aggregator that has one hospital work under less than the others: of protection, of privacy, of version.
+"""An aggregator that has one hospital work under less than the others: of protection, privacy or version.
 
-First by what it offers: the study that the hospital permits, weakened in one place. Then by what it sends once
-the hospital works: a specification of the attempt, weakened likewise. Whatever is accepted counts.
+First by what it offers: the study that the hospital permits, weakened in one place. Then by what it sends
+once the hospital works: a specification of the attempt, weakened likewise. Whatever is accepted counts.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _LEAST: Final = 5  # that many tolerate two colluders
 _MOST: Final = 8
 _NOW: Final = datetime(2026, 1, 5, 12, 0, tzinfo=UTC)
 _PROTECTION: Final = 'name = "masked", colluders = 2, min_cohort = 4'
-_PRIVACY: Final = 'unit = "record", epsilon = 8.0, delta = 1e-4'
+_PRIVACY: Final = 'unit = "record", epsilon = 8.0, delta = 1e-4, accountant = "rdp"'
 _POLICY: Final = """
 approve = "automatic"
 [studies]

@@ -1,10 +1,11 @@
 """How much an attacker learned of one hospital, beyond what the protection gives to everybody.
 
-Of an update (:class:`Evidence`), or of what can be counted (:class:`Count`): bits of a secret, offers that a
-hospital took. Every update is a vector of independent random numbers, so a guess that has nothing to do with the victim has
-a correlation with its update of about 1/sqrt(lanes), and any better one gives something away. What the
-adversary may know (the sum, what its colluders added themselves) is taken out of guess and truth first, by
-least squares: the sum alone says something about each of its parts, and that is no attack.
+Of what can be counted (:class:`Count`), bits of a secret or offers that a hospital took, the measure is how
+many. Of an update (:class:`Evidence`) it is a correlation: every update is a vector of independent random
+numbers, so a guess that has nothing to do with the victim has a correlation with its update of about
+1/sqrt(lanes), and any better one gives something away. What the adversary may know (the sum, what its
+colluders added themselves) is taken out of guess and truth first, by least squares: the sum alone says
+something about each of its parts, and that is no attack.
 """
 
 from __future__ import annotations
@@ -102,7 +103,9 @@ class Evidence:
     @property
     def measured(self) -> str:
         """For a table."""
-        return "the exact update" if self.learned == "everything" else f"correlation {abs(self.correlation):.2f}"
+        return (
+            "the exact update" if self.learned == "everything" else f"correlation {abs(self.correlation):.2f}"
+        )
 
     @property
     def learned(self) -> Learned:

@@ -12,7 +12,7 @@ from typing import Final
 from secfed.attack.attack import Attack, Impossible, Setting
 from secfed.attack.evidence import Count
 from secfed.attack.liars import Liar, LyingExchange
-from secfed.errors import RoundAborted
+from secfed.errors import SecfedError
 
 _LEAST: Final = 5  # a dispute leaves out two; three are needed for a sum
 _MOST: Final = 8  # a lie is told to single hospitals, however many there are
@@ -39,7 +39,7 @@ def _framing(setting: Setting) -> Count:
 def _brings_something(exchange: LyingExchange) -> bool:
     try:
         summed = exchange.run()
-    except RoundAborted:
+    except SecfedError:  # given up, or an honest hospital refuses
         return True
     lost = set(exchange.honest) - set(summed.result.survivors)
     framed = any(_names_honest_only(exchange, fault) for fault in summed.faults)

@@ -175,7 +175,7 @@ class LyingExchange:
             "share": self._sharing,
             "confirm": self._confirmation,
             "unmask": self._shares,
-        }.get(stage)  # type: ignore[assignment]
+        }.get(stage)
         return reply if make is None else make(site, liar, reply, state).encode()
 
     def _sign(self, site: str, label: bytes, *parts: Buffer) -> bytes:
@@ -225,4 +225,3 @@ class LyingExchange:
         ]
         unsigned = Shares(tuple(shares))
         return replace(unsigned, signature=self._sign(site, labels.SIGN_UNMASK, unsigned.body()))
-

@@ -1,9 +1,9 @@
 """Attacks with a second study over the same records: the difference of two sums, across studies.
 
-Hospitals are those of a deployment: admitted by a policy, with everything that they keep on the disk, and
-batches in an order of their own. The aggregator offers the same study with another deadline, and one that lacks
-a hospital; that one waits for a person at each hospital, who is shown what it resembles. What it would bring
-if all of them approved it, is played as well.
+Hospitals are those of a deployment: studies are admitted by a policy, everything that a hospital keeps is on
+the disk, and its batches come in an order of its own. The aggregator offers the same study with another
+deadline, and one that lacks a hospital; that one waits for a person at each hospital, who is shown what it
+resembles. What it would bring if all of them approved it is played as well.
 """
 
 from __future__ import annotations
@@ -20,7 +20,6 @@ from typing import Any, Final
 import torch
 
 from secfed.algorithms.base import SiteProgram
-from secfed.algorithms.parameters import read_parameters
 from secfed.algorithms.registry import build
 from secfed.attack.attack import Attack, Impossible, Setting, numbers
 from secfed.attack.evidence import Count
@@ -226,8 +225,8 @@ TWINS: Final = (
     Attack(
         "approved-twin",
         "masked",
-        "the aggregator, and a person at every hospital who approves it",
-        "run the study again without one hospital and with nothing random in it, and subtract the sums",
+        "the aggregator, with the approval of a person at every hospital,",
+        "runs a study without randomness again without one hospital, and subtracts the sums",
         _approved_twin,
         limit="What is not protected",
     ),

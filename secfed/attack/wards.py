@@ -7,7 +7,6 @@ from dataclasses import replace
 from typing import Any, Final
 
 import numpy as np
-import torch
 
 from secfed.algorithms.data.base import SiteData, SiteId
 from secfed.algorithms.data.memory import SiteTables
@@ -31,11 +30,12 @@ class Wards(SiteTables):
     """Records of every hospital.
 
     Attributes:
-        planted: hospital to the value that the first feature of its first record has, to train on and to hold
-            out.
+        planted: hospital to the value that the first feature of a record has, to train on and to hold out.
+        share: in how many of that hospital's records; in one of them, if it is 0.
     """
 
     planted: Mapping[SiteId, float]
+    share: float
 
     def site(self, site_id: SiteId) -> SiteData:
         """One hospital's records."""
@@ -43,7 +43,10 @@ class Wards(SiteTables):
         value = self.planted.get(site_id)
         if value is None:
             return found
-        return replace(found, train_x=_with(found.train_x, value), test_x=_with(found.test_x, value))
+        train, test = found.train_x.clone(), found.test_x.clone()
+        for part in (train, test):
+            part[: max(1, round(self.share * len(part))), 0] = value
+        return replace(found, train_x=train, test_x=test)
 
 
 def names(hospitals: int) -> tuple[str, ...]:
@@ -59,7 +62,7 @@ def wards(hospitals: int, records: int = 32) -> Wards:
         values = generator.uniform(0.0, USUAL, size=(records, FEATURES)).astype(np.float32)
         tables[site] = (values, generator.permutation(np.arange(records) % 2))
     made = Wards(tables, classes=2, test_fraction=0.25, standardize=False)
-    made.planted = {}
+    made.planted, made.share = {}, 0.0
     return made
 
 
@@ -81,9 +84,3 @@ def text(hospitals: int, rounds: int, algorithm: str, model: str, protection: st
     given: dict[str, Any] = {"hospitals": hospitals, "rounds": rounds, "algorithm": algorithm}
     table = f"privacy = {{ {privacy} }}" if privacy else ""
     return _STUDY.format(**given, model=model, protection=protection, privacy=table)
-
-
-def _with(values: torch.Tensor, value: float) -> torch.Tensor:
-    values = values.clone()
-    values[0, 0] = value
-    return values

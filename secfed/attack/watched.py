@@ -28,7 +28,7 @@ from secfed.dp.accountant import accountant
 from secfed.dp.budget import Budget
 from secfed.dp.ledger import Ledger, verify
 from secfed.dp.randomness import SecureRandom
-from secfed.errors import SecfedError
+from secfed.errors import MalformedMessage, SecfedError
 from secfed.frames import READY, encode_state
 from secfed.journal import Journal
 from secfed.link import OnReply
@@ -139,9 +139,15 @@ class Federation:
                 kind, reason = outgoing(error)
                 self.answers.append((self._round, stage, site, f"{kind}: {reason}", 0))
                 continue
-            what = "ready" if reply == READY else f"message {peek_type(reply)}" if reply else "nothing"
-            self.answers.append((self._round, stage, site, what, len(reply)))
+            self.answers.append((self._round, stage, site, _kind(reply), len(reply)))
             on_reply(site, reply)
+
+
+def _kind(reply: bytes) -> str:
+    try:
+        return "ready" if reply == READY else f"message {peek_type(reply)}"
+    except MalformedMessage:
+        return "bytes" if reply else "nothing"
 
 
 class _Crafting:
@@ -180,7 +186,8 @@ class Hospitals:
         study: what they take part in.
         names: all of them.
         folder: for ledgers.
-        planted: hospital to a value of one of its records; see :class:`secfed.attack.wards.Wards`.
+        planted: hospital to a value of its records; see :class:`secfed.attack.wards.Wards`.
+        share: of that hospital's records; one if it is 0.
 
     Attributes:
         federation: asks them.
@@ -190,10 +197,15 @@ class Hospitals:
     """
 
     def __init__(
-        self, study: Study, names: tuple[str, ...], folder: Path, planted: Mapping[str, float]
+        self,
+        study: Study,
+        names: tuple[str, ...],
+        folder: Path,
+        planted: Mapping[str, float],
+        share: float = 0.0,
     ) -> None:
         built: Any = build(study)
-        built.data.planted = planted
+        built.data.planted, built.data.share = planted, share
         self._study, self._folder = study, folder
         self.algorithm = with_privacy(study, built, len(names))
         self._aggregator = Identity.generate("aggregator")
@@ -238,7 +250,9 @@ class Hospitals:
     def specification(self, **changes: Any) -> Specification:
         """Of the first attempt, signed by the aggregator; ``changes`` replace its fields."""
         exchange = self.algorithm.exchanges(1)[0]
-        honest = specify(1, 0, exchange, 0, self.roster.sites, state_digest(self.state), self.federation.rules)
+        honest = specify(
+            1, 0, exchange, 0, self.roster.sites, state_digest(self.state), self.federation.rules
+        )
         unsigned = replace(honest, **changes, signature=b"")
         signature = self._aggregator.sign(labels.SIGN_SPEC, unsigned.body())
         return replace(unsigned, signature=signature)
@@ -262,7 +276,7 @@ class Hospitals:
             study=study_id(self._study),
             seed=self._study.seed,
             random=partial(SecureRandom.for_simulation, 3, name),
-            noise_key=lambda number, exchange: SecureRandom().words(4).tobytes(),
+            noise_key=lambda _number, _exchange: SecureRandom().words(4).tobytes(),
         )
 
     def _ledger(self, name: str) -> Path:
@@ -273,17 +287,20 @@ class Hospitals:
         paid = []
         for name, identity in self._identities.items() if self._study.privacy is not None else ():
             lines = self._ledger(name).read_bytes().splitlines(keepends=True)
-            paid.append([(one.kind, without_chance(one.body)) for one in verify(lines, identity.public_bytes)])
+            paid.append(
+                [(one.kind, without_chance(one.body)) for one in verify(lines, identity.public_bytes)]
+            )
         logs = [self.federation.log, *self._logs.values()]
         return self.federation.answers, [log.entries for log in logs], paid
 
 
-def played(study: Study, names: tuple[str, ...], planted: Mapping[str, float], craft: Craft) -> tuple[Any, ...]:
-    """A whole study with these values in records, and what is seen of it."""
+def played(
+    study: Study, names: tuple[str, ...], planted: Mapping[str, float], craft: Craft, share: float = 0.0
+) -> tuple[Any, ...]:
+    """A whole study with these values in records, and what is seen of it; see :class:`Hospitals`."""
     with ExitStack() as stack:
         folder = Path(stack.enter_context(TemporaryDirectory(prefix="secfed-attack-")))
-        hospitals = Hospitals(study, names, folder, planted)
+        hospitals = Hospitals(study, names, folder, planted, share)
         stack.callback(hospitals.close)
         hospitals.federation.run(craft)
         return hospitals.seen()
-
