@@ -23,7 +23,6 @@ from secfed.algorithms.base import SiteProgram
 from secfed.algorithms.registry import build
 from secfed.attack.attack import Attack, Impossible, Setting, numbers
 from secfed.attack.evidence import Count
-from secfed.attack.silence import MOST_HOSPITALS
 from secfed.attack.wards import names, text
 from secfed.attack.watched import Federation
 from secfed.crypto.attempt import SiteLimits
@@ -39,7 +38,7 @@ from secfed.study import Study
 from secfed.study_rules import study_id
 from secfed.vector import Exchange, State, Summands
 
-_LEAST: Final = 4  # three hospitals for the sum without one of them
+_HOSPITALS: Final = 4  # three for the sum without one of them; more only take longer
 _NOW: Final = datetime(2026, 1, 5, 12, 0, tzinfo=UTC)
 _SAME_UPDATE: Final = 0.99  # cosine; it is 1 to six digits where batches are in a public order
 _MINI_BATCHES: Final = "batch_size = 1, learning_rate = 2.0"
@@ -187,10 +186,10 @@ def _difference(made: _Deployment, hospitals: int, algorithm: str) -> float:
 
 
 def _deployment(setting: Setting, stack: ExitStack) -> _Deployment:
-    if setting.hospitals < _LEAST:
+    if setting.hospitals < _HOSPITALS:
         raise Impossible
     folder = Path(stack.enter_context(TemporaryDirectory(prefix="secfed-attack-")))
-    return _Deployment(names(min(setting.hospitals, MOST_HOSPITALS)), folder, stack)
+    return _Deployment(names(_HOSPITALS), folder, stack)
 
 
 def _twin_study(setting: Setting) -> Count:
