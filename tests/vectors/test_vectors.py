@@ -141,6 +141,8 @@ def test_bad_vectors_cover_the_refusals_that_a_message_can_provoke() -> None:
         Refusal.NOT_PLANNED,
         Refusal.TOO_FEW_CONTRIBUTORS,
         Refusal.OTHER_START,  # outside any attempt: tests/secfed/test_start.py
+        Refusal.BROADCAST_RANGE,  # outside any attempt, as the next: tests/secfed/test_containment.py
+        Refusal.BROADCAST_SHAPE,
         Refusal.SUM_TAG,  # of encrypted sums: tests/crypto/test_encrypted_sum.py
     }
     covered = {case["refusal"] for case in BAD if "refusal" in case}
