@@ -22,6 +22,7 @@ from secfed.deploy.training_child import Trainer
 from secfed.deploy.training_wire import Job
 from secfed.errors import BudgetExceeded, ConfigError, MalformedMessage
 from secfed.study import Study
+from secfed.vector import Exchange
 from tests.deploy.agent_case import NAMES, TOML
 
 PRIVATE = (
@@ -119,16 +120,17 @@ def test_it_works_from_the_seed_of_the_site_and_repeats_its_work_in_another_proc
 class Drawing:
     """A program of somebody's own that draws from torch's global generator."""
 
-    def contribute(self, *_: object) -> dict[str, torch.Tensor]:
-        return {"drawn": torch.rand(4)}
+    def contribute(self, _round: int, exchange: Exchange, _state: object) -> dict[str, torch.Tensor]:
+        return {field.name: torch.rand(field.shape) for field in exchange.layout.fields}
 
 
 def test_own_code_draws_from_the_seed_of_the_site_too_and_the_same_again() -> None:
     def drawn(site_seed: int | None) -> torch.Tensor:
         trainer = Trainer(Job(site=NAMES[0], settings=TOML, site_seed=site_seed), Any, {})
         trainer._program = Drawing()
-        summands, _ = trainer.contribute({"round": 1, "exchange": "update"}, {})
-        return summands["drawn"]
+        summands, _, failures = trainer.contribute({"round": 1, "exchange": "update"}, {})
+        assert not failures
+        return torch.cat([value.flatten() for value in summands.values()])
 
     assert torch.equal(drawn(7), drawn(7))
     assert not torch.equal(drawn(7), drawn(8))
