@@ -305,6 +305,14 @@ def test_the_server_takes_replies_only_from_sites_it_asked() -> None:
         _ = attempt.server.survivors
 
 
+def test_a_vector_that_arrives_twice_counts_once() -> None:
+    attempt = Consortium().attempt().run(until="mask")
+    upload = attempt.deliver(BAD, attempt.requests[BAD])
+    attempt.server.receive(BAD, upload)
+    with pytest.raises(WrongState, match="answered twice"):
+        attempt.server.receive(BAD, upload)
+
+
 # Why the threshold must satisfy 2t > n + c: with equality, one site can be stripped of every mask.
 
 
