@@ -274,7 +274,10 @@ def test_what_the_aggregator_did_not_sign_or_signed_for_another_roster_or_study(
         ({"study": "another"}, Refusal.OTHER_EXCHANGE),
     ):
         spec = replace(whole.spec, **change)  # type: ignore[arg-type]
-        scene.refused(resigned(scene.consortium.aggregator, whole, spec=spec), refusal)
+        changed = resigned(scene.consortium.aggregator, whole, spec=spec)
+        scene.refused(changed, refusal)
+        with pytest.raises(refusal.error, match=f"refusal {refusal.number}:"):
+            check_signed(changed, scene.consortium.roster, "study")  # by itself, before any other rule
 
 
 def test_tag_and_nonces_are_what_the_aggregator_signed(scene: Scene) -> None:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from secfed.attack.harvest import Harvest, unmask_alone
-from secfed.crypto import labels, masks
+from secfed.crypto import labels, masks, shamir
 from secfed.crypto.attempt import SiteLimits
 from secfed.crypto.codec import Buffer
 from secfed.crypto.lanes import CHUNK_ELEMENTS, Run
@@ -135,6 +135,23 @@ def test_a_share_of_one_kind_per_peer_leaves_a_site() -> None:
             assert site in kinds
     harvest = Harvest.of(attempt, colluding=["hospital-0"])
     assert not any(harvest.exposed(name) for name in attempt.consortium.names)
+
+
+def test_one_share_fewer_than_the_threshold_gives_neither_secret() -> None:
+    attempt = Consortium().attempt().run(until="mask")
+    threshold, position = attempt.spec.threshold, attempt.consortium.roster.position
+    for dealer in attempt.consortium.names:
+        secrets = attempt.states[dealer][1].secrets  # type: ignore[attr-defined]
+        for kind, secret in enumerate((secrets.mask_secret, secrets.self_seed)):
+            held = {
+                position(peer) + 1: states[-1].opened[dealer].shares[kind]  # type: ignore[attr-defined]
+                for peer, states in attempt.states.items()
+                if peer != dealer
+            }
+            assert len(held) == threshold
+            assert shamir.combine(held, threshold) == secret
+            del held[min(held)]
+            assert shamir.combine(held, threshold - 1) != secret
 
 
 # What one bad site can do: be dropped, or make the sum fail. Never more, and never crash the server.
@@ -286,6 +303,14 @@ def test_the_server_takes_replies_only_from_sites_it_asked() -> None:
         _ = attempt.server.sums
     with pytest.raises(WrongState, match="not complete"):
         _ = attempt.server.survivors
+
+
+def test_a_vector_that_arrives_twice_counts_once() -> None:
+    attempt = Consortium().attempt().run(until="mask")
+    upload = attempt.deliver(BAD, attempt.requests[BAD])
+    attempt.server.receive(BAD, upload)
+    with pytest.raises(WrongState, match="answered twice"):
+        attempt.server.receive(BAD, upload)
 
 
 # Why the threshold must satisfy 2t > n + c: with equality, one site can be stripped of every mask.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pytest
 
@@ -11,7 +11,7 @@ from secfed.crypto import labels, shamir, thresholds
 from secfed.crypto.derivations import commitment, envelope_context, share_digest
 from secfed.crypto.identity import Identity, Roster
 from secfed.crypto.masked_recovery import Dealt, check_shares, unmasking_streams
-from secfed.crypto.messages import Advert, Envelope, SelfMaskShare
+from secfed.crypto.messages import Advert, Envelope, MaskSecretShare, SelfMaskShare
 from secfed.errors import InconsistentView, RoundAborted
 from tests.simulator import SeededEntropy
 
@@ -94,6 +94,30 @@ def test_a_share_of_another_dealer_or_kind_or_holder_is_not_the_one_that_was_dea
     for wrong in (mine[third], found.held[third][second]):
         with pytest.raises(InconsistentView, match=f"'{first}' returned another share"):
             check_shares(first, _shares(mine, **{second: wrong}), NAMES, found.dealt)
+
+
+def test_a_share_of_the_secret_that_was_not_asked_for_is_refused_though_it_was_dealt() -> None:
+    """Taken for a share of the other secret, it would spoil the sum, and its dealer would look guilty."""
+    found = case()
+    me, dealer = NAMES[:2]
+    dealt_too = share_digest(labels.MASK_SECRET_SHARE, found.dealt.context(dealer, me), bytes(33))
+    envelope = replace(found.dealt.envelopes[dealer][me], mask_secret_share_digest=dealt_too)
+    dealt = replace(found.dealt, envelopes={**found.dealt.envelopes, dealer: {me: envelope}})
+    other = MaskSecretShare(dealer, bytes(33))
+    check_shares(me, [other], [me], dealt)  # the dealer dropped
+    with pytest.raises(InconsistentView, match=f"'{me}' returned a share of the wrong kind"):
+        check_shares(me, [other], NAMES, dealt)
+
+
+def test_a_mask_secret_that_its_owner_shared_wrongly_is_its_owners_fault() -> None:
+    """Not that of the survivor whose envelope such a secret does not open."""
+    found = case()
+    dropped, survivor = NAMES[:2]
+    answers = {name: found.held[name] for name in NAMES[1 : THRESHOLD + 1]}
+    with pytest.raises(RoundAborted, match=f"site '{dropped}' dealt or returned shares"):
+        unmasking_streams(
+            found.dealt, (survivor,), (dropped,), answers, threshold=THRESHOLD, roster=found.roster
+        )
 
 
 def test_a_false_share_of_ones_own_seed_is_not_needed_while_others_answer() -> None:

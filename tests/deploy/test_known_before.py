@@ -11,6 +11,7 @@ from unittest.mock import MagicMock
 import pytest
 
 from secfed.chain import Entry
+from secfed.algorithms.registry import build
 from secfed.chain_file import verify_file
 from secfed.crypto.attempt import SiteLimits
 from secfed.crypto.identity import Identity, Roster
@@ -142,6 +143,8 @@ def test_an_offer_that_names_no_roster_is_refused(centre: Centre) -> None:
         lambda terms: replace(terms, study=terms.study.replace("protection.threshold", 5)),
         lambda terms: replace(terms, study=terms.study.replace("protection.name", "plain")),
         lambda terms: replace(terms, sites=terms.sites[:2]),
+        # The same settings, read by software that encodes a model in fewer bits.
+        lambda terms: replace(terms, algorithm=build(terms.study.replace("protection.bits", 24))),
     ],
 )
 def test_an_aggregator_that_derives_another_plan_is_refused(tmp_path: Path, other: Callable) -> None:
@@ -174,6 +177,17 @@ def test_a_study_whose_every_attempt_would_be_refused_is_refused_before(
     with pytest.raises(PolicyRefused, match=f"refusal {number}:"):
         check_limits(centre.terms, centre.roster, limits, NAMES[0])
     check_limits(centre.terms, centre.roster, limits, "hospital-9")  # it is in none of these sums
+
+
+def test_a_study_in_which_a_site_s_values_would_meet_zeros_only_is_refused_before(
+    centre: Centre, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    parts: list[tuple[tuple[str, ...], int]] = [(NAMES, 2)]
+    monkeypatch.setattr(centre.terms.algorithm, "contributors", lambda *_: parts, raising=False)
+    check_limits(centre.terms, centre.roster, SiteLimits(), NAMES[0])
+    parts.append((NAMES[:1], 2))
+    with pytest.raises(PolicyRefused, match="refusal 39:"):
+        check_limits(centre.terms, centre.roster, SiteLimits(), NAMES[0])
 
 
 @pytest.mark.parametrize(

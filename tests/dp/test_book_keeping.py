@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
+from secfed.dp.book_keeping import LinearBook
 from secfed.dp.engines import ClippedSum, EngineName, attached, check_engine_fits
 from secfed.dp.losses import Batch, DeclaredLoss
 from secfed.errors import ConfigError
@@ -87,6 +88,31 @@ def test_no_record_moves_the_sum_of_a_linear_layer_by_more_than_is_paid(
 ) -> None:
     record = cancelling(seed, positions, 7, 5, 10.0**exponent, rest=10.0**exponent * 2.0**closeness)
     assert moved_by(engine, nn.Linear(7, 5), record) <= CLIP * (1 + PROVEN)
+
+
+def test_a_record_whose_terms_cancel_further_than_float64_can_tell_is_clipped() -> None:
+    """(1 + e)(1 - e) - 1 = -e^2, of which the Gram matrices keep nothing: only the bound S is left."""
+    small, scale = 2.0**-20, 2.0**30
+    inputs = torch.tensor([[[1 + small, 0.0], [1.0, 0.0]]]) * scale
+    outputs = torch.tensor([[[1 - small, 0.0], [-1.0, 0.0]]]) * scale
+    assert moved_by("ghost", nn.Linear(2, 2, bias=False), (inputs, outputs)) <= CLIP * (1 + PROVEN)
+
+
+@pytest.mark.parametrize(("positions", "width", "height"), [(3, 5, 4), (40, 3, 2)], ids=["Gram", "rows"])
+def test_norms_and_sums_of_a_linear_layer_are_those_of_float64(
+    positions: int, width: int, height: int
+) -> None:
+    generator = torch.Generator().manual_seed(4)
+    inputs, outputs = (torch.randn(3, positions, size, generator=generator) for size in (width, height))
+    layer, factors = nn.Linear(width, height, bias=False), torch.tensor([0.5, 0.0, 1 / 3]).double()
+    book = LinearBook(layer, inputs, outputs)
+    terms = torch.einsum("btp,btd->btpd", outputs.double(), inputs.double())
+    lengths = terms.flatten(2).norm(dim=2).sum(dim=1)
+    ((_, squares),) = book.squares()
+    wanted = terms.sum(dim=1).square().sum(dim=(1, 2)) + (lengths * 2.0**-10) ** 2
+    torch.testing.assert_close(squares, wanted, rtol=1e-12, atol=0.0)
+    ((_, total),) = book.sums(factors)
+    torch.testing.assert_close(total, torch.einsum("b,btpd->pd", factors, terms), rtol=1e-12, atol=1e-12)
 
 
 class Flat(nn.Module):

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from secfed.dp.engine_check import checked_engine, made_up
-from secfed.dp.engines import EngineName, attached
+from secfed.dp.engines import ClippedSum, EngineName, attached
 from secfed.dp.losses import Batch, DeclaredLoss
 from secfed.dp.training import PrivateTraining
 from secfed.errors import ConfigError
@@ -107,6 +107,18 @@ def test_parameters_are_given_back_after_a_refusal_too() -> None:
     with pytest.raises(ConfigError, match="disagree"):
         train(model, table(6), "hooks", DeclaredLoss("mixing", True, mixing))
     assert torch.equal(parameters(model), before)
+
+
+def test_an_engine_that_adds_right_and_clips_wrongly_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Unclipped it agrees with the loop."""
+
+    def unscaled(self: ClippedSum, norms: torch.Tensor) -> torch.Tensor:
+        return torch.ones_like(norms) if len(norms) > 1 else factors(self, norms)
+
+    factors = ClippedSum.factors
+    monkeypatch.setattr(ClippedSum, "factors", unscaled)
+    with pytest.raises(ConfigError, match="disagree"):
+        train(mlp(), table(6), "hooks")
 
 
 @pytest.mark.parametrize("engine", HOOKED)

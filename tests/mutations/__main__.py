@@ -146,25 +146,28 @@ def run_all(mutations: Sequence[Mutation], jobs: int) -> list[Outcome]:
 
 
 def table(outcomes: Sequence[Outcome]) -> str:
-    """docs/mutations.md."""
+    """docs/mutations.md: one table, grouped by file."""
     killed = sum(bool(outcome.killed_by) for outcome in outcomes)
     lines = [
         "# Mutations",
         "",
         "Each line is one mistake that would cost privacy, put into the code on purpose, and the first test "
         "that fails because of it. `make mutants` repeats all of them and `make mutants "
-        'ARGS="--only ID"` one; the exact texts are in `tests/mutations/`. This page is what '
+        'ARGS="--only NAME"` one; the exact texts are in `tests/mutations/`. This page is what '
         '`make mutants ARGS="--write docs/mutations.md"` wrote.',
         "",
         f"{len(outcomes)} mutations, {killed} killed, {len(outcomes) - killed} survived.",
         "",
-        "| file | mutation | what would be lost | outcome |",
+        "| file | mutation | what would be lost | first test that fails |",
         "|---|---|---|---|",
     ]
-    for outcome in outcomes:
+    file = ""
+    for outcome in sorted(outcomes, key=lambda one: one.mutation.file):
         one = outcome.mutation
-        fate = f"killed by `{outcome.killed_by}`" if outcome.killed_by else f"survives: {one.survives or '?'}"
-        lines.append(f"| `{one.file}` | {one.id} | {one.why} | {fate} |")
+        test = f"`{outcome.killed_by.rpartition('/')[2]}`" if outcome.killed_by else ""
+        fate = test or f"none: {one.survives or '?'}"
+        lines.append(f"| {'' if one.file == file else f'`{one.file}`'} | {one.id} | {one.why} | {fate} |")
+        file = one.file
     return "\n".join(lines) + "\n"
 
 

@@ -219,8 +219,13 @@ def test_the_sum_of_an_exchange_before_the_newest_upload_is_refused(held: Held) 
 
 
 def test_a_sum_taken_before_is_refused(held: Held) -> None:
-    with pytest.raises(InconsistentView, match="before"):
+    with pytest.raises(InconsistentView, match="taken before"):
         held.give(held.sums[0])
+    held.give(held.last)
+    held.site._uploaded = None
+    with pytest.raises(InconsistentView, match="taken before"):
+        held.give(held.last)
+    assert held.decrypted == [""]
 
 
 def test_forged_altered_or_unlisted_sums_are_refused(held: Held) -> None:

@@ -15,7 +15,7 @@ import pytest
 import torch
 from torch import nn
 
-from secfed.algorithms.fedavg import FedAvgSite
+from secfed.algorithms.fedavg import FedAvg, FedAvgSite
 from secfed.crypto.codec import Buffer
 from secfed.crypto.refusals import Refusal
 from secfed.errors import BudgetExceeded, SecfedError
@@ -198,6 +198,16 @@ def test_numbers_beyond_the_bound_are_refused_alike_and_before_a_payment(
             assert unit is None or hospital.payments() == []
         frame = task(consortium, with_one(1e-45))  # smaller than any normal number
         assert {answer(hospital, frame) for hospital in consortium.hospitals.values()} == {READY}
+
+
+def test_a_site_that_the_study_does_not_ask_neither_pays_nor_works(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(FedAvg, "members", lambda *_: [name for name in NAMES if name != VICTIM])
+    with closing(Consortium(study("masked", "record"), tmp_path)) as consortium:
+        hospital = consortium.hospitals[VICTIM]
+        assert answer(hospital, task(consortium)) == str(Refusal.NOT_PLANNED.refuse(VICTIM))
+        assert (hospital.trained, hospital.payments()) == (0, [])
 
 
 def test_another_shape_is_refused_alike(tmp_path: Path) -> None:
