@@ -10,8 +10,8 @@ from unittest.mock import MagicMock
 
 import pytest
 
-from secfed.chain import Entry
 from secfed.algorithms.registry import build
+from secfed.chain import Entry
 from secfed.chain_file import verify_file
 from secfed.crypto.attempt import SiteLimits
 from secfed.crypto.identity import Identity, Roster
