@@ -4,9 +4,9 @@
 
 One step releases  (sum of clipped unit gradients + N(0, (sigma C')^2 I)) / M  with M = q * units, the
 *expected* number of units: dividing by the drawn number would release it. An empty draw releases pure
-noise. A unit that cannot be fetched, has no finite gradient, or makes the model or the loss fail, adds
-zeros: neither the other units nor the noise change, so that no record can be found by making a step fail. The optimiser, weight decay,
-momentum and step hooks see only that, so they are post-processing.
+noise. A unit that cannot be fetched, has no finite gradient, or makes the model or the loss fail adds zeros:
+neither the other units nor the noise change, so that no record can be found by making a step fail. The
+optimiser, weight decay, momentum and step hooks see only that, so they are post-processing.
 
 Source: Abadi et al. 2016, algorithm 1. How the noise is made: :mod:`secfed.dp.mechanism`.
 

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Protocol
 import torch
 
 from secfed.algorithms.base import Algorithm, SiteProgram, contributors, model_in, settled
-from secfed.containment import BROADCAST_BOUND, Alarm, check_broadcast, contained
+from secfed.containment import BROADCAST_BOUND, Alarm, check_broadcast, check_fits, contained
 from secfed.crash_points import reached
 from secfed.crypto.attempt import AttemptJournal, Entropy, SiteContribution, SiteLimits
 from secfed.crypto.codec import Buffer
@@ -205,6 +205,7 @@ class Site:
             raise Refusal.NOT_PLANNED.refuse(self._identity.name)
         state: dict[str, torch.Tensor] = decode_state(broadcast(exchange))
         check_broadcast(state, self._broadcast_bound)
+        check_fits(self._algorithm, task.round, exchange, state)
         if here == (1, 0):
             self._check_start(exchange, state)
         if self._memory is not None:
