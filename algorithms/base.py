@@ -87,6 +87,11 @@ class Algorithm(Protocol):
     exchange that leave without noise by the study's explicit choice. Without them only the whole site
     can be the unit, and every field carries noise.
 
+    One more keeps a broadcast that does not fit the study from costing a payment: ``check_broadcast(round,
+    exchange, broadcast)`` raises :class:`~secfed.errors.MalformedMessage` where names or shapes are not those
+    of the study. It looks at no record, and sites call it before they note or pay anything. Without it the
+    site program finds out, after the payment of site-level privacy.
+
     Where some members add nothing but zeros to a part of a sum, one more counts: ``contributors(round,
     exchange)``, for every such part the sites that may add more, and the fewest of them that may be summed.
     Sites refuse a cohort, or survivors, with fewer.
@@ -168,6 +173,17 @@ def contributors(
     """Who may add more than zeros to each part of a sum, and the fewest of them; empty: everybody to all."""
     named = getattr(algorithm, "contributors", None)
     return () if named is None else tuple(named(round_number, exchange))
+
+
+def check_broadcast(algorithm: Algorithm, round_number: int, exchange: Exchange, broadcast: State) -> None:
+    """Compare the names and shapes of a broadcast with the study's, if the algorithm says what they are.
+
+    Raises:
+        MalformedMessage: the broadcast is not one of this study and exchange.
+    """
+    check = getattr(algorithm, "check_broadcast", None)
+    if check is not None:
+        check(round_number, exchange, broadcast)
 
 
 def settled(program: SiteProgram, round_number: int, exchange: Exchange) -> Summands:

@@ -292,18 +292,36 @@ class DroRule:
 
     # --- back at the site
 
+    def check(self, answer: DroAnswer) -> None:
+        """Refuse an answer that no honest aggregator gives, whatever a site makes of it.
+
+        Raises:
+            MalformedMessage: an answer for another number of sites or sums, or below the minimum; sums that
+                no sites add up to.
+        """
+        if (len(answer.members), len(answer.sums)) != (len(self.sites), self.revealed):
+            raise malformed("is for another study")
+        if answer.n < self.minimum:
+            raise malformed("is about fewer sites than the study's least")
+        if self.rho == 0.0:
+            return
+        # A lying site moves sums within the ring, a lying server anywhere, to where squares are 0 or inf.
+        most = _RING_ROOM * len(self.sites) ** 3
+        least_sums = self._least_sums(answer.n)
+        if not all(least <= one <= most for one, least in zip(answer.sums, least_sums, strict=True)):
+            raise malformed("holds sums that no sites add up to")
+        if self.divergence == "kl":
+            dro_kl.solve(answer.sums, answer.n, self.rho)
+
     def is_member(self, site: SiteId, answer: DroAnswer) -> bool:
         """Whether the site's summand is in the sums.
 
         Raises:
-            MalformedMessage: an answer for other sites or another number of sums, or below the minimum.
+            MalformedMessage: as :meth:`check`, or an answer for other sites.
         """
-        if (len(answer.members), len(answer.sums)) != (len(self.sites), self.revealed):
-            raise malformed("is for another study")
+        self.check(answer)
         if site not in self.sites:
             raise malformed("is for other sites")
-        if answer.n < self.minimum:
-            raise malformed("is about fewer sites than the study's least")
         return answer.members[self.sites.index(site)]
 
     def weight(self, site: SiteId, weight: float, loss: float, answer: DroAnswer | None) -> float:
@@ -324,11 +342,6 @@ class DroRule:
         own, count = self.own(weight, loss), answer.n
         if self.rho == 0.0:
             return 1.0 / count
-        # A lying site moves sums within the ring, a lying server anywhere, to where squares are 0 or inf.
-        most = _RING_ROOM * len(self.sites) ** 3
-        least_sums = self._least_sums(count)
-        if not all(least <= one <= most for one, least in zip(answer.sums, least_sums, strict=True)):
-            raise malformed("holds sums that no sites add up to")
         if self.divergence == "kl":
             power, log_sum = dro_kl.solve(answer.sums, count, self.rho)
             new = math.exp(power * math.log(own / len(self.sites)) - log_sum)

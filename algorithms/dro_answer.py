@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final, Self
+from typing import ClassVar, Final, Self
 
 import torch
 
@@ -20,6 +20,7 @@ class DroAnswer:
     """What one secure sum tells everybody.
 
     Attributes:
+        NAMES: of its tensors in a broadcast.
         round: the round of the losses it is about.
         sums: (sum a, sum a^2) for chi2; the power sums for kl.
         members: for each site, in the order of sorted ids, whether its summand is in the sums.
@@ -28,6 +29,8 @@ class DroAnswer:
     round: int
     sums: tuple[float, ...]
     members: tuple[bool, ...]
+
+    NAMES: ClassVar[tuple[str, ...]] = (_SUMS, _MEMBERS, _ROUND)
 
     @property
     def n(self) -> int:
@@ -49,7 +52,7 @@ class DroAnswer:
         Raises:
             MalformedMessage: only a part of it is there, or numbers that no answer has.
         """
-        parts = [state.get(name) for name in (_SUMS, _MEMBERS, _ROUND)]
+        parts = [state.get(name) for name in cls.NAMES]
         if all(part is None for part in parts):
             return None
         sums, members, number = (None if part is None else part.to(torch.float64) for part in parts)

@@ -65,7 +65,11 @@ class SiteWeight:
         Raises:
             MalformedMessage: an answer for another study.
         """
-        if answer is None or not self.waiting or answer.round != self.round:
+        if answer is None:
+            return self
+        # Whether this site waits follows from whether its loss could be measured, so it decides no refusal.
+        rule.check(answer)
+        if not self.waiting or answer.round != self.round:
             return self
         weight = rule.weight(site, self.weight, self.loss, answer)
         return replace(self, weight=weight, count=answer.n, loss=0.0, waiting=False)

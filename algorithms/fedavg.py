@@ -31,7 +31,14 @@ from secfed.algorithms.data.base import SiteData, SiteId, check_site
 from secfed.algorithms.fedavg_options import FedAvgOptions
 from secfed.algorithms.metrics import classification
 from secfed.algorithms.options import OwnOptions
-from secfed.algorithms.parameters import check_scores, read_parameters, trainable, write_parameters
+from secfed.algorithms.parameters import (
+    check_scores,
+    check_shapes,
+    read_parameters,
+    shapes_of,
+    trainable,
+    write_parameters,
+)
 from secfed.algorithms.parts import otherwise
 from secfed.algorithms.randomness import seeded, torch_generator
 from secfed.algorithms.server_state import MODEL, VersionMetrics, model_of
@@ -149,6 +156,15 @@ class FedAvg:
         """Every site takes part in every exchange."""
         del round_number, exchange
         return tuple(sites)
+
+    def check_broadcast(self, round_number: int, exchange: Exchange, broadcast: State) -> None:
+        """Refuse a broadcast that is not this study's model, by names and shapes.
+
+        Raises:
+            MalformedMessage: it is not.
+        """
+        del round_number, exchange
+        check_shapes(broadcast, shapes_of(self.initial))
 
     def model_in(self, broadcast: State) -> State:
         """The model in a broadcast: all of it."""

@@ -36,9 +36,10 @@ from secfed.algorithms.data.transfer import Kind, TransferData, TransferSite, ch
 from secfed.algorithms.fedcola_options import FedColaOptions
 from secfed.algorithms.fedcola_plan import KINDS, Plan, Stage
 from secfed.algorithms.fedcola_privacy import check_privacy
-from secfed.algorithms.fedcola_server import FedColaServer
+from secfed.algorithms.fedcola_server import OTHER, FedColaServer
 from secfed.algorithms.fedcola_site import FedColaSite, score
 from secfed.algorithms.metrics import transfer_scores
+from secfed.algorithms.models.transfer_options import Modality
 from secfed.algorithms.models.transfer_transformer import (
     Classifier,
     PairEncoder,
@@ -48,14 +49,14 @@ from secfed.algorithms.models.transfer_transformer import (
     initial,
     shapes,
 )
-from secfed.algorithms.parameters import write_parameters
+from secfed.algorithms.parameters import check_shapes, write_parameters
 from secfed.algorithms.randomness import seeded
-from secfed.algorithms.server_state import part_of
+from secfed.algorithms.server_state import MODEL, part_of
 from secfed.algorithms.setting import Setting
 from secfed.algorithms.staged import PlannedStages
 from secfed.algorithms.training import choose_device
 from secfed.errors import ConfigError
-from secfed.vector import State
+from secfed.vector import Exchange, State
 
 
 class FedCola(PlannedStages[Stage]):
@@ -125,6 +126,23 @@ class FedCola(PlannedStages[Stage]):
             made = build(kind, self.facts, self.model_options)
         write_parameters(made, parameters)
         return made.to(device)
+
+    def check_broadcast(self, round_number: int, exchange: Exchange, broadcast: State) -> None:
+        """Refuse a broadcast with other names or shapes than :meth:`FedColaServer.broadcast` gives.
+
+        Raises:
+            MalformedMessage: it is not one of this study and exchange.
+            WrongState: the study has no such exchange.
+        """
+        stage, plan = self.stage(round_number, exchange), self.plan
+        expected: dict[str, tuple[int, ...]] = {}
+        if stage.step != "attention":
+            expected = {MODEL + name: tuple(shape) for name, shape in plan.shapes[stage.of].items()}
+        if stage.step == "own" and stage.of != "pairs":
+            other: Modality = "text" if stage.of == "image" else "image"
+            for name in plan.co_layers:
+                expected[OTHER + name] = tuple(plan.shapes[other][f"{other}.{name}"])
+        check_shapes(broadcast, expected)
 
     def server(self) -> FedColaServer:
         """A fresh server program."""

@@ -40,7 +40,7 @@ from secfed.algorithms.models.multiview import (
     shapes_only,
     with_storage,
 )
-from secfed.algorithms.parameters import read_parameters
+from secfed.algorithms.parameters import check_shapes, read_parameters
 from secfed.algorithms.randomness import seeded
 from secfed.algorithms.setting import Setting
 from secfed.algorithms.staged import PlannedStages
@@ -115,6 +115,26 @@ class Fmcsc(PlannedStages[Stage]):
         """Who may add more than zeros to each part of a sum, and the fewest of them that may be summed."""
         parts = self.plan.contributors(self.stage(round_number, exchange), round_number)
         return tuple((part, self.plan.fewest) for part in parts)
+
+    def check_broadcast(self, round_number: int, exchange: Exchange, broadcast: State) -> None:
+        """Refuse a broadcast with other names or shapes than :meth:`FmcscServer.broadcast` gives.
+
+        Raises:
+            MalformedMessage: it is not one of this study and exchange.
+            WrongState: the study has no such exchange.
+        """
+        stage, plan = self.stage(round_number, exchange), self.plan
+        expected = {
+            f"{plan.groups[group]}/{name}": shape
+            for group in plan.broadcast_groups(stage)
+            for name, shape in plan.shapes.items()
+        }
+        centres = (plan.classes, plan.features)
+        if stage.kind == "table":
+            expected["centres"] = (len(plan.groups), *centres)
+        elif stage.kind == "kmeans":
+            expected |= {"centres": (plan.runs(stage.group), *centres), "active": ()}
+        check_shapes(broadcast, expected)
 
     def server(self) -> FmcscServer:
         """A fresh server program."""

@@ -210,6 +210,15 @@ class Plan:
         enough = len(self.scored(group)) >= self.least
         return group == FULL or (enough and self.options.group_iterations > 0)
 
+    def broadcast_groups(self, stage: Stage) -> tuple[int, ...]:
+        """The groups whose models are broadcast for one exchange."""
+        if stage.kind == "table":  # groups without sums of their own have not had their model yet
+            others = range(1, len(self.groups))
+            return tuple(group for group in others if not self.clusters_itself(group) and self.scored(group))
+        if stage.kind == "kmeans" and (stage.group == FULL or stage.iteration > 1):
+            return ()
+        return (stage.group,)
+
     @property
     def scores_others(self) -> bool:
         """Whether sites that do not train are also scored apart: they must be enough for a sum."""

@@ -43,15 +43,9 @@ class FmcscServer:
             WrongState: the study has no such exchange.
         """
         stage, plan = self._stage(round_number, exchange), self._plan
-        if stage.kind in ("pretrain", "train"):
-            return self._named(stage.group)
-        state = self._scoring.broadcast(stage)
-        if stage.kind == "moments" or (stage.kind == "kmeans" and stage.group and stage.iteration == 1):
-            state.update(self._named(stage.group))
-        if stage.kind == "table":  # groups without sums of their own have not had their model yet
-            for group in range(1, len(plan.groups)):
-                if not plan.clusters_itself(group) and plan.scored(group):
-                    state.update(self._named(group))
+        state = {} if stage.kind in ("pretrain", "train") else self._scoring.broadcast(stage)
+        for group in plan.broadcast_groups(stage):
+            state.update(self._named(group))
         return state
 
     def _named(self, group: int) -> dict[str, torch.Tensor]:

@@ -121,8 +121,8 @@ class FmcscSite:
         stage = algorithm.stage(round_number, exchange)
         settled = self.settled(round_number, exchange)
         if stage.kind in ("pretrain", "train"):
-            trains = stage.kind == "train"
-            summands = self._train(round_number, stage, broadcast) if trains else self._pretrain(broadcast)
+            work = self._train if stage.kind == "train" else self._pretrain
+            summands = work(round_number, stage, broadcast)
             found = {**summands, **settled}
             return {field.name: found[field.name] for field in exchange.layout.fields if field.name in found}
         received = parameters_of(broadcast, algorithm.plan.groups[self.group])
@@ -151,6 +151,7 @@ class FmcscSite:
         batch: Callable[[], Batch],
         *,
         phase: str,
+        order_label: tuple[int, str],
         trained: Collection[str],
         epochs: int,
         learning_rate: float,
@@ -162,6 +163,7 @@ class FmcscSite:
             loss: of ``network`` and a batch.
             batch: gives all records; under privacy it is called when the phase has been paid for.
             phase: which one, under privacy.
+            order_label: round and exchange: each has an order of its own.
             trained: as :func:`train_only` has it.
             epochs: passes over the records.
             learning_rate: Adam's.
@@ -178,12 +180,12 @@ class FmcscSite:
         size, seed = self._algorithm.options.batch_size, self._algorithm.setting.site_seed
         data = batch()
         if seed is not None:  # in simulation the batches are those of the paper: records in their order
-            generator = torch_generator(seed, "order", self._site_id, phase)
+            generator = torch_generator(seed, "order", self._site_id, phase, *order_label)
             order = torch.randperm(len(data[0]), generator=generator).to(data[0].device)
             data = tuple(part[order] for part in data)
         return fit(network, optimiser, loss, data, epochs=epochs, batch_size=size)
 
-    def _pretrain(self, broadcast: State) -> Summands:
+    def _pretrain(self, round_number: int, stage: Stage, broadcast: State) -> Summands:
         algorithm, options, plan = self._algorithm, self._algorithm.options, self._algorithm.plan
         received = parameters_of(broadcast, plan.groups[FULL])
         independent = options.pretrain_start == "independent"
@@ -196,6 +198,7 @@ class FmcscSite:
             losses.pretraining_loss(owned),
             lambda: self._held,
             phase=private.PRETRAIN,
+            order_label=(round_number, stage.exchange.name),
             trained=[f"{part}.{view}" for part in ("enc", "dec") for view in owned],
             epochs=options.pretrain_epochs,
             learning_rate=options.pretrain_learning_rate,
@@ -215,15 +218,15 @@ class FmcscSite:
         plan = self._algorithm.plan
         received = parameters_of(broadcast, plan.groups[stage.group])
         share = plan.weight(self._site_id, stage.group, round_number)
-        work: Callable[[int, State], _Trained]
+        work: Callable[[int, Stage, State], _Trained]
         if self._view is None:
-            work = self._train_all_views if stage.group == FULL else partial(self._teach, stage.group - 1)
+            work = self._train_all_views if stage.group == FULL else self._teach
         elif stage.group == self.group and plan.trains_own_view:
             work = self._train_own_view
         else:  # it counts nothing here; if view types are hidden, it looks like all others
             nothing = {f"update/{name}": torch.zeros(shape) for name, shape in plan.shapes.items()}
             return {**nothing, "weight": 0.0, "loss": 0.0}
-        found = otherwise(None, work, round_number, received)
+        found = otherwise(None, work, round_number, stage, received)
         if found is None:  # nobody's weight may vanish from the sum; information of 0 is the least
             return {"weight": share * as_weight(0.0, _MOST_BITS)}
         network, weight, loss = found
@@ -235,7 +238,7 @@ class FmcscSite:
         }
         return {**summands, "weight": weight, "loss": weight * loss}
 
-    def _train_all_views(self, round_number: int, received: State) -> _Trained:
+    def _train_all_views(self, round_number: int, stage: Stage, received: State) -> _Trained:
         options, views = self._algorithm.options, self._views
         network = self._network(received)
         # Where this training fails, those for the views are not refused: they fail, too, and add zeros.
@@ -246,6 +249,7 @@ class FmcscSite:
             losses.multiview_loss(options),
             lambda: self._held,
             phase=private.ALL_VIEWS,
+            order_label=(round_number, stage.exchange.name),
             trained=("enc", "dec", "view_head", "fuse_head"),
             epochs=options.local_epochs,
             learning_rate=self._algorithm.plan.learning_rate(round_number),
@@ -260,9 +264,9 @@ class FmcscSite:
         information = sum(mutual_information(common, r) for r in high)
         return network, as_weight(information, len(views) * _MOST_BITS), loss
 
-    def _teach(self, view: int, round_number: int, received: State) -> _Trained:
+    def _teach(self, round_number: int, stage: Stage, received: State) -> _Trained:
         """Teach a copy of one view's model what the multi-view model knows."""
-        options = self._algorithm.options
+        options, view = self._algorithm.options, stage.group - 1
         if self._target is None or self._target[0] != round_number:
             raise WrongState(
                 f"site {self._site_id!r} did not train on all views in round {round_number}",
@@ -279,6 +283,7 @@ class FmcscSite:
             losses.distillation_loss(view, options),
             partial(_joined, self._held, self._target[1]),
             phase=private.TEACH,
+            order_label=(round_number, stage.exchange.name),
             trained=("enc", "dec", "fuse_head") if options.distillation else ("enc", "dec"),
             epochs=options.distillation_epochs,
             learning_rate=self._algorithm.plan.learning_rate(round_number),
@@ -287,7 +292,7 @@ class FmcscSite:
             return network, 1.0, loss
         return network, self._gain(network, seen, view, before), loss
 
-    def _train_own_view(self, round_number: int, received: State) -> _Trained:
+    def _train_own_view(self, round_number: int, stage: Stage, received: State) -> _Trained:
         options, views, view = self._algorithm.options, self._views, self.group - 1
         before = self._network(received)
 
@@ -304,6 +309,7 @@ class FmcscSite:
             losses.single_view_loss(view, len(views), options),
             batch,
             phase=private.OWN_VIEW,
+            order_label=(round_number, stage.exchange.name),
             trained=("enc", *own, "fuse_head") if options.model_contrast else own,
             epochs=options.local_epochs,
             learning_rate=self._algorithm.plan.learning_rate(round_number),

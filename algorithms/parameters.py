@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import torch
 from torch import nn
 
@@ -18,6 +20,31 @@ def read_parameters(model: nn.Module) -> dict[str, torch.Tensor]:
     return state
 
 
+def check_shapes(received: State, shapes: Mapping[str, tuple[int, ...]]) -> None:
+    """Compare what was received with the names and shapes that a study has.
+
+    Raises:
+        MalformedMessage: other names, or other shapes.
+    """
+    if set(shapes) != set(received):
+        names = ", ".join(sorted(set(shapes) ^ set(received))[:5])
+        raise MalformedMessage(
+            f"the received model does not have this study's parameters: {names}",
+            remedy="the aggregator must run the same study file and the same version of the model",
+        )
+    for name, shape in shapes.items():
+        if tuple(received[name].shape) != shape:
+            raise MalformedMessage(
+                f"received parameter {name!r} has shape {tuple(received[name].shape)}, not {shape}",
+                remedy="the aggregator must run the same study file and the same version of the model",
+            )
+
+
+def shapes_of(state: Mapping[str, torch.Tensor], prefix: str = "") -> dict[str, tuple[int, ...]]:
+    """The shape of every tensor, by ``prefix`` and name."""
+    return {prefix + name: tuple(value.shape) for name, value in state.items()}
+
+
 def write_parameters(model: nn.Module, state: State) -> None:
     """Put a received model into ``model``, in place.
 
@@ -25,20 +52,9 @@ def write_parameters(model: nn.Module, state: State) -> None:
         MalformedMessage: other names or shapes than the study's model, or NaN or Inf.
     """
     own = dict(model.named_parameters())
-    if set(own) != set(state):
-        names = ", ".join(sorted(set(own) ^ set(state))[:5])
-        raise MalformedMessage(
-            f"the received model does not have this study's parameters: {names}",
-            remedy="the aggregator must run the same study file and the same version of the model",
-        )
-    for name, parameter in own.items():
-        value = state[name]
-        if value.shape != parameter.shape:
-            raise MalformedMessage(
-                f"received parameter {name!r} has shape {tuple(value.shape)}, not {tuple(parameter.shape)}",
-                remedy="the aggregator must run the same study file and the same version of the model",
-            )
-        if not bool(torch.isfinite(value).all()):
+    check_shapes(state, shapes_of(own))
+    for name in own:
+        if not bool(torch.isfinite(state[name]).all()):
             raise MalformedMessage(
                 f"received parameter {name!r} contains NaN or Inf",
                 remedy="lower algorithm.learning_rate; training has diverged",

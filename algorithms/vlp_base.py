@@ -25,12 +25,19 @@ from torch import nn
 from secfed.algorithms.base import LOSS_BOUND, SiteId, check_round
 from secfed.algorithms.data.base import check_pairs
 from secfed.algorithms.data.image_text import ImageTextData, ImageTextSite, check_image_text
+from secfed.algorithms.dro_answer import DroAnswer
 from secfed.algorithms.metrics import retrieval
 from secfed.algorithms.models import dual_encoder
 from secfed.algorithms.models.dual_encoder import DualEncoder, VisionLanguageOptions
 from secfed.algorithms.options import OwnOptions
 from secfed.algorithms.own import make
-from secfed.algorithms.parameters import read_parameters, trainable, write_parameters
+from secfed.algorithms.parameters import (
+    check_shapes,
+    read_parameters,
+    shapes_of,
+    trainable,
+    write_parameters,
+)
 from secfed.algorithms.randomness import seeded
 from secfed.algorithms.server_state import MODEL, part_of
 from secfed.algorithms.setting import Setting
@@ -278,6 +285,19 @@ class VlpAlgorithm(Staged[Stage]):
         return tuple(sites)
 
     # --- the two programs ---
+
+    def check_broadcast(self, round_number: int, exchange: Exchange, broadcast: State) -> None:
+        """Refuse a broadcast with other names or shapes than this study's, or an answer that no sum gives.
+
+        Raises:
+            MalformedMessage: it is not one of this study.
+        """
+        del round_number, exchange
+        answer = None if self.rule is None else DroAnswer.from_state(broadcast)
+        if answer is not None and self.rule is not None:
+            self.rule.check(answer)
+            broadcast = {name: value for name, value in broadcast.items() if name not in DroAnswer.NAMES}
+        check_shapes(broadcast, shapes_of(dict(self.shapes.named_parameters()), MODEL))
 
     def model_in(self, broadcast: State) -> State:
         """The model in a broadcast, without what belongs to robust weights."""

@@ -62,7 +62,7 @@ def checked_engine(name: EngineName, engine: Engine, model: nn.Module, loss: Uni
         with _made_up_parameters(model), suppress(*ignored):
             _sum(engine, [rows], parameters, math.inf)
         return engine
-    singles = _one_by_one(rows)
+    singles = one_by_one(rows)
     clip_norm = math.inf
     with _without_dropout(model), _made_up_parameters(model):
         for _ in range(2):
@@ -130,7 +130,7 @@ class _RecordByRecord:
         """See :class:`secfed.dp.engines.Engine`."""
         with self.paused():
             for batch in units:
-                self._loop.add(_one_by_one(batch), into)
+                self._loop.add(one_by_one(batch), into)
 
 
 def _uncompared(name: EngineName, engine: Engine, model: nn.Module, loss: UnitLoss, why: str) -> Engine:
@@ -144,7 +144,8 @@ def _uncompared(name: EngineName, engine: Engine, model: nn.Module, loss: UnitLo
     return _RecordByRecord(engine, LoopEngine(model, loss))
 
 
-def _one_by_one(batch: Batch) -> list[Batch]:
+def one_by_one(batch: Batch) -> list[Batch]:
+    """The rows of a batch, each a batch of its own."""
     return [tuple(part[at : at + 1] for part in batch) for at in range(len(batch[0]))]
 
 

@@ -58,14 +58,21 @@ class LazyRecords:
     def __init__(self, count: int, make: Callable[[], Batch]) -> None:
         self._count, self._make = count, make
         self._made: TensorRecords | None = None
+        self._failure: Exception | None = None  # then no record can be taken, and it is not tried again
 
     def __len__(self) -> int:
         return self._count
 
     def take(self, indices: NDArray[np.int64]) -> Batch:
         """See :class:`Records`."""
+        if self._failure is not None:
+            raise self._failure
         if self._made is None:
-            self._made = TensorRecords(self._make())
+            try:
+                self._made = TensorRecords(self._make())
+            except Exception as problem:
+                self._failure = problem
+                raise
         return self._made.take(indices)
 
 

@@ -4,9 +4,9 @@
 
 One step releases  (sum of clipped unit gradients + N(0, (sigma C')^2 I)) / M  with M = q * units, the
 *expected* number of units: dividing by the drawn number would release it. An empty draw releases pure
-noise. A unit that has no finite gradient, or makes the model or the loss fail, adds zeros: neither the other
-units nor the noise change, so that no record can be found by making a step fail. The optimiser, weight decay,
-momentum and step hooks see only that, so they are post-processing.
+noise. A unit that cannot be fetched, has no finite gradient, or makes the model or the loss fail adds zeros:
+neither the other units nor the noise change, so that no record can be found by making a step fail. The
+optimiser, weight decay, momentum and step hooks see only that, so they are post-processing.
 
 Source: Abadi et al. 2016, algorithm 1. How the noise is made: :mod:`secfed.dp.mechanism`.
 
@@ -19,8 +19,9 @@ reports is computed without noise: it must stay at the site, or be released as a
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
+from functools import partial
 
 import numpy as np
 import torch
@@ -29,8 +30,8 @@ from torch import nn
 
 from secfed.algorithms.parts import failed
 from secfed.algorithms.training import Training
-from secfed.dp.engine_check import checked_engine
-from secfed.dp.engines import ClippedSum, Engine, EngineName, attached, check_engine_fits
+from secfed.dp.engine_check import checked_engine, one_by_one
+from secfed.dp.engines import ClippedSum, Engine, EngineName, LoopEngine, attached, check_engine_fits
 from secfed.dp.events import Event
 from secfed.dp.guards import check_model
 from secfed.dp.layers import secret_layers
@@ -227,9 +228,20 @@ class Session:
         return [drawn[index : index + 1] for index in range(len(drawn))]
 
     def step(self, records: Records) -> None:
-        """Draw units, and take one optimiser step on their noisy clipped sum."""
+        """Draw units, and take one optimiser step on their noisy clipped sum.
+
+        Raises:
+            ConfigError: as :meth:`release`.
+        """
         units = self.draw()
-        self.release([records.take(indices) for indices in self._batches(units)])
+        try:
+            batches = [records.take(indices) for indices in self._batches(units)]
+        except Exception as problem:  # noqa: BLE001 - which error it is could depend on records
+            failed(problem)
+            self._begin_step()
+            self._finish_step(self._one_by_one(partial(records.take, indices) for indices in units))
+        else:
+            self.release(batches)
 
     def _batches(self, units: list[NDArray[np.int64]]) -> list[NDArray[np.int64]]:
         """One index array per forward pass: a unit for the loop, up to ``max_records`` rows otherwise."""
@@ -241,21 +253,20 @@ class Session:
     def _clipped(self, batches: Sequence[Batch]) -> ClippedSum:
         """The sum over these units. Those that make the model or the loss fail count, and add zeros.
 
-        So that one of them changes nothing but its own part, the sum is then that of all others by the same
-        engine, as if it had not been drawn.
+        Where an engine cannot sum a batch, for example because no record of it reaches some layer, every
+        unit is summed by itself. What a unit adds is then the same, but for the last digits that the
+        mechanism's slack pays for, so that a record that makes a batch fail, or keeps it from failing,
+        changes nothing but its own part.
         """
-        total = self._sum(batches)
-        if total is not None:
-            return total
-        usable = [part for batch in batches for part in self._usable(batch)]
-        # What fails together though no unit fails alone is no sum over units; noise alone is left.
-        total = self._sum(usable) or self._empty()
-        single = self._training.engine == "loop"
-        total.units = len(batches) if single else sum(len(batch[0]) for batch in batches)
-        return total
+        if self._training.engine != "loop":
+            total = self._sum(batches)
+            if total is not None:
+                return total
+            batches = [row for batch in batches for row in one_by_one(batch)]
+        return self._one_by_one(partial(_given, unit) for unit in batches)
 
     def _sum(self, batches: Sequence[Batch]) -> ClippedSum | None:
-        """None if that fails, or is not finite."""
+        """None if the engine fails, or its sum is not finite."""
         total = self._empty()
         try:
             self._engine.add(batches, total)
@@ -265,19 +276,24 @@ class Session:
             return None
         return total if all(bool(torch.isfinite(part).all()) for part in total.sums.values()) else None
 
+    def _one_by_one(self, units: Iterable[Callable[[], Batch]]) -> ClippedSum:
+        """The sum by the plain loop; a unit that cannot be fetched or computed by itself adds zeros.
+
+        No batch, and so no other unit, decides what a unit adds.
+        """
+        total, loop, count = self._empty(), LoopEngine(self._model, self._loss), 0
+        with self._engine.paused():
+            for fetch in units:
+                count += 1
+                try:
+                    loop.add([fetch()], total)
+                except Exception as problem:  # noqa: BLE001 - which error it is could depend on records
+                    failed(problem)
+        total.units = count
+        return total
+
     def _empty(self) -> ClippedSum:
         return ClippedSum(self._parameters, clip_norm=self._training.clip_norm, grid=self.noise.grid)
-
-    def _usable(self, batch: Batch) -> list[Batch]:
-        """What is left of a batch without the units that fail by themselves."""
-        if self._training.engine == "loop":
-            return [] if self._sum([batch]) is None else [batch]
-        rows = [
-            row
-            for row in range(len(batch[0]))
-            if self._sum([tuple(part[row : row + 1] for part in batch)]) is not None
-        ]
-        return [tuple(part[rows] for part in batch)] if rows else []
 
     def release(self, batches: Sequence[Batch]) -> None:
         """One release: the clipped sum of these units, noise, and the optimiser's step.
@@ -286,16 +302,22 @@ class Session:
             ConfigError: more steps than were paid for; or, on made-up records, an engine that disagrees with
                 the loop, or a model that changes its buffers.
         """
-        if self.steps_left < 1:
-            raise ConfigError("more private steps than the budget was charged for")
-        self.steps_left -= 1
+        self._begin_step()
         if batches and not self._checked:
             self._engine = checked_engine(
                 self._training.engine, self._engine, self._model, self._loss, batches[0]
             )
             self._checked = True
+        self._finish_step(self._clipped(batches))
+
+    def _begin_step(self) -> None:
+        if self.steps_left < 1:
+            raise ConfigError("more private steps than the budget was charged for")
+        self.steps_left -= 1
+
+    def _finish_step(self, total: ClippedSum) -> None:
+        """Noise, and the optimiser's step."""
         training = self._training
-        total = self._clipped(batches)
         self.noise.write_gradients(total, self.expected_units)
         self._optimiser.step()
         self._optimiser.zero_grad(set_to_none=True)
@@ -309,3 +331,7 @@ class Session:
                 random=training._random,
             )
             self.noise = self._noise()
+
+
+def _given(unit: Batch) -> Batch:
+    return unit

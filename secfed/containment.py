@@ -25,6 +25,8 @@ from typing import Any, Final
 import numpy as np
 import torch
 
+from secfed.algorithms.base import Algorithm
+from secfed.algorithms.base import check_broadcast as check_names_and_shapes
 from secfed.algorithms.parts import listening
 from secfed.crypto.refusals import Refusal
 from secfed.errors import BudgetExceeded, DataError, MalformedMessage, RangeError, TranscriptError
@@ -188,6 +190,21 @@ def check_broadcast(state: State, bound: float) -> None:
         low, high = torch.aminmax(wide)  # NaN is both, and compares as outside
         if not (-bound <= float(low) and float(high) <= bound):
             raise Refusal.BROADCAST_RANGE.refuse()
+
+
+def check_fits(algorithm: Algorithm, round_number: int, exchange: Exchange, state: State) -> None:
+    """Refuse a broadcast with other names or shapes than the study's.
+
+    Every site refuses it alike, before it notes the task, pays or touches a record; so an honest broadcast
+    can still follow.
+
+    Raises:
+        MalformedMessage: refusal 44.
+    """
+    try:
+        check_names_and_shapes(algorithm, round_number, exchange, state)
+    except MalformedMessage as error:
+        raise Refusal.BROADCAST_SHAPE.refuse(error.message) from error
 
 
 def _group(name: str) -> str:

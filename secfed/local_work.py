@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from secfed.algorithms.base import Algorithm, SiteProgram, model_in, settled
-from secfed.containment import Alarm, check_broadcast, contained
+from secfed.containment import Alarm, check_broadcast, check_fits, contained
 from secfed.crash_points import reached
 from secfed.crypto.refusals import Refusal
 from secfed.errors import BudgetExceeded, InconsistentView, Replay
@@ -139,6 +139,7 @@ class LocalWork:
             raise Refusal.NOT_PLANNED.refuse(self._site)
         state: dict[str, torch.Tensor] = decode_state(broadcast(exchange))
         check_broadcast(state, self._broadcast_bound)
+        check_fits(self._algorithm, task.round, exchange, state)
         if here == (1, 0):
             self._check_start(exchange, state)
         if self._memory is not None:

@@ -21,6 +21,7 @@ from secfed.algorithms.base import (
     ServerProgram,
     SiteProgram,
     StartingServer,
+    check_broadcast,
     contributors,
     model_in,
     unprotected_fields,
@@ -130,6 +131,10 @@ class NoisedAlgorithm:
     def contributors(self, round_number: int, exchange: Exchange) -> Sequence[tuple[Collection[str], int]]:
         """Who may add more than zeros to each part: as many of them are needed with noise as without."""
         return contributors(self.inner, round_number, self.inner_exchange(exchange))
+
+    def check_broadcast(self, round_number: int, exchange: Exchange, broadcast: State) -> None:
+        """As the algorithm has it."""
+        check_broadcast(self.inner, round_number, self.inner_exchange(exchange), broadcast)
 
     def model_in(self, broadcast: State) -> State:
         """As the algorithm has it."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -337,6 +338,27 @@ def test_a_site_gives_one_summand_per_round_and_uses_an_answer_once():
     assert SiteWeight.load(waiting.save()) == waiting
     assert used.scale(rule) == rule.step_scale(used.weight, 4)
     assert "0.25" not in repr(start)
+
+
+@pytest.mark.parametrize("divergence", ["chi2", "kl"])
+def test_whether_an_answer_is_refused_does_not_depend_on_whether_the_site_waits_for_it(divergence):
+    """It waits only where its loss could be measured, which depends on its records."""
+    rule = a_rule(4, divergence=divergence, noised=True)
+    start = SiteWeight.start(rule)
+    waiting, _ = start.offer(rule, 1, 1.0)
+    answer = rule.answer(1, totals(rule, [0.25] * 4, [1.0, 2.0, 3.0, 1.5]))
+    bad = (
+        replace(answer, members=(True,) * 5),
+        replace(answer, sums=answer.sums[:-1]),
+        replace(answer, members=(False, False, False, True)),
+        replace(answer, sums=(1e300,) * len(answer.sums)),
+        replace(answer, sums=(0.0,) * len(answer.sums)),
+        replace(answer, round=7, members=(True,) * 5),  # of a round that this site was not in
+    )
+    for state in (start, waiting, waiting.apply(rule, "site-00", answer)):
+        for one in bad:
+            with pytest.raises(MalformedMessage):
+                state.apply(rule, "site-00", one)
 
 
 def test_an_answer_that_comes_late_still_counts_and_one_that_never_comes_does_not():

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from secfed.algorithms import randomness
+from secfed.algorithms import fmcsc_site, randomness
 from secfed.algorithms.registry import build
 from secfed.study import Study
 from tests.algorithms import fedcola_case, fmcsc_case, vlp_case
@@ -114,3 +114,32 @@ def test_in_simulation_fmcsc_takes_records_in_their_order(monkeypatch: pytest.Mo
     seeds = Seeds(monkeypatch)
     first_round(ALGORITHMS["fmcsc"](), None, seeds)
     assert seeds.used <= {0}
+
+
+@pytest.mark.parametrize("name", ["fedavg", "fmcsc"])
+def test_rounds_that_begin_with_one_broadcast_give_different_updates(name: str) -> None:
+    """Or an aggregator that repeats a broadcast averages the noise of batches away."""
+    chosen = ALGORITHMS[name]().replace("study.rounds", 5)
+    algorithm: Any = build(chosen, site_seed=ONE)
+    site, updates = algorithm.setting.sites[0], []
+    broadcast = algorithm.server().broadcast(3, algorithm.exchanges(3)[0])
+    for number in (3, 4):
+        exchange = algorithm.exchanges(number)[0]
+        given = algorithm.site(site).contribute(number, exchange, broadcast)
+        updates.append([value for key, value in sorted(given.items()) if key.startswith("update/")])
+    assert not same(*updates)
+
+
+def test_every_exchange_of_fmcsc_has_an_order_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    orders: list[tuple[Any, ...]] = []
+    real = fmcsc_site.torch_generator
+
+    def noted(seed: int, *purpose: str | int) -> torch.Generator:
+        orders.append(purpose)
+        return real(seed, *purpose)
+
+    monkeypatch.setattr(fmcsc_site, "torch_generator", noted)
+    chosen = ALGORITHMS["fmcsc"]().replace("algorithm.pretrain_rounds", 0)
+    first_round(chosen, ONE, Seeds(monkeypatch))
+    assert len(orders) > 1
+    assert len(set(orders)) == len(orders)

@@ -11,13 +11,15 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
+from torch.utils.data import DataLoader, Dataset
 
 from secfed.algorithms.parts import listening
 from secfed.dp.engines import ClippedSum, EngineName
 from secfed.dp.events import Event
 from secfed.dp.losses import Batch, DeclaredLoss
+from secfed.dp.mechanism import GaussianNoise
 from secfed.dp.randomness import SecureRandom
-from secfed.dp.records import LazyRecords
+from secfed.dp.records import LazyRecords, LoaderRecords
 from secfed.dp.training import PrivateTraining, Session
 from secfed.errors import BudgetExceeded, ConfigError
 from tests.dp.local_case import ledger, local, paid, settings
@@ -98,6 +100,124 @@ def test_the_sum_is_that_of_all_other_records(engine: EngineName, fault: Any) ->
     assert float(torch.cat([part.reshape(-1) for part in wanted.sums.values()]).norm()) > 0
     for name, part in wanted.sums.items():
         assert torch.allclose(found.sums[name], part, rtol=0, atol=2.0)  # steps of the grid
+
+
+class Routed(nn.Module):
+    """A layer that only some records reach, as in a mixture of experts; a batch without any skips it.
+
+    Args:
+        rows: whether the layer is given only the rows that reach it, or all of them and a mask.
+    """
+
+    def __init__(self, *, rows: bool = False) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.rows, self.common, self.expert = rows, nn.Linear(6, 3), nn.Linear(6, 3)
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        reach, output = inputs[:, 0] > 0.5, self.common(inputs)
+        if not bool(reach.any()):
+            return output
+        if self.rows and not bool(reach.all()):
+            return output.index_put((reach.nonzero()[:, 0],), self.expert(inputs[reach]), accumulate=True)
+        return output + self.expert(inputs) * reach[:, None]
+
+
+PER_RECORD = DeclaredLoss("cross entropy", True, _per_record)
+
+
+def routed_sum(engine: EngineName, reaching: int, *, rows: bool = False) -> torch.Tensor:
+    """The clipped sum of 12 records, of which the first so many reach the layer; in units of the norm."""
+    torch.manual_seed(4)
+    inputs, labels = torch.rand(12, 6), torch.arange(12) % 3
+    inputs[:, 0] *= 0.4
+    inputs[:reaching, 0] = 0.9
+    with session(engine, PER_RECORD, Routed(rows=rows)) as running:
+        total = running._clipped(cut(engine, (inputs, labels)))
+        assert total.units == 12
+        return torch.cat([part.reshape(-1) for part in total.sums.values()]) * running.noise.grid
+
+
+@pytest.mark.parametrize("rows", [False, True])
+@pytest.mark.parametrize("reaching", [0, 1, 3, 7, 12])
+@pytest.mark.parametrize("engine", ["hooks", "ghost"])
+def test_which_records_reach_a_layer_is_their_own_part_of_the_sum(
+    engine: EngineName, reaching: int, rows: bool
+) -> None:
+    """One record decides whether the engine can sum the batch, and changes no other row's part."""
+    found, wanted = routed_sum(engine, reaching, rows=rows), routed_sum("loop", reaching)
+    assert float(wanted.norm()) > 1.0
+    assert float((found - wanted).norm()) <= 2.0**-11  # the margin of the mechanism's slack
+    neighbour = routed_sum(engine, max(reaching - 1, 0), rows=rows)
+    assert float((found - neighbour).norm()) <= 2.0 + 2.0**-10  # one record replaced
+
+
+@pytest.mark.parametrize("engine", ["hooks", "ghost"])
+def test_records_that_only_fail_together_are_all_in_the_sum(engine: EngineName) -> None:
+    def together(losses: torch.Tensor, caught: torch.Tensor) -> torch.Tensor:
+        return _raise(losses, caught) if len(losses) > 1 else losses
+
+    batch = data(damaged=True)
+    wanted = clipped("loop", PER_RECORD, cut("loop", batch))
+    found = clipped(engine, _with(together), cut(engine, batch))
+    assert found.units == 12
+    assert float(torch.cat([part.reshape(-1) for part in wanted.sums.values()]).norm()) > 0
+    assert all(torch.equal(found.sums[name], part) for name, part in wanted.sums.items())
+
+
+class Fetched(Dataset[tuple[torch.Tensor, torch.Tensor]]):
+    """The records of `table`; the bad ones have another shape, or cannot be read."""
+
+    def __init__(self, bad: str) -> None:
+        self.bad, (self.inputs, self.labels) = bad, table(12)
+
+    def __len__(self) -> int:
+        return 12
+
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, torch.Tensor]:
+        if index in BAD and self.bad == "unreadable":
+            raise OSError("a file that is cut off")
+        inputs = torch.zeros(7) if index in BAD and self.bad == "of another shape" else self.inputs[index]
+        return inputs, self.labels[index]
+
+
+@pytest.mark.parametrize("bad", ["of another shape", "unreadable"])
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_record_that_cannot_be_fetched_adds_zeros_and_the_step_its_noise(
+    engine: EngineName, bad: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sums: list[ClippedSum] = []
+    write = GaussianNoise.write_gradients
+
+    def seen(self: GaussianNoise, total: ClippedSum, divisor: float) -> None:
+        sums.append(total)
+        write(self, total, divisor)
+
+    monkeypatch.setattr(GaussianNoise, "write_gradients", seen)
+    model, heard = mlp(), list[Exception]()
+    before = parameters(model).clone()
+    records = LoaderRecords(DataLoader(Fetched(bad), batch_size=4), torch.device("cpu"))
+    with listening(heard.append), session(engine, PER_RECORD, model) as running:
+        running.step(records)
+        assert running.steps_left == 2
+    inputs, labels = table(12)
+    others = [row for row in range(12) if row not in BAD]
+    wanted = clipped("loop", PER_RECORD, cut("loop", (inputs[others], labels[others])))
+    (found,) = sums
+    assert found.units == 12
+    assert all(torch.equal(found.sums[name], part) for name, part in wanted.sums.items())
+    noise = parameters(model) - before
+    assert bool((noise != 0).all())
+    assert heard
+
+
+def test_steps_that_were_not_paid_for_are_refused_whatever_can_be_fetched() -> None:
+    records = LoaderRecords(DataLoader(Fetched("unreadable"), batch_size=4), torch.device("cpu"))
+    with session("hooks", PER_RECORD, mlp()) as running:
+        for _ in range(3):
+            running.step(records)
+        with pytest.raises(ConfigError, match="more private steps"):
+            running.step(records)
 
 
 @pytest.mark.parametrize("fault", FAULTS.values(), ids=FAULTS)
@@ -229,4 +349,18 @@ def test_records_to_be_computed_are_computed_once_and_not_before() -> None:
 
     assert records.take(np.array([4, 1]))[0].tolist() == [4.0, 1.0]
     records.take(np.array([0]))
+    assert len(calls) == 1
+
+
+def test_records_that_cannot_be_computed_are_tried_once() -> None:
+    calls = []
+
+    def make() -> Batch:
+        calls.append(1)
+        raise ValueError("no features")
+
+    records = LazyRecords(6, make)
+    for index in range(3):
+        with pytest.raises(ValueError, match="no features"):
+            records.take(np.array([index]))
     assert len(calls) == 1

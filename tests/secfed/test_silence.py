@@ -210,11 +210,17 @@ def test_a_site_that_the_study_does_not_ask_neither_pays_nor_works(
         assert (hospital.trained, hospital.payments()) == (0, [])
 
 
-def test_another_shape_is_refused_alike(tmp_path: Path) -> None:
-    with closing(Consortium(study("masked", None), tmp_path)) as consortium:
+@pytest.mark.parametrize("unit", [None, "record", "site"])
+def test_another_shape_is_refused_alike_and_before_a_payment(unit: str | None, tmp_path: Path) -> None:
+    with closing(Consortium(study("masked", unit), tmp_path)) as consortium:
         frame = task(consortium, lambda tensor: tensor[:1])
         (said,) = {answer(hospital, frame) for hospital in consortium.hospitals.values()}
         assert str(said).startswith("refusal 44")
+        for hospital in consortium.hospitals.values():
+            assert hospital.trained == 0
+            assert unit is None or hospital.payments() == []
+        # Nothing was noted either: the honest broadcast of the same exchange is worked on.
+        assert {answer(hospital, task(consortium)) for hospital in consortium.hospitals.values()} == {READY}
 
 
 def test_the_study_may_set_another_bound(tmp_path: Path) -> None:
