@@ -178,4 +178,5 @@ def check_site(site_id: SiteId, data: SiteData, *, input_shape: tuple[int, ...],
             )
             y = first_class_if_unknown(y, classes)
         checked += [x, y]
-    return SiteData(*checked, data.train_patients)
+    train_x, train_y, test_x, test_y = checked
+    return SiteData(train_x, train_y, test_x, test_y, data.train_patients)
