@@ -89,9 +89,7 @@ class ViewFile:
             DataError: they are not numbers; in a simulation also numbers that are not integers.
         """
         flat = values.reshape(-1)
-        wrong = DataError(
-            f"{self._path.name}: labels {name!r} are not integers", remedy="number the classes"
-        )
+        wrong = DataError(f"{self._path.name}: labels {name!r} are not integers", remedy="number the classes")
         if flat.dtype.kind not in "fiub":
             raise wrong
         if flat.dtype.kind == "f":

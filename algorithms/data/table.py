@@ -120,7 +120,8 @@ class Table:
             if all(self._is_record(header, one) for one in found):
                 unfit(
                     DataError(
-                        f"{self._path.name}, line {line}: column {column!r} holds other records of this table",
+                        f"{self._path.name}, line {line}: column {column!r} holds other records of "
+                        "this table",
                         remedy="remove the quote that begins there, or close it",
                     )
                 )

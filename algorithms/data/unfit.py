@@ -47,7 +47,7 @@ def counted_as_defaults(listener: Callable[[DataError], None]) -> Iterator[None]
 
 @contextmanager
 def refused() -> Iterator[None]:
-    """Inside, values that do not fit are errors, as they are by default: to try how something could be read."""
+    """Inside, values that do not fit are errors, as by default: to try how something could be read."""
     token = _listener.set(None)
     try:
         yield

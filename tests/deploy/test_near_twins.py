@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from secfed.deploy.admission import Admitted, admit, still_permitted
 from secfed.deploy.agent import Agent
 from secfed.deploy.approvals import Approvals, State
 from secfed.deploy.decisions import SiteDecisions
+from secfed.deploy.policy_sections import DataSet
 from secfed.deploy.site_folder import SiteFolder
 from secfed.deploy.study_check import StudyCheck
 from secfed.errors import ConfigError, PolicyRefused
@@ -214,6 +216,30 @@ def test_an_end_that_cannot_be_noted_does_not_end_the_agent(
     agent._ends(study)
     assert "is not noted" in caplog.text
     agent._ends("../outside")
+
+
+def test_records_under_another_name_of_the_policy_are_the_same_records(
+    hospital: Hospital, tmp_path: Path
+) -> None:
+    hospital.policy(twins="permit")
+    offered = hospital.offered(FIRST)
+
+    def named(name: str, path: str | None) -> DataSet:
+        section = offered.data.section.model_copy(update={"name": name, "path": path})
+        return replace(offered.data, section=section)
+
+    def twins(data: DataSet) -> int:
+        return len(near_twins.near_twins(hospital.folder, hospital.offered(LEFT_OUT).terms, data, NOW))
+
+    file = hospital.folder.folder / "wards.csv"
+    file.touch()
+    (tmp_path / "link.csv").symlink_to(file)
+    near_twins.begin(hospital.folder, offered.terms, named("wards", "wards.csv"), NOW)
+    assert twins(named("wards", "moved.csv")) == 1
+    assert twins(named("other", str(file))) == 1
+    assert twins(named("other", str(tmp_path / "link.csv"))) == 1
+    assert twins(named("other", "other.csv")) == 0
+    assert twins(named("other", None)) == 0
 
 
 def test_long_differences_are_cut_and_the_newest_twins_shown(hospital: Hospital) -> None:

@@ -14,6 +14,7 @@ import torch
 
 from secfed.algorithms.data.multiview_options import MultiviewOptions
 from secfed.algorithms.data.multiview_sets import multiview
+from secfed.algorithms.data.prepare import Preparation, Records, prepare
 from secfed.algorithms.data.transfer import Kind, Samples, TransferData, TransferSite, check_transfer
 from secfed.algorithms.data.unfit import counted_as_defaults
 from secfed.algorithms.fedavg import FedAvg
@@ -175,6 +176,20 @@ def test_pairs_that_do_not_fit_are_blank_at_a_hospital_and_errors_in_a_simulatio
     assert loads(text, tmp_path, "north").unfit > 0
     with pytest.raises(DataError):
         loads(text, tmp_path, "north", simulated=True)
+
+
+def test_a_hospital_whose_records_are_all_held_out_trains_on_a_blank_one() -> None:
+    records = Records(np.ones((4, 2)), np.array([0, 1, 1, 0]), patients=("the only patient",) * 4)
+    found: list[DataError] = []
+    for rules in (Preparation(0.9, True, impute="median"), Preparation(0.9, False, impute="none")):
+        with counted_as_defaults(found.append):
+            data = prepare("s", records, rules, input_shape=(2,), classes=2, seed=0)
+        assert data.train_x.tolist() == [[0.0, 0.0]]
+        assert data.train_patients == (0,)
+        assert len(data.test_y) == 4
+        assert bool(torch.isfinite(data.test_x).all())
+        with pytest.raises(DataError, match="no training records"):
+            prepare("s", records, rules, input_shape=(2,), classes=2, seed=0)
 
 
 def test_views_that_do_not_fit_count_as_zeros_and_the_first_class(tmp_path: Path) -> None:
