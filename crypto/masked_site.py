@@ -204,6 +204,11 @@ class MaskedSite:
         return state.survivors if isinstance(state, AwaitResult) else None
 
     @property
+    def complaints(self) -> tuple[str, ...]:
+        """The senders of envelopes that are no good, once the complaint is ready to leave."""
+        return self.state.accused if isinstance(self.state, Complained) else ()
+
+    @property
     def result(self) -> Result | None:
         """The signed result, once the attempt is finished."""
         return self.state.result if isinstance(self.state, Finished) else None

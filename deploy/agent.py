@@ -46,7 +46,7 @@ from secfed.privacy import SitePrivacy
 from secfed.signed_files import SignedFiles
 from secfed.site_memory import SiteMemory
 from secfed.site_study import SiteStudy, Terms, open_site_study, study_folder
-from secfed.transcript import SUMMED
+from secfed.transcript import COMPLAINED, SUMMED, Complaint
 
 log = logging.getLogger("secfed.agent")
 
@@ -330,6 +330,11 @@ class Agent:
             if kind == SUMMED:
                 kept = ("round", "exchange", "attempt", "survivors", "fields")
                 self._board.left({name: body[name] for name in kept if name in body})
+            elif kind == COMPLAINED:
+                complaint = Complaint.from_body(body)
+                self._board.error(str(complaint))
+                log.warning("%s", complaint, extra={"facts": {"study": admitted.terms.study_id}})
+                self._decisions.complains(admitted.terms.study, complaint)
 
         opened = open_site_study(
             admitted.terms,

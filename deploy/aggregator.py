@@ -31,8 +31,8 @@ from secfed.deploy.study_server import StudyServer
 from secfed.errors import ConfigError, RosterError, RoundAborted, StudyStopped
 from secfed.protection import SiteId
 from secfed.run_report import Observer, RunReport
-from secfed.site import Log
 from secfed.study import Study
+from secfed.transcript import Log
 
 _RESULT_S: Final = 60.0
 _FLOWER_RESULT_S: Final = 300.0  # a message takes many seconds, and a hospital's transcript needs the result

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Final, Protocol
 
 from secfed import crash_points
+from secfed.aggregator_saw import what_the_aggregator_saw
 from secfed.algorithms.base import Metrics
 from secfed.chain import Entry
 from secfed.chain_file import verify_file
@@ -38,11 +39,9 @@ from secfed.run_report import (
     RoundReport,
     RunReport,
     complete,
-    what_the_aggregator_saw,
 )
-from secfed.site import Log
 from secfed.study_rules import least_cohort
-from secfed.transcript import ABORTED, MODEL, SETTINGS, SUMMED, TRANSCRIPT, SumRecord, Transcript
+from secfed.transcript import ABORTED, MODEL, SETTINGS, SUMMED, TRANSCRIPT, Log, SumRecord, Transcript
 from secfed.vector import State
 
 SUMS_FOLDER: Final = "sums"

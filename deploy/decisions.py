@@ -16,6 +16,7 @@ from datetime import datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
+from secfed.chain import canonical_json
 from secfed.crypto.identity import Identity, Roster
 from secfed.crypto.refusals import Refusal
 from secfed.decision_state import (
@@ -45,6 +46,7 @@ if TYPE_CHECKING:  # they bring torch, for which nobody who approves a study sho
     from secfed.frames import Notice, Step, Task
     from secfed.site_study import Terms
     from secfed.study import Study
+    from secfed.transcript import Complaint
 
 log = logging.getLogger("secfed.agent")
 
@@ -130,6 +132,12 @@ class SiteDecisions:
         """Local work of an exchange failed, and added nothing."""
         facts = alarm_facts(failure.fields, failure.kind, (failure.round, failure.exchange, 0))
         self._count(study, ALARM, facts, hashlib.sha256(str(failure).encode()).digest())
+
+    def complains(self, study: Study, complaint: Complaint) -> None:
+        """Envelopes of other hospitals are no good: the one refusal that says whose."""
+        refusal, whose = Refusal.ENVELOPE_SEALED, ", ".join(complaint.of)
+        facts = {"number": refusal.number, "text": f"{refusal.text} ({whose})", **where(complaint.place)}
+        self._count(study, REFUSAL, facts, canonical_json(complaint.to_body()))
 
     def _count(self, study: Study, kind: str, facts: Mapping[str, Any], what: bytes) -> None:
         """Count what happened again, and record the counts that say something."""

@@ -22,12 +22,12 @@ from secfed.link import OnReply
 from secfed.protection import SiteId
 from secfed.refusal_codes import recognised
 from secfed.run_report import WAIT, Observer, PerSite, RoundReport
-from secfed.site import Log
-from secfed.transcript import REFUSED
+from secfed.transcript import REFUSED, Log
 
 Tell = Callable[..., None]  # tell("event", name=value, ...): for the operator's log
 
 _RESULT_S: Final = 60.0
+_REFUSES: Final = "refuses the study"
 _LOOK_S: Final = 1.0
 _SLOW_S: Final = 30.0
 
@@ -126,7 +126,7 @@ class MeasuredLink:
     def _wait_for_quorum(self, requests: Mapping[SiteId, Buffer]) -> None:
         """Wait until enough sites are there: rounds that must fail are not begun."""
         needed = min(self._quorum, len(requests))
-        told: tuple[SiteId, ...] | None = None
+        told: tuple[tuple[SiteId, ...], list[str]] | None = None
         while True:
             there = self._link.wait_for(tuple(requests), needed, _LOOK_S, within_s=self._silent_s)
             if len(there) >= needed:
@@ -134,10 +134,11 @@ class MeasuredLink:
                     self._tell("quorum", sites=list(there))
                 return
             self._server.waits_for(Waits(ARRIVALS, len(there), needed))
-            if there != told:
-                away = [site for site in requests if site not in there]
-                self._tell("waiting", needed=needed, sites=list(there), **self._place(), why=self._why(away))
-                told = there
+            why = self._why(site for site in requests if site not in there)
+            found = there, [text for text in why.values() if text.startswith(_REFUSES)]
+            if found != told:
+                self._tell("waiting", needed=needed, sites=list(there), **self._place(), why=why)
+                told = found
 
     def progress(self, stage: str, done: int, asked: int) -> None:
         """See :class:`secfed.deploy.grpc_link.Watcher`."""
@@ -203,7 +204,7 @@ class MeasuredLink:
 def _reason(seen: Presence, silent_s: float) -> str:
     """Why a site is waited for, as far as the link can see."""
     if seen.declined is not None:
-        return f"refuses the study: {seen.declined}"
+        return f"{_REFUSES}: {seen.declined}"
     if seen.silent_s is None:
         return "has never called"
     if not seen.calling and seen.silent_s > silent_s:

@@ -30,8 +30,7 @@ from secfed.coordinator import Position
 from secfed.durable import sync_folder, unwritable, write_durably
 from secfed.errors import TranscriptError
 from secfed.round import Ask
-from secfed.site import Log
-from secfed.transcript import ABORTED, MODEL, SUMMED
+from secfed.transcript import ABORTED, MODEL, SUMMED, Log
 from secfed.vector import State
 
 CHECKPOINT: Final = "checkpoint"  # a kind of transcript entry: the state before an exchange, by its SHA-256

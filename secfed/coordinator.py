@@ -16,9 +16,8 @@ from secfed.algorithms.base import Algorithm, ServerProgram
 from secfed.crypto.messages import Result, Specification
 from secfed.errors import RoundAborted, StudyStopped
 from secfed.round import Ask, Rules, run_round
-from secfed.site import Log
 from secfed.start import first_server
-from secfed.transcript import ABORTED, SUMMED, SumRecord
+from secfed.transcript import ABORTED, SUMMED, Log, SumRecord
 from secfed.vector import State
 
 

@@ -8,9 +8,10 @@ aggregator can cause is limited besides, or it could fill the disk:
     100 a day           entries of one kind and number over all studies; the last one is followed by a note
                         (``limited``). A day begins no more new studies: what runs here is recorded
 
-Security: an entry holds names, digests, numbers and fixed texts. Of what comes over the network only a
-study's name (63 of a-z, 0-9 and -) and digest are copied, after they were checked against its settings. An
-``alarm`` depends on records: whoever is shown the log learns in which exchanges work failed here.
+Security: an entry holds names, digests, numbers and fixed texts; sites are named as the pinned roster names
+them. Of what comes over the network only a study's name (63 of a-z, 0-9 and -) and digest are copied, after
+they were checked against its settings. An ``alarm`` depends on records: whoever is shown the log learns in
+which exchanges work failed here.
 """
 
 from __future__ import annotations

@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 
 from secfed.chain import Entry
-from secfed.site import Log
-from secfed.transcript import FOLLOWED, MODEL, REFUSED, RELEASED, SETTINGS, SUMMED
+from secfed.transcript import COMPLAINED, FOLLOWED, MODEL, REFUSED, RELEASED, SETTINGS, SUMMED, Log
 
 _ONCE = {
     RELEASED: ("round", "exchange", "attempt"),
     SUMMED: ("round", "exchange", "attempt"),
     FOLLOWED: ("round", "exchange", "attempt"),
+    COMPLAINED: ("round", "exchange", "attempt"),
     REFUSED: ("round", "exchange"),
     SETTINGS: (),
     MODEL: ("sha256",),

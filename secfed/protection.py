@@ -52,6 +52,11 @@ class SiteSession(Protocol):
         ...
 
     @property
+    def complaints(self) -> tuple[SiteId, ...]:
+        """Sites whose message to this one was no good, once the reply that says so is ready to leave."""
+        ...
+
+    @property
     def result(self) -> Result | None:
         """The aggregator's signed result, once it has arrived and been checked."""
         ...
@@ -130,6 +135,7 @@ class PlainSite:
         self._spec: Specification | None = None
         self._expects: type[Message] | None = Specification
         self.released: tuple[SiteId, ...] | None = None  # nothing is masked, so nothing is released
+        self.complaints: tuple[SiteId, ...] = ()  # sites send each other nothing
         self.result: Result | None = None
 
     def handle(self, message: Buffer) -> Buffer:

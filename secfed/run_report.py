@@ -10,10 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Final, Protocol
-
-if TYPE_CHECKING:
-    from secfed.vector import Layout
+from typing import Any, Final, Protocol
 
 PHASES = ("train", "protect", "carry", "server")
 WAIT = "wait"  # beside the phases, between machines only: until enough hospitals were there to begin
@@ -22,14 +19,6 @@ Metrics = Mapping[str, float]
 
 CLIPPED: Final = "clipped_share"  # of one update, by protection.bound; beside the oracle's numbers
 _LEADING = ("roc_auc", "accuracy", "loss")
-# What numbers beside the parameters are for, by the first part of their fields' names.
-_FOR = {
-    "eval": "metrics over held-out records",
-    "score": "metrics over held-out records",
-    "weight": "the weight",
-    "loss": "the training loss",
-    "train_loss": "the training loss",
-}
 
 
 @dataclass(frozen=True)
@@ -235,7 +224,7 @@ class RunReport:
         sites: ids of the enrolled sites.
         rounds: one report per round, in order.
         final: metrics of the final model, from sums; empty if it was not measured.
-        saw: one sentence: what the aggregator saw (see :func:`what_the_aggregator_saw`).
+        saw: one sentence: what the aggregator saw (``aggregator_saw.py``).
         initial: metrics of the initial model, from sums, if they were measured.
         oracle: numbers that need single sites; computed outside the protocol, simulation only.
         compare: the comparison that was asked for; simulation only.
@@ -356,47 +345,6 @@ def ordered_metrics(reports: Iterable[Metrics | None]) -> list[str]:
         return _LEADING.index(name) if name in _LEADING else len(_LEADING) + name.endswith("loss")
 
     return sorted(names, key=place)
-
-
-def what_the_aggregator_saw(
-    protection: str, *, sums: int, survivors: Iterable[int], layouts: Iterable[Layout]
-) -> str:
-    """One honest sentence on what the aggregator could read in a run.
-
-    Args:
-        protection: ``plain``, ``masked`` or ``encrypted``.
-        sums: completed secure sums.
-        survivors: number of survivors of each sum.
-        layouts: of the study's exchanges; the largest is told. Parameters are the fields of the group
-            ``update``; beside them there are weights, losses, counts, histograms of metrics.
-    """
-    groups: dict[str, int] = {}
-    for field in max(layouts, key=lambda layout: layout.elements).fields:
-        group = field.name.partition("/")[0]
-        groups[group] = groups.get(group, 0) + field.elements
-    parameters = groups.pop("update", 0)
-    others = sum(groups.values())
-    what = ", ".join(f"{size:,} for {_FOR.get(group, group)}" for group, size in groups.items())
-    parts = [f"{parameters:,} {_plural('parameter', parameters)}"] if parameters else []
-    if others:
-        parts.append(f"{others:,} {_plural('other number' if parameters else 'number', others)}")
-    of = f"{' + '.join(parts)} each{f' ({what})' if what else ''}"
-    counts = sorted(set(survivors))
-    if not sums or not counts:
-        return "The aggregator saw: no sum; no hospital's values."
-    low, high = counts[0], counts[-1]
-    over = f"{high} {_plural('hospital', high)}" if low == high else f"{low}-{high} hospitals"
-    total = f"{sums:,} {_plural('sum', sums)}"
-    of_what = f"{total} over {over} of {of}"
-    if protection == "plain":
-        return f"The aggregator saw: every hospital's own values in {of_what} (no protection)."
-    if protection == "encrypted":
-        return f"The aggregator saw: {of_what}, as ciphertext; no totals, no hospital's values."
-    return f"The aggregator saw: {of_what}; no hospital's values."
-
-
-def _plural(noun: str, count: int) -> str:
-    return noun if count == 1 else noun + "s"
 
 
 def _same(first: Metrics, second: Metrics) -> bool:

@@ -9,7 +9,7 @@ from typing import Any
 from secfed.algorithms.base import Algorithm
 from secfed.coordinator import Keeper, RoundOutcome, StudyRun
 from secfed.sealed_round import SealedRounds
-from secfed.site import Log
+from secfed.transcript import Log
 from secfed.vector import State
 
 

@@ -17,8 +17,8 @@ from secfed.sealed_coordinator import SealedCoordinator
 from secfed.sealed_round import SealedRounds, SumStore
 from secfed.sealed_site import SealedSite, newest
 from secfed.simulated_link import SimulatedLink
-from secfed.site import Log
 from secfed.study import Study
+from secfed.transcript import Log
 
 
 def assemble(

@@ -37,9 +37,10 @@ from secfed.errors import (
     WrongState,
 )
 from secfed.frames import READY, Notice, Task, encode_state
+from secfed.local_work import Pending
 from secfed.sealed import SealedPlan, decode_expected
 from secfed.sealed_memory import SealedMemory, Settled
-from secfed.site import Site, _Pending
+from secfed.site import Site
 from secfed.start import first_server
 from secfed.vector import Exchange, State, state_digest
 
@@ -48,6 +49,7 @@ class _Session:
     """Adapts one encrypted upload to :class:`secfed.protection.SiteSession`; sums come as notices."""
 
     released: tuple[str, ...] | None = None
+    complaints: tuple[str, ...] = ()
     result: Result | None = None
 
     def __init__(self, upload: EncryptedSite, made: Callable[[bytes], None]) -> None:
@@ -133,7 +135,7 @@ class SealedSite(Site):
         Raises:
             SecfedError: the frame is refused.
         """
-        if self._stopped:
+        if self._local.stopped:
             raise WrongState(
                 "this site has stopped the study: a sum that the aggregator signed could not be decrypted",
                 remedy="find out why before the study is started again under a new key",
@@ -163,7 +165,7 @@ class SealedSite(Site):
         raise Refusal.MODEL_MISMATCH.refuse("this site computes the model itself")
 
     def _open(
-        self, pending: _Pending, entropy: Entropy | None = None, journal: AttemptJournal | None = None
+        self, pending: Pending, entropy: Entropy | None = None, journal: AttemptJournal | None = None
     ) -> _Session:
         parameters = self._plan.parameters(pending.exchange)
         given = self._contribution(pending, entropy, journal)
@@ -214,7 +216,7 @@ class SealedSite(Site):
         rules = SumRules(
             roster=self._roster,
             limits=self._limits,
-            planned=self._planned(spec.round, exchange),
+            planned=self._local.planned(spec.round, exchange),
             contributors=self._contributors(spec.round, exchange),
         )
         own = uploaded.digest if uploaded is not None and uploaded.here == here else None
@@ -267,12 +269,12 @@ class SealedSite(Site):
         try:
             yield
         except answers:
-            self._stop()
+            self._local.stop()
             raise
         except (SecfedError, MemoryError):
             raise  # a worker process died, or there is no memory
         except Exception:  # noqa: BLE001 - any other one must not be told from a refusal, nor be repeatable
-            self._stop()
+            self._local.stop()
             raise RoundAborted(
                 "a sum that the aggregator signed is none that honest sites can have made",
                 remedy="find out why before the study is started again under a new key",

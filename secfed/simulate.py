@@ -18,6 +18,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, Literal
 
+from secfed.aggregator_saw import what_the_aggregator_saw
 from secfed.algorithms.base import Algorithm, Metrics, ServerProgram, unprotected_fields
 from secfed.algorithms.metrics import oracle
 from secfed.algorithms.registry import build, build_data
@@ -53,7 +54,6 @@ from secfed.run_report import (
     SiteSpent,
     Zeroed,
     complete,
-    what_the_aggregator_saw,
 )
 from secfed.simulated_link import SimulatedLink
 from secfed.site import Site

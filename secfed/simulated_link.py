@@ -13,8 +13,7 @@ from secfed.link import InProcessLink, OnReply
 from secfed.protection import SiteId
 from secfed.refusal_codes import outgoing
 from secfed.run_report import Observer, PerSite, RoundReport
-from secfed.site import Log
-from secfed.transcript import REFUSED
+from secfed.transcript import REFUSED, Log
 
 _ORDER = {stage: index for index, stage in enumerate(("keys", *STAGES, "result"))}
 

@@ -1,69 +1,34 @@
 """A site: turns tasks into summands, and steps of the protection into replies. Sans-I/O.
 
-The site trains first and runs the messages afterwards, so that an attempt's secrets live seconds. It
-derives every layout from the study by itself; the server only names the exchange. One update is
+The site trains first (``local_work.py``) and runs the messages afterwards, so that an attempt's secrets live
+seconds. It derives every layout from the study by itself; the server only names the exchange. One update is
 computed per exchange, whatever happens to the attempts that carry it.
-
-A task is answered :data:`~secfed.frames.READY` or refused for what does not depend on records: work that
-fails on values adds zeros and raises an alarm at this site only (``containment.py``).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from functools import partial
-from typing import TYPE_CHECKING, Protocol
+from collections.abc import Callable
+from typing import TYPE_CHECKING
 
-import torch
-
-from secfed.algorithms.base import Algorithm, SiteProgram, contributors, model_in, settled
-from secfed.containment import BROADCAST_BOUND, Alarm, check_broadcast, contained
-from secfed.crash_points import reached
+from secfed.algorithms.base import Algorithm, SiteProgram, contributors
+from secfed.containment import BROADCAST_BOUND, Alarm
 from secfed.crypto.attempt import AttemptJournal, Entropy, SiteContribution, SiteLimits
 from secfed.crypto.codec import Buffer
 from secfed.crypto.identity import Identity, Roster
 from secfed.crypto.lanes import VectorSource
 from secfed.crypto.messages import FinalModel, Result, Specification, peek_type
 from secfed.crypto.refusals import Refusal
-from secfed.errors import (
-    BudgetExceeded,
-    InconsistentView,
-    MalformedMessage,
-    Replay,
-    SecfedError,
-    WrongState,
-)
+from secfed.errors import MalformedMessage, Replay, SecfedError, WrongState
 from secfed.final_model import open_final
-from secfed.frames import READY, Notice, Step, Task, decode, decode_state
+from secfed.frames import READY, Notice, Step, Task, decode
+from secfed.local_work import LocalWork, Pending
 from secfed.protection import Protection, SiteSession
-from secfed.start import check_start
-from secfed.transcript import FOLLOWED, REFUSED, RELEASED, SUMMED, SumRecord
-from secfed.vector import Exchange, Rounding, State, Summands, state_digest
+from secfed.transcript import COMPLAINED, FOLLOWED, RELEASED, SUMMED, Complaint, Log, SumRecord
+from secfed.vector import Exchange, Rounding, state_digest
 
 if TYPE_CHECKING:
     from secfed.privacy import SitePrivacy
     from secfed.site_memory import SiteMemory
-
-
-class Log(Protocol):
-    """Where a party records what it took part in (``transcript.py``)."""
-
-    def append(self, kind: str, body: Mapping[str, object]) -> object:
-        """Append one entry, durably."""
-        ...
-
-
-@dataclass(frozen=True)
-class _Pending:
-    """The local work of one exchange, waiting for an attempt to carry it."""
-
-    round: int
-    exchange_index: int
-    exchange: Exchange
-    broadcast_digest: bytes
-    summands: Summands = field(repr=False)
-    noise_key: bytes | None = field(repr=False, default=None)
 
 
 class Site:
@@ -116,16 +81,24 @@ class Site:
     ) -> None:
         self._identity, self._roster, self._study = identity, roster, study
         self._algorithm, self._protection, self._privacy = algorithm, protection, privacy
-        self._program = program if privacy is None else privacy.prepare(program)
         self._journal, self._log, self._rounding, self._limits = journal, log, rounding, limits
-        self._pending: _Pending | None = None
         self._attempt = -1
         self._session: SiteSession | None = None
-        self._memory = memory
-        self._sites = roster.sites if sites is None else sites
-        self._take_model, self._begins_with = take_model, begins_with
-        self._broadcast_bound, self._alarm, self._only_values = broadcast_bound, alarm, only_values
-        self._stopped = False
+        self._memory, self._take_model = memory, take_model
+        self._local = LocalWork(
+            site=identity.name,
+            study=study,
+            algorithm=algorithm,
+            program=program,
+            log=log,
+            privacy=privacy,
+            memory=memory,
+            sites=roster.sites if sites is None else sites,
+            begins_with=begins_with,
+            broadcast_bound=broadcast_bound,
+            alarm=alarm,
+            only_values=only_values,
+        )
 
     def resume(self) -> None:
         """Go on where a crash or a restart interrupted this site: read its memory again.
@@ -136,16 +109,8 @@ class Site:
         memory = self._memory
         if memory is None:
             return
-        self._stopped = memory.stopped
-        memory.forget_remains()
-        kept = memory.contribution()
-        if kept is not None:
-            work, summands = kept
-            exchange = self._algorithm.exchanges(work.round)[work.exchange_index]
-            privacy = self._privacy
-            has_noise = privacy is not None and privacy.noise_of(exchange) is not None
-            noise_key = privacy.noise_key(work.round, exchange.name) if privacy and has_noise else None
-            self._pending = _Pending(*work.here, exchange, work.broadcast_digest, summands, noise_key)
+        self._local.resume()
+        if self._local.pending is not None:
             memory.rebuild(self._answer, lambda: -1 if self._session is None else self._attempt)
 
     def handle(self, frame: Buffer) -> Buffer:
@@ -178,119 +143,17 @@ class Site:
         self._take_model(final)
 
     def _contribute(self, task: Task, broadcast: Callable[[Exchange], bytes], digest: bytes) -> None:
-        """Do the local work of one exchange, once, and keep what it gave.
-
-        Args:
-            task: which exchange.
-            broadcast: gives the state that the work starts from.
-            digest: what the specification must name as the broadcast's digest.
-        """
-        if self._stopped:
-            raise Refusal.OTHER_START.refuse("this site has stopped the study")
-        here = (task.round, task.exchange_index)
-        if task.study != self._study:
-            raise InconsistentView("the task is for another study, or for other settings of this one")
-        if self._memory is not None:
-            if self._is_kept(here, digest):
-                return
-        elif self._pending is not None and here <= (self._pending.round, self._pending.exchange_index):
-            raise Replay(f"round {task.round}, exchange {task.exchange!r} was already worked on")
-        plan = self._algorithm.exchanges(task.round)
-        if task.exchange_index >= len(plan) or plan[task.exchange_index].name != task.exchange:
-            raise InconsistentView(
-                f"round {task.round} of this study has no exchange {task.exchange!r} there"
-            )
-        exchange = plan[task.exchange_index]
-        if self._identity.name not in self._planned(task.round, exchange):
-            raise Refusal.NOT_PLANNED.refuse(self._identity.name)
-        state: dict[str, torch.Tensor] = decode_state(broadcast(exchange))
-        check_broadcast(state, self._broadcast_bound)
-        if here == (1, 0):
-            self._check_start(exchange, state)
-        if self._memory is not None:
-            self._memory.begin(here, digest)
-            self._pending, self._attempt, self._session = None, -1, None
-        summands, noise_key = self._work_privately(task.round, exchange, state)
-        if self._memory is not None:
-            # Programs in a process of their own say what they need in order to go on after a crash.
-            self._memory.keep(summands, getattr(self._program, "kept", None))
-        self._pending = _Pending(*here, exchange, digest, summands, noise_key)
-        self._attempt, self._session = -1, None
-
-    def _check_start(self, exchange: Exchange, state: State) -> None:
-        """Compare the first broadcast with the model that the study begins with.
-
-        Another one stops the study at this site: in later rounds nothing could be compared.
-        """
-        if self._begins_with is None:
-            return
-        try:
-            check_start(self._begins_with, model_in(self._algorithm, state))
-        except InconsistentView as error:
-            self._log.append(REFUSED, {"round": 1, "exchange": exchange.name, "reason": error.message})
-            self._stop()
-            raise
-
-    def _stop(self) -> None:
-        """Work on nothing of this study any more."""
-        self._stopped = True
-        if self._memory is not None:
-            self._memory.stop()  # a restart changes nothing about it
-
-    def _planned(self, number: int, exchange: Exchange) -> frozenset[str]:
-        """The sites that the study asks in an exchange: nobody else may be in its sum."""
-        return frozenset(self._algorithm.members(number, exchange, self._sites))
+        """Do the local work of one exchange, once; see :meth:`secfed.local_work.LocalWork.contribute`."""
+        if self._local.contribute(task, broadcast, digest):
+            self._attempt, self._session = -1, None
 
     def _contributors(self, number: int, exchange: Exchange) -> tuple[tuple[frozenset[str], int], ...]:
         """For each part of the sum to which some sites add only zeros, who may add more, and the fewest."""
         parts = contributors(self._algorithm, number, exchange)
         return tuple((frozenset(part), least) for part, least in parts)
 
-    def _is_kept(self, here: tuple[int, int], broadcast_digest: bytes) -> bool:
-        """Whether the work of this very task is there already: an aggregator that restarted asks again.
-
-        Raises:
-            Replay: its update has left.
-        """
-        pending = self._pending
-        if pending is None or here != (pending.round, pending.exchange_index) or self._memory is None:
-            return False
-        if self._memory.is_spent(here):
-            raise Replay(f"the update of round {pending.round}, exchange {pending.exchange.name!r} has left")
-        return broadcast_digest == pending.broadcast_digest
-
-    def _work_privately(
-        self, round_number: int, exchange: Exchange, state: dict[str, torch.Tensor]
-    ) -> tuple[Summands, bytes | None]:
-        """What the program contributes, paid for and clipped, and the key of the noise it will get."""
-        privacy, own = self._privacy, exchange
-        try:
-            if privacy is not None:
-                privacy.begin(round_number, exchange)  # paid before any record is touched
-                reached("site: after paid")
-                own = privacy.own_exchange(exchange)
-            summands = contained(
-                round_number,
-                own,
-                partial(self._program.contribute, round_number, own, state),
-                partial(settled, self._program, round_number, own),
-                self._alarm,
-                only_values=self._only_values,
-            )
-        except BudgetExceeded:
-            if privacy is not None:
-                privacy.refused += 1
-            self._log.append(
-                REFUSED, {"round": round_number, "exchange": exchange.name, "reason": "privacy budget"}
-            )
-            raise
-        noise = None if privacy is None else privacy.noise_of(exchange)
-        if privacy is None or noise is None:
-            return summands, None
-        return noise.clip(summands), privacy.noise_key(round_number, exchange.name)
-
     def _step(self, step: Step) -> Buffer:
-        pending = self._pending
+        pending = self._local.pending
         if pending is None or (step.round, step.exchange_index) != (pending.round, pending.exchange_index):
             raise WrongState("there is no local work for this round and exchange")
         if step.attempt < self._attempt:
@@ -324,6 +187,12 @@ class Site:
                     **self._witness(),
                 },
             )
+        if self._session.complaints:
+            # Which of the two is at fault nobody can tell; the people here should know that they differ.
+            complaint = Complaint(
+                pending.round, pending.exchange.name, self._attempt, self._session.complaints
+            )
+            self._log.append(COMPLAINED, complaint.to_body())
         result = self._session.result
         if result is not None:
             self._record(pending.round, pending.exchange, self._attempt, result)
@@ -331,7 +200,7 @@ class Site:
                 self._memory.finish((pending.round, pending.exchange_index))
         return reply
 
-    def _begin(self, pending: _Pending, step: Step) -> tuple[SiteSession, Buffer]:
+    def _begin(self, pending: Pending, step: Step) -> tuple[SiteSession, Buffer]:
         """Open an attempt with its specification."""
         memory, number = self._memory, step.attempt
         if memory is None:
@@ -385,13 +254,13 @@ class Site:
         return {} if self._privacy is None else {"ledgers": self._privacy.heads()}
 
     def _open(
-        self, pending: _Pending, entropy: Entropy | None = None, journal: AttemptJournal | None = None
+        self, pending: Pending, entropy: Entropy | None = None, journal: AttemptJournal | None = None
     ) -> SiteSession:
         """This site's half of a new attempt."""
         return self._protection.site(self._contribution(pending, entropy, journal))
 
     def _contribution(
-        self, pending: _Pending, entropy: Entropy | None, journal: AttemptJournal | None
+        self, pending: Pending, entropy: Entropy | None, journal: AttemptJournal | None
     ) -> SiteContribution:
         layout = pending.exchange.layout
         # A fresh reader with the same words and noise: every attempt carries the same integers.
@@ -413,7 +282,7 @@ class Site:
             journal=journal or self._journal,
             limits=self._limits,
             privacy_applied=self._privacy is not None,
-            planned=self._planned(pending.round, pending.exchange),
+            planned=self._local.planned(pending.round, pending.exchange),
             contributors=self._contributors(pending.round, pending.exchange),
             entropy=entropy or Entropy(),
         )

@@ -46,14 +46,27 @@ from secfed.errors import ConfigError, InconsistentView, LinkError, Replay, Secf
 from secfed.frames import decode_state, encode_state
 from secfed.journal import Journal
 from secfed.signed_files import SignedFiles
-from secfed.site_work import HEADER_BYTES, REFUSED, REPLIED, Work, given_back, header_of, refusal_of
+from secfed.site_work import (
+    HEADER_BYTES,
+    REFUSED,
+    REPLIED,
+    Work,
+    attempt_of,
+    encode_summands,
+    given_back,
+    header_of,
+    program_file,
+    refusal_of,
+    seed_file,
+    step_file,
+)
 from secfed.vector import State, Summands
 
 STUDY_SECRETS: Final = ("study-key", "seal-key", "uploaded", "taking", "replica")  # of sealed_memory.py
 _LOCAL_DRAWS: Final = "local-draws"
 _WORK, _CONTRIBUTION, _ANSWER, _POSITION = "work", "contribution", "answer", "position"
 _STOPPED: Final = "stopped"
-_MAX_STEPS: Final = 16  # a protocol has six messages; a server must not fill the disk
+_MAX_STEPS: Final = 16  # a site gets seven messages in an attempt; a server must not fill the disk
 
 # The disk or the line failed, not the request: asked again, it may succeed.
 _PASSING = (ConfigError, TranscriptError, LinkError)
@@ -134,12 +147,12 @@ class SiteMemory:
         reached("site: before contribution noted")
         older = self._program_files()
         if program:
-            self.files.write(_program_file(self._required.here), encode_state(program))
-        parts = header_of(self._required), _encode_summands(summands)
+            self.files.write(program_file(self._required.here), encode_state(program))
+        parts = header_of(self._required), encode_summands(summands)
         self.files.write(_CONTRIBUTION, *parts)
         self._contribution = digest(labels.ATTEMPT_BINDING, *parts)
         if program:
-            self.files.erase(*(name for name in older if name != _program_file(self._required.here)))
+            self.files.erase(*(name for name in older if name != program_file(self._required.here)))
         reached("site: after contribution noted")
 
     def program(self) -> dict[str, torch.Tensor]:
@@ -151,7 +164,7 @@ class SiteMemory:
         names = self._program_files()
         if names and self._work is not None and self.contribution() is None:
             # Written by work that was cut off: it will be done again, from what was there before it.
-            names = [name for name in names if name != _program_file(self._work.here)]
+            names = [name for name in names if name != program_file(self._work.here)]
         found = self.files.read(names[-1]) if names else None
         return {} if found is None else decode_state(found[0])
 
@@ -231,7 +244,7 @@ class SiteMemory:
 
     def open(self, attempt: int) -> Entropy:
         """Randomness of an attempt: fresh, or the same again while it is being rebuilt."""
-        name = _seed_file(attempt)
+        name = seed_file(attempt)
         found = self.files.read(name) if self._replaying else None
         if found is None:
             seed = secrets.token_bytes(SEED_BYTES)
@@ -257,7 +270,7 @@ class SiteMemory:
             raise Replay(f"attempt {attempt} has had too many messages")
         if not self._replaying:
             reached("site: before message noted")
-            self.files.write(_step_file(attempt, count), frame)
+            self.files.write(step_file(attempt, count), frame)
             reached("site: after message noted")
         self._steps[attempt] = count + 1
         self._bindings[attempt] = digest(labels.ATTEMPT_BINDING, self._bindings[attempt], frame)
@@ -270,7 +283,7 @@ class SiteMemory:
         """Destroy attempts that were refused or are over."""
         if self._replaying:
             return  # what is being read is not changed meanwhile
-        gone = [name for name in self.files.names() if (at := _attempt_of(name)) is not None and attempts(at)]
+        gone = [name for name in self.files.names() if (at := attempt_of(name)) is not None and attempts(at)]
         self.files.erase(*gone)
 
     # --- answers --------------------------------------------------------------------------------------
@@ -381,32 +394,3 @@ class SiteMemory:
         reader = Reader(found[0])
         work = Work(reader.uint(4), reader.uint(2), reader.fixed(32), bytes(found[1]))
         return None if work.here <= self.position else work
-
-
-def _seed_file(attempt: int) -> str:
-    return f"seed-{attempt:010d}"
-
-
-def _step_file(attempt: int, count: int) -> str:
-    return f"step-{attempt:010d}-{count:02d}"
-
-
-def _program_file(here: tuple[int, int]) -> str:
-    return f"program-{here[0]:010d}-{here[1]:05d}"
-
-
-def _attempt_of(name: str) -> int | None:
-    kind, _, rest = name.partition("-")
-    return int(rest[:10]) if kind in ("seed", "step") else None
-
-
-def _encode_summands(summands: Summands) -> bytes:
-    """As the encoder of a layout would take them: tensors as they are, numbers in float64."""
-    return encode_state(
-        {
-            name: value.clone()  # views of one tensor cannot be written
-            if isinstance(value, torch.Tensor)
-            else torch.as_tensor(value, dtype=torch.float64)
-            for name, value in summands.items()
-        }
-    )

@@ -45,12 +45,12 @@ from secfed.privacy import SitePrivacy, first_payment, with_privacy
 from secfed.protection import protection
 from secfed.release_ledger import ReleaseLedger
 from secfed.signed_files import SignedFiles
-from secfed.site import Log, Site
+from secfed.site import Site
 from secfed.site_memory import SiteMemory
 from secfed.start import find_start, pinned
 from secfed.study import Study
 from secfed.study_rules import limits_of, study_id
-from secfed.transcript import MODEL, SETTINGS, TRANSCRIPT, Transcript
+from secfed.transcript import MODEL, SETTINGS, TRANSCRIPT, Log, Transcript
 from secfed.vector import Rounding
 
 _STUDIES: Final = "studies"

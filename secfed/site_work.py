@@ -1,4 +1,4 @@
-"""The records of a site's memory, as bytes: the exchange it works on, and the answer it gave."""
+"""The records of a site's memory, as bytes, and the names of their files."""
 
 from __future__ import annotations
 
@@ -6,10 +6,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+import torch
+
 from secfed import errors
 from secfed.crypto import labels
 from secfed.crypto.codec import Buffer, Reader, Writer, digest
 from secfed.errors import SecfedError
+from secfed.frames import encode_state
+from secfed.vector import Summands
 
 HEADER_BYTES: Final = 4 + 2 + 32  # round, exchange index, broadcast digest
 REPLIED: Final = b"\0"
@@ -61,3 +65,36 @@ def given_back(outcome: Buffer, content: Buffer) -> Buffer:
     kind, message, remedy = Reader(content).many(3, lambda reader: reader.text(4 * _TEXT_BYTES))
     found: Mapping[str, Any] = vars(errors)
     raise found.get(kind, errors.ProtocolError)(message, remedy=remedy)
+
+
+def seed_file(attempt: int) -> str:
+    """Holds the randomness of an attempt."""
+    return f"seed-{attempt:010d}"
+
+
+def step_file(attempt: int, count: int) -> str:
+    """Holds one message of an attempt; names sort as the messages came."""
+    return f"step-{attempt:010d}-{count:02d}"
+
+
+def program_file(here: tuple[int, int]) -> str:
+    """Holds what the program keeps with the contribution of an exchange."""
+    return f"program-{here[0]:010d}-{here[1]:05d}"
+
+
+def attempt_of(name: str) -> int | None:
+    """The attempt that a file belongs to; None if it belongs to none."""
+    kind, _, rest = name.partition("-")
+    return int(rest[:10]) if kind in ("seed", "step") else None
+
+
+def encode_summands(summands: Summands) -> bytes:
+    """As the encoder of a layout would take them: tensors as they are, numbers in float64."""
+    return encode_state(
+        {
+            name: value.clone()  # views of one tensor cannot be written
+            if isinstance(value, torch.Tensor)
+            else torch.as_tensor(value, dtype=torch.float64)
+            for name, value in summands.items()
+        }
+    )

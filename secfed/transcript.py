@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Protocol, Self
 
 from secfed.chain import OPENED, Chain, ChainType, Entry, verify_chain
 from secfed.chain_file import ChainFile, torn_summary
@@ -26,12 +26,21 @@ SETTINGS = "settings"  # what the study asks for: algorithm, protection, rounds,
 SUMMED = "summed"  # one finished secure sum: a SumRecord
 RELEASED = "released"  # shares are about to leave for the sum over these survivors
 FOLLOWED = "followed"  # a sum that this site took into its state without being in it: a SumRecord
+COMPLAINED = "complained"  # this site names sites whose envelopes for it are no good
 ABORTED = "aborted"  # an exchange that was given up
 REFUSED = "refused"  # a message this party would not answer, with the refusal's number
 MODEL = "model"  # the finished model, by its digest: a ModelRecord (model_record.py)
 RECOVERED = "recovered"  # an unfinished last line was dropped after a crash
 
 Sink = Callable[[bytes], None]
+
+
+class Log(Protocol):
+    """Where a party records what it took part in."""
+
+    def append(self, kind: str, body: Mapping[str, object]) -> object:
+        """Append one entry, durably."""
+        ...
 
 
 class Transcript:
@@ -103,6 +112,41 @@ class Transcript:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+@dataclass(frozen=True)
+class Complaint:
+    """What a site says about envelopes of others; it follows from messages, never from records.
+
+    Attributes:
+        round: counted from 1.
+        exchange: its name within the round.
+        attempt: counted from 0.
+        of: senders of the envelopes that are no good, in roster order.
+    """
+
+    round: int
+    exchange: str
+    attempt: int
+    of: tuple[str, ...]
+
+    def to_body(self) -> dict[str, Any]:
+        """Body of a :data:`COMPLAINED` entry."""
+        return {"round": self.round, "exchange": self.exchange, "attempt": self.attempt, "of": list(self.of)}
+
+    @classmethod
+    def from_body(cls, body: Mapping[str, Any]) -> Complaint:
+        """Read a body that this process made."""
+        return cls(body["round"], body["exchange"], body["attempt"], tuple(body["of"]))
+
+    @property
+    def place(self) -> tuple[int, str, int]:
+        """Round, exchange and attempt."""
+        return self.round, self.exchange, self.attempt
+
+    def __str__(self) -> str:
+        whose = ", ".join(self.of)
+        return f"round {self.round}, exchange {self.exchange!r}: a complaint about the envelope of {whose}"
 
 
 def _check_opening(path: Path, entries: tuple[Entry, ...], opening: Mapping[str, str]) -> None:

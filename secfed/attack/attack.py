@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
-from secfed.attack.evidence import Evidence
+from secfed.attack.evidence import Finding, Learned
 from secfed.attack.scene import Consortium, RingVector
 from secfed.crypto import masks
 from secfed.crypto.lanes import Run
@@ -23,7 +23,10 @@ _NUMBER = re.compile(r"refusal (\d+): ")
 
 
 class Impossible(Exception):  # not an error: an attack that this consortium leaves no room for
-    """There are too few hospitals to try this."""
+    """It cannot be tried here; the text says why."""
+
+    def __init__(self, reason: str = "not possible with so few") -> None:
+        super().__init__(reason)
 
 
 @dataclass(frozen=True)
@@ -45,33 +48,38 @@ class Setting:
 
 @dataclass(frozen=True)
 class Attack:
-    """One attempt to learn a single hospital's update.
+    """One attempt to learn something of a single hospital, or to stop or frame one.
 
     Attributes:
         name: of the command line.
         protection: what it attacks.
         who: the adversary, in words.
         what: what it does, in words.
-        run: does it; raises :class:`Impossible` where there are too few hospitals for it.
+        run: does it; raises :class:`Impossible` where that cannot be.
         refusals: what must stop it, where that is a refusal of a hospital: one of these.
         limit: the heading of SECURITY.md under which the documents say that it succeeds; None for an attack
             that must bring nothing.
+        defence: what stops it, in a word or two, where no refusal does.
     """
 
     name: str
     protection: Protection
     who: str
     what: str
-    run: Callable[[Setting], Evidence]
+    run: Callable[[Setting], Finding]
     refusals: tuple[Refusal, ...] = ()
     limit: str | None = None
+    defence: str = "masks"
 
-    def as_documented(self, evidence: Evidence) -> bool:
+    @property
+    def expected(self) -> Learned:
+        """What it must bring."""
+        return "nothing" if self.limit is None else "everything"
+
+    def as_documented(self, finding: Finding) -> bool:
         """Whether it ended as the documents say."""
-        if self.limit is not None:
-            return evidence.learned == "everything"
         wanted = {refusal.number for refusal in self.refusals}
-        return evidence.learned == "nothing" and (not wanted or bool(wanted & evidence.refusals))
+        return finding.learned == self.expected and (not wanted or bool(wanted & finding.refusals))
 
 
 def numbers(refusals: Iterable[SecfedError] | Mapping[str, SecfedError]) -> frozenset[int]:

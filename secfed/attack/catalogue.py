@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from secfed.attack.attack import Attack, Impossible, Protection, Setting
-from secfed.attack.evidence import Evidence
+from secfed.attack.evidence import Finding
 
 
 def attacks_on(protection: Protection) -> tuple[Attack, ...]:
@@ -20,9 +20,15 @@ def attacks_on(protection: Protection) -> tuple[Attack, ...]:
 
         return PLAIN
     if protection == "masked":
+        from secfed.attack.downgrade import DOWNGRADE
+        from secfed.attack.framing import FRAMING
+        from secfed.attack.ghosts import GHOST_SURVIVORS
         from secfed.attack.masked import MASKED
+        from secfed.attack.silence import SILENCE
+        from secfed.attack.twins import TWINS
 
-        return MASKED
+        # What leaks around a sum leaks under every protection, and is played once.
+        return (*MASKED, *SILENCE, *TWINS, GHOST_SURVIVORS, FRAMING, DOWNGRADE)
     from secfed.attack.encrypted import ENCRYPTED  # needs an extra
 
     return ENCRYPTED
@@ -34,16 +40,27 @@ class Outcome:
 
     Attributes:
         attack: which.
-        evidence: what it brought; None where the consortium is too small for it.
+        evidence: what it brought; None where it could not be played.
+        reason: why it could not.
     """
 
     attack: Attack
-    evidence: Evidence | None
+    evidence: Finding | None
+    reason: str = ""
 
     @property
     def as_documented(self) -> bool:
         """Whether that is what the documents say."""
         return self.evidence is None or self.attack.as_documented(self.evidence)
+
+    @property
+    def ended(self) -> str:
+        """The end, in words; as expected if and only if :attr:`as_documented`, or not played."""
+        if self.evidence is None:
+            return f"not played: {self.reason}"
+        said = f"{self.evidence.learned} learned"
+        missing = not self.as_documented and self.evidence.learned == self.attack.expected
+        return f"{said}, but what should stop it did not" if missing else said
 
 
 def run_attacks(
@@ -60,8 +77,7 @@ def run_attacks(
     for attack in attacks:
         progress(attack)
         try:
-            evidence = attack.run(setting)
-        except Impossible:
-            evidence = None
-        outcomes.append(Outcome(attack, evidence))
+            outcomes.append(Outcome(attack, attack.run(setting)))
+        except Impossible as reason:
+            outcomes.append(Outcome(attack, None, str(reason)))
     return outcomes

@@ -10,6 +10,7 @@ import numpy as np
 
 from secfed.attack.attack import LANES, Attack, Setting, numbers
 from secfed.attack.evidence import Evidence
+from secfed.attack.ghosts import GHOST_SURVIVORS
 from secfed.attack.scene import Consortium, Integers, RingVector
 from secfed.crypto import labels
 from secfed.crypto.bfv import Ring, choose_ring, fit
@@ -138,7 +139,8 @@ def _given_key(setting: Setting) -> Evidence:
     return Evidence(scene.consortium.shape, scene.truth, tuple(opened))
 
 
-def _ghost_survivors(setting: Setting) -> Evidence:
+def ghost_survivors(setting: Setting) -> Evidence:
+    """One upload, shown to a hospital as the sum of all."""
     scene = _Hospitals(setting)
     spec = scene.consortium.specification()
     upload, refused = scene.asked(spec)
@@ -155,7 +157,6 @@ def _ghost_survivors(setting: Setting) -> Evidence:
 
 
 _AGGREGATOR: Final = "the aggregator"
-_CURIOUS: Final = "the aggregator, and a hospital that only looks"
 _LIMIT: Final = "Encrypted protection"
 
 ENCRYPTED: Final = (
@@ -165,6 +166,7 @@ ENCRYPTED: Final = (
         _AGGREGATOR,
         "keeps an upload and looks for the update in it",
         _read_upload,
+        defence="the key",
     ),
     Attack(
         "second-upload",
@@ -190,14 +192,7 @@ ENCRYPTED: Final = (
         _another_model,
         refusals=(Refusal.BROADCAST_UNKNOWN,),
     ),
-    Attack(
-        "ghost-survivors",
-        "encrypted",
-        _CURIOUS,
-        "presents one upload as the sum of all, for the hospitals to decrypt",
-        _ghost_survivors,
-        refusals=(Refusal.SUM_TAG,),
-    ),
+    GHOST_SURVIVORS,
     Attack(
         "given-key",
         "encrypted",

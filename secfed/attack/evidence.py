@@ -1,16 +1,18 @@
 """How much an attacker learned of one hospital, beyond what the protection gives to everybody.
 
-Every update is a vector of independent random numbers, so a guess that has nothing to do with the victim has
-a correlation with its update of about 1/sqrt(lanes), and any better one gives something away. What the
-adversary may know (the sum, what its colluders added themselves) is taken out of guess and truth first, by
-least squares: the sum alone says something about each of its parts, and that is no attack.
+Of what can be counted (:class:`Count`), bits of a secret or offers that a hospital took, the measure is how
+many. Of an update (:class:`Evidence`) it is a correlation: every update is a vector of independent random
+numbers, so a guess that has nothing to do with the victim has a correlation with its update of about
+1/sqrt(lanes), and any better one gives something away. What the adversary may know (the sum, what its
+colluders added themselves) is taken out of guess and truth first, by least squares: the sum alone says
+something about each of its parts, and that is no attack.
 """
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,9 +26,55 @@ _CHANCE: Final = 6.0  # standard deviations of a correlation by chance
 _EXPLAINED: Final = 1e-9  # of a vector's norm: what least squares leaves of a multiple of the sum
 
 
+class Finding(Protocol):
+    """What an attack brought."""
+
+    @property
+    def learned(self) -> Learned:
+        """How much that is."""
+        ...
+
+    @property
+    def measured(self) -> str:
+        """The same as it was measured, for a table."""
+        ...
+
+    @property
+    def refusals(self) -> frozenset[int]:
+        """Numbers of the refusals that hospitals answered with."""
+        ...
+
+
+@dataclass(frozen=True)
+class Count:
+    """What an attack brought, where that can be counted.
+
+    Attributes:
+        found: how many.
+        of: out of how many.
+        what: of what, in words.
+        refusals: numbers of the refusals that hospitals answered with.
+    """
+
+    found: float
+    of: int
+    what: str
+    refusals: frozenset[int] = frozenset()
+
+    @property
+    def learned(self) -> Learned:
+        """All is everything."""
+        return "nothing" if self.found <= 0 else "everything" if self.found >= self.of else "part"
+
+    @property
+    def measured(self) -> str:
+        """For a table."""
+        return f"{self.found:g} of {self.of} {self.what}"
+
+
 @dataclass(frozen=True)
 class Evidence:
-    """What an attack brought.
+    """What an attack on an update brought.
 
     Attributes:
         shape: of the vectors.
@@ -51,6 +99,13 @@ class Evidence:
         if guess is None or truth is None:
             return 0.0
         return float(guess @ truth)
+
+    @property
+    def measured(self) -> str:
+        """For a table."""
+        return (
+            "the exact update" if self.learned == "everything" else f"correlation {abs(self.correlation):.2f}"
+        )
 
     @property
     def learned(self) -> Learned:

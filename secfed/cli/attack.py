@@ -59,9 +59,10 @@ def attack(
 ) -> None:
     """Play a malicious aggregator, with or without hospitals that help it, against real sessions.
 
-    Every attack goes for one hospital's update, a vector of 4096 random numbers. The table says what stopped
-    it and what was learned beyond the sum. Some attacks succeed: SECURITY.md says so, under the heading that
-    the table names. Exit code 1 if any attack ends in another way than the documents say.
+    Attacks go for one hospital's update, a vector of 4096 random numbers; for one of its records, through
+    what it answers; or for an exchange and who is blamed for its end. The table says what stopped each and
+    what was learned beyond the sum. Some attacks succeed: SECURITY.md says so, under the heading that the
+    table names. Exit code 1 if any attack ends in another way than the documents say.
 
     With --privacy the goal is to tell whether one record, or one hospital, took part: the epsilon that
     guesses prove, beside the one that is claimed. Exit code 1 if they prove more.
@@ -137,15 +138,10 @@ def _record(outcome: Outcome) -> dict[str, object]:
     attack, evidence = outcome.attack, outcome.evidence
     return {
         "name": attack.name,
-        "protection": attack.protection,
-        "who": attack.who,
-        "what": attack.what,
-        "tried": evidence is not None,
-        "refusals": sorted(evidence.refusals) if evidence else [],
+        "expected": f"{attack.expected} learned",
+        "outcome": outcome.ended,
         "learned": evidence.learned if evidence else None,
-        "correlation": evidence.correlation if evidence else None,
-        "limit": attack.limit,
-        "as_documented": outcome.as_documented,
+        "documented_in": attack.limit,
     }
 
 
@@ -190,13 +186,13 @@ def _table(outcomes: list[Outcome], last: str) -> Table:
 
 
 def _learned(outcome: Outcome) -> str:
-    if outcome.evidence is None:
-        return "not possible with so few"
-    learned, correlation = outcome.evidence.learned, outcome.evidence.correlation
-    if learned == "everything":
-        return "[red]everything[/]: the exact update"
-    colour = "green" if learned == "nothing" else "red"
-    return f"[{colour}]{learned}[/] (correlation {abs(correlation):.2f})"
+    evidence = outcome.evidence
+    if evidence is None:
+        return outcome.reason
+    if evidence.learned == "everything":
+        return f"[red]everything[/]: {evidence.measured}"
+    colour = "green" if evidence.learned == "nothing" else "red"
+    return f"[{colour}]{evidence.learned}[/] ({evidence.measured})"
 
 
 def _end(outcome: Outcome) -> str:
@@ -205,16 +201,17 @@ def _end(outcome: Outcome) -> str:
     if outcome.evidence is None:
         return "-"
     numbers = ", ".join(str(number) for number in sorted(outcome.evidence.refusals))
-    return (
-        f"refusal {numbers}" if numbers else "masks" if outcome.attack.protection == "masked" else "the key"
-    )
+    return f"refusal {numbers}" if numbers else outcome.attack.defence
 
 
 def _privacy_record(outcome: PrivacyOutcome) -> dict[str, object]:
+    claim = f"no epsilon above {outcome.claimed:g}"
     return {
         "name": outcome.attack.name,
-        "who": outcome.attack.who,
-        "what": outcome.attack.what,
+        "expected": claim,
+        "outcome": claim if outcome.sound else f"epsilon is above {outcome.claimed:g}",
+        "learned": outcome.shown,
+        "documented_in": "Differential privacy",
         "relation": outcome.attack.relation.value,
         "claimed": outcome.claimed,
         "delta": outcome.delta,

@@ -79,7 +79,7 @@ def test_attacks_on_encrypted_sums_end_as_documented(hospitals: int) -> None:
 
 def test_every_limit_is_a_heading_of_the_security_document() -> None:
     headings = set(re.findall(r"^#{2,3} (.+)$", SECURITY.read_text(), re.MULTILINE))
-    limits = {attack.limit for attack in (*MASKED, *PLAIN) if attack.limit is not None}
+    limits = {attack.limit for attack in (*attacks_on("masked"), *PLAIN) if attack.limit is not None}
     assert limits <= headings
 
 
@@ -136,7 +136,7 @@ def test_the_table_says_who_tried_what_and_how_it_ended() -> None:
 
 @pytest.mark.parametrize("last", ["Stopped by", "SECURITY.md"])
 def test_names_are_whole_at_80_columns(last: str) -> None:
-    attacks = STOPPED if last == "Stopped by" else LIMITS
+    attacks = [one for one in attacks_on("masked") if (one.limit is None) == (last == "Stopped by")]
     console = Console(width=80, file=io.StringIO())
     console.print(_table([Outcome(attack, None) for attack in attacks], last))
     lines = console.file.getvalue().splitlines()  # type: ignore[attr-defined]
@@ -144,12 +144,26 @@ def test_names_are_whole_at_80_columns(last: str) -> None:
 
 
 def test_json_has_one_record_per_attack() -> None:
-    code, text = run("--json", "--hospitals", "3")
+    chosen = ("second-sum", "all-others-help", "bisection", "framing")
+    code, text = run("--json", "--hospitals", "3", *(word for name in chosen for word in ("--only", name)))
     assert code == 0
-    records = json.loads(text)
-    assert [record["name"] for record in records] == [attack.name for attack in MASKED]
-    assert all(record["as_documented"] for record in records)
-    assert {record["name"] for record in records if not record["tried"]} >= {"too-many-helpers"}
+    keys = ("name", "expected", "outcome", "learned", "documented_in")
+    assert [tuple(record) for record in json.loads(text)] == [keys] * len(chosen)
+    nothing, everything = ("nothing learned",) * 2, ("everything learned",) * 2
+    assert {tuple(record.values()) for record in json.loads(text)} == {
+        ("second-sum", *nothing, "nothing", None),
+        ("all-others-help", *everything, "everything", "What each party sees"),
+        ("bisection", *nothing, "nothing", None),
+        ("framing", "nothing learned", "not played: not possible with so few", None, None),
+    }
+
+
+def test_json_says_what_was_learned_where_nothing_should_be(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(scene.Consortium, "journal", lambda _: NoMemory())
+    code, text = run("--json", "--only", "second-sum")
+    (record,) = json.loads(text)
+    assert code == 1
+    assert (record["expected"], record["outcome"]) == ("nothing learned", "everything learned")
 
 
 def test_a_hole_is_exit_code_1_and_named(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -24,10 +24,10 @@ from secfed.outputs import MODEL_FILE, site_folder
 from secfed.protection import protection
 from secfed.run_report import RunReport, SilentObserver
 from secfed.simulated_link import SimulatedLink
-from secfed.site import Log, Site
+from secfed.site import Site
 from secfed.study import Study
 from secfed.study_rules import study_id
-from secfed.transcript import Transcript
+from secfed.transcript import Log, Transcript
 from secfed.transcript_check import verify_run
 
 TOML = """

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -10,6 +10,7 @@ from unittest.mock import MagicMock
 
 import pytest
 
+from secfed.chain import Entry
 from secfed.chain_file import verify_file
 from secfed.crypto.attempt import SiteLimits
 from secfed.crypto.identity import Identity, Roster
@@ -94,8 +95,32 @@ def test_a_ledger_from_the_future_is_refused_before_anybody_pays(centre: Centre)
     centre.start(NAMES[0])
     wait_until(lambda: declined(centre, NAMES[0]))
     assert "set the clock" in said(folder)
-    entries = verify_file(path, folder.identity(None).public_bytes, LEDGER)
-    assert [entry.body["study"] for entry in entries if entry.kind == SPENT] == ["earlier"]
+    assert [entry.body["study"] for entry in ledger_entries(folder) if entry.kind == SPENT] == ["earlier"]
+
+
+def test_a_delta_too_large_for_the_records_here_is_refused_before_any_task(tmp_path: Path) -> None:
+    made = Centre(
+        tmp_path,
+        PRIVATE.replace("delta = 1e-4", "delta = 0.1"),
+        policy=BUDGETED.replace("1e-4", "0.1"),
+    )
+    try:
+        folder = made.folders[NAMES[0]]
+        made.start(NAMES[0])
+        wait_until(lambda: declined(made, NAMES[0]), 60.0)
+        assert made.link.present(60.0) == ()
+        assert "max_delta_times_records" in said(folder)
+        assert str(made.server.presence()[NAMES[0]].declined) == "SecfedError: this site cannot do this now"
+        assert not read_status(folder.state / STATUS_FILE)["totals"]["bytes_down"], "no task has come"
+        assert SPENT not in [entry.kind for entry in ledger_entries(folder)]
+        assert not made.errors
+    finally:
+        made.close()
+
+
+def ledger_entries(folder: SiteFolder) -> Sequence[Entry]:
+    path = ledger_file(folder.state, "wards")
+    return verify_file(path, folder.identity(None).public_bytes, LEDGER) if path.exists() else ()
 
 
 def spend(ledger: Ledger) -> None:

@@ -86,6 +86,8 @@ AGGREGATOR_POINTS: Final = (
     "aggregate: after the results are written",
 )
 ELSEWHERE: Final = {
+    "site: before upload noted": "encrypted protection: tests/secfed",
+    "site: after upload noted": "encrypted protection: tests/secfed",
     "site: after sum noted": "encrypted protection: tests/secfed",
     "site: before state noted": "encrypted protection: tests/secfed",
     "site: after state noted": "encrypted protection: tests/secfed",

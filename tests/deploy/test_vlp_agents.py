@@ -174,7 +174,7 @@ class TrainingHere:
         with self.one_at_a_time:
             trainer = Trainer(self._job, unused, self._kept())  # as if the last process had died
             head = {"round": number, "exchange": exchange.name}
-            given, self.kept = trainer.contribute(head, broadcast)
+            given, self.kept, _ = trainer.contribute(head, broadcast)
         return given
 
     def check(self) -> None: ...

@@ -1,8 +1,8 @@
 """One hospital and an aggregator that broadcasts what it likes: tiny studies of every algorithm, and a site.
 
-answers = play(tiny("fedavg", "record"), LARGE, folder, damaged=True)
+answers = play(tiny("fedavg", "record"), LARGE, folder, with_extreme_record)
 
-plays all exchanges of a study that ask the first hospital. Damaged, one of its records is extreme.
+plays all exchanges of a study that ask the first hospital, with its data changed so.
 """
 
 from __future__ import annotations
@@ -225,6 +225,11 @@ def with_extreme_record(data: Any) -> Any:
     raise TypeError(type(data).__name__)
 
 
+def without_first_record(data: SiteData) -> SiteData:
+    """The same records, without the first to train on: one fewer, which weights may show."""
+    return replace(data, train_x=data.train_x[1:], train_y=data.train_y[1:])
+
+
 @dataclass(frozen=True)
 class Broadcast:
     """What the aggregator does to every broadcast.
@@ -295,22 +300,28 @@ class _Written:
         self.entries.append((kind, dict(body)))
 
 
-def play(study: Study, broadcast: Broadcast, folder: Path, *, damaged: bool, kind: str = "") -> Answers:
+def play(
+    study: Study,
+    broadcast: Broadcast,
+    folder: Path,
+    change: Callable[[Any], Any] = lambda data: data,
+    *,
+    kind: str = "",
+) -> Answers:
     """All exchanges of a study that ask one hospital, with these broadcasts of a model that never learns.
 
     Args:
         study: from :func:`tiny`.
         broadcast: what the aggregator makes of every broadcast.
         folder: for a ledger.
-        damaged: whether the hospital has the extreme record.
+        change: of the hospital's data.
         kind: what it holds, where hospitals hold different things; by default the first hospital is played.
     """
     inner = build(study)
     names = tuple(inner.setting.sites)
     name = next(one for one in names if not kind or inner.data.kind_of[one] == kind)
-    if damaged:
-        whole = inner.site_data
-        inner.site_data = lambda wanted: with_extreme_record(whole(wanted))
+    whole = inner.site_data
+    inner.site_data = lambda wanted: change(whole(wanted))
     algorithm = with_privacy(study, inner, len(names))
     aggregator, identities = Identity.generate("aggregator"), [Identity.generate(one) for one in names]
     identity = identities[names.index(name)]
@@ -363,7 +374,7 @@ def play(study: Study, broadcast: Broadcast, folder: Path, *, damaged: bool, kin
                 reply = outgoing(error)
             replies.append((number, exchange.name, reply, known))
             if reply is True:
-                left = member._pending.summands
+                left = member._local.pending.summands
                 finite &= all(bool(torch.isfinite(torch.as_tensor(one)).all()) for one in left.values())
                 for key, value in known.items():
                     finite &= torch.as_tensor(left[key]).tolist() == value

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from pathlib import Path
 
 import pytest
 
 from secfed.algorithms.fedavg import FedAvg, FedAvgServer
 from secfed.algorithms.registry import ALGORITHMS
+from secfed.crypto.codec import Buffer
+from secfed.crypto.messages import peek_type
+from secfed.errors import SecfedError
+from secfed.frames import READY
+from secfed.refusal_codes import outgoing
 from secfed.run_report import SilentObserver
 from secfed.simulate import simulate
+from secfed.site import Site
 from tests.properties.readiness_case import (
     BROADCASTS,
     LARGE,
@@ -20,6 +27,7 @@ from tests.properties.readiness_case import (
     play,
     tiny,
     with_extreme_record,
+    without_first_record,
 )
 
 CASES = [
@@ -62,8 +70,8 @@ def test_a_record_changes_no_answer_no_payment_and_no_entry(
     algorithm, variant, unit = case
     study = tiny(algorithm, unit, variant=variant)
     kind = variant if algorithm == "fedcola" else ""
-    without = play(study, broadcast, tmp_path / "without", damaged=False, kind=kind)
-    with_it = play(study, broadcast, tmp_path / "with", damaged=True, kind=kind)
+    without = play(study, broadcast, tmp_path / "without", kind=kind)
+    with_it = play(study, broadcast, tmp_path / "with", with_extreme_record, kind=kind)
     assert with_it.replies == without.replies
     assert with_it.written == without.written
     assert with_it.paid == without.paid
@@ -77,15 +85,57 @@ def test_a_record_changes_no_answer_no_payment_and_no_entry(
         assert not without.failures
 
 
+@pytest.mark.parametrize("broadcast", [BROADCASTS[0], BROADCASTS[1], TRAP], ids=lambda one: one.name)
+@pytest.mark.parametrize("unit", ["none", "record"])
+def test_a_record_that_is_there_or_not_changes_weights_and_nothing_else(
+    unit: str, broadcast: Broadcast, tmp_path: Path
+) -> None:
+    """Numbers of records show in weights, where the study has them, and in what is paid; not in an answer."""
+    study = tiny("fedavg", unit)
+    there = play(study, broadcast, tmp_path / "there", with_extreme_record)
+    absent = play(
+        study, broadcast, tmp_path / "absent", lambda data: without_first_record(with_extreme_record(data))
+    )
+    assert [reply[:3] for reply in there.replies] == [reply[:3] for reply in absent.replies]
+    assert [kind for kind, _ in there.written] == [kind for kind, _ in absent.written]
+    assert [kind for kind, _ in there.paid] == [kind for kind, _ in absent.paid]
+    assert there.finite
+    assert absent.finite
+    differ = (there.replies, there.paid) != (absent.replies, absent.paid)
+    assert differ == (unit == "none" or broadcast.name != "nan")  # or nothing was tested; nobody pays for NaN
+
+
+def _replies(monkeypatch: pytest.MonkeyPatch) -> dict[str, list[object]]:
+    """What every hospital answers from now on: kind and length of each reply, or the code of a refusal."""
+    seen: dict[str, list[object]] = defaultdict(list)
+    honest = Site.handle
+
+    def handle(self: Site, frame: Buffer) -> Buffer:
+        try:
+            reply = honest(self, frame)
+        except SecfedError as error:
+            seen[self._identity.name].append(outgoing(error))
+            raise
+        is_message = bytes(reply) not in (READY, b"")
+        seen[self._identity.name].append((peek_type(reply) if is_message else bytes(reply), len(reply)))
+        return reply
+
+    monkeypatch.setattr(Site, "handle", handle)
+    return seen
+
+
 @pytest.mark.parametrize("name", ["masked", "encrypted"])
 def test_sums_come_about_among_the_same_hospitals(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What the aggregator sees of a whole study: who answered, who is in each sum, who gave up."""
+    """What the aggregator sees of a whole study: every reply, who is in each sum, who gave up."""
     study = tiny("fedavg").replace("protection.name", name)
     honest, whole = FedAvgServer.broadcast, FedAvg.site_data
+    replies = _replies(monkeypatch)
 
-    def seen() -> list[object]:
+    def seen() -> tuple[list[tuple[object, ...]], dict[str, list[object]]]:
+        replies.clear()
         report = simulate(study, out=None, drops=(), observer=SilentObserver())
-        return [(one.survivors, one.asked, one.attempts, one.aborted, one.gave_up) for one in report.rounds]
+        rounds = [(one.survivors, one.asked, one.attempts, one.aborted, one.gave_up) for one in report.rounds]
+        return rounds, dict(replies)
 
     monkeypatch.setattr(FedAvgServer, "broadcast", lambda *given: TRAP.of(honest(*given)))
     without = seen()
@@ -95,4 +145,7 @@ def test_sums_come_about_among_the_same_hospitals(name: str, monkeypatch: pytest
         lambda self, site: with_extreme_record(whole(self, site)) if site == SITES[0] else whole(self, site),
     )
     assert seen() == without
-    assert all(survivors == SITES for survivors, *_ in without)
+    assert all(survivors == SITES for survivors, *_ in without[0])
+    assert {site: len(given) > len(without[0]) for site, given in without[1].items()} == dict.fromkeys(
+        SITES, True
+    )

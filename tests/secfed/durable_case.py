@@ -15,7 +15,7 @@ import pytest
 import torch
 from safetensors.torch import save
 
-from secfed import bound_journal, sealed_site, site, site_memory
+from secfed import bound_journal, local_work, sealed_site, site_memory
 from secfed.algorithms.registry import build
 from secfed.containment import Failure
 from secfed.coordinator import Coordinator, RoundOutcome
@@ -239,7 +239,7 @@ class Plug:
         self.point, self.left, self.pulled = "", 0, 0
         self.passed: list[str] = []
         self.only = False
-        for module in (site, site_memory, bound_journal, sealed_site):
+        for module in (local_work, site_memory, bound_journal, sealed_site):
             monkeypatch.setattr(module, "reached", self.reached)
 
     def set(self, point: str, count: int = 1) -> None:

@@ -7,8 +7,9 @@ from typing import Any
 
 from typer.testing import CliRunner, Result
 
+from secfed.aggregator_saw import what_the_aggregator_saw
 from secfed.cli.app import app
-from secfed.run_report import PerSite, RoundReport, RunReport, what_the_aggregator_saw
+from secfed.run_report import PerSite, RoundReport, RunReport
 from secfed.vector import Field, Layout
 
 SITES = ("hospital-1", "hospital-2", "hospital-3", "hospital-4")

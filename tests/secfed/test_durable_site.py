@@ -125,9 +125,9 @@ def test_work_that_was_paid_for_is_done_again_with_the_same_randomness(
 ) -> None:
     """Outside simulation, too: fresh keys, but the same ones after the kill; so one release, paid once."""
     plug, written = Plug(monkeypatch), []
-    encode = site_memory._encode_summands
+    encode = site_memory.encode_summands
     monkeypatch.setattr(
-        site_memory, "_encode_summands", lambda summands: written.append(encode(summands)) or written[-1]
+        site_memory, "encode_summands", lambda summands: written.append(encode(summands)) or written[-1]
     )
     consortium = Consortium(study("masked", "record"), tmp_path / "x", simulated=False)
     hospital = consortium.hospitals[VICTIM]
@@ -276,7 +276,7 @@ def test_a_site_that_stopped_the_study_stays_stopped(tmp_path: Path) -> None:
     hospital = consortium.hospitals[VICTIM]
     assert hospital.open is not None
     assert isinstance(hospital.open.site, SealedSite)
-    hospital.open.site._stop()
+    hospital.open.site._local.stop()
     hospital.start()  # no file "was changed": nobody is told to remove what keeps it stopped
     with pytest.raises(WrongState, match="stopped the study"):
         hospital.handle(consortium.frames[0][2])

@@ -42,7 +42,7 @@ def test_a_numbered_refusal_leaves_as_its_number_and_text(refusal: Refusal) -> N
 
 
 def test_it_names_sites_and_counts_unless_its_detail_is_in_words() -> None:
-    assert outgoing(Refusal.ENVELOPE_SEALED.refuse("hospital-3"))[1].endswith("no shares (hospital-3)")
+    assert outgoing(Refusal.ENVELOPE_SEALED.refuse("hospital-3"))[1].endswith("it states (hospital-3)")
     assert outgoing(Refusal.TOO_FEW_SURVIVORS.refuse("2 of 3"))[1].endswith("threshold (2 of 3)")
     for refusal in (Refusal.MALFORMED, Refusal.BROADCAST_RANGE, Refusal.BROADCAST_SHAPE):
         assert "weighs" not in outgoing(refusal.refuse("patient weighs 81"))[1]

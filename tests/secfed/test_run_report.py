@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from secfed.aggregator_saw import what_the_aggregator_saw
 from secfed.crypto.identity import Identity, Roster
 from secfed.errors import ConfigError, RosterError
 from secfed.figures import write_figures
@@ -26,7 +27,6 @@ from secfed.run_report import (
     RunReport,
     SilentObserver,
     ordered_metrics,
-    what_the_aggregator_saw,
 )
 from secfed.vector import Field, Layout
 

@@ -141,6 +141,8 @@ def test_bad_vectors_cover_the_refusals_that_a_message_can_provoke() -> None:
         Refusal.NOT_PLANNED,
         Refusal.TOO_FEW_CONTRIBUTORS,
         Refusal.OTHER_START,  # outside any attempt: tests/secfed/test_start.py
+        Refusal.BROADCAST_RANGE,  # of a task: tests/secfed/test_silence.py
+        Refusal.BROADCAST_SHAPE,  # the same
         Refusal.SUM_TAG,  # of encrypted sums: tests/crypto/test_encrypted_sum.py
     }
     covered = {case["refusal"] for case in BAD if "refusal" in case}

@@ -1,0 +1,156 @@
+"""An aggregator that has one hospital work under less than the others: of protection, privacy or version.
+
+First by what it offers: the study that the hospital permits, weakened in one place. Then by what it sends
+once the hospital works: a specification of the attempt, weakened likewise. Whatever is accepted counts.
+"""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, Final
+
+from secfed.attack.attack import Attack, Impossible, Setting, numbers
+from secfed.attack.evidence import Count
+from secfed.attack.wards import names, study, text
+from secfed.attack.watched import Hospitals
+from secfed.crypto import labels
+from secfed.crypto.identity import Roster
+from secfed.crypto.refusals import Refusal
+from secfed.deploy.admission import admit
+from secfed.deploy.site_folder import SiteFolder
+from secfed.errors import SecfedError, WrongState
+from secfed.frames import READY, Step, Task
+from secfed.study import Study
+from secfed.study_rules import study_id
+
+_LEAST: Final = 5  # that many tolerate two colluders
+_MOST: Final = 8
+_NOW: Final = datetime(2026, 1, 5, 12, 0, tzinfo=UTC)
+_PROTECTION: Final = 'name = "masked", colluders = 2, min_cohort = 4'
+_PRIVACY: Final = 'unit = "record", epsilon = 8.0, delta = 1e-4, accountant = "rdp"'
+_POLICY: Final = """
+approve = "automatic"
+[studies]
+names = ["attacked"]
+near_twins = "permit"
+[protection]
+names = ["masked", "encrypted"]
+colluders = 2
+min_cohort = 4
+[privacy]
+max_epsilon = 8.0
+max_delta = 1e-4
+[algorithms.fedavg]
+local_epochs = "any"
+batch_size = "any"
+weighting = "any"
+[models.mlp]
+hidden = "any"
+[[data]]
+name = "wards"
+source = "secfed.attack.wards:wards"
+options = "any"
+[[data.budget]]
+epsilon = 100.0
+delta = 1e-4
+"""
+# What is offered instead: (protection, privacy).
+_OFFERS: Final = (
+    (_PROTECTION.replace("masked", "plain"), _PRIVACY),
+    ('name = "encrypted", min_cohort = 4', _PRIVACY),
+    (_PROTECTION.replace("masked", "encrypted"), _PRIVACY),
+    (_PROTECTION.replace("colluders = 2", "colluders = 1"), _PRIVACY),
+    (_PROTECTION.replace("colluders = 2", "threshold = 4"), _PRIVACY),
+    (_PROTECTION.replace("min_cohort = 4", "min_cohort = 3"), _PRIVACY),
+    (_PROTECTION, ""),
+    (_PROTECTION, _PRIVACY.replace("8.0", "80.0")),
+    (_PROTECTION, _PRIVACY.replace("1e-4", "1e-2")),
+    (_PROTECTION, _PRIVACY.replace("record", "site")),
+    (_PROTECTION, f'{_PRIVACY}, metrics = "unprotected"'),
+)
+
+
+def _downgrade(setting: Setting) -> Count:
+    if setting.hospitals < _LEAST:
+        raise Impossible
+    sites = names(min(setting.hospitals, _MOST))
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(TemporaryDirectory(prefix="secfed-attack-")))
+        hospitals = Hospitals(_study(len(sites)), sites, folder, {})
+        stack.callback(hospitals.close)
+        offers = _offered(folder, hospitals.roster, sites)
+        refused, tried = _sent(hospitals, sites)
+        return Count(sum(offers) + tried - len(refused), len(offers) + tried, "downgrades", numbers(refused))
+
+
+def _study(hospitals: int) -> Study:
+    return study(hospitals, protection=_PROTECTION, privacy=_PRIVACY)
+
+
+def _offered(folder: Path, roster: Roster, sites: tuple[str, ...]) -> list[bool]:
+    """Whether a hospital takes what it is offered, and would work under it; of each.
+
+    Raises:
+        WrongState: it takes not even what its policy permits, so that its refusals show nothing.
+    """
+    hospital = SiteFolder.create(folder / "policy", sites[0], now=_NOW)
+    hospital.policy_path.write_text(_POLICY, encoding="utf-8")
+    if not _admits(hospital, roster, len(sites), _PROTECTION, _PRIVACY):
+        raise WrongState("the study that the policy is made for is refused")
+    return [_admits(hospital, roster, len(sites), *offer) for offer in _OFFERS]
+
+
+def _admits(hospital: SiteFolder, roster: Roster, hospitals: int, protection: str, privacy: str) -> bool:
+    model = 'name = "mlp", hidden = [2]'
+    settings = text(hospitals, 1, "batch_size = 12", model, protection, privacy)
+    try:
+        admit(hospital, roster, study_id(Study.parse(settings)), settings.encode(), _NOW)
+    except SecfedError:  # a policy's refusal, or no study at all
+        return False
+    return True
+
+
+def _sent(hospitals: Hospitals, sites: tuple[str, ...]) -> tuple[list[SecfedError], int]:
+    """What a hospital that works under the permitted study refuses of what is sent, and how much that is.
+
+    Raises:
+        WrongState: it refuses the specification that all others get.
+    """
+    honest = hospitals.specification()
+    (exchange, *_), victim = hospitals.algorithm.exchanges(1), hospitals.site(sites[0])
+    task = Task(honest.study, 1, 0, exchange.name, hospitals.state).encode()
+    weaker: tuple[dict[str, Any], ...] = (
+        {"threshold": honest.threshold - 1},
+        {"threshold": 2},
+        {"cohort": sites[:3], "threshold": 3},
+        {"study": study_id(study(len(sites)))},
+    )
+    messages = [hospitals.specification(**changes).encode() for changes in weaker]
+    messages.append(replace(honest, threshold=honest.threshold - 1).encode())  # not signed anew
+    older = labels.PROTOCOL[:-1] + b"0"
+    messages.append(older + honest.encode()[len(older) :])
+    if victim(task) != READY:
+        raise WrongState("the study that all hospitals work in is refused")
+    refused = []
+    for message in messages:
+        try:
+            victim(Step(1, 0, 0, message).encode())
+        except SecfedError as refusal:
+            refused.append(refusal)
+    if len(refused) == len(messages):
+        victim(Step(1, 0, 0, honest.encode()).encode())
+    return refused, len(messages)
+
+
+DOWNGRADE: Final = Attack(
+    "downgrade",
+    "masked",
+    "the aggregator",
+    "offers one hospital less protection, privacy or a lower threshold than the others have",
+    _downgrade,
+    refusals=(Refusal.THRESHOLD_TOO_LOW,),
+)

@@ -1,0 +1,32 @@
+"""One encrypted upload presented as the sum of all, with survivors that were never added.
+
+Apart from the other attacks on encrypted sums, because it is also played beside those on masked sums, where
+the extra that encryption needs may be missing.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from secfed.attack.attack import Attack, Impossible, Setting
+from secfed.attack.evidence import Finding
+from secfed.crypto.refusals import Refusal
+from secfed.errors import ConfigError
+
+
+def _ghost_survivors(setting: Setting) -> Finding:
+    try:
+        from secfed.attack.encrypted import ghost_survivors
+    except ConfigError:
+        raise Impossible("needs the extra he") from None
+    return ghost_survivors(setting)
+
+
+GHOST_SURVIVORS: Final = Attack(
+    "ghost-survivors",
+    "encrypted",
+    "the aggregator, and a hospital that only looks",
+    "presents one upload as the sum of all, for the hospitals to decrypt",
+    _ghost_survivors,
+    refusals=(Refusal.SUM_TAG,),
+)

@@ -1,0 +1,227 @@
+"""Hospitals that do not follow the masked protocol, under an aggregator that does: exchanges with retries.
+
+exchange = LyingExchange(5, {"hospital-2": Liar(bad_seeds=("hospital-0",))})
+exchange.run().result.survivors
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+import numpy as np
+
+from secfed.attack import scene
+from secfed.crypto import labels, thresholds
+from secfed.crypto.codec import Buffer
+from secfed.crypto.fixedpoint import FixedPoint
+from secfed.crypto.masked_site import MaskedSite
+from secfed.crypto.messages import (
+    Advert,
+    Confirmation,
+    Message,
+    Shares,
+    Sharing,
+    Specification,
+    peek_type,
+)
+from secfed.errors import SecfedError, WrongState
+from secfed.frames import Step, decode
+from secfed.link import OnReply
+from secfed.protection import protection
+from secfed.round import Rules, Summed, sum_securely
+from secfed.vector import Exchange, Field, Layout, state_digest
+
+STATE: Final = b"the broadcast"
+BOUND: Final = 1.0
+
+
+@dataclass(frozen=True)
+class Liar:
+    """What one site does wrong, in every attempt from ``since`` on.
+
+    Attributes:
+        silent: stage from which on it does not answer.
+        twin_keys: its seal key is its mask key.
+        copies: another site whose advertised seal key it advertises, too, if it has been seen.
+        bad_seeds, bad_shares: peers whose envelope holds no pair seed, or another share than it states.
+        false_commitment: what it advertises of its self-mask seed belongs to another seed.
+        accuses: senders of whom it complains.
+        hides: it complains of nobody, and goes on whatever its envelopes held.
+        false_shares: peers whose share it returns wrongly.
+    """
+
+    since: int = 0
+    silent: str | None = None
+    twin_keys: bool = False
+    copies: str | None = None
+    bad_seeds: tuple[str, ...] = ()
+    bad_shares: tuple[str, ...] = ()
+    false_commitment: bool = False
+    accuses: tuple[str, ...] = ()
+    hides: bool = False
+    false_shares: tuple[str, ...] = ()
+
+
+class LyingExchange:
+    """One exchange of ``sites`` hospitals, some of which lie.
+
+    Args:
+        sites: how many.
+        liars: who does what.
+        order: in which order replies arrive; of the roster by default.
+        seed: identities and updates derive from it.
+        consortium: makes the hospitals.
+
+    Attributes:
+        asked: (stage, attempt, sites) of everything that the aggregator sent.
+    """
+
+    def __init__(
+        self,
+        sites: int,
+        liars: Mapping[str, Liar],
+        *,
+        order: tuple[str, ...] = (),
+        seed: int = 0,
+        consortium: Callable[..., scene.Consortium] = scene.Consortium,
+    ) -> None:
+        self.layout = Layout((Field("x", (3,), BOUND, 32), Field("n", (), BOUND, 64)), sites)
+        self.liars = liars
+        self.consortium = consortium(sites, runs=self.layout.shape.runs, seed=seed)
+        self.consortium.shape = self.layout.shape
+        self.consortium.broadcast_digest = state_digest(STATE)
+        self.names = self.consortium.names
+        self.honest = tuple(name for name in self.names if name not in liars)
+        self.colluders = thresholds.default_colluders(sites)
+        self.asked: list[tuple[str, int, tuple[str, ...]]] = []
+        self._order = order or self.names
+        self._sessions: dict[str, MaskedSite] = {}
+        self._specs: dict[str, Specification] = {}
+        self._adverts: dict[tuple[int, str], Advert] = {}
+
+    def run(self, max_attempts: int = 3) -> Summed:
+        """The finished exchange.
+
+        Raises:
+            RoundAborted: it was given up.
+        """
+        rules = Rules(
+            "study",
+            self.consortium.aggregator,
+            self.consortium.roster,
+            protection("masked"),
+            lambda cohort: thresholds.default_threshold(cohort, self.colluders),
+            min_cohort=max(3, self.colluders + 2),
+            max_attempts=max_attempts,
+        )
+        exchange = Exchange("update", "all", self.layout)
+        return sum_securely(1, 0, exchange, STATE, list(self.names), rules, self._ask)
+
+    @property
+    def attempts(self) -> int:
+        """How many attempts were begun."""
+        return len({attempt for _, attempt, _ in self.asked})
+
+    def adds(self, site: str, value: float) -> None:
+        """Let a site add this to every element, whatever its bound."""
+        rule = FixedPoint.choose(bound=BOUND, bits=32, sites=self.layout.sites)
+        lanes, scalar = self.consortium.updates[site]
+        self.consortium.updates[site] = (np.full_like(lanes, round(value / rule.step)), scalar)
+
+    def is_right(self, summed: Summed) -> bool:
+        """Whether the totals are those of the survivors, exactly."""
+        steps = [FixedPoint.choose(bound=BOUND, bits=bits, sites=self.layout.sites).step for bits in (32, 64)]
+        updates = [self.consortium.updates[name] for name in summed.result.survivors]
+        for name, step, *runs in zip(("x", "n"), steps, *updates, strict=True):
+            signed = np.sum(runs, axis=0, dtype=runs[0].dtype).view(np.dtype(f"i{runs[0].dtype.itemsize}"))
+            if summed.totals[name].reshape(-1).tolist() != [int(lane) * step for lane in signed]:
+                return False
+        return True
+
+    def _ask(self, stage: str, requests: Mapping[str, Buffer], on_reply: OnReply) -> None:
+        attempts = set()
+        for site in sorted(requests, key=self._order.index):
+            step = decode(requests[site])
+            if not isinstance(step, Step):
+                raise WrongState("nothing but attempts is played")
+            attempts.add(step.attempt)
+            liar = self.liars.get(site, Liar())
+            liar = Liar() if step.attempt < liar.since else liar
+            if liar.silent is not None and scene.STAGES.index(liar.silent) <= scene.STAGES.index(stage):
+                continue
+            if peek_type(step.message) == Specification.TYPE:
+                self._sessions[site] = MaskedSite(self.consortium.contribution(site))
+                self._specs[site] = Specification.decode(step.message)
+            before = self._sessions[site].state
+            try:
+                reply = self._sessions[site].handle(step.message)
+            except SecfedError:
+                if site not in self.liars:
+                    raise
+                continue
+            if site in self.liars:
+                reply = self._falsified(stage, site, liar, reply, before)
+            if stage == "advertise":
+                self._adverts[step.attempt, site] = Advert.decode(reply)
+            on_reply(site, reply)
+        (attempt,) = attempts
+        self.asked.append((stage, attempt, tuple(requests)))
+
+    def _falsified(self, stage: str, site: str, liar: Liar, reply: Buffer, state: Any) -> Buffer:
+        make: Callable[..., Message] | None = {
+            "advertise": self._advert,
+            "share": self._sharing,
+            "confirm": self._confirmation,
+            "unmask": self._shares,
+        }.get(stage)
+        return reply if make is None else make(site, liar, reply, state).encode()
+
+    def _sign(self, site: str, label: bytes, *parts: Buffer) -> bytes:
+        return self.consortium.identities[site].sign(label, self._specs[site].digest, *parts)
+
+    def _advert(self, site: str, liar: Liar, reply: Buffer, _: Any) -> Message:
+        advert = Advert.decode(reply)
+        if liar.twin_keys:
+            advert = replace(advert, seal_key=advert.mask_key)
+        seen = self._adverts.get((self._specs[site].attempt, liar.copies or ""))
+        if seen is not None:
+            advert = replace(advert, seal_key=seen.seal_key)
+        if liar.false_commitment:
+            advert = replace(advert, commitment=bytes(32))
+        advert = replace(advert, signature=self._sign(site, labels.SIGN_ADVERT, advert.body()))
+        session = self._sessions[site]
+        session.state = replace(session.state, advert=advert)  # type: ignore[type-var]
+        return advert
+
+    def _sharing(self, site: str, liar: Liar, reply: Buffer, _: Any) -> Message:
+        envelopes = []
+        adverts_digest = self._sessions[site].state.adverts_digest  # type: ignore[attr-defined]
+        for envelope in Sharing.decode(reply).envelopes:
+            if envelope.recipient in liar.bad_seeds:
+                envelope = replace(envelope, sealed_seed=bytes(len(envelope.sealed_seed)))
+            if envelope.recipient in liar.bad_shares:
+                envelope = replace(envelope, self_mask_share_digest=bytes(32))
+            signature = self._sign(site, labels.SIGN_ENVELOPE, adverts_digest, envelope.body())
+            envelopes.append(replace(envelope, signature=signature))
+        return Sharing(tuple(envelopes))
+
+    def _confirmation(self, site: str, liar: Liar, reply: Buffer, state: Any) -> Message:
+        answer = Confirmation.decode(reply)
+        cohort = self._specs[site].cohort
+        found = () if liar.hides else answer.complaints
+        accused = tuple(name for name in cohort if name in {*liar.accuses, *found})
+        answer = replace(answer, complaints=accused)
+        signature = self._sign(site, labels.SIGN_CONFIRMATION, state.adverts_digest, answer.body())
+        return replace(answer, signature=signature)
+
+    def _shares(self, site: str, liar: Liar, reply: Buffer, _: Any) -> Message:
+        shares = [
+            replace(share, share=share.share[:-1] + bytes([share.share[-1] ^ 1]))
+            if share.peer in liar.false_shares
+            else share
+            for share in Shares.decode(reply).shares
+        ]
+        unsigned = Shares(tuple(shares))
+        return replace(unsigned, signature=self._sign(site, labels.SIGN_UNMASK, unsigned.body()))

@@ -1,0 +1,232 @@
+"""Attacks with a second study over the same records: the difference of two sums, across studies.
+
+Hospitals are those of a deployment: studies are admitted by a policy, everything that a hospital keeps is on
+the disk, and its batches come in an order of its own. The aggregator offers the same study with another
+deadline, and one that lacks a hospital; that one waits for a person at each hospital, who is shown what it
+resembles. What it would bring if all of them approved it is played as well.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, Final
+
+import torch
+
+from secfed.algorithms.base import SiteProgram
+from secfed.algorithms.registry import build
+from secfed.attack.attack import Attack, Impossible, Setting, numbers
+from secfed.attack.evidence import Count
+from secfed.attack.wards import names, text
+from secfed.attack.watched import Federation
+from secfed.crypto.attempt import SiteLimits
+from secfed.crypto.codec import Buffer
+from secfed.crypto.identity import Identity, Roster
+from secfed.deploy import near_twins
+from secfed.deploy.admission import admit
+from secfed.deploy.site_folder import SiteFolder
+from secfed.errors import PolicyRefused, SecfedError
+from secfed.site_memory import SiteMemory
+from secfed.site_study import SiteStudy, Terms, open_site_study
+from secfed.study import Study
+from secfed.study_rules import study_id
+from secfed.vector import Exchange, State, Summands
+
+_HOSPITALS: Final = 4  # three for the sum without one of them; more only take longer
+_NOW: Final = datetime(2026, 1, 5, 12, 0, tzinfo=UTC)
+_SAME_UPDATE: Final = 0.99  # cosine; it is 1 to six digits where batches are in a public order
+_MINI_BATCHES: Final = "batch_size = 1, learning_rate = 2.0"
+_FULL_BATCHES: Final = "batch_size = 1000, learning_rate = 2.0"
+_DATA_SET: Final = "wards"
+_POLICY: Final = """
+approve = "automatic"
+[studies]
+names = ["attacked"]
+[privacy]
+require = false
+[algorithms.fedavg]
+local_epochs = "any"
+batch_size = "any"
+learning_rate = "any"
+weighting = "any"
+[models.mlp]
+hidden = "any"
+[[data]]
+name = "wards"
+source = "secfed.attack.wards:wards"
+options = "any"
+"""
+
+
+@dataclass
+class _Deployment:
+    """Hospitals whose studies are admitted, kept and begun as an agent does it.
+
+    Attributes:
+        contributed: study and hospital to the update that it added; what an attacker wants.
+        refused: what hospitals answered instead of taking part.
+    """
+
+    people: tuple[str, ...]
+    folder: Path
+    stack: ExitStack
+    contributed: dict[tuple[str, str], torch.Tensor] = field(default_factory=dict)
+    refused: list[SecfedError] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.aggregator = Identity.generate("aggregator")
+        self.identities = {name: Identity.generate(name) for name in self.people}
+        self.roster = Roster.of(self.aggregator, list(self.identities.values()))
+        self.hospital = SiteFolder.create(self.folder / "policy", self.people[0], now=_NOW)
+        self.hospital.policy_path.write_text(_POLICY, encoding="utf-8")
+        self.hospital.state.mkdir(mode=0o700)
+
+    def admitted(self, settings: str) -> bool:
+        """Whether a hospital would work in this study without asking a person."""
+        named = study_id(Study.parse(settings))
+        try:
+            found = admit(self.hospital, self.roster, named, settings.encode(), _NOW)
+        except PolicyRefused as refusal:
+            self.refused.append(refusal)
+            return False
+        near_twins.begin(self.hospital.state, found.terms, found.data.name, _NOW)
+        return True
+
+    def warned(self, settings: str) -> bool:
+        """Whether a person is shown what it resembles, before approving it."""
+        return bool(near_twins.noted(self.hospital.state, Study.parse(settings).digest().hex()))
+
+    def sum_of(self, study: Study) -> torch.Tensor | None:
+        """The sum of all updates, as the aggregator learns it; None if there is none."""
+        with ExitStack() as stack:
+            members = Terms.of(study, self.roster, self.people[0]).sites
+            opened = {name: self._open(study, name, stack) for name in members}
+            algorithm: Any = build(study)
+            before = algorithm.server().model()
+            sites = {name: partial(self._answer, one) for name, one in opened.items()}
+            server = Federation(study, algorithm, self.roster, self.aggregator, sites).run()
+            if not server.metrics():
+                return None
+            return _flat({name: (server.model()[name] - before[name]) for name in before}) * len(sites)
+
+    def _answer(self, hospital: SiteStudy, frame: Buffer) -> Buffer:
+        try:
+            return hospital.site.handle(frame)
+        except SecfedError as refusal:
+            self.refused.append(refusal)
+            raise
+
+    def _open(self, study: Study, name: str, stack: ExitStack) -> SiteStudy:
+        state = self.folder / name
+        state.mkdir(exist_ok=True)
+        opened = open_site_study(
+            Terms.of(study, self.roster, name),
+            identity=self.identities[name],
+            roster=self.roster,
+            state=state,
+            program=self._program(name),
+            limits=SiteLimits(),
+            dataset=_DATA_SET,
+            budgets=(),
+        )
+        stack.callback(opened.close)
+        return opened
+
+    def _program(self, name: str) -> Any:
+        def make(terms: Terms, memory: SiteMemory, _privacy: object) -> SiteProgram:
+            algorithm = build(terms.study, site_seed=memory.site_seed())
+            return _Kept(algorithm.site(name), self.contributed, (terms.study_id, name))
+
+        return make
+
+
+class _Kept:
+    """A site's program; what it adds is kept, to be compared with what an attacker makes of the sums."""
+
+    def __init__(
+        self, program: SiteProgram, kept: dict[tuple[str, str], torch.Tensor], where: tuple[str, str]
+    ) -> None:
+        self._program, self._kept, self._where = program, kept, where
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._program, name)
+
+    def contribute(self, round_number: int, exchange: Exchange, broadcast: State) -> Summands:
+        """As the program does."""
+        given = self._program.contribute(round_number, exchange, broadcast)
+        if exchange.name == "update":
+            updates = {name: torch.as_tensor(value) for name, value in given.items() if "update/" in name}
+            self._kept[self._where] = _flat(updates)
+        return given
+
+
+def _flat(state: Mapping[str, torch.Tensor]) -> torch.Tensor:
+    return torch.cat([state[name].reshape(-1).double() for name in sorted(state)])
+
+
+def _settings(hospitals: int, algorithm: str, deadline_s: float = 60.0) -> str:
+    model, protection = 'name = "mlp", hidden = [16]', f'name = "masked", deadline_s = {deadline_s}'
+    return text(hospitals, 1, algorithm, model, protection, "")
+
+
+def _difference(made: _Deployment, hospitals: int, algorithm: str) -> float:
+    """Of the sums with and without the last hospital: cosine to that hospital's update; 0 without sums."""
+    larger, smaller = (Study.parse(_settings(count, algorithm)) for count in (hospitals, hospitals - 1))
+    sums = [made.sum_of(study) for study in (larger, smaller)]
+    if sums[0] is None or sums[1] is None:
+        return 0.0
+    update = made.contributed[study_id(larger), made.people[-1]]
+    return float(torch.nn.functional.cosine_similarity(sums[0] - sums[1], update, dim=0))
+
+
+def _deployment(setting: Setting, stack: ExitStack) -> _Deployment:
+    if setting.hospitals < _HOSPITALS:
+        raise Impossible
+    folder = Path(stack.enter_context(TemporaryDirectory(prefix="secfed-attack-")))
+    return _Deployment(names(_HOSPITALS), folder, stack)
+
+
+def _twin_study(setting: Setting) -> Count:
+    with ExitStack() as stack:
+        made = _deployment(setting, stack)
+        count = len(made.people)
+        first, without = _settings(count, _MINI_BATCHES), _settings(count - 1, _MINI_BATCHES)
+        made.admitted(first)
+        alone = made.admitted(without) or not made.warned(without)
+        cosine = _difference(made, count, _MINI_BATCHES)  # as if everybody had approved it
+        again = made.sum_of(Study.parse(_settings(count, _MINI_BATCHES, deadline_s=30.0)))
+        found = sum((alone, again is not None, abs(cosine) > _SAME_UPDATE))
+        return Count(found, 3, f"ways to the update (cosine {cosine:.2f})", numbers(made.refused))
+
+
+def _approved_twin(setting: Setting) -> Count:
+    with ExitStack() as stack:
+        made = _deployment(setting, stack)
+        cosine = _difference(made, len(made.people), _FULL_BATCHES)
+        return Count(float(cosine > 1 - 1e-6), 1, f"update (cosine {cosine:.6f})")
+
+
+TWINS: Final = (
+    Attack(
+        "twin-study",
+        "masked",
+        "the aggregator",
+        "runs the study again with another deadline, or without one hospital, and subtracts the sums",
+        _twin_study,
+        defence="journal, a person",
+    ),
+    Attack(
+        "approved-twin",
+        "masked",
+        "the aggregator, with the approval of a person at every hospital,",
+        "runs a study without randomness again without one hospital, and subtracts the sums",
+        _approved_twin,
+        limit="What is not protected",
+    ),
+)

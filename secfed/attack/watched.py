@@ -1,0 +1,306 @@
+"""Real sites of a study under an aggregator that broadcasts what it likes, and everything that it sees.
+
+What differs between two plays in which one record differs, tells about that record. Compared is what does
+not differ by chance: kinds and lengths of replies, codes of refusals, entries of transcripts and ledgers
+without signatures, digests and times.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, Final
+
+from secfed.algorithms.base import Metrics, ServerProgram
+from secfed.algorithms.registry import build
+from secfed.containment import Failure
+from secfed.coordinator import Coordinator
+from secfed.crypto import labels
+from secfed.crypto.codec import Buffer
+from secfed.crypto.identity import Identity, Roster
+from secfed.crypto.keystream import rounding_stream_for_simulation
+from secfed.crypto.messages import Specification, peek_type
+from secfed.dp.accountant import accountant
+from secfed.dp.budget import Budget
+from secfed.dp.ledger import Ledger, verify
+from secfed.dp.randomness import SecureRandom
+from secfed.errors import MalformedMessage, SecfedError
+from secfed.frames import READY, encode_state
+from secfed.journal import Journal
+from secfed.link import OnReply
+from secfed.privacy import SitePrivacy, with_privacy
+from secfed.protection import protection
+from secfed.refusal_codes import outgoing
+from secfed.round import Rules, specify
+from secfed.site import Site
+from secfed.study import Study
+from secfed.study_rules import least_cohort, limits_of, study_id, threshold
+from secfed.vector import Exchange, State, Totals, state_digest
+
+Craft = Callable[[int, Exchange, State], State]
+"""(round, exchange, what an honest aggregator would broadcast) -> what is broadcast."""
+
+Answer = tuple[int, str, str, str, int]
+"""Round, stage, site, what it answered, and how many bytes."""
+
+_RANDOM: Final = 40  # characters: a longer text is a digest or a signature
+
+
+class Log:
+    """A transcript in memory."""
+
+    def __init__(self) -> None:
+        self.entries: list[tuple[str, Any]] = []
+
+    def append(self, kind: str, body: Mapping[str, object]) -> None:
+        """Keep one entry."""
+        self.entries.append((kind, without_chance(body)))
+
+
+def without_chance(value: Any) -> Any:
+    """An entry without what is random in it: of long texts their length, and no times."""
+    if isinstance(value, Mapping):
+        return {key: without_chance(one) for key, one in value.items() if not key.startswith("time")}
+    if isinstance(value, list | tuple):
+        return [without_chance(one) for one in value]
+    return len(value) if isinstance(value, str) and len(value) > _RANDOM else value
+
+
+class Federation:
+    """One aggregator and the sites that it asks.
+
+    Args:
+        study: what they take part in.
+        algorithm: the study's plan, noise included.
+        roster: of all of them.
+        aggregator: signs.
+        sites: name to what answers a frame.
+
+    Attributes:
+        answers: everything that the aggregator got.
+        log: its transcript.
+        rules: what it works by.
+    """
+
+    def __init__(
+        self,
+        study: Study,
+        algorithm: Any,
+        roster: Roster,
+        aggregator: Identity,
+        sites: Mapping[str, Callable[[Buffer], Buffer]],
+    ) -> None:
+        self._sites, self.answers, self.log = sites, list[Answer](), Log()
+        self._round, members = 0, len(roster.sites)
+        self.rules = Rules(
+            study_id(study),
+            aggregator,
+            roster,
+            protection(study.protection.name),
+            partial(threshold, study, members),
+            min_cohort=least_cohort(study, members),
+            sites=tuple(name for name in roster.sites if name in sites),
+            colluders=study.protection.colluders_for(members),
+        )
+        self._run = Coordinator(algorithm, study.rounds, self.rules, self._ask, self.log)
+
+    def run(self, craft: Craft | None = None) -> ServerProgram:
+        """All rounds of the study.
+
+        Args:
+            craft: makes every broadcast; without it the aggregator is honest.
+        """
+        if craft is not None:
+            self._run.server = _Crafting(self._run.server, self._craft(craft))
+        self._run.run(lambda _outcome: None)
+        return self._run.server
+
+    def _craft(self, craft: Craft) -> Craft:
+        def crafted(number: int, exchange: Exchange, honest: State) -> State:
+            self._round = number
+            return craft(number, exchange, honest)
+
+        return crafted
+
+    def view(self, site: str, number: int) -> list[tuple[str, str, int]]:
+        """What the aggregator saw of one site in one round."""
+        found = (answer for answer in self.answers if answer[0] == number and answer[2] == site)
+        return [(stage, what, size) for _, stage, _, what, size in found]
+
+    def _ask(self, stage: str, requests: Mapping[str, Buffer], on_reply: OnReply) -> None:
+        for site, frame in requests.items():
+            try:
+                reply = bytes(self._sites[site](frame))
+            except SecfedError as error:
+                kind, reason = outgoing(error)
+                self.answers.append((self._round, stage, site, f"{kind}: {reason}", 0))
+                continue
+            self.answers.append((self._round, stage, site, _kind(reply), len(reply)))
+            on_reply(site, reply)
+
+
+def _kind(reply: bytes) -> str:
+    try:
+        return "ready" if reply == READY else f"message {peek_type(reply)}"
+    except MalformedMessage:
+        return "bytes" if reply else "nothing"
+
+
+class _Crafting:
+    """A server program whose broadcasts are made up, and that does not care for totals."""
+
+    def __init__(self, honest: ServerProgram, craft: Craft) -> None:
+        self._honest, self._craft = honest, craft
+
+    def broadcast(self, round_number: int, exchange: Exchange) -> State:
+        """What is sent."""
+        return self._craft(round_number, exchange, self._honest.broadcast(round_number, exchange))
+
+    def absorb(self, round_number: int, exchange: Exchange, totals: Totals) -> None:
+        """Forget a sum."""
+
+    def model(self) -> State:
+        """The first model, still."""
+        return self._honest.model()
+
+    def metrics(self) -> Mapping[int, Metrics]:
+        """None."""
+        return {}
+
+    def save(self) -> State:
+        """Nothing to go on from."""
+        return {}
+
+    def load(self, state: State) -> None:
+        """Nothing to go on from."""
+
+
+class Hospitals:
+    """Real sites in this process, with journals and transcripts in memory and ledgers in a folder.
+
+    Args:
+        study: what they take part in.
+        names: all of them.
+        folder: for ledgers.
+        planted: hospital to a value of its records; see :class:`secfed.attack.wards.Wards`.
+        share: of that hospital's records; one if it is 0.
+
+    Attributes:
+        federation: asks them.
+        algorithm: the study's plan, noise included.
+        roster: of all of them.
+        alarms: what hospitals heard of their own failed work.
+    """
+
+    def __init__(
+        self,
+        study: Study,
+        names: tuple[str, ...],
+        folder: Path,
+        planted: Mapping[str, float],
+        share: float = 0.0,
+    ) -> None:
+        built: Any = build(study)
+        built.data.planted, built.data.share = planted, share
+        self._study, self._folder = study, folder
+        self.algorithm = with_privacy(study, built, len(names))
+        self._aggregator = Identity.generate("aggregator")
+        self._identities = {name: Identity.generate(name) for name in names}
+        self.roster = Roster.of(self._aggregator, list(self._identities.values()))
+        self._logs = {name: Log() for name in names}
+        self._journals = {name: Journal() for name in names}
+        self.alarms: list[Failure] = []
+        sites = {name: self.site(name) for name in names}
+        self.federation = Federation(study, self.algorithm, self.roster, self._aggregator, sites)
+
+    def close(self) -> None:
+        """Close the journals."""
+        for journal in self._journals.values():
+            journal.close()
+
+    def site(self, name: str) -> Callable[[Buffer], Buffer]:
+        """A new site, over its journal and ledger."""
+        study = self._study
+        site = Site(
+            identity=self._identities[name],
+            roster=self.roster,
+            study=study_id(study),
+            algorithm=self.algorithm,
+            program=self.algorithm.site(name),
+            protection=protection(study.protection.name),
+            journal=self._journals[name],
+            log=self._logs[name],
+            rounding=lambda number, index: rounding_stream_for_simulation(3, name, str(number), str(index)),
+            limits=limits_of(study, len(self.roster.sites)),
+            privacy=self._privacy(name),
+            broadcast_bound=study.protection.broadcast_bound,
+            alarm=self.alarms.append,
+        )
+        return site.handle
+
+    @property
+    def state(self) -> bytes:
+        """The first broadcast of an honest aggregator."""
+        return encode_state(self.algorithm.server().broadcast(1, self.algorithm.exchanges(1)[0]))
+
+    def specification(self, **changes: Any) -> Specification:
+        """Of the first attempt, signed by the aggregator; ``changes`` replace its fields."""
+        exchange = self.algorithm.exchanges(1)[0]
+        honest = specify(
+            1, 0, exchange, 0, self.roster.sites, state_digest(self.state), self.federation.rules
+        )
+        unsigned = replace(honest, **changes, signature=b"")
+        signature = self._aggregator.sign(labels.SIGN_SPEC, unsigned.body())
+        return replace(unsigned, signature=signature)
+
+    def _privacy(self, name: str) -> SitePrivacy | None:
+        settings = self._study.privacy
+        if settings is None:
+            return None
+        budget = Budget(settings.epsilon, settings.delta, protects=settings.budgeted)
+        ledger = Ledger(
+            self._ledger(name),
+            self._identities[name],
+            "wards",
+            [budget],
+            accountant=accountant(settings.accountant),
+        )
+        return SitePrivacy(
+            settings,
+            self.algorithm,
+            ledger,
+            study=study_id(self._study),
+            seed=self._study.seed,
+            random=partial(SecureRandom.for_simulation, 3, name),
+            noise_key=lambda _number, _exchange: SecureRandom().words(4).tobytes(),
+        )
+
+    def _ledger(self, name: str) -> Path:
+        return self._folder / f"{name}.jsonl"
+
+    def seen(self) -> tuple[Any, ...]:
+        """Everything that should not depend on a record: answers, transcripts and payments."""
+        paid = []
+        for name, identity in self._identities.items() if self._study.privacy is not None else ():
+            lines = self._ledger(name).read_bytes().splitlines(keepends=True)
+            paid.append(
+                [(one.kind, without_chance(one.body)) for one in verify(lines, identity.public_bytes)]
+            )
+        logs = [self.federation.log, *self._logs.values()]
+        return self.federation.answers, [log.entries for log in logs], paid
+
+
+def played(
+    study: Study, names: tuple[str, ...], planted: Mapping[str, float], craft: Craft, share: float = 0.0
+) -> tuple[Any, ...]:
+    """A whole study with these values in records, and what is seen of it; see :class:`Hospitals`."""
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(TemporaryDirectory(prefix="secfed-attack-")))
+        hospitals = Hospitals(study, names, folder, planted, share)
+        stack.callback(hospitals.close)
+        hospitals.federation.run(craft)
+        return hospitals.seen()
