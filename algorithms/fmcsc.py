@@ -29,6 +29,7 @@ import torch
 
 from secfed.algorithms.base import SiteId
 from secfed.algorithms.data.multiview import MultiviewData, MultiviewSite, check_multiview
+from secfed.algorithms.data.unfit import unfit
 from secfed.algorithms.fmcsc_options import FmcscOptions
 from secfed.algorithms.fmcsc_plan import Plan, Stage
 from secfed.algorithms.fmcsc_privacy import check_privacy
@@ -152,12 +153,18 @@ class Fmcsc(PlannedStages[Stage]):
         """One site's checked records.
 
         Raises:
-            DataError: records that cannot be used, or more of them than the sums of k-means have room for.
+            DataError: records that cannot be used; in a simulation also more of them than the sums of k-means
+                have room for, of which a hospital takes the first.
         """
         data = check_multiview(site_id, self.data.site(site_id), self.data)
         if len(data.labels) > self.options.max_records:
-            raise DataError(
-                f"site {site_id!r} has more records than algorithm.max_records",
-                remedy="raise algorithm.max_records in the study file",
+            unfit(
+                DataError(
+                    f"site {site_id!r} has more records than algorithm.max_records",
+                    remedy="raise algorithm.max_records in the study file",
+                )
             )
+            most = self.options.max_records
+            views = tuple(None if view is None else view[:most] for view in data.views)
+            data = MultiviewSite(views, data.labels[:most])
         return data

@@ -82,7 +82,7 @@ def admit(site: SiteFolder, roster: Roster, named: str, settings: bytes, now: da
     check_limits(terms, roster, terms.limits(policy.limits()), site.name)
     # A person decides last: what the policy refuses anyway is not worth the question.
     approvals = Approvals(site.approvals_path)
-    twins = near_twins.near_twins(site.state, terms, data.name, now)
+    twins = near_twins.near_twins(site, terms, data, now)
     if twins and policy.studies.near_twins == "refuse":
         raise PolicyRefused(
             f"study {study.name!r} resembles an earlier one at this site, and is not permitted",

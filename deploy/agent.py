@@ -147,7 +147,7 @@ class Agent:
             try:
                 admitted = self._admit(offer)
                 self._decisions.permits(admitted.terms.study, self._roster)
-                near_twins.begin(self._folder.state, admitted.terms, admitted.data.name, self._now())
+                near_twins.begin(self._folder, admitted.terms, admitted.data, self._now())
             except SecfedError as error:
                 asking.study = offer.study
                 self._decline(asking, error)

@@ -9,8 +9,9 @@ set of its own policy, and the settings and members of studies that were begun h
     STATE/studies/<study>/settings.json   written before a study first works here
     STATE/near-twins/<digest>.json        what is shown of a study that waits for a person
 
-The rule is wide, because whoever designs a twin chooses in what it differs: the same data set and the same
-kind of model. Studies that were begun before these files existed are not compared.
+The rule is wide, because whoever designs a twin chooses in what it differs: the same data set, by its name in
+the policy or by its file, whatever the model. One model can be written in several ways. Studies that were
+begun before these files existed are not compared.
 """
 
 from __future__ import annotations
@@ -28,6 +29,8 @@ from secfed.durable import unwritable
 from secfed.errors import ConfigError
 
 if TYPE_CHECKING:  # torch, for which nobody who approves a study should wait
+    from secfed.deploy.policy_sections import DataSet
+    from secfed.deploy.site_folder import SiteFolder
     from secfed.site_study import Terms
 
 WARNING: Final = (
@@ -63,11 +66,12 @@ class _Begun:
     tables: Mapping[str, Any]
     begun_s: int
     ended_s: int | None = None
+    records: str | None = None  # where they are; what earlier versions wrote has none
 
     @classmethod
-    def of(cls, terms: Terms, data_set: str, now: datetime) -> Self:
-        tables = terms.study.identity()
-        return cls(terms.study_id, data_set, terms.sites, tables, int(now.timestamp()))
+    def of(cls, site: SiteFolder, terms: Terms, data: DataSet, now: datetime) -> Self:
+        tables, begun_s = terms.study.identity(), int(now.timestamp())
+        return cls(terms.study_id, data.name, terms.sites, tables, begun_s, records=_records_of(site, data))
 
     @classmethod
     def read(cls, path: Path) -> Self:
@@ -93,16 +97,17 @@ class _Begun:
         return self.study[: -(64 + 1)]
 
     def resembled_by(self, other: Self) -> bool:
-        """Whether the other uses the same records for the same kind of model."""
-        same = self.tables["model"]["name"] == other.tables["model"]["name"]
-        return same and self.data_set == other.data_set and self.study != other.study
+        """Whether the other uses the same records, under one name of the policy or two."""
+        same = self.data_set == other.data_set or (self.records is not None and self.records == other.records)
+        return same and self.study != other.study
 
     def compared(self, new: Self) -> str:
         """In what a new one resembles this one, and in what not."""
         when = f"begun {_day(self.begun_s)}" if self.ended_s is None else f"ended {_day(self.ended_s)}"
-        same = [f"data set {self.data_set}", f"model {new.tables['model']['name']}"]
-        if self.tables["algorithm"]["name"] == new.tables["algorithm"]["name"]:
-            same.append(f"algorithm {new.tables['algorithm']['name']}")
+        same = [f"data set {self.data_set}"]
+        for kind in ("model", "algorithm"):
+            if self.tables[kind]["name"] == new.tables[kind]["name"]:
+                same.append(f"{kind} {new.tables[kind]['name']}")
         different = list(self._differences(new))
         shown = different[:_MOST_DIFFERENCES] or ["its name only"]
         more = len(different) - len(shown)
@@ -120,23 +125,23 @@ class _Begun:
                 yield f"{key} ({_short(after.get(key, 'none'))}, was {_short(before.get(key, 'none'))})"
 
 
-def begin(state: Path, terms: Terms, data_set: str, now: datetime) -> None:
+def begin(site: SiteFolder, terms: Terms, data: DataSet, now: datetime) -> None:
     """Keep what later studies are compared with; before a study first works here.
 
     Args:
-        state: the site's state folder.
+        site: the site's folder.
         terms: of the study.
-        data_set: name of the data set in the site's policy.
+        data: the data set of the site's policy.
         now: with a time zone.
 
     Raises:
         ConfigError: it cannot be written.
     """
-    path = _settings_of(state, terms.study_id)
+    path = _settings_of(site.state, terms.study_id)
     if not path.exists():
         _make_folder_of(path)
-        _Begun.of(terms, data_set, now).write(path)
-    _note_of(state, terms.study.digest().hex()).unlink(missing_ok=True)
+        _Begun.of(site, terms, data, now).write(path)
+    _note_of(site.state, terms.study.digest().hex()).unlink(missing_ok=True)
 
 
 def end(state: Path, study: str, now: datetime) -> None:
@@ -152,22 +157,22 @@ def end(state: Path, study: str, now: datetime) -> None:
             _Begun(**{**vars(begun), "ended_s": int(now.timestamp())}).write(path)
 
 
-def near_twins(state: Path, terms: Terms, data_set: str, now: datetime) -> tuple[NearTwin, ...]:
+def near_twins(site: SiteFolder, terms: Terms, data: DataSet, now: datetime) -> tuple[NearTwin, ...]:
     """Earlier studies that a study resembles, newest first; none for one that was begun here already.
 
     Args:
-        state: the site's state folder.
+        site: the site's folder.
         terms: of the study.
-        data_set: name of the data set in the site's policy.
+        data: the data set of the site's policy.
         now: with a time zone.
 
     Raises:
         ConfigError: what is kept of an earlier study cannot be read.
     """
-    if _settings_of(state, terms.study_id).exists():
+    if _settings_of(site.state, terms.study_id).exists():
         return ()
-    new = _Begun.of(terms, data_set, now)
-    kept = (_Begun.read(path) for path in state.glob(f"studies/*/{_SETTINGS_FILE}"))
+    new = _Begun.of(site, terms, data, now)
+    kept = (_Begun.read(path) for path in site.state.glob(f"studies/*/{_SETTINGS_FILE}"))
     found = sorted((one for one in kept if one.resembled_by(new)), key=lambda one: (-one.begun_s, one.study))
     return tuple(NearTwin(one.study, one.compared(new)) for one in found[:_MOST_SHOWN])
 
@@ -203,6 +208,13 @@ def noted(state: Path, digest: str) -> tuple[NearTwin, ...]:
         return ()
     found = safe_files.read_json(path, "a list of near twins")
     return tuple(NearTwin(study, str(text)) for study, text in found.items())
+
+
+def _records_of(site: SiteFolder, data: DataSet) -> str:
+    """Where a data set is: its file on this machine, or for one without a file the name of its source."""
+    if data.path is None:
+        return f"source {data.section.source}"
+    return f"file {(site.folder / data.path).resolve()}"  # an absolute path stays what it is
 
 
 def _settings_of(state: Path, study: str) -> Path:

@@ -37,7 +37,7 @@ class Anything:
 
 @dataclass(frozen=True)
 class Range:
-    """A number from ``low`` to ``high``, both included; None is no bound."""
+    """A number from ``low`` to ``high``, both included; None is no bound. An empty array is no number."""
 
     low: float | None
     high: float | None
@@ -45,7 +45,7 @@ class Range:
     def permits(self, value: Any) -> bool:
         """Whether a study may have this value."""
         if isinstance(value, list | tuple):
-            return all(self.permits(item) for item in value)
+            return bool(value) and all(self.permits(item) for item in value)
         if isinstance(value, bool) or not isinstance(value, int | float) or _is_nan(value):
             return False
         return (self.low is None or value >= self.low) and (self.high is None or value <= self.high)

@@ -143,7 +143,7 @@ class StudyCheck:
         """Earlier studies here that it resembles."""
         rule = self._policy.studies.near_twins
         approve = f"secfed agent approve {terms.study.digest().hex()[:16]} --near-twin"
-        for twin in near_twins.near_twins(self._site.state, terms, data.name, self._now):
+        for twin in near_twins.near_twins(self._site, terms, data, self._now):
             if rule == "refuse":
                 yield failed("near twin", twin.text, f"see {self._site.policy_path}", PolicyRefused)
             else:
@@ -181,6 +181,7 @@ class StudyCheck:
                     data_path=None if path is None else str(path),
                     study=self.id,
                     max_delta_times_records=self._policy.privacy.max_delta_times_records,
+                    strict=True,  # the hospital's own people are told which value does not fit
                 ),
                 gpu=self._policy.compute.gpu,
                 log_path=Path(os.devnull),  # that of the agent is the running training's

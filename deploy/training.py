@@ -13,7 +13,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
-from secfed.containment import Alarm, Failure
+from secfed.containment import DATA, LOADING, UNFIT, Alarm, Failure
 from secfed.crash_points import reached
 from secfed.deploy.training_user import TrainingUser
 from secfed.deploy.training_wire import SOCKET_VARIABLE, Job, Tensors, error_head, raise_error, receive, send
@@ -71,7 +71,7 @@ class TrainingProcess:
         local_key: (round, exchange) -> key of sampling and noise; None without private steps.
         ledger: pays for private steps; None without.
         kept: gives what the program kept with the newest contribution, as it is on the disk.
-        alarm: told what failed in the other process and added zeros.
+        alarm: told what failed in the other process and added zeros, and of values that count as defaults.
         user: the account that it runs in; None for this process's own.
 
     The process works from what is on the disk, as a new one would. Where its own state is another (its last
@@ -259,6 +259,8 @@ class TrainingProcess:
             ):  # of what is kept here; of a broadcast it would be a refusal
                 raise ConfigError(error.message, remedy=error.remedy) from None
             raise
+        if said.get("unfit"):
+            self._alarm(Failure(0, LOADING, (DATA,), UNFIT))
         return self._connection
 
     def _open_log(self) -> IO[bytes]:

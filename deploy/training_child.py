@@ -18,12 +18,13 @@ from typing import TYPE_CHECKING, Any, cast
 import torch
 
 from secfed.algorithms.base import Algorithm, SiteProgram, settled
+from secfed.algorithms.data.unfit import counted_as_defaults
 from secfed.algorithms.randomness import seeded
 from secfed.algorithms.registry import build
 from secfed.containment import Failure, contained
 from secfed.deploy.training_user import no_new_privileges
 from secfed.deploy.training_wire import SOCKET_VARIABLE, Job, Tensors, error_head, raise_error, receive, send
-from secfed.errors import InconsistentView, SecfedError
+from secfed.errors import DataError, InconsistentView, SecfedError
 from secfed.study import Study
 from secfed.vector import Exchange, Summands
 
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     from secfed.dp.randomness import SecureRandom
 
 _PROGRAM = "program/"
+_MOST_SHOWN = 100  # values that do not fit the study, in the log
 
 
 class _AskingLedger:
@@ -72,7 +74,10 @@ class Trainer:
             study = study.replace("data.path", job.data_path)
         self._job, self._seed = job, study.seed
         self._algorithm: Algorithm = build(study, site_seed=job.site_seed)
-        self._program: SiteProgram = self._algorithm.site(job.site)
+        self.unfit = 0  # values that count as defaults
+        # In a simulation all records belong to whoever runs it: there a value that does not fit is an error.
+        with nullcontext() if job.simulated or job.strict else counted_as_defaults(self._hear):
+            self._program: SiteProgram = self._algorithm.site(job.site)
         self._local: LocalPrivacy | None = None
         self._local_key = b""
         settings = study.privacy
@@ -92,6 +97,12 @@ class Trainer:
             if self._local.weak_delta:
                 print(WEAK_DELTA, file=sys.stderr)  # the log of training, which stays at the site
         self._load(kept)
+
+    def _hear(self, error: DataError) -> None:
+        """Into the log of training, which stays at the site; its first ones, for there may be millions."""
+        if self.unfit < _MOST_SHOWN:
+            print(f"counts as a default: {error}", file=sys.stderr)
+        self.unfit += 1
 
     def settled(self, head: dict[str, Any]) -> Tensors:
         """What the program adds to one exchange whatever its values do."""
@@ -164,7 +175,7 @@ def serve(connection: Connection) -> None:
         try:
             if head["do"] == "start":
                 trainer = Trainer(Job.of(head), connection, tensors)
-                send(connection, {"do": "started"})
+                send(connection, {"do": "started", "unfit": trainer.unfit})
             elif trainer is not None and head["do"] == "settled":
                 send(connection, {"do": "done"}, trainer.settled(head))
             elif trainer is not None:

@@ -37,6 +37,8 @@ class Job:
         simulated: take randomness from the study's seed. Tests only.
         max_delta_times_records: of the site's policy.
         site_seed: of the site's own work; None takes the study's.
+        strict: a value that does not fit the study's ``[data]`` is an error. For a check by the hospital's
+            own people: an aggregator that hears of the error learns that there is such a value.
     """
 
     site: str
@@ -47,6 +49,7 @@ class Job:
     simulated: bool = False
     max_delta_times_records: float = 10.0
     site_seed: int | None = field(default=None, repr=False)
+    strict: bool = False
 
     def head(self) -> dict[str, Any]:
         """As a JSON object."""

@@ -53,6 +53,9 @@ VALUE_ERRORS: Final = (
 NOT_FINITE: Final = "NaN or Inf"
 MISFIT: Final = "missing, unknown or of another shape"
 PART: Final = "a part of the work"
+LOADING: Final = "loading"  # in the place of an exchange, with round 0: before any work
+DATA: Final = "data"
+UNFIT: Final = "values that do not fit the study's [data] count as its defaults; see training.log"
 
 
 @dataclass(frozen=True)
@@ -60,7 +63,7 @@ class Failure:
     """What an alarm says. It depends on records: it stays at the hospital.
 
     Attributes:
-        round, exchange: where.
+        round, exchange: where; 0 and :data:`LOADING` for values that do not fit the study.
         fields: groups of fields that got the base's values.
         kind: what went wrong: the error's class, :data:`NOT_FINITE` or :data:`MISFIT`.
     """
@@ -71,6 +74,8 @@ class Failure:
     kind: str
 
     def __str__(self) -> str:
+        if self.exchange == LOADING and not self.round:
+            return f"{self.exchange}: {self.kind}"
         what = ", ".join(self.fields)
         return f"round {self.round}, exchange {self.exchange!r}: {what} added nothing ({self.kind})"
 

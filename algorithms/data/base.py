@@ -7,13 +7,13 @@ from records: the aggregator and every site know them without looking at anybody
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, Protocol, runtime_checkable
 
 import torch
 
+from secfed.algorithms.data.unfit import first_class_if_unknown, unfit, zero_if_not_finite
 from secfed.errors import DataError
 
 SiteId = str
@@ -103,15 +103,17 @@ def no_training_records(site_id: SiteId) -> DataError:
 
 
 def check_pairs(site_id: SiteId, count: int) -> None:
-    """Refuse a site whose training pairs have nothing to be compared with.
+    """Refuse a site whose training pairs have nothing to be compared with; a hospital only hears of it.
 
     Raises:
-        DataError: one pair only.
+        DataError: one pair only, in a simulation.
     """
     if count < _LEAST_PAIRS:
-        raise DataError(
-            f"site {site_id!r} has fewer than {_LEAST_PAIRS} training pairs",
-            remedy="a pair is only ever compared with other pairs; leave the site out",
+        unfit(
+            DataError(
+                f"site {site_id!r} has fewer than {_LEAST_PAIRS} training pairs",
+                remedy="a pair is only ever compared with other pairs; leave the site out",
+            )
         )
 
 
@@ -126,20 +128,28 @@ def infinite_features(site_id: SiteId) -> DataError:
 def check_site(site_id: SiteId, data: SiteData, *, input_shape: tuple[int, ...], classes: int) -> SiteData:
     """Check one site's records against the public facts; every data set passes through here.
 
+    Returns:
+        The same; at a hospital without NaN, Inf and unknown labels, and with at least one training record:
+        see :mod:`secfed.algorithms.data.unfit`.
+
     Raises:
-        DataError: no records, no training records, not one patient per record, a wrong shape or type, NaN or
-            Inf, a label outside the classes. Names the site and never a value.
+        DataError: no records, not one patient per record, a wrong shape or type; in a simulation also no
+            training records, NaN or Inf, a label outside the classes. Names the site and never a value.
     """
     who = f"site {site_id!r}"
     if not len(data.train_y):
         if not len(data.test_y):
             raise no_records(site_id)
-        raise no_training_records(site_id)
+        unfit(no_training_records(site_id))
+        blank = torch.zeros(1, *input_shape), torch.zeros(1, dtype=torch.int64)
+        patients = None if data.train_patients is None else (0,)
+        data = replace(data, train_x=blank[0], train_y=blank[1], train_patients=patients)
     if data.train_patients is not None and len(data.train_patients) != len(data.train_y):
         raise DataError(
             f"{who} has not one patient per training record",
             remedy="give the patient of every training record, or of none",
         )
+    checked: list[torch.Tensor] = []
     for part, x, y in (("training", data.train_x, data.train_y), ("held-out", data.test_x, data.test_y)):
         if tuple(x.shape[1:]) != input_shape or len(x) != len(y) or y.dim() != 1:
             raise DataError(
@@ -152,16 +162,21 @@ def check_site(site_id: SiteId, data: SiteData, *, input_shape: tuple[int, ...],
                 f"{who}: {part} records are {x.dtype} with labels {y.dtype}",
                 remedy="give float32 records and int64 labels",
             )
-        if math.prod(x.shape) and bool(torch.isnan(x).any()):
-            raise DataError(
+        if not bool(torch.isfinite(x).all()):
+            nan = DataError(
                 f"{who}: {part} records contain NaN features",
                 remedy='set data.impute = "median", or repair the records',
             )
-        if math.prod(x.shape) and bool(torch.isinf(x).any()):
-            raise infinite_features(site_id)
+            unfit(nan if bool(torch.isnan(x).any()) else infinite_features(site_id))
+            x = zero_if_not_finite(x)
         if len(y) and not 0 <= int(y.min()) <= int(y.max()) < classes:
-            raise DataError(
-                f"{who}: {part} records have a label outside the study's {classes} classes",
-                remedy="check data.label_column and the classes",
+            unfit(
+                DataError(
+                    f"{who}: {part} records have a label outside the study's {classes} classes",
+                    remedy="check data.label_column and the classes",
+                )
             )
-    return data
+            y = first_class_if_unknown(y, classes)
+        checked += [x, y]
+    train_x, train_y, test_x, test_y = checked
+    return SiteData(train_x, train_y, test_x, test_y, data.train_patients)

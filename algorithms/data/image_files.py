@@ -220,7 +220,8 @@ def _normalised(pixels: NDArray[np.float32], rules: Preparation) -> NDArray[np.f
     if rules.constants is None:
         return np.asarray((pixels - pixels.mean()) / max(float(pixels.std()), _FLAT), dtype=np.float32)
     mean, spread = (np.array(numbers, dtype=np.float32).reshape(-1, 1, 1) for numbers in rules.constants)
-    return np.asarray((pixels - mean) / spread, dtype=np.float32)
+    with np.errstate(over="ignore", divide="ignore", invalid="ignore"):  # check_image_text's business
+        return np.asarray((pixels - mean) / spread, dtype=np.float32)
 
 
 def _within(content: bytes, limit_bytes: int, where: str) -> bytes:

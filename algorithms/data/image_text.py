@@ -8,12 +8,14 @@ from a published list, never from the sites' reports.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol, runtime_checkable
 
 import torch
 
 from secfed.algorithms.data.base import FederatedData, SiteId, no_records, no_training_records
+from secfed.algorithms.data.tokens import readable_tokens
+from secfed.algorithms.data.unfit import unfit, zero_if_not_finite
 from secfed.errors import DataError
 
 
@@ -96,27 +98,55 @@ class ImageTextData(FederatedData, Protocol):
 def check_image_text(site_id: SiteId, data: ImageTextSite, facts: ImageTextData) -> ImageTextSite:
     """Check one site's pairs against the public facts; every data set passes through here.
 
+    Returns:
+        The same; at a hospital with defaults for values that do not fit, and with at least one training
+        pair: see :mod:`secfed.algorithms.data.unfit`.
+
     Raises:
-        DataError: no pairs, a wrong shape or type, NaN or Inf, a token outside the vocabulary, padding in
-            the middle of a report, an empty report, a finding that is not 0 or 1. Names the site and never
-            a value.
+        DataError: a wrong shape or type; in a simulation also no pairs, NaN or Inf, a token outside the
+            vocabulary, padding in the middle of a report, an empty report, a finding that is not 0 or 1.
+            Names the site and never a value.
     """
     if not len(data.train):
-        raise no_training_records(site_id) if len(data.test) else no_records(site_id)
+        # Which pairs are used can follow from their values: columns of the split, reports without words.
+        unfit(no_training_records(site_id) if len(data.test) else no_records(site_id))
+        patients = None if data.train_patients is None else (0,)
+        data = replace(data, train=_blank_pair(facts), train_patients=patients)
+    checked: list[Pairs] = []
     for part, pairs in (("training", data.train), ("held-out", data.test)):
         what = _fault(pairs, facts)
-        if what is None and pairs is data.train and data.train_patients is not None:
+        if what is None and part == "training" and data.train_patients is not None:
             what = "have no patient each" if len(data.train_patients) != len(pairs) else None
         if what is not None:
-            raise DataError(
-                f"site {site_id!r}: {part} pairs {what}",
-                remedy="every site must prepare its pairs in the same way, as the study's [data] says",
+            raise _unusable(site_id, part, what)
+        what = _unfit_value(pairs, facts)
+        if what is not None:
+            unfit(_unusable(site_id, part, what))
+            pairs = replace(
+                pairs,
+                images=zero_if_not_finite(pairs.images),
+                tokens=readable_tokens(pairs.tokens, facts.vocabulary),
+                findings=torch.where(pairs.findings == 1, 1, 0),
             )
-    return data
+        checked.append(pairs)
+    return replace(data, train=checked[0], test=checked[1])
+
+
+def _blank_pair(facts: ImageTextData) -> Pairs:
+    tokens = readable_tokens(torch.zeros(1, facts.text_length, dtype=torch.int64), facts.vocabulary)
+    findings = torch.zeros(1, len(facts.findings), dtype=torch.int64)
+    return Pairs(torch.zeros(1, *facts.image_shape), tokens, findings)
+
+
+def _unusable(site_id: SiteId, part: str, what: str) -> DataError:
+    return DataError(
+        f"site {site_id!r}: {part} pairs {what}",
+        remedy="every site must prepare its pairs in the same way, as the study's [data] says",
+    )
 
 
 def _fault(pairs: Pairs, facts: ImageTextData) -> str | None:
-    """What is wrong with these pairs, in words without values."""
+    """What is wrong with the shapes and types of these pairs."""
     images, tokens, findings = pairs.images, pairs.tokens, pairs.findings
     shapes = (tuple(images.shape[1:]), tuple(tokens.shape[1:]), tuple(findings.shape[1:]))
     wanted = (tuple(facts.image_shape), (facts.text_length,), (len(facts.findings),))
@@ -128,6 +158,12 @@ def _fault(pairs: Pairs, facts: ImageTextData) -> str | None:
         return "have masks that are not one bool per pixel"
     if (images.dtype, tokens.dtype, findings.dtype) != (torch.float32, torch.int64, torch.int64):
         return f"are {images.dtype}, {tokens.dtype} and {findings.dtype}, not float32, int64 and int64"
+    return None
+
+
+def _unfit_value(pairs: Pairs, facts: ImageTextData) -> str | None:
+    """What is wrong with single values, in words without them."""
+    images, tokens, findings = pairs.images, pairs.tokens, pairs.findings
     if not len(images):
         return None
     if not bool(torch.isfinite(images).all()):

@@ -25,7 +25,9 @@ from secfed.algorithms.data.pairs_options import PairsOptions
 from secfed.algorithms.data.partition import Partition, iid
 from secfed.algorithms.data.pool import site_index
 from secfed.algorithms.data.tokens import Tokenizer
+from secfed.algorithms.data.unfit import unfit
 from secfed.algorithms.randomness import numpy_generator
+from secfed.errors import DataError
 
 Divide = Callable[[Sequence[Entry], Sequence[Entry], np.random.Generator], tuple[Partition, Partition]]
 """Training and held-out entries to one partition of each."""
@@ -74,7 +76,7 @@ class FilePairs:
         """Read the images of one site's entries and check the pairs.
 
         Raises:
-            DataError: an image that cannot be used, or see :func:`check_image_text`.
+            DataError: see :func:`check_image_text`; in a simulation also an image that cannot be used.
         """
         if self._distinct_test:
             test = self._distinct(test)
@@ -92,8 +94,12 @@ class FilePairs:
     def _pairs(self, entries: Sequence[Entry], source: ImageSource) -> Pairs:
         images = torch.empty((len(entries), *self.image_shape), dtype=torch.float32)
         for at, entry in enumerate(entries):
-            content = source.read(entry.image, self._rules.max_bytes, entry.where)
-            images[at] = torch.from_numpy(prepared_image(content, self._rules, entry.where))
+            try:
+                content = source.read(entry.image, self._rules.max_bytes, entry.where)
+                images[at] = torch.from_numpy(prepared_image(content, self._rules, entry.where))
+            except DataError as error:
+                unfit(error)
+                images[at] = 0.0
         findings = combined(entries, len(self.findings))
         tokens = self._tokenizer.encode([entry.text for entry in entries])
         return Pairs(images, tokens, torch.from_numpy(findings))

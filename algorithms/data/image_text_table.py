@@ -23,6 +23,7 @@ from secfed.algorithms.data.csv_rows import csv_rows
 from secfed.algorithms.data.image_files import open_source
 from secfed.algorithms.data.image_text_options import SITE, ImageTextOptions
 from secfed.algorithms.data.tokens import words_of
+from secfed.algorithms.data.unfit import unfit
 from secfed.algorithms.options import suggestion
 from secfed.algorithms.randomness import derive_seed
 from secfed.errors import DataError
@@ -62,11 +63,13 @@ class Line:
         row: column to value.
         where: file and line, for errors.
         twice: names of more than one column; what stands there is not known.
+        alike: whether every row has the same columns, so that a missing one says nothing about this row.
     """
 
     row: Row
     where: str
     twice: frozenset[str] = frozenset()
+    alike: bool = False
 
 
 def read_table(path: Path) -> Iterator[Line]:
@@ -114,6 +117,9 @@ def parse_table(content: bytes, name: str) -> Iterator[Line]:
 def value_of(line: Line, column: str) -> Any:
     """What stands in a column; a dot leads into a nested one.
 
+    Returns:
+        At a hospital, None where a line has no such column and others may have.
+
     Raises:
         DataError: there is no such column, or more than one.
     """
@@ -127,9 +133,13 @@ def value_of(line: Line, column: str) -> Any:
     node: Any = line.row
     for part in column.split("."):
         if not isinstance(node, dict) or part not in node:
-            raise DataError(
+            missing = DataError(
                 f"{line.where}: there is no column {column!r}", remedy=suggestion(column, line.row)
             )
+            if line.alike:
+                raise missing
+            unfit(missing)
+            return None
         node = node[part]
     return node
 
@@ -138,7 +148,7 @@ def text_of(line: Line, column: str) -> str:
     """The text in a column: "" where it is missing, the first of an array.
 
     Raises:
-        DataError: no such column, or something that is no text or number.
+        DataError: no such column; in a simulation also something that is no text or number.
     """
     value = value_of(line, column)
     if isinstance(value, list):
@@ -146,13 +156,17 @@ def text_of(line: Line, column: str) -> str:
     if value is None:
         return ""
     if isinstance(value, dict | list | bool):
-        raise DataError(f"{line.where}: column {column!r} is not a text", remedy="name a column with texts")
+        unfit(DataError(f"{line.where}: column {column!r} is not a text", remedy="name a column with texts"))
+        return ""
     try:
         str(value).encode()
     except UnicodeEncodeError:  # half a character, as JSON can write it
-        raise DataError(
-            f"{line.where}: column {column!r} is not a text", remedy="repair the characters of that line"
-        ) from None
+        unfit(
+            DataError(
+                f"{line.where}: column {column!r} is not a text", remedy="repair the characters of that line"
+            )
+        )
+        return ""
     return str(value).strip()
 
 
@@ -160,14 +174,18 @@ def name_of(line: Line, column: str) -> str:
     """The text in a column that names something, such as a site or a patient.
 
     Raises:
-        DataError: see :func:`text_of`; also several lines, which a stray quote makes of other rows.
+        DataError: see :func:`text_of`; in a simulation also several lines, which a stray quote makes of
+            other rows.
     """
     name = text_of(line, column)
     if "\n" in name or "\r" in name:
-        raise DataError(
-            f"{line.where}: column {column!r} has more than one line",
-            remedy="write it on one line; in a CSV file, look for a quote that is not closed",
+        unfit(
+            DataError(
+                f"{line.where}: column {column!r} has more than one line",
+                remedy="write it on one line; in a CSV file, look for a quote that is not closed",
+            )
         )
+        return ""
     return name
 
 
@@ -175,17 +193,19 @@ def flag_of(line: Line, column: str, uncertain: int = 0) -> int:
     """Whether a finding is present: 0 or 1; a missing value is 0 and -1 is ``uncertain``.
 
     Raises:
-        DataError: anything else.
+        DataError: anything else, in a simulation; a hospital takes it for 0.
     """
     value = value_of(line, column)
     text = str(int(value)) if isinstance(value, bool) else text_of(line, column).lower()
     known = {"": 0, "nan": 0, "0": 0, "0.0": 0, "1": 1, "1.0": 1, "-1": uncertain, "-1.0": uncertain}
     if text not in known:
-        raise DataError(
-            f"{line.where}: column {column!r} is not 0, 1 or -1",
-            remedy="write 1 where the finding is present",
+        unfit(
+            DataError(
+                f"{line.where}: column {column!r} is not 0, 1 or -1",
+                remedy="write 1 where the finding is present",
+            )
         )
-    return known[text]
+    return known.get(text, 0)
 
 
 def drawn(share: float, seed: int, purpose: str, who: str) -> bool:
@@ -223,7 +243,7 @@ class PairTable:
         """All entries, or those of one site, in the order of the file.
 
         Raises:
-            DataError: no such file or column, or a value that is not what the options say.
+            DataError: no such file or column; in a simulation also a value that is not what the options say.
         """
         options = self._options
         entries = []
@@ -254,8 +274,10 @@ class PairTable:
         who = image if options.patient_column is None else name_of(line, options.patient_column)
         for column, name in ((options.image_column, image), (options.patient_column, who)):
             if not name:
-                raise DataError(
-                    f"{line.where}: column {column!r} is empty", remedy="fill it in, or remove the line"
+                unfit(
+                    DataError(
+                        f"{line.where}: column {column!r} is empty", remedy="fill it in, or remove the line"
+                    )
                 )
         image = options.image_folder + image + options.image_suffix
         if not drawn(options.share, self._seed, "share", who):
@@ -271,9 +293,11 @@ class PairTable:
         if not words_of(text):
             if options.without_text == "skip":
                 return None
-            raise DataError(
-                f"{line.where}: there is no report",
-                remedy='check data.text_columns, or set data.without_text = "skip"',
+            unfit(
+                DataError(
+                    f"{line.where}: there is no report",
+                    remedy='check data.text_columns, or set data.without_text = "skip"',
+                )
             )
         patient = None if options.patient_column is None else who
         return Entry(image, text, self._findings(line), held_out, line.where, patient)
@@ -286,9 +310,11 @@ class PairTable:
         for column, values in options.categories.items():
             value = text_of(line, column)
             if value and value not in values:
-                raise DataError(
-                    f"{line.where}: column {column!r} is none of the values in data.categories",
-                    remedy="list every value",
+                unfit(
+                    DataError(
+                        f"{line.where}: column {column!r} is none of the values in data.categories",
+                        remedy="list every value",
+                    )
                 )
             found += [int(value == one) for one in values]
         return tuple(found)
@@ -316,4 +342,4 @@ def _csv_lines(text: str, name: str) -> Iterator[Line]:
     header, rows = csv_rows(io.StringIO(text, newline=""), name)
     twice = frozenset(column for column, count in Counter(header).items() if count > 1)
     for number, cells in rows:
-        yield Line(dict(zip(header, cells, strict=True)), f"{name}, line {number}", twice)
+        yield Line(dict(zip(header, cells, strict=True)), f"{name}, line {number}", twice, alike=True)

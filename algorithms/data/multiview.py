@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from secfed.algorithms.data.base import FederatedData, SiteId, no_records
 from secfed.algorithms.data.partition import Partition
 from secfed.algorithms.data.pool import site_index
+from secfed.algorithms.data.unfit import first_class_if_unknown, unfit, zero_if_not_finite
 from secfed.algorithms.randomness import numpy_generator
 from secfed.errors import ConfigError, DataError
 
@@ -231,9 +232,14 @@ def finished(
 def check_multiview(site_id: SiteId, site: MultiviewSite, data: MultiviewData) -> MultiviewSite:
     """Check one site's records against the public facts.
 
+    Returns:
+        The same; at a hospital with 0 for NaN and Inf and for labels outside the classes: see
+        :mod:`secfed.algorithms.data.unfit`.
+
     Raises:
         DataError: no records, other views than :attr:`MultiviewData.view_of` says, a wrong shape or
-            type, NaN or Inf, a label outside the classes. Names the site and never a value.
+            type; in a simulation also NaN or Inf, a label outside the classes. Names the site and never a
+            value.
     """
     who = f"site {site_id!r}"
     labels = site.labels
@@ -244,8 +250,10 @@ def check_multiview(site_id: SiteId, site: MultiviewSite, data: MultiviewData) -
             f"{who} does not hold the views that the study says",
             remedy="give one entry per view, None for a view that view_of says the site does not hold",
         )
+    views: list[torch.Tensor | None] = []
     for view, (records, size) in enumerate(zip(site.views, data.view_sizes, strict=True), start=1):
         if records is None:
+            views.append(None)
             continue
         one_each = tuple(records.shape[:1]) == (len(labels),)
         if tuple(records.shape) != (len(labels), size) or records.dtype != torch.float32:
@@ -257,15 +265,22 @@ def check_multiview(site_id: SiteId, site: MultiviewSite, data: MultiviewData) -
                 remedy="every site must prepare a view in the same way, one row per record",
             )
         if not bool(torch.isfinite(records).all()):
-            raise DataError(
-                f"{who}: view {view} contains NaN or infinite features",
-                remedy="repair the records, or leave those records out",
+            unfit(
+                DataError(
+                    f"{who}: view {view} contains NaN or infinite features",
+                    remedy="repair the records, or leave those records out",
+                )
             )
+            records = zero_if_not_finite(records)
+        views.append(records)
     if labels.dtype != torch.int64 or labels.dim() != 1:
         raise DataError(f"{who}: labels are not one int64 per record", remedy="give [n] int64 labels")
     if not 0 <= int(labels.min()) <= int(labels.max()) < data.classes:
-        raise DataError(
-            f"{who} has a label outside the study's {data.classes} classes",
-            remedy="check data.classes and data.first_label",
+        unfit(
+            DataError(
+                f"{who} has a label outside the study's {data.classes} classes",
+                remedy="check data.classes and data.first_label",
+            )
         )
-    return site
+        labels = first_class_if_unknown(labels, data.classes)
+    return MultiviewSite(tuple(views), labels)

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from secfed.algorithms.data.unfit import unfit
 from secfed.algorithms.options import suggestion
 from secfed.errors import DataError
 
@@ -85,13 +86,17 @@ class ViewFile:
         """Labels from 0, whatever the shape and number type they are stored in: [n] int64.
 
         Raises:
-            DataError: they are not integers.
+            DataError: they are not numbers; in a simulation also numbers that are not integers.
         """
         flat = values.reshape(-1)
-        if flat.dtype.kind not in "fiub" or not np.array_equal(flat, np.floor(flat)):
-            raise DataError(
-                f"{self._path.name}: labels {name!r} are not integers", remedy="number the classes"
-            )
+        wrong = DataError(f"{self._path.name}: labels {name!r} are not integers", remedy="number the classes")
+        if flat.dtype.kind not in "fiub":
+            raise wrong
+        if flat.dtype.kind == "f":
+            whole = np.isfinite(flat) & (flat == np.floor(flat))
+            if not whole.all():
+                unfit(wrong)
+                flat = np.where(whole, flat, first)
         return flat.astype(np.int64) - first
 
     def sites(self, name: str, values: NDArray[Any]) -> NDArray[np.str_]:

@@ -11,7 +11,6 @@ from secfed.algorithms.data.base import SiteId
 from secfed.algorithms.data.image_files import Preparation, stays_inside
 from secfed.algorithms.data.pool import DataOptions, numbered_sites
 from secfed.algorithms.data.tokens import FolderTokenizer, HashTokenizer, Tokenizer, WordTokenizer, read_words
-from secfed.algorithms.options import OPERATIONAL
 from secfed.errors import ConfigError
 
 
@@ -53,14 +52,12 @@ class PairsOptions(DataOptions):
         default=32,
         ge=1,
         le=1024,
-        json_schema_extra=OPERATIONAL,
         description="the largest image file that is read, in MiB, 1 to 1024",
     )
     max_megapixels: int = Field(
         default=64,
         ge=1,
         le=150,
-        json_schema_extra=OPERATIONAL,
         description="the largest image that is decoded, in millions of pixels",
     )
     tokenizer: Literal["hash", "words", "folder"] = Field(

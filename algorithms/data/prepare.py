@@ -30,6 +30,7 @@ from secfed.algorithms.data.base import (
     no_training_records,
     numbered,
 )
+from secfed.algorithms.data.unfit import unfit
 from secfed.algorithms.randomness import derive_seed, numpy_generator
 from secfed.errors import ConfigError
 
@@ -136,11 +137,12 @@ def prepare(
         raise no_records(site_id)
     train, test = _divided(site_id, records, rules, seed)
     if not len(train):
-        raise no_training_records(site_id)
-    if np.isinf(records.x).any():  # named here: standardising would make it NaN, like a missing value
-        raise infinite_features(site_id)
+        unfit(no_training_records(site_id))
+    x = records.x.astype(np.float64)
+    if np.isinf(x).any():  # named here: standardising would make it NaN, like a missing value
+        unfit(infinite_features(site_id))
+        x[np.isinf(x)] = np.nan
     with np.errstate(over="ignore", invalid="ignore"):  # all else is check_site's business
-        x = records.x.astype(np.float64)
         if rules.impute == "median":
             x = _imputed(x, x[train])
         elif rules.impute == "centre":
@@ -290,7 +292,9 @@ def _imputed(x: NDArray[np.float64], train: NDArray[np.float64]) -> NDArray[np.f
 def _standardised(
     x: NDArray[np.float64], train: NDArray[np.float64], fixed: tuple[int, ...]
 ) -> NDArray[np.float64]:
-    spread = train.std(axis=0)
-    scaled: NDArray[np.float64] = (x - train.mean(axis=0)) / np.where(spread > _FLAT, spread, 1.0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)  # a column without a known value
+        mean, spread = np.nanmean(train, axis=0), np.nanstd(train, axis=0)
+    scaled: NDArray[np.float64] = (x - mean) / np.where(spread > _FLAT, spread, 1.0)
     scaled[:, list(fixed)] = x[:, list(fixed)]
     return scaled

@@ -19,6 +19,7 @@ from secfed.algorithms.data.csv_rows import csv_rows
 from secfed.algorithms.data.pool import PooledData, divide_by, site_index
 from secfed.algorithms.data.prepare import Preparation, Records, prepare
 from secfed.algorithms.data.table_options import ALWAYS_MISSING, TableOptions, canonical, number_of
+from secfed.algorithms.data.unfit import refused, unfit
 from secfed.algorithms.options import suggestion
 from secfed.errors import DataError
 
@@ -40,8 +41,8 @@ class Table:
         """All records, or those of one site.
 
         Raises:
-            DataError: no such file or column, or a value that is not what the options say. Names the
-                file, line and column, never the value.
+            DataError: no such file or column; in a simulation also a value that is not what the options say.
+                Names the file, line and column, never the value.
         """
         options = self._options
         needed = [*options.feature_columns, options.label_column]
@@ -90,9 +91,13 @@ class Table:
         extra: list[NDArray[np.float64]] = []
         for column, categories in options.categorical.items():
             extra.append(self._one_hot(rows, column, [canonical(value) for value in categories]))
+        one_hot = dict(zip(options.categorical, extra, strict=True))
         for column in options.missing_indicator:
-            missing = [self._is_missing(row[column], column) for _, row in rows]
-            extra.append(np.array(missing, dtype=np.float64).reshape(-1, 1))
+            if column in one_hot:
+                missing = ~one_hot[column].any(axis=1)
+            else:
+                missing = np.isnan(numeric[:, options.numeric_columns.index(column)])
+            extra.append(missing.astype(np.float64).reshape(-1, 1))
         labels = np.array([self._label(line, row, site) for line, row in rows], dtype=np.int64)
         patients = None
         if options.patient_column is not None:
@@ -109,13 +114,16 @@ class Table:
             if "\n" not in cell and "\r" not in cell:
                 continue
             if column in needed and len(_LINE_END.split(cell.strip())) > 1:
-                raise self._wrong(line, column, "has more than one line")
+                unfit(self._wrong(line, column, "has more than one line"))
             parts = [piece.split(",") for piece in _LINE_END.split(cell)]
             found = [cells[:at] + parts[0], *parts[1:-1], parts[-1] + cells[at + 1 :]]
             if all(self._is_record(header, one) for one in found):
-                raise DataError(
-                    f"{self._path.name}, line {line}: column {column!r} holds other records of this table",
-                    remedy="remove the quote that begins there, or close it",
+                unfit(
+                    DataError(
+                        f"{self._path.name}, line {line}: column {column!r} holds other records of "
+                        "this table",
+                        remedy="remove the quote that begins there, or close it",
+                    )
                 )
 
     def _is_record(self, header: list[str], cells: list[str]) -> bool:
@@ -125,7 +133,8 @@ class Table:
         if options.site_column is not None and row[options.site_column].strip() not in options.site_ids():
             return False
         try:
-            self._records([(0, row)], None)
+            with refused():
+                self._records([(0, row)], None)
         except DataError:
             return False
         return True
@@ -140,14 +149,18 @@ class Table:
         try:
             number = number_of(row[column])
         except ValueError:
-            raise self._wrong(line, column, "is not a number") from None
+            return self._missing_instead(line, column, "is not a number")
         if not np.isfinite(number):
-            raise self._wrong(line, column, "is not a finite number")
+            return self._missing_instead(line, column, "is not a finite number")
         centre, spread = self._options.scale.get(column, (0.0, 1.0))
         scaled = (number - centre) / spread
         if not abs(scaled) <= _LARGEST:
-            raise self._wrong(line, column, "is too large a number")
+            return self._missing_instead(line, column, "is too large a number")
         return scaled
+
+    def _missing_instead(self, line: int, column: str, what: str) -> float:
+        unfit(self._wrong(line, column, what))
+        return float("nan")
 
     def _one_hot(
         self, rows: list[tuple[int, Row]], column: str, categories: list[str]
@@ -158,7 +171,8 @@ class Table:
                 continue  # no category: all zeros
             value = canonical(row[column])
             if value not in categories:
-                raise self._wrong(line, column, "is not one of data.categorical")
+                unfit(self._wrong(line, column, "is not one of data.categorical"))
+                continue
             columns[at, categories.index(value)] = 1.0
         return columns
 
@@ -169,21 +183,28 @@ class Table:
         if options.labels is not None:
             known = [canonical(label) for label in options.labels]
             if value not in known:
-                raise self._wrong(line, column, "is not one of data.labels", where)
+                unfit(self._wrong(line, column, "is not one of data.labels", where))
+                return 0
             return known.index(value)
         try:
             number = number_of(value)
         except ValueError:
             number = float("nan")
         if not np.isfinite(number) or options.label_above is None:
-            raise self._wrong(line, column, "is not a number", where)
+            unfit(self._wrong(line, column, "is not a number", where))
+            return 0
         return int(number > options.label_above)
 
     def _patient(self, line: int, row: Row, column: str) -> str:
-        """Whose record it is; nobody's would be a patient of whom nothing is promised."""
+        """Whose record it is; nobody's would be a patient of whom nothing is promised.
+
+        At a hospital, all records without a name count as one patient. A patient with other records under a
+        name has then two shares in the result, and privacy per patient promises the less.
+        """
         patient = row[column].strip()
         if patient.lower() in ALWAYS_MISSING:
-            raise self._wrong(line, column, "is empty")
+            unfit(self._wrong(line, column, "is empty"))
+            return ""
         return patient
 
     def _wrong(self, line: int, column: str, what: str, where: str = "") -> DataError:

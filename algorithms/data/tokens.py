@@ -20,6 +20,7 @@ from typing import Any, Final, Protocol
 
 import torch
 
+from secfed.algorithms.data.unfit import unfit
 from secfed.errors import ConfigError, DataError
 
 PAD: Final = 0
@@ -167,7 +168,7 @@ class FolderTokenizer:
         """See :meth:`Tokenizer.encode`.
 
         Raises:
-            DataError: the tokenizer makes an empty row of some text.
+            DataError: the tokenizer makes an empty row of some text, in a simulation.
         """
         if not texts:
             return torch.zeros(0, self.length, dtype=torch.int64)
@@ -176,10 +177,13 @@ class FolderTokenizer:
         )
         rows = torch.tensor(found["input_ids"], dtype=torch.int64)
         if not bool((rows[:, 0] != PAD).all()):
-            raise DataError(
-                "a report becomes an empty row of tokens",
-                remedy="leave records without a report out, or use a tokenizer with a [CLS] token",
+            unfit(
+                DataError(
+                    "a report becomes an empty row of tokens",
+                    remedy="leave records without a report out, or use a tokenizer with a [CLS] token",
+                )
             )
+            rows = readable_tokens(rows, self.vocabulary)
         return rows
 
 
@@ -210,6 +214,19 @@ def read_words(path: Path) -> tuple[str, ...]:
             raise _wrong_word(f"data.words_file: {path.name}, line {number}")
         seen.add(word)
     return words
+
+
+def readable_tokens(tokens: torch.Tensor, vocabulary: int) -> torch.Tensor:
+    """Rows of tokens as a model takes them: known ones, at least one, and padding at the end only.
+
+    Args:
+        tokens: [n, length] int64.
+        vocabulary: token ids are below this.
+    """
+    known = torch.where((tokens >= 0) & (tokens < vocabulary), tokens, UNKNOWN)
+    inside = (known != PAD).flip(1).cummax(1).values.flip(1)  # a word stands here, or follows
+    inside[:, 0] = True
+    return torch.where(inside & (known == PAD), UNKNOWN, known)
 
 
 def _wrong_word(where: str) -> ConfigError:

@@ -12,13 +12,15 @@ the vocabulary and the numbers of classes; all of it follows from the study file
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
 
 from secfed.algorithms.data.base import FederatedData, SiteId, no_records, no_training_records
+from secfed.algorithms.data.tokens import readable_tokens
+from secfed.algorithms.data.unfit import first_class_if_unknown, unfit, zero_if_not_finite
 from secfed.errors import DataError
 
 Kind = Literal["image", "text", "pairs"]
@@ -112,26 +114,39 @@ class TransferData(FederatedData, Protocol):
 def check_transfer(site_id: SiteId, data: TransferSite, facts: TransferData) -> TransferSite:
     """Check one site's records against the public facts; every data set passes through here.
 
+    Returns:
+        The same; at a hospital with defaults for values that do not fit, and with at least one training
+        record: see :mod:`secfed.algorithms.data.unfit`.
+
     Raises:
         DataError: another kind than the study says, no records, a part that its kind does not have, a wrong
-            shape or type, NaN or Inf, a label outside the classes, a token outside the vocabulary, padding
-            in the middle of a text, an empty text, an image without a caption, a caption without an image.
-            Names the site and never a value.
+            shape or type, an image without a caption, a caption without an image; in a simulation also no
+            training records, NaN or Inf, a label outside the classes, a token outside the vocabulary, padding
+            in the middle of a text, an empty text. Names the site and never a value.
     """
     if facts.kind_of.get(site_id) != data.kind:
         raise DataError(
             f"site {site_id!r} does not hold what the study says",
             remedy="check the site's name, and which sites [data] lists as image, text and pairs sites",
         )
+    checked: list[Samples] = []
     for part, samples in (("training", data.train), ("held-out", data.test)):
         what = _fault(data.kind, samples, facts)
         if what is not None:
-            raise DataError(
-                f"site {site_id!r}: {part} records {what}",
-                remedy="every site must prepare its records in the same way, as the study's [data] says",
-            )
+            raise _unusable(site_id, part, what)
+        what = _unfit_value(data.kind, samples, facts)
+        if what is not None:
+            unfit(_unusable(site_id, part, what))
+            samples = _fitting(data.kind, samples, facts)
+        checked.append(samples)
     if not len(data.train):
-        raise no_training_records(site_id) if len(data.test) else no_records(site_id)
+        if not len(data.test):
+            raise no_records(site_id)
+        unfit(no_training_records(site_id))
+        checked[0] = _blank(data.kind, facts)
+        data = replace(data, train_patients=None if data.train_patients is None else (0,))
+    if checked[0] is not data.train or checked[1] is not data.test:
+        data = replace(data, train=checked[0], test=checked[1])
     if data.train_patients is not None and len(data.train_patients) != len(data.train):
         raise DataError(
             f"site {site_id!r} has not one patient per training record",
@@ -140,8 +155,49 @@ def check_transfer(site_id: SiteId, data: TransferSite, facts: TransferData) -> 
     return data
 
 
+def _unusable(site_id: SiteId, part: str, what: str) -> DataError:
+    return DataError(
+        f"site {site_id!r}: {part} records {what}",
+        remedy="every site must prepare its records in the same way, as the study's [data] says",
+    )
+
+
+def _unfit_value(kind: Kind, samples: Samples, facts: TransferData) -> str | None:
+    """What is wrong with single values, in words without them."""
+    if samples.images is not None and not bool(torch.isfinite(samples.images).all()):
+        return "contain NaN or infinite pixels"
+    what = None if samples.tokens is None else _token_fault(samples.tokens, facts)
+    labels, classes = samples.labels, _classes(kind, facts)
+    if labels is not None and len(labels) and not 0 <= int(labels.min()) <= int(labels.max()) < classes:
+        what = what or f"have a label outside the study's {classes} classes"
+    return what
+
+
+def _fitting(kind: Kind, samples: Samples, facts: TransferData) -> Samples:
+    """The same, with defaults for values that do not fit."""
+    images, tokens, labels = samples.images, samples.tokens, samples.labels
+    return replace(
+        samples,
+        images=None if images is None else zero_if_not_finite(images),
+        tokens=None if tokens is None else readable_tokens(tokens, facts.vocabulary),
+        labels=None if labels is None else first_class_if_unknown(labels, _classes(kind, facts)),
+    )
+
+
+def _blank(kind: Kind, facts: TransferData) -> Samples:
+    images = None if kind == "text" else torch.zeros(1, *facts.image_shape)
+    empty = torch.zeros(1, facts.text_length, dtype=torch.int64)
+    tokens = None if kind == "image" else readable_tokens(empty, facts.vocabulary)
+    zero = torch.zeros(1, dtype=torch.int64)
+    return Samples(images, tokens, *((None, zero) if kind == "pairs" else (zero, None)))
+
+
+def _classes(kind: Kind, facts: TransferData) -> int:
+    return facts.image_classes if kind == "image" else facts.text_classes
+
+
 def _fault(kind: Kind, samples: Samples, facts: TransferData) -> str | None:
-    """What is wrong with these records, in words without values."""
+    """What is wrong with the shapes and types of these records, or with what belongs together."""
     parts = {
         "images": samples.images,
         "tokens": samples.tokens,
@@ -158,10 +214,9 @@ def _fault(kind: Kind, samples: Samples, facts: TransferData) -> str | None:
         return f"have {', '.join(held) or 'nothing'}, but those of {kind} sites have {', '.join(wanted)}"
     images, tokens, labels, sources = parts.values()
     what = None if images is None else _image_fault(images, facts)
-    what = what or (None if tokens is None else _token_fault(tokens, facts))
+    what = what or (None if tokens is None else _text_fault(tokens, facts))
     if labels is not None:
-        classes = facts.image_classes if kind == "image" else facts.text_classes
-        what = what or _label_fault(labels, len(samples), classes)
+        what = what or _label_fault(labels, len(samples))
     if sources is not None and images is not None:
         what = what or _source_fault(sources, len(samples), len(images))
     return what
@@ -173,17 +228,19 @@ def _image_fault(images: Tensor, facts: TransferData) -> str | None:
             f"have images of shape {tuple(images.shape[1:])} and type {images.dtype}, "
             f"but the study's have {tuple(facts.image_shape)} and torch.float32"
         )
-    if images.numel() and not bool(torch.isfinite(images).all()):
-        return "contain NaN or infinite pixels"
     return None
 
 
-def _token_fault(tokens: Tensor, facts: TransferData) -> str | None:
+def _text_fault(tokens: Tensor, facts: TransferData) -> str | None:
     if tuple(tokens.shape[1:]) != (facts.text_length,) or tokens.dtype != torch.int64:
         return (
             f"have texts of shape {tuple(tokens.shape[1:])} and type {tokens.dtype}, "
             f"but the study's have {(facts.text_length,)} and torch.int64"
         )
+    return None
+
+
+def _token_fault(tokens: Tensor, facts: TransferData) -> str | None:
     if not len(tokens):
         return None
     if not 0 <= int(tokens.min()) <= int(tokens.max()) < facts.vocabulary:
@@ -196,11 +253,9 @@ def _token_fault(tokens: Tensor, facts: TransferData) -> str | None:
     return None
 
 
-def _label_fault(labels: Tensor, rows: int, classes: int) -> str | None:
+def _label_fault(labels: Tensor, rows: int) -> str | None:
     if tuple(labels.shape) != (rows,) or labels.dtype != torch.int64:
         return "have not one int64 label each"
-    if rows and not 0 <= int(labels.min()) <= int(labels.max()) < classes:
-        return f"have a label outside the study's {classes} classes"
     return None
 
 

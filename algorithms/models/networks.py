@@ -26,7 +26,9 @@ class MlpOptions(ModelOptions):
     """Options of ``mlp``."""
 
     hidden: tuple[int, ...] = Field(
-        default=(32,), description="an array of hidden layer widths, each at least 1"
+        default=(32,),
+        min_length=1,
+        description="an array of hidden layer widths, at least one, each at least 1",
     )
 
 

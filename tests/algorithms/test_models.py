@@ -21,7 +21,6 @@ protection = { name = "plain" }
 MODELS = [
     '{ name = "logistic-regression" }',
     '{ name = "mlp", hidden = [8, 4] }',
-    '{ name = "mlp", hidden = [] }',
     '{ name = "small-cnn", channels = [4, 8], hidden = 8 }',
     '{ name = "small-cnn", channels = [3, 5], hidden = 8, norm = "none" }',
 ]

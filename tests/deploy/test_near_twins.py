@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from secfed.deploy.admission import Admitted, admit, still_permitted
 from secfed.deploy.agent import Agent
 from secfed.deploy.approvals import Approvals, State
 from secfed.deploy.decisions import SiteDecisions
+from secfed.deploy.policy_sections import DataSet
 from secfed.deploy.site_folder import SiteFolder
 from secfed.deploy.study_check import StudyCheck
 from secfed.errors import ConfigError, PolicyRefused
@@ -59,7 +61,7 @@ class Hospital:
     def begins(self, text: str, now: datetime = NOW) -> Admitted:
         """What the agent does with a study before it works."""
         admitted = self.offered(text)
-        near_twins.begin(self.folder.state, admitted.terms, admitted.data.name, now)
+        near_twins.begin(self.folder, admitted.terms, admitted.data, now)
         return admitted
 
     def is_held(self, text: str) -> bool:
@@ -130,6 +132,8 @@ def test_a_study_without_one_hospital_waits_for_a_person_who_was_shown_what_it_r
         ("test_fraction = 0.25", "test_fraction = 0.26", "data.test_fraction (0.26, was 0.25)"),
         ('name = "fedavg"', 'name = "fedprox"\nmu = 1e-9', "algorithm.mu (1e-09, was none), algorithm.name"),
         ('name = "masked"', 'name = "masked"\nbits = 31', "protection.bits (31, was 32)"),
+        # Another name can be the same model, so any model is compared.
+        ('name = "logistic-regression"', 'name = "mlp"', "model.hidden ([32], was none), model.name"),
     ],
 )
 def test_other_differences_make_a_near_twin_too(hospital: Hospital, old: str, new: str, says: str) -> None:
@@ -144,13 +148,10 @@ def test_other_differences_make_a_near_twin_too(hospital: Hospital, old: str, ne
     ("old", "new"),
     [
         ('name = "masked"', 'name = "masked"\ndeadline_s = 60.0'),  # the same study
-        ('name = "logistic-regression"', 'name = "mlp"'),
         ('name = "breast-cancer"', 'name = "digits"'),
     ],
 )
-def test_the_same_study_and_other_models_and_records_are_no_near_twins(
-    hospital: Hospital, old: str, new: str
-) -> None:
+def test_the_same_study_and_other_records_are_no_near_twins(hospital: Hospital, old: str, new: str) -> None:
     hospital.begins(FIRST)
     hospital.offered(FIRST.replace(old, new))
 
@@ -217,12 +218,36 @@ def test_an_end_that_cannot_be_noted_does_not_end_the_agent(
     agent._ends("../outside")
 
 
+def test_records_under_another_name_of_the_policy_are_the_same_records(
+    hospital: Hospital, tmp_path: Path
+) -> None:
+    hospital.policy(twins="permit")
+    offered = hospital.offered(FIRST)
+
+    def named(name: str, path: str | None) -> DataSet:
+        section = offered.data.section.model_copy(update={"name": name, "path": path})
+        return replace(offered.data, section=section)
+
+    def twins(data: DataSet) -> int:
+        return len(near_twins.near_twins(hospital.folder, hospital.offered(LEFT_OUT).terms, data, NOW))
+
+    file = hospital.folder.folder / "wards.csv"
+    file.touch()
+    (tmp_path / "link.csv").symlink_to(file)
+    near_twins.begin(hospital.folder, offered.terms, named("wards", "wards.csv"), NOW)
+    assert twins(named("wards", "moved.csv")) == 1
+    assert twins(named("other", str(file))) == 1
+    assert twins(named("other", str(tmp_path / "link.csv"))) == 1
+    assert twins(named("other", "other.csv")) == 0
+    assert twins(named("other", None)) == 0
+
+
 def test_long_differences_are_cut_and_the_newest_twins_shown(hospital: Hospital) -> None:
     hospital.policy(twins="permit")
     for number in range(22):
         hospital.begins(FIRST.replace('"tiny"', f'"n-{number}"'), datetime(2026, 3, 2 + number, tzinfo=UTC))
-    terms = hospital.offered(LEFT_OUT).terms
-    found = near_twins.near_twins(hospital.folder.state, terms, "wards", NOW)
+    offered = hospital.offered(LEFT_OUT)
+    found = near_twins.near_twins(hospital.folder, offered.terms, offered.data, NOW)
     assert len(found) == 20
     assert found[0].text.startswith("n-21 (begun 2026-03-23)")
     assert len(near_twins._short("x" * 90)) == 43

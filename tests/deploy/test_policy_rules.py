@@ -39,7 +39,11 @@ class TestRange:
         assert read_rule({"min": bound}, "x").permits(value) == (value >= bound)
         assert read_rule({"max": bound}, "x").permits(value) == (value <= bound)
 
-    @given(st.lists(st.integers(-10, 10), max_size=5))
+    def test_an_empty_array_has_no_number_that_is_within(self) -> None:
+        assert not Range(1, None).permits([])
+        assert not Range(None, 5).permits(())
+
+    @given(st.lists(st.integers(-10, 10), min_size=1, max_size=5))
     def test_of_an_array_every_element_counts(self, values: list[int]) -> None:
         assert read_rule({"min": -3, "max": 3}, "x").permits(tuple(values)) == all(
             -3 <= v <= 3 for v in values

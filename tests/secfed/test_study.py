@@ -376,8 +376,6 @@ OPERATIONAL_KEYS = {
     "protection.processes",
     "algorithm.device",
     "model.gradient_checkpointing",
-    "data.max_image_mib",
-    "data.max_megapixels",
 }
 
 
