@@ -55,7 +55,7 @@ MISFIT: Final = "missing, unknown or of another shape"
 PART: Final = "a part of the work"
 LOADING: Final = "loading"  # in the place of an exchange, with round 0: before any work
 DATA: Final = "data"
-UNFIT: Final = "values that do not fit the study's [data] count as its defaults; see training.log"
+UNFIT: Final = "values that do not fit [data] count as defaults; see training.log"
 
 
 @dataclass(frozen=True)
