@@ -95,7 +95,7 @@ class _Deployment:
         except PolicyRefused as refusal:
             self.refused.append(refusal)
             return False
-        near_twins.begin(self.hospital.state, found.terms, found.data.name, _NOW)
+        near_twins.begin(self.hospital, found.terms, found.data, _NOW)
         return True
 
     def warned(self, settings: str) -> bool:
