@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 import torch
 
+from secfed import local_work
 from secfed import round as secure_round
-from secfed import site
 from secfed.algorithms import fedavg
 from secfed.attack import twins
 from secfed.attack.attack import Attack, Impossible, Setting
@@ -108,7 +108,7 @@ def raising(_number: int, exchange: Any, work: Any, *_: Any, **__: Any) -> dict[
 
 @pytest.fixture
 def uncontained(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(site, "contained", raising)
+    monkeypatch.setattr(local_work, "contained", raising)
     monkeypatch.setattr(fedavg, "otherwise", lambda _fallback, part, *given: part(*given))
 
 
@@ -131,7 +131,7 @@ def test_an_answer_whose_length_depends_on_a_record_is_noticed(monkeypatch: pyte
     honest = Site._work
 
     def telling(self: Any, task: Any) -> bytes:
-        return bytes(honest(self, task)) + b" " * len(self._alarm.__self__)
+        return bytes(honest(self, task)) + b" " * len(self._local._alarm.__self__)
 
     monkeypatch.setattr(Site, "_work", telling)
     assert noticed("overflow-oracle") == "everything"

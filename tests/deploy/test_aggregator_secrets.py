@@ -34,7 +34,7 @@ class Sentinels:
     def __init__(self, h: Hospitals) -> None:
         self.spellings: list[bytes] = []
         for name, site in h.sites.items():
-            self._watch(h, name, site._program)
+            self._watch(h, name, site._local._program)
 
     def _watch(self, h: Hospitals, name: str, program: Any) -> None:
         original = program.contribute
