@@ -21,7 +21,7 @@ def free_port() -> int:
     The system will not hand it to anybody in the meantime either, so a server may also stop and listen there
     again. Where a server can listen on port 0 and be asked for its port, that is better.
     """
-    locks = Path(tempfile.gettempdir()) / f"secfed-test-ports-{os.getuid()}"
+    locks = Path(tempfile.gettempdir()) / f"ports-of-tests-{os.getuid()}"
     locks.mkdir(exist_ok=True)
     for port in random.SystemRandom().sample(range(_FIRST, _LAST), 1000):
         lock = (locks / str(port)).open("w")

@@ -323,9 +323,10 @@ def test_memory_that_cannot_be_had_is_an_error_and_not_a_signal(monkeypatch, cal
     def full(*_):
         raise OSError(number, os.strerror(number))
 
+    parameters, _ = small(RUNS, 8)  # before: making keys needs memory too
     monkeypatch.setattr(encrypted_workers if call == "mmap" else encrypted_workers.os, call, full)
     with pytest.raises(RoundAborted, match=said):
-        next(WorkerPool(KeyPair(b"", b""), 2).map("encrypt", small(RUNS, 8)[0], [b""]))
+        next(WorkerPool(KeyPair(b"", b""), 2).map("encrypt", parameters, [b""]))
 
 
 def test_workers_that_cannot_be_started_are_an_error_and_leave_nothing_behind(monkeypatch):
