@@ -29,7 +29,7 @@ help:
 	@echo "make stress      the test suite five times, each in another order and from another seed, overloaded"
 	@echo "make mutants     put one mistake at a time into a copy, and see that a test notices it"
 	@echo "make setup       install everything (core, extras, development tools) into $(VENV)"
-	@echo "make lint        ruff: rules and formatting"
+	@echo "make lint        ruff: rules and formatting; import-linter: the order of the packages"
 	@echo "make format      ruff: apply the formatting and the safe fixes"
 	@echo "make types       mypy --strict"
 	@echo "make bench       run every benchmarks/bench_*.py"
@@ -84,6 +84,7 @@ mutants: $(DEV_STAMP)
 lint: $(DEV_STAMP)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/lint-imports
 
 format: $(DEV_STAMP)
 	$(BIN)/ruff check --fix .

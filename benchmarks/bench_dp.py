@@ -19,12 +19,12 @@ import torch
 from torch import nn
 
 from secfed.algorithms.models.networks import mlp, small_cnn
-from secfed.dp.engines import EngineName
-from secfed.dp.losses import supervised
-from secfed.dp.mechanism import Mechanism
-from secfed.dp.records import TensorRecords
-from secfed.dp.training import PrivateTraining
-from secfed.dp.unit import PrivacyUnit, Unit
+from secfed.dp.accounting.unit import PrivacyUnit, Unit
+from secfed.dp.training.engines import EngineName
+from secfed.dp.training.losses import supervised
+from secfed.dp.training.mechanism import Mechanism
+from secfed.dp.training.patient_records import TensorRecords
+from secfed.dp.training.private_loop import PrivateTraining
 
 QUICK = "--quick" in sys.argv
 STEPS = 5 if QUICK else 30

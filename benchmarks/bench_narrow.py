@@ -14,9 +14,9 @@ import sys
 import sections
 
 from secfed.errors import DataError
-from secfed.run_report import SilentObserver
-from secfed.simulate import simulate
-from secfed.study import Study
+from secfed.runs.run_report import SilentObserver
+from secfed.simulation.simulate import simulate
+from secfed.study.study import Study
 
 QUICK = "--quick" in sys.argv
 STUDIES = {"breast-cancer": "roc_auc", "heart-disease": "roc_auc", "digits-cnn": "accuracy"}

@@ -29,11 +29,11 @@ import sections
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from secfed.algorithms.registry import build
-from secfed.algorithms.vlp_base import JOINT, VlpAlgorithm
-from secfed.run_report import SilentObserver
-from secfed.simulate import simulate
-from secfed.study import Study
+from secfed.algorithms.vision_language.base import JOINT, VlpAlgorithm
+from secfed.runs.run_report import SilentObserver
+from secfed.simulation.simulate import simulate
+from secfed.study.build import build
+from secfed.study.study import Study
 
 SITES, GOAL = 5, 0.02  # of a round's time
 _WARMUP = 3

@@ -18,11 +18,11 @@ from typing import TYPE_CHECKING, Final
 
 import torch
 
-from secfed.algorithms.data.base import SiteId
-from secfed.algorithms.data.image_text import Pairs
-from secfed.algorithms.parameters import write_parameters
+from secfed.algorithms.data.image_text.base import Pairs
+from secfed.algorithms.framework.datasets import SiteId
+from secfed.algorithms.framework.parameters import write_parameters
 from secfed.errors import ConfigError, DataError
-from secfed.vector import State
+from secfed.wire.layout import State
 
 if TYPE_CHECKING:
     from secfed.algorithms.models.dual_encoder import DualEncoder

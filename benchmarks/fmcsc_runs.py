@@ -12,11 +12,11 @@ from pathlib import Path
 import sections
 import torch
 
-from secfed.algorithms.data.heart_disease import data_folder
-from secfed.run_report import RunReport, SilentObserver
-from secfed.simulate import simulate
-from secfed.study import Study
-from secfed.study_rules import study_id
+from secfed.algorithms.data.folders import data_folder
+from secfed.runs.run_report import RunReport, SilentObserver
+from secfed.simulation.simulate import simulate
+from secfed.study.limits import study_id
+from secfed.study.study import Study
 
 Scores = tuple[float, float, float]  # ACC, NMI, ARI in percent
 RATIOS = ("2:1", "1:1", "1:2")

@@ -8,8 +8,8 @@ messages of any type, and moved, repeated or deleted pieces. What a decoder acce
 same bytes (two byte strings never mean the same message). Every so often, the peak of what Python allocates
 while decoding is held against a bound that is linear in the size of the input.
 
-A failure prints the input in hexadecimal; the exit status is 1. ``tests/crypto/test_fuzz.py`` runs a short,
-deterministic part of this in every test run.
+A failure prints the input in hexadecimal; the exit status is 1. ``tests/crypto/masked/test_fuzz.py`` runs a
+short, deterministic part of this in every test run.
 """
 
 from __future__ import annotations
@@ -26,7 +26,6 @@ from typing import Any
 
 import torch
 
-from secfed import frames
 from secfed.crypto import sealing, shamir
 from secfed.crypto.codec import Writer
 from secfed.crypto.identity import MAX_NAME_BYTES, PUBLIC_BYTES, SIGNATURE_BYTES, Roster
@@ -56,6 +55,7 @@ from secfed.crypto.messages import (
     View,
 )
 from secfed.errors import SecfedError
+from secfed.wire import frames
 
 # Peak bytes a decoder may allocate: interpreter noise, and small objects for small fields (the densest is a
 # list of empty names: 4 bytes each on the wire, a pointer in the growing list and one in the final tuple).

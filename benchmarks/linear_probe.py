@@ -27,7 +27,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from secfed.algorithms.randomness import torch_generator
+from secfed.algorithms.framework.randomness import torch_generator
 from secfed.errors import ConfigError, DataError
 
 if TYPE_CHECKING:

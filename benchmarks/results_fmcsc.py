@@ -34,7 +34,8 @@ _COURSE = "ACC after each main round, 1:1"
 _PAGE = sections.ROOT / "docs" / "results" / "fmcsc.md"
 _HEAD = """# FMCSC: what was measured
 
-Federated multi-view clustering ([algorithms/fmcsc.py](../../algorithms/fmcsc.py)), everything by secure sums,
+Federated multi-view clustering ([algorithms/fmcsc/algorithm.py](../../algorithms/fmcsc/algorithm.py)),
+everything by secure sums,
 masked. ACC, NMI and ARI in percent after the last round, from the securely summed contingency table, over
 the records of all hospitals; mean and standard deviation over seeds, minutes of one process of one thread,
 and the paper's mean over five runs, which were trained one hospital after the other. A seed decides the

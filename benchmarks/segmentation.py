@@ -23,8 +23,8 @@ from linear_probe import image_tokens, labelled_rows
 from torch import nn
 from torch.nn.functional import adaptive_avg_pool2d, binary_cross_entropy_with_logits, interpolate
 
-from secfed.algorithms.data.image_text import Pairs
-from secfed.algorithms.randomness import seeded, torch_generator
+from secfed.algorithms.data.image_text.base import Pairs
+from secfed.algorithms.framework.randomness import seeded, torch_generator
 from secfed.errors import ConfigError, DataError
 
 if TYPE_CHECKING:

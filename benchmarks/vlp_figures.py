@@ -26,7 +26,7 @@ def write_figures(found: Trajectory, folder: Path) -> tuple[Path, ...]:
     Returns:
         The files written; equal trajectories give equal bytes.
     """
-    from secfed import figure_style as style  # matplotlib is slow to import
+    from secfed.runs import figure_style as style  # matplotlib is slow to import
 
     folder.mkdir(parents=True, exist_ok=True)
     written = []
@@ -67,7 +67,7 @@ def _lines(axes: Axes, at: range, table: Sequence[Sequence[float]], sites: Seque
     """One line per site."""
     from matplotlib.ticker import MaxNLocator
 
-    from secfed import figure_style as style
+    from secfed.runs import figure_style as style
 
     for place, site in enumerate(sites):
         colour = style.CYCLE[place % len(style.CYCLE)]

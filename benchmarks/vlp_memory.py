@@ -17,7 +17,7 @@ from torch.autograd.graph import saved_tensors_hooks
 
 from secfed.algorithms.models.dual_encoder import DualEncoder, pretrain_loss
 from secfed.algorithms.models.dual_encoder_options import VisionLanguageOptions
-from secfed.algorithms.options import checked
+from secfed.config.schema import checked
 
 _FLOAT_BYTES: Final = 4  # parameters and moments stay float32 under mixed precision
 _ADAM_MOMENTS: Final = 2

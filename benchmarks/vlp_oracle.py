@@ -22,18 +22,18 @@ import torch
 from distortion import distortion_matrix
 from torch import nn
 
-from secfed.algorithms.data.base import SiteId
-from secfed.algorithms.data.image_text import Pairs
+from secfed.algorithms.data.image_text.base import Pairs
+from secfed.algorithms.framework.datasets import SiteId
+from secfed.algorithms.framework.parameters import read_parameters
+from secfed.algorithms.framework.randomness import seeded, torch_generator
 from secfed.algorithms.metrics import retrieval
 from secfed.algorithms.models.dual_encoder import DualEncoder
-from secfed.algorithms.parameters import read_parameters
-from secfed.algorithms.randomness import seeded, torch_generator
-from secfed.algorithms.vlp_base import JOINT, VlpAlgorithm
-from secfed.algorithms.vlp_site import VlpSite
-from secfed.algorithms.vlp_stage import Batch, contrastive_batches, run_stage
+from secfed.algorithms.vision_language.base import JOINT, VlpAlgorithm
+from secfed.algorithms.vision_language.site import VlpSite
+from secfed.algorithms.vision_language.stage import Batch, contrastive_batches, run_stage
 from secfed.errors import ConfigError
-from secfed.start import first_server, load_start
-from secfed.vector import Exchange, State, Summands, Totals
+from secfed.study.warm_start import initial_server, load_initial_model
+from secfed.wire.layout import Exchange, State, Summands, Totals
 
 Metrics = Mapping[str, float]
 PerSite = Mapping[SiteId, Metrics]
@@ -81,7 +81,7 @@ def run_in_clear(
     sites, rounds = tuple(sorted(algorithm.setting.sites)), algorithm.setting.study.rounds
     programs = {site: algorithm.site(site) for site in sites}
     tests = {site: program.data.test for site, program in programs.items()}
-    server = first_server(algorithm, load_start(algorithm.setting.study, algorithm))
+    server = initial_server(algorithm, load_initial_model(algorithm.setting.study, algorithm))
     weights, losses, per_site = [], [], []
 
     def look(version: int) -> None:

@@ -25,7 +25,7 @@ from vlp_runs import (
     WARM,
 )
 
-from secfed import figure_style as style
+from secfed.runs import figure_style as style
 
 Run = dict[str, Any]
 Runs = Mapping[str, Sequence[Run]]  # by method, in the order of the seeds

@@ -18,16 +18,16 @@ import vlp_figures
 import vlp_oracle
 from safetensors.torch import load_file, save_file
 
-from secfed.algorithms.data import chest_synthetic
-from secfed.algorithms.data.heart_disease import data_folder
+from secfed.algorithms.data.folders import data_folder
+from secfed.algorithms.data.image_text import chest_synthetic
 from secfed.algorithms.metrics import retrieval
-from secfed.algorithms.registry import build
-from secfed.algorithms.vlp_base import VlpAlgorithm
-from secfed.outputs import MODEL_FILE
-from secfed.run_report import RunReport, SilentObserver
-from secfed.simulate import simulate
-from secfed.study import Study
-from secfed.vector import State
+from secfed.algorithms.vision_language.base import VlpAlgorithm
+from secfed.runs.run_folder import MODEL_FILE
+from secfed.runs.run_report import RunReport, SilentObserver
+from secfed.simulation.simulate import simulate
+from secfed.study.build import build
+from secfed.study.study import Study
+from secfed.wire.layout import State
 
 ROUNDS, STEPS = 6, 40  # of every method: 240 local steps per site
 PNEUMONIA = "pneumoniamnist.npz"

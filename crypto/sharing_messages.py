@@ -24,8 +24,8 @@ SEALED_SHARES_BYTES = 2 * shamir.SHARE_BYTES + sealing.OVERHEAD_BYTES
 class Envelope:
     """One peer's part of message 3: sealed for ``recipient``, signed by ``sender``.
 
-    The digests are those of :func:`secfed.crypto.derivations.share_digest`; shares are uniform in a field of
-    2^256 elements, so a digest hides them without a salt.
+    The digests are those of :func:`secfed.crypto.masked.key_derivation.share_digest`; shares are uniform in a
+    field of 2^256 elements, so a digest hides them without a salt.
     """
 
     sender: str

@@ -1,6 +1,8 @@
 """Differential privacy: units, mechanisms, noise, accountants, budgets and the ledger.
 
-Read in this order: :mod:`~secfed.dp.unit` (what is protected), :mod:`~secfed.dp.events` (what was
-released), :mod:`~secfed.dp.accountant` (what that costs), :mod:`~secfed.dp.training` (record level),
-:mod:`~secfed.dp.noise` (site level), :mod:`~secfed.dp.ledger` (who has paid for what).
+Read in this order: :mod:`~secfed.dp.accounting.unit` (what is protected), :mod:`~secfed.dp.accounting.events`
+(what was
+released), :mod:`~secfed.dp.accounting.interface` (what that costs), :mod:`~secfed.dp.training.private_loop`
+(record level),
+:mod:`~secfed.dp.mechanisms.noise` (site level), :mod:`~secfed.dp.ledger.ledger` (who has paid for what).
 """

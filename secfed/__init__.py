@@ -1,3 +1,42 @@
-"""secfed: federated learning between hospitals in which only sums leave a hospital."""
+"""secfed: federated learning between hospitals in which only sums leave a hospital.
 
+    from pathlib import Path
+    from secfed import Study, simulate
+
+    report = simulate(Study.load(Path("examples/breast-cancer.toml")))
+    print(report.final, report.saw)
+
+An algorithm of one's own implements :class:`Algorithm` with a :class:`SiteProgram` and a
+:class:`ServerProgram`; what it sums is an :class:`Exchange` of :class:`Field` blocks.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from secfed.algorithms.framework.base import Algorithm, ServerProgram, SiteProgram
+    from secfed.simulation.simulate import simulate
+    from secfed.study.study import Study
+    from secfed.wire.layout import Exchange, Field
+
+__all__ = ["Algorithm", "Exchange", "Field", "ServerProgram", "SiteProgram", "Study", "simulate"]
 __version__ = "0.1.0"
+
+_HOMES: Final = {
+    "Algorithm": "secfed.algorithms.framework.base",
+    "Exchange": "secfed.wire.layout",
+    "Field": "secfed.wire.layout",
+    "ServerProgram": "secfed.algorithms.framework.base",
+    "SiteProgram": "secfed.algorithms.framework.base",
+    "Study": "secfed.study.study",
+    "simulate": "secfed.simulation.simulate",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """The public names, imported at first use: ``secfed --help`` must not wait for torch."""
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(_HOMES[name]), name)

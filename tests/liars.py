@@ -7,7 +7,7 @@ from typing import Any
 from secfed.attack import scene
 from secfed.attack.liars import Liar
 from secfed.attack.liars import LyingExchange as Played
-from secfed.round import Summed
+from secfed.server.round import RoundSum
 from tests.journals import WatchedJournal
 from tests.simulator import Consortium as WatchedConsortium
 
@@ -26,7 +26,7 @@ class LyingExchange(Played):
         """What one site noted."""
         return self.consortium.journals[site]
 
-    def assert_right(self, summed: Summed) -> None:
+    def assert_right(self, summed: RoundSum) -> None:
         """The totals are those of the survivors."""
         assert self.is_right(summed)
 
@@ -34,4 +34,4 @@ class LyingExchange(Played):
 class _Consortium(WatchedConsortium):
     """Updates that are small beside the ring, as updates are."""
 
-    update = scene.Consortium.update
+    update = scene.SimulatedConsortium.update

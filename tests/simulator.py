@@ -22,7 +22,7 @@ from secfed.crypto import sealing
 from secfed.crypto.attempt import Entropy, SiteLimits
 from secfed.crypto.codec import Buffer
 from secfed.crypto.lanes import Run
-from secfed.crypto.masked_site import Closed
+from secfed.crypto.masked.client import Closed
 from secfed.crypto.messages import Specification
 from secfed.crypto.refusals import Refusal
 from secfed.errors import SecfedError
@@ -57,7 +57,7 @@ class SeededEntropy(Entropy):
         return sealing.SealKey.from_seeds(mlkem_seed, self.token("seal key, X25519"))
 
 
-class Consortium(scene.Consortium):
+class Consortium(scene.SimulatedConsortium):
     """A consortium whose updates fill their rings, and whose journals tell what was asked of them."""
 
     journals: dict[str, WatchedJournal]  # type: ignore[assignment]  # of the kind that `journal` makes

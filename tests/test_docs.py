@@ -1,7 +1,7 @@
 """The documents say what the code does: numbers, labels, messages, byte tables.
 
 The byte tables of docs/protocol.md are executed: an encoder that knows only those tables must give the
-bytes that crypto/messages.py and crypto/encrypted_messages.py give.
+bytes that crypto/messages.py and crypto/encrypted/messages.py give.
 """
 
 from __future__ import annotations
@@ -18,15 +18,16 @@ from typing import Any, Final
 import numpy as np
 import pytest
 
-from secfed.crypto import encrypted_messages, labels, messages, shamir, thresholds
-from secfed.crypto.bfv import Parameters, Ring
-from secfed.crypto.bfv_packing import pack_words
-from secfed.crypto.encrypted import SUM, UPLOAD, FrameFormat
+from secfed.crypto import labels, messages, shamir, thresholds
+from secfed.crypto.encrypted import messages as encrypted_messages
+from secfed.crypto.encrypted.bfv import Parameters, Ring
+from secfed.crypto.encrypted.bfv_packing import pack_words
+from secfed.crypto.encrypted.server import SUM, UPLOAD, FrameFormat
 from secfed.crypto.identity import Identity, Roster
 from secfed.crypto.lanes import Run
 from secfed.crypto.messages import Envelope, MaskSecretShare, Message, SelfMaskShare
 from secfed.crypto.refusals import Refusal
-from secfed.vector import Field, Layout
+from secfed.wire.layout import Field, Layout
 
 ROOT: Final = Path(__file__).parents[1]
 SECURITY: Final = (ROOT / "SECURITY.md").read_text(encoding="utf-8")
@@ -71,18 +72,33 @@ def test_protocol_md_says_where_each_refusal_comes_from() -> None:
 
 def _modules_of_the_protocol() -> set[Path]:
     """What the state machines import from crypto/, directly or not, and the callers around them."""
-    todo = ["masked_site", "masked_server", "encrypted_session", "encrypted_site", "study_keys"]
+    names = (
+        "masked/client",
+        "masked/server",
+        "encrypted/session",
+        "encrypted/client",
+        "encrypted/study_keys",
+    )
+    todo = [f"crypto/{name}" for name in names]
     found: set[Path] = set()
     while todo:
-        path = ROOT / "crypto" / f"{todo.pop()}.py"
+        path = ROOT / f"{todo.pop()}.py"
         if path not in found and path.exists():
             found.add(path)
             for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-                if isinstance(node, ast.ImportFrom) and node.module == "secfed.crypto":
-                    todo += [alias.name for alias in node.names]
-                elif isinstance(node, ast.ImportFrom) and (node.module or "").startswith("secfed.crypto."):
-                    todo.append(str(node.module).rpartition(".")[2])
-    names = ("vector", "round", "protection", "transcript", "site", "sealed", "sealed_site", "sealed_round")
+                if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("secfed.crypto"):
+                    home = str(node.module).removeprefix("secfed.").replace(".", "/")
+                    todo += [home, *(f"{home}/{alias.name}" for alias in node.names)]
+    names = (
+        "wire/layout",
+        "server/round",
+        "protection/interface",
+        "records/transcript",
+        "site/session",
+        "protection/encrypted_plan",
+        "site/encrypted_session",
+        "server/encrypted_round",
+    )
     callers = {ROOT / "secfed" / f"{name}.py" for name in names}
     return (found | callers) - {ROOT / "crypto" / "labels.py"}
 
@@ -377,7 +393,12 @@ def test_nobody_is_told_to_install_secfed_by_its_name() -> None:
             assert not re.search(r"\bsecfed\[", text), path
         joined = text.replace("\\\n", " ")
         assert not re.search(INSTALLS, joined), path
-    assert {"README.md", "crypto/bfv_tenseal.py", "examples/vlp-medpix.toml", "docs/operators.md"} <= seen
+    assert {
+        "README.md",
+        "crypto/encrypted/bfv_tenseal.py",
+        "examples/vlp-medpix.toml",
+        "docs/operators.md",
+    } <= seen
 
 
 def test_the_search_for_installations_by_name_finds_them() -> None:

@@ -9,7 +9,7 @@ from typing import Final
 
 import pytest
 
-from secfed.drops import STAGES
+from secfed.wire.stages import STAGES
 
 ROOT: Final = Path(__file__).parents[1]
 NOT_OURS: Final = {"wheelhouse", "runs", "build", "dist", "node_modules", "shared"}

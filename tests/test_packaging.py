@@ -229,7 +229,7 @@ class Absent(importlib.abc.MetaPathFinder):
         if fullname.partition(".")[0] in {optional!r}:
             raise ModuleNotFoundError(f"No module named {{fullname!r}}", name=fullname)
 sys.meta_path.insert(0, Absent())
-import secfed.cli, secfed.simulate
+import secfed.cli, secfed.simulation.simulate
 print("started")
 """
     assert python(code, tmp_path).splitlines()[-1] == "started"

@@ -1,0 +1,4 @@
+"""Data sets, and how a pool of records is dealt out to simulated hospitals.
+
+Imports algorithms.framework and what lies below.
+"""

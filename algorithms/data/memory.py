@@ -16,9 +16,9 @@ from typing import Any
 
 import numpy as np
 
-from secfed.algorithms.data.base import SiteData, SiteId
 from secfed.algorithms.data.pool import site_index
-from secfed.algorithms.data.prepare import Preparation, Records, prepare
+from secfed.algorithms.data.prepare import Preparation, PreparedRecords, prepare
+from secfed.algorithms.framework.datasets import SiteData, SiteId
 from secfed.errors import DataError
 
 
@@ -90,7 +90,7 @@ class SiteTables:
         x, y = self._tables[site_id]
         return prepare(
             site_id,
-            Records(x, y.astype(np.int64), patients=self._patients.get(site_id)),
+            PreparedRecords(x, y.astype(np.int64), patients=self._patients.get(site_id)),
             self._rules,
             input_shape=self.input_shape,
             classes=self.classes,

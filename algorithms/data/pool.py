@@ -13,11 +13,11 @@ from typing import Literal, Self
 import numpy as np
 from pydantic import Field, model_validator
 
-from secfed.algorithms.data.base import SiteData, SiteId
 from secfed.algorithms.data.partition import Partition, dirichlet, iid
-from secfed.algorithms.data.prepare import Preparation, Records, prepare, scaled_by_ranges
-from secfed.algorithms.options import Options
-from secfed.algorithms.randomness import numpy_generator
+from secfed.algorithms.data.prepare import Preparation, PreparedRecords, prepare, scaled_by_ranges
+from secfed.algorithms.framework.datasets import SiteData, SiteId
+from secfed.algorithms.framework.randomness import numpy_generator
+from secfed.config.schema import Options
 from secfed.errors import ConfigError, DataError
 
 
@@ -108,10 +108,10 @@ class PooledData:
 
     def __init__(
         self,
-        load: Callable[[], Records],
+        load: Callable[[], PreparedRecords],
         *,
         sites: tuple[SiteId, ...],
-        divide: Callable[[Records, np.random.Generator], Partition],
+        divide: Callable[[PreparedRecords, np.random.Generator], Partition],
         rules: Preparation,
         input_shape: tuple[int, ...],
         classes: int,
@@ -140,7 +140,7 @@ class PooledData:
         return self
 
     @cached_property
-    def _pool(self) -> Records:
+    def _pool(self) -> PreparedRecords:
         return self._load()
 
     @cached_property
@@ -178,7 +178,7 @@ def site_index(sites: tuple[SiteId, ...], site_id: SiteId) -> int:
 
 def divide_by(
     partition: str, sites: int, alpha: float, min_records: int
-) -> Callable[[Records, np.random.Generator], Partition]:
+) -> Callable[[PreparedRecords, np.random.Generator], Partition]:
     """The partition that the options name."""
     if partition == "dirichlet":
         return lambda pool, rng: dirichlet(pool.y, sites, alpha, min_records, rng)
@@ -197,25 +197,25 @@ _BREAST_CANCER_RANGES = (
 )
 
 
-def _load_breast_cancer(options: PoolOptions) -> Records:
+def _load_breast_cancer(options: PoolOptions) -> PreparedRecords:
     from sklearn.datasets import load_breast_cancer  # a slow import that only this data set needs
 
     x, y = load_breast_cancer(return_X_y=True)
     if options.standardize == "public":
         x = scaled_by_ranges(x, _BREAST_CANCER_RANGES)
     # scikit-learn counts benign as 1; a positive finding is a malignant one.
-    return Records(x, 1 - y.astype(np.int64))
+    return PreparedRecords(x, 1 - y.astype(np.int64))
 
 
-def _load_digits() -> Records:
+def _load_digits() -> PreparedRecords:
     from sklearn.datasets import load_digits  # see above
 
     images, y = load_digits().images, load_digits().target
-    return Records(images[:, np.newaxis, :, :] / 16.0, y.astype(np.int64))
+    return PreparedRecords(images[:, np.newaxis, :, :] / 16.0, y.astype(np.int64))
 
 
 def _pooled(
-    options: PoolOptions, seed: int, load: Callable[[], Records], shape: tuple[int, ...], classes: int
+    options: PoolOptions, seed: int, load: Callable[[], PreparedRecords], shape: tuple[int, ...], classes: int
 ) -> PooledData:
     return PooledData(
         load,

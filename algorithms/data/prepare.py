@@ -21,7 +21,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from secfed.algorithms.data.base import (
+from secfed.algorithms.framework.datasets import (
     SiteData,
     SiteId,
     check_site,
@@ -30,8 +30,8 @@ from secfed.algorithms.data.base import (
     no_training_records,
     numbered,
 )
-from secfed.algorithms.data.unfit import unfit
-from secfed.algorithms.randomness import derive_seed, numpy_generator
+from secfed.algorithms.framework.randomness import derive_seed, numpy_generator
+from secfed.algorithms.framework.unfit import unfit
 from secfed.errors import ConfigError
 
 _SPLIT: Final = b"secfed/v1 split"  # BLAKE2b's personalisation, at most 16 bytes
@@ -39,7 +39,7 @@ _FLAT = 1e-8  # a spread below this is a constant column; dividing by it would o
 
 
 @dataclass(frozen=True, repr=False)
-class Records:
+class PreparedRecords:
     """Records before the split.
 
     Attributes:
@@ -55,11 +55,11 @@ class Records:
     extra: NDArray[Any] | None = None
     patients: tuple[str, ...] | None = None
 
-    def take(self, rows: NDArray[Any]) -> Records:
+    def take(self, rows: NDArray[Any]) -> PreparedRecords:
         """The records at these positions."""
         extra = None if self.extra is None else self.extra[rows]
         patients = None if self.patients is None else tuple(self.patients[int(row)] for row in rows)
-        return Records(self.x[rows], self.y[rows], extra, patients)
+        return PreparedRecords(self.x[rows], self.y[rows], extra, patients)
 
 
 @dataclass(frozen=True)
@@ -113,7 +113,7 @@ class Preparation:
 
 def prepare(
     site_id: SiteId,
-    records: Records,
+    records: PreparedRecords,
     rules: Preparation,
     *,
     input_shape: tuple[int, ...],
@@ -159,7 +159,7 @@ def prepare(
 
 
 def _divided(
-    site_id: SiteId, records: Records, rules: Preparation, seed: int
+    site_id: SiteId, records: PreparedRecords, rules: Preparation, seed: int
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     if records.patients is not None:
         key = derive_seed(seed, "split by patient", site_id)
@@ -177,8 +177,8 @@ def split(
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Positions of the training and the held-out records, stratified by class.
 
-    Records are shuffled, ordered by class, and every (1 / fraction)-th is held out, so that each class
-    gives its share to within one record, however rare it is.
+    PreparedRecords are shuffled, ordered by class, and every (1 / fraction)-th is held out, so that each
+    class gives its share to within one record, however rare it is.
 
     Args:
         y: [n] labels.
@@ -217,7 +217,7 @@ def split_by_slots(
 
 
 def split_by_content(
-    records: Records, test_fraction: float, key: int
+    records: PreparedRecords, test_fraction: float, key: int
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Positions of the training and the held-out records, each drawn from what the record itself contains.
 

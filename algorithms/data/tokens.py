@@ -20,7 +20,7 @@ from typing import Any, Final, Protocol
 
 import torch
 
-from secfed.algorithms.data.unfit import unfit
+from secfed.algorithms.framework.unfit import unfit
 from secfed.errors import ConfigError, DataError
 
 PAD: Final = 0

@@ -13,8 +13,8 @@ import torch
 from torch.linalg import vector_norm
 from torch.utils.checkpoint import checkpoint
 
-from secfed.algorithms.losses.image_text import Objective, both_ways
-from secfed.algorithms.models.features import Aligned
+from secfed.algorithms.losses.features import Aligned
+from secfed.algorithms.losses.objective import Objective, both_ways
 from secfed.errors import ConfigError
 
 AT_ONCE = 1 << 22

@@ -17,114 +17,14 @@ of the two directions.
 
 from __future__ import annotations
 
-import math
-from abc import ABC, abstractmethod
 from collections.abc import Iterable
-from contextlib import AbstractContextManager, nullcontext
-from dataclasses import fields, replace
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
-from torch import nn
-from torch.nn.functional import cross_entropy
 
-from secfed.algorithms.models.features import Aligned, ObjectiveValue
+from secfed.algorithms.losses.features import Aligned
+from secfed.algorithms.losses.objective import Objective
 from secfed.errors import ConfigError
-
-MIN_TEMPERATURE = 1e-6
-"""Below this the logits of float32 embeddings are no longer meaningful, and soon not finite."""
-
-
-def full_precision(tensor: torch.Tensor) -> torch.Tensor:
-    """Half-precision floats as float32; everything else as it is."""
-    return tensor.float() if tensor.dtype in (torch.float16, torch.bfloat16) else tensor
-
-
-def without_autocast(tensor: torch.Tensor) -> AbstractContextManager[object]:
-    """A context in which operations on the device of ``tensor`` keep the precision of their inputs."""
-    if tensor.is_meta:  # shapes only: torch has no autocast there, and refuses to switch it off
-        return nullcontext()
-    return torch.autocast(tensor.device.type, enabled=False)
-
-
-def infonce(image: torch.Tensor, text: torch.Tensor, temperature: float) -> torch.Tensor:
-    """Symmetric InfoNCE of a batch of pairs, the average of image-to-text and text-to-image.
-
-    S = image text^T / t;  (1/2) (CE(S) + CE(S^T)),  CE(S) = mean_b [ logsumexp_j S_bj - S_bb ]
-
-    The similarities are computed in float32 at least, under mixed precision too: rounding to bfloat16
-    and dividing by a small temperature would move a logit by several hundredths.
-
-    Args:
-        image: [B, d], rows of L2 norm 1.
-        text: [B, d], rows of L2 norm 1; row b belongs to row b of ``image``.
-        temperature: t, above 0.
-
-    Returns:
-        A scalar at least 0; about log B for unrelated embeddings at a high temperature, and 0 for a single
-        pair, which has nothing to be compared with.
-    """
-    with without_autocast(image):
-        logits = full_precision(image) @ full_precision(text).T / temperature
-        return both_ways(logits) / 2
-
-
-def both_ways(logits: torch.Tensor) -> torch.Tensor:
-    """Sum of the cross entropies over the rows and over the columns; row b's target is column b.
-
-    Args:
-        logits: [B, B].
-
-    Returns:
-        A scalar.
-    """
-    target = torch.arange(len(logits), device=logits.device)
-    return cross_entropy(logits, target) + cross_entropy(logits.T, target)
-
-
-class Objective(nn.Module, ABC):
-    """A pre-training objective.
-
-    Its ``forward`` takes ``Aligned`` and gives ``ObjectiveValue``, computed in float32 at least, whatever
-    mixed precision surrounds it.
-
-    Args:
-        temperature: of the InfoNCE, at least 1e-6.
-
-    Raises:
-        ConfigError: a temperature that is not a number or too small.
-    """
-
-    decomposes: ClassVar[bool] = False
-    """Whether the value is a mean of one number per record, as record-level privacy would need."""
-
-    def __init__(self, temperature: float) -> None:
-        super().__init__()
-        if not MIN_TEMPERATURE <= temperature < math.inf:
-            raise ConfigError(
-                "model.temperature: too small or not a number",
-                remedy=f"use at least {MIN_TEMPERATURE}; usual values are 0.05 to 0.2",
-            )
-        self.temperature = float(temperature)
-
-    def forward(self, aligned: Aligned) -> ObjectiveValue:
-        """The objective of one batch of pairs."""
-        with without_autocast(aligned.image):
-            full = _full_precision(aligned)
-            plain = infonce(full.image, full.text, self.temperature)
-            return ObjectiveValue(self.total(full, plain), plain)
-
-    @abstractmethod
-    def total(self, aligned: Aligned, plain: torch.Tensor) -> torch.Tensor:
-        """What training minimises.
-
-        Args:
-            aligned: embeddings in float32 at least.
-            plain: ``infonce`` of them at ``temperature``.
-
-        Returns:
-            A scalar with gradient.
-        """
 
 
 class ConVirt(Objective):
@@ -177,9 +77,3 @@ def make_objective(
             raise ConfigError(
                 f"model.objective: there is no {name!r}", remedy='use "convirt", "gloria" or "mgca"'
             )
-
-
-def _full_precision(aligned: Aligned) -> Aligned:
-    """The same embeddings, floats in float32 at least."""
-    values = {field.name: getattr(aligned, field.name) for field in fields(aligned)}
-    return replace(aligned, **{n: full_precision(v) for n, v in values.items() if v is not None})

@@ -14,8 +14,8 @@ import torch
 from torch import nn
 from torch.nn.functional import log_softmax, normalize
 
-from secfed.algorithms.losses.image_text import MIN_TEMPERATURE, Objective
-from secfed.algorithms.models.features import Aligned
+from secfed.algorithms.losses.features import Aligned
+from secfed.algorithms.losses.objective import MIN_TEMPERATURE, Objective
 from secfed.errors import ConfigError
 
 

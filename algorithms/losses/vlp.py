@@ -21,10 +21,10 @@ from typing import Final, Literal
 import torch
 
 from secfed.algorithms.losses.contrastive import model_contrast
-from secfed.algorithms.losses.image_text import full_precision, infonce
-from secfed.algorithms.models.features import Aligned
+from secfed.algorithms.losses.features import Aligned
+from secfed.algorithms.losses.objective import full_precision, infonce
 from secfed.errors import MalformedMessage
-from secfed.vector import State
+from secfed.wire.layout import State
 
 AnchorReduction = Literal["mean", "sumdim"]
 _SAME: Final = 1e-12  # two models nearer than this, relative to their length, are one

@@ -21,9 +21,9 @@ import torch
 from torch import nn
 
 from secfed.algorithms.metrics.loss_cap import capped
-from secfed.algorithms.parts import all_finite, otherwise
 from secfed.errors import RangeError
-from secfed.vector import Field
+from secfed.wire.layout import Field
+from secfed.wire.parts import all_finite, otherwise
 
 Metrics = dict[str, float]
 

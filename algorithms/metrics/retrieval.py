@@ -31,12 +31,12 @@ from typing import TYPE_CHECKING, Final
 
 import torch
 
-from secfed.algorithms.data.base import SiteId
-from secfed.algorithms.data.image_text import Pairs
+from secfed.algorithms.data.image_text.base import Pairs
+from secfed.algorithms.framework.datasets import SiteId
 from secfed.algorithms.metrics.loss_cap import capped
-from secfed.algorithms.parts import all_finite
 from secfed.errors import ConfigError, RangeError
-from secfed.vector import Field
+from secfed.wire.layout import Field
+from secfed.wire.parts import all_finite
 
 if TYPE_CHECKING:
     from secfed.algorithms.models.dual_encoder import DualEncoder

@@ -22,10 +22,10 @@ from typing import TYPE_CHECKING, Final
 
 import torch
 
-from secfed.algorithms.data.transfer import Kind, Samples
-from secfed.algorithms.parts import all_finite
+from secfed.algorithms.data.transfer.base import Kind, Samples
 from secfed.errors import ConfigError, RangeError
-from secfed.vector import Field
+from secfed.wire.layout import Field
+from secfed.wire.parts import all_finite
 
 if TYPE_CHECKING:
     from secfed.algorithms.models.transfer_transformer import Classifier, PairEncoder

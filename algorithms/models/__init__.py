@@ -1,0 +1,4 @@
+"""Networks.
+
+Imports algorithms.losses and what lies below.
+"""

@@ -19,11 +19,11 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from secfed.algorithms.data.image_text import ImageTextData
+from secfed.algorithms.data.image_text.base import ImageTextData
+from secfed.algorithms.losses.features import Aligned, Features, ObjectiveValue
 from secfed.algorithms.losses.image_text import make_objective
 from secfed.algorithms.models.alignment import Alignment
 from secfed.algorithms.models.dual_encoder_options import SIZES, VisionLanguageOptions
-from secfed.algorithms.models.features import Aligned, Features, ObjectiveValue
 from secfed.algorithms.models.text_encoder import TextEncoder
 from secfed.algorithms.models.vision_encoder import VisionEncoder
 

@@ -8,9 +8,9 @@ from typing import Annotated, Any, Final, Literal, Self
 
 from pydantic import Field, model_validator
 
-from secfed.algorithms.losses.image_text import MIN_TEMPERATURE
+from secfed.algorithms.losses.objective import MIN_TEMPERATURE
 from secfed.algorithms.models.alignment import Pool
-from secfed.algorithms.options import OPERATIONAL, ModelOptions
+from secfed.config.schema import OPERATIONAL, ModelOptions
 from secfed.errors import ConfigError
 
 Weight = Annotated[float, Field(ge=0)]

@@ -9,7 +9,7 @@ Source: Sun et al., "Towards Multi-modal Transformers in Federated Learning" (Fe
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import cast
 
 import torch
 from torch import nn
@@ -17,10 +17,7 @@ from torch.nn.functional import linear
 
 from secfed.algorithms.models.transfer_options import Layers, gated_weights
 from secfed.errors import MalformedMessage, WrongState
-from secfed.vector import State
-
-if TYPE_CHECKING:
-    from secfed.algorithms.models.transfer_transformer import Classifier
+from secfed.wire.layout import State
 
 
 class GatedLinear(nn.Module):
@@ -56,11 +53,11 @@ class GatedLinear(nn.Module):
         return plain.train(self.training)
 
 
-def gate(model: Classifier, other: State, *, layers: Layers, trainable: bool) -> None:
+def gate(model: nn.Module, other: State, *, layers: Layers, trainable: bool) -> None:
     """Replace linear layers of the blocks by gated ones, in place.
 
     Args:
-        model: a plain classifier.
+        model: a plain classifier: its ``tower`` has ``blocks``.
         other: the other modality's weights A, named as :func:`gated_weights` does; anything else in it is
             ignored. They are copied.
         layers: which layers of every block: "attention" (qkv, proj), "mlp" (fc1, fc2) or "all".
@@ -71,11 +68,11 @@ def gate(model: Classifier, other: State, *, layers: Layers, trainable: bool) ->
         MalformedMessage: a weight that is missing, of another shape or not finite; the model is left as
             it is.
     """
-    tower = model.tower
+    tower = cast("nn.Module", model.tower)
     if gates(model):
         raise WrongState("the model is gated already", remedy="fuse it first")
     chosen: dict[str, nn.Linear] = {}
-    for name in gated_weights(len(tower.blocks), layers):
+    for name in gated_weights(len(cast("nn.ModuleList", tower.blocks)), layers):
         path = name.removesuffix(".weight")
         plain = tower.get_submodule(path)
         if not isinstance(plain, nn.Linear) or name not in other or other[name].shape != plain.weight.shape:

@@ -22,7 +22,7 @@ import torch
 from pydantic import Field
 from torch import nn
 
-from secfed.algorithms.options import ModelOptions
+from secfed.config.schema import ModelOptions
 from secfed.errors import ConfigError
 
 Views = Sequence[torch.Tensor | None]

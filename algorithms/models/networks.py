@@ -18,7 +18,7 @@ from typing import Literal
 from pydantic import Field
 from torch import nn
 
-from secfed.algorithms.options import ModelOptions
+from secfed.config.schema import ModelOptions
 from secfed.errors import ConfigError
 
 

@@ -8,7 +8,7 @@ from typing import Final, Literal, Self
 
 from pydantic import Field, model_validator
 
-from secfed.algorithms.options import ModelOptions
+from secfed.config.schema import ModelOptions
 from secfed.errors import ConfigError
 
 Modality = Literal["image", "text"]

@@ -27,7 +27,9 @@ import torch
 from torch import nn
 from torch.nn.functional import gelu, normalize, scaled_dot_product_attention
 
-from secfed.algorithms.losses.image_text import full_precision
+from secfed.algorithms.framework.parameters import read_parameters
+from secfed.algorithms.framework.randomness import seeded
+from secfed.algorithms.losses.objective import full_precision
 from secfed.algorithms.models.gated_linear import GatedLinear, fuse, gate, gates
 from secfed.algorithms.models.transfer_options import (
     Layers,
@@ -38,10 +40,8 @@ from secfed.algorithms.models.transfer_options import (
     gated_weights,
     is_attention,
 )
-from secfed.algorithms.parameters import read_parameters
-from secfed.algorithms.randomness import seeded
 from secfed.errors import ConfigError
-from secfed.vector import State
+from secfed.wire.layout import State
 
 __all__ = [
     "Classifier",

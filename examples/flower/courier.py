@@ -1,5 +1,5 @@
 """What Flower runs: couriers that are part of secfed, which is installed where they run."""
 
-from secfed.deploy.flower_link import client_app, server_app
+from secfed.deploy.transport.flower.server_app import client_app, server_app
 
 __all__ = ["client_app", "server_app"]

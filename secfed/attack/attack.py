@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from typing import Any, Final, Literal
 
 from secfed.attack.evidence import Finding, Learned
-from secfed.attack.scene import Consortium, RingVector
-from secfed.crypto import masks
+from secfed.attack.scene import RingVector, SimulatedConsortium
 from secfed.crypto.lanes import Run
+from secfed.crypto.masked import masks
 from secfed.crypto.messages import Upload
 from secfed.crypto.refusals import Refusal
 from secfed.errors import SecfedError
@@ -30,7 +30,7 @@ class Impossible(Exception):  # not an error: an attack that this consortium lea
 
 
 @dataclass(frozen=True)
-class Setting:
+class AttackSetting:
     """What is attacked.
 
     Attributes:
@@ -41,9 +41,9 @@ class Setting:
     hospitals: int
     seed: int = 0
 
-    def consortium(self, **options: Any) -> Consortium:
-        """A new consortium; ``options`` as :class:`Consortium` takes them."""
-        return Consortium(self.hospitals, seed=self.seed, **{"runs": _RUNS, **options})
+    def consortium(self, **options: Any) -> SimulatedConsortium:
+        """A new consortium; ``options`` as :class:`SimulatedConsortium` takes them."""
+        return SimulatedConsortium(self.hospitals, seed=self.seed, **{"runs": _RUNS, **options})
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,7 @@ class Attack:
     protection: Protection
     who: str
     what: str
-    run: Callable[[Setting], Finding]
+    run: Callable[[AttackSetting], Finding]
     refusals: tuple[Refusal, ...] = ()
     limit: str | None = None
     defence: str = "masks"
@@ -89,14 +89,14 @@ def numbers(refusals: Iterable[SecfedError] | Mapping[str, SecfedError]) -> froz
     return frozenset(int(match.group(1)) for match in found if match)
 
 
-def lanes_of(consortium: Consortium, upload: Upload) -> RingVector:
+def lanes_of(consortium: SimulatedConsortium, upload: Upload) -> RingVector:
     """A masked vector as ring integers."""
     total = masks.Accumulator(consortium.shape)
     total.add(upload.vector)
     return total.reduced()
 
 
-def minus(consortium: Consortium, one: RingVector, *others: RingVector) -> RingVector:
+def minus(consortium: SimulatedConsortium, one: RingVector, *others: RingVector) -> RingVector:
     """The difference in the ring."""
     runs = []
     for index, run in enumerate(consortium.shape.runs):

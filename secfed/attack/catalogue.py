@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from secfed.attack.attack import Attack, Impossible, Protection, Setting
+from secfed.attack.attack import Attack, AttackSetting, Impossible, Protection
 from secfed.attack.evidence import Finding
 
 
@@ -30,8 +30,9 @@ def attacks_on(protection: Protection) -> tuple[Attack, ...]:
         # What leaks around a sum leaks under every protection, and is played once.
         return (*MASKED, *SILENCE, *TWINS, GHOST_SURVIVORS, FRAMING, DOWNGRADE)
     from secfed.attack.encrypted import ENCRYPTED  # needs an extra
+    from secfed.attack.ghosts import GHOST_SURVIVORS
 
-    return ENCRYPTED
+    return (*ENCRYPTED, GHOST_SURVIVORS)
 
 
 @dataclass(frozen=True)
@@ -64,7 +65,7 @@ class Outcome:
 
 
 def run_attacks(
-    attacks: Sequence[Attack], setting: Setting, progress: Callable[[Attack], None] = lambda _: None
+    attacks: Sequence[Attack], setting: AttackSetting, progress: Callable[[Attack], None] = lambda _: None
 ) -> list[Outcome]:
     """Run attacks one after the other, each on a consortium of its own.
 

@@ -13,19 +13,19 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Final
 
-from secfed.attack.attack import Attack, Impossible, Setting, numbers
+from secfed.attack.attack import Attack, AttackSetting, Impossible, numbers
 from secfed.attack.evidence import Count
 from secfed.attack.wards import names, study, text
 from secfed.attack.watched import Hospitals
 from secfed.crypto import labels
 from secfed.crypto.identity import Roster
 from secfed.crypto.refusals import Refusal
-from secfed.deploy.admission import admit
-from secfed.deploy.site_folder import SiteFolder
+from secfed.deploy.admission.admission import admit
+from secfed.deploy.enrolment.site_folder import SiteFolder
 from secfed.errors import SecfedError, WrongState
-from secfed.frames import READY, Step, Task
-from secfed.study import Study
-from secfed.study_rules import study_id
+from secfed.study.limits import study_id
+from secfed.study.study import Study
+from secfed.wire.frames import READY, Step, Task
 
 _LEAST: Final = 5  # that many tolerate two colluders
 _MOST: Final = 8
@@ -74,7 +74,7 @@ _OFFERS: Final = (
 )
 
 
-def _downgrade(setting: Setting) -> Count:
+def _downgrade(setting: AttackSetting) -> Count:
     if setting.hospitals < _LEAST:
         raise Impossible
     sites = names(min(setting.hospitals, _MOST))

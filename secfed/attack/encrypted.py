@@ -8,19 +8,18 @@ from typing import Final
 
 import numpy as np
 
-from secfed.attack.attack import LANES, Attack, Setting, numbers
+from secfed.attack.attack import LANES, Attack, AttackSetting, numbers
 from secfed.attack.evidence import Evidence
-from secfed.attack.ghosts import GHOST_SURVIVORS
-from secfed.attack.scene import Consortium, Integers, RingVector
+from secfed.attack.scene import Integers, RingVector, SimulatedConsortium
 from secfed.crypto import labels
-from secfed.crypto.bfv import Ring, choose_ring, fit
-from secfed.crypto.bfv_tenseal import KeyPair, generate_keys
-from secfed.crypto.encrypted import SUM, FrameFormat, RunningSum
-from secfed.crypto.encrypted_messages import Summed, totals_digest
-from secfed.crypto.encrypted_session import EncryptedSite
-from secfed.crypto.encrypted_site import SiteCipher
-from secfed.crypto.encrypted_sum import ExpectedSum, check_signed, check_sum
-from secfed.crypto.encrypted_tags import NONCE_BYTES, UPLOAD_TAG_BYTES
+from secfed.crypto.encrypted.bfv import Ring, choose_ring, fit
+from secfed.crypto.encrypted.bfv_tenseal import KeyPair, generate_keys
+from secfed.crypto.encrypted.client import SiteCipher
+from secfed.crypto.encrypted.messages import Summed, totals_digest
+from secfed.crypto.encrypted.server import SUM, FrameFormat, RunningSum
+from secfed.crypto.encrypted.session import EncryptedSite
+from secfed.crypto.encrypted.sum_checks import ExpectedSum, check_signed, check_sum
+from secfed.crypto.encrypted.tags import NONCE_BYTES, UPLOAD_TAG_BYTES
 from secfed.crypto.lanes import Run
 from secfed.crypto.messages import Result, Specification, Upload
 from secfed.crypto.refusals import Refusal
@@ -36,8 +35,8 @@ class _Hospitals:
         setting: its size.
     """
 
-    def __init__(self, setting: Setting) -> None:
-        self.consortium: Consortium = setting.consortium(runs=_RUNS)
+    def __init__(self, setting: AttackSetting) -> None:
+        self.consortium: SimulatedConsortium = setting.consortium(runs=_RUNS)
         ring = _ring(setting.hospitals)
         self.keys, self.parameters = _keys(ring), fit(ring, _RUNS, setting.hospitals)
         self.victim = self.consortium.names[0]
@@ -105,30 +104,30 @@ def _keys(ring: Ring) -> KeyPair:
     return generate_keys(ring)
 
 
-def _read_upload(setting: Setting) -> Evidence:
+def _read_upload(setting: AttackSetting) -> Evidence:
     scene = _Hospitals(setting)
     return scene.evidence(*scene.asked(scene.consortium.specification()))
 
 
-def _second_upload(setting: Setting) -> Evidence:
+def _second_upload(setting: AttackSetting) -> Evidence:
     scene = _Hospitals(setting)
     make = scene.consortium.specification
     return scene.evidence(*scene.asked(make(), make(attempt=1)))
 
 
-def _small_cohort(setting: Setting) -> Evidence:
+def _small_cohort(setting: AttackSetting) -> Evidence:
     scene = _Hospitals(setting)
     spec = scene.consortium.specification(cohort=scene.consortium.names[:2], threshold=2)
     return scene.evidence(*scene.asked(spec))
 
 
-def _another_model(setting: Setting) -> Evidence:
+def _another_model(setting: AttackSetting) -> Evidence:
     scene = _Hospitals(setting)
     other = bytes(reversed(scene.consortium.broadcast_digest))
     return scene.evidence(*scene.asked(scene.consortium.specification(broadcast_digest=other)))
 
 
-def _given_key(setting: Setting) -> Evidence:
+def _given_key(setting: AttackSetting) -> Evidence:
     scene = _Hospitals(setting)
     upload, refused = scene.asked(scene.consortium.specification())
     if upload is None:
@@ -139,7 +138,7 @@ def _given_key(setting: Setting) -> Evidence:
     return Evidence(scene.consortium.shape, scene.truth, tuple(opened))
 
 
-def ghost_survivors(setting: Setting) -> Evidence:
+def ghost_survivors(setting: AttackSetting) -> Evidence:
     """One upload, shown to a hospital as the sum of all."""
     scene = _Hospitals(setting)
     spec = scene.consortium.specification()
@@ -192,7 +191,6 @@ ENCRYPTED: Final = (
         _another_model,
         refusals=(Refusal.BROADCAST_UNKNOWN,),
     ),
-    GHOST_SURVIVORS,
     Attack(
         "given-key",
         "encrypted",

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from secfed.attack.attack import Attack, Impossible, Setting
+from secfed.attack.attack import Attack, AttackSetting, Impossible
 from secfed.attack.evidence import Count
 from secfed.attack.liars import Liar, LyingExchange
 from secfed.errors import SecfedError
@@ -18,7 +18,7 @@ _LEAST: Final = 5  # a dispute leaves out two; three are needed for a sum
 _MOST: Final = 8  # a lie is told to single hospitals, however many there are
 
 
-def _framing(setting: Setting) -> Count:
+def _framing(setting: AttackSetting) -> Count:
     if setting.hospitals < _LEAST:
         raise Impossible
     hospitals = min(setting.hospitals, _MOST)

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from typing import Final
 
-from secfed.attack.attack import Attack, Impossible, Setting
+from secfed.attack.attack import Attack, AttackSetting, Impossible
 from secfed.attack.evidence import Finding
 from secfed.crypto.refusals import Refusal
 from secfed.errors import ConfigError
 
 
-def _ghost_survivors(setting: Setting) -> Finding:
+def _ghost_survivors(setting: AttackSetting) -> Finding:
     try:
         from secfed.attack.encrypted import ghost_survivors
     except ConfigError:

@@ -16,7 +16,7 @@ from secfed.attack import scene
 from secfed.crypto import labels, thresholds
 from secfed.crypto.codec import Buffer
 from secfed.crypto.fixedpoint import FixedPoint
-from secfed.crypto.masked_site import MaskedSite
+from secfed.crypto.masked.client import MaskedSite
 from secfed.crypto.messages import (
     Advert,
     Confirmation,
@@ -27,11 +27,11 @@ from secfed.crypto.messages import (
     peek_type,
 )
 from secfed.errors import SecfedError, WrongState
-from secfed.frames import Step, decode
-from secfed.link import OnReply
-from secfed.protection import protection
-from secfed.round import Rules, Summed, sum_securely
-from secfed.vector import Exchange, Field, Layout, state_digest
+from secfed.protection.interface import protection
+from secfed.server.round import RoundSum, Rules, sum_securely
+from secfed.wire.frames import Step, decode
+from secfed.wire.layout import Exchange, Field, Layout, state_digest
+from secfed.wire.transport import OnReply
 
 STATE: Final = b"the broadcast"
 BOUND: Final = 1.0
@@ -85,7 +85,7 @@ class LyingExchange:
         *,
         order: tuple[str, ...] = (),
         seed: int = 0,
-        consortium: Callable[..., scene.Consortium] = scene.Consortium,
+        consortium: Callable[..., scene.SimulatedConsortium] = scene.SimulatedConsortium,
     ) -> None:
         self.layout = Layout((Field("x", (3,), BOUND, 32), Field("n", (), BOUND, 64)), sites)
         self.liars = liars
@@ -101,7 +101,7 @@ class LyingExchange:
         self._specs: dict[str, Specification] = {}
         self._adverts: dict[tuple[int, str], Advert] = {}
 
-    def run(self, max_attempts: int = 3) -> Summed:
+    def run(self, max_attempts: int = 3) -> RoundSum:
         """The finished exchange.
 
         Raises:
@@ -130,7 +130,7 @@ class LyingExchange:
         lanes, scalar = self.consortium.updates[site]
         self.consortium.updates[site] = (np.full_like(lanes, round(value / rule.step)), scalar)
 
-    def is_right(self, summed: Summed) -> bool:
+    def is_right(self, summed: RoundSum) -> bool:
         """Whether the totals are those of the survivors, exactly."""
         steps = [FixedPoint.choose(bound=BOUND, bits=bits, sites=self.layout.sites).step for bits in (32, 64)]
         updates = [self.consortium.updates[name] for name in summed.result.survivors]

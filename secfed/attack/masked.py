@@ -13,11 +13,11 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from secfed.attack import made_up_model
-from secfed.attack.attack import Attack, Impossible, Setting, lanes_of, minus
+from secfed.attack.attack import Attack, AttackSetting, Impossible, lanes_of, minus
 from secfed.attack.evidence import Evidence
 from secfed.attack.harvest import Harvest, unmask_alone
 from secfed.attack.masked_steps import best, deliver, evidence, nothing, try_sum, views
-from secfed.attack.scene import Attempt, Consortium
+from secfed.attack.scene import Attempt, SimulatedConsortium
 from secfed.crypto import thresholds
 from secfed.crypto.attempt import SiteLimits
 from secfed.crypto.codec import Buffer
@@ -30,14 +30,14 @@ _AGGREGATOR: Final = "the aggregator"
 _ONE_HELPER: Final = "the aggregator and one hospital"
 
 
-def _read_upload(setting: Setting) -> Evidence:
+def _read_upload(setting: AttackSetting) -> Evidence:
     consortium = setting.consortium()
     attempt = consortium.attempt().run()
     victim = consortium.names[0]
     return evidence(attempt, victim, best(attempt, victim), allowed=(attempt.server.sums,))
 
 
-def _late_upload(setting: Setting) -> Evidence:
+def _late_upload(setting: AttackSetting) -> Evidence:
     consortium = setting.consortium()
     victim = consortium.names[-1]
 
@@ -49,7 +49,7 @@ def _late_upload(setting: Setting) -> Evidence:
     return evidence(attempt, victim, best(attempt, victim), allowed=() if total is None else (total,))
 
 
-def _second_sum(setting: Setting) -> Evidence:
+def _second_sum(setting: AttackSetting) -> Evidence:
     consortium = setting.consortium()
     victim, *others = consortium.names
     first = consortium.attempt().run()
@@ -57,7 +57,7 @@ def _second_sum(setting: Setting) -> Evidence:
 
 
 def _difference(
-    first: Attempt, consortium: Consortium, victim: str, rest: tuple[str, ...], round_number: int = 1
+    first: Attempt, consortium: SimulatedConsortium, victim: str, rest: tuple[str, ...], round_number: int = 1
 ) -> Evidence:
     """Sum the rest once more, and subtract."""
     spec = consortium.specification(attempt=1 if round_number == 1 else 0, cohort=rest, round=round_number)
@@ -67,7 +67,7 @@ def _difference(
     return evidence(first, victim, guess, allowed=(first.server.sums,), seen=second)
 
 
-def _small_cohort(setting: Setting) -> Evidence:
+def _small_cohort(setting: AttackSetting) -> Evidence:
     consortium = setting.consortium()
     victim, helper, *_ = consortium.names
     attempt = consortium.attempt(consortium.specification(cohort=(victim, helper), threshold=2))
@@ -76,7 +76,7 @@ def _small_cohort(setting: Setting) -> Evidence:
     return evidence(attempt, victim, guess, allowed=(consortium.updates[helper],))
 
 
-def _low_threshold(setting: Setting) -> Evidence:
+def _low_threshold(setting: AttackSetting) -> Evidence:
     consortium = setting.consortium()
     victim = consortium.names[0]
     attempt = consortium.attempt(consortium.specification(threshold=2))
@@ -84,7 +84,7 @@ def _low_threshold(setting: Setting) -> Evidence:
     return evidence(attempt, victim, best(attempt, victim))
 
 
-def _invented_hospitals(setting: Setting) -> Evidence:
+def _invented_hospitals(setting: AttackSetting) -> Evidence:
     consortium = setting.consortium()
     victim = consortium.names[0]
     invented = tuple(f"{victim}-{number}" for number in range(1, setting.hospitals))
@@ -93,10 +93,10 @@ def _invented_hospitals(setting: Setting) -> Evidence:
     return evidence(attempt, victim, best(attempt, victim))
 
 
-def _swapped_keys(setting: Setting) -> Evidence:
+def _swapped_keys(setting: AttackSetting) -> Evidence:
     consortium = setting.consortium()
     victim = consortium.names[0]
-    impostors = Consortium(setting.hospitals, runs=consortium.shape.runs, seed=setting.seed + 1)
+    impostors = SimulatedConsortium(setting.hospitals, runs=consortium.shape.runs, seed=setting.seed + 1)
     theirs = impostors.attempt().run(until="share")
     made_up = {advert.site: advert for advert in Adverts.decode(theirs.requests[victim]).adverts}
     attempt = consortium.attempt().run(until="share")
@@ -106,7 +106,7 @@ def _swapped_keys(setting: Setting) -> Evidence:
     return evidence(attempt, victim, best(attempt, victim), refused=refused)
 
 
-def _another_model(setting: Setting) -> Evidence:
+def _another_model(setting: AttackSetting) -> Evidence:
     consortium = setting.consortium()
     victim, *others = consortium.names
     for name in others:  # they got a model on which every update is zero
@@ -117,7 +117,7 @@ def _another_model(setting: Setting) -> Evidence:
     return evidence(attempt, victim, nothing(consortium) if total is None else total)
 
 
-def _both_secrets(setting: Setting) -> Evidence:
+def _both_secrets(setting: AttackSetting) -> Evidence:
     consortium = setting.consortium()
     victim, *others = consortium.names
     attempt = consortium.attempt().run(until="unmask")
@@ -129,7 +129,7 @@ def _both_secrets(setting: Setting) -> Evidence:
     return evidence(attempt, victim, best(attempt, victim), refused=refused)
 
 
-def _two_views(setting: Setting) -> Evidence:
+def _two_views(setting: AttackSetting) -> Evidence:
     consortium = setting.consortium()
     names, victim = consortium.names, consortium.names[-1]
     attempt = consortium.attempt().run(until="consistency")
@@ -146,7 +146,7 @@ def _two_views(setting: Setting) -> Evidence:
     return evidence(attempt, victim, best(attempt, victim), refused=refused)
 
 
-def _isolate(setting: Setting, helpers: int, **options: Any) -> Evidence:
+def _isolate(setting: AttackSetting, helpers: int, **options: Any) -> Evidence:
     """Show the victim as few peers as it accepts, and have the rest open the masks of just these.
 
     The victim masks towards t - 1 peers: the helpers, and t - 1 - c that everybody else is told have
@@ -178,18 +178,18 @@ def _isolate(setting: Setting, helpers: int, **options: Any) -> Evidence:
     return evidence(attempt, victim, guess, allowed=known, refused=refused)
 
 
-def _hidden_peers(setting: Setting) -> Evidence:
+def _hidden_peers(setting: AttackSetting) -> Evidence:
     return _isolate(setting, thresholds.default_colluders(setting.hospitals))
 
 
-def _too_many_helpers(setting: Setting) -> Evidence:
+def _too_many_helpers(setting: AttackSetting) -> Evidence:
     """The hospitals tolerate nobody, so that this threshold is enough for them."""
     threshold = max(3, setting.hospitals // 2 + 1)
     helpers = 2 * threshold - setting.hospitals
     return _isolate(setting, helpers, threshold=threshold, limits=SiteLimits(colluders=0))
 
 
-def _all_others(setting: Setting) -> Evidence:
+def _all_others(setting: AttackSetting) -> Evidence:
     consortium = setting.consortium()
     victim, *others = consortium.names
     attempt = consortium.attempt().run()
@@ -197,7 +197,7 @@ def _all_others(setting: Setting) -> Evidence:
     return evidence(attempt, victim, guess, allowed=(attempt.server.sums,))
 
 
-def _rolled_back(setting: Setting, forgetting: int) -> Evidence:
+def _rolled_back(setting: AttackSetting, forgetting: int) -> Evidence:
     consortium = setting.consortium()
     victim, *others = consortium.names
     first = consortium.attempt().run()
@@ -207,17 +207,17 @@ def _rolled_back(setting: Setting, forgetting: int) -> Evidence:
     return _difference(first, consortium, victim, tuple(others))
 
 
-def _few_rolled_back(setting: Setting) -> Evidence:
+def _few_rolled_back(setting: AttackSetting) -> Evidence:
     # One more must have forgotten than the second sum can do without.
     rest = setting.hospitals - 1
     return _rolled_back(setting, thresholds.default_threshold(rest) - 1)
 
 
-def _all_rolled_back(setting: Setting) -> Evidence:
+def _all_rolled_back(setting: AttackSetting) -> Evidence:
     return _rolled_back(setting, setting.hospitals - 1)
 
 
-def _same_again(setting: Setting) -> Evidence:
+def _same_again(setting: AttackSetting) -> Evidence:
     consortium = setting.consortium()
     victim, *others = consortium.names
     if len(others) < LEAST_COHORT:
@@ -226,7 +226,7 @@ def _same_again(setting: Setting) -> Evidence:
     return _difference(first, consortium, victim, tuple(others), round_number=2)
 
 
-def _made_up_model(setting: Setting) -> Evidence:
+def _made_up_model(setting: AttackSetting) -> Evidence:
     consortium = setting.consortium()
     victim = consortium.names[0]
     made = made_up_model.updates(consortium.names, victim, consortium.shape.runs, setting.seed)
@@ -239,7 +239,7 @@ def _attack(
     name: str,
     who: str,
     what: str,
-    run: Callable[[Setting], Evidence],
+    run: Callable[[AttackSetting], Evidence],
     *,
     refusals: tuple[Refusal, ...] = (),
     limit: str | None = None,

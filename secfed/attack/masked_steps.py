@@ -9,7 +9,7 @@ import numpy as np
 from secfed.attack.attack import lanes_of, numbers
 from secfed.attack.evidence import Evidence
 from secfed.attack.harvest import Harvest, unmask_alone
-from secfed.attack.scene import Attempt, Consortium, RingVector
+from secfed.attack.scene import Attempt, RingVector, SimulatedConsortium
 from secfed.crypto.codec import Buffer
 from secfed.crypto.messages import Survivors, View
 from secfed.errors import RoundAborted, SecfedError
@@ -55,7 +55,7 @@ def best(attempt: Attempt, victim: str) -> RingVector:
     return lanes_of(consortium, attempt.uploaded(victim)) if stripped is None else stripped
 
 
-def nothing(consortium: Consortium) -> RingVector:
+def nothing(consortium: SimulatedConsortium) -> RingVector:
     """A vector of zeros: a guess without knowledge."""
     return tuple(np.zeros(run.count, run.dtype) for run in consortium.shape.runs)
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Final
 
-from secfed.attack.attack import Attack, Setting, lanes_of
+from secfed.attack.attack import Attack, AttackSetting, lanes_of
 from secfed.attack.evidence import Evidence
 from secfed.crypto.messages import Upload
-from secfed.protection import PlainSite
+from secfed.protection.interface import PlainSite
 
 
-def _read_upload(setting: Setting) -> Evidence:
+def _read_upload(setting: AttackSetting) -> Evidence:
     consortium = setting.consortium()
     victim = consortium.names[0]
     site = PlainSite(consortium.contribution(victim))

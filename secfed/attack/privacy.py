@@ -4,7 +4,8 @@ Each attack runs a mechanism as studies run it, with the noise that is calibrate
 (epsilon, delta), against the worst that the guarantee allows: a canary that is clipped, hence moves the sum
 as far as anything can, in a direction where nothing else moves it. The attacker knows all other data, all
 noise of its helpers, and where to look. It says whether the canary is there, by a threshold half-way between
-the two worlds that was fixed beforehand; :mod:`secfed.dp.empirical` turns its guesses into a lower bound on
+the two worlds that was fixed beforehand; :mod:`secfed.dp.accounting.empirical_bounds` turns its guesses into
+a lower bound on
 epsilon. One that exceeds the claim refutes it: noise too small, a sensitivity too low, clipping that does
 not clip. One below the claim is no proof of the claim; how close it comes says how sharp the attack is.
 
@@ -31,18 +32,18 @@ from torch import nn
 from secfed.attack.scene import Integers
 from secfed.crypto.keystream import RoundingStream
 from secfed.crypto.lanes import Run, VectorSource
-from secfed.dp.accountant import calibrate
-from secfed.dp.accountants import check_delta, check_epsilon
-from secfed.dp.empirical import Guesses, epsilon_shown, gaussian_epsilon_shown
-from secfed.dp.losses import DeclaredLoss
-from secfed.dp.mechanism import Mechanism
-from secfed.dp.noise import SiteNoise
-from secfed.dp.randomness import SecureRandom
-from secfed.dp.records import TensorRecords
-from secfed.dp.training import PrivateTraining
-from secfed.dp.unit import Adjacency, GroupPartition, PrivacyUnit, Unit
+from secfed.dp.accounting.accountants import check_delta, check_epsilon
+from secfed.dp.accounting.empirical_bounds import Guesses, epsilon_shown, gaussian_epsilon_shown
+from secfed.dp.accounting.interface import calibrate
+from secfed.dp.accounting.unit import Adjacency, GroupPartition, PrivacyUnit, Unit
+from secfed.dp.mechanisms.noise import SiteNoise
+from secfed.dp.mechanisms.randomness import SecureRandom
+from secfed.dp.training.losses import DeclaredLoss
+from secfed.dp.training.mechanism import Mechanism
+from secfed.dp.training.patient_records import TensorRecords
+from secfed.dp.training.private_loop import PrivateTraining
 from secfed.errors import ConfigError
-from secfed.vector import Field, Layout
+from secfed.wire.layout import Field, Layout
 
 CONFIDENCE: Final = 0.999
 """Of every bound: a sound mechanism is accused less than once in a thousand attacks."""

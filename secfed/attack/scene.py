@@ -1,11 +1,11 @@
 """A consortium in one process, whose aggregator may do anything.
 
-The sites are real :class:`~secfed.crypto.masked_site.MaskedSite` sessions over real journals. The server
-is a real :class:`~secfed.crypto.masked_server.MaskedServer` whose requests an attack may replace, hold back,
+The sites are real :class:`~secfed.crypto.masked.client.MaskedSite` sessions over real journals. The server
+is a real :class:`~secfed.crypto.masked.server.MaskedServer` whose requests an attack may replace, hold back,
 reorder or make up, for each site by itself. Colluding sites are real sites that hand everything they know
 to the server: identity key, secrets, and every share that was sealed to them.
 
-    consortium = Consortium(5, runs=[Run(32, 4096)])
+    consortium = SimulatedConsortium(5, runs=[Run(32, 4096)])
     attempt = consortium.attempt()
     attempt.run(until="unmask")           # honest so far; attempt.requests holds the pending messages
     attempt.deliver("hospital-0", forged)  # raises what the site refuses with
@@ -29,11 +29,11 @@ from secfed.crypto.attempt import AttemptJournal, SiteContribution, SiteLimits
 from secfed.crypto.codec import Buffer, digest
 from secfed.crypto.identity import Identity, Roster
 from secfed.crypto.lanes import Run, VectorShape
-from secfed.crypto.masked_server import MaskedServer
-from secfed.crypto.masked_site import MaskedSite, State
+from secfed.crypto.masked.client import ClientState, MaskedSite
+from secfed.crypto.masked.server import MaskedServer
 from secfed.crypto.messages import Message, Result, Specification, Upload, peek_type
 from secfed.errors import ProtocolError, SecfedError, WrongState
-from secfed.journal import Journal
+from secfed.site.journal import Journal
 
 STAGES: Final = ("advertise", "share", "confirm", "mask", "consistency", "unmask", "result")
 _REQUESTS = dict(zip((0, 2, 4, 19, 6, 8, 10), STAGES, strict=True))  # type of the request -> stage
@@ -68,7 +68,7 @@ class Integers:
         self._runs[0] = self._runs[0][out.size :]
 
 
-class Consortium:
+class SimulatedConsortium:
     """Sites with pinned identities, one update each, and an aggregator.
 
     Args:
@@ -203,7 +203,7 @@ class Attempt:
 
     def __init__(
         self,
-        consortium: Consortium,
+        consortium: SimulatedConsortium,
         spec: Specification,
         *,
         contributions: Mapping[str, Mapping[str, Any]] | None = None,
@@ -225,7 +225,7 @@ class Attempt:
         self.requests: dict[str, Buffer] = dict(self.server.begin())
         self.replies: list[tuple[str, str, bytes]] = []
         self.refusals: dict[str, SecfedError] = {}
-        self.states: dict[str, list[State]] = {name: [site.state] for name, site in self.sites.items()}
+        self.states: dict[str, list[ClientState]] = {name: [site.state] for name, site in self.sites.items()}
         self._finished = False
 
     @property

@@ -20,13 +20,13 @@ from typing import Final
 
 import torch
 
-from secfed.attack.attack import Attack, Setting
+from secfed.attack.attack import Attack, AttackSetting
 from secfed.attack.evidence import Count
 from secfed.attack.wards import USUAL, names, study
 from secfed.attack.watched import Craft, Hospitals, played
-from secfed.containment import BROADCAST_BOUND
-from secfed.study import Study
-from secfed.vector import Exchange, State
+from secfed.config.sections import BROADCAST_BOUND
+from secfed.study.study import Study
+from secfed.wire.layout import Exchange, State
 
 MOST_HOSPITALS: Final = 5
 """Of the real sites that train: what one of them answers does not depend on how many others there are."""
@@ -58,7 +58,7 @@ def _layer(name: str) -> int:
     return int(name.split(".")[0])
 
 
-def oracle(setting: Setting, asked: Study, share: float = 0.0) -> Count:
+def oracle(setting: AttackSetting, asked: Study, share: float = 0.0) -> Count:
     """One bit: whether the first hospital has records with a rare value.
 
     Args:
@@ -75,23 +75,23 @@ def oracle(setting: Setting, asked: Study, share: float = 0.0) -> Count:
     return Count(float(with_it != without), 1, "bit")
 
 
-def _sites(setting: Setting) -> tuple[str, ...]:
+def _sites(setting: AttackSetting) -> tuple[str, ...]:
     return names(min(setting.hospitals, MOST_HOSPITALS))
 
 
-def _overflow(setting: Setting) -> Count:
+def _overflow(setting: AttackSetting) -> Count:
     return oracle(setting, study(len(_sites(setting))))
 
 
-def _private_metrics(setting: Setting) -> Count:
+def _private_metrics(setting: AttackSetting) -> Count:
     return oracle(setting, study(len(_sites(setting)), privacy=f'{_LOCAL}, metrics = "private"'))
 
 
-def _site_level(setting: Setting) -> Count:
+def _site_level(setting: AttackSetting) -> Count:
     return oracle(setting, study(len(_sites(setting)), privacy=_AT_SITE))
 
 
-def _engines(setting: Setting) -> Count:
+def _engines(setting: AttackSetting) -> Count:
     """With half of the records, so that any batch has some that are compared."""
     asked = (
         study(len(_sites(setting)), privacy=f'{_LOCAL}, engine = "{engine}"') for engine in ("hooks", "ghost")
@@ -99,7 +99,7 @@ def _engines(setting: Setting) -> Count:
     return Count(max(oracle(setting, one, share=0.5).found for one in asked), 1, "bit")
 
 
-def _bisection(setting: Setting) -> Count:
+def _bisection(setting: AttackSetting) -> Count:
     """The largest value of a feature at one hospital, one bit of it a round."""
     sites = _sites(setting)
     victim, other = sites[0], sites[1]
@@ -129,7 +129,7 @@ def _bisection(setting: Setting) -> Count:
     return Count(kept if len(set(answers)) > 1 else 0, _ROUNDS, "bits")
 
 
-def _attack(name: str, what: str, run: Callable[[Setting], Count]) -> Attack:
+def _attack(name: str, what: str, run: Callable[[AttackSetting], Count]) -> Attack:
     return Attack(name, "masked", "the aggregator", what, run, defence="silence")
 
 

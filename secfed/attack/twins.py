@@ -19,24 +19,24 @@ from typing import Any, Final
 
 import torch
 
-from secfed.algorithms.base import SiteProgram
-from secfed.algorithms.registry import build
-from secfed.attack.attack import Attack, Impossible, Setting, numbers
+from secfed.algorithms.framework.base import SiteProgram
+from secfed.attack.attack import Attack, AttackSetting, Impossible, numbers
 from secfed.attack.evidence import Count
 from secfed.attack.wards import names, text
 from secfed.attack.watched import Federation
 from secfed.crypto.attempt import SiteLimits
 from secfed.crypto.codec import Buffer
 from secfed.crypto.identity import Identity, Roster
-from secfed.deploy import near_twins
-from secfed.deploy.admission import admit
-from secfed.deploy.site_folder import SiteFolder
+from secfed.deploy.admission import near_twins
+from secfed.deploy.admission.admission import admit
+from secfed.deploy.enrolment.site_folder import SiteFolder
 from secfed.errors import PolicyRefused, SecfedError
-from secfed.site_memory import SiteMemory
-from secfed.site_study import SiteStudy, Terms, open_site_study
-from secfed.study import Study
-from secfed.study_rules import study_id
-from secfed.vector import Exchange, State, Summands
+from secfed.site.attempt_store import AttemptStore
+from secfed.site.runtime import SiteStudy, Terms, open_site_study
+from secfed.study.build import build
+from secfed.study.limits import study_id
+from secfed.study.study import Study
+from secfed.wire.layout import Exchange, State, Summands
 
 _HOSPITALS: Final = 4  # three for the sum without one of them; more only take longer
 _NOW: Final = datetime(2026, 1, 5, 12, 0, tzinfo=UTC)
@@ -139,7 +139,7 @@ class _Deployment:
         return opened
 
     def _program(self, name: str) -> Any:
-        def make(terms: Terms, memory: SiteMemory, _privacy: object) -> SiteProgram:
+        def make(terms: Terms, memory: AttemptStore, _privacy: object) -> SiteProgram:
             algorithm = build(terms.study, site_seed=memory.site_seed())
             return _Kept(algorithm.site(name), self.contributed, (terms.study_id, name))
 
@@ -185,14 +185,14 @@ def _difference(made: _Deployment, hospitals: int, algorithm: str) -> float:
     return float(torch.nn.functional.cosine_similarity(sums[0] - sums[1], update, dim=0))
 
 
-def _deployment(setting: Setting, stack: ExitStack) -> _Deployment:
+def _deployment(setting: AttackSetting, stack: ExitStack) -> _Deployment:
     if setting.hospitals < _HOSPITALS:
         raise Impossible
     folder = Path(stack.enter_context(TemporaryDirectory(prefix="secfed-attack-")))
     return _Deployment(names(_HOSPITALS), folder, stack)
 
 
-def _twin_study(setting: Setting) -> Count:
+def _twin_study(setting: AttackSetting) -> Count:
     with ExitStack() as stack:
         made = _deployment(setting, stack)
         count = len(made.people)
@@ -205,7 +205,7 @@ def _twin_study(setting: Setting) -> Count:
         return Count(found, 3, f"ways to the update (cosine {cosine:.2f})", numbers(made.refused))
 
 
-def _approved_twin(setting: Setting) -> Count:
+def _approved_twin(setting: AttackSetting) -> Count:
     with ExitStack() as stack:
         made = _deployment(setting, stack)
         cosine = _difference(made, len(made.people), _FULL_BATCHES)

@@ -8,9 +8,9 @@ from typing import Any, Final
 
 import numpy as np
 
-from secfed.algorithms.data.base import SiteData, SiteId
 from secfed.algorithms.data.memory import SiteTables
-from secfed.study import Study
+from secfed.algorithms.framework.datasets import SiteData, SiteId
+from secfed.study.study import Study
 
 FEATURES: Final = 6
 USUAL: Final = 0.5

@@ -15,31 +15,32 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Final
 
-from secfed.algorithms.base import Metrics, ServerProgram
-from secfed.algorithms.registry import build
-from secfed.containment import Failure
-from secfed.coordinator import Coordinator
+from secfed.algorithms.framework.base import Metrics, ServerProgram
+from secfed.config.cohort_rules import min_cohort, threshold
 from secfed.crypto import labels
 from secfed.crypto.codec import Buffer
 from secfed.crypto.identity import Identity, Roster
 from secfed.crypto.keystream import rounding_stream_for_simulation
 from secfed.crypto.messages import Specification, peek_type
-from secfed.dp.accountant import accountant
-from secfed.dp.budget import Budget
-from secfed.dp.ledger import Ledger, verify
-from secfed.dp.randomness import SecureRandom
+from secfed.dp.accounting.budget import Budget
+from secfed.dp.accounting.interface import accountant
+from secfed.dp.ledger.ledger import Ledger, verify
+from secfed.dp.mechanisms.randomness import SecureRandom
 from secfed.errors import MalformedMessage, SecfedError
-from secfed.frames import READY, encode_state
-from secfed.journal import Journal
-from secfed.link import OnReply
-from secfed.privacy import SitePrivacy, with_privacy
-from secfed.protection import protection
-from secfed.refusal_codes import outgoing
-from secfed.round import Rules, specify
-from secfed.site import Site
-from secfed.study import Study
-from secfed.study_rules import least_cohort, limits_of, study_id, threshold
-from secfed.vector import Exchange, State, Totals, state_digest
+from secfed.protection.interface import protection
+from secfed.server.coordinator import Coordinator
+from secfed.server.round import Rules, specify
+from secfed.site.containment import Failure
+from secfed.site.journal import Journal
+from secfed.site.privacy import SitePrivacy, with_privacy
+from secfed.site.session import Site
+from secfed.study.build import build
+from secfed.study.limits import limits_of, study_id
+from secfed.study.study import Study
+from secfed.wire.frames import READY, encode_state
+from secfed.wire.layout import Exchange, State, Totals, state_digest
+from secfed.wire.refusal_codes import outgoing
+from secfed.wire.transport import OnReply
 
 Craft = Callable[[int, Exchange, State], State]
 """(round, exchange, what an honest aggregator would broadcast) -> what is broadcast."""
@@ -101,8 +102,8 @@ class Federation:
             aggregator,
             roster,
             protection(study.protection.name),
-            partial(threshold, study, members),
-            min_cohort=least_cohort(study, members),
+            partial(threshold, study.protection, members),
+            min_cohort=min_cohort(study.protection, members),
             sites=tuple(name for name in roster.sites if name in sites),
             colluders=study.protection.colluders_for(members),
         )

@@ -12,7 +12,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from secfed.bench.processes import HOST, other_process
-from secfed.deploy.grpc_peer import TlsFiles
+from secfed.deploy.transport.grpc.peer import TlsFiles
 
 _CHUNK = 1 << 20
 

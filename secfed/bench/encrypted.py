@@ -26,10 +26,10 @@ if TYPE_CHECKING:  # imported late: a worker that measures memory must not carry
     import numpy as np
     from numpy.typing import NDArray
 
-    from secfed.crypto.bfv import Parameters
-    from secfed.crypto.bfv_tenseal import KeyPair
-    from secfed.crypto.encrypted_site import SiteCipher
-    from secfed.vector import Encoder, Layout
+    from secfed.crypto.encrypted.bfv import Parameters
+    from secfed.crypto.encrypted.bfv_tenseal import KeyPair
+    from secfed.crypto.encrypted.client import SiteCipher
+    from secfed.wire.layout import Encoder, Layout
 
 USUAL_CKKS = (8192, (60, 40, 40, 60), 2.0**40)
 MAX_CKKS_PARAMS = 200_000
@@ -124,11 +124,11 @@ class _Study:
     """One variant: a layout, keys, and what one site does with them."""
 
     def __init__(self, params: int, sites: int, bits: int, key_mode: Any, scheme: Any) -> None:
-        from secfed.crypto.bfv import choose
-        from secfed.crypto.bfv_tenseal import generate_keys
-        from secfed.crypto.encrypted import UPLOAD, FrameFormat
-        from secfed.crypto.encrypted_site import SiteCipher
-        from secfed.crypto.encrypted_tags import UPLOAD_TAG_BYTES
+        from secfed.crypto.encrypted.bfv import choose
+        from secfed.crypto.encrypted.bfv_tenseal import generate_keys
+        from secfed.crypto.encrypted.client import SiteCipher
+        from secfed.crypto.encrypted.server import UPLOAD, FrameFormat
+        from secfed.crypto.encrypted.tags import UPLOAD_TAG_BYTES
 
         self.layout = _layout(params, sites, bits)
         self.parameters = choose(self.layout.shape.runs, sites, key_mode=key_mode, scheme=scheme)
@@ -151,7 +151,7 @@ class _Study:
 
     def rest(self) -> dict[str, float]:
         """Seconds to add one upload and to decrypt the sum; the sum is checked."""
-        from secfed.crypto.encrypted import RunningSum
+        from secfed.crypto.encrypted.server import RunningSum
 
         total = RunningSum(self.parameters)
         times: dict[str, _Best] = {}
@@ -217,7 +217,7 @@ def _parallel(study: _Study, processes: int, repeats: int) -> dict[str, float]:
 
     Workers are started once per study; ``first_upload_s`` is an upload that waits for their start.
     """
-    from secfed.crypto.encrypted_site import SiteCipher
+    from secfed.crypto.encrypted.client import SiteCipher
 
     times: dict[str, _Best] = {}
     workers_cpu_s = float("inf")
@@ -281,7 +281,7 @@ def _independently(study: _Study, processes: int, repeats: int) -> float:
 def _independent(
     keys: KeyPair, parameters: Parameters, layout: Layout, repeats: int, barrier: Any, queue: Any
 ) -> None:
-    from secfed.crypto.encrypted_site import SiteCipher
+    from secfed.crypto.encrypted.client import SiteCipher
 
     cipher = SiteCipher(keys)
     next(cipher.encrypt(parameters, _encoder(layout)))
@@ -321,7 +321,7 @@ def _peaks(study: _Study, processes: int) -> dict[str, float]:
 def _site_role(
     pipe: Connection, keys: KeyPair, parameters: Parameters, layout: Layout, processes: int
 ) -> None:
-    from secfed.crypto.encrypted_site import SiteCipher
+    from secfed.crypto.encrypted.client import SiteCipher
 
     with SiteCipher(keys, processes=processes) as cipher:
         for frame in cipher.encrypt(parameters, _encoder(layout)):
@@ -332,7 +332,7 @@ def _site_role(
 
 
 def _aggregator_role(pipe: Connection, parameters: Parameters) -> None:
-    from secfed.crypto.encrypted import RunningSum
+    from secfed.crypto.encrypted.server import RunningSum
 
     total = RunningSum(parameters)
     for index in range(parameters.sites):
@@ -359,7 +359,7 @@ def _values(params: int) -> Any:
 
 
 def _layout(params: int, sites: int, bits: int) -> Layout:
-    from secfed.vector import Field, Layout
+    from secfed.wire.layout import Field, Layout
 
     return Layout((Field("update", (params,), 1.0, bits),), sites)
 

@@ -24,13 +24,13 @@ from secfed.bench.memory import PeakMemory
 from secfed.bench.processes import HOST, other_process
 from secfed.bench.tls_files import TlsConsortium
 from secfed.crypto.codec import Buffer
-from secfed.deploy.grpc_calls import Offer
-from secfed.deploy.grpc_client import SiteLink
-from secfed.deploy.grpc_link import GrpcLink
-from secfed.deploy.grpc_peer import TlsFiles
-from secfed.deploy.grpc_server import LinkServer
-from secfed.deploy.link_limits import ServerLimits
-from secfed.deploy.serving import Request
+from secfed.deploy.transport.carriers.dispatch import StageDispatcher
+from secfed.deploy.transport.client import LinkRequest
+from secfed.deploy.transport.grpc.client import GrpcSiteConnection
+from secfed.deploy.transport.grpc.peer import TlsFiles
+from secfed.deploy.transport.grpc.server import LinkServer
+from secfed.deploy.transport.limits import ServerLimits
+from secfed.deploy.transport.link import Offer
 
 STUDY = "bench"
 _SMALL = bytes(1000)
@@ -115,11 +115,12 @@ def _serve_sites(pipe: Connection, address: str, sites: dict[str, TlsFiles], rep
     """The other process: every site answers with a frame of this size, until told to stop."""
     reply = bytes(reply_bytes)
 
-    def handle(_request: Request) -> Buffer:
+    def handle(_request: LinkRequest) -> Buffer:
         return reply
 
     links = [
-        SiteLink(address, tls, study=STUDY, max_frame_bytes=max(1000, reply_bytes)) for tls in sites.values()
+        GrpcSiteConnection(address, tls, study=STUDY, max_frame_bytes=max(1000, reply_bytes))
+        for tls in sites.values()
     ]
     threads = [threading.Thread(target=link.serve, args=(handle,), daemon=True) for link in links]
     for thread in threads:
@@ -132,13 +133,13 @@ def _serve_sites(pipe: Connection, address: str, sites: dict[str, TlsFiles], rep
 @contextmanager
 def _running(
     aggregator: TlsFiles, sites: dict[str, TlsFiles], size_bytes: int, room: int = 1 << 30
-) -> Iterator[GrpcLink]:
+) -> Iterator[StageDispatcher]:
     offer = Offer(STUDY, b"", max(1000, size_bytes))
     server = LinkServer(f"{HOST}:0", aggregator, tuple(sites), offer, ServerLimits(answers_bytes=room))
     port = server.start()
     try:
         with other_process(_serve_sites, f"{HOST}:{port}", sites, size_bytes):
-            link = GrpcLink(server, lambda _stage: _WAIT_S)
+            link = StageDispatcher(server, lambda _stage: _WAIT_S)
             link.wait_for(tuple(sites), len(sites), 120.0)
             yield link
     finally:

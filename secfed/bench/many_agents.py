@@ -12,21 +12,21 @@ from collections.abc import Callable
 from multiprocessing.connection import Connection
 from typing import Any
 
-from secfed.bench.masked import Consortium
+from secfed.bench.masked import BenchConsortium
 from secfed.bench.memory import PeakMemory
 from secfed.bench.processes import HOST, other_process
 from secfed.bench.tls_files import TlsConsortium
 from secfed.crypto.codec import Buffer
-from secfed.crypto.masked_server import MaskedServer
-from secfed.crypto.masked_site import MaskedSite
-from secfed.deploy.grpc_calls import Offer
-from secfed.deploy.grpc_client import SiteLink
-from secfed.deploy.grpc_link import GrpcLink
-from secfed.deploy.grpc_peer import TlsFiles
-from secfed.deploy.grpc_server import LinkServer
-from secfed.deploy.link_limits import ServerLimits
-from secfed.deploy.serving import Request
-from secfed.round import drive
+from secfed.crypto.masked.client import MaskedSite
+from secfed.crypto.masked.server import MaskedServer
+from secfed.deploy.transport.carriers.dispatch import StageDispatcher
+from secfed.deploy.transport.client import LinkRequest
+from secfed.deploy.transport.grpc.client import GrpcSiteConnection
+from secfed.deploy.transport.grpc.peer import TlsFiles
+from secfed.deploy.transport.grpc.server import LinkServer
+from secfed.deploy.transport.limits import ServerLimits
+from secfed.deploy.transport.link import Offer
+from secfed.server.round import drive
 
 _STUDY = "bench"
 _WAIT_S = 1800.0
@@ -48,7 +48,7 @@ def masked_round(
         multiple of one vector.
     """
     tls = TlsConsortium(sites)
-    consortium = Consortium.make(parameters, sites, 32, seed=bytes(32))
+    consortium = BenchConsortium.make(parameters, sites, 32, seed=bytes(32))
     session = MaskedServer(consortium.specification(), consortium.roster, consortium.layout.shape)
     longest = consortium.layout.shape.wire_bytes + _MESSAGES_BYTES
     # One large upload at a time: the aggregator's memory is then independent of the number of sites.
@@ -57,7 +57,7 @@ def masked_round(
     port = server.start()
     try:
         with other_process(_serve, f"{HOST}:{port}", tls.sites, parameters, longest):
-            link = GrpcLink(server, lambda _stage: _WAIT_S)
+            link = StageDispatcher(server, lambda _stage: _WAIT_S)
             alive = list(link.wait_for(consortium.roster.sites, sites, _WAIT_S))
 
             def ask(stage: str, requests: Any, on_reply: Any) -> None:
@@ -81,11 +81,11 @@ def masked_round(
 
 def _serve(pipe: Connection, address: str, sites: dict[str, TlsFiles], parameters: int, longest: int) -> None:
     """The other process: all hospitals, until told to stop."""
-    consortium = Consortium.make(parameters, len(sites), 32, seed=bytes(32))
+    consortium = BenchConsortium.make(parameters, len(sites), 32, seed=bytes(32))
     cpu = threading.Semaphore(2)  # as many masks at a time as there are hands; more only fight for the cache
 
-    def handler(session: MaskedSite) -> Callable[[Request], Buffer]:
-        def handle(request: Request) -> Buffer:
+    def handler(session: MaskedSite) -> Callable[[LinkRequest], Buffer]:
+        def handle(request: LinkRequest) -> Buffer:
             with cpu:
                 return session.handle(request.frame)
 
@@ -93,7 +93,7 @@ def _serve(pipe: Connection, address: str, sites: dict[str, TlsFiles], parameter
 
     links = []
     for identity in consortium.identities:
-        link = SiteLink(address, sites[identity.name], study=_STUDY, max_frame_bytes=longest)
+        link = GrpcSiteConnection(address, sites[identity.name], study=_STUDY, max_frame_bytes=longest)
         links.append(link)
         serving = threading.Thread(
             target=link.serve, args=(handler(consortium.session(identity)),), daemon=True

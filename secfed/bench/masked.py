@@ -21,16 +21,17 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from secfed.crypto import labels, lanes, masks
+from secfed.crypto import labels, lanes
 from secfed.crypto.attempt import AttemptId, SiteContribution
 from secfed.crypto.codec import Buffer
 from secfed.crypto.identity import Identity, Roster
 from secfed.crypto.keystream import Keystream, RoundingStream, Workspace
-from secfed.crypto.masked_server import MaskedServer
-from secfed.crypto.masked_site import MaskedSite
+from secfed.crypto.masked import masks
+from secfed.crypto.masked.client import MaskedSite
+from secfed.crypto.masked.server import MaskedServer
 from secfed.crypto.messages import Specification, Upload
 from secfed.crypto.thresholds import default_threshold
-from secfed.vector import Field, Layout, Summands
+from secfed.wire.layout import Field, Layout, Summands
 
 
 class _NoJournal:
@@ -59,7 +60,7 @@ class _Timings:
 
 
 @dataclass(frozen=True)
-class Consortium:
+class BenchConsortium:
     """Some sites with the same vector, and what one attempt over it needs."""
 
     aggregator: Identity
@@ -69,7 +70,7 @@ class Consortium:
     summands: Summands
 
     @classmethod
-    def make(cls, parameters: int, sites: int, bits: int, seed: bytes | None = None) -> Consortium:
+    def make(cls, parameters: int, sites: int, bits: int, seed: bytes | None = None) -> BenchConsortium:
         """``seed`` gives two processes the same consortium."""
 
         def identity(name: str) -> Identity:
@@ -174,7 +175,7 @@ def keystream_and_add(words: NDArray[np.uint32], streams: int) -> float:
     return time.perf_counter() - start
 
 
-def plain_protect(consortium: Consortium) -> float:
+def plain_protect(consortium: BenchConsortium) -> float:
     """Seconds to quantise, hash and lay out one vector without any mask."""
     shape = consortium.layout.shape
     out = Upload.frame(shape.wire_bytes)[Upload.VECTOR_AT : Upload.VECTOR_AT + shape.wire_bytes]
@@ -248,7 +249,7 @@ def measure(
         progress: told what is being measured.
     """
     progress("preparing")
-    consortium = Consortium.make(parameters, sites, bits)
+    consortium = BenchConsortium.make(parameters, sites, bits)
     scratch = np.ones(parameters, np.uint32)  # written once: the first touch of a page is no part of a limit
     runs: dict[str, list[float]] = {}
 

@@ -10,8 +10,8 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
 from secfed.bench.processes import HOST
-from secfed.deploy.certificates import Authority
-from secfed.deploy.grpc_peer import TlsFiles
+from secfed.deploy.pki.certificates import Authority
+from secfed.deploy.transport.grpc.peer import TlsFiles
 
 
 class TlsConsortium:

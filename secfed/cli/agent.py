@@ -11,7 +11,7 @@ from secfed.cli.site_folders import FolderArgument, FolderOption, at, chosen, lo
 from secfed.errors import ConfigError, PolicyRefused, SecfedError, TranscriptError
 
 if TYPE_CHECKING:
-    from secfed.deploy.site_folder import SiteFolder
+    from secfed.deploy.enrolment.site_folder import SiteFolder
 
 agent_app = typer.Typer(no_args_is_help=True, help="Run the agent, watch it, approve studies.")
 
@@ -47,12 +47,12 @@ def run(
 ) -> None:
     """Serve studies until stopped. Only dials out; logs JSON lines to standard output."""
     from secfed.cli.asking import passphrase_of
-    from secfed.deploy.agent import Agent
-    from secfed.deploy.agent_control import make_state_folder, only_agent
-    from secfed.deploy.agent_status import STATUS_FILE, MetricsServer, StatusBoard
-    from secfed.deploy.json_log import log_as_json
-    from secfed.deploy.site_folder import SiteFolder
-    from secfed.deploy.stopping import called_on_signal
+    from secfed.deploy.agent.agent import Agent
+    from secfed.deploy.agent.control import make_state_folder, only_agent
+    from secfed.deploy.agent.status import STATUS_FILE, MetricsServer, StatusBoard
+    from secfed.deploy.enrolment.site_folder import SiteFolder
+    from secfed.deploy.transport.json_log import log_as_json
+    from secfed.deploy.transport.signals import called_on_signal
 
     if not poll_s <= _LONGEST_POLL_S:  # nan, too, which would not pause at all
         raise ConfigError(
@@ -96,7 +96,7 @@ def status(
     """Show connection, study, round, last error, what left the site, budgets, studies that wait."""
     import json
 
-    from secfed.deploy.site_folder import SiteFolder
+    from secfed.deploy.enrolment.site_folder import SiteFolder
 
     site = SiteFolder(chosen(folder, option))
     content = _status(site)
@@ -109,30 +109,30 @@ def status(
 @agent_app.command()
 def pause(folder: FolderArgument = None, option: FolderOption = Path()) -> None:
     """Take no new work from the next exchange on; what is under way is finished."""
-    from secfed.deploy import agent_control
-    from secfed.deploy.site_folder import SiteFolder
+    from secfed.deploy.agent import control
+    from secfed.deploy.enrolment.site_folder import SiteFolder
 
-    agent_control.pause(SiteFolder(chosen(folder, option)).state)
+    control.pause(SiteFolder(chosen(folder, option)).state)
     typer.echo("Paused. The running exchange is finished; nothing new is begun.")
 
 
 @agent_app.command()
 def resume(folder: FolderArgument = None, option: FolderOption = Path()) -> None:
     """Take work again."""
-    from secfed.deploy import agent_control
-    from secfed.deploy.site_folder import SiteFolder
+    from secfed.deploy.agent import control
+    from secfed.deploy.enrolment.site_folder import SiteFolder
 
-    agent_control.resume(SiteFolder(chosen(folder, option)).state)
+    control.resume(SiteFolder(chosen(folder, option)).state)
     typer.echo("Resumed.")
 
 
 @agent_app.command()
 def stop(folder: FolderArgument = None, option: FolderOption = Path()) -> None:
     """End the running agent. Nothing is lost; it goes on where it was when it is started again."""
-    from secfed.deploy import agent_control
-    from secfed.deploy.site_folder import SiteFolder
+    from secfed.deploy.agent import control
+    from secfed.deploy.enrolment.site_folder import SiteFolder
 
-    was_there = agent_control.stop(SiteFolder(chosen(folder, option)).state, _STOP_S)
+    was_there = control.stop(SiteFolder(chosen(folder, option)).state, _STOP_S)
     typer.echo("Stopped." if was_there else "No agent is running.")
 
 
@@ -149,11 +149,11 @@ def approve(
     Lifts a refusal: of a name if the name is given, and of one digest if a digest is. If the study resembles
     an earlier one, that is shown, and nothing is approved without --near-twin.
     """
-    from secfed.cli.consoles import plain_text
-    from secfed.deploy import near_twins
-    from secfed.deploy.approvals import Approvals, State
-    from secfed.deploy.enrolment import utc_now
-    from secfed.deploy.site_folder import SiteFolder
+    from secfed.deploy.admission import near_twins
+    from secfed.deploy.admission.approvals import Approvals, ApprovalState
+    from secfed.deploy.enrolment.messages import utc_now
+    from secfed.deploy.enrolment.site_folder import SiteFolder
+    from secfed.terminal.consoles import plain_text
 
     site = SiteFolder(folder)
     approvals = Approvals(site.approvals_path)
@@ -172,7 +172,7 @@ def approve(
         return near_twins.fingerprint(twins)
 
     found = approvals.approve_what(study, utc_now(), shown)
-    if found.state is State.APPROVED:
+    if found.state is ApprovalState.APPROVED:
         typer.echo(f"Approved {found.name}  {found.digest}")
         _record(site, "the agent serves no study before its approval is recorded")
         return
@@ -189,9 +189,9 @@ def refuse(study: RefusedName, folder: FolderOption = Path()) -> None:
 
     A name is refused with all settings, those that come later included; a digest only by itself.
     """
-    from secfed.deploy.approvals import Approvals
-    from secfed.deploy.enrolment import utc_now
-    from secfed.deploy.site_folder import SiteFolder
+    from secfed.deploy.admission.approvals import Approvals
+    from secfed.deploy.enrolment.messages import utc_now
+    from secfed.deploy.enrolment.site_folder import SiteFolder
 
     site = SiteFolder(folder)
     approvals = Approvals(site.approvals_path)
@@ -213,7 +213,7 @@ def _record(site: SiteFolder, otherwise: str) -> None:
     Raises:
         TranscriptError: it was made, and cannot be recorded now.
     """
-    from secfed.deploy.decisions import record_now
+    from secfed.deploy.admission.decision_recorder import record_now
 
     try:
         if not record_now(site):
@@ -223,18 +223,19 @@ def _record(site: SiteFolder, otherwise: str) -> None:
 
 
 def _status(site: SiteFolder) -> dict[str, Any]:
-    from secfed.deploy import agent_control, near_twins
-    from secfed.deploy.agent_status import STATUS_FILE, read_status
-    from secfed.deploy.approvals import Approvals
-    from secfed.deploy.progress import now_at_hospital
+    from secfed.deploy.admission import near_twins
+    from secfed.deploy.admission.approvals import Approvals
+    from secfed.deploy.agent import control
+    from secfed.deploy.agent.status import STATUS_FILE, read_status
+    from secfed.deploy.transport.progress import now_at_hospital
 
     content: dict[str, Any] = read_status(site.state / STATUS_FILE) or {
         "site": site.name,
         "state": "never ran",
     }
-    pid = agent_control.running(site.state)
+    pid = control.running(site.state)
     content["running"] = pid is not None
-    content["paused"] = agent_control.is_paused(site.state)
+    content["paused"] = control.is_paused(site.state)
     content["now"] = now_at_hospital(content)
     content["budgets"] = _budgets(site)
     approvals = Approvals(site.approvals_path)
@@ -256,9 +257,9 @@ def _status(site: SiteFolder) -> dict[str, Any]:
 
 def _budgets(site: SiteFolder) -> list[dict[str, Any]]:
     """Where every ledger stands, as its newest payment says; the chain is verified."""
-    from secfed.deploy.policy import Policy
-    from secfed.dp.ledger import SPENT, verify
-    from secfed.outputs import ledger_file
+    from secfed.deploy.policy.policy import Policy
+    from secfed.dp.ledger.ledger import SPENT, verify
+    from secfed.runs.run_folder import ledger_file
 
     found = []
     for data in Policy.load(site.policy_path).data:
@@ -274,7 +275,7 @@ def _budgets(site: SiteFolder) -> list[dict[str, Any]]:
 
 
 def _show(content: dict[str, Any], folder: Path) -> None:
-    from secfed.cli.consoles import plain_text, stdout
+    from secfed.terminal.consoles import plain_text, stdout
 
     console = stdout()
 
@@ -304,7 +305,9 @@ def _show(content: dict[str, Any], folder: Path) -> None:
             line("", f"round {item['round']}, {item['exchange']}, {item.get('bytes_up', 0)} bytes:")
             line("", f"  in a sum over {cohort} sites: {fields}")
     for item in content["budgets"]:
-        from secfed.dp.report.words import number_up  # not before it is needed: it takes a while to load
+        from secfed.audit.privacy.phrases import (
+            number_up,  # not before it is needed: it takes a while to load
+        )
 
         for standing in item["standings"]:
             spent = (standing.get("spent") or {}).get("epsilon", 0.0)

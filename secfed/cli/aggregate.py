@@ -12,9 +12,9 @@ from secfed.cli.site_folders import NamedConsortium
 from secfed.errors import ConfigError
 
 if TYPE_CHECKING:
-    from secfed.deploy.aggregator import Service
-    from secfed.deploy.measured_link import Tell
-    from secfed.run_report import Observer, RunReport
+    from secfed.deploy.aggregator.aggregator import Service
+    from secfed.deploy.aggregator.measured_transport import Tell
+    from secfed.runs.run_report import Observer, RunReport
 
 
 def aggregate(
@@ -101,18 +101,18 @@ def aggregate(
     [bold]Example:[/] secfed aggregate study.toml --consortium centre --out runs/first
     """
     from secfed.cli.aggregate_log import EventLog, tell_person
-    from secfed.cli.consoles import stderr, stdout
-    from secfed.cli.live import watching
     from secfed.cli.simulate import _draw, _show
-    from secfed.deploy.aggregator import Service
-    from secfed.outputs import run_json
+    from secfed.deploy.aggregator.aggregator import Service
+    from secfed.runs.run_folder import run_json
+    from secfed.terminal.consoles import stderr, stdout
+    from secfed.terminal.live_rounds import watching
 
     console = stderr()
     service = Service(
         listen, quorum, _names(sites), silent_s, farewell_s, uploads_at_a_time, flower_socket, end
     )
     if log_json:
-        from secfed.deploy.json_log import log_as_json
+        from secfed.deploy.transport.json_log import log_as_json
 
         log_as_json("info", sys.stderr)
         log = EventLog()
@@ -136,10 +136,10 @@ def _run(
     tell: Tell,
 ) -> RunReport:
     from secfed.cli.asking import passphrase_of
-    from secfed.deploy.aggregator import Aggregator
-    from secfed.deploy.consortium import Consortium
-    from secfed.deploy.stopping import Stopped, Stopper
-    from secfed.study import Study
+    from secfed.deploy.aggregator.aggregator import Aggregator
+    from secfed.deploy.enrolment.consortium import Consortium
+    from secfed.deploy.transport.signals import Stopped, Stopper
+    from secfed.study.study import Study
 
     study = Study.load(study_file)
     text = study_file.read_text(encoding="utf-8")

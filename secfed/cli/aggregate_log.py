@@ -8,9 +8,9 @@ from typing import Any
 
 from rich.console import Console
 
-from secfed.cli.consoles import plain_text, plural
-from secfed.deploy.progress import ANSWERS, Waits, where
-from secfed.run_report import RoundReport, RunReport
+from secfed.deploy.transport.progress import ANSWERS, Waits, where
+from secfed.runs.run_report import RoundReport, RunReport
+from secfed.terminal.consoles import plain_text, plural
 
 
 def tell_person(console: Console) -> Callable[..., None]:
@@ -64,7 +64,7 @@ def _why(facts: Mapping[str, Any]) -> str:
 
 
 class EventLog:
-    """An observer, and a teller, that log every event with its facts (see ``deploy/json_log.py``).
+    """An observer, and a teller, that log every event with its facts (see ``deploy/transport/json_log.py``).
 
     Security: names, counts, times and metrics from sums; never a value of a single site.
     """

@@ -13,8 +13,8 @@ if TYPE_CHECKING:
 
     from rich.console import Console
 
-    from secfed.algorithms.options import Options
-    from secfed.algorithms.registry import Entry
+    from secfed.config.schema import Options
+    from secfed.study.registry import RegistryEntry
 
 _TITLES = {"algorithm": "Algorithms", "model": "Models", "data": "Data sets"}
 
@@ -28,8 +28,8 @@ def algorithms(
 
     Your own are named as [bold]package.module:factory[/]; the README shows how.
     """
-    from secfed.algorithms.registry import KINDS
-    from secfed.cli.consoles import stdout
+    from secfed.study.registry import KINDS
+    from secfed.terminal.consoles import stdout
 
     console = stdout()
     known = {kind: entries for kind, (entries, _) in KINDS.items()}
@@ -42,11 +42,11 @@ def algorithms(
         _show(console, kind, entries)
 
 
-def _show(console: Console, kind: str, entries: Mapping[str, Entry]) -> None:
+def _show(console: Console, kind: str, entries: Mapping[str, RegistryEntry]) -> None:
     from rich.padding import Padding
     from rich.text import Text
 
-    from secfed.cli.tables import new_table
+    from secfed.terminal.tables import new_table
 
     console.print(Text.assemble((_TITLES.get(kind, kind), "bold"), (f'  [{kind}] name = "..."', "dim")))
     for name, entry in entries.items():

@@ -43,7 +43,7 @@ def passphrase_of(*keys: Path) -> str | None:
     Raises:
         ConfigError: one is needed and nothing gives it.
     """
-    from secfed.deploy.passphrase import for_keys
+    from secfed.deploy.pki.passphrase import for_keys
 
     return for_keys(*keys, ask=_asker())
 
@@ -57,8 +57,8 @@ def new_passphrase(wanted: bool) -> str | None:
     Raises:
         ConfigError: too short, or one is wanted and nobody is there to type it.
     """
-    from secfed.deploy.key_files import check_passphrase
-    from secfed.deploy.passphrase import PASSPHRASE_FILE, from_file
+    from secfed.deploy.pki.key_files import check_passphrase
+    from secfed.deploy.pki.passphrase import PASSPHRASE_FILE, from_file
 
     found = from_file()
     if found is None and wanted:

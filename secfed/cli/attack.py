@@ -74,7 +74,7 @@ def attack(
     from rich.console import Console
     from rich.status import Status
 
-    from secfed.attack.attack import Setting
+    from secfed.attack.attack import AttackSetting
     from secfed.attack.catalogue import attacks_on, run_attacks
 
     status = Status("", console=Console(stderr=True, quiet=as_json))
@@ -96,7 +96,7 @@ def attack(
         good = all(outcome.sound for outcome in shown)
     else:
         attacked: Protection = (protection or _Protection.MASKED).value
-        setting = Setting(_HOSPITALS if hospitals is None else hospitals, 0 if seed is None else seed)
+        setting = AttackSetting(_HOSPITALS if hospitals is None else hospitals, 0 if seed is None else seed)
         with status:
             outcomes = run_attacks(_chosen(attacks_on(attacked), only, attacked), setting, progress)
         if as_json:
@@ -122,7 +122,7 @@ def _chosen(attacks: Sequence[_N], only: list[str] | None, on: str) -> list[_N]:
     Raises:
         ConfigError: a name that none of them has.
     """
-    from secfed.algorithms.options import suggestion
+    from secfed.config.schema import suggestion
     from secfed.errors import ConfigError
 
     known = [one.name for one in attacks]
@@ -148,7 +148,7 @@ def _record(outcome: Outcome) -> dict[str, object]:
 def _show(outcomes: list[Outcome], protection: str, hospitals: int) -> None:
     from rich.console import Console
 
-    from secfed.cli.consoles import plural
+    from secfed.terminal.consoles import plural
 
     console = Console()
     stopped = [outcome for outcome in outcomes if outcome.attack.limit is None]
@@ -173,7 +173,7 @@ def _show(outcomes: list[Outcome], protection: str, hospitals: int) -> None:
 
 
 def _table(outcomes: list[Outcome], last: str) -> Table:
-    from secfed.cli.tables import new_table
+    from secfed.terminal.tables import new_table
 
     table = new_table()
     table.add_column("Attack", no_wrap=True)  # the name is what --only takes
@@ -226,7 +226,7 @@ def _show_privacy(outcomes: list[PrivacyOutcome]) -> None:
     from rich.console import Console
 
     from secfed.attack.privacy import CONFIDENCE
-    from secfed.cli.tables import new_table
+    from secfed.terminal.tables import new_table
 
     console = Console()
     table = new_table()

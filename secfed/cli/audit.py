@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from secfed.durable import write_whole
 from secfed.errors import ConfigError, TranscriptError
+from secfed.storage.atomic import write_atomic
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from secfed.dp.report.facts import Report
+    from secfed.audit.privacy.evidence import Report
 
 audit_app = typer.Typer(
     no_args_is_help=True,
@@ -74,9 +74,9 @@ def report(
     The report is also written when something does not verify; it says so on its first line, and the command
     exits with an error.
     """
-    from secfed.cli.consoles import stdout
-    from secfed.dp.report import to_json
-    from secfed.dp.report.html import to_html
+    from secfed.audit.privacy import to_json
+    from secfed.audit.render.html import to_html
+    from secfed.terminal.consoles import stdout
 
     _check_outputs({"--out": out, "--json": json, "--pdf": pdf})
     made = _made(folders, roster, seen)
@@ -98,7 +98,7 @@ def verify(folders: Folders, roster: Rosters = None, seen: Seen = None) -> None:
     Names the file and the first bad line. Exits with 0 only if everything verifies.
     """
     from secfed.cli.audit_tables import show_files, show_models
-    from secfed.cli.consoles import stdout
+    from secfed.terminal.consoles import stdout
 
     made = _made(folders, roster, seen)
     console = stdout()
@@ -111,7 +111,7 @@ def verify(folders: Folders, roster: Rosters = None, seen: Seen = None) -> None:
 def budget(folders: Folders, roster: Rosters = None) -> None:
     """Show what every budget allows, what is spent and what is left."""
     from secfed.cli.audit_tables import show_budgets
-    from secfed.cli.consoles import stdout
+    from secfed.terminal.consoles import stdout
 
     made = _made(folders, roster)
     console = stdout()
@@ -123,7 +123,7 @@ def budget(folders: Folders, roster: Rosters = None) -> None:
 def decisions(folders: Folders, roster: Rosters = None, seen: Seen = None) -> None:
     """Show what hospitals decided: studies approved or refused, policies in force, messages refused."""
     from secfed.cli.audit_tables import show_decisions
-    from secfed.cli.consoles import stdout
+    from secfed.terminal.consoles import stdout
 
     made = _made(folders, roster, seen)
     console = stdout()
@@ -132,7 +132,7 @@ def decisions(folders: Folders, roster: Rosters = None, seen: Seen = None) -> No
 
 
 def _made(folders: list[Path], rosters: list[Path] | None, seen: list[str] | None = None) -> Report:
-    from secfed.dp.report import make_report
+    from secfed.audit.privacy import make_report
 
     with _progress() as tick:
         return make_report(folders, rosters or (), tick=tick, seen=seen or ())
@@ -143,7 +143,7 @@ def _progress() -> Iterator[Callable[[int, int], None]]:
     """A bar on stderr, once there is enough to do and somebody to watch."""
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
-    from secfed.cli.consoles import stderr
+    from secfed.terminal.consoles import stderr
 
     columns = (TextColumn("Recomputing epsilon"), BarColumn(), MofNCompleteColumn())
     bar = Progress(*columns, console=stderr(), transient=True)
@@ -178,7 +178,7 @@ def _check_outputs(named: Mapping[str, Path | None]) -> None:
 
 def _pdf(made: Report) -> bytes:
     try:
-        from secfed.dp.report.pdf import to_pdf
+        from secfed.audit.render.pdf import to_pdf
     except ModuleNotFoundError as error:
         if error.name != "fpdf":
             raise
@@ -196,7 +196,7 @@ def _write(path: Path, data: bytes) -> None:
         if target.exists() and not target.is_file():
             path.write_bytes(data)
         else:
-            write_whole(target, data)
+            write_atomic(target, data)
     except OSError as error:
         raise ConfigError(
             f"{path}: {os.strerror(error.errno or 0)}.", remedy="name a file that can be written"
@@ -207,7 +207,7 @@ def _verdict(console: Console, made: Report) -> None:
     """Print problems and notes, and fail if there is a problem."""
     from rich.text import Text
 
-    from secfed.cli.consoles import plain_text, plural
+    from secfed.terminal.consoles import plain_text, plural
 
     check = made.verification
     lines = [

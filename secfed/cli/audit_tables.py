@@ -8,10 +8,10 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from secfed.cli.consoles import plain_text
-from secfed.cli.tables import fits, new_table
-from secfed.dp.report import words
-from secfed.dp.report.facts import Amount, LedgerFacts, Report
+from secfed.audit.privacy import phrases
+from secfed.audit.privacy.evidence import Amount, LedgerFacts, Report
+from secfed.terminal.consoles import plain_text
+from secfed.terminal.tables import fits, new_table
 
 
 def show_files(console: Console, made: Report) -> None:
@@ -70,9 +70,9 @@ def show_budgets(console: Console, made: Report) -> None:
 def _stated(amount: Amount) -> str:
     """Everything without which an epsilon means nothing."""
     if amount.adjacency is None:
-        return f"Delta {words.delta(amount.delta)}; nothing spent yet"
+        return f"Delta {phrases.delta(amount.delta)}; nothing spent yet"
     accountant = f"{amount.accountant} ({amount.version})"
-    return f"Delta {words.delta(amount.delta)}, relation {amount.adjacency}, accountant {accountant}"
+    return f"Delta {phrases.delta(amount.delta)}, relation {amount.adjacency}, accountant {accountant}"
 
 
 def _budget_table(amounts: Sequence[tuple[LedgerFacts, Amount]]) -> Table:
@@ -88,10 +88,10 @@ def _budget_table(amounts: Sequence[tuple[LedgerFacts, Amount]]) -> Table:
             plain_text(ledger.site),
             plain_text(ledger.dataset),
             amount.protects,
-            words.period(amount),
-            words.limit(amount),
-            words.number_up(amount.spent),
-            words.number_down(amount.left),
+            phrases.period(amount),
+            phrases.limit(amount),
+            phrases.number_up(amount.spent),
+            phrases.number_down(amount.left),
         )
     return table
 
@@ -100,12 +100,12 @@ def show_models(console: Console, made: Report) -> None:
     """Which model each study released, and which file here is it."""
     from rich.text import Text
 
-    from secfed.cli.consoles import plain_text
-    from secfed.dp.report import words
+    from secfed.audit.privacy import phrases
+    from secfed.terminal.consoles import plain_text
 
     for study in made.studies:
         for model in study.models:
-            after = words.after_round(model.round)
+            after = phrases.after_round(model.round)
             for file in model.files:
                 line = f"{file}: is the model of study {study.name!r}, {after}."
                 console.print(Text(plain_text(line)), soft_wrap=True)
@@ -118,14 +118,14 @@ def show_models(console: Console, made: Report) -> None:
 
 def show_decisions(console: Console, made: Report) -> None:
     """What each decision log says, a line for each entry: long ones are for searching."""
-    from secfed.dp.report.decided import place, said
+    from secfed.audit.privacy.decision_checks import place, said
 
     for log in made.decisions:
         console.print(plain_text(f"{log.site}: {log.file}"), soft_wrap=True, markup=False, highlight=False)
         for item in log.decisions:
             where = f" ({place(item)})" if item.round is not None else ""
-            study = f"study {words.printable(item.study)}: " if item.study else ""
-            line = f"{words.moment(item.time_s)}  {study}{said(item)}{where}"
+            study = f"study {phrases.printable(item.study)}: " if item.study else ""
+            line = f"{phrases.moment(item.time_s)}  {study}{said(item)}{where}"
             console.print(plain_text(line), soft_wrap=True, markup=False, highlight=False)
         console.print(f"Head {log.head}", soft_wrap=True, markup=False, highlight=False)
         console.print()

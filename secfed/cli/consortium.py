@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from cryptography import x509
     from rich.text import Text
 
-    from secfed.deploy.consortium import Consortium
-    from secfed.deploy.enrolment import Request
+    from secfed.deploy.enrolment.consortium import Consortium
+    from secfed.deploy.enrolment.messages import Request
 
 consortium_app = typer.Typer(no_args_is_help=True, help="Found a consortium, admit hospitals.")
 
@@ -45,8 +45,8 @@ def init(
     """Found a consortium: CA, the aggregator's identity and certificate, an empty roster. Offline."""
     from secfed.cli.asking import new_passphrase
     from secfed.crypto.identity import fingerprint
-    from secfed.deploy.consortium import Consortium
-    from secfed.deploy.enrolment import utc_now
+    from secfed.deploy.enrolment.consortium import Consortium
+    from secfed.deploy.enrolment.messages import utc_now
 
     secret = new_passphrase(passphrase)
     made = Consortium.create(
@@ -86,8 +86,8 @@ def admit(
     all requests are in order.
     """
     from secfed.cli.asking import confirm, passphrase_of
-    from secfed.deploy.consortium import Consortium
-    from secfed.deploy.enrolment import utc_now
+    from secfed.deploy.enrolment.consortium import Consortium
+    from secfed.deploy.enrolment.messages import utc_now
 
     consortium = Consortium(folder)
     read = [_read(path) for path in requests]
@@ -114,8 +114,8 @@ def remove(
 ) -> None:
     """Take a site out of the roster. Its keys can not be enrolled again."""
     from secfed.cli.asking import confirm
-    from secfed.deploy.consortium import Consortium
-    from secfed.deploy.enrolment import utc_now
+    from secfed.deploy.enrolment.consortium import Consortium
+    from secfed.deploy.enrolment.messages import utc_now
 
     consortium = Consortium(folder)
     consortium.members().member(site)
@@ -135,9 +135,9 @@ def renew(
 ) -> None:
     """Issue a new certificate. The roster stays as it is, so no site has to pin it again."""
     from secfed.cli.asking import passphrase_of
-    from secfed.deploy.consortium import Consortium
-    from secfed.deploy.enrolment import utc_now
-    from secfed.deploy.names import AGGREGATOR
+    from secfed.deploy.enrolment.consortium import Consortium
+    from secfed.deploy.enrolment.messages import utc_now
+    from secfed.deploy.pki.names import AGGREGATOR
 
     consortium = Consortium(folder)
     if name == AGGREGATOR:
@@ -163,8 +163,8 @@ def show(
     as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
 ) -> None:
     """Show sites, fingerprints, and when certificates end; says so four weeks ahead."""
-    from secfed.deploy.consortium import Consortium
-    from secfed.deploy.enrolment import utc_now
+    from secfed.deploy.enrolment.consortium import Consortium
+    from secfed.deploy.enrolment.messages import utc_now
 
     consortium = Consortium(chosen(folder, option))
     consortium.restore_roster_file()
@@ -187,15 +187,15 @@ def _only_here(host: str) -> bool:
 
 
 def _read(path: Path) -> Request:
-    from secfed.deploy import safe_files
-    from secfed.deploy.enrolment import Request
+    from secfed.deploy.enrolment.messages import Request
+    from secfed.storage import private_files
 
-    return Request.verified(safe_files.read_json(path, "a request"), str(path))
+    return Request.verified(private_files.read_json(path, "a request"), str(path))
 
 
 def _check_together(requests: list[Request]) -> None:
     """Each request may be new to the consortium, and two of them still claim one name or key."""
-    from secfed.deploy.certificate_checks import public_der
+    from secfed.deploy.pki.certificate_checks import public_der
 
     for values in (
         [request.site for request in requests],
@@ -220,7 +220,7 @@ def _certificates(consortium: Consortium) -> list[tuple[str, bytes | None, x509.
 
 def _summary(consortium: Consortium, now: datetime) -> dict[str, object]:
     from secfed.crypto.identity import fingerprint
-    from secfed.deploy.expiry import Expiry
+    from secfed.deploy.pki.expiry import Expiry
 
     rows = []
     for owner, identity_key, certificate in _certificates(consortium):
@@ -244,10 +244,10 @@ def _summary(consortium: Consortium, now: datetime) -> dict[str, object]:
 
 
 def _show(consortium: Consortium, now: datetime) -> None:
-    from secfed.cli.consoles import plain_text, plural, stdout
-    from secfed.cli.tables import new_table
     from secfed.crypto.identity import fingerprint
-    from secfed.deploy.expiry import Expiry, Urgency
+    from secfed.deploy.pki.expiry import Expiry, Urgency
+    from secfed.terminal.consoles import plain_text, plural, stdout
+    from secfed.terminal.tables import new_table
 
     console, table, due = stdout(), new_table(), []
     for header in ("Owner", "Fingerprint", "Certificate"):
@@ -274,7 +274,7 @@ def _show(consortium: Consortium, now: datetime) -> None:
 def _coloured(expiry: object) -> Text:
     from rich.text import Text
 
-    from secfed.deploy.expiry import Expiry, Urgency
+    from secfed.deploy.pki.expiry import Expiry, Urgency
 
     if not isinstance(expiry, Expiry):
         return Text("–")

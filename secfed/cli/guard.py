@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import errno
 import os
-import traceback
 from typing import Any
 
 import click
@@ -21,6 +20,7 @@ from typer.core import TyperGroup
 
 from secfed.cli.site_folders import located_here
 from secfed.errors import SecfedError
+from secfed.terminal.consoles import where as _where
 
 EXIT_INTERRUPTED = 130  # 128 + SIGINT, as shells report it
 EXIT_INTERNAL = 70  # EX_SOFTWARE of sysexits.h
@@ -85,7 +85,7 @@ def _shown(ctx: click.Context, error: Exception) -> Exception | None:
 
 
 def _say(message: str, remedy: str, shown: Exception | None) -> None:
-    from secfed.cli.consoles import stderr  # rich, only once something is to be said
+    from secfed.terminal.consoles import stderr  # rich, only once something is to be said
 
     console = stderr()
     if shown is not None:
@@ -94,24 +94,6 @@ def _say(message: str, remedy: str, shown: Exception | None) -> None:
     console.print(f"[bold red]Error:[/] {_escaped(sentence)}", highlight=False, soft_wrap=True)
     if remedy:
         console.print(f"[bold]Remedy:[/] {_escaped(remedy)}", highlight=False, soft_wrap=True)
-
-
-def _where(error: BaseException) -> str:
-    """Where an exception arose, and what it came from.
-
-    Security: without its text, notes and local values, which could quote a record; people send this on.
-    """
-    chain: list[BaseException] = []
-    found: BaseException | None = error
-    while found is not None and not any(found is one for one in chain):
-        chain.append(found)
-        found = found.__cause__ or (None if found.__suppress_context__ else found.__context__)
-    parts = []
-    for one in reversed(chain):
-        frames = "".join(traceback.format_tb(one.__traceback__))
-        name = f"{type(one).__module__}.{type(one).__qualname__}".removeprefix("builtins.")
-        parts.append(f"Traceback (most recent call last):\n{frames}{name} (its text is left out)\n")
-    return "\nwhich led to:\n\n".join(parts)
 
 
 def _escaped(text: str) -> str:

@@ -9,14 +9,15 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from secfed.drops import STAGES, Drop
 from secfed.errors import ConfigError
+from secfed.simulation.dropouts import Dropout
+from secfed.wire.stages import STAGES
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from secfed.run_report import RunReport
-    from secfed.study import Study
+    from secfed.runs.run_report import RunReport
+    from secfed.study.study import Study
 
 
 class Compare(StrEnum):
@@ -82,12 +83,12 @@ def simulate(
 
     [bold]Example:[/] secfed simulate study.toml --out runs/first --drop hospital-2@mask:3
     """
-    from secfed.cli.consoles import stderr, stdout
-    from secfed.cli.live import watching
-    from secfed.outputs import prepare, run_json
-    from secfed.simulate import simulate as run
+    from secfed.runs.run_folder import prepare, run_json
+    from secfed.simulation.simulate import simulate as run
+    from secfed.terminal.consoles import stderr, stdout
+    from secfed.terminal.live_rounds import watching
 
-    drops = [Drop.parse(text) for text in drop or []]  # before anything that takes time
+    drops = [Dropout.parse(text) for text in drop or []]  # before anything that takes time
     budgets = _budgets(budget or [])
     study = _study(study_file, protection, seed)
     if out is not None:
@@ -128,7 +129,7 @@ def _budget(text: str) -> tuple[str, float]:
 
 
 def _study(study_file: Path, protection: str | None, seed: int | None) -> Study:
-    from secfed.study import Study
+    from secfed.study.study import Study
 
     study = Study.load(study_file)
     if protection is not None:
@@ -149,8 +150,8 @@ def _spare_start(study: Study, out: Path) -> None:
 
 
 def _draw(report: RunReport, out: Path) -> None:
-    from secfed.figures import write_figures
-    from secfed.outputs import FIGURES_FOLDER
+    from secfed.runs.figures import write_figures
+    from secfed.runs.run_folder import FIGURES_FOLDER
 
     write_figures(report, out / FIGURES_FOLDER)
 
@@ -158,7 +159,7 @@ def _draw(report: RunReport, out: Path) -> None:
 def _show(console: Console, report: RunReport, out: Path | None) -> None:
     from rich.text import Text
 
-    from secfed.cli.tables import summary
+    from secfed.terminal.tables import summary
 
     console.print(summary(console, report))
     if out is not None:

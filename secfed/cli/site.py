@@ -14,8 +14,8 @@ from secfed.errors import ConfigError, RosterError, SecfedError
 
 if TYPE_CHECKING:
     from secfed.crypto.identity import Roster
-    from secfed.deploy.site_folder import SiteFolder
-    from secfed.deploy.site_status import Check
+    from secfed.deploy.enrolment.site_folder import SiteFolder
+    from secfed.deploy.enrolment.site_status import StatusItem
 
 site_app = typer.Typer(no_args_is_help=True, help="Make keys, join a consortium, pin its roster.")
 site_app.command()(site_check.check)
@@ -39,8 +39,8 @@ def init(
 ) -> None:
     """Make a site's keys, settings, policy and enrolment request. Offline."""
     from secfed.cli.asking import new_passphrase
-    from secfed.deploy.enrolment import utc_now
-    from secfed.deploy.site_folder import SiteFolder
+    from secfed.deploy.enrolment.messages import utc_now
+    from secfed.deploy.enrolment.site_folder import SiteFolder
 
     site = SiteFolder.create(folder, name, now=utc_now(), passphrase=new_passphrase(passphrase))
     typer.echo(f"{name}  {site.request().fingerprint}")
@@ -64,14 +64,14 @@ def join(
     """
     from secfed.cli.asking import passphrase_of
     from secfed.crypto.identity import fingerprint as of_key
-    from secfed.deploy import safe_files
-    from secfed.deploy.enrolment import utc_now
-    from secfed.deploy.site_folder import SiteFolder
+    from secfed.deploy.enrolment.messages import utc_now
+    from secfed.deploy.enrolment.site_folder import SiteFolder
+    from secfed.storage import private_files
 
     if fingerprint is not None and roster is None:
         raise ConfigError("--fingerprint: there is no roster to compare with", remedy="add --roster FILE")
     site = SiteFolder(folder)
-    checked = site.check_reply(safe_files.read_json(reply, "a reply"), str(reply), utc_now())
+    checked = site.check_reply(private_files.read_json(reply, "a reply"), str(reply), utc_now())
     to_pin = None
     if roster is not None:
         to_pin = _agreed(site, roster, fingerprint, yes, aggregator=checked.aggregator.identity_key)
@@ -93,7 +93,7 @@ def trust(
     yes: Yes = False,
 ) -> None:
     """Show every member's fingerprint and pin the roster. Any later change needs this again."""
-    from secfed.deploy.site_folder import SiteFolder
+    from secfed.deploy.enrolment.site_folder import SiteFolder
 
     site = SiteFolder(folder)
     agreed = _agreed(site, roster, fingerprint, yes)
@@ -105,8 +105,8 @@ def trust(
 def renew(folder: Folder = Path()) -> None:
     """Ask for a new certificate: same identity, new TLS key. The old one works until the reply is in."""
     from secfed.cli.asking import passphrase_of
-    from secfed.deploy.enrolment import utc_now
-    from secfed.deploy.site_folder import SiteFolder
+    from secfed.deploy.enrolment.messages import utc_now
+    from secfed.deploy.enrolment.site_folder import SiteFolder
 
     site = SiteFolder(folder)
     path = site.renew(now=utc_now(), passphrase=passphrase_of(*site.key_paths))
@@ -126,9 +126,9 @@ def status(
     """
     from dataclasses import asdict, replace
 
-    from secfed.deploy.enrolment import utc_now
-    from secfed.deploy.site_folder import SiteFolder
-    from secfed.deploy.site_status import Level, site_status
+    from secfed.deploy.enrolment.messages import utc_now
+    from secfed.deploy.enrolment.site_folder import SiteFolder
+    from secfed.deploy.enrolment.site_status import Level, site_status
 
     named = chosen(folder, option)
     checks = tuple(
@@ -155,8 +155,8 @@ def _agreed(
         ConfigError: unreadable, or nobody is there to agree.
     """
     from secfed.cli.asking import confirm
-    from secfed.deploy.trust import check_digest
-    from secfed.roster_file import read_roster
+    from secfed.deploy.enrolment.trust_store import check_digest
+    from secfed.records.roster_file import read_roster
 
     roster = read_roster(path)
     site.check_roster(roster)
@@ -181,8 +181,8 @@ def _agreed(
 
 
 def _pin(site: SiteFolder, roster: Roster) -> None:
-    from secfed.deploy.decisions import record_now
-    from secfed.deploy.enrolment import utc_now
+    from secfed.deploy.admission.decision_recorder import record_now
+    from secfed.deploy.enrolment.messages import utc_now
 
     site.trust(roster, utc_now())
     typer.echo("Pinned. Any change of the roster needs this again.")
@@ -195,10 +195,10 @@ def _pin(site: SiteFolder, roster: Roster) -> None:
 def _show_roster(site: SiteFolder, roster: Roster, pinned: Roster | None) -> None:
     from rich.text import Text
 
-    from secfed.cli.consoles import plain_text, stdout
-    from secfed.cli.tables import new_table
     from secfed.crypto.identity import fingerprint
-    from secfed.deploy.rosters import Changes
+    from secfed.deploy.enrolment.rosters import Changes
+    from secfed.terminal.consoles import plain_text, stdout
+    from secfed.terminal.tables import new_table
 
     changes = Changes() if pinned is None else Changes.between(pinned, roster)
     notes = dict.fromkeys(changes.added, "new") | dict.fromkeys(changes.rekeyed, "NEW KEY")
@@ -222,11 +222,11 @@ def _show_roster(site: SiteFolder, roster: Roster, pinned: Roster | None) -> Non
     console.print(f"Roster digest: {roster.digest.hex()}", soft_wrap=True)
 
 
-def _show(checks: tuple[Check, ...]) -> None:
+def _show(checks: tuple[StatusItem, ...]) -> None:
     from rich.text import Text
 
-    from secfed.cli.consoles import plain_text, stdout
-    from secfed.deploy.site_status import Level
+    from secfed.deploy.enrolment.site_status import Level
+    from secfed.terminal.consoles import plain_text, stdout
 
     marks = {Level.OK: ("✓", "green"), Level.SOON: ("!", "yellow"), Level.BAD: ("✗", "bold red")}
     console = stdout()

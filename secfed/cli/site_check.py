@@ -12,9 +12,9 @@ from secfed.cli.site_folders import FolderOption, located
 from secfed.errors import SecfedError
 
 if TYPE_CHECKING:
-    from secfed.deploy.site_check import Check
-    from secfed.deploy.site_folder import SiteFolder
-    from secfed.deploy.study_check import StudyCheck
+    from secfed.deploy.enrolment.site_folder import SiteFolder
+    from secfed.deploy.preflight.checks import PreflightCheck
+    from secfed.deploy.preflight.study_check import StudyCheck
 
 
 def check(
@@ -33,8 +33,8 @@ def check(
     """
     from dataclasses import asdict, replace
 
-    from secfed.deploy.site_check import exit_code
-    from secfed.deploy.site_folder import SiteFolder
+    from secfed.deploy.enrolment.site_folder import SiteFolder
+    from secfed.deploy.preflight.checks import exit_code
 
     site = SiteFolder(folder)
     checks = _checks(site, study_file, offline)
@@ -49,11 +49,11 @@ def check(
     raise typer.Exit(exit_code(answers))
 
 
-def _checks(site: SiteFolder, study_file: Path | None, offline: bool) -> Iterator[Check]:
+def _checks(site: SiteFolder, study_file: Path | None, offline: bool) -> Iterator[PreflightCheck]:
     from secfed.cli.asking import passphrase_of
-    from secfed.deploy.enrolment import utc_now
-    from secfed.deploy.folder_check import folder_checks
-    from secfed.deploy.site_check import failed_with
+    from secfed.deploy.enrolment.messages import utc_now
+    from secfed.deploy.preflight.checks import failed_with
+    from secfed.deploy.preflight.folder_check import folder_checks
 
     now = utc_now()
     checks, material = folder_checks(site, lambda: passphrase_of(*site.key_paths), now)
@@ -61,11 +61,11 @@ def _checks(site: SiteFolder, study_file: Path | None, offline: bool) -> Iterato
     study: StudyCheck | None = None
     unread: SecfedError | None = None
     if study_file is not None:
-        from secfed.deploy import safe_files
-        from secfed.deploy.study_check import StudyCheck
+        from secfed.deploy.preflight.study_check import StudyCheck
+        from secfed.storage import private_files
 
         try:
-            study = StudyCheck(site, safe_files.read(study_file, "a study"), now)
+            study = StudyCheck(site, private_files.read(study_file, "a study"), now)
         except SecfedError as error:
             unread = error
     try:
@@ -73,11 +73,11 @@ def _checks(site: SiteFolder, study_file: Path | None, offline: bool) -> Iterato
     except SecfedError:
         joined = None  # the lines of certificate and CA say what to do
     if site.flower_socket is not None:
-        from secfed.deploy.flower_check import flower_check
+        from secfed.deploy.preflight.flower_check import flower_check
 
         yield flower_check(site.flower_socket)
     elif not offline and joined is not None:
-        from secfed.deploy.site_probe import network_checks
+        from secfed.deploy.preflight.network_probe import network_checks
 
         wanted = "" if study is None else study.id
         proxy = site.settings.aggregator.proxy
@@ -91,11 +91,11 @@ def _checks(site: SiteFolder, study_file: Path | None, offline: bool) -> Iterato
         yield from study.checks()
 
 
-def _shown(checks: Iterable[Check]) -> Iterator[Check]:
+def _shown(checks: Iterable[PreflightCheck]) -> Iterator[PreflightCheck]:
     """Print each as it comes: some take seconds."""
     from rich.text import Text
 
-    from secfed.cli.consoles import plain_text, stdout
+    from secfed.terminal.consoles import plain_text, stdout
 
     marks = {True: ("✓", "green"), False: ("✗", "bold red"), None: ("-", "dim")}
     console = stdout()

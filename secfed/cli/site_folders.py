@@ -27,7 +27,7 @@ def _noted(key: str) -> Callable[[typer.Context, _T], _T]:
 
 
 # What was named is noted under these keys; an argument is stronger than an option.
-_SITE: Final = ("secfed.site.argument", "secfed.site.option")
+_SITE: Final = ("secfed.site.session.argument", "secfed.site.session.option")
 _CONSORTIUM: Final = ("secfed.consortium.argument", "secfed.consortium.option")
 
 FolderOption = Annotated[

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from rich.console import Console, RenderableType
 
     from secfed.sweep.engine import SweepObserver
-    from secfed.sweep.plan import Plan
+    from secfed.sweep.plan import SweepPlan
     from secfed.sweep.results import Row
 
 
@@ -57,11 +57,11 @@ def sweep(
 
     [bold]Example:[/] secfed sweep examples/sweep-breast-cancer.toml --out runs/sweep --jobs 2
     """
-    from secfed.cli.consoles import stderr, stdout
     from secfed.sweep.engine import rows_so_far, run_sweep
     from secfed.sweep.file import SweepFile
     from secfed.sweep.plan import make_plan
     from secfed.sweep.processes import ProcessRunner
+    from secfed.terminal.consoles import stderr, stdout
 
     plan = make_plan(SweepFile.load(sweep_file))
     if dry_run:
@@ -85,11 +85,11 @@ def sweep(
     _conclude(plan, rows, out, stdout())
 
 
-def _list(plan: Plan, out: Path, console: Console, panels: Sequence[str]) -> None:
+def _list(plan: SweepPlan, out: Path, console: Console, panels: Sequence[str]) -> None:
     """What would run, and what is finished already."""
-    from secfed.cli.consoles import plain_text, plural
     from secfed.sweep.engine import chosen
     from secfed.sweep.store import Store, check
+    from secfed.terminal.consoles import plain_text, plural
 
     runs = chosen(plan, panels)
     check(out)
@@ -108,7 +108,7 @@ def _list(plan: Plan, out: Path, console: Console, panels: Sequence[str]) -> Non
     console.print(f"{plural(len(runs), 'run')}: {told}{same}.")
 
 
-def _conclude(plan: Plan, rows: Sequence[Row], out: Path, console: Console) -> None:
+def _conclude(plan: SweepPlan, rows: Sequence[Row], out: Path, console: Console) -> None:
     """Write the summary, show it, and fail if a run failed.
 
     Raises:
@@ -116,12 +116,12 @@ def _conclude(plan: Plan, rows: Sequence[Row], out: Path, console: Console) -> N
     """
     from rich.text import Text
 
-    from secfed.cli.consoles import plain_text, plural
-    from secfed.durable import write_whole
     from secfed.errors import SecfedError
+    from secfed.storage.atomic import write_atomic
     from secfed.sweep.figure import write_figure
     from secfed.sweep.report import failures, summary_markdown
     from secfed.sweep.store import RESULTS_FILE, SUMMARY_FILE
+    from secfed.terminal.consoles import plain_text, plural
 
     problem: SecfedError | None = None
     written: tuple[Path, ...] = ()
@@ -130,7 +130,7 @@ def _conclude(plan: Plan, rows: Sequence[Row], out: Path, console: Console) -> N
     except SecfedError as error:  # the table is still worth having
         problem = error
     summary = summary_markdown(plan, rows, figure=bool(written))
-    write_whole(out / SUMMARY_FILE, summary.encode())
+    write_atomic(out / SUMMARY_FILE, summary.encode())
     console.print(_summary(plan, rows, console))
     console.print(Text(f"Written to {out}: {RESULTS_FILE}, {SUMMARY_FILE}, runs/", style="dim"))
     failed = sum(row.status == "failed" for row in rows)
@@ -144,15 +144,15 @@ def _conclude(plan: Plan, rows: Sequence[Row], out: Path, console: Console) -> N
         raise problem
 
 
-def _summary(plan: Plan, rows: Sequence[Row], console: Console) -> RenderableType:
+def _summary(plan: SweepPlan, rows: Sequence[Row], console: Console) -> RenderableType:
     """The table with as many metrics as fit, and its notes."""
     from rich.console import Group
     from rich.text import Text
 
-    from secfed.cli.consoles import plain_text
-    from secfed.cli.tables import new_table
     from secfed.sweep.report import Labels, spread_sentence, summary_table
     from secfed.sweep.results import metric_names
+    from secfed.terminal.consoles import plain_text
+    from secfed.terminal.tables import new_table
 
     most = len(metric_names(rows))
     while True:

@@ -7,9 +7,9 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 from rich.text import Text
 
-from secfed.cli.consoles import plain_text, show_number, show_seconds
 from secfed.sweep.engine import Progress as SweepProgress
 from secfed.sweep.results import Row
+from secfed.terminal.consoles import plain_text, show_number, show_seconds
 
 _MOST_RUNNING = 8  # shown one by one
 

@@ -12,7 +12,7 @@ from secfed.errors import ConfigError, TranscriptError
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from secfed.transcript_check import Verdict
+    from secfed.audit.transcript_check import Verdict
 
 transcript_app = typer.Typer(no_args_is_help=True, help="Check the signed records of a run.")
 
@@ -43,9 +43,9 @@ def verify(
 
     Names the file and the first bad line. Exits with 0 only if everything verifies.
     """
-    from secfed.cli.consoles import stdout
-    from secfed.roster_file import ROSTER_FILE, read_roster
-    from secfed.transcript_check import verify_run
+    from secfed.audit.transcript_check import verify_run
+    from secfed.records.roster_file import ROSTER_FILE, read_roster
+    from secfed.terminal.consoles import stdout
 
     if not folder.is_dir():
         raise ConfigError(f"{folder}: no such folder.", remedy="name the folder that --out wrote")
@@ -69,8 +69,8 @@ def verify(
 def _show(console: Console, verdict: Verdict) -> None:
     from rich.text import Text
 
-    from secfed.cli.consoles import plain_text, plural
-    from secfed.cli.tables import new_table
+    from secfed.terminal.consoles import plain_text, plural
+    from secfed.terminal.tables import new_table
 
     table = new_table()
     for header in ("Transcript", "Entries", "Sums", "Head", "Result"):

@@ -21,7 +21,7 @@ from secfed import __version__
 from secfed.errors import SecfedError
 
 if TYPE_CHECKING:
-    from secfed.study import Study
+    from secfed.study.study import Study
 
 EXIT_INTERNAL: Final = 70
 
@@ -39,12 +39,12 @@ def carry_out(study: Study, part: Path, *, log: TextIO) -> None:
     """
     from rich.console import Console
 
-    from secfed.cli.live import LineObserver
-    from secfed.durable import PART, write_whole
-    from secfed.figures import write_figures
-    from secfed.outputs import FIGURES_FOLDER
-    from secfed.simulate import simulate
+    from secfed.runs.figures import write_figures
+    from secfed.runs.run_folder import FIGURES_FOLDER
+    from secfed.simulation.simulate import simulate
+    from secfed.storage.atomic import PART, write_atomic
     from secfed.sweep.store import FINISHED_FILE
+    from secfed.terminal.live_rounds import LineObserver
 
     observer = LineObserver(Console(file=log, highlight=False, force_terminal=False))
     clock = time.perf_counter()
@@ -56,7 +56,7 @@ def carry_out(study: Study, part: Path, *, log: TextIO) -> None:
         "seconds": round(seconds, 3),
         "secfed": __version__,
     }
-    write_whole(part / FINISHED_FILE, f"{json.dumps(about, indent=2)}\n".encode())
+    write_atomic(part / FINISHED_FILE, f"{json.dumps(about, indent=2)}\n".encode())
     part.rename(part.with_name(part.name.removesuffix(PART)))
 
 
@@ -68,9 +68,9 @@ def note_failure(part: Path, error: Exception, *, debug: bool) -> None:
 
     Security: the text of an unexpected error could quote a value of a record; it is written nowhere.
     """
-    from secfed.cli.guard import _where
-    from secfed.durable import write_whole
+    from secfed.storage.atomic import write_atomic
     from secfed.sweep.store import FAILURE_FILE
+    from secfed.terminal.consoles import where as _where
 
     if isinstance(error, SecfedError):
         message = str(error)
@@ -86,7 +86,7 @@ def note_failure(part: Path, error: Exception, *, debug: bool) -> None:
     found = {"error": type(error).__name__, "message": message}
     if debug:
         found["traceback"] = _where(error)
-    write_whole(part / FAILURE_FILE, f"{json.dumps(found, indent=2, ensure_ascii=False)}\n".encode())
+    write_atomic(part / FAILURE_FILE, f"{json.dumps(found, indent=2, ensure_ascii=False)}\n".encode())
 
 
 def main() -> int:
@@ -105,11 +105,11 @@ def main() -> int:
     try:
         import torch
 
-        from secfed.algorithms.own import make_importable
+        from secfed.config.plugins import allow_imports
         from secfed.sweep.plan import read_study
 
         torch.set_num_threads(1)  # runs share the machine with other runs
-        make_importable(Path.cwd(), given.paths_from)
+        allow_imports(Path.cwd(), given.paths_from)
         study = read_study((given.part / STUDY_FILE).read_text(encoding="utf-8"), given.paths_from)
         carry_out(study, given.part, log=sys.stdout)
     except Exception as error:  # noqa: BLE001 - the outermost boundary of this process

@@ -8,12 +8,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final, Protocol
 
-from secfed.durable import PART, write_whole
 from secfed.errors import ConfigError
-from secfed.sweep.plan import Plan, Run
+from secfed.storage.atomic import PART, write_atomic
+from secfed.sweep.plan import SweepPlan, SweepRun
 from secfed.sweep.processes import Runner, Running
 from secfed.sweep.results import Row, Status, results_csv
-from secfed.sweep.store import RESULTS_FILE, Finished, Store, opened
+from secfed.sweep.store import RESULTS_FILE, FinishedRun, Store, opened
 
 _POLL_S: Final = 0.1
 
@@ -61,13 +61,13 @@ class SilentSweepObserver:
 
 @dataclass
 class _Started:
-    run: Run
+    run: SweepRun
     running: Running
     clock: float
 
 
 def run_sweep(
-    plan: Plan,
+    plan: SweepPlan,
     out: Path,
     *,
     jobs: int,
@@ -96,13 +96,13 @@ def run_sweep(
         return _Sweep(plan, store, runner, observer or SilentSweepObserver(), wanted).carry_out(jobs)
 
 
-def rows_so_far(plan: Plan, out: Path) -> list[Row]:
+def rows_so_far(plan: SweepPlan, out: Path) -> list[Row]:
     """A row per run of the plan, from what is finished in the folder."""
     store = Store(out)
     return [_first_row(run, store) for run in plan.runs]
 
 
-def chosen(plan: Plan, panels: Collection[str]) -> tuple[Run, ...]:
+def chosen(plan: SweepPlan, panels: Collection[str]) -> tuple[SweepRun, ...]:
     """The runs of some panels; of all if none is named.
 
     Raises:
@@ -118,7 +118,12 @@ def chosen(plan: Plan, panels: Collection[str]) -> tuple[Run, ...]:
 
 class _Sweep:
     def __init__(
-        self, plan: Plan, store: Store, runner: Runner, observer: SweepObserver, wanted: Sequence[Run]
+        self,
+        plan: SweepPlan,
+        store: Store,
+        runner: Runner,
+        observer: SweepObserver,
+        wanted: Sequence[SweepRun],
     ) -> None:
         self._plan = plan
         self._store = store
@@ -152,21 +157,21 @@ class _Sweep:
         self._tell(len(once), waiting, started, jobs)
         return list(self._rows.values())
 
-    def _is_waiting(self, run: Run) -> bool:
+    def _is_waiting(self, run: SweepRun) -> bool:
         return self._rows[id(run)].status == "waiting"
 
-    def _start(self, run: Run) -> _Started:
+    def _start(self, run: SweepRun) -> _Started:
         part = self._store.begin(run.folder, run.text)
         running = self._runner.start(run, part)
         self._set(run, "running")
         self._write()
         return _Started(run, running, time.monotonic())
 
-    def _set(self, run: Run, status: Status) -> None:
+    def _set(self, run: SweepRun, status: Status) -> None:
         for row in self._same(run):
             self._rows[id(row.run)] = replace(row, status=status)
 
-    def _same(self, run: Run) -> list[Row]:
+    def _same(self, run: SweepRun) -> list[Row]:
         return [row for row in self._rows.values() if row.run.digest == run.digest]
 
     def _end(self, item: _Started) -> None:
@@ -197,9 +202,9 @@ class _Sweep:
 
     def _write(self) -> None:
         table = results_csv(self._plan, list(self._rows.values()))
-        write_whole(self._store.out / RESULTS_FILE, table.encode())
+        write_atomic(self._store.out / RESULTS_FILE, table.encode())
 
-    def _tell(self, total: int, waiting: Sequence[Run], started: Sequence[_Started], jobs: int) -> None:
+    def _tell(self, total: int, waiting: Sequence[SweepRun], started: Sequence[_Started], jobs: int) -> None:
         by_digest = {run.digest: self._rows[id(run)].status for run in self._wanted if run.digest}
         statuses = list(by_digest.values())
         elapsed = [time.monotonic() - item.clock for item in started]
@@ -232,13 +237,13 @@ def seconds_left(
     return max((sum(rest) + waiting * mean) / jobs, max(rest, default=0.0))
 
 
-def _first_row(run: Run, store: Store) -> Row:
+def _first_row(run: SweepRun, store: Store) -> Row:
     if run.unavailable:
         return Row(run, "unavailable")
     found = store.finished(run.digest)
     return Row(run) if found is None else _done(run, found)
 
 
-def _done(run: Run, found: Finished) -> Row:
+def _done(run: SweepRun, found: FinishedRun) -> Row:
     metrics = {name: float(value) for name, value in found.metrics.items() if value is not None}
     return Row(run, "done", found.seconds, metrics, found.epsilon_spent, folder=found.folder)

@@ -14,10 +14,10 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import PercentFormatter
 
-from secfed import figure_style as style
 from secfed.errors import ConfigError
+from secfed.runs import figure_style as style
 from secfed.sweep.file import SweepFile, Value
-from secfed.sweep.plan import Plan, is_inf
+from secfed.sweep.plan import SweepPlan, is_inf
 from secfed.sweep.report import Labels, metric_title
 from secfed.sweep.results import Group, Row, groups, metric_names
 from secfed.sweep.store import FIGURE_FILES
@@ -34,7 +34,7 @@ _NOTE_LINE_IN, _LEGEND_LINE_IN = 0.125, 0.19
 _PNG_DPI = 160
 
 
-def write_figure(plan: Plan, rows: Sequence[Row], out: Path) -> tuple[Path, ...]:
+def write_figure(plan: SweepPlan, rows: Sequence[Row], out: Path) -> tuple[Path, ...]:
     """Write ``figure.svg`` and ``figure.png``; nothing if there is no metric or nothing to put side by side.
 
     Returns:
@@ -97,7 +97,7 @@ def positions(values: Sequence[Value], scale: Scale | None) -> dict[Value, float
     return found | {value: beyond for value in values if is_inf(value)}
 
 
-def _draw(plan: Plan, rows: Sequence[Row], x: str, metrics: Sequence[str]) -> Figure:
+def _draw(plan: SweepPlan, rows: Sequence[Row], x: str, metrics: Sequence[str]) -> Figure:
     sweep, labels = plan.sweep, Labels(plan, rows)
     panels: list[str | None] = [None]
     if x != "panel" and sweep.panels:

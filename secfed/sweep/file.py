@@ -46,8 +46,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, TypeAlias
 
-from secfed.algorithms.options import checked, suggestion
-from secfed.algorithms.own import make_importable
+from secfed.config.plugins import allow_imports
+from secfed.config.schema import checked, suggestion
 from secfed.errors import ConfigError
 from secfed.sweep.sections import Change, FigureSection, Keys, SweepSection, Variant, flat
 
@@ -125,7 +125,7 @@ class SweepFile:
             ConfigError: names the key and the remedy.
         """
         text = _text(path)
-        make_importable(Path.cwd(), path.parent)
+        allow_imports(Path.cwd(), path.parent)
         return cls.parse(text, source=str(path), folder=path.parent)
 
     @classmethod

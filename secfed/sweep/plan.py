@@ -13,10 +13,10 @@ from typing import Any, Final
 
 import tomli_w
 
-from secfed.algorithms import registry
 from secfed.errors import ConfigError, SecfedError
-from secfed.start import load_start
-from secfed.study import Study
+from secfed.study import build
+from secfed.study.study import Study
+from secfed.study.warm_start import load_initial_model
 from secfed.sweep.file import Axis, SweepFile, Value
 from secfed.sweep.sections import Change, Variant
 
@@ -26,7 +26,7 @@ _LONGEST_NAME = 96
 
 
 @dataclass(frozen=True)
-class Run:
+class SweepRun:
     """One study of the sweep.
 
     Attributes:
@@ -59,7 +59,7 @@ class Run:
 
 
 @dataclass(frozen=True)
-class Plan:
+class SweepPlan:
     """Every run of a sweep.
 
     Attributes:
@@ -69,7 +69,7 @@ class Plan:
     """
 
     sweep: SweepFile
-    runs: tuple[Run, ...]
+    runs: tuple[SweepRun, ...]
     missing: Mapping[str, str]
 
 
@@ -104,23 +104,23 @@ def check(study: Study) -> None:
     """Find what does not fit together in a study that is valid key by key. Reads no record.
 
     Raises:
-        SecfedError: what :func:`secfed.simulate.simulate` would raise before it starts.
+        SecfedError: what :func:`secfed.simulation.simulate.simulate` would raise before it starts.
     """
-    algorithm = registry.build(study)
+    algorithm = build.build(study)
     if study.privacy is not None:
-        from secfed.privacy import with_privacy  # differential privacy is an optional dependency
+        from secfed.site.privacy import with_privacy  # differential privacy is an optional dependency
 
-        with_privacy(study, algorithm, len(registry.build_data(study).sites))
-    load_start(study, algorithm)
+        with_privacy(study, algorithm, len(build.build_data(study).sites))
+    load_initial_model(study, algorithm)
 
 
-def make_plan(sweep: SweepFile) -> Plan:
+def make_plan(sweep: SweepFile) -> SweepPlan:
     """Every run, each with its study checked; nothing is trained and no record is read.
 
     Raises:
         ConfigError: some combinations are impossible; lists all of them.
     """
-    runs: list[Run] = []
+    runs: list[SweepRun] = []
     refused: dict[tuple[tuple[str, Value], ...], SecfedError] = {}  # a point, whatever the seed
     missing: dict[str, str] = {}
     for number, seed in enumerate(sweep.seeds):
@@ -132,18 +132,18 @@ def make_plan(sweep: SweepFile) -> Plan:
                 study = read_study(text, sweep.folder)
                 if number == 0:  # pieces that do not fit together; the seed changes nothing about that
                     check(study)
-                runs.append(Run(at, seed, text, study.digest(operational=True).hex(), optional=optional))
+                runs.append(SweepRun(at, seed, text, study.digest(operational=True).hex(), optional=optional))
             except SecfedError as found:
                 error = _with_hint(found, values)
                 if optional and variant is not None and isinstance(error, ConfigError):
                     missing.setdefault(variant.name, error.message)
-                    runs.append(Run(at, seed, optional=True))
+                    runs.append(SweepRun(at, seed, optional=True))
                 else:
                     refused.setdefault(tuple(at.items()), error)
     if refused:
         raise _refusal(refused, sum(1 for _ in _points(sweep)))
     # A curve of the few points that happen to work (no noise at all) would mislead: all of it is missing.
-    return Plan(sweep, tuple(_left_out(run, missing) for run in runs), missing)
+    return SweepPlan(sweep, tuple(_left_out(run, missing) for run in runs), missing)
 
 
 def _points(sweep: SweepFile) -> Iterator[tuple[Change | None, Variant | None, dict[Axis, Value]]]:
@@ -163,9 +163,9 @@ def _where(panel: Change | None, variant: Variant | None, values: Mapping[Axis, 
     return at | {axis.name: value for axis, value in values.items()}
 
 
-def _left_out(run: Run, missing: Mapping[str, str]) -> Run:
+def _left_out(run: SweepRun, missing: Mapping[str, str]) -> SweepRun:
     why = missing.get(run.at.get("variant", ""))
-    return run if why is None else Run(run.at, run.seed, unavailable=why, optional=True)
+    return run if why is None else SweepRun(run.at, run.seed, unavailable=why, optional=True)
 
 
 def _study_tables(

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Protocol
 
-from secfed.sweep.plan import Run
+from secfed.sweep.plan import SweepRun
 from secfed.sweep.store import LOG_FILE
 
 _ONE_THREAD: Final = dict.fromkeys(
@@ -43,7 +43,7 @@ class Running(Protocol):
 class Runner(Protocol):
     """Starts runs."""
 
-    def start(self, run: Run, part: Path) -> Running:
+    def start(self, run: SweepRun, part: Path) -> Running:
         """Start a run into its folder ``NAME.part``, which holds ``study.toml``."""
         ...
 
@@ -60,7 +60,7 @@ class ProcessRunner:
     paths_from: Path
     debug: bool = False
 
-    def start(self, run: Run, part: Path) -> ChildProcess:  # noqa: ARG002 - the folder holds the study
+    def start(self, run: SweepRun, part: Path) -> ChildProcess:  # noqa: ARG002 - the folder holds the study
         """Start a process for a run."""
         command = [sys.executable, "-P", "-m", "secfed.sweep.child", str(part.resolve())]
         command += ["--paths-from", str(self.paths_from.resolve()), *(["--debug"] if self.debug else [])]

@@ -6,19 +6,19 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from secfed.cli.consoles import plural, show_number
 from secfed.sweep.file import SweepFile, Value
-from secfed.sweep.plan import Plan, is_inf, show_value
+from secfed.sweep.plan import SweepPlan, is_inf, show_value
 from secfed.sweep.results import Cell, Group, Row, groups, metric_names
 from secfed.sweep.sections import Change
 from secfed.sweep.store import FIGURE_FILES, RESULTS_FILE
+from secfed.terminal.consoles import plural, show_number
 
 NO_VALUE: Final = "–"
 _MOST_FAILURES = 10  # told one by one; all are in results.csv
 
 
 @dataclass(frozen=True)
-class Table:
+class SweepTable:
     """A table as text.
 
     Attributes:
@@ -40,7 +40,7 @@ class Labels:
         rows: its rows, which may say that a variant is missing.
     """
 
-    def __init__(self, plan: Plan, rows: Sequence[Row]) -> None:
+    def __init__(self, plan: SweepPlan, rows: Sequence[Row]) -> None:
         self._sweep = plan.sweep
         self.missing = dict(plan.missing)
         self._gaps: dict[str, list[Row]] = {}  # found only when a run started
@@ -77,7 +77,7 @@ class Labels:
         return f"{change.title}: {' '.join(said)}" if said else ""
 
 
-def summary_table(plan: Plan, rows: Sequence[Row], *, most_metrics: int | None = None) -> Table:
+def summary_table(plan: SweepPlan, rows: Sequence[Row], *, most_metrics: int | None = None) -> SweepTable:
     """Mean and spread of every metric over the seeds of every point.
 
     Args:
@@ -103,7 +103,7 @@ def summary_table(plan: Plan, rows: Sequence[Row], *, most_metrics: int | None =
         numbers = (_cell(group.cells.get(name), percent=_in_percent(sweep, name)) for name in metrics)
         cells.append((*shown, _count(group), *numbers))
     titles = (*headers, "runs" if several else "run", *(metric_title(sweep, name) for name in metrics))
-    return Table(titles, tuple(cells), numbers_from=len(headers))
+    return SweepTable(titles, tuple(cells), numbers_from=len(headers))
 
 
 def metric_title(sweep: SweepFile, name: str) -> str:
@@ -131,7 +131,7 @@ def spread_sentence(sweep: SweepFile) -> str:
     return f"Mean ± sample standard deviation over up to {plural(len(sweep.seeds), 'seed')}."
 
 
-def summary_markdown(plan: Plan, rows: Sequence[Row], *, figure: bool) -> str:
+def summary_markdown(plan: SweepPlan, rows: Sequence[Row], *, figure: bool) -> str:
     """Text of summary.md.
 
     Args:
@@ -153,7 +153,7 @@ def summary_markdown(plan: Plan, rows: Sequence[Row], *, figure: bool) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _markdown(table: Table) -> Iterable[str]:
+def _markdown(table: SweepTable) -> Iterable[str]:
     def line(cells: Sequence[str]) -> str:
         return f"| {' | '.join(_escaped(cell) for cell in cells)} |"
 

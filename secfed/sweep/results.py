@@ -9,9 +9,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Literal, TypeAlias
 
-from secfed.run_report import ordered_metrics
+from secfed.runs.run_report import ordered_metrics
 from secfed.sweep.file import SweepFile, Value
-from secfed.sweep.plan import Plan, Run, show_value
+from secfed.sweep.plan import SweepPlan, SweepRun, show_value
 
 Status: TypeAlias = Literal["waiting", "running", "done", "failed", "unavailable"]
 
@@ -34,7 +34,7 @@ class Row:
         folder: name of its folder in ``runs``.
     """
 
-    run: Run
+    run: SweepRun
     status: Status = "waiting"
     seconds: float | None = None
     metrics: Mapping[str, float] = field(default_factory=dict)
@@ -99,7 +99,7 @@ def metric_names(rows: Iterable[Row], first: Sequence[str] = ()) -> list[str]:
     return [*(name for name in first if name in names), *(name for name in names if name not in first)]
 
 
-def results_csv(plan: Plan, rows: Sequence[Row]) -> str:
+def results_csv(plan: SweepPlan, rows: Sequence[Row]) -> str:
     """Text of results.csv: a header, then a row per run in the order of the plan."""
     sweep, metrics = plan.sweep, metric_names(rows)
     text = io.StringIO()

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Final, Literal, TypeAlias
 
 from pydantic import BeforeValidator, Field
 
-from secfed.algorithms.options import Strict
+from secfed.config.schema import Strict
 from secfed.errors import ConfigError
 
 Keys: TypeAlias = tuple[str, ...]

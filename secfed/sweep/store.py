@@ -22,9 +22,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from secfed.durable import PART, write_whole
 from secfed.errors import ConfigError
-from secfed.outputs import RUN_FILE
+from secfed.runs.run_folder import RUN_FILE
+from secfed.storage.atomic import PART, write_atomic
 
 SWEEP_FILE: Final = "sweep.toml"
 RESULTS_FILE: Final = "results.csv"
@@ -40,7 +40,7 @@ _LOCK_FILE = ".lock"
 
 
 @dataclass(frozen=True)
-class Finished:
+class FinishedRun:
     """A run that is complete on disk.
 
     Attributes:
@@ -62,12 +62,12 @@ class Store:
     def __init__(self, out: Path) -> None:
         self.out = out
         self.runs = out / RUNS_FOLDER
-        self._finished: dict[str, Finished] = {}
+        self._finished: dict[str, FinishedRun] = {}
         if self.runs.is_dir():
             for folder in sorted(self.runs.iterdir()):
                 self._note(folder)
 
-    def finished(self, digest: str) -> Finished | None:
+    def finished(self, digest: str) -> FinishedRun | None:
         """The finished run of the study with this digest, if there is one."""
         return self._finished.get(digest)
 
@@ -86,7 +86,7 @@ class Store:
         (part / STUDY_FILE).write_text(study, encoding="utf-8")
         return part
 
-    def collect(self, name: str, digest: str) -> Finished | None:
+    def collect(self, name: str, digest: str) -> FinishedRun | None:
         """Look at a run that has just ended; None if it left no complete result."""
         self._note(self.runs / name)
         return self._finished.get(digest)
@@ -102,7 +102,7 @@ class Store:
         about, run = _json(folder / FINISHED_FILE), _json(folder / RUN_FILE)
         digest, seconds, final = about.get("study_digest"), about.get("seconds"), run.get("final")
         if isinstance(digest, str) and isinstance(seconds, float | int) and isinstance(final, dict):
-            self._finished[digest] = Finished(folder.name, float(seconds), final, _spent(run))
+            self._finished[digest] = FinishedRun(folder.name, float(seconds), final, _spent(run))
 
 
 @contextmanager
@@ -126,7 +126,7 @@ def opened(out: Path, text: str) -> Iterator[Store]:
             raise ConfigError(
                 f"--out {out}: another sweep is at work in this folder", remedy=remedy
             ) from None
-        write_whole(out / SWEEP_FILE, text.encode())
+        write_atomic(out / SWEEP_FILE, text.encode())
         yield Store(out)
 
 

@@ -8,10 +8,10 @@ from typing import Any
 
 import torch
 
-from secfed.algorithms.dro import DroAnswer, DroRule
-from secfed.algorithms.dro_site import SiteWeight
-from secfed.algorithms.setting import Setting
-from secfed.vector import Exchange, Layout, State, Summands, Totals
+from secfed.algorithms.dro.rule import DroAnswer, DroRule
+from secfed.algorithms.dro.site import SiteWeight
+from secfed.algorithms.framework.setting import Setting
+from secfed.wire.layout import Exchange, Layout, State, Summands, Totals
 from tests.algorithms.loop import add_in_ring
 
 

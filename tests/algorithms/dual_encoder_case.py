@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 from secfed.algorithms.models.dual_encoder import DualEncoder, VisionLanguageOptions, build
-from secfed.algorithms.options import checked
+from secfed.config.schema import checked
 
 torch.set_num_threads(1)
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import torch
 
-from secfed.algorithms.fedcola import FedCola
-from secfed.algorithms.registry import build
-from secfed.study import Study
-from secfed.vector import Exchange, Summands
+from secfed.algorithms.fedcola.algorithm import FedCola
+from secfed.study.build import build
+from secfed.study.study import Study
+from secfed.wire.layout import Exchange, Summands
 from tests.algorithms.loop import add
 
 torch.set_num_threads(1)

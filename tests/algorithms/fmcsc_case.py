@@ -8,12 +8,12 @@ from functools import cache
 import numpy as np
 import torch
 
-from secfed.algorithms.data.multiview import PooledViews, ViewRecords
-from secfed.algorithms.fmcsc import Fmcsc
-from secfed.algorithms.fmcsc_site import parameters_of
-from secfed.algorithms.registry import build
-from secfed.study import Study
-from secfed.vector import Summands
+from secfed.algorithms.data.multiview.base import PooledViews, ViewRecords
+from secfed.algorithms.fmcsc.algorithm import Fmcsc
+from secfed.algorithms.fmcsc.site import parameters_of
+from secfed.study.build import build
+from secfed.study.study import Study
+from secfed.wire.layout import Summands
 from tests.algorithms.loop import add
 
 torch.set_num_threads(1)

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from secfed.algorithms.data.image_text_files import image_text
-from secfed.algorithms.data.image_text_options import ImageTextOptions
+from secfed.algorithms.data.image_text.files import image_text
+from secfed.algorithms.data.image_text.options import ImageTextOptions
 from secfed.algorithms.data.tokens import HashTokenizer
-from secfed.algorithms.options import checked
+from secfed.config.schema import checked
 
 Image = pytest.importorskip("PIL.Image")
 

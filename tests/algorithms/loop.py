@@ -7,10 +7,10 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 import torch
 
-from secfed.algorithms.base import Algorithm, ServerProgram
-from secfed.algorithms.registry import build
-from secfed.study import Study
-from secfed.vector import Exchange, Summands, Totals
+from secfed.algorithms.framework.base import Algorithm, ServerProgram
+from secfed.study.build import build
+from secfed.study.study import Study
+from secfed.wire.layout import Exchange, Summands, Totals
 
 torch.set_num_threads(1)
 

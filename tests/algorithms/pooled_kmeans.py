@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import torch
 
-from secfed.algorithms.data.multiview import MultiviewData, MultiviewSite
+from secfed.algorithms.data.multiview.base import MultiviewData, MultiviewSite
+from secfed.algorithms.framework.randomness import derive_seed
 from secfed.algorithms.metrics.clustering import contingency, scores
-from secfed.algorithms.randomness import derive_seed
 
 
 def pooled_kmeans(data: MultiviewData, clusters: int, seed: int) -> dict[str, float]:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from secfed.algorithms.data.image_text import Pairs
-from secfed.algorithms.models.features import Aligned, Features, ObjectiveValue
+from secfed.algorithms.data.image_text.base import Pairs
+from secfed.algorithms.losses.features import Aligned, Features, ObjectiveValue
 
 SIZE, LENGTH, VOCABULARY, WIDTH, PATCH = 32, 6, 20, 24, 8
 

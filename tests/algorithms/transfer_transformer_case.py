@@ -13,8 +13,8 @@ from secfed.algorithms.models.transfer_transformer import (
     TransferTransformerOptions,
     build,
 )
-from secfed.algorithms.options import checked
-from secfed.vector import State
+from secfed.config.schema import checked
+from secfed.wire.layout import State
 
 torch.set_num_threads(1)
 

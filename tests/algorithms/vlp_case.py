@@ -9,18 +9,23 @@ from typing import Any
 import torch
 from torch import nn
 
-from secfed.algorithms.data.image_text import ImageTextSite, Pairs
-from secfed.algorithms.feddra import FedDra, FedDraOptions
+from secfed.algorithms.data.image_text.base import ImageTextSite, Pairs
+from secfed.algorithms.losses.features import Aligned, Features
 from secfed.algorithms.losses.image_text import make_objective
-from secfed.algorithms.models.features import Aligned, Features
-from secfed.algorithms.options import checked
-from secfed.algorithms.registry import build
-from secfed.algorithms.vlp_averaging import VlpFedAvg, VlpFedAvgOptions, VlpFedProx, VlpFedProxOptions
-from secfed.drops import Drop
-from secfed.run_report import RunReport, SilentObserver
-from secfed.simulate import simulate
-from secfed.study import Study
-from secfed.vector import State, Summands
+from secfed.algorithms.vision_language.averaging import (
+    VlpFedAvg,
+    VlpFedAvgOptions,
+    VlpFedProx,
+    VlpFedProxOptions,
+)
+from secfed.algorithms.vision_language.feddra import FedDra, FedDraOptions
+from secfed.config.schema import checked
+from secfed.runs.run_report import RunReport, SilentObserver
+from secfed.simulation.dropouts import Dropout
+from secfed.simulation.simulate import simulate
+from secfed.study.build import build
+from secfed.study.study import Study
+from secfed.wire.layout import State, Summands
 from tests.algorithms.loop import add
 
 torch.set_num_threads(1)
@@ -206,7 +211,7 @@ def updates(summands: Summands) -> dict[str, torch.Tensor]:
 
 def run(made: Study, out: Path, *drops: str) -> RunReport:
     """A whole simulation; drops as on the command line."""
-    return simulate(made, out=out, drops=[Drop.parse(text) for text in drops], observer=SilentObserver())
+    return simulate(made, out=out, drops=[Dropout.parse(text) for text in drops], observer=SilentObserver())
 
 
 def model_bytes(out: Path) -> bytes:

@@ -10,11 +10,9 @@ from typing import Any
 import pytest
 import torch
 
-from secfed import local_work
-from secfed import round as secure_round
-from secfed.algorithms import fedavg
+from secfed.algorithms.federated_averaging import fedavg
 from secfed.attack import twins
-from secfed.attack.attack import Attack, Impossible, Setting
+from secfed.attack.attack import Attack, AttackSetting, Impossible
 from secfed.attack.catalogue import Outcome, attacks_on, run_attacks
 from secfed.attack.downgrade import DOWNGRADE
 from secfed.attack.framing import FRAMING
@@ -23,15 +21,19 @@ from secfed.attack.silence import SILENCE, trap
 from secfed.attack.twins import TWINS
 from secfed.attack.wards import names, study
 from secfed.attack.watched import Hospitals
-from secfed.crypto import masked_server, masked_site
-from secfed.crypto.disputes import Verdict
-from secfed.deploy import near_twins, policy_checks
-from secfed.dp import training
-from secfed.dp.local import LocalPrivacy
+from secfed.crypto.masked import client as masked_site
+from secfed.crypto.masked import server as masked_server
+from secfed.crypto.masked.disputes import Verdict
+from secfed.deploy.admission import near_twins
+from secfed.deploy.policy import checks as policy_checks
+from secfed.dp.training import private_loop
+from secfed.dp.training.local_privacy import LocalPrivacy
 from secfed.errors import ConfigError, RangeError
-from secfed.site import Site
-from secfed.site_memory import SiteMemory
-from secfed.study import Study
+from secfed.server import round as secure_round
+from secfed.site import local_work
+from secfed.site.attempt_store import AttemptStore
+from secfed.site.session import Site
+from secfed.study.study import Study
 
 ATTACKS = {attack.name: attack for attack in (*SILENCE, *TWINS, FRAMING, DOWNGRADE)}
 FEWEST = {attack.name: 3 for attack in SILENCE} | {"twin-study": 4, "approved-twin": 4}
@@ -44,7 +46,7 @@ def no_plug_is_pulled(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def played(name: str) -> Outcome:
-    (outcome,) = run_attacks([ATTACKS[name]], Setting(FEWEST.get(name, 5)))
+    (outcome,) = run_attacks([ATTACKS[name]], AttackSetting(FEWEST.get(name, 5)))
     return outcome
 
 
@@ -67,7 +69,7 @@ def test_every_attack_ends_as_documented(name: str) -> None:
 @pytest.mark.parametrize("attack", [*TWINS, FRAMING, DOWNGRADE], ids=lambda attack: attack.name)
 def test_some_need_more_hospitals(attack: Attack) -> None:
     with pytest.raises(Impossible):
-        attack.run(Setting(3))
+        attack.run(AttackSetting(3))
 
 
 def test_all_of_them_are_played_by_default() -> None:
@@ -164,7 +166,7 @@ def test_engines_that_are_compared_on_real_records_tell_of_them(monkeypatch: pyt
                 raise ConfigError("the engines disagree")
         return engine
 
-    monkeypatch.setattr(training, "checked_engine", careless)
+    monkeypatch.setattr(private_loop, "checked_engine", careless)
     assert noticed("engine-disagreement") == "everything"
 
 
@@ -172,7 +174,7 @@ def test_engines_that_are_compared_on_real_records_tell_of_them(monkeypatch: pyt
 
 
 def test_batches_in_a_public_order_give_the_update_away(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(SiteMemory, "site_seed", lambda _: 3)
+    monkeypatch.setattr(AttemptStore, "site_seed", lambda _: 3)
     assert noticed("twin-study") == "part"
 
 
@@ -236,19 +238,19 @@ def test_a_specification_that_is_not_checked_is_noticed(monkeypatch: pytest.Monk
 
 def test_a_sum_whose_tag_is_not_checked_gives_the_upload_away(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("tenseal")
-    from secfed.crypto.encrypted_site import SiteCipher
+    from secfed.crypto.encrypted.client import SiteCipher
 
     monkeypatch.setattr(SiteCipher, "verify", lambda *_: None)
-    (outcome,) = run_attacks([GHOST_SURVIVORS], Setting(3))
+    (outcome,) = run_attacks([GHOST_SURVIVORS], AttackSetting(3))
     assert not outcome.as_documented
     assert outcome.evidence is not None
     assert outcome.evidence.learned == "everything"
 
 
 def test_without_the_extra_it_is_not_played_and_the_reason_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in ("secfed.attack.encrypted", "secfed.crypto.bfv_tenseal"):
+    for module in ("secfed.attack.encrypted", "secfed.crypto.encrypted.bfv_tenseal"):
         monkeypatch.delitem(sys.modules, module, raising=False)
     monkeypatch.setitem(sys.modules, "tenseal.sealapi", None)
-    (outcome,) = run_attacks([GHOST_SURVIVORS], Setting(3))
+    (outcome,) = run_attacks([GHOST_SURVIVORS], AttackSetting(3))
     assert outcome.as_documented
     assert outcome.ended == "not played: needs the extra he"

@@ -12,15 +12,15 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from secfed.attack import masked, scene
-from secfed.attack.attack import Attack, Impossible, Setting
+from secfed.attack.attack import Attack, AttackSetting, Impossible
 from secfed.attack.catalogue import Outcome, attacks_on, run_attacks
 from secfed.attack.masked import MASKED
 from secfed.attack.plain import PLAIN
 from secfed.cli.app import app
 from secfed.cli.attack import _table
-from secfed.crypto import masked_site
 from secfed.crypto.attempt import SiteLimits
-from secfed.dp.noise import SiteNoise
+from secfed.crypto.masked import client as masked_site
+from secfed.dp.mechanisms.noise import SiteNoise
 from tests.journals import NoMemory
 
 SECURITY = Path(__file__).parents[2] / "SECURITY.md"
@@ -36,33 +36,33 @@ def named(attack: Attack) -> str:
 @pytest.mark.parametrize("hospitals", [3, 4, 5, 8, 13])
 @pytest.mark.parametrize("attack", STOPPED, ids=named)
 def test_the_aggregator_learns_nothing(attack: Attack, hospitals: int) -> None:
-    (outcome,) = run_attacks([attack], Setting(hospitals, seed=hospitals))
+    (outcome,) = run_attacks([attack], AttackSetting(hospitals, seed=hospitals))
     assert outcome.as_documented, outcome.evidence
 
 
 @pytest.mark.parametrize("hospitals", [5, 8])
 @pytest.mark.parametrize("attack", STOPPED, ids=named)
 def test_every_attack_is_tried_where_there_are_hospitals_enough(attack: Attack, hospitals: int) -> None:
-    attack.run(Setting(hospitals))
+    attack.run(AttackSetting(hospitals))
 
 
 @pytest.mark.parametrize("hospitals", [5, 6, 8])
 @pytest.mark.parametrize("attack", LIMITS, ids=named)
 def test_what_the_documents_admit_is_true(attack: Attack, hospitals: int) -> None:
-    assert attack.run(Setting(hospitals)).learned == "everything"
+    assert attack.run(AttackSetting(hospitals)).learned == "everything"
 
 
 @pytest.mark.parametrize("attack", LIMITS, ids=named)
 def test_three_hospitals_are_too_few_for_some_limits(attack: Attack) -> None:
     if attack.name in ("all-others-help", "made-up-model"):
-        assert attack.run(Setting(3)).learned == "everything"
+        assert attack.run(AttackSetting(3)).learned == "everything"
     else:
         with pytest.raises(Impossible):
-            attack.run(Setting(3))
+            attack.run(AttackSetting(3))
 
 
 def test_plain_hides_nothing() -> None:
-    (outcome,) = run_attacks(PLAIN, Setting(5))
+    (outcome,) = run_attacks(PLAIN, AttackSetting(5))
     assert outcome.evidence is not None
     assert outcome.evidence.learned == "everything"
 
@@ -70,7 +70,7 @@ def test_plain_hides_nothing() -> None:
 @pytest.mark.parametrize("hospitals", [3, 8])
 def test_attacks_on_encrypted_sums_end_as_documented(hospitals: int) -> None:
     pytest.importorskip("tenseal")
-    outcomes = run_attacks(attacks_on("encrypted"), Setting(hospitals))
+    outcomes = run_attacks(attacks_on("encrypted"), AttackSetting(hospitals))
     assert all(outcome.as_documented for outcome in outcomes)
     learned = {outcome.attack.name: outcome.evidence.learned for outcome in outcomes if outcome.evidence}
     assert learned["given-key"] == "everything"
@@ -87,19 +87,19 @@ def test_every_limit_is_a_heading_of_the_security_document() -> None:
 
 
 def not_as_documented(name: str, hospitals: int = 5) -> str:
-    (outcome,) = run_attacks([BY_NAME[name]], Setting(hospitals))
+    (outcome,) = run_attacks([BY_NAME[name]], AttackSetting(hospitals))
     assert not outcome.as_documented
     assert outcome.evidence is not None
     return outcome.evidence.learned
 
 
 def test_without_a_journal_the_second_sum_gives_the_update_away(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(scene.Consortium, "journal", lambda _: NoMemory())
+    monkeypatch.setattr(scene.SimulatedConsortium, "journal", lambda _: NoMemory())
     assert not_as_documented("second-sum") == "everything"
 
 
 def test_a_threshold_for_fewer_colluders_lets_hidden_peers_succeed(monkeypatch: pytest.MonkeyPatch) -> None:
-    def careless(setting: Setting) -> object:
+    def careless(setting: AttackSetting) -> object:
         return masked._isolate(setting, 1, threshold=3, limits=SiteLimits(colluders=0))
 
     attack = BY_NAME["hidden-peers"]
@@ -159,7 +159,7 @@ def test_json_has_one_record_per_attack() -> None:
 
 
 def test_json_says_what_was_learned_where_nothing_should_be(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(scene.Consortium, "journal", lambda _: NoMemory())
+    monkeypatch.setattr(scene.SimulatedConsortium, "journal", lambda _: NoMemory())
     code, text = run("--json", "--only", "second-sum")
     (record,) = json.loads(text)
     assert code == 1
@@ -167,7 +167,7 @@ def test_json_says_what_was_learned_where_nothing_should_be(monkeypatch: pytest.
 
 
 def test_a_hole_is_exit_code_1_and_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(scene.Consortium, "journal", lambda _: NoMemory())
+    monkeypatch.setattr(scene.SimulatedConsortium, "journal", lambda _: NoMemory())
     code, text = run("--only", "second-sum")
     assert code == 1
     assert "Not as documented: second-sum." in text

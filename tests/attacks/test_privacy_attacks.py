@@ -12,12 +12,12 @@ import pytest
 import torch
 
 from secfed.attack.privacy import PRIVACY_ATTACKS, PrivacyAttack, PrivacyOutcome, run_privacy_attacks
-from secfed.dp import training as training_module
-from secfed.dp.engines import ClippedSum
-from secfed.dp.events import PoissonSampledGaussian
-from secfed.dp.mechanism import GaussianNoise, Mechanism
-from secfed.dp.noise import SiteNoise
-from secfed.dp.unit import Adjacency
+from secfed.dp.accounting.events import PoissonSampledGaussian
+from secfed.dp.accounting.unit import Adjacency
+from secfed.dp.mechanisms.noise import SiteNoise
+from secfed.dp.training import private_loop as training_module
+from secfed.dp.training.engines import ClippedSum
+from secfed.dp.training.mechanism import GaussianNoise, Mechanism
 from secfed.errors import ConfigError
 
 TRIALS = 2000

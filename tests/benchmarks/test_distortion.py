@@ -2,8 +2,8 @@ import distortion
 import pytest
 import torch
 
-from secfed.algorithms.data.image_text import Pairs
-from secfed.algorithms.parameters import read_parameters
+from secfed.algorithms.data.image_text.base import Pairs
+from secfed.algorithms.framework.parameters import read_parameters
 from secfed.errors import ConfigError, DataError
 from tests.algorithms.toy_pairs import ToyDual, toy_pairs
 

@@ -3,7 +3,7 @@ import segmentation
 import torch
 from linear_probe import image_tokens
 
-from secfed.algorithms.data.image_text import Pairs
+from secfed.algorithms.data.image_text.base import Pairs
 from secfed.errors import ConfigError, DataError
 from tests.algorithms.toy_pairs import ToyDual, toy_pairs
 

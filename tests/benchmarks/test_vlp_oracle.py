@@ -7,9 +7,9 @@ import vlp_oracle
 from distortion import mean_cosine
 
 from secfed.algorithms.metrics import retrieval
-from secfed.algorithms.registry import build
 from secfed.errors import ConfigError
-from secfed.study import Study
+from secfed.study.build import build
+from secfed.study.study import Study
 from tests.algorithms.loop import simulate
 from tests.algorithms.toy_pairs import toy_pairs
 

@@ -22,9 +22,9 @@ import numpy as np
 from secfed.crypto.attempt import AttemptId, SiteContribution
 from secfed.crypto.identity import Identity, Roster
 from secfed.crypto.lanes import Run, VectorShape
-from secfed.crypto.masked_site import MaskedSite
+from secfed.crypto.masked.client import MaskedSite
 from secfed.errors import SecfedError
-from secfed.journal import Journal
+from secfed.site.journal import Journal
 from tests.ring import Integers
 
 POINTS = (

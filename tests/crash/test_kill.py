@@ -2,7 +2,7 @@
 
 The site is a real process over a real journal; SIGKILL ends it. What a power cut could still lose after a
 call has returned is the operating system's page cache: the journal synchronises at every commit (see
-tests/secfed/test_journal.py), and a process cannot test more than that.
+tests/secfed/site/test_journal.py), and a process cannot test more than that.
 """
 
 from __future__ import annotations

@@ -10,12 +10,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from secfed.crypto import labels
-from secfed.crypto.bfv import KeyMode, Parameters, Ring, Scheme, choose_ring, fit
-from secfed.crypto.bfv_tenseal import KeyPair, generate_keys
-from secfed.crypto.encrypted import RunningSum
-from secfed.crypto.encrypted_messages import Summed
-from secfed.crypto.encrypted_site import SiteCipher
-from secfed.crypto.encrypted_tags import NONCE_BYTES, add_tags, decode_tag, encode_tag
+from secfed.crypto.encrypted.bfv import KeyMode, Parameters, Ring, Scheme, choose_ring, fit
+from secfed.crypto.encrypted.bfv_tenseal import KeyPair, generate_keys
+from secfed.crypto.encrypted.client import SiteCipher
+from secfed.crypto.encrypted.messages import Summed
+from secfed.crypto.encrypted.server import RunningSum
+from secfed.crypto.encrypted.tags import NONCE_BYTES, add_tags, decode_tag, encode_tag
 from secfed.crypto.identity import Identity
 from secfed.crypto.lanes import Run
 

@@ -15,10 +15,10 @@ from collections.abc import Callable
 
 import numpy as np
 
-from secfed.crypto.bfv import KeyMode, Ring, fit
-from secfed.crypto.bfv_tenseal import Decryptor, Encryptor, generate_keys
-from secfed.crypto.encrypted import SUM, UPLOAD, FrameFormat, RunningSum
-from secfed.crypto.encrypted_site import SiteCipher
+from secfed.crypto.encrypted.bfv import KeyMode, Ring, fit
+from secfed.crypto.encrypted.bfv_tenseal import Decryptor, Encryptor, generate_keys
+from secfed.crypto.encrypted.client import SiteCipher
+from secfed.crypto.encrypted.server import SUM, UPLOAD, FrameFormat, RunningSum
 from secfed.crypto.lanes import Run
 from secfed.errors import MalformedMessage, RangeError
 from tests.crypto.encrypted_case import upload

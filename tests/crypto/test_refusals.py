@@ -15,11 +15,11 @@ from tests.ring import as_integers
 from tests.simulator import Consortium
 
 MODULES = (
-    "test_refusals_specification",
-    "test_refusals_keys",
-    "test_refusals_unmasking",
-    "test_refusals_model",
-    "test_encrypted_sum",
+    "masked.test_refusals_specification",
+    "masked.test_refusals_keys",
+    "masked.test_refusals_unmasking",
+    "masked.test_refusals_model",
+    "encrypted.test_sum_checks",
 )
 
 

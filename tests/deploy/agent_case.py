@@ -7,24 +7,25 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-from secfed.coordinator import Coordinator, RoundOutcome
+from secfed.config.cohort_rules import threshold
 from secfed.crypto.identity import Roster
-from secfed.deploy.agent import Agent
-from secfed.deploy.agent_control import make_state_folder
-from secfed.deploy.agent_status import STATUS_FILE, StatusBoard
-from secfed.deploy.frame_caps import FrameCaps
-from secfed.deploy.grpc_calls import Offer
-from secfed.deploy.grpc_link import GrpcLink
-from secfed.deploy.grpc_peer import TlsFiles
-from secfed.deploy.grpc_server import LinkServer
-from secfed.deploy.link_limits import ClientLimits
-from secfed.deploy.offered import plan_digest
-from secfed.deploy.site_folder import SiteFolder
-from secfed.protection import protection
-from secfed.round import Rules
-from secfed.site_study import Terms
-from secfed.study import Study
-from secfed.study_rules import study_id, threshold
+from secfed.deploy.admission.offered import plan_digest
+from secfed.deploy.agent.agent import Agent
+from secfed.deploy.agent.control import make_state_folder
+from secfed.deploy.agent.status import STATUS_FILE, StatusBoard
+from secfed.deploy.enrolment.site_folder import SiteFolder
+from secfed.deploy.transport.carriers.dispatch import StageDispatcher
+from secfed.deploy.transport.frame_sizes import FrameCaps
+from secfed.deploy.transport.grpc.peer import TlsFiles
+from secfed.deploy.transport.grpc.server import LinkServer
+from secfed.deploy.transport.limits import ClientLimits
+from secfed.deploy.transport.link import Offer
+from secfed.protection.interface import protection
+from secfed.server.coordinator import Coordinator, RoundOutcome
+from secfed.server.round import Rules
+from secfed.site.runtime import Terms
+from secfed.study.limits import study_id
+from secfed.study.study import Study
 from tests.deploy.centre_case import found_consortium
 from tests.deploy.link_case import Watched
 
@@ -102,7 +103,7 @@ class Centre:
         self.server = LinkServer(address, files, roster.sites, offer)
         self.server.start()
         self.watched = Watched()
-        self.link = GrpcLink(self.server, lambda _stage: 120.0, watcher=self.watched)
+        self.link = StageDispatcher(self.server, lambda _stage: 120.0, watcher=self.watched)
         self.agents: dict[str, Agent] = {}
         self.boards: dict[str, StatusBoard] = {}
         self.threads: dict[str, threading.Thread] = {}
@@ -142,7 +143,7 @@ class Centre:
             identity=self.consortium.aggregator_identity(None),
             roster=self.roster,
             protection=protection(self.study.protection.name),
-            threshold=partial(threshold, self.study, len(self.names)),
+            threshold=partial(threshold, self.study.protection, len(self.names)),
             min_cohort=self.study.protection.min_cohort,
         )
         run = Coordinator(self.terms.algorithm, self.study.rounds, rules, self.link.ask, self.log)

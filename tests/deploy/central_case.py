@@ -9,26 +9,26 @@ from typing import Any
 
 from safetensors.torch import load_file, save
 
-from secfed import crash_points
+from secfed.audit.transcript_check import verify_run
 from secfed.crypto.attempt import SiteLimits
 from secfed.crypto.codec import Buffer
 from secfed.crypto.identity import Identity, Roster
 from secfed.crypto.keystream import rounding_stream_for_simulation
-from secfed.deploy.central_run import CentralRun
-from secfed.deploy.central_study import CentralStudy
-from secfed.deploy.standstill import Refusal
-from secfed.frames import Notice, decode
-from secfed.journal import Journal
-from secfed.link import OnReply
-from secfed.outputs import MODEL_FILE, site_folder
-from secfed.protection import protection
-from secfed.run_report import RunReport, SilentObserver
-from secfed.simulated_link import SimulatedLink
-from secfed.site import Site
-from secfed.study import Study
-from secfed.study_rules import study_id
-from secfed.transcript import Log, Transcript
-from secfed.transcript_check import verify_run
+from secfed.deploy.aggregator.run import CentralRun
+from secfed.deploy.aggregator.standstill import Refusal
+from secfed.deploy.aggregator.study import CentralStudy
+from secfed.protection.interface import protection
+from secfed.records.transcript import Log, Transcript
+from secfed.runs.run_folder import MODEL_FILE, site_folder
+from secfed.runs.run_report import RunReport, SilentObserver
+from secfed.simulation.transport import SimulatedTransport
+from secfed.site.journal import Journal
+from secfed.site.session import Site
+from secfed.storage import failpoints
+from secfed.study.limits import study_id
+from secfed.study.study import Study
+from secfed.wire.frames import Notice, decode
+from secfed.wire.transport import OnReply
 
 TOML = """
 [study]
@@ -115,9 +115,9 @@ class Hospitals:
     def _site(self, given: Mapping[str, Any]) -> Site:
         if self.central.plan is None:
             return Site(**given)
-        from secfed.sealed_site import SealedSite
+        from secfed.site.encrypted_session import EncryptedSession
 
-        return SealedSite(plan=self.central.plan, **given)
+        return EncryptedSession(plan=self.central.plan, **given)
 
     def handle(self, name: str, frame: Buffer) -> Buffer:
         """What an agent does: a frame that was answered is answered from the record."""
@@ -168,7 +168,7 @@ def rounding(seed: int, site: str, number: int, index: int) -> Any:
     return rounding_stream_for_simulation(seed, site, str(number), str(index))
 
 
-class LocalCarrier(SimulatedLink):
+class LocalCarrier(SimulatedTransport):
     """Calls the hospitals; those that are down at a stage do not answer."""
 
     def __init__(self, hospitals: Hospitals, log: Log) -> None:
@@ -192,5 +192,5 @@ def crash_at(monkeypatch: Any, when: Callable[[str], bool]) -> list[str]:
         if when(name):
             raise Crash(name)
 
-    monkeypatch.setattr(crash_points, "reached", reached)
+    monkeypatch.setattr(failpoints, "failpoint", reached)
     return names

@@ -14,25 +14,25 @@ from typing import Any
 
 from secfed.crypto.attempt import SiteLimits
 from secfed.crypto.codec import Buffer
-from secfed.deploy import safe_files
-from secfed.deploy.central_study import CentralStudy
-from secfed.deploy.consortium import Consortium
-from secfed.deploy.enrolment import Request, utc_now
-from secfed.deploy.frame_caps import FrameCaps
-from secfed.deploy.grpc_client import SiteLink
-from secfed.deploy.grpc_peer import TlsFiles
-from secfed.deploy.link_limits import ClientLimits
-from secfed.deploy.serving import CallFailed
-from secfed.deploy.serving import Request as Asked
-from secfed.deploy.site_folder import SiteFolder
-from secfed.frames import Notice, decode
-from secfed.journal import Journal
-from secfed.protection import protection
-from secfed.roster_file import read_roster
-from secfed.site import Site
-from secfed.study import Study
-from secfed.study_rules import study_id
-from secfed.transcript import Transcript
+from secfed.deploy.aggregator.study import CentralStudy
+from secfed.deploy.enrolment.consortium import Consortium
+from secfed.deploy.enrolment.messages import Request, utc_now
+from secfed.deploy.enrolment.site_folder import SiteFolder
+from secfed.deploy.transport.client import CallFailed
+from secfed.deploy.transport.client import LinkRequest as Asked
+from secfed.deploy.transport.frame_sizes import FrameCaps
+from secfed.deploy.transport.grpc.client import GrpcSiteConnection
+from secfed.deploy.transport.grpc.peer import TlsFiles
+from secfed.deploy.transport.limits import ClientLimits
+from secfed.protection.interface import protection
+from secfed.records.roster_file import read_roster
+from secfed.records.transcript import Transcript
+from secfed.site.journal import Journal
+from secfed.site.session import Site
+from secfed.storage import private_files
+from secfed.study.limits import study_id
+from secfed.study.study import Study
+from secfed.wire.frames import Notice, decode
 from tests.deploy.central_case import rounding
 from tests.ports import free_port, without_metrics
 
@@ -53,10 +53,10 @@ def found_consortium(folder: Path, names: tuple[str, ...]) -> tuple[Consortium, 
     sites = {name: SiteFolder.create(folder / name, name, now=now) for name in names}
     for site in sites.values():
         without_metrics(site.folder)
-        request = Request.verified(safe_files.read_json(site.request_path, "a request"), "request")
+        request = Request.verified(private_files.read_json(site.request_path, "a request"), "request")
         centre.admit(request, now=now, passphrase=None)
     for name, site in sites.items():
-        reply = safe_files.read_json(centre.folder / "replies" / f"{name}.json", "a reply")
+        reply = private_files.read_json(centre.folder / "replies" / f"{name}.json", "a reply")
         site.join(site.check_reply(reply, "reply", now), passphrase=None)
         site.trust(read_roster(centre.roster_path), now)
     return centre, sites
@@ -88,7 +88,7 @@ class Hospital:
         )
         tls = folder.tls_material(None)
         caps = FrameCaps.of(central.algorithm, study.rounds, len(central.roster.sites))
-        self.link = SiteLink(
+        self.link = GrpcSiteConnection(
             address,
             TlsFiles(tls.ca, tls.certificate, tls.private_key),
             study=study_id(study),

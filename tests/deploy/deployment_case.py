@@ -19,11 +19,11 @@ from typing import Final
 
 from typer.testing import CliRunner
 
-from secfed.chain_file import verify_file
 from secfed.cli.app import app
-from secfed.crash_points import VARIABLE as CRASH_VARIABLE
-from secfed.roster_file import read_roster
-from secfed.transcript import SUMMED, TRANSCRIPT
+from secfed.records.chain_file import verify_file
+from secfed.records.roster_file import read_roster
+from secfed.records.transcript import SUMMED, TRANSCRIPT
+from secfed.storage.failpoints import VARIABLE as CRASH_VARIABLE
 from tests.ports import free_port, without_metrics
 
 PROGRAM: Final = (sys.executable, "-c", "from secfed.cli import main; main()")

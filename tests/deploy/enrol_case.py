@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from secfed.crypto.identity import Identity
-from secfed.deploy import safe_files
-from secfed.deploy.consortium import Consortium
-from secfed.deploy.enrolment import Request
-from secfed.deploy.site_folder import SiteFolder
-from secfed.roster_file import read_roster
+from secfed.deploy.enrolment.consortium import Consortium
+from secfed.deploy.enrolment.messages import Request
+from secfed.deploy.enrolment.site_folder import SiteFolder
+from secfed.records.roster_file import read_roster
+from secfed.storage import private_files
 
 NOW = datetime(2026, 3, 2, 12, 0, tzinfo=UTC)
 DAY = timedelta(days=1)
@@ -35,14 +35,14 @@ def request_of(folder: SiteFolder) -> Request:
 
 def a_request(name: str, *, now: datetime = NOW, identity: Identity | None = None) -> Request:
     """A request of a site that has no folder."""
-    from secfed.deploy.key_files import new_tls_key
+    from secfed.deploy.pki.key_files import new_tls_key
 
     identity = identity or Identity.generate(name)
     return Request.verified(Request.sign(identity, new_tls_key(), now), "request")
 
 
 def content(path: Path) -> dict[str, Any]:
-    return safe_files.read_json(path, "a file")
+    return private_files.read_json(path, "a file")
 
 
 def write(path: Path, value: object) -> Path:

@@ -17,13 +17,13 @@ from flwr.supercore.task_identity import TaskIdentity
 
 from secfed.crypto.codec import Buffer
 from secfed.crypto.identity import Identity, Roster
-from secfed.deploy import flower_link, flower_post
-from secfed.deploy.flower_door import DoorLink, FlowerDoor
-from secfed.deploy.flower_server import FlowerServer
-from secfed.deploy.grpc_calls import Offer
-from secfed.deploy.grpc_link import GrpcLink, Watcher
-from secfed.deploy.link_limits import ClientLimits
-from secfed.deploy.serving import CallFailed, Request
+from secfed.deploy.transport.carriers.dispatch import StageDispatcher, Watcher
+from secfed.deploy.transport.client import CallFailed, LinkRequest
+from secfed.deploy.transport.flower import dispatcher, server_app
+from secfed.deploy.transport.flower.client import FlowerClient, FlowerSiteConnection
+from secfed.deploy.transport.flower.server import FlowerServer
+from secfed.deploy.transport.limits import ClientLimits
+from secfed.deploy.transport.link import Offer
 
 STUDY = "breast-cancer-0123"
 SITES = ("hospital-1", "hospital-2", "hospital-3")
@@ -52,7 +52,7 @@ class FakeGrid(Grid):
         self._threads: list[threading.Thread] = []
 
     def add(self, node: int, app: App, socket_path: Path | None) -> None:
-        config = {} if socket_path is None else {flower_link.SOCKET: str(socket_path)}
+        config = {} if socket_path is None else {server_app.SOCKET: str(socket_path)}
         context = Context(1, node, config, RecordDict(), {})
         inbox: queue.SimpleQueue[Message | None] = queue.SimpleQueue()
         self._nodes[node] = (app, context, inbox)
@@ -116,11 +116,11 @@ class FakeGrid(Grid):
 
 def run_server_app(grid: Grid, path: Path) -> threading.Thread:
     """The ServerApp, as `flwr run` starts it."""
-    context = Context(1, 0, {}, RecordDict(), {flower_link.SOCKET: str(path)})
+    context = Context(1, 0, {}, RecordDict(), {server_app.SOCKET: str(path)})
 
     def run() -> None:
         with suppress(Killed):
-            flower_link.server_app(grid, context)
+            server_app.server_app(grid, context)
 
     thread = threading.Thread(target=run, daemon=True)
     thread.start()
@@ -132,9 +132,9 @@ def quick_sockets(monkeypatch: Any) -> Iterator[Path]:
     """A short folder for sockets, and no pauses worth mentioning."""
     for name, number in (("_run_id", 1), ("_node_id", 0), ("_task_id", 1)):
         monkeypatch.setattr(TaskIdentity, name, number)  # as Flower does it when it starts an app
-    monkeypatch.setattr(flower_link, "POLL_S", 0.01)
-    monkeypatch.setattr(flower_post, "_OFFER_AGAIN_S", 0.1)
-    monkeypatch.setattr(flower_post, "_DOUBLE_AGAIN_S", 0.3)
+    monkeypatch.setattr(server_app, "POLL_S", 0.01)
+    monkeypatch.setattr(dispatcher, "_OFFER_AGAIN_S", 0.1)
+    monkeypatch.setattr(dispatcher, "_DOUBLE_AGAIN_S", 0.3)
     folder = Path(tempfile.mkdtemp(prefix="secfed-"))
     try:
         yield folder
@@ -155,14 +155,14 @@ class Federation:
         self.server = FlowerServer(self.path, self.centre, self.roster, offer, ttl_s=60.0)
         self.server.start()
         self.app = run_server_app(self.grid, self.path)
-        self.doors: list[FlowerDoor] = []
-        self.links: list[DoorLink] = []
+        self.doors: list[FlowerClient] = []
+        self.links: list[FlowerSiteConnection] = []
         self.threads: list[threading.Thread] = []
         self.failures: list[CallFailed] = []
 
-    def door(self, site: str, *, name: str = "", identity: Identity | None = None) -> FlowerDoor:
+    def door(self, site: str, *, name: str = "", identity: Identity | None = None) -> FlowerClient:
         path = self.sockets / f"{name or site}.sock"
-        door = FlowerDoor(
+        door = FlowerClient(
             path,
             identity or self.identities[site],
             lambda: self.roster,
@@ -172,11 +172,13 @@ class Federation:
         self.doors.append(door)
         return door
 
-    def node(self, number: int, name: str, app: App = flower_link.client_app) -> None:
+    def node(self, number: int, name: str, app: App = server_app.client_app) -> None:
         """A SuperNode that names the socket of this hospital."""
         self.grid.add(number, app, self.sockets / f"{name}.sock")
 
-    def serve(self, door: FlowerDoor, handle: Callable[[Request], Buffer], *, cap: int = CAP) -> DoorLink:
+    def serve(
+        self, door: FlowerClient, handle: Callable[[LinkRequest], Buffer], *, cap: int = CAP
+    ) -> FlowerSiteConnection:
         """An agent behind this door."""
         link = door.dial(STUDY, cap)
         thread = threading.Thread(
@@ -187,7 +189,7 @@ class Federation:
         self.threads.append(thread)
         return link
 
-    def hospital(self, number: int, handle: Callable[[Request], Buffer]) -> DoorLink:
+    def hospital(self, number: int, handle: Callable[[LinkRequest], Buffer]) -> FlowerSiteConnection:
         """Everything at once: agent, door and node."""
         site = SITES[number]
         link = self.serve(self.door(site), handle)
@@ -204,11 +206,13 @@ class Federation:
             assert site not in replies
             replies[site] = bytes(reply)
 
-        GrpcLink(self.server, lambda _stage: seconds, watcher=watcher).ask("train", requests, on_reply)
+        StageDispatcher(self.server, lambda _stage: seconds, watcher=watcher).ask("train", requests, on_reply)
         return replies
 
     def wait_for(self, *sites: str) -> None:
-        assert len(GrpcLink(self.server, lambda _: 1.0).wait_for(sites, len(sites), 30.0)) == len(sites)
+        assert len(StageDispatcher(self.server, lambda _: 1.0).wait_for(sites, len(sites), 30.0)) == len(
+            sites
+        )
 
     def close(self) -> None:
         for link in self.links:

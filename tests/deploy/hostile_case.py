@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from secfed.deploy.grpc_peer import TlsFiles
+from secfed.deploy.transport.grpc.peer import TlsFiles
 from tests.deploy.link_case import AUTHORITY, SITES, Consortium, echo
 
 MIB = 1 << 20

@@ -17,13 +17,13 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from secfed.crypto.codec import Buffer
-from secfed.deploy.grpc_calls import Offer
-from secfed.deploy.grpc_client import SiteLink
-from secfed.deploy.grpc_link import GrpcLink, Watcher
-from secfed.deploy.grpc_peer import TlsFiles
-from secfed.deploy.grpc_server import LinkServer
-from secfed.deploy.link_limits import ClientLimits, ServerLimits
-from secfed.deploy.serving import CallFailed, Request
+from secfed.deploy.transport.carriers.dispatch import StageDispatcher, Watcher
+from secfed.deploy.transport.client import CallFailed, LinkRequest
+from secfed.deploy.transport.grpc.client import GrpcSiteConnection
+from secfed.deploy.transport.grpc.peer import TlsFiles
+from secfed.deploy.transport.grpc.server import LinkServer
+from secfed.deploy.transport.limits import ClientLimits, ServerLimits
+from secfed.deploy.transport.link import Offer
 
 STUDY = "breast-cancer-0123"
 CAP = 8 << 20
@@ -121,7 +121,7 @@ class Consortium:
     """A running server, and what is needed to dial it."""
 
     server: LinkServer
-    links: list[SiteLink] = field(default_factory=list)
+    links: list[GrpcSiteConnection] = field(default_factory=list)
     threads: list[threading.Thread] = field(default_factory=list)
     failures: list[CallFailed] = field(default_factory=list)
 
@@ -138,16 +138,18 @@ class Consortium:
         limits: ClientLimits = FAST,
         proxy: str | None = None,
         address: str | None = None,
-    ) -> SiteLink:
+    ) -> GrpcSiteConnection:
         """A site's link; a name stands for a good certificate of that site."""
         files = AUTHORITY.site(tls) if isinstance(tls, str) else tls
-        link = SiteLink(
+        link = GrpcSiteConnection(
             address or self.address, files, study=study, max_frame_bytes=cap, proxy=proxy, limits=limits
         )
         self.links.append(link)
         return link
 
-    def run(self, site: str, handle: Callable[[Request], Buffer], **options: object) -> SiteLink:
+    def run(
+        self, site: str, handle: Callable[[LinkRequest], Buffer], **options: object
+    ) -> GrpcSiteConnection:
         """Serve requests as this site, in a thread."""
         link = self.dial(site, **options)  # type: ignore[arg-type]
         thread = threading.Thread(
@@ -157,9 +159,9 @@ class Consortium:
         self.threads.append(thread)
         return link
 
-    def link(self, seconds: float = 120.0, **options: object) -> GrpcLink:
+    def link(self, seconds: float = 120.0, **options: object) -> StageDispatcher:
         """The aggregator's link with one deadline for all stages."""
-        return GrpcLink(self.server, lambda _stage: seconds, **options)  # type: ignore[arg-type]
+        return StageDispatcher(self.server, lambda _stage: seconds, **options)  # type: ignore[arg-type]
 
     def collect(
         self,
@@ -205,7 +207,7 @@ def consortium(
         made.server.stop()
 
 
-def echo(request: Request) -> Buffer:
+def echo(request: LinkRequest) -> Buffer:
     return bytes(request.frame)
 
 
@@ -232,7 +234,7 @@ def asking(
     return thread, replies, watched
 
 
-def fetch(link) -> Request:
+def fetch(link) -> LinkRequest:
     """Poll until there is a request."""
     while True:
         request = link.next()

@@ -6,8 +6,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from secfed.deploy.policy import Policy
-from secfed.study import Study
+from secfed.deploy.policy.policy import Policy
+from secfed.study.study import Study
 
 NIGHT = datetime(2026, 3, 2, 23, 0, tzinfo=UTC)
 NOON = datetime(2026, 3, 2, 12, 0, tzinfo=UTC)

@@ -15,16 +15,16 @@ import pytest
 from typer.main import get_command
 
 from secfed import errors
-from secfed.algorithms.data.table import TableData
-from secfed.algorithms.registry import build_data
+from secfed.algorithms.data.tabular.table import TableData
 from secfed.cli import guard
 from secfed.cli.app import app
 from secfed.crypto.identity import Identity, Roster
-from secfed.deploy.agent_status import StatusBoard
-from secfed.deploy.central_study import CentralStudy
-from secfed.deploy.policy import Policy
-from secfed.deploy.stopping import Stopped
-from secfed.study import Study
+from secfed.deploy.agent.status import StatusBoard
+from secfed.deploy.aggregator.study import CentralStudy
+from secfed.deploy.policy.policy import Policy
+from secfed.deploy.transport.signals import Stopped
+from secfed.study.build import build_data
+from secfed.study.study import Study
 from tests.conftest import ROOT
 
 GUIDE: Final = ROOT / "docs" / "operators.md"

@@ -16,17 +16,17 @@ from typing import Any, Final
 import pytest
 from safetensors.torch import load, save
 
-from secfed.chain import OPENED
-from secfed.chain_file import verify_file
-from secfed.decision_state import ACCEPTED, FINISHED, POLICY, REFUSAL, ROSTER
-from secfed.decisions import DECISIONS
-from secfed.dp.ledger import SPENT, verify
-from secfed.outputs import DECISIONS_FILE, ledger_file, site_folder
-from secfed.roster_file import read_roster
-from secfed.run_report import SilentObserver
-from secfed.simulate import simulate
-from secfed.study import Study
-from secfed.transcript import SUMMED, TRANSCRIPT
+from secfed.dp.ledger.ledger import SPENT, verify
+from secfed.records.chain_file import verify_file
+from secfed.records.decision_log import DECISIONS
+from secfed.records.decision_state import ACCEPTED, FINISHED, POLICY, REFUSAL, ROSTER
+from secfed.records.hash_chain import OPENED
+from secfed.records.roster_file import read_roster
+from secfed.records.transcript import SUMMED, TRANSCRIPT
+from secfed.runs.run_folder import DECISIONS_FILE, ledger_file, site_folder
+from secfed.runs.run_report import SilentObserver
+from secfed.simulation.simulate import simulate
+from secfed.study.study import Study
 from tests.conftest import ROOT
 from tests.deploy.deployment_case import STUDY, Deployment
 
@@ -91,9 +91,9 @@ ELSEWHERE: Final = {
     "site: after sum noted": "encrypted protection: tests/secfed",
     "site: before state noted": "encrypted protection: tests/secfed",
     "site: after state noted": "encrypted protection: tests/secfed",
-    "site: before model written": "at the end of a study: tests/secfed/test_final_model.py",
-    "site: after model written": "at the end of a study: tests/secfed/test_final_model.py",
-    "site: after model recorded": "at the end of a study: tests/secfed/test_final_model.py",
+    "site: before model written": "at the end of a study: tests/secfed/runs/test_final_model.py",
+    "site: after model written": "at the end of a study: tests/secfed/runs/test_final_model.py",
+    "site: after model recorded": "at the end of a study: tests/secfed/runs/test_final_model.py",
     "aggregate: before a sum is stored": "encrypted protection: test_aggregator_crashes.py",
     "aggregate: after a sum is stored": "encrypted protection: test_aggregator_crashes.py",
     "aggregate: before aborted is in the transcript": "no round is aborted here: test_aggregator_crashes.py",
@@ -105,8 +105,8 @@ def named_points() -> set[str]:
     """Every crash point in the sources."""
     found: set[str] = set()
     for folder in ("secfed", "deploy", "dp", "algorithms"):
-        for path in (ROOT / folder).glob("*.py"):
-            for name in re.findall(r"\breached\(\s*f?\"([^\"]+)\"", path.read_text(encoding="utf-8")):
+        for path in (ROOT / folder).rglob("*.py"):
+            for name in re.findall(r"\bfailpoint\(\s*f?\"([^\"]+)\"", path.read_text(encoding="utf-8")):
                 kinds = ("summed", "aborted") if "{kind}" in name else ("",)
                 found |= {name.replace("{kind}", kind) for kind in kinds}
     return found

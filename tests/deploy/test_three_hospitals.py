@@ -13,10 +13,10 @@ from typing import Final
 import pytest
 from safetensors.torch import load, save
 
-from secfed.deploy.policy import Policy
-from secfed.run_report import SilentObserver
-from secfed.simulate import simulate
-from secfed.study import Study
+from secfed.deploy.policy.policy import Policy
+from secfed.runs.run_report import SilentObserver
+from secfed.simulation.simulate import simulate
+from secfed.study.study import Study
 from tests.conftest import ROOT
 from tests.deploy.deployment_case import secfed
 from tests.ports import free_port

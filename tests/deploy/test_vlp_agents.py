@@ -14,19 +14,19 @@ from typing import Any, Final
 import pytest
 from safetensors.torch import load, load_file, save
 
-from secfed.chain_file import verify_file
-from secfed.deploy import agent
-from secfed.deploy.training import TrainingProcess
-from secfed.deploy.training_child import Trainer
-from secfed.deploy.training_wire import Job, Tensors
-from secfed.outputs import TRANSCRIPT_FILE
-from secfed.roster_file import read_roster
-from secfed.run_report import SilentObserver
-from secfed.simulate import simulate
-from secfed.site_study import study_folder
-from secfed.study import Study
-from secfed.transcript import SUMMED, TRANSCRIPT
-from secfed.vector import Exchange, State, Summands
+from secfed.deploy.agent import agent
+from secfed.deploy.agent.training import TrainingProcess
+from secfed.deploy.agent.training_child import Trainer
+from secfed.deploy.agent.training_wire import Job, Tensors
+from secfed.records.chain_file import verify_file
+from secfed.records.roster_file import read_roster
+from secfed.records.transcript import SUMMED, TRANSCRIPT
+from secfed.runs.run_folder import TRANSCRIPT_FILE
+from secfed.runs.run_report import SilentObserver
+from secfed.simulation.simulate import simulate
+from secfed.site.runtime import study_folder
+from secfed.study.study import Study
+from secfed.wire.layout import Exchange, State, Summands
 from tests.algorithms import vlp_case
 from tests.conftest import ROOT
 from tests.deploy.agent_case import Centre
@@ -113,7 +113,8 @@ options = "any"
 epsilon = 20.0
 delta = 1e-4
 """
-# In the order in which they come by, in FedDRA's exchanges. Named in secfed/site_memory.py, bound_journal.py.
+# In the order in which they come by, in FedDRA's exchanges. Named in secfed/site/attempt_store.py,
+# journal_binding.py.
 POINTS: Final = (
     "site: before contribution noted",  # weights: the loss was measured, and is lost
     "site: after secrets erased",

@@ -14,13 +14,13 @@ import signal
 import sys
 from pathlib import Path
 
-from secfed.chain_file import ChainFile
 from secfed.crypto.identity import Identity
-from secfed.dp.accountant import Rdp
-from secfed.dp.budget import Budget
-from secfed.dp.events import Gaussian
-from secfed.dp.ledger import Ledger
-from secfed.dp.unit import Adjacency
+from secfed.dp.accounting.budget import Budget
+from secfed.dp.accounting.events import Gaussian
+from secfed.dp.accounting.interface import Rdp
+from secfed.dp.accounting.unit import Adjacency
+from secfed.dp.ledger.ledger import Ledger
+from secfed.records.chain_file import ChainFile
 
 IDENTITY = Identity.from_seed("clinic", bytes(32))
 EVENT = Gaussian(Adjacency.ADD_OR_REMOVE_RECORD, 20.0, 1)

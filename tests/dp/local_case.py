@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from secfed.dp.accountant import Pld
-from secfed.dp.budget import Budget
-from secfed.dp.events import Event
-from secfed.dp.ledger import Ledger, spent_of
-from secfed.dp.local import LocalPrivacy
-from secfed.dp.randomness import SecureRandom
-from secfed.privacy_options import PrivacySection
+from secfed.dp.accounting.budget import Budget
+from secfed.dp.accounting.events import Event
+from secfed.dp.accounting.interface import Pld
+from secfed.dp.ledger.ledger import Ledger, spent_of
+from secfed.dp.mechanisms.randomness import SecureRandom
+from secfed.dp.settings import PrivacySection
+from secfed.dp.training.local_privacy import LocalPrivacy
 from tests.dp.wards import book, read
 
 DELTA = 1e-5

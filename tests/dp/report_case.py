@@ -14,21 +14,21 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from secfed.audit.privacy import make_report
+from secfed.audit.privacy.evidence import Report
 from secfed.crypto import labels
 from secfed.crypto.identity import Identity, Roster
 from secfed.crypto.messages import Result, Specification
-from secfed.dp.accountant import Accountant, Rdp
-from secfed.dp.budget import Budget
-from secfed.dp.events import Event, Gaussian
-from secfed.dp.ledger import Ledger
-from secfed.dp.report import make_report
-from secfed.dp.report.facts import Report
-from secfed.dp.report.pld import Remembering
-from secfed.dp.unit import Adjacency
+from secfed.dp.accounting.budget import Budget
+from secfed.dp.accounting.events import Event, Gaussian
+from secfed.dp.accounting.interface import Accountant, Rdp
+from secfed.dp.accounting.pld import Remembering
+from secfed.dp.accounting.unit import Adjacency
+from secfed.dp.ledger.ledger import Ledger
 from secfed.errors import BudgetExceeded
-from secfed.outputs import TRANSCRIPT_FILE, site_folder
-from secfed.roster_file import ROSTER_FILE, write_roster
-from secfed.transcript import ABORTED, REFUSED, RELEASED, SETTINGS, SUMMED, SumRecord, Transcript
+from secfed.records.roster_file import ROSTER_FILE, write_roster
+from secfed.records.transcript import ABORTED, REFUSED, RELEASED, SETTINGS, SUMMED, SumRecord, Transcript
+from secfed.runs.run_folder import TRANSCRIPT_FILE, site_folder
 
 ADD = Adjacency.ADD_OR_REMOVE_RECORD
 START_S = 1_800_000_000

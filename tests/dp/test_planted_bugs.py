@@ -16,16 +16,16 @@ import torch
 from scipy import stats
 from torch import nn
 
-from secfed.dp import training as training_module
-from secfed.dp.accountant import Pld, Rdp
-from secfed.dp.engines import ClippedSum
-from secfed.dp.events import Event, PoissonSampledGaussian
-from secfed.dp.losses import Batch, DeclaredLoss
-from secfed.dp.mechanism import GaussianNoise, Mechanism
-from secfed.dp.randomness import SecureRandom
-from secfed.dp.records import TensorRecords
-from secfed.dp.training import PrivateTraining
-from secfed.dp.unit import Adjacency, GroupPartition, PrivacyUnit, Unit
+from secfed.dp.accounting.events import Event, PoissonSampledGaussian
+from secfed.dp.accounting.interface import Pld, Rdp
+from secfed.dp.accounting.unit import Adjacency, GroupPartition, PrivacyUnit, Unit
+from secfed.dp.mechanisms.randomness import SecureRandom
+from secfed.dp.training import private_loop as training_module
+from secfed.dp.training.engines import ClippedSum
+from secfed.dp.training.losses import Batch, DeclaredLoss
+from secfed.dp.training.mechanism import GaussianNoise, Mechanism
+from secfed.dp.training.patient_records import TensorRecords
+from secfed.dp.training.private_loop import PrivateTraining
 from secfed.errors import ConfigError
 from tests.dp.oracles import FALSE_ALARM, deviation_p, gaussian_delta
 from tests.dp.toys import (

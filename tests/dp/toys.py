@@ -5,11 +5,11 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from secfed.dp.engines import ClippedSum, EngineName, attached
-from secfed.dp.losses import Batch, DeclaredLoss, supervised
-from secfed.dp.mechanism import Mechanism
-from secfed.dp.training import PrivateTraining
-from secfed.dp.unit import Adjacency, GroupPartition, PrivacyUnit, Unit
+from secfed.dp.accounting.unit import Adjacency, GroupPartition, PrivacyUnit, Unit
+from secfed.dp.training.engines import ClippedSum, EngineName, attached
+from secfed.dp.training.losses import Batch, DeclaredLoss, supervised
+from secfed.dp.training.mechanism import Mechanism
+from secfed.dp.training.private_loop import PrivateTraining
 
 RECORD = PrivacyUnit(Unit.RECORD, Adjacency.ADD_OR_REMOVE_RECORD)
 GROUP = PrivacyUnit(Unit.GROUP, Adjacency.REPLACE_RECORD)

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from secfed.chain import Entry
-from secfed.dp.accountant import Accountant, Pld, Rdp
-from secfed.dp.budget import Budget, Spent, disagrees
-from secfed.dp.events import Gaussian
-from secfed.dp.ledger import Ledger, spent_of, verify
-from secfed.dp.unit import Adjacency
+from secfed.dp.accounting.budget import Budget, Spent, disagrees
+from secfed.dp.accounting.events import Gaussian
+from secfed.dp.accounting.interface import Accountant, Pld, Rdp
+from secfed.dp.accounting.unit import Adjacency
+from secfed.dp.ledger.ledger import Ledger, spent_of, verify
+from secfed.records.hash_chain import Entry
 from tests.dp.ledger_child import IDENTITY, NOW_S
 
 DAY_S = 86_400

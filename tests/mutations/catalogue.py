@@ -4,10 +4,10 @@ They stand in ``*.toml`` beside this file::
 
     [[mutation]]
     id = "share-variance-of-all-sites"
-    file = "dp/noise.py"
+    file = "dp/mechanisms/noise.py"
     old = '''text that occurs exactly once in the file'''
     new = '''what stands there instead'''
-    tests = ["tests/dp/test_noise.py"]       # those that must notice, the quickest first
+    tests = ["tests/dp/mechanisms/test_noise.py"]       # those that must notice, the quickest first
     why = "what would be lost"
     survives = "why no test can notice"      # only where that is so
 """

@@ -15,31 +15,31 @@ from typing import Any
 import numpy as np
 import torch
 
-from secfed.algorithms.base import settled
-from secfed.algorithms.data.base import SiteData
-from secfed.algorithms.data.image_text import ImageTextSite
+from secfed.algorithms.data.image_text.base import ImageTextSite
 from secfed.algorithms.data.memory import SiteTables
-from secfed.algorithms.data.multiview import MultiviewSite
-from secfed.algorithms.data.transfer import TransferSite
-from secfed.algorithms.registry import build
-from secfed.containment import Failure
+from secfed.algorithms.data.multiview.base import MultiviewSite
+from secfed.algorithms.data.transfer.base import TransferSite
+from secfed.algorithms.framework.base import settled
+from secfed.algorithms.framework.datasets import SiteData
 from secfed.crypto.attempt import SiteLimits
 from secfed.crypto.identity import Identity, Roster
 from secfed.crypto.keystream import rounding_stream_for_simulation
-from secfed.dp.accountant import accountant
-from secfed.dp.budget import Budget
-from secfed.dp.ledger import Ledger, verify
-from secfed.dp.randomness import SecureRandom
+from secfed.dp.accounting.budget import Budget
+from secfed.dp.accounting.interface import accountant
+from secfed.dp.ledger.ledger import Ledger, verify
+from secfed.dp.mechanisms.randomness import SecureRandom
 from secfed.errors import SecfedError
-from secfed.frames import READY, Task, encode_state
-from secfed.journal import Journal
-from secfed.privacy import SitePrivacy, with_privacy
-from secfed.protection import protection
-from secfed.refusal_codes import outgoing
-from secfed.site import Site
-from secfed.study import Study
-from secfed.study_rules import study_id
-from secfed.vector import State
+from secfed.protection.interface import protection
+from secfed.site.containment import Failure
+from secfed.site.journal import Journal
+from secfed.site.privacy import SitePrivacy, with_privacy
+from secfed.site.session import Site
+from secfed.study.build import build
+from secfed.study.limits import study_id
+from secfed.study.study import Study
+from secfed.wire.frames import READY, Task, encode_state
+from secfed.wire.layout import State
+from secfed.wire.refusal_codes import outgoing
 
 torch.set_num_threads(1)
 

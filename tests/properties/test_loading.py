@@ -12,20 +12,20 @@ import numpy as np
 import pytest
 import torch
 
-from secfed.algorithms.data.multiview_options import MultiviewOptions
-from secfed.algorithms.data.multiview_sets import multiview
-from secfed.algorithms.data.prepare import Preparation, Records, prepare
-from secfed.algorithms.data.transfer import Kind, Samples, TransferData, TransferSite, check_transfer
-from secfed.algorithms.data.unfit import counted_as_defaults
-from secfed.algorithms.fedavg import FedAvg
-from secfed.algorithms.options import checked
-from secfed.algorithms.registry import build
-from secfed.containment import UNFIT, Failure
-from secfed.deploy.training import TrainingProcess
-from secfed.deploy.training_child import Trainer
-from secfed.deploy.training_wire import Job
+from secfed.algorithms.data.multiview.options import MultiviewOptions
+from secfed.algorithms.data.multiview.sets import multiview
+from secfed.algorithms.data.prepare import Preparation, PreparedRecords, prepare
+from secfed.algorithms.data.transfer.base import Kind, Samples, TransferData, TransferSite, check_transfer
+from secfed.algorithms.federated_averaging.fedavg import FedAvg
+from secfed.algorithms.framework.unfit import counted_as_defaults
+from secfed.config.schema import checked
+from secfed.deploy.agent.training import TrainingProcess
+from secfed.deploy.agent.training_child import Trainer
+from secfed.deploy.agent.training_wire import Job
 from secfed.errors import DataError, SecfedError
-from secfed.study import Study
+from secfed.site.containment import UNFIT, Failure
+from secfed.study.build import build
+from secfed.study.study import Study
 from tests.algorithms.image_text_case import picture, write_pairs
 
 SITES = ("hospital-1", "hospital-2", "hospital-3")
@@ -179,7 +179,7 @@ def test_pairs_that_do_not_fit_are_blank_at_a_hospital_and_errors_in_a_simulatio
 
 
 def test_a_hospital_whose_records_are_all_held_out_trains_on_a_blank_one() -> None:
-    records = Records(np.ones((4, 2)), np.array([0, 1, 1, 0]), patients=("the only patient",) * 4)
+    records = PreparedRecords(np.ones((4, 2)), np.array([0, 1, 1, 0]), patients=("the only patient",) * 4)
     found: list[DataError] = []
     for rules in (Preparation(0.9, True, impute="median"), Preparation(0.9, False, impute="none")):
         with counted_as_defaults(found.append):

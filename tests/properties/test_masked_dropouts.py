@@ -12,8 +12,8 @@ from secfed.crypto.attempt import SiteLimits
 from secfed.crypto.codec import Buffer
 from secfed.crypto.identity import Roster
 from secfed.crypto.lanes import Run
-from secfed.crypto.masked_server import MaskedServer
-from secfed.crypto.masked_site import MaskedSite, State
+from secfed.crypto.masked.client import ClientState, MaskedSite
+from secfed.crypto.masked.server import MaskedServer
 from secfed.crypto.messages import Envelope, Message
 from secfed.errors import RoundAborted
 from tests.journals import NoMemory
@@ -32,7 +32,7 @@ class _Tree:
 
     def __init__(self, consortium: Consortium) -> None:
         self.consortium = consortium
-        self._known: dict[tuple[str, int, bytes], tuple[State, State, bytes]] = {}
+        self._known: dict[tuple[str, int, bytes], tuple[ClientState, ClientState, bytes]] = {}
         self.leaves = {"summed": 0, "aborted": 0}
         self.stories = 0
 
@@ -47,7 +47,7 @@ class _Tree:
         }
         self._branch(0, server, server.begin(), states, ())
 
-    def _answer(self, site: str, state: State, message: Buffer) -> tuple[State, bytes]:
+    def _answer(self, site: str, state: ClientState, message: Buffer) -> tuple[ClientState, bytes]:
         key = (site, id(state), bytes(message))
         if key not in self._known:
             session = MaskedSite.__new__(MaskedSite)
@@ -61,7 +61,7 @@ class _Tree:
         depth: int,
         server: MaskedServer,
         requests: Mapping[str, Buffer],
-        states: Mapping[str, State],
+        states: Mapping[str, ClientState],
         uploaded: tuple[str, ...],
     ) -> None:
         assert server.stage == STAGES[depth]

@@ -7,16 +7,16 @@ from pathlib import Path
 
 import pytest
 
-from secfed.algorithms.fedavg import FedAvg, FedAvgServer
-from secfed.algorithms.registry import ALGORITHMS
+from secfed.algorithms.federated_averaging.fedavg import FedAvg, FedAvgServer
 from secfed.crypto.codec import Buffer
 from secfed.crypto.messages import peek_type
 from secfed.errors import SecfedError
-from secfed.frames import READY
-from secfed.refusal_codes import outgoing
-from secfed.run_report import SilentObserver
-from secfed.simulate import simulate
-from secfed.site import Site
+from secfed.runs.run_report import SilentObserver
+from secfed.simulation.simulate import simulate
+from secfed.site.session import Site
+from secfed.study.registry import ALGORITHMS
+from secfed.wire.frames import READY
+from secfed.wire.refusal_codes import outgoing
 from tests.properties.readiness_case import (
     BROADCASTS,
     LARGE,

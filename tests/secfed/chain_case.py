@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from secfed.crypto.identity import Identity
-from secfed.transcript import Transcript
+from secfed.records.transcript import Transcript
 
 OWNER = Identity.from_seed("hospital-1", bytes([1]) * 32)
 OTHER = Identity.from_seed("hospital-2", bytes([2]) * 32)

@@ -13,11 +13,11 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from secfed.chain import Entry
-from secfed.chain_file import ChainFile, verify_file
 from secfed.crypto.identity import Identity
-from secfed.decision_state import DecisionState, Made
-from secfed.decisions import DECISIONS, DecisionLog
+from secfed.records.chain_file import ChainFile, verify_file
+from secfed.records.decision_log import DECISIONS, DecisionLog
+from secfed.records.decision_state import DecisionState, Made
+from secfed.records.hash_chain import Entry
 from tests.dp.ledger_child import die
 
 IDENTITY = Identity.from_seed("clinic", bytes(32))

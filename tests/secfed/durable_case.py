@@ -15,25 +15,25 @@ import pytest
 import torch
 from safetensors.torch import save
 
-from secfed import bound_journal, local_work, sealed_site, site_memory
-from secfed.algorithms.registry import build
-from secfed.containment import Failure
-from secfed.coordinator import Coordinator, RoundOutcome
+from secfed.config.cohort_rules import threshold
 from secfed.crypto.attempt import SiteLimits
 from secfed.crypto.codec import Buffer
 from secfed.crypto.identity import Identity, Roster
 from secfed.errors import SecfedError
-from secfed.link import OnReply
-from secfed.outputs import ledger_file
-from secfed.protection import protection
-from secfed.round import Rules
-from secfed.sealed import SealedPlan
-from secfed.sealed_coordinator import SealedCoordinator
-from secfed.sealed_round import SealedRounds, SumStore
-from secfed.site_study import SiteStudy, Terms, open_site_study
-from secfed.study import Study
-from secfed.study_rules import threshold
-from secfed.vector import State
+from secfed.protection.encrypted_plan import EncryptedPlan
+from secfed.protection.interface import protection
+from secfed.runs.run_folder import ledger_file
+from secfed.server.coordinator import Coordinator, RoundOutcome
+from secfed.server.encrypted_coordinator import EncryptedCoordinator
+from secfed.server.encrypted_round import EncryptedRounds, SumStore
+from secfed.server.round import Rules
+from secfed.site import attempt_store, encrypted_session, journal_binding, local_work
+from secfed.site.containment import Failure
+from secfed.site.runtime import SiteStudy, Terms, open_site_study
+from secfed.study.build import build
+from secfed.study.study import Study
+from secfed.wire.layout import State
+from secfed.wire.transport import OnReply
 
 NAMES = ("hospital-1", "hospital-2", "hospital-3")
 VICTIM = NAMES[1]
@@ -138,7 +138,7 @@ class Hospital:
         return sorted(path.name for path in (self.open.folder / "work").iterdir())
 
     def payments(self) -> list[Any]:
-        from secfed.dp.ledger import SPENT, verify
+        from secfed.dp.ledger.ledger import SPENT, verify
 
         with ledger_file(self.state, "wards").open("rb") as stream:
             entries = verify(stream, self.identity.public_bytes)
@@ -179,7 +179,7 @@ class Consortium:
             identity=aggregator,
             roster=self.roster,
             protection=protection(self.chosen.protection.name),
-            threshold=partial(threshold, self.chosen, len(self.people)),
+            threshold=partial(threshold, self.chosen.protection, len(self.people)),
             min_cohort=self.chosen.protection.min_cohort,
             sites=tuple(name for name in self.roster.sites if name in self.terms.sites),
         )
@@ -200,15 +200,15 @@ class Consortium:
         log = _Recorded(self.log)
         rounds = self.chosen.rounds
         if self.chosen.protection.name == "encrypted":
-            plan = SealedPlan.derive(
+            plan = EncryptedPlan.derive(
                 self.terms.algorithm, rounds, NAMES, key_mode="public", scheme="bfv", holder=None
             )
             with TemporaryDirectory() as sums:
-                sealed = SealedRounds(plan, self.rules, SumStore(Path(sums)), self.ask)
-                SealedCoordinator(self.terms.algorithm, rounds, sealed, log).run(self.outcomes.append)
+                sealed = EncryptedRounds(plan, self.rules, SumStore(Path(sums)), self.ask)
+                EncryptedCoordinator(self.terms.algorithm, rounds, sealed, log).run(self.outcomes.append)
             opened = self.hospitals[VICTIM].open
             assert opened is not None
-            assert isinstance(opened.site, sealed_site.SealedSite)
+            assert isinstance(opened.site, encrypted_session.EncryptedSession)
             model = opened.site.replica.model()
         else:
             run = Coordinator(self.terms.algorithm, rounds, self.rules, self.ask, log, start=self.start)
@@ -239,8 +239,8 @@ class Plug:
         self.point, self.left, self.pulled = "", 0, 0
         self.passed: list[str] = []
         self.only = False
-        for module in (local_work, site_memory, bound_journal, sealed_site):
-            monkeypatch.setattr(module, "reached", self.reached)
+        for module in (local_work, attempt_store, journal_binding, encrypted_session):
+            monkeypatch.setattr(module, "failpoint", self.reached)
 
     def set(self, point: str, count: int = 1) -> None:
         self.point, self.left, self.pulled = point, count, 0

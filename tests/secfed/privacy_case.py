@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from secfed.run_report import RunReport, SilentObserver
-from secfed.simulate import simulate
-from secfed.study import Study
+from secfed.runs.run_report import RunReport, SilentObserver
+from secfed.simulation.simulate import simulate
+from secfed.study.study import Study
 
 STUDY = """
 [study]

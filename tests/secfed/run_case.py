@@ -7,10 +7,10 @@ from typing import Any
 
 from typer.testing import CliRunner, Result
 
-from secfed.aggregator_saw import what_the_aggregator_saw
 from secfed.cli.app import app
-from secfed.run_report import PerSite, RoundReport, RunReport
-from secfed.vector import Field, Layout
+from secfed.runs.aggregator_saw import what_the_aggregator_saw
+from secfed.runs.run_report import PerSite, RoundReport, RunReport
+from secfed.wire.layout import Field, Layout
 
 SITES = ("hospital-1", "hospital-2", "hospital-3", "hospital-4")
 LAYOUT = Layout((Field("update/a", (31,), 1.0, 32),), sites=4)

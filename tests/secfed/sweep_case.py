@@ -16,7 +16,7 @@ from secfed.cli.sweep import sweep
 from secfed.errors import SecfedError
 from secfed.sweep.child import note_failure
 from secfed.sweep.file import SweepFile
-from secfed.sweep.plan import Plan, Run, make_plan, read_study
+from secfed.sweep.plan import SweepPlan, SweepRun, make_plan, read_study
 
 STUDY = """
 [study]
@@ -82,11 +82,11 @@ def sweep_file(text: str, folder: Path = Path()) -> SweepFile:
     return SweepFile.parse(text, folder=folder)
 
 
-def plan(text: str = RATES) -> Plan:
+def plan(text: str = RATES) -> SweepPlan:
     return make_plan(sweep_file(text))
 
 
-def metrics_of(run: Run) -> dict[str, float | None]:
+def metrics_of(run: SweepRun) -> dict[str, float | None]:
     """Numbers that depend on the study and the seed in a known way."""
     study = read_study(run.text, Path())
     rate = float(study.algorithm.model_dump()["learning_rate"])
@@ -138,10 +138,10 @@ class PretendingRunner:
     started: list[str] = field(default_factory=list)
     running: int = 0
     most: int = 0
-    before: Callable[[Run], None] = lambda run: None
+    before: Callable[[SweepRun], None] = lambda run: None
     runs: list[PretendedRun] = field(default_factory=list)
 
-    def start(self, run: Run, part: Path) -> PretendedRun:
+    def start(self, run: SweepRun, part: Path) -> PretendedRun:
         self.before(run)
         self.started.append(run.title)
         self.running += 1
@@ -151,7 +151,7 @@ class PretendingRunner:
         self.runs.append(made)
         return made
 
-    def _work(self, run: Run, part: Path) -> None:
+    def _work(self, run: SweepRun, part: Path) -> None:
         error = self.fails.get(run.title)
         if error is not None:
             note_failure(part, error, debug=False)

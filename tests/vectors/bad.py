@@ -19,7 +19,7 @@ from secfed.crypto.messages import (
     Message,
 )
 from secfed.errors import SecfedError
-from secfed.final_model import open_final
+from secfed.runs.final_model import open_final
 from tests.vectors.primitives import Json
 from tests.vectors.replay import rebuild, request_to
 

@@ -11,8 +11,8 @@ from secfed.crypto import labels
 from secfed.crypto.identity import Identity, Roster
 from secfed.crypto.messages import FinalModel, Specification
 from secfed.crypto.refusals import Refusal
-from secfed.final_model import open_final
-from secfed.frames import encode_state
+from secfed.runs.final_model import open_final
+from secfed.wire.frames import encode_state
 from tests.vectors.bad import SITE
 from tests.vectors.primitives import Json, pattern
 from tests.vectors.replay import request_to

@@ -7,14 +7,15 @@ from typing import Any, Final
 
 import numpy as np
 
-from secfed.crypto import keystream, labels, lanes, masks, shamir
+from secfed.crypto import keystream, labels, lanes, shamir
 from secfed.crypto.codec import digest
-from secfed.crypto.derivations import commitment, mask_key, outgoing_seed
 from secfed.crypto.fixedpoint import FixedPoint
 from secfed.crypto.identity import Identity, Roster, fingerprint
 from secfed.crypto.keystream import Keystream, RoundingStream, derive
 from secfed.crypto.lanes import Run, VectorShape
-from secfed.vector import Field, Layout
+from secfed.crypto.masked import masks
+from secfed.crypto.masked.key_derivation import commitment, mask_key, outgoing_seed
+from secfed.wire.layout import Field, Layout
 
 Json = dict[str, Any]
 

@@ -10,7 +10,7 @@ from secfed.crypto import labels, sealing
 from secfed.crypto.attempt import Entropy, SiteContribution
 from secfed.crypto.identity import Identity, Roster
 from secfed.crypto.lanes import Run, VectorShape
-from secfed.crypto.masked_site import MaskedSite
+from secfed.crypto.masked.client import MaskedSite
 from secfed.crypto.messages import Sharing, Specification
 from tests.journals import NoMemory
 from tests.ring import Integers

@@ -16,7 +16,7 @@ import pytest
 from secfed.crypto import labels, messages
 from secfed.crypto.identity import Roster
 from secfed.crypto.lanes import Run, VectorShape
-from secfed.crypto.masked_server import MaskedServer
+from secfed.crypto.masked.server import MaskedServer
 from secfed.crypto.messages import Result, Specification
 from secfed.crypto.refusals import Refusal
 from tests.conftest import ROOT
@@ -140,10 +140,10 @@ def test_bad_vectors_cover_the_refusals_that_a_message_can_provoke() -> None:
         Refusal.JOURNAL_ROLLED_BACK,
         Refusal.NOT_PLANNED,
         Refusal.TOO_FEW_CONTRIBUTORS,
-        Refusal.OTHER_START,  # outside any attempt: tests/secfed/test_start.py
-        Refusal.BROADCAST_RANGE,  # of a task: tests/secfed/test_silence.py
+        Refusal.OTHER_START,  # outside any attempt: tests/secfed/study/test_warm_start.py
+        Refusal.BROADCAST_RANGE,  # of a task: tests/secfed/site/test_silence.py
         Refusal.BROADCAST_SHAPE,  # the same
-        Refusal.SUM_TAG,  # of encrypted sums: tests/crypto/test_encrypted_sum.py
+        Refusal.SUM_TAG,  # of encrypted sums: tests/crypto/encrypted/test_sum_checks.py
     }
     covered = {case["refusal"] for case in BAD if "refusal" in case}
     assert covered == {refusal.number for refusal in set(Refusal) - elsewhere}

@@ -1,0 +1,4 @@
+"""Pairs of image and report.
+
+Imports algorithms.framework and algorithms.data.
+"""

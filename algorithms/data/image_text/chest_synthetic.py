@@ -1,0 +1,238 @@
+"""``chest-synthetic``: SYNTHETIC pairs of chest images and reports, made on the spot; no patient is in them.
+
+Each record starts from what it shows: which of five findings, where, how severe, heart size, device. An
+image is drawn from that and a report written from that, so the two belong together and nothing has to be
+downloaded. Sites differ in two ways that hospitals differ in: which combinations of findings their patients
+have (a Dirichlet division of the 32 combinations), and how their machine shows and their readers phrase
+things (a style per site). Numbers measured on this set say how methods compare under such differences. They
+say nothing about patients.
+
+A site makes its own records only, from the study's seed and its own name. Preparation is public: subtract
+a template (the mean of 200 synthetic images from a fixed seed, in no site's style), then divide by the
+image's own spread. Without it a small encoder hardly learns.
+
+Several records share a report, above all the ones without findings, so even a perfect model stays below a
+recall of 1.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Final, Literal, Self
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from pydantic import Field, model_validator
+
+from secfed.algorithms.data.image_text.base import ImageTextSite, Pairs, check_image_text
+from secfed.algorithms.data.image_text.chest_images import Images, render, site_style
+from secfed.algorithms.data.image_text.chest_reports import FINDINGS, LONGEST, draw_latents, reports, words
+from secfed.algorithms.data.image_text.partition import class_shares, total_variation
+from secfed.algorithms.data.pool import DataOptions, check_partition_options, numbered_sites, site_index
+from secfed.algorithms.data.tokens import WordTokenizer
+from secfed.algorithms.framework.datasets import SiteId
+from secfed.algorithms.framework.randomness import numpy_generator
+from secfed.errors import ConfigError
+
+COMBINATIONS: Final = 1 << len(FINDINGS)
+_PREVALENCE: Final = 0.28  # of each finding
+_NORMAL: Final = 1.5  # how much more often than that there is no finding
+_TEMPLATE_IMAGES: Final = 200
+_FLAT: Final = 1e-6  # a spread below this is an image of one colour
+_LEAST_SHARE: Final = 1e-12
+_DRAWS: Final = 100
+
+
+class ChestSyntheticOptions(DataOptions):
+    """Options of ``chest-synthetic``, a synthetic data set."""
+
+    test_fraction: float = Field(
+        default=0.0, ge=0, le=0, description="0: data.test says how many pairs are held out (leave it away)"
+    )
+    sites: int = Field(default=5, ge=1, le=100, description="the number of simulated hospitals, 1 to 100")
+    train: int | tuple[int, ...] = Field(
+        default=1500, description="training pairs of every site, or an array with one number per site"
+    )
+    test: int | tuple[int, ...] = Field(
+        default=256, description="held-out pairs of every site, or an array with one number per site"
+    )
+    size: int = Field(default=32, ge=16, le=512, description="pixels per side, 16 to 512")
+    partition: Literal["dirichlet", "iid"] = Field(
+        default="dirichlet",
+        description='"dirichlet" (sites differ in findings and style) or "iid" (all sites mix all styles)',
+    )
+    alpha: float = Field(
+        default=1.0, ge=0.01, description="the Dirichlet concentration, 0.01 or more; smaller is more skewed"
+    )
+    style: float = Field(
+        default=0.7, ge=0, le=1, description="how much the sites' machines differ, 0 (not at all) to 1"
+    )
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        check_partition_options(self.partition, self.model_fields_set)
+        for key, counts, least in (("train", self.train, 1), ("test", self.test, 0)):
+            if isinstance(counts, tuple) and len(counts) != self.sites:
+                raise ConfigError(
+                    f"data.{key}: has {len(counts)} numbers for {self.sites} sites",
+                    remedy="give one number for all sites, or one for each",
+                )
+            listed = counts if isinstance(counts, tuple) else (counts,)
+            if not all(least <= count <= 1_000_000 for count in listed):
+                raise ConfigError(
+                    f"data.{key}: a site cannot have that many pairs",
+                    remedy=f"use numbers from {least} to 1000000",
+                )
+        return self
+
+    def site_ids(self) -> tuple[SiteId, ...]:
+        """``hospital-1`` and so on."""
+        return numbered_sites(self.sites)
+
+
+class ChestSynthetic:
+    """Synthetic image-report pairs of simulated hospitals; see the module.
+
+    Args:
+        options: the ``[data]`` table.
+        seed: the study's seed: other seeds give other records and another division.
+    """
+
+    def __init__(self, options: ChestSyntheticOptions, seed: int) -> None:
+        self.sites: tuple[SiteId, ...] = options.site_ids()
+        self.image_shape: tuple[int, int, int] = (1, options.size, options.size)
+        self.findings: tuple[str, ...] = FINDINGS
+        self._tokenizer = WordTokenizer(words(), LONGEST)
+        self.text_length = self._tokenizer.length
+        self.vocabulary = self._tokenizer.vocabulary
+        self._options, self._seed = options, seed
+        self._mixtures = _mixtures(options, seed)
+
+    def for_record_privacy(self, *, slots: bool = False) -> ChestSynthetic:
+        """The same records: each is prepared by itself, with public constants; ``slots`` changes nothing."""
+        del slots
+        return self
+
+    @property
+    def mixtures(self) -> NDArray[np.float64]:
+        """How often each combination of findings is drawn at each site: [sites, 32], rows sum to 1."""
+        return self._mixtures.copy()
+
+    @property
+    def total_variation(self) -> float:
+        """Mean total variation distance between two sites' mixtures, 0 to 1."""
+        return total_variation(self._mixtures) if len(self.sites) > 1 else 0.0
+
+    def site(self, site_id: SiteId) -> ImageTextSite:
+        """One site's synthetic pairs.
+
+        Raises:
+            DataError: no such site.
+        """
+        index = site_index(self.sites, site_id)
+        options = self._options
+        iid = options.partition == "iid"
+        train, test = (
+            self._pairs(
+                _count(counts, index),
+                self._mixtures[index],
+                tuple(range(options.sites)) if iid else (index,),
+                numpy_generator(self._seed, "chest-synthetic", site_id, part),
+            )
+            for part, counts in (("train", options.train), ("test", options.test))
+        )
+        return check_image_text(site_id, ImageTextSite(train, test), self)
+
+    def unseen(self, pairs: int = 256, *, site: int | None = None) -> Pairs:
+        """Synthetic pairs in the style of a hospital outside the study, to test how a model carries over.
+
+        The findings have their usual frequencies, as in no site's own mixture.
+
+        Args:
+            pairs: how many.
+            site: position of the style; by default the first that no site of the study has.
+        """
+        outside = self._options.sites if site is None else site
+        rng = numpy_generator(self._seed, "chest-synthetic", "unseen", outside)
+        return self._pairs(pairs, prior(), (outside,), rng)
+
+    def _pairs(
+        self, count: int, mixture: NDArray[np.float64], dialects: tuple[int, ...], rng: np.random.Generator
+    ) -> Pairs:
+        drawn = rng.choice(COMBINATIONS, size=count, p=mixture).astype(np.int64)
+        latents = draw_latents(drawn, rng)
+        which = rng.integers(len(dialects), size=count)
+        styles = tuple(site_style(dialect, self._options.style) for dialect in dialects)
+        images, masks = render(latents, self._options.size, styles, which, rng)
+        texts = reports(latents, np.array(dialects)[which], rng)
+        return Pairs(
+            images=torch.from_numpy(prepared(images)),
+            tokens=self._tokenizer.encode(texts),
+            findings=torch.from_numpy(latents.present.astype(np.int64)),
+            masks=torch.from_numpy(masks),
+        )
+
+
+def prior() -> NDArray[np.float64]:
+    """How often each of the 32 combinations of findings occurs over all hospitals: [32], sums to 1.
+
+    Each finding has the same prevalence, independently; "no finding" is made more frequent.
+    """
+    present = (np.arange(COMBINATIONS)[:, np.newaxis] >> np.arange(len(FINDINGS))) % 2
+    chances: NDArray[np.float64] = np.where(present == 1, _PREVALENCE, 1 - _PREVALENCE).prod(axis=1)
+    chances[0] *= _NORMAL
+    return np.asarray(chances / chances.sum())
+
+
+def prepared(images: Images) -> Images:
+    """Subtract the public template and divide by the image's own spread: [n, 1, size, size] float32.
+
+    Args:
+        images: [n, size, size] in [0, 1].
+    """
+    rest = images - template(images.shape[1])
+    spread = rest.std(axis=(1, 2), keepdims=True)
+    return np.ascontiguousarray((rest / np.maximum(spread, _FLAT))[:, np.newaxis], dtype=np.float32)
+
+
+@lru_cache(maxsize=8)
+def template(size: int) -> Images:
+    """The public template: the mean of 200 synthetic images from a fixed seed, in no site's style.
+
+    Args:
+        size: pixels per side.
+
+    Returns:
+        [size, size] float32 in [0, 1]; do not change it.
+    """
+    rng = numpy_generator(0, "chest-synthetic template")
+    latents = draw_latents(rng.choice(COMBINATIONS, size=_TEMPLATE_IMAGES, p=prior()).astype(np.int64), rng)
+    neutral = (site_style(0, 0.0),)
+    images, _ = render(latents, size, neutral, np.zeros(_TEMPLATE_IMAGES, dtype=np.int64), rng)
+    mean: Images = images.mean(axis=0)
+    mean.setflags(write=False)
+    return mean
+
+
+def _mixtures(options: ChestSyntheticOptions, seed: int) -> NDArray[np.float64]:
+    """The division of the prior among the sites, as one distribution per site: [sites, 32].
+
+    Raises:
+        ConfigError: a site would get next to nothing.
+    """
+    if options.partition == "iid":
+        return np.tile(prior(), (options.sites, 1))
+    rng = numpy_generator(seed, "chest-synthetic", "partition")
+    for _ in range(_DRAWS):
+        parts = (prior()[:, np.newaxis] * class_shares(COMBINATIONS, options.sites, options.alpha, rng)).T
+        if parts.sum(axis=1).min() > _LEAST_SHARE:
+            return np.asarray(parts / parts.sum(axis=1, keepdims=True))
+    raise ConfigError(
+        f"data.alpha: {options.alpha} leaves some of {options.sites} sites without patients",
+        remedy="raise data.alpha, or lower data.sites",
+    )
+
+
+def _count(counts: int | tuple[int, ...], index: int) -> int:
+    return counts if isinstance(counts, int) else counts[index]

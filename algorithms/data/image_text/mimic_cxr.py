@@ -1,0 +1,196 @@
+"""``mimic-cxr``: chest X-rays and radiology reports in the layout that PhysioNet distributes.
+
+Access needs training and a data use agreement, so nothing of it is part of secfed or of its tests, which run
+on a made-up miniature of the layout. The folder ``data.path`` holds, as in MIMIC-CXR-JPG 2.0.0:
+
+    mimic-cxr-2.0.0-metadata.csv.gz   dicom_id, subject_id, study_id, ViewPosition, ...
+    mimic-cxr-2.0.0-split.csv.gz      dicom_id, study_id, subject_id, split (train, validate, test)
+    mimic-cxr-2.0.0-chexpert.csv.gz   subject_id, study_id, one column per label (1, 0, -1 uncertain, empty)
+    files/p10/p10000032/s50414267/DICOM_ID.jpg
+
+(the tables may be unpacked), and beside them the reports of MIMIC-CXR 2.0.0, ``mimic-cxr-reports.zip`` or a
+folder, with ``files/p10/p10000032/s50414267.txt``. Simulated hospitals get pairs by the combination of five
+findings.
+
+Source: Johnson et al., MIMIC-CXR, Scientific Data 6, 2019, and MIMIC-CXR-JPG, arXiv 1901.07042. Labels:
+    Irvin et al., CheXpert, AAAI 2019. Division: FedDRA's, which takes its findings from another annotation.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final, Literal, Self
+
+from pydantic import Field, model_validator
+
+from secfed.algorithms.data.image_files import ImageSource, open_source
+from secfed.algorithms.data.image_text.chest_reports import FINDINGS
+from secfed.algorithms.data.image_text.files import PooledPairs, divided_by
+from secfed.algorithms.data.image_text.pairs_options import DividedOptions, check_inside
+from secfed.algorithms.data.image_text.table import Line, PairEntry, drawn, flag_of, read_table, text_of
+from secfed.algorithms.data.pool import check_partition_options
+from secfed.algorithms.data.tokens import words_of
+from secfed.errors import DataError
+
+COLUMNS: Final = ("Edema", "Pleural Effusion", "Consolidation", "Pneumothorax", "Pneumonia")
+"""Columns of the label table, in the order of the findings."""
+
+_TABLES: Final = "mimic-cxr-2.0.0-{}.csv"
+_REPORT_BYTES: Final = 1 << 20
+_NUMBER: Final = re.compile(r"[0-9]{1,12}")
+_IMAGE: Final = re.compile(r"[0-9A-Za-z-]{1,64}")
+# A heading stands at the beginning of a line, in capitals, and ends with a colon.
+_HEADING: Final = re.compile(r"^[ \t]*([A-Z][A-Z ,/()&-]{2,60}):", re.MULTILINE)
+
+Section = Literal["findings", "impression"]
+
+
+class MimicCxrOptions(DividedOptions):
+    """Options of ``mimic-cxr``."""
+
+    test_fraction: float = Field(
+        default=0.0, ge=0, le=0, description="0: the official division is used (leave it away)"
+    )
+    path: str = Field(description="the folder with the tables and files/, relative to the study file")
+    reports: str = Field(
+        default="mimic-cxr-reports.zip", description="the folder or .zip with the reports, inside data.path"
+    )
+    partition: Literal["dirichlet", "iid"] = Field(default="dirichlet", description='"dirichlet" or "iid"')
+    labels: Literal["chexpert", "negbio"] = Field(
+        default="chexpert", description='the table of labels: "chexpert" or "negbio"'
+    )
+    uncertain: Literal["absent", "present"] = Field(
+        default="absent", description='what an uncertain label means: "absent" or "present"'
+    )
+    views: tuple[str, ...] = Field(
+        default=("PA", "AP"), min_length=1, description='an array: the views that are used, such as "PA"'
+    )
+    sections: tuple[Section, ...] = Field(
+        default=("findings",),
+        min_length=1,
+        description='an array: the parts of a report that are used, "findings" and "impression"',
+    )
+    held_out: tuple[Literal["validate", "test"], ...] = Field(
+        default=("validate",), min_length=1, description='an array: held-out parts, "validate" and "test"'
+    )
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        check_partition_options(self.partition, self.model_fields_set)
+        check_inside("data.reports", self.reports)
+        return self
+
+    @property
+    def names_patients(self) -> bool:
+        """Always: by ``subject_id``."""
+        return True
+
+
+def mimic_cxr(options: MimicCxrOptions, seed: int, folder: Path) -> PooledPairs:
+    """MIMIC-CXR at simulated hospitals; studies without the wanted sections are left out.
+
+    Args:
+        options: the ``[data]`` table.
+        seed: the study's seed.
+        folder: where the study file is.
+
+    Raises:
+        ConfigError: the tokenizer's files are missing or unusable.
+    """
+    return PooledPairs(
+        options,
+        lambda: _entries(options, seed, folder),
+        folder / options.path,
+        divided_by(options.partition, options.sites, options.alpha, options.min_records),
+        sites=options.site_ids(),
+        findings=FINDINGS,
+        tokenizer=options.make_tokenizer(folder),
+        seed=seed,
+    )
+
+
+def section(report: str, name: str) -> str:
+    """One section of a radiology report, without its heading; "" where there is none.
+
+    The section ends at the next heading: words in capitals and a colon at the beginning of a line.
+
+    Args:
+        report: the text of the file.
+        name: of the section, for example "findings".
+    """
+    headings = list(_HEADING.finditer(report))
+    parts = []
+    for at, heading in enumerate(headings):
+        if heading.group(1).strip().lower() == name:
+            end = headings[at + 1].start() if at + 1 < len(headings) else len(report)
+            parts.append(" ".join(report[heading.end() : end].split()))
+    return " ".join(part for part in parts if part)
+
+
+def _entries(options: MimicCxrOptions, seed: int, folder: Path) -> list[PairEntry]:
+    root = folder / options.path
+    views = {_number(line, "dicom_id"): text_of(line, "ViewPosition") for line in _table(root, "metadata")}
+    labels = {_number(line, "study_id"): _findings(line, options) for line in _table(root, options.labels)}
+    none = (0,) * len(COLUMNS)  # of a study without labels
+    texts: dict[str, str] = {}
+    entries = []
+    with open_source(root / options.reports, "data.reports") as source:
+        for line in _table(root, "split"):
+            part, patient = text_of(line, "split"), _number(line, "subject_id")
+            image, study = _number(line, "dicom_id"), _number(line, "study_id")
+            if part not in ("train", *options.held_out) or views.get(image) not in options.views:
+                continue
+            if not drawn(options.share, seed, "share", patient):
+                continue
+            place = f"files/p{patient[:2]}/p{patient}/s{study}"
+            if study not in texts:
+                texts[study] = _report(source, f"{place}.txt", options, line.where)
+            if not texts[study]:
+                continue
+            entries.append(
+                PairEntry(
+                    image=f"{place}/{image}.jpg",
+                    text=texts[study],
+                    findings=labels.get(study, none),
+                    held_out=part != "train",
+                    where=line.where,
+                    patient=patient,
+                )
+            )
+    return entries
+
+
+def _report(source: ImageSource, name: str, options: MimicCxrOptions, where: str) -> str:
+    """The wanted sections of one report, or "" if it has none of them."""
+    content = source.read(name, _REPORT_BYTES, f"{where}, its report")
+    report = content.decode("utf-8", errors="replace")
+    text = " ".join(section(report, wanted) for wanted in options.sections).strip()
+    return text if words_of(text) else ""
+
+
+def _findings(line: Line, options: MimicCxrOptions) -> tuple[int, ...]:
+    uncertain = int(options.uncertain == "present")
+    return tuple(flag_of(line, column, uncertain) for column in COLUMNS)
+
+
+def _table(root: Path, which: str) -> Iterator[Line]:
+    name = _TABLES.format(which)
+    plain, packed = root / name, root / f"{name}.gz"
+    if not plain.exists() and not packed.exists():
+        raise DataError(
+            f"data.path: {root} has neither {name} nor {name}.gz",
+            remedy="name the folder of MIMIC-CXR-JPG 2.0.0, with its tables",
+        )
+    return read_table(plain if plain.exists() else packed)
+
+
+def _number(line: Line, column: str) -> str:
+    """A number of a patient, study or image, in the only form that may become part of a path."""
+    value = text_of(line, column)
+    if not (_IMAGE if column == "dicom_id" else _NUMBER).fullmatch(value):
+        raise DataError(
+            f"{line.where}: column {column!r} has not the published form", remedy="use the published tables"
+        )
+    return value

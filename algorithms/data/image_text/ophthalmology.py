@@ -1,0 +1,171 @@
+"""``ophthalmology``: retinal photographs at two (or more) clinics, with captions made from grades.
+
+Collections of retinal images have grades instead of reports. So a caption is put together from two of them:
+"retinal image with {status of retinopathy} and {risk of edema}", as FedDRA does with MESSIDOR as one client
+and BRSET as the other. Every clinic keeps its own table and images, and says in which columns and with which
+numbers its grades stand. The captions are *made*, not written by a physician, and there are only as many
+different ones as combinations of grades.
+
+With two sites a sum hides each of them from the aggregator, but not from the other site.
+
+Source: Decenciere et al., MESSIDOR, Image Analysis and Stereology 33, 2014; Nakayama et al., BRSET, PLOS
+    Digital Health 3, 2024.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final, Literal, Self
+
+from pydantic import Field, model_validator
+
+from secfed.algorithms.data.image_text.files import SeparatePairs
+from secfed.algorithms.data.image_text.pairs_options import PairsOptions, check_inside
+from secfed.algorithms.data.image_text.table import Line, PairEntry, drawn, read_table, text_of
+from secfed.algorithms.framework.datasets import SiteId
+from secfed.config.schema import suggestion
+from secfed.errors import ConfigError, DataError
+
+FINDINGS: Final = ("diabetic retinopathy", "macular edema")
+CAPTION: Final = "retinal image with {} and {}"
+
+_REQUIRED: Final = ("table", "images", "image_column", "retinopathy_column", "edema_column")
+_OPTIONAL: Final = ("image_suffix", "patient_column")
+_TABLE: Final = "a table with " + ", ".join(_REQUIRED) + " and, if needed, " + ", ".join(_OPTIONAL)
+
+
+class OphthalmologyOptions(PairsOptions):
+    """Options of ``ophthalmology``.
+
+    Example:
+        Two clinics, each with its own file::
+
+            [data.clinics.messidor]
+            table = "messidor.csv"
+            images = "messidor"
+            image_column = "Image name"
+            retinopathy_column = "Retinopathy grade"
+            edema_column = "Risk of macular edema"
+
+            [data.clinics.brset]
+            table = "labels.csv"
+            images = "fundus_photos"
+            image_column = "image_id"
+            image_suffix = ".jpg"
+            retinopathy_column = "DR_ICDR"
+            edema_column = "macular_edema"
+            patient_column = "patient_id"
+    """
+
+    channels: Literal[1, 3] = Field(default=3, description="1 (grey) or 3 (colour)")
+    text_length: int = Field(default=24, ge=2, le=512, description="tokens per caption, 2 to 512")
+    path: str = Field(
+        default=".", description="the folder that holds the clinics' files, relative to the study file"
+    )
+    clinics: dict[str, dict[str, str]] = Field(
+        min_length=1, description=f"a table of clinics, [data.clinics.NAME], each {_TABLE}"
+    )
+    retinopathy: tuple[str, ...] = Field(
+        default=(
+            "no diabetic retinopathy",
+            "mild diabetic retinopathy",
+            "moderate diabetic retinopathy",
+            "severe diabetic retinopathy",
+            "proliferative diabetic retinopathy",
+        ),
+        min_length=2,
+        description="an array: what each grade of retinopathy is called, from 0",
+    )
+    edema: tuple[str, ...] = Field(
+        default=("no risk of macular edema", "risk of macular edema", "high risk of macular edema"),
+        min_length=2,
+        description="an array: what each grade of macular edema is called, from 0",
+    )
+
+    @model_validator(mode="after")
+    def _check_clinics(self) -> Self:
+        for name, clinic in self.clinics.items():
+            for key in _REQUIRED:
+                if key not in clinic:
+                    raise ConfigError(
+                        f"data.clinics.{name}.{key}: is missing",
+                        remedy=f"write {_TABLE} in [data.clinics.{name}]",
+                    )
+            for key in clinic:
+                if key not in (*_REQUIRED, *_OPTIONAL):
+                    raise ConfigError(
+                        f"data.clinics.{name}.{key}: unknown key",
+                        remedy=suggestion(key, (*_REQUIRED, *_OPTIONAL), "known keys: "),
+                    )
+            for key in ("table", "images"):
+                check_inside(f"data.clinics.{name}.{key}", clinic[key])
+        return self
+
+    def site_ids(self) -> tuple[SiteId, ...]:
+        """The clinics."""
+        return tuple(self.clinics)
+
+    @property
+    def names_patients(self) -> bool:
+        """Whether every clinic's table has a column for them."""
+        return all("patient_column" in clinic for clinic in self.clinics.values())
+
+
+def ophthalmology(options: OphthalmologyOptions, seed: int, folder: Path) -> SeparatePairs:
+    """Retinal photographs with captions made from grades; every clinic reads its own.
+
+    Args:
+        options: the ``[data]`` table.
+        seed: the study's seed.
+        folder: where the study file is.
+
+    Raises:
+        ConfigError: the tokenizer's files are missing or unusable.
+    """
+    root = folder / options.path
+
+    def read(site: SiteId) -> list[PairEntry]:
+        clinic = options.clinics[site]
+        return [_entry(line, clinic, options, seed) for line in _used(root, clinic, options, seed)]
+
+    return SeparatePairs(
+        options,
+        read,
+        lambda site: root / options.clinics[site]["images"],
+        sites=options.site_ids(),
+        findings=FINDINGS,
+        tokenizer=options.make_tokenizer(folder),
+    )
+
+
+def _used(root: Path, clinic: dict[str, str], options: OphthalmologyOptions, seed: int) -> list[Line]:
+    lines = read_table(root / clinic["table"])
+    return [line for line in lines if drawn(options.share, seed, "share", _patient(line, clinic))]
+
+
+def _entry(line: Line, clinic: dict[str, str], options: OphthalmologyOptions, seed: int) -> PairEntry:
+    retinopathy = _grade(line, clinic["retinopathy_column"], len(options.retinopathy), "retinopathy")
+    edema = _grade(line, clinic["edema_column"], len(options.edema), "edema")
+    return PairEntry(
+        image=text_of(line, clinic["image_column"]) + clinic.get("image_suffix", ""),
+        text=CAPTION.format(options.retinopathy[retinopathy], options.edema[edema]),
+        findings=(int(retinopathy > 0), int(edema > 0)),
+        held_out=drawn(options.test_fraction, seed, "held out", _patient(line, clinic)),
+        where=line.where,
+        patient=_patient(line, clinic) if "patient_column" in clinic else None,
+    )
+
+
+def _patient(line: Line, clinic: dict[str, str]) -> str:
+    """Whose image it is; without a column for that, every image counts as its own patient."""
+    return text_of(line, clinic.get("patient_column", clinic["image_column"]))
+
+
+def _grade(line: Line, column: str, grades: int, key: str) -> int:
+    value = text_of(line, column).removesuffix(".0")
+    if value not in map(str, range(grades)):
+        raise DataError(
+            f"{line.where}: column {column!r} is no grade from 0 to {grades - 1}",
+            remedy=f"correct the table, or name all grades in data.{key}",
+        )
+    return int(value)

@@ -1,0 +1,180 @@
+"""Options of ``image-text``: what the columns of a table of image-report pairs mean."""
+
+from __future__ import annotations
+
+import re
+from typing import Final, Literal, Self
+
+from pydantic import Field, model_validator
+
+from secfed.algorithms.data.image_text.pairs_options import PairsOptions, check_inside
+from secfed.algorithms.data.pool import check_partition_options, numbered_sites
+from secfed.algorithms.framework.datasets import SiteId
+from secfed.errors import ConfigError
+
+SITE: Final = "{site}"
+FILE_NAME: Final = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]*")
+
+
+class ImageTextOptions(PairsOptions):
+    """Options of ``image-text``: a table of pairs (JSON Lines or CSV) with a folder or zip of images.
+
+    Columns inside other columns (JSON Lines only) are written with a dot, as in "Description.Caption".
+    """
+
+    path: str = Field(
+        description="the folder or .zip that holds the table and the images, relative to the study file"
+    )
+    table: str = Field(
+        description="the .jsonl or .csv file inside data.path; with {site} in it for one file per site"
+    )
+    test_table: str | None = Field(
+        default=None, description="a second file like data.table, with held-out pairs"
+    )
+    images: str | None = Field(
+        default=None,
+        description="the folder or .zip with the images, inside data.path; left away, data.path itself",
+    )
+    partition: Literal["by-column", "by-file", "dirichlet", "iid"] = Field(
+        default="by-column", description='"by-column", "by-file", "dirichlet" (over findings) or "iid"'
+    )
+    sites: int | tuple[str, ...] = Field(
+        description="the sites: an array of names, or a number for dirichlet and iid"
+    )
+    site_column: str | None = Field(default=None, description="the column that names a pair's site")
+    alpha: float = Field(
+        default=1.0, ge=0.01, description="the Dirichlet concentration, 0.01 or more; smaller is more skewed"
+    )
+    min_records: int = Field(
+        default=10, ge=1, description="the least number of training pairs of a simulated hospital"
+    )
+    image_column: str = Field(default="image", description="the column with the image's file name")
+    image_suffix: str = Field(default="", description='what to add to that name, for example ".jpg"')
+    image_folder: str = Field(default="", description='what to put before that name, for example "scans/"')
+    text_columns: tuple[str, ...] = Field(
+        default=("text",), min_length=1, description="an array: the columns that make the report, in order"
+    )
+    without_text: Literal["error", "skip"] = Field(
+        default="error", description='what to do with a pair without a report: "error" or "skip"'
+    )
+    finding_columns: tuple[str, ...] = Field(
+        default=(), description="an array: columns that hold 1 where a finding is present"
+    )
+    uncertain: Literal["absent", "present"] = Field(
+        default="absent", description='what -1 in data.finding_columns means: "absent" or "present"'
+    )
+    categories: dict[str, tuple[str, ...]] = Field(
+        default={}, description="a table: column to the array of all its values; each becomes a finding"
+    )
+    patient_column: str | None = Field(
+        default=None, description="the column that names the patient; a patient is never in both parts"
+    )
+    split_column: str | None = Field(
+        default=None, description="the column that says whether a pair is held out"
+    )
+    train_values: tuple[str, ...] = Field(
+        default=("train",), min_length=1, description="an array: values of data.split_column for training"
+    )
+    test_values: tuple[str, ...] = Field(
+        default=("test",), description="an array: values of data.split_column that are held out"
+    )
+
+    @property
+    def findings(self) -> tuple[str, ...]:
+        """Names of the findings: columns first, then the values of each category."""
+        return (*self.finding_columns, *(value for values in self.categories.values() for value in values))
+
+    @property
+    def separate(self) -> bool:
+        """Whether pairs already belong to sites, instead of being divided among simulated ones."""
+        return self.partition in ("by-column", "by-file")
+
+    def site_ids(self) -> tuple[SiteId, ...]:
+        """The listed sites, or ``hospital-1`` and so on."""
+        return numbered_sites(self.sites) if isinstance(self.sites, int) else self.sites
+
+    @property
+    def names_patients(self) -> bool:
+        """Whether there is a column for them."""
+        return self.patient_column is not None
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        check_partition_options(self.partition, self.model_fields_set)
+        for key in ("table", "test_table", "images"):
+            check_inside(f"data.{key}", getattr(self, key))
+        self._check_sites()
+        self._check_split()
+        if len(set(self.findings)) < len(self.findings) or len(self.findings) > 62:
+            raise ConfigError(
+                "data.finding_columns: names a finding twice, or more than 62",
+                remedy="name every finding once",
+            )
+        if self.partition == "dirichlet" and not self.findings:
+            raise ConfigError(
+                "data.finding_columns: there are no findings to divide by",
+                remedy='name columns in data.finding_columns or data.categories, or set partition = "iid"',
+            )
+        return self
+
+    def _check_sites(self) -> None:
+        named = isinstance(self.sites, tuple)
+        if self.separate and (not isinstance(self.sites, tuple) or not self._distinct(self.sites)):
+            raise ConfigError(
+                f"data.sites: {self.partition} needs the array of sites, each once",
+                remedy='list them, for example sites = ["north", "south"]',
+            )
+        if not self.separate and (named or not 1 <= int(str(self.sites)) <= 1000):
+            raise ConfigError(
+                f"data.sites: {self.partition} divides the pairs among a number of simulated sites",
+                remedy="set data.sites to a number from 1 to 1000",
+            )
+        if (self.partition == "by-column") != (self.site_column is not None):
+            raise ConfigError(
+                "data.site_column: belongs to by-column, and by-column needs it",
+                remedy='name the column, or set data.partition = "by-file", "dirichlet" or "iid"',
+            )
+        if (self.partition == "by-file") != (SITE in self.table):
+            raise ConfigError(
+                "data.table: {site} in it belongs to by-file, and by-file needs it",
+                remedy='for example table = "{site}.jsonl" with partition = "by-file"',
+            )
+        if self.partition != "by-file" and SITE in f"{self.images}{self.test_table}":
+            raise ConfigError(
+                "data.images: {site} belongs to by-file", remedy='set data.partition = "by-file"'
+            )
+        if self.partition == "by-file" and isinstance(self.sites, tuple):
+            for site in self.sites:
+                if not FILE_NAME.fullmatch(site):
+                    raise ConfigError(
+                        f"data.sites: {site!r} cannot be part of a file name",
+                        remedy="use letters, digits, -, _ and . (not in front)",
+                    )
+        if self.separate and "min_records" in self.model_fields_set:
+            raise ConfigError(
+                f"data.min_records: has no effect with partition = {self.partition!r}", remedy="remove it"
+            )
+
+    def _check_split(self) -> None:
+        ways = [key for key in ("split_column", "test_table") if getattr(self, key) is not None]
+        if len(ways) == 2:
+            raise ConfigError(
+                "data.test_table: has no effect beside data.split_column", remedy="remove one of the two"
+            )
+        if ways and "test_fraction" in self.model_fields_set:
+            raise ConfigError(
+                f"data.test_fraction: has no effect beside data.{ways[0]}", remedy="remove one of the two"
+            )
+        if self.split_column is None and self.model_fields_set & {"train_values", "test_values"}:
+            raise ConfigError(
+                "data.train_values: data.train_values and data.test_values belong to data.split_column",
+                remedy="name the column, or remove them",
+            )
+        if set(self.train_values) & set(self.test_values):
+            raise ConfigError(
+                "data.test_values: a value is in data.train_values, too", remedy="give every value once"
+            )
+
+    @staticmethod
+    def _distinct(sites: tuple[str, ...]) -> bool:
+        return 0 < len(sites) == len(set(sites))

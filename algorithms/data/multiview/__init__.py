@@ -1,0 +1,4 @@
+"""Records of several views.
+
+Imports algorithms.framework and algorithms.data.
+"""

@@ -1,0 +1,286 @@
+"""Records seen from several sides: some hospitals hold every view, others only one.
+
+A view is one kind of measurement of the same record (an image and a report, two scanners). What is
+public: the sites, how wide each view is, how many classes the scoring knows, and which sites hold which
+view; all of it follows from the study file. Labels exist only to score a clustering against; no
+training step reads them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Protocol, runtime_checkable
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from secfed.algorithms.data.partition import Partition
+from secfed.algorithms.data.pool import site_index
+from secfed.algorithms.framework.datasets import FederatedData, SiteId, no_records
+from secfed.algorithms.framework.randomness import numpy_generator
+from secfed.algorithms.framework.unfit import first_class_if_unknown, unfit, zero_if_not_finite
+from secfed.errors import ConfigError, DataError
+
+
+@dataclass(frozen=True, repr=False)
+class MultiviewSite:
+    """One site's records.
+
+    Attributes:
+        views: per view [n, D_v] float32, or None for a view that the site does not hold. Row i of every
+            view is the same record.
+        labels: [n] int64, 0 <= label < classes; only for scoring.
+
+    Security: single-site values; nothing of it may leave except inside a protected sum.
+    """
+
+    views: tuple[torch.Tensor | None, ...]
+    labels: torch.Tensor
+
+    @property
+    def held(self) -> tuple[int, ...]:
+        """Positions of the views that the site holds."""
+        return tuple(view for view, records in enumerate(self.views) if records is not None)
+
+
+@runtime_checkable
+class MultiviewData(FederatedData, Protocol):
+    """A data set whose records have several views."""
+
+    @property
+    def view_sizes(self) -> tuple[int, ...]:
+        """Features of each view, D_1 .. D_V."""
+        ...
+
+    @property
+    def classes(self) -> int:
+        """Number of classes that scoring knows, at least 2."""
+        ...
+
+    @property
+    def view_of(self) -> Mapping[SiteId, int | None]:
+        """Public: the one view (from 0) that a site holds, or None for a site that holds all."""
+        ...
+
+    def site(self, site_id: SiteId) -> MultiviewSite:
+        """One site's records.
+
+        Raises:
+            DataError: records that are missing, empty or malformed, naming the site.
+        """
+        ...
+
+
+@dataclass(frozen=True, repr=False)
+class ViewRecords:
+    """Records as a data set keeps them.
+
+    Attributes:
+        views: per view [n, D_v] float32, None for a view that was not read.
+        labels: [n] int64.
+    """
+
+    views: tuple[NDArray[np.float32] | None, ...]
+    labels: NDArray[np.int64]
+
+    def take(self, rows: NDArray[np.int64]) -> ViewRecords:
+        """The records at these positions, in this order."""
+        views = tuple(None if view is None else view[rows] for view in self.views)
+        return ViewRecords(views, self.labels[rows])
+
+
+class PooledViews:
+    """One pool of records with all views, divided among simulated sites by the study's seed.
+
+    Args:
+        load: reads the pool; called once, when the first site asks for its records.
+        view_of: every site in order, and the one view that it keeps (None: all).
+        view_sizes: features of each view.
+        classes: number of classes.
+        divide: labels and a generator to one array of positions per site. It is how a simulation makes
+            hospitals, and no part of any guarantee: in reality a record belongs where it is.
+        seed: the study's seed.
+        tied: keys of the study that scale records by other records, of this site or another.
+    """
+
+    def __init__(
+        self,
+        load: Callable[[], ViewRecords],
+        *,
+        view_of: Mapping[SiteId, int | None],
+        view_sizes: tuple[int, ...],
+        classes: int,
+        divide: Callable[[NDArray[np.int64], np.random.Generator], Partition],
+        seed: int,
+        tied: tuple[str, ...] = (),
+    ) -> None:
+        self.sites: tuple[SiteId, ...] = tuple(view_of)
+        self.view_of: Mapping[SiteId, int | None] = dict(view_of)
+        self.view_sizes = view_sizes
+        self.classes = classes
+        self._load = load
+        self._divide = divide
+        self._seed = seed
+        self._tied = tied
+
+    def for_record_privacy(self, *, slots: bool = False) -> PooledViews:
+        """The same records, each prepared by itself.
+
+        Args:
+            slots: whether neighbours replace a record; nothing is held out, so both are the same here.
+
+        Raises:
+            ConfigError: a record is scaled by other records.
+        """
+        del slots
+        if self._tied:
+            raise ConfigError(
+                f'{", ".join(self._tied)}: "min-max" lets one record change all others, so no epsilon per '
+                "record would be true",
+                remedy="give the usual range of every view as public constants, data.scale = "
+                "{ view = [low, high] }",
+            )
+        return self
+
+    @cached_property
+    def _pool(self) -> ViewRecords:
+        return self._load()
+
+    @cached_property
+    def partition(self) -> Partition:
+        """Positions in the pool, one array per site."""
+        return self._divide(self._pool.labels, numpy_generator(self._seed, "partition"))
+
+    def site(self, site_id: SiteId) -> MultiviewSite:
+        """One site's share; the views that the site does not hold are left out.
+
+        Raises:
+            DataError: no such site, or records that cannot be used.
+        """
+        rows = self.partition[site_index(self.sites, site_id)]
+        return finished(site_id, self._pool, rows, self)
+
+
+class SeparateViews:
+    """Records that already belong to sites: each hospital reads its own, and only the views it holds.
+
+    Args:
+        read: a site and the views to read, to that site's records.
+        view_of: see :class:`PooledViews`.
+        view_sizes: features of each view.
+        classes: number of classes.
+    """
+
+    def __init__(
+        self,
+        read: Callable[[SiteId, tuple[int, ...]], ViewRecords],
+        *,
+        view_of: Mapping[SiteId, int | None],
+        view_sizes: tuple[int, ...],
+        classes: int,
+    ) -> None:
+        self.sites: tuple[SiteId, ...] = tuple(view_of)
+        self.view_of: Mapping[SiteId, int | None] = dict(view_of)
+        self.view_sizes = view_sizes
+        self.classes = classes
+        self._read = read
+
+    def for_record_privacy(self, *, slots: bool = False) -> SeparateViews:
+        """The same records: nothing scales one of them by another; for ``slots`` see :class:`PooledViews`."""
+        del slots
+        return self
+
+    def site(self, site_id: SiteId) -> MultiviewSite:
+        """One site's records.
+
+        Raises:
+            DataError: no such site, or records that cannot be used.
+        """
+        site_index(self.sites, site_id)
+        records = self._read(site_id, views_held(self, site_id))
+        return finished(site_id, records, np.arange(len(records.labels)), self)
+
+
+def views_held(data: MultiviewData, site_id: SiteId) -> tuple[int, ...]:
+    """Positions of the views that a site holds, from public facts only."""
+    view = data.view_of[site_id]
+    return tuple(range(len(data.view_sizes))) if view is None else (view,)
+
+
+def finished(
+    site_id: SiteId, records: ViewRecords, rows: NDArray[np.int64], data: MultiviewData
+) -> MultiviewSite:
+    """Take one site's rows of the views it holds, as checked tensors.
+
+    Raises:
+        DataError: see :func:`check_multiview`.
+    """
+    share, held = records.take(rows), views_held(data, site_id)
+    views = tuple(
+        torch.from_numpy(np.ascontiguousarray(view, dtype=np.float32))
+        if view is not None and position in held
+        else None
+        for position, view in enumerate(share.views)
+    )
+    labels = torch.from_numpy(np.ascontiguousarray(share.labels, dtype=np.int64))
+    return check_multiview(site_id, MultiviewSite(views, labels), data)
+
+
+def check_multiview(site_id: SiteId, site: MultiviewSite, data: MultiviewData) -> MultiviewSite:
+    """Check one site's records against the public facts.
+
+    Returns:
+        The same; at a hospital with 0 for NaN and Inf and for labels outside the classes: see
+        :mod:`secfed.algorithms.framework.unfit`.
+
+    Raises:
+        DataError: no records, other views than :attr:`MultiviewData.view_of` says, a wrong shape or
+            type; in a simulation also NaN or Inf, a label outside the classes. Names the site and never a
+            value.
+    """
+    who = f"site {site_id!r}"
+    labels = site.labels
+    if not len(labels):
+        raise no_records(site_id)
+    if len(site.views) != len(data.view_sizes) or site.held != views_held(data, site_id):
+        raise DataError(
+            f"{who} does not hold the views that the study says",
+            remedy="give one entry per view, None for a view that view_of says the site does not hold",
+        )
+    views: list[torch.Tensor | None] = []
+    for view, (records, size) in enumerate(zip(site.views, data.view_sizes, strict=True), start=1):
+        if records is None:
+            views.append(None)
+            continue
+        one_each = tuple(records.shape[:1]) == (len(labels),)
+        if tuple(records.shape) != (len(labels), size) or records.dtype != torch.float32:
+            raise DataError(
+                # How many records a hospital has is a value of its own: not in any message.
+                f"{who}: view {view} is {records.dtype} with rows of shape {tuple(records.shape[1:])}"
+                f"{'' if one_each else ', and not one row per record'}, but the study's view has {size} "
+                "float32 features per record",
+                remedy="every site must prepare a view in the same way, one row per record",
+            )
+        if not bool(torch.isfinite(records).all()):
+            unfit(
+                DataError(
+                    f"{who}: view {view} contains NaN or infinite features",
+                    remedy="repair the records, or leave those records out",
+                )
+            )
+            records = zero_if_not_finite(records)
+        views.append(records)
+    if labels.dtype != torch.int64 or labels.dim() != 1:
+        raise DataError(f"{who}: labels are not one int64 per record", remedy="give [n] int64 labels")
+    if not 0 <= int(labels.min()) <= int(labels.max()) < data.classes:
+        unfit(
+            DataError(
+                f"{who} has a label outside the study's {data.classes} classes",
+                remedy="check data.classes and data.first_label",
+            )
+        )
+        labels = first_class_if_unknown(labels, data.classes)
+    return MultiviewSite(tuple(views), labels)

@@ -1,0 +1,173 @@
+"""Reading views from ``.npz`` and ``.mat`` files, without running anything that a file might carry."""
+
+from __future__ import annotations
+
+import zipfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from secfed.algorithms.framework.unfit import unfit
+from secfed.config.schema import suggestion
+from secfed.errors import DataError
+
+Shape = tuple[int, ...]
+Scale = str | tuple[float, float]
+
+
+class ViewFile:
+    """Named arrays in one file.
+
+    Args:
+        path: ``.npz`` (NumPy) or ``.mat`` (MATLAB, versions 4 to 7.2).
+        absent: what to do where the file does not exist, for the error.
+    """
+
+    def __init__(self, path: Path, *, absent: str = "check data.path and the rights of the file") -> None:
+        self._path = path
+        self._absent = absent
+        if path.suffix not in (".npz", ".mat"):
+            raise DataError(
+                f"data.path: {path.name} is neither .npz nor .mat",
+                remedy="save the views with numpy.savez, or in MATLAB with save(..., '-v7')",
+            )
+
+    def shapes(self) -> dict[str, Shape]:
+        """Name to shape of every array, from headers only: no record is read.
+
+        Raises:
+            DataError: a file that is missing or unreadable.
+        """
+        with self._readable():
+            if self._path.suffix == ".mat":
+                from scipy.io import whosmat  # a slow import that only this data set needs
+
+                return {name: tuple(map(int, shape)) for name, shape, _ in whosmat(str(self._path))}
+            with zipfile.ZipFile(self._path) as archive:
+                return dict(_npy_shape(archive, entry) for entry in archive.namelist())
+
+    def arrays(self, *names: str) -> Mapping[str, NDArray[Any]]:
+        """The arrays of these names.
+
+        Raises:
+            DataError: a file that is missing or unreadable, or has no such array. Names no value.
+        """
+        with self._readable():
+            if self._path.suffix == ".mat":
+                from scipy.io import loadmat  # see above
+
+                found = loadmat(str(self._path), variable_names=list(names))
+            else:
+                with self._path.open("rb") as stream, np.load(stream, allow_pickle=False) as stored:
+                    found = {name: stored[name] for name in names if name in stored.files}
+        for name in names:
+            if name not in found:
+                raise self.has_no(name)
+        return {name: found[name] for name in names}
+
+    def view(self, name: str, values: NDArray[Any]) -> NDArray[np.float64]:
+        """Check that an array is a view: [n, D] numbers.
+
+        Raises:
+            DataError: it is not.
+        """
+        if values.ndim != 2 or values.dtype.kind not in "fiub":
+            raise DataError(
+                f"{self._path.name}: {name!r} is not a table of numbers",
+                remedy="a view has one row per record and one column per feature",
+            )
+        return values.astype(np.float64)
+
+    def labels(self, name: str, values: NDArray[Any], first: int) -> NDArray[np.int64]:
+        """Labels from 0, whatever the shape and number type they are stored in: [n] int64.
+
+        Raises:
+            DataError: they are not numbers; in a simulation also numbers that are not integers.
+        """
+        flat = values.reshape(-1)
+        wrong = DataError(f"{self._path.name}: labels {name!r} are not integers", remedy="number the classes")
+        if flat.dtype.kind not in "fiub":
+            raise wrong
+        if flat.dtype.kind == "f":
+            whole = np.isfinite(flat) & (flat == np.floor(flat))
+            if not whole.all():
+                unfit(wrong)
+                flat = np.where(whole, flat, first)
+        return flat.astype(np.int64) - first
+
+    def sites(self, name: str, values: NDArray[Any]) -> NDArray[np.str_]:
+        """The site of every record, as text: [n]."""
+        try:
+            if values.dtype.kind == "S":
+                values = np.char.decode(values, "utf-8")
+        except UnicodeDecodeError:
+            values = np.empty(0)
+        if values.dtype.kind not in "iuU":
+            raise DataError(
+                f"{self._path.name}: {name!r} does not name sites", remedy="store texts (UTF-8) or integers"
+            )
+        return np.char.strip(values.reshape(-1).astype(np.str_))
+
+    def has_no(self, name: str) -> DataError:
+        """The error of an array that the file does not have."""
+        return DataError(
+            f"{self._path.name} has no array {name!r}", remedy=suggestion(name, self.shapes(), "it has ")
+        )
+
+    @contextmanager
+    def _readable(self) -> Iterator[None]:
+        """Turn what the readers raise into one error that names the file."""
+        try:
+            yield
+        except FileNotFoundError:
+            raise DataError(f"{self._path} does not exist", remedy=self._absent) from None
+        except OSError as error:
+            raise DataError(
+                f"cannot read {self._path} ({error.strerror or 'damaged'})", remedy="check path and rights"
+            ) from None
+        except MemoryError:
+            raise
+        except Exception as error:  # noqa: BLE001 - a wrong byte makes the readers raise almost anything
+            if isinstance(error, NotImplementedError) and self._path.suffix == ".mat":  # said to HDF5
+                raise DataError(
+                    f"{self._path.name} is in MATLAB's 7.3 format",
+                    remedy="save it again with save(..., '-v7'), or as .npz",
+                ) from None
+            raise DataError(
+                f"{self._path.name} is damaged, or not a {self._path.suffix} file of plain arrays",
+                remedy="save it again; arrays of Python objects are refused, because they can run code",
+            ) from None
+
+
+def _npy_shape(archive: zipfile.ZipFile, entry: str) -> tuple[str, Shape]:
+    with archive.open(entry) as stream:
+        version = np.lib.format.read_magic(stream)
+        read = (
+            np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+        )
+        shape, _, _ = read(stream)
+    return entry.removesuffix(".npy"), shape
+
+
+def scaled(values: NDArray[np.float64], rule: Scale | None) -> NDArray[np.float32]:
+    """A view on the scale that its options say.
+
+    Args:
+        values: [n, D].
+        rule: [low, high], which become 0 and 1; "min-max" for each feature's own range over these
+            records (a constant feature becomes 0); None for as stored.
+
+    Returns:
+        [n, D] float32.
+    """
+    with np.errstate(over="ignore", invalid="ignore"):  # NaN and Inf are check_multiview's business
+        if isinstance(rule, tuple):
+            values = (values - rule[0]) / (rule[1] - rule[0])
+        elif rule is not None and len(values):
+            low, width = values.min(axis=0), np.ptp(values, axis=0)
+            values = (values - low) / np.where(width > 0, width, 1.0)
+        return values.astype(np.float32)

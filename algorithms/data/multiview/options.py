@@ -1,0 +1,266 @@
+"""Options of the data sets with several views: ``multiview``, ``mnist-usps``, ``bdgp``, ``digits-views``."""
+
+from __future__ import annotations
+
+from typing import ClassVar, Literal, Self
+
+from pydantic import Field, model_validator
+
+from secfed.algorithms.data.multiview.partition import drawn_views, listed_views, single_view_count
+from secfed.algorithms.data.pool import DataOptions, numbered_sites
+from secfed.algorithms.framework.datasets import SiteId
+from secfed.config.schema import suggestion
+from secfed.errors import ConfigError
+
+_RATIO = '"2:1", "1:1" or "1:2": multi-view to single-view sites'
+_SINGLE = "a number of sites that hold one view only, or a table of site to the name of its view"
+
+
+class ViewsOptions(DataOptions):
+    """Options of one pool of records with several views, divided among simulated hospitals.
+
+    Either ``ratio`` or ``single_view_sites`` says how many hospitals hold one view only; which view each
+    of them holds is drawn from the study's seed unless ``single_view_sites`` is a table that says so.
+    """
+
+    view_names: ClassVar[tuple[str, ...]] = ()
+
+    test_fraction: float = Field(
+        default=0.0, ge=0, le=0, description="0: clustering holds no records out (or leave it away)"
+    )
+    sites: int | tuple[str, ...] = Field(default=8, description="the number of simulated hospitals")
+    ratio: Literal["2:1", "1:1", "1:2"] = Field(default="1:1", description=_RATIO)
+    single_view_sites: int | dict[str, str] | None = Field(default=None, description=_SINGLE)
+    alpha: float = Field(
+        default=9999.0, gt=0, description="the Dirichlet concentration; smaller is more skewed, 9999 is even"
+    )
+    min_records: int = Field(
+        default=10, ge=1, description="the least number of records of a simulated hospital"
+    )
+    per_class: int | None = Field(
+        default=None, ge=1, description="use at most so many records of each class; leave it away for all"
+    )
+
+    @model_validator(mode="after")
+    def _check_sites(self) -> Self:
+        if isinstance(self.sites, int) and not 2 <= self.sites <= 1000:
+            raise ConfigError(
+                f"data.sites: there cannot be {self.sites} simulated hospitals",
+                remedy="set data.sites to a number from 2 to 1000",
+            )
+        if isinstance(self.sites, tuple) and not self.separate:
+            raise ConfigError(
+                "data.sites: this data set is divided among a number of simulated hospitals",
+                remedy="set data.sites to a number",
+            )
+        single = self.single_view_sites
+        if single is not None and "ratio" in self.model_fields_set:
+            raise ConfigError(
+                "data.ratio: has no effect beside data.single_view_sites", remedy="remove one of the two"
+            )
+        if isinstance(single, int) and not 0 <= single <= len(self.site_ids()):
+            raise ConfigError(
+                f"data.single_view_sites: {single} of {len(self.site_ids())} sites cannot hold one view only",
+                remedy="set it to a number from 0 to data.sites",
+            )
+        if isinstance(single, dict):
+            for site, view in single.items():
+                if site not in self.site_ids():
+                    raise ConfigError(
+                        f"data.single_view_sites: there is no site {site!r}",
+                        remedy=suggestion(site, self.site_ids()),
+                    )
+                if view not in self.names:
+                    raise ConfigError(
+                        f"data.single_view_sites.{site}: there is no view {view!r}",
+                        remedy=suggestion(view, self.names, "the views are "),
+                    )
+        return self
+
+    @property
+    def separate(self) -> bool:
+        """Whether the records already belong to sites, instead of being divided among simulated ones."""
+        return False
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of the views, in order."""
+        return self.view_names
+
+    def site_ids(self) -> tuple[SiteId, ...]:
+        """``hospital-1`` and so on, or the listed sites."""
+        return numbered_sites(self.sites) if isinstance(self.sites, int) else self.sites
+
+    def view_of(self, seed: int) -> dict[SiteId, int | None]:
+        """Every site in order, and the one view that it holds (None: all).
+
+        Args:
+            seed: the study's seed.
+        """
+        sites, single = self.site_ids(), self.single_view_sites
+        if isinstance(single, dict):
+            return listed_views(sites, single, self.names)
+        if single is None:
+            single = single_view_count(len(sites), self.ratio)
+        return drawn_views(sites, single, len(self.names), seed)
+
+
+class KnownFileOptions(ViewsOptions):
+    """Options of a published data set that is not part of secfed."""
+
+    path: str | None = Field(
+        default=None,
+        description="the file, relative to the study file; left away, it is looked for in SECFED_DATA",
+    )
+
+
+class MnistUspsOptions(KnownFileOptions):
+    """Options of ``mnist-usps``."""
+
+    view_names: ClassVar[tuple[str, ...]] = ("mnist", "usps")
+
+    sites: int | tuple[str, ...] = Field(default=24, description="the number of simulated hospitals")
+
+
+class BdgpOptions(KnownFileOptions):
+    """Options of ``bdgp``."""
+
+    view_names: ClassVar[tuple[str, ...]] = ("visual", "text")
+
+    sites: int | tuple[str, ...] = Field(default=12, description="the number of simulated hospitals")
+    scale: Literal["min-max"] | dict[Literal["visual", "text"], tuple[float, float]] = Field(
+        default="min-max",
+        description='"min-max", or a table with the range [low, high] of "visual" and "text" that becomes '
+        "0 and 1: needed for privacy of records",
+    )
+
+    @model_validator(mode="after")
+    def _check_scale(self) -> Self:
+        if isinstance(self.scale, dict):
+            for view in self.view_names:
+                if view not in self.scale:
+                    raise ConfigError(
+                        f"data.scale: has no range of {view!r}", remedy=f"add {view} = [low, high]"
+                    )
+                check_range(view, self.scale[view])
+        return self
+
+
+class DigitsViewsOptions(ViewsOptions):
+    """Options of ``digits-views``."""
+
+    views: tuple[Literal["pixels", "fourier", "edges"], ...] = Field(
+        default=("pixels", "fourier"),
+        min_length=2,
+        description='an array of at least two of "pixels", "fourier" and "edges"',
+    )
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The chosen views."""
+        return self.views
+
+    @model_validator(mode="after")
+    def _check_views(self) -> Self:
+        check_names(self.views)
+        return self
+
+
+class MultiviewOptions(ViewsOptions):
+    """Options of ``multiview``: a .npz or .mat file with one array per view.
+
+    The records are divided among a number of simulated sites; or, with ``site_key``, an array of the
+    file says where a record belongs. In the second case every hospital keeps its own file with its own
+    records and, if it holds one view only, just that view.
+    """
+
+    path: str = Field(description="the .npz or .mat file, relative to the study file")
+    views: tuple[str, ...] = Field(
+        default=("X1", "X2"), min_length=1, description="an array: the names of the views in the file"
+    )
+    view_sizes: tuple[int, ...] | None = Field(
+        default=None, description="an array: the features of each view; left away, the file tells"
+    )
+    label_key: str = Field(default="Y", description="the name of the labels in the file")
+    classes: int = Field(ge=2, description="the number of classes that the clustering is scored against")
+    first_label: int = Field(default=0, description="the label of the first class, usually 0 or 1")
+    site_key: str | None = Field(
+        default=None, description="the name of the array that says where a record belongs"
+    )
+    scale: dict[str, Literal["min-max"] | tuple[float, float]] = Field(
+        default={}, description='a table: view to "min-max" or to [low, high], which become 0 and 1'
+    )
+
+    @property
+    def separate(self) -> bool:
+        """Whether an array of the file says where a record belongs."""
+        return self.site_key is not None
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The views of the file that are used."""
+        return self.views
+
+    @model_validator(mode="after")
+    def _check_file(self) -> Self:
+        check_names(self.views)
+        if self.view_sizes is not None and (
+            len(self.view_sizes) != len(self.views) or min(self.view_sizes) < 1
+        ):
+            raise ConfigError(
+                "data.view_sizes: needs one number above 0 per view",
+                remedy="give as many numbers as data.views has names, or leave it away",
+            )
+        for view, rule in self.scale.items():
+            if view not in self.views:
+                raise ConfigError(
+                    f"data.scale: there is no view {view!r}", remedy=suggestion(view, self.views)
+                )
+            if isinstance(rule, tuple):
+                check_range(view, rule)
+        if self.separate:
+            self._check_separate()
+        return self
+
+    def _check_separate(self) -> None:
+        if isinstance(self.sites, int) or not self.sites or len(set(self.sites)) < len(self.sites):
+            raise ConfigError(
+                "data.sites: data.site_key needs the list of sites, each once",
+                remedy='list the values of that array, for example sites = ["north", "south"]',
+            )
+        for key in ("ratio", "alpha", "min_records", "per_class"):
+            if key in self.model_fields_set:
+                raise ConfigError(
+                    f"data.{key}: has no effect where data.site_key says who holds what",
+                    remedy=f"remove data.{key}, or data.site_key",
+                )
+        if isinstance(self.single_view_sites, int):
+            raise ConfigError(
+                "data.single_view_sites: with data.site_key it is not drawn which view a site holds",
+                remedy='write a table of sites, for example single_view_sites = { west = "X2" }',
+            )
+        if "min-max" in self.scale.values():
+            raise ConfigError(
+                'data.scale: "min-max" reads the records of all sites, which data.site_key keeps apart',
+                remedy="write the usual range of the view as [low, high]",
+            )
+
+    def view_of(self, seed: int) -> dict[SiteId, int | None]:
+        """See :meth:`ViewsOptions.view_of`; real sites hold every view unless the table says otherwise."""
+        if self.separate and self.single_view_sites is None:
+            return dict.fromkeys(self.site_ids())
+        return super().view_of(seed)
+
+
+def check_range(view: str, ends: tuple[float, float]) -> None:
+    """Refuse a range that is empty."""
+    if not ends[0] < ends[1]:
+        raise ConfigError(
+            f"data.scale.{view}: the low end is not below the high end", remedy="write [low, high]"
+        )
+
+
+def check_names(views: tuple[str, ...]) -> None:
+    """Refuse a view that is named twice."""
+    if len(set(views)) < len(views):
+        raise ConfigError("data.views: names a view twice", remedy="name every view once")

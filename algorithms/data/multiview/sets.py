@@ -1,0 +1,189 @@
+"""Builders of the data sets with several views that lie in files.
+
+``multiview`` is any file; ``mnist-usps`` and ``bdgp`` are the published sets that federated multi-view
+clustering is usually measured on. Neither is part of secfed: they are looked for in the folder that the
+environment variable SECFED_DATA names.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from secfed.algorithms.data.folders import data_folder
+from secfed.algorithms.data.multiview.base import MultiviewData, PooledViews, SeparateViews, ViewRecords
+from secfed.algorithms.data.multiview.files import Scale, ViewFile, scaled
+from secfed.algorithms.data.multiview.options import (
+    BdgpOptions,
+    KnownFileOptions,
+    MnistUspsOptions,
+    MultiviewOptions,
+    ViewsOptions,
+)
+from secfed.algorithms.data.multiview.partition import capped_dirichlet, first_per_class
+from secfed.algorithms.data.partition import Partition
+from secfed.algorithms.framework.datasets import SiteId
+from secfed.algorithms.framework.randomness import numpy_generator
+from secfed.errors import DataError
+
+_KNOWN_KEYS: Final = ("X1", "X2")
+_KNOWN_LABELS: Final = "Y"
+
+
+def multiview(options: MultiviewOptions, seed: int, folder: Path) -> MultiviewData:
+    """Any ``.npz`` or ``.mat`` file.
+
+    Args:
+        options: the ``[data]`` table.
+        seed: the study's seed.
+        folder: where the study file is.
+
+    Raises:
+        DataError: without ``view_sizes``, a file that does not tell them.
+    """
+    file = ViewFile(folder / options.path)
+    sizes = options.view_sizes or _sizes(file, options.views)
+    if options.site_key is None:
+        tied = tuple(f"data.scale.{view}" for view, rule in options.scale.items() if rule == "min-max")
+        return pooled(
+            lambda: _read(file, options, options.views), options, sizes, options.classes, seed, tied=tied
+        )
+    return SeparateViews(
+        lambda site, held: _read_site(file, options, site, held),
+        view_of=options.view_of(seed),
+        view_sizes=sizes,
+        classes=options.classes,
+    )
+
+
+def mnist_usps(options: MnistUspsOptions, seed: int, folder: Path) -> MultiviewData:
+    """5000 pairs of digits, one from MNIST and one from USPS: two views of 784 pixels, 10 classes.
+
+    Source: Peng et al., COMIC, ICML 2019 (pairing); LeCun et al. 1998 and Hull 1994 (images).
+    """
+    return _known(options, seed, folder, "MNIST_USPS.mat", sizes=(784, 784), classes=10)
+
+
+def bdgp(options: BdgpOptions, seed: int, folder: Path) -> MultiviewData:
+    """2500 images of fruit-fly embryos: 1750 visual and 79 textual features, 5 classes.
+
+    By default every feature is scaled by its own range over all records, as in the paper.
+
+    Source: Cai, Wang, Huang, Ding, "Joint stage recognition and anatomical annotation of Drosophila gene
+        expression patterns", Bioinformatics 28 (ISMB), 2012.
+    """
+    scale = options.scale
+    rules: tuple[Scale, ...] = (scale, scale) if isinstance(scale, str) else (scale["visual"], scale["text"])
+    tied = ("data.scale",) if isinstance(scale, str) else ()
+    return _known(options, seed, folder, "BDGP.mat", sizes=(1750, 79), classes=5, scale=rules, tied=tied)
+
+
+def pooled(
+    load: Callable[[], ViewRecords],
+    options: ViewsOptions,
+    sizes: tuple[int, ...],
+    classes: int,
+    seed: int,
+    *,
+    tied: tuple[str, ...] = (),
+) -> PooledViews:
+    """A pool, limited and divided as the options say. For ``tied`` see :class:`PooledViews`."""
+
+    def limited() -> ViewRecords:
+        records = load()
+        if options.per_class is None:
+            return records
+        rng = numpy_generator(seed, "per class")
+        return records.take(first_per_class(records.labels, options.per_class, rng))
+
+    view_of = options.view_of(seed)
+
+    def divide(labels: NDArray[np.int64], rng: np.random.Generator) -> Partition:
+        return capped_dirichlet(labels, len(view_of), options.alpha, options.min_records, rng)
+
+    return PooledViews(
+        limited,
+        view_of=view_of,
+        view_sizes=sizes,
+        classes=classes,
+        divide=divide,
+        seed=seed,
+        tied=tied,
+    )
+
+
+def _known(
+    options: KnownFileOptions,
+    seed: int,
+    folder: Path,
+    name: str,
+    *,
+    sizes: tuple[int, ...],
+    classes: int,
+    scale: Sequence[Scale | None] = (None, None),
+    tied: tuple[str, ...] = (),
+) -> MultiviewData:
+    path = data_folder() / name if options.path is None else folder / options.path
+    file = ViewFile(
+        path,
+        absent=f"set data.path to {name}, or the environment variable SECFED_DATA to the folder that "
+        "contains it",
+    )
+
+    def load() -> ViewRecords:
+        found = file.arrays(*_KNOWN_KEYS, _KNOWN_LABELS)
+        views = tuple(
+            scaled(file.view(key, found[key]), rule) for key, rule in zip(_KNOWN_KEYS, scale, strict=True)
+        )
+        return ViewRecords(views, file.labels(_KNOWN_LABELS, found[_KNOWN_LABELS], 0))
+
+    return pooled(load, options, sizes, classes, seed, tied=tied)
+
+
+def _sizes(file: ViewFile, views: tuple[str, ...]) -> tuple[int, ...]:
+    try:
+        shapes = file.shapes()
+    except DataError as error:
+        raise DataError(
+            error.message, remedy=f"{error.remedy}; or set data.view_sizes, so that it need not be read here"
+        ) from None
+    for view in views:
+        if view not in shapes:
+            raise file.has_no(view)
+        if len(shapes[view]) != 2:
+            raise DataError(f"data.views: {view!r} is not a table", remedy="a view has one row per record")
+    return tuple(shapes[view][1] for view in views)
+
+
+def _read(file: ViewFile, options: MultiviewOptions, views: tuple[str, ...]) -> ViewRecords:
+    """All records, with the views of these names; None in the place of every other view."""
+    found = file.arrays(*views, options.label_key)
+    labels = file.labels(options.label_key, found[options.label_key], options.first_label)
+    read: list[NDArray[np.float32] | None] = []
+    for view in options.views:
+        if view not in views:
+            read.append(None)
+            continue
+        values = file.view(view, found[view])
+        if len(values) != len(labels):
+            raise DataError(
+                f"{options.path}: view {view!r} has not one row for each label",
+                remedy="store one row per record; transpose the view if its records are columns",
+            )
+        read.append(scaled(values, options.scale.get(view)))
+    return ViewRecords(tuple(read), labels)
+
+
+def _read_site(file: ViewFile, options: MultiviewOptions, site: SiteId, held: tuple[int, ...]) -> ViewRecords:
+    key = options.site_key or ""
+    records = _read(file, options, tuple(options.views[view] for view in held))
+    sites = file.sites(key, file.arrays(key)[key])
+    if len(sites) != len(records.labels):
+        raise DataError(
+            f"{options.path}: {key!r} has not one entry per record", remedy="name the site of every record"
+        )
+    return records.take(np.flatnonzero(sites == site))

@@ -1,0 +1,4 @@
+"""Tables of numbers.
+
+Imports algorithms.framework and algorithms.data.
+"""

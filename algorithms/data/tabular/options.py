@@ -1,0 +1,181 @@
+"""Options of ``csv``: what the columns of a table mean."""
+
+from __future__ import annotations
+
+from typing import Literal, Self
+
+from pydantic import Field, model_validator
+
+from secfed.algorithms.data.pool import DataOptions, check_partition_options, numbered_sites
+from secfed.algorithms.framework.datasets import SiteId
+from secfed.config.schema import suggestion
+from secfed.errors import ConfigError
+
+Cell = str | int | float
+
+ALWAYS_MISSING = frozenset({"", "nan", "na", "n/a", "null", "none"})
+
+
+class TableOptions(DataOptions):
+    """Options of ``csv``.
+
+    Standardising by a site's own statistics needs no agreement but hides what differs *between* sites,
+    which a common model could have used. Where usual values are known, ``scale`` is the better choice: a
+    public constant per column, which reads no record at all.
+    """
+
+    path: str = Field(description="the CSV file, relative to the study file")
+    partition: Literal["by-column", "iid", "dirichlet"] = Field(
+        default="by-column", description='"by-column", "iid" or "dirichlet"'
+    )
+    site_column: str | None = Field(default=None, description="the column that names a record's site")
+    sites: int | tuple[str, ...] = Field(
+        description="the sites: values of data.site_column, or a number for iid and dirichlet"
+    )
+    alpha: float = Field(default=0.5, gt=0, description="the Dirichlet concentration; smaller is more skewed")
+    min_records: int = Field(
+        default=10, ge=1, description="the least number of records of a simulated hospital"
+    )
+    patient_column: str | None = Field(
+        default=None, description="the column that names the patient; a patient is never in both parts"
+    )
+    label_column: str = Field(description="the column that holds the label")
+    label_above: float | None = Field(
+        default=None, description="a number: labels above it are positive (class 1)"
+    )
+    labels: tuple[Cell, ...] | None = Field(
+        default=None, description="an array of all labels, in class order"
+    )
+    feature_columns: tuple[str, ...] = Field(min_length=1, description="an array of column names")
+    categorical: dict[str, tuple[Cell, ...]] = Field(
+        default={}, description="a table: column to the array of all its categories (one-hot)"
+    )
+    missing_values: tuple[Cell, ...] = Field(
+        default=(), description='an array of values that mean "missing" in any feature column'
+    )
+    zero_is_missing: tuple[str, ...] = Field(
+        default=(), description='an array of columns in which 0 means "missing"'
+    )
+    missing_indicator: tuple[str, ...] = Field(
+        default=(), description="an array of columns that get a second column: 1 where the value is missing"
+    )
+    impute: Literal["median", "centre", "none"] = Field(
+        default="median",
+        description='"median" (of the site), "centre" (the public centre in data.scale) or "none"',
+    )
+    scale: dict[str, tuple[float, float]] = Field(
+        default={}, description="a table: column to [centre, spread], the same at every site"
+    )
+    standardize: bool = Field(
+        default=True, description="true or false: scale the other columns by each site's own statistics"
+    )
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        check_partition_options(self.partition, self.model_fields_set)
+        if self.partition == "by-column":
+            if self.site_column is None:
+                raise ConfigError(
+                    "data.site_column: is missing",
+                    remedy='name the column, or set data.partition = "iid" or "dirichlet"',
+                )
+            if isinstance(self.sites, int) or not self.sites or len(set(self.sites)) < len(self.sites):
+                raise ConfigError(
+                    "data.sites: by-column needs the list of sites, each once",
+                    remedy='list the values of the site column, for example sites = ["north", "south"]',
+                )
+        elif not isinstance(self.sites, int) or self.sites < 1 or self.site_column is not None:
+            raise ConfigError(
+                f"data.sites: {self.partition} divides the table among a number of simulated sites",
+                remedy='set data.sites to a number and remove data.site_column, or use "by-column"',
+            )
+        if (self.label_above is None) == (self.labels is None):
+            raise ConfigError(
+                "data.label_above: set either label_above or labels",
+                remedy="use label_above = 0 for two classes by threshold, labels = [...] for listed classes",
+            )
+        if self.labels is not None and not len(set(map(canonical, self.labels))) == len(self.labels) > 1:
+            raise ConfigError("data.labels: needs at least two labels", remedy="list every class once")
+        for column, (_, spread) in self.scale.items():
+            if spread <= 0 or column in self.categorical:
+                raise ConfigError(
+                    f"data.scale.{column}: needs a spread above 0 and a column that is not categorical",
+                    remedy="write [centre, spread], for example age = [55, 10]",
+                )
+        if len(set(self.feature_columns)) < len(self.feature_columns):
+            raise ConfigError("data.feature_columns: names a column twice", remedy="name every column once")
+        unscaled = [column for column in self.numeric_columns if column not in self.scale]
+        if self.impute == "centre" and unscaled:
+            raise ConfigError(
+                f"data.impute: {unscaled[0]!r} has no public centre",
+                remedy="give [centre, spread] for every numeric column in data.scale",
+            )
+        if self.label_column in self.feature_columns:
+            raise ConfigError(
+                f"data.feature_columns: contains the label, {self.label_column!r}",
+                remedy="take it out of data.feature_columns",
+            )
+        taken = (*self.feature_columns, self.label_column, self.site_column)
+        if self.patient_column is not None and self.patient_column in taken:
+            raise ConfigError(
+                "data.patient_column: is a feature, the label or the site, too",
+                remedy="name a column that holds nothing but the patient",
+            )
+        for key, columns in (
+            ("categorical", tuple(self.categorical)),
+            ("scale", tuple(self.scale)),
+            ("zero_is_missing", self.zero_is_missing),
+            ("missing_indicator", self.missing_indicator),
+        ):
+            for column in columns:
+                if column not in self.feature_columns:
+                    raise ConfigError(
+                        f"data.{key}: {column!r} is not a feature column",
+                        remedy=suggestion(column, self.feature_columns),
+                    )
+        return self
+
+    def site_ids(self) -> tuple[SiteId, ...]:
+        """The listed sites, or ``hospital-1`` and so on."""
+        return numbered_sites(self.sites) if isinstance(self.sites, int) else self.sites
+
+    @property
+    def names_patients(self) -> bool:
+        """Whether there is a column for them."""
+        return self.patient_column is not None
+
+    @property
+    def numeric_columns(self) -> tuple[str, ...]:
+        """Feature columns that are not one-hot, in order; they come first in a record."""
+        return tuple(column for column in self.feature_columns if column not in self.categorical)
+
+    @property
+    def width(self) -> int:
+        """Features of one record: numeric, one-hot, indicators."""
+        one_hot = sum(len(categories) for categories in self.categorical.values())
+        return len(self.numeric_columns) + one_hot + len(self.missing_indicator)
+
+    @property
+    def classes(self) -> int:
+        """Number of classes."""
+        return 2 if self.labels is None else len(self.labels)
+
+
+def canonical(value: Cell) -> str:
+    """One spelling per value: "1", "1.0" and 1 are the same label or category, "-0.0" and 0 too."""
+    text = str(value).strip()
+    try:
+        return str(number_of(text) + 0.0)  # which makes 0.0 of -0.0
+    except ValueError:
+        return text.lower() if text.lower() in ALWAYS_MISSING else text
+
+
+def number_of(text: str) -> float:
+    """The number in a cell.
+
+    Raises:
+        ValueError: it is none; nor is "1_2", which Python by itself reads as 12.
+    """
+    if "_" in text:
+        raise ValueError
+    return float(text)

@@ -1,0 +1,275 @@
+"""``csv``: any table with a label column, and a site column or a simulated partition.
+
+What a column means is public and stands in the study: the feature columns, the categories of a one-hot
+column, the columns that get a missing-value indicator, the classes. The shape of a record therefore
+does not depend on anybody's records, and a hospital prepares its own table exactly like the others.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from secfed.algorithms.data.csv_rows import csv_rows
+from secfed.algorithms.data.pool import PooledData, divide_by, site_index
+from secfed.algorithms.data.prepare import Preparation, PreparedRecords, prepare
+from secfed.algorithms.data.tabular.options import ALWAYS_MISSING, TableOptions, canonical, number_of
+from secfed.algorithms.framework.datasets import SiteData, SiteId
+from secfed.algorithms.framework.unfit import refused, unfit
+from secfed.config.schema import suggestion
+from secfed.errors import DataError
+
+Row = dict[str, str]
+
+_LINE_END: Final = re.compile(r"\r\n|\r|\n")
+_LARGEST: Final = float(np.finfo(np.float32).max)  # a feature above it would be infinite as float32
+
+
+class Table:
+    """A CSV file, read as its options say."""
+
+    def __init__(self, options: TableOptions, path: Path) -> None:
+        self._options = options
+        self._path = path
+        self._missing = ALWAYS_MISSING | {canonical(value) for value in options.missing_values}
+
+    def read(self, site: SiteId | None = None) -> PreparedRecords:
+        """All records, or those of one site.
+
+        Raises:
+            DataError: no such file or column; in a simulation also a value that is not what the options say.
+                Names the file, line and column, never the value.
+        """
+        options = self._options
+        needed = [*options.feature_columns, options.label_column]
+        if options.site_column is not None:
+            needed.append(options.site_column)
+        if options.patient_column is not None:
+            needed.append(options.patient_column)
+        try:
+            with self._path.open(newline="", encoding="utf-8-sig") as stream:
+                header, numbered = csv_rows(stream, self._path.name)
+                for column in needed:
+                    if column not in header:
+                        raise DataError(
+                            f"{self._path.name} has no column {column!r}",
+                            remedy=suggestion(column, header),
+                        )
+                    # The last of equal names is kept; harmless where no key names it.
+                    if header.count(column) > 1:
+                        raise DataError(
+                            f"{self._path.name} has the column {column!r} twice",
+                            remedy="give every column a name of its own",
+                        )
+                rows = []
+                for line, cells in numbered:
+                    row = dict(zip(header, cells, strict=True))
+                    self._check_lines(line, header, cells, needed)
+                    rows.append((line, row))
+        except OSError as error:
+            raise DataError(
+                f"data.path: cannot read {self._path} ({error.strerror})",
+                remedy="check path and rights",
+            ) from None
+        except UnicodeDecodeError:
+            raise DataError(f"{self._path.name} is not a UTF-8 CSV table", remedy="save it as one") from None
+        except ValueError:  # a character that no file name can have
+            raise DataError("data.path: cannot be the name of a file", remedy="correct data.path") from None
+        if site is not None and options.site_column is not None:
+            rows = [(line, row) for line, row in rows if row[options.site_column].strip() == site]
+        return self._records(rows, site)
+
+    def _records(self, rows: list[tuple[int, Row]], site: SiteId | None) -> PreparedRecords:
+        options = self._options
+        numeric = np.full((len(rows), len(options.numeric_columns)), np.nan)
+        for at, column in enumerate(options.numeric_columns):
+            numeric[:, at] = [self._number(line, row, column) for line, row in rows]
+        extra: list[NDArray[np.float64]] = []
+        for column, categories in options.categorical.items():
+            extra.append(self._one_hot(rows, column, [canonical(value) for value in categories]))
+        one_hot = dict(zip(options.categorical, extra, strict=True))
+        for column in options.missing_indicator:
+            if column in one_hot:
+                missing = ~one_hot[column].any(axis=1)
+            else:
+                missing = np.isnan(numeric[:, options.numeric_columns.index(column)])
+            extra.append(missing.astype(np.float64).reshape(-1, 1))
+        labels = np.array([self._label(line, row, site) for line, row in rows], dtype=np.int64)
+        patients = None
+        if options.patient_column is not None:
+            patients = tuple(self._patient(line, row, options.patient_column) for line, row in rows)
+        return PreparedRecords(numeric, labels, np.concatenate(extra, axis=1) if extra else None, patients)
+
+    def _check_lines(self, line: int, header: list[str], cells: list[str], needed: list[str]) -> None:
+        """Refuse a cell of several lines that a stray quote made of other records.
+
+        Text may have several lines, and commas in them. But a site, a number or a label has one; and where
+        the lines of a cell complete each other to whole records of this study, they are records.
+        """
+        for at, (column, cell) in enumerate(zip(header, cells, strict=True)):
+            if "\n" not in cell and "\r" not in cell:
+                continue
+            if column in needed and len(_LINE_END.split(cell.strip())) > 1:
+                unfit(self._wrong(line, column, "has more than one line"))
+            parts = [piece.split(",") for piece in _LINE_END.split(cell)]
+            found = [cells[:at] + parts[0], *parts[1:-1], parts[-1] + cells[at + 1 :]]
+            if all(self._is_record(header, one) for one in found):
+                unfit(
+                    DataError(
+                        f"{self._path.name}, line {line}: column {column!r} holds other records of "
+                        "this table",
+                        remedy="remove the quote that begins there, or close it",
+                    )
+                )
+
+    def _is_record(self, header: list[str], cells: list[str]) -> bool:
+        if len(cells) != len(header):
+            return False
+        row, options = dict(zip(header, cells, strict=True)), self._options
+        if options.site_column is not None and row[options.site_column].strip() not in options.site_ids():
+            return False
+        try:
+            with refused():
+                self._records([(0, row)], None)
+        except DataError:
+            return False
+        return True
+
+    def _is_missing(self, text: str, column: str) -> bool:
+        value = canonical(text)
+        return value in self._missing or (value == "0.0" and column in self._options.zero_is_missing)
+
+    def _number(self, line: int, row: Row, column: str) -> float:
+        if self._is_missing(row[column], column):
+            return float("nan")
+        try:
+            number = number_of(row[column])
+        except ValueError:
+            return self._missing_instead(line, column, "is not a number")
+        if not np.isfinite(number):
+            return self._missing_instead(line, column, "is not a finite number")
+        centre, spread = self._options.scale.get(column, (0.0, 1.0))
+        scaled = (number - centre) / spread
+        if not abs(scaled) <= _LARGEST:
+            return self._missing_instead(line, column, "is too large a number")
+        return scaled
+
+    def _missing_instead(self, line: int, column: str, what: str) -> float:
+        unfit(self._wrong(line, column, what))
+        return float("nan")
+
+    def _one_hot(
+        self, rows: list[tuple[int, Row]], column: str, categories: list[str]
+    ) -> NDArray[np.float64]:
+        columns = np.zeros((len(rows), len(categories)))
+        for at, (line, row) in enumerate(rows):
+            if self._is_missing(row[column], column):
+                continue  # no category: all zeros
+            value = canonical(row[column])
+            if value not in categories:
+                unfit(self._wrong(line, column, "is not one of data.categorical"))
+                continue
+            columns[at, categories.index(value)] = 1.0
+        return columns
+
+    def _label(self, line: int, row: Row, site: SiteId | None) -> int:
+        options, column = self._options, self._options.label_column
+        where = "" if site is None else f"site {site!r}: "
+        value = canonical(row[column])
+        if options.labels is not None:
+            known = [canonical(label) for label in options.labels]
+            if value not in known:
+                unfit(self._wrong(line, column, "is not one of data.labels", where))
+                return 0
+            return known.index(value)
+        try:
+            number = number_of(value)
+        except ValueError:
+            number = float("nan")
+        if not np.isfinite(number) or options.label_above is None:
+            unfit(self._wrong(line, column, "is not a number", where))
+            return 0
+        return int(number > options.label_above)
+
+    def _patient(self, line: int, row: Row, column: str) -> str:
+        """Whose record it is; nobody's would be a patient of whom nothing is promised.
+
+        At a hospital, all records without a name count as one patient. A patient with other records under a
+        name has then two shares in the result, and privacy per patient promises the less.
+        """
+        patient = row[column].strip()
+        if patient.lower() in ALWAYS_MISSING:
+            unfit(self._wrong(line, column, "is empty"))
+            return ""
+        return patient
+
+    def _wrong(self, line: int, column: str, what: str, where: str = "") -> DataError:
+        return DataError(
+            f"{where}{self._path.name}, line {line}: column {column!r} {what}",
+            remedy="correct the table, or describe the column in [data]",
+        )
+
+
+class TableData:
+    """A table whose site column says where a record belongs; records of other sites are left alone."""
+
+    def __init__(self, options: TableOptions, path: Path, seed: int) -> None:
+        self.sites = options.site_ids()
+        self.input_shape: tuple[int, ...] = (options.width,)
+        self.classes = options.classes
+        self._table, self._options = Table(options, path), options
+        self._rules = _rules(options)
+        self._seed = seed
+
+    def for_record_privacy(self, *, slots: bool = False) -> TableData:
+        """The same records, each prepared by itself.
+
+        Args:
+            slots: see :meth:`secfed.algorithms.data.prepare.Preparation.for_record_privacy`.
+
+        Raises:
+            ConfigError: a record would be prepared from other records.
+        """
+        self._rules = self._rules.for_record_privacy(len(self._options.numeric_columns), slots=slots)
+        return self
+
+    def site(self, site_id: SiteId) -> SiteData:
+        """One site's records, prepared.
+
+        Raises:
+            DataError: no such site, or records that cannot be used.
+        """
+        site_index(self.sites, site_id)
+        return prepare(
+            site_id,
+            self._table.read(site_id),
+            self._rules,
+            input_shape=self.input_shape,
+            classes=self.classes,
+            seed=self._seed,
+        )
+
+
+def table_data(options: TableOptions, path: Path, seed: int) -> TableData | PooledData:
+    """The data set that a table and its partition describe; the file is read when a site is asked for."""
+    if isinstance(options.sites, tuple):
+        return TableData(options, path, seed)
+    return PooledData(
+        Table(options, path).read,
+        sites=options.site_ids(),
+        divide=divide_by(options.partition, options.sites, options.alpha, options.min_records),
+        rules=_rules(options),
+        input_shape=(options.width,),
+        classes=options.classes,
+        seed=seed,
+        numeric=len(options.numeric_columns),
+    )
+
+
+def _rules(options: TableOptions) -> Preparation:
+    fixed = tuple(at for at, column in enumerate(options.numeric_columns) if column in options.scale)
+    return Preparation(options.test_fraction, options.standardize, fixed, options.impute)

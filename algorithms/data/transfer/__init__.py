@@ -1,0 +1,4 @@
+"""Single and paired modalities.
+
+Imports algorithms.framework and algorithms.data.
+"""

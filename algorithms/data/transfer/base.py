@@ -1,0 +1,269 @@
+"""Image sites, text sites and pairs sites in one study: what such a data set is, and the check all pass.
+
+Three kinds of sites hold three kinds of records: images with a class, texts with a class, and images with
+captions. No site holds records of another kind, and no image of an image site belongs to a text of a text
+site.
+
+What is public: the sites and their kinds, the shape of an image, the length of a text in tokens, the size of
+the vocabulary and the numbers of classes; all of it follows from the study file. As with
+:mod:`secfed.algorithms.data.image_text.base`, no vocabulary is ever made from records.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Literal, Protocol, runtime_checkable
+
+import torch
+from torch import Tensor
+
+from secfed.algorithms.data.tokens import readable_tokens
+from secfed.algorithms.framework.datasets import FederatedData, SiteId, no_records, no_training_records
+from secfed.algorithms.framework.unfit import first_class_if_unknown, unfit, zero_if_not_finite
+from secfed.errors import DataError
+
+Kind = Literal["image", "text", "pairs"]
+
+
+@dataclass(frozen=True, repr=False)
+class Samples:
+    """Records of one kind of site; the parts that this kind does not have are None.
+
+    Attributes:
+        images: [m, channels, size, size] float32, standardised; None at text sites.
+        tokens: [n, length] int64; 0 is padding, at the end only; None at image sites.
+        labels: [n] int64, the class of each image or text; None at pairs sites.
+        sources: [n] int64, the image (0 .. m-1) that each caption describes; None but at pairs sites.
+
+    Security: single-site values; nothing of it may leave except inside a protected sum.
+    """
+
+    images: Tensor | None
+    tokens: Tensor | None
+    labels: Tensor | None
+    sources: Tensor | None
+
+    def __len__(self) -> int:
+        """Rows to train on: captions or texts; at image sites, images."""
+        rows = self.images if self.tokens is None else self.tokens
+        return 0 if rows is None else len(rows)
+
+
+@dataclass(frozen=True, repr=False)
+class TransferSite:
+    """One site's records.
+
+    Attributes:
+        kind: what they are.
+        train: what it trains on, at least one row.
+        test: held out; may be empty. No image and no patient of it is among the training rows.
+        train_patients: whose each training row is, as numbers that mean nothing elsewhere; None where the
+            data set does not say.
+    """
+
+    kind: Kind
+    train: Samples
+    test: Samples
+    train_patients: tuple[int, ...] | None = None
+
+
+@runtime_checkable
+class TransferData(FederatedData, Protocol):
+    """A data set of image sites, text sites and pairs sites."""
+
+    @property
+    def kind_of(self) -> Mapping[SiteId, Kind]:
+        """Every site of the study, and what it holds."""
+        ...
+
+    @property
+    def image_shape(self) -> tuple[int, int, int]:
+        """Channels, height and width of an image; height equals width."""
+        ...
+
+    @property
+    def text_length(self) -> int:
+        """Tokens per text, padding included."""
+        ...
+
+    @property
+    def vocabulary(self) -> int:
+        """Token ids are below this."""
+        ...
+
+    @property
+    def image_classes(self) -> int:
+        """Classes at image sites, at least 1; without meaning where the study has none."""
+        ...
+
+    @property
+    def text_classes(self) -> int:
+        """Classes at text sites, at least 1; without meaning where the study has none."""
+        ...
+
+    def site(self, site_id: SiteId) -> TransferSite:
+        """One site's records.
+
+        Raises:
+            DataError: records that are missing, empty or malformed, naming the site.
+        """
+        ...
+
+
+def check_transfer(site_id: SiteId, data: TransferSite, facts: TransferData) -> TransferSite:
+    """Check one site's records against the public facts; every data set passes through here.
+
+    Returns:
+        The same; at a hospital with defaults for values that do not fit, and with at least one training
+        record: see :mod:`secfed.algorithms.framework.unfit`.
+
+    Raises:
+        DataError: another kind than the study says, no records, a part that its kind does not have, a wrong
+            shape or type, an image without a caption, a caption without an image; in a simulation also no
+            training records, NaN or Inf, a label outside the classes, a token outside the vocabulary, padding
+            in the middle of a text, an empty text. Names the site and never a value.
+    """
+    if facts.kind_of.get(site_id) != data.kind:
+        raise DataError(
+            f"site {site_id!r} does not hold what the study says",
+            remedy="check the site's name, and which sites [data] lists as image, text and pairs sites",
+        )
+    checked: list[Samples] = []
+    for part, samples in (("training", data.train), ("held-out", data.test)):
+        what = _fault(data.kind, samples, facts)
+        if what is not None:
+            raise _unusable(site_id, part, what)
+        what = _unfit_value(data.kind, samples, facts)
+        if what is not None:
+            unfit(_unusable(site_id, part, what))
+            samples = _fitting(data.kind, samples, facts)
+        checked.append(samples)
+    if not len(data.train):
+        if not len(data.test):
+            raise no_records(site_id)
+        unfit(no_training_records(site_id))
+        checked[0] = _blank(data.kind, facts)
+        data = replace(data, train_patients=None if data.train_patients is None else (0,))
+    if checked[0] is not data.train or checked[1] is not data.test:
+        data = replace(data, train=checked[0], test=checked[1])
+    if data.train_patients is not None and len(data.train_patients) != len(data.train):
+        raise DataError(
+            f"site {site_id!r} has not one patient per training record",
+            remedy="give the patient of every training record, or of none",
+        )
+    return data
+
+
+def _unusable(site_id: SiteId, part: str, what: str) -> DataError:
+    return DataError(
+        f"site {site_id!r}: {part} records {what}",
+        remedy="every site must prepare its records in the same way, as the study's [data] says",
+    )
+
+
+def _unfit_value(kind: Kind, samples: Samples, facts: TransferData) -> str | None:
+    """What is wrong with single values, in words without them."""
+    if samples.images is not None and not bool(torch.isfinite(samples.images).all()):
+        return "contain NaN or infinite pixels"
+    what = None if samples.tokens is None else _token_fault(samples.tokens, facts)
+    labels, classes = samples.labels, _classes(kind, facts)
+    if labels is not None and len(labels) and not 0 <= int(labels.min()) <= int(labels.max()) < classes:
+        what = what or f"have a label outside the study's {classes} classes"
+    return what
+
+
+def _fitting(kind: Kind, samples: Samples, facts: TransferData) -> Samples:
+    """The same, with defaults for values that do not fit."""
+    images, tokens, labels = samples.images, samples.tokens, samples.labels
+    return replace(
+        samples,
+        images=None if images is None else zero_if_not_finite(images),
+        tokens=None if tokens is None else readable_tokens(tokens, facts.vocabulary),
+        labels=None if labels is None else first_class_if_unknown(labels, _classes(kind, facts)),
+    )
+
+
+def _blank(kind: Kind, facts: TransferData) -> Samples:
+    images = None if kind == "text" else torch.zeros(1, *facts.image_shape)
+    empty = torch.zeros(1, facts.text_length, dtype=torch.int64)
+    tokens = None if kind == "image" else readable_tokens(empty, facts.vocabulary)
+    zero = torch.zeros(1, dtype=torch.int64)
+    return Samples(images, tokens, *((None, zero) if kind == "pairs" else (zero, None)))
+
+
+def _classes(kind: Kind, facts: TransferData) -> int:
+    return facts.image_classes if kind == "image" else facts.text_classes
+
+
+def _fault(kind: Kind, samples: Samples, facts: TransferData) -> str | None:
+    """What is wrong with the shapes and types of these records, or with what belongs together."""
+    parts = {
+        "images": samples.images,
+        "tokens": samples.tokens,
+        "labels": samples.labels,
+        "sources": samples.sources,
+    }
+    wanted = {
+        "image": ("images", "labels"),
+        "text": ("tokens", "labels"),
+        "pairs": ("images", "tokens", "sources"),
+    }[kind]
+    held = tuple(name for name, part in parts.items() if part is not None)
+    if held != wanted:
+        return f"have {', '.join(held) or 'nothing'}, but those of {kind} sites have {', '.join(wanted)}"
+    images, tokens, labels, sources = parts.values()
+    what = None if images is None else _image_fault(images, facts)
+    what = what or (None if tokens is None else _text_fault(tokens, facts))
+    if labels is not None:
+        what = what or _label_fault(labels, len(samples))
+    if sources is not None and images is not None:
+        what = what or _source_fault(sources, len(samples), len(images))
+    return what
+
+
+def _image_fault(images: Tensor, facts: TransferData) -> str | None:
+    if tuple(images.shape[1:]) != tuple(facts.image_shape) or images.dtype != torch.float32:
+        return (
+            f"have images of shape {tuple(images.shape[1:])} and type {images.dtype}, "
+            f"but the study's have {tuple(facts.image_shape)} and torch.float32"
+        )
+    return None
+
+
+def _text_fault(tokens: Tensor, facts: TransferData) -> str | None:
+    if tuple(tokens.shape[1:]) != (facts.text_length,) or tokens.dtype != torch.int64:
+        return (
+            f"have texts of shape {tuple(tokens.shape[1:])} and type {tokens.dtype}, "
+            f"but the study's have {(facts.text_length,)} and torch.int64"
+        )
+    return None
+
+
+def _token_fault(tokens: Tensor, facts: TransferData) -> str | None:
+    if not len(tokens):
+        return None
+    if not 0 <= int(tokens.min()) <= int(tokens.max()) < facts.vocabulary:
+        return f"have a token outside the vocabulary of {facts.vocabulary}"
+    words = tokens != 0
+    if not bool(words[:, 0].all()):
+        return "have an empty text, or padding before its words"
+    if bool((words[:, 1:] & ~words[:, :-1]).any()):
+        return "have padding between the words of a text"
+    return None
+
+
+def _label_fault(labels: Tensor, rows: int) -> str | None:
+    if tuple(labels.shape) != (rows,) or labels.dtype != torch.int64:
+        return "have not one int64 label each"
+    return None
+
+
+def _source_fault(sources: Tensor, rows: int, images: int) -> str | None:
+    if tuple(sources.shape) != (rows,) or sources.dtype != torch.int64:
+        return "do not say with one int64 number per caption which image it describes"
+    if rows and not 0 <= int(sources.min()) <= int(sources.max()) < images:
+        return "have a caption of an image that is not there"
+    if len(torch.unique(sources)) < images:
+        return "have an image without a caption"
+    return None

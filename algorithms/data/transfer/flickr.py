@@ -1,0 +1,323 @@
+"""``flickr-transfer``: real images, real texts and real image-caption pairs at simulated sites.
+
+Image sites hold 30 classes of CIFAR-100, text sites AG News (4 classes) or abstracts of medical articles (5),
+pairs sites Flickr8k: small parts of the sets that methods for such studies are measured on. Images and texts
+are divided class by class by Dirichlet proportions, pairs at random and evenly by image.
+
+CIFAR-100 and Flickr8k keep their official division into training and held-out images. A text is held out by
+what it says and the study's seed, so equal texts, of which the abstracts have some, share a side everywhere.
+
+The files are not part of secfed: they are looked for in the folder that the environment variable SECFED_DATA
+names. A site reads the file of its kind only.
+
+Source: Krizhevsky, "Learning multiple layers of features from tiny images", 2009; Zhang, Zhao, LeCun,
+    "Character-level convolutional networks for text classification", NeurIPS 2015; Schopf, Braun, Matthes,
+    "Evaluating unsupervised text classification", NLPIR 2022; Hodosh, Young, Hockenmaier, "Framing image
+    description as a ranking task", JAIR 47, 2013.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from secfed.algorithms.data.folders import data_folder
+from secfed.algorithms.data.image_files import open_source, prepared_image
+from secfed.algorithms.data.image_text.partition import class_shares
+from secfed.algorithms.data.image_text.table import (
+    MAX_TABLE_BYTES,
+    Line,
+    drawn,
+    parse_table,
+    read_table,
+    text_of,
+    value_of,
+)
+from secfed.algorithms.data.multiview.files import ViewFile
+from secfed.algorithms.data.partition import Partition, iid
+from secfed.algorithms.data.pool import site_index
+from secfed.algorithms.data.tokens import words_of
+from secfed.algorithms.data.transfer.base import Kind, Samples, TransferSite, check_transfer
+from secfed.algorithms.data.transfer.files import integers, pixels, prepared_images
+from secfed.algorithms.data.transfer.options import FlickrTransferOptions
+from secfed.algorithms.framework.datasets import SiteId
+from secfed.algorithms.framework.randomness import numpy_generator
+from secfed.errors import ConfigError, DataError
+
+IMAGES: Final = "cifar100_30classes.npz"
+PAIRS: Final = "flickr8k_2500_96.zip"
+_IMAGE_CLASSES: Final = 30
+_CAPTIONS: Final = "captions.jsonl"
+_DRAWS: Final = 1000
+_USE_PUBLISHED: Final = "use the published file"
+
+Ids = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class _Texts:
+    """A published table of texts: its file, the columns of a text, the column and names of the classes."""
+
+    file: str
+    columns: tuple[str, ...]
+    label: str
+    classes: tuple[str, ...]
+
+
+TEXTS: Final = {
+    "ag-news": _Texts(
+        "ag_news_7600.csv.gz",
+        ("title", "description"),
+        "class",
+        ("World", "Sports", "Business", "Sci/Tech"),
+    ),
+    "med-abstracts": _Texts(
+        "medabstracts_test2888.csv.gz", ("medical_abstract",), "condition_label", ("1", "2", "3", "4", "5")
+    ),
+}
+
+
+@dataclass(frozen=True, repr=False)
+class _Part:
+    """Training or held-out records of a whole pool; a record is an image or a text."""
+
+    records: Any
+    labels: Ids
+
+    def take(self, rows: Ids) -> tuple[list[str] | NDArray[np.uint8], Tensor]:
+        if isinstance(self.records, list):
+            return [self.records[row] for row in rows.tolist()], torch.from_numpy(self.labels[rows])
+        return self.records[rows], torch.from_numpy(self.labels[rows])
+
+
+@dataclass(frozen=True, repr=False)
+class _Captioned:
+    """One image of the pool of pairs; the image is not read yet."""
+
+    image: str
+    captions: tuple[str, ...]
+    where: str
+
+
+class FlickrTransfer:
+    """Published sets, divided among simulated sites; see the module.
+
+    Args:
+        options: the ``[data]`` table.
+        seed: the study's seed: other seeds give another division.
+        folder: where the study file is.
+
+    Raises:
+        ConfigError: the tokenizer's files are missing or unusable.
+    """
+
+    def __init__(self, options: FlickrTransferOptions, seed: int, folder: Path) -> None:
+        self.sites: tuple[SiteId, ...] = options.site_ids()
+        self.kind_of: dict[SiteId, Kind] = options.kind_of
+        self._tokenizer = options.first_token_tokenizer(folder)
+        self._texts = TEXTS[options.texts]
+        self.image_shape: tuple[int, int, int] = options.image_shape
+        self.text_length = self._tokenizer.length
+        self.vocabulary = self._tokenizer.vocabulary
+        self.image_classes = _IMAGE_CLASSES
+        self.text_classes = len(self._texts.classes)
+        self._options, self._seed = options, seed
+        self._rules = options.preparation()
+        self._root = data_folder() if options.path is None else folder / options.path
+
+    def for_record_privacy(self, *, slots: bool = False) -> FlickrTransfer:
+        """The same records: each is prepared by itself. The division is how a simulation makes sites."""
+        del slots
+        return self
+
+    def site(self, site_id: SiteId) -> TransferSite:
+        """One site's share.
+
+        Raises:
+            DataError: no such site, or a file that is missing or is not the published one.
+        """
+        site_index(self.sites, site_id)
+        kind = self.kind_of[site_id]
+        index = [site for site, its in self.kind_of.items() if its == kind].index(site_id)
+        samples = {"image": self._images, "text": self._classified, "pairs": self._pairs}[kind]
+        return check_transfer(site_id, TransferSite(kind, samples(index, 0), samples(index, 1)), self)
+
+    @cached_property
+    def image_partition(self) -> tuple[Partition, Partition]:
+        """Positions of training and of held-out images, one array per image site each."""
+        return self._divided(self._image_pool, self._options.image_sites, "image")
+
+    @cached_property
+    def text_partition(self) -> tuple[Partition, Partition]:
+        """Positions of training and of held-out texts, one array per text site each."""
+        return self._divided(self._text_pool, self._options.text_sites, "text")
+
+    @cached_property
+    def pair_partition(self) -> tuple[Partition, Partition]:
+        """Positions of training and of held-out captioned images, one array per pairs site each."""
+        sites = self._options.pair_sites
+        _check_enough(len(self._pair_pool[0]), sites, self._options.min_records)
+        train, test = (
+            iid(len(pool), sites, 0, numpy_generator(self._seed, "partition", "pairs", part))
+            for pool, part in zip(self._pair_pool, ("train", "test"), strict=True)
+        )
+        return train, test
+
+    def _divided(self, pool: tuple[_Part, _Part], sites: int, purpose: str) -> tuple[Partition, Partition]:
+        options, rng = self._options, numpy_generator(self._seed, "partition", purpose)
+        return divide(pool[0].labels, pool[1].labels, sites, options.alpha, options.min_records, rng)
+
+    def _images(self, index: int, part: int) -> Samples:
+        images, labels = self._image_pool[part].take(self.image_partition[part][index])
+        return Samples(prepared_images(np.asarray(images), self._rules), None, labels, None)
+
+    def _classified(self, index: int, part: int) -> Samples:
+        texts, labels = self._text_pool[part].take(self.text_partition[part][index])
+        return Samples(None, self._tokenizer.encode(list(texts)), labels, None)
+
+    def _pairs(self, index: int, part: int) -> Samples:
+        rows = self.pair_partition[part][index]
+        entries = [self._pair_pool[part][row] for row in rows.tolist()]
+        images = torch.empty((len(entries), *self.image_shape))
+        with open_source(self._file(PAIRS), "data.path") as source:
+            for at, entry in enumerate(entries):
+                content = source.read(entry.image, self._rules.max_bytes, entry.where)
+                images[at] = torch.from_numpy(prepared_image(content, self._rules, entry.where))
+        captions = [caption for entry in entries for caption in entry.captions]
+        sources = torch.arange(len(entries)).repeat_interleave(self._options.captions_per_image)
+        return Samples(images, self._tokenizer.encode(captions), None, sources)
+
+    @cached_property
+    def _image_pool(self) -> tuple[_Part, _Part]:
+        path = self._file(IMAGES)
+        keys = [f"{part}_{what}" for part in ("train", "test") for what in ("images", "labels")]
+        found = ViewFile(path).arrays(*keys)
+        parts = []
+        for part in ("train", "test"):
+            images = pixels(found[f"{part}_images"], f"{path.name}: '{part}_images'")
+            labels = integers(found[f"{part}_labels"], f"{path.name}: '{part}_labels'")
+            if len(images) != len(labels):
+                raise DataError(f"{path.name}: not one label per image", remedy=_USE_PUBLISHED)
+            parts.append(_Part(images, labels))
+        return parts[0], parts[1]
+
+    @cached_property
+    def _text_pool(self) -> tuple[_Part, _Part]:
+        known = self._texts
+        pool: tuple[tuple[list[str], list[int]], tuple[list[str], list[int]]] = (([], []), ([], []))
+        for line in read_table(self._file(known.file)):
+            label = text_of(line, known.label)
+            text = " ".join(text_of(line, column) for column in known.columns).strip()
+            if label not in known.classes or not words_of(text):
+                raise DataError(f"{line.where}: no text, or an unknown class", remedy=_USE_PUBLISHED)
+            texts, labels = pool[drawn(self._options.test_fraction, self._seed, "held out", text)]
+            texts.append(text)
+            labels.append(known.classes.index(label))
+        train, test = (_Part(texts, np.array(labels, dtype=np.int64)) for texts, labels in pool)
+        return train, test
+
+    @cached_property
+    def _pair_pool(self) -> tuple[list[_Captioned], list[_Captioned]]:
+        path = self._file(PAIRS)
+        with open_source(path, "data.path") as source:
+            content = source.read(_CAPTIONS, MAX_TABLE_BYTES, f"{path.name}, {_CAPTIONS}")
+        pool: dict[str, list[_Captioned]] = {"train": [], "test": []}
+        for line in parse_table(content, _CAPTIONS):
+            split = text_of(line, "split")
+            if split not in pool:
+                raise DataError(f"{line.where}: an unknown split", remedy=_USE_PUBLISHED)
+            captions = _captions(line)[: self._options.captions_per_image]
+            if len(captions) < self._options.captions_per_image:
+                raise DataError(f"{line.where}: too few captions", remedy=_USE_PUBLISHED)
+            pool[split].append(_Captioned(text_of(line, "image"), captions, line.where))
+        return pool["train"], pool["test"]
+
+    def _file(self, name: str) -> Path:
+        path = self._root / name
+        if not path.is_file():
+            raise DataError(
+                f"flickr-transfer: {path} does not exist",
+                remedy="set data.path, or the environment variable SECFED_DATA, to the folder that contains "
+                f"{name}",
+            )
+        return path
+
+
+def divide(
+    train: Ids, test: Ids, sites: int, alpha: float, min_records: int, rng: np.random.Generator
+) -> tuple[Partition, Partition]:
+    """Divide training and held-out records among sites, class by class, by the same proportions.
+
+    The proportions of a class are drawn from Dirichlet(alpha). A site that already holds an even share of the
+    training records gets nothing of the next class.
+
+    Args:
+        train: [n] class of every training record.
+        test: [m] class of every held-out record.
+        sites: number of shares.
+        alpha: concentration; smaller is more skewed.
+        min_records: draws are repeated until every site has this many training records.
+        rng: source of proportions and orders.
+
+    Returns:
+        Two partitions, of 0 .. n-1 and of 0 .. m-1: ascending, disjoint, complete.
+
+    Raises:
+        ConfigError: no draw gives every site ``min_records`` training records.
+
+    Source: Li, Diao, Chen, He, "Federated learning on non-IID data silos", ICDE 2022 (the cap as in its
+        published code); Hsu, Qi, Brown 2019 (arXiv 1909.06335), section 3.
+    """
+    _check_enough(len(train), sites, min_records)
+    classes = np.unique(np.concatenate([train, test]))
+    for _ in range(_DRAWS):
+        shares = class_shares(len(classes), sites, alpha, rng)
+        pieces: list[tuple[Partition, Partition]] = []
+        held = np.zeros(sites)
+        for label, share in zip(classes, shares, strict=True):
+            open_shares = share * (held < len(train) / sites)
+            if open_shares.sum() <= 0:  # a tiny alpha: all of it would go to sites that are full
+                break
+            cuts = np.cumsum(open_shares / open_shares.sum())[:-1]
+            pieces.append((_cut(train, label, cuts, rng), _cut(test, label, cuts, rng)))
+            held += np.array([len(piece) for piece in pieces[-1][0]])
+        if len(pieces) == len(classes) and held.min() >= min_records:
+            return _joined([piece[0] for piece in pieces]), _joined([piece[1] for piece in pieces])
+    raise ConfigError(
+        f"data.alpha: {_DRAWS} draws with alpha = {alpha} never gave every site {min_records} records",
+        remedy="raise data.alpha, or lower data.min_records or the number of sites",
+    )
+
+
+def _check_enough(records: int, sites: int, min_records: int) -> None:
+    if sites * min_records > records:
+        raise ConfigError(
+            f"data.min_records: {sites} sites of {min_records} training records need more than there are",
+            remedy="lower data.min_records or the number of sites",
+        )
+
+
+def _cut(labels: Ids, label: int, cuts: NDArray[np.float64], rng: np.random.Generator) -> Partition:
+    members = rng.permutation(np.flatnonzero(labels == label))
+    return list(np.split(members, np.floor(cuts * len(members) + 0.5).astype(np.int64)))
+
+
+def _joined(pieces: list[Partition]) -> Partition:
+    """The pieces of all classes, site by site."""
+    return [np.sort(np.concatenate(of_site)) for of_site in zip(*pieces, strict=True)]
+
+
+def _captions(line: Line) -> tuple[str, ...]:
+    captions = value_of(line, "captions")
+    if not isinstance(captions, list) or not all(
+        isinstance(text, str) and words_of(text) for text in captions
+    ):
+        raise DataError(f"{line.where}: the captions are not texts", remedy=_USE_PUBLISHED)
+    return tuple(captions)

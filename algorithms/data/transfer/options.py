@@ -1,0 +1,196 @@
+"""Options of ``scenes``, ``flickr-transfer`` and ``transfer-files``: image, text and pairs sites."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final, Literal, Self
+
+from pydantic import Field, model_validator
+
+from secfed.algorithms.data.image_text.options import FILE_NAME
+from secfed.algorithms.data.image_text.pairs_options import PairsOptions
+from secfed.algorithms.data.pool import DataOptions
+from secfed.algorithms.data.tokens import Tokenizer
+from secfed.algorithms.data.transfer.base import Kind
+from secfed.algorithms.framework.datasets import SiteId
+from secfed.errors import ConfigError
+
+_NO_SITES: Final = 1  # classes of a kind that the study has no sites of: a classifier of none cannot be built
+
+
+class GroupOptions(DataOptions):
+    """How many simulated sites of each kind there are: ``image-1``, ``text-1``, ``pairs-1`` and so on."""
+
+    image_sites: int = Field(default=6, ge=0, le=1000, description="the number of image sites, 0 to 1000")
+    text_sites: int = Field(default=6, ge=0, le=1000, description="the number of text sites, 0 to 1000")
+    pair_sites: int = Field(default=4, ge=1, le=1000, description="the number of pairs sites, 1 to 1000")
+
+    @property
+    def kind_of(self) -> dict[SiteId, Kind]:
+        """Every site in order, and what it holds."""
+        groups: tuple[tuple[Kind, int], ...] = (
+            ("image", self.image_sites),
+            ("text", self.text_sites),
+            ("pairs", self.pair_sites),
+        )
+        return {f"{kind}-{number}": kind for kind, sites in groups for number in range(1, sites + 1)}
+
+    def site_ids(self) -> tuple[SiteId, ...]:
+        """Image sites, then text sites, then pairs sites."""
+        return tuple(self.kind_of)
+
+
+class ScenesOptions(GroupOptions):
+    """Options of ``scenes``, a synthetic data set."""
+
+    test_fraction: float = Field(
+        default=0.0, ge=0, le=0, description="0: data.test_records and data.test_pairs say it (leave it away)"
+    )
+    records: int = Field(
+        default=400, ge=1, le=1_000_000, description="training records of an image or text site, about"
+    )
+    pairs: int = Field(default=200, ge=1, le=1_000_000, description="training pairs of a pairs site, about")
+    uneven: float = Field(
+        default=0.4, ge=0, le=0.9, description="how far sites' sizes lie from that, 0 (not at all) to 0.9"
+    )
+    test_records: int = Field(
+        default=100, ge=0, le=1_000_000, description="held-out records of an image or text site"
+    )
+    test_pairs: int = Field(default=250, ge=0, le=1_000_000, description="held-out pairs of a pairs site")
+
+
+class _ArrayOptions(PairsOptions):
+    """What both data sets of files share: images of any size, texts of any words, and no shares of them."""
+
+    size: int = Field(default=32, ge=8, le=1024, description="pixels per side, 8 to 1024")
+    channels: Literal[1, 3] = Field(default=3, description="1 (grey) or 3 (colour)")
+    text_length: int = Field(default=40, ge=2, le=512, description="tokens per text, 2 to 512")
+
+    @model_validator(mode="after")
+    def _check_unused(self) -> Self:
+        for key in ("share", "distinct_test", "max_image_mib", "max_megapixels"):
+            if key in self.model_fields_set:
+                raise ConfigError(f"data.{key}: has no effect on {self.name}", remedy="remove it")
+        return self
+
+    def first_token_tokenizer(self, folder: Path) -> Tokenizer:
+        """The tokenizer, checked to begin every text with the same token: the model reads a text off that.
+
+        Raises:
+            ConfigError: its files are missing or unusable, or texts begin with their first word.
+        """
+        tokenizer = self.make_tokenizer(folder)
+        first = tokenizer.encode(["one", "two"])[:, 0]
+        if int(first[0]) != int(first[1]):
+            raise ConfigError(
+                "data.tokenizer_folder: this tokenizer puts no [CLS] token before a text",
+                remedy="use a tokenizer of the BERT family",
+            )
+        return tokenizer
+
+
+class FlickrTransferOptions(GroupOptions, _ArrayOptions):
+    """Options of ``flickr-transfer``: published sets, divided among simulated sites."""
+
+    path: str | None = Field(
+        default=None,
+        description="the folder with the files, relative to the study file; left away, SECFED_DATA",
+    )
+    texts: Literal["ag-news", "med-abstracts"] = Field(
+        default="ag-news", description='what text sites hold: "ag-news" or "med-abstracts"'
+    )
+    test_fraction: float = Field(
+        default=0.2,
+        ge=0,
+        le=0.9,
+        description="the share of held-out texts, 0 to 0.9; images and pairs have an official division",
+    )
+    captions_per_image: int = Field(
+        default=5, ge=1, le=5, description="how many captions of each image are used, 1 to 5"
+    )
+    alpha: float = Field(
+        default=0.5, ge=0.01, description="the Dirichlet concentration, 0.01 or more; smaller is more skewed"
+    )
+    min_records: int = Field(
+        default=10, ge=1, description="the least number of training images or texts of a simulated site"
+    )
+
+    @model_validator(mode="after")
+    def _check_square(self) -> Self:
+        if "resize" in self.model_fields_set:
+            raise ConfigError("data.resize: has no effect, all images are square", remedy="remove it")
+        return self
+
+
+class TransferFilesOptions(_ArrayOptions):
+    """Options of ``transfer-files``: a folder with one ``SITE.npz`` per site.
+
+    Real sites have names, so there is a list of them per kind.
+    """
+
+    path: str = Field(description="the folder with the .npz files, relative to the study file")
+    image_sites: tuple[str, ...] = Field(default=(), description="an array: the names of the image sites")
+    text_sites: tuple[str, ...] = Field(default=(), description="an array: the names of the text sites")
+    pair_sites: tuple[str, ...] = Field(min_length=1, description="an array: the names of the pairs sites")
+    size: int = Field(default=224, ge=8, le=1024, description="pixels per side, 8 to 1024")
+    image_classes: int | None = Field(
+        default=None, ge=2, le=1_000_000, description="the number of classes at image sites, 2 or more"
+    )
+    text_classes: int | None = Field(
+        default=None, ge=2, le=1_000_000, description="the number of classes at text sites, 2 or more"
+    )
+    patients: bool = Field(
+        default=False, description="true (every file must name its patients) or false (a file may name them)"
+    )
+
+    @property
+    def kind_of(self) -> dict[SiteId, Kind]:
+        """Every site in order, and what it holds."""
+        groups: tuple[tuple[Kind, tuple[str, ...]], ...] = (
+            ("image", self.image_sites),
+            ("text", self.text_sites),
+            ("pairs", self.pair_sites),
+        )
+        return {site: kind for kind, sites in groups for site in sites}
+
+    def site_ids(self) -> tuple[SiteId, ...]:
+        """Image sites, then text sites, then pairs sites."""
+        return (*self.image_sites, *self.text_sites, *self.pair_sites)
+
+    @property
+    def names_patients(self) -> bool:
+        """Whether every file must name them."""
+        return self.patients
+
+    @property
+    def classes(self) -> tuple[int, int]:
+        """Classes at image sites and at text sites; 1 where there are no such sites."""
+        return self.image_classes or _NO_SITES, self.text_classes or _NO_SITES
+
+    @model_validator(mode="after")
+    def _check_files(self) -> Self:
+        seen: set[str] = set()
+        for key in ("image_sites", "text_sites", "pair_sites"):
+            for site in getattr(self, key):
+                if not FILE_NAME.fullmatch(site):
+                    raise ConfigError(
+                        f"data.{key}: {site!r} cannot be part of a file name",
+                        remedy="use letters, digits, -, _ and . (not in front)",
+                    )
+                if site.lower() in seen:  # some file systems hold SITE.npz and site.npz to be one file
+                    raise ConfigError(
+                        f"data.{key}: the site {site!r} is listed twice, or differs in capitals only",
+                        remedy="list every site once; a site holds one kind of records",
+                    )
+                seen.add(site.lower())
+        for key, sites in (("image_classes", self.image_sites), ("text_classes", self.text_sites)):
+            if sites and getattr(self, key) is None:
+                raise ConfigError(
+                    f"data.{key}: is missing", remedy=f"set data.{key} to the number of classes, 2 or more"
+                )
+            if not sites and key in self.model_fields_set:
+                raise ConfigError(
+                    f"data.{key}: has no effect without such sites",
+                    remedy=f"remove it, or list {key[:-8]} sites",
+                )
+        return self

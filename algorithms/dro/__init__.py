@@ -1,0 +1,4 @@
+"""Distributionally robust weights of sites.
+
+Imports the framework.
+"""

@@ -1,0 +1,397 @@
+"""DRO weights that nobody sees: each site computes its own from one secure sum of a few scalars.
+
+Distributionally robust training gives site i a weight l_i that grows with its loss v_i and stays inside
+a divergence ball around the uniform weights. Published methods send every loss to the server and every
+weight to every site. Here only sums leave a site; ``docs/private-dro.md`` explains why they are enough
+(the theorem and its proof), what they still reveal, and why small cohorts are refused.
+
+One round of site i, with V the public loss cap and N the enrolled sites:
+
+    a_i = N l_i exp(gamma (min(v_i, V) - V))                 its secret
+    sums over the survivors U of a_i and a_i^2               one exchange; n = |U|
+    t_i = a_i / p1,  c = n p2 / p1^2 - 1,  s = min(1, sqrt(R / c)),  l_i = 1/n + s (t_i - 1/n)
+
+How it is used (``options`` is a DroOptions, ``site`` a site id, ``state`` a broadcast)::
+
+    rule   = DroRule.make(options, sites=ids, colluders=c, batch=64)
+    rule.check_cohort(len(ids), threshold)       ConfigError if sums over so few sites would reveal a loss
+    rule.fields()                                the fields of the exchange (all named "dro/...")
+    rule.loss(losses_of_batches)                 -> float: capped mean, blurred by less than 2^-16
+    rule.summand(weight, loss)                   -> {field name: float | tensor}: what the site adds
+    rule.answer(round_number, totals)            -> DroAnswer | None (too few: nobody changes)
+    answer.to_state(), DroAnswer.from_state(s)   as part of the next broadcast; None if it is not in there
+    rule.weight(site, weight, loss, answer)      -> the new weight; the old one for a site not in the sum
+    rule.step_scale(weight, n)                   -> what the site multiplies its learning rate by
+    rule.initial                                 1/N: every site's first weight
+    rule.plain(weights, losses)                  -> [n] float64: the same in the clear, for tests and docs
+
+``dro_site.SiteWeight`` keeps a site's weight over rounds: one summand per round, every answer used once.
+
+Source: exponentiated gradient and Euclidean projection as in Zhang et al., "Unified fair federated
+learning for digital healthcare", Patterns 2023; chi-square ball as in Duchi, Namkoong, "Learning models
+with uniform performance via distributionally robust optimization", Annals of Statistics 2021.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Final, Literal, Self
+
+import torch
+
+from secfed.algorithms.dro import chi2, cohort, kl
+from secfed.algorithms.dro.answer import DroAnswer, malformed
+from secfed.algorithms.dro.loss import BLUR, blurred_mean, capped
+from secfed.algorithms.dro.options import DroOptions
+from secfed.crypto.fixedpoint import NARROW_MAX_BITS, FixedPoint
+from secfed.errors import ConfigError, RangeError
+from secfed.wire.layout import Field, Totals
+
+__all__ = ["BLUR", "CAP_FACTOR", "MAX_EXPONENT", "WEIGHT_FLOOR", "DroAnswer", "DroOptions", "DroRule"]
+
+SiteId = str
+
+MAX_EXPONENT: Final = 10.0  # of exp(gamma V): more range than this and small losses drown in rounding
+CAP_FACTOR: Final = 1.5  # default loss cap in units of log(batch), the loss of a model that knows nothing
+WEIGHT_FLOOR: Final = 1e-9  # a weight that underflowed to 0 would shut its site out for good
+_SQUARE_STEP: Final = 2.0**-52  # of a^2: 1e-7 of the smallest one at equal weights, and no finer than needed
+_TRUST: Final = 2.0**20  # a sum counts only if it is this many times larger than its rounding
+_RING_ROOM: Final = 2.0**16  # by how much the ring's largest sums may exceed those of honest sites
+
+_A, _A2, _A2_REST, _POWERS = "dro/a", "dro/a2", "dro/a2_rest", "dro/powers"
+
+
+@dataclass(frozen=True)
+class DroRule:
+    """One study's DRO weights; the same on every machine.
+
+    Attributes:
+        sites: ids of the enrolled sites, sorted.
+        colluders: sites assumed to pool what they know with the server; one counts as 1 all the same,
+            because every site knows its own numbers and is told the sums.
+        rho, gamma, divergence, divergence_factor, kl_nodes, weight_convention, least_step_scale: see
+            :class:`DroOptions`.
+        cap: V, the public loss cap.
+        disclose_two: two sites were told that they see each other's loss, and accept it.
+        noised: the losses already carry noise of a privacy guarantee, which the sums cannot undo; then
+            the counting rule is not needed.
+        other_sums: further sums of the same losses that the study publishes (a mean loss as a metric, say);
+            the counting rule counts them too.
+    """
+
+    sites: tuple[SiteId, ...]
+    colluders: int
+    cap: float
+    rho: float = 0.1
+    gamma: float = 1.0
+    divergence: Literal["chi2", "kl"] = "chi2"
+    divergence_factor: float = 0.5
+    kl_nodes: int = 8
+    weight_convention: Literal["mean_one", "simplex"] = "mean_one"
+    least_step_scale: float = 0.25
+    disclose_two: bool = False
+    noised: bool = False
+    other_sums: int = 0
+
+    def __post_init__(self) -> None:
+        if not self.gamma * self.cap <= MAX_EXPONENT:
+            raise ConfigError(
+                f"algorithm.gamma: gamma * loss_cap is {self.gamma * self.cap:.4g}, more than "
+                f"{MAX_EXPONENT:g}: small losses would drown in rounding",
+                remedy=f"set algorithm.gamma to {MAX_EXPONENT / self.cap:.4g} or less, "
+                "or lower algorithm.loss_cap",
+            )
+        if list(self.sites) != sorted(set(self.sites)):
+            raise ConfigError("DRO weights need site ids that are sorted and unique")
+
+    @classmethod
+    def make(
+        cls,
+        options: DroOptions,
+        *,
+        sites: Sequence[SiteId],
+        colluders: int,
+        batch: int,
+        cap_factor: float = CAP_FACTOR,
+        noised: bool = False,
+        other_sums: int = 0,
+    ) -> Self:
+        """The rule of a study.
+
+        Args:
+            options: the study's keys.
+            sites: ids of the enrolled sites, in any order.
+            colluders: the study's ``protection.colluders``.
+            batch: pairs per evaluation batch, at least 2; the default cap is ``cap_factor * log(batch)``.
+            cap_factor: in units of log(batch).
+            noised: whether losses are released with noise of a privacy guarantee.
+            other_sums: further sums of the same losses that the study publishes.
+
+        Raises:
+            ConfigError: gamma * cap above 10, naming ``algorithm.gamma``; too small a batch for a cap.
+        """
+        if options.loss_cap is None and batch < 2:
+            raise ConfigError(
+                "algorithm.loss_cap: batches of one pair have no contrast, so there is no default",
+                remedy="set algorithm.loss_cap, or use batches of at least 2 pairs",
+            )
+        return cls(
+            sites=tuple(sorted(sites)),
+            colluders=colluders,
+            cap=cap_factor * math.log(batch) if options.loss_cap is None else options.loss_cap,
+            rho=options.rho,
+            gamma=options.gamma,
+            divergence=options.divergence,
+            divergence_factor=options.divergence_factor,
+            kl_nodes=options.kl_nodes,
+            weight_convention=options.weight_convention,
+            least_step_scale=options.least_step_scale,
+            disclose_two=options.allow_two_site_weight_disclosure,
+            noised=noised,
+            other_sums=other_sums,
+        )
+
+    # --- who may take part
+
+    @property
+    def initial(self) -> float:
+        """Every site's first weight."""
+        return 1.0 / len(self.sites)
+
+    @property
+    def radius(self) -> float:
+        """R = rho / divergence_factor: chi2 <= R."""
+        return self.rho / self.divergence_factor
+
+    @property
+    def revealed(self) -> int:
+        """How many sums of private numbers become known."""
+        return 2 if self.divergence == "chi2" else self.kl_nodes
+
+    @property
+    def minimum(self) -> int:
+        """The least number of sites in a sum: n - t must exceed the revealed sums."""
+        if self.noised or (self.disclose_two and len(self.sites) == 2):
+            return 2
+        return cohort.least_sites(self.revealed + self.other_sums, self.colluders)
+
+    def check_cohort(self, sites: int, threshold: int | None = None) -> None:
+        """Check that a sum over this cohort may be asked for.
+
+        Args:
+            sites: members of the cohort.
+            threshold: the study's ``protection.threshold``: sites help to open a sum over so many. None
+                leaves it unchecked, for protections that open nothing to the server.
+
+        Raises:
+            ConfigError: a sum over so few sites would let somebody solve for a site's loss.
+        """
+        cohort.check_sites(sites, self.minimum)
+        if threshold is not None:
+            cohort.check_threshold(threshold, self.minimum)
+
+    # --- a site's part
+
+    def loss(self, losses: torch.Tensor) -> float:
+        """The loss of a site from [k] losses of its batches: :func:`secfed.algorithms.dro.loss.blurred_mean`.
+
+        Raises:
+            RangeError: none given.
+        """
+        return blurred_mean(losses, self.cap)
+
+    def own(self, weight: float, loss: float) -> float:
+        """a_i, in (0, N]: a site's secret number. A loss that is no number counts as the cap.
+
+        Raises:
+            RangeError: a weight outside (0, 1]. Names no value.
+        """
+        if not 0.0 < weight <= 1.0:
+            raise RangeError("a DRO weight is outside (0, 1]", remedy="the site's saved state is damaged")
+        return len(self.sites) * weight * math.exp(self.gamma * (capped(loss, self.cap) - self.cap))
+
+    def fields(self) -> tuple[Field, ...]:
+        """The scalars of the exchange.
+
+        a^2 spans exp(2 gamma V), too much for one field: its leading part, a multiple of that field's
+        step, travels in one, and the rest, below a step, in another. The two totals add up to the sum.
+        """
+        count = len(self.sites)
+        if self.divergence == "kl":
+            return (Field(_POWERS, (self.kl_nodes,), bound=1.0, bits=64),)
+        return (
+            Field(_A, (), bound=float(count), bits=64),
+            Field(_A2, (), bound=float(count) ** 2, bits=64),
+            Field(_A2_REST, (), bound=self._steps[1], bits=self._rest_bits),
+        )
+
+    @cached_property
+    def _steps(self) -> tuple[float, float, float]:
+        """Resolution of a, of the leading part of a^2, and of its rest."""
+        count = len(self.sites)
+        step_a = FixedPoint.choose(bound=float(count), bits=64, sites=count).step
+        step_a2 = FixedPoint.choose(bound=float(count) ** 2, bits=64, sites=count).step
+        rest = FixedPoint.choose(bound=step_a2, bits=self._rest_bits, sites=count)
+        return step_a, step_a2, rest.step
+
+    @cached_property
+    def _rest_bits(self) -> int:
+        """The narrowest field that is fine enough."""
+        count = len(self.sites)
+        bound = FixedPoint.choose(bound=float(count) ** 2, bits=64, sites=count).step
+        for bits in range(count.bit_length() + 8, NARROW_MAX_BITS):
+            if FixedPoint.choose(bound=bound, bits=bits, sites=count).step <= _SQUARE_STEP:
+                return bits
+        return NARROW_MAX_BITS
+
+    def summand(self, weight: float, loss: float) -> dict[str, torch.Tensor | float]:
+        """What a site adds. At most once per round: two sums over different survivors give a difference.
+
+        Raises:
+            RangeError: a weight outside (0, 1]. Names no value.
+        """
+        own = self.own(weight, loss)
+        if self.divergence == "kl":
+            logarithm = math.log(own / len(self.sites))
+            sums = [math.exp(power * logarithm) for power in kl.powers(self.kl_nodes)]
+            return {_POWERS: torch.tensor(sums, dtype=torch.float64)}
+        square, step = own * own, self._steps[1]
+        leading = math.floor(square / step) * step  # exact: step is a power of two
+        return {_A: own, _A2: leading, _A2_REST: square - leading}
+
+    # --- the server's part
+
+    def answer(self, round_number: int, totals: Totals) -> DroAnswer | None:
+        """What everybody is told; None if there is nothing to tell, and every site keeps its weight.
+
+        That is so below the minimum, and when the sums are no larger than their rounding (all sites left
+        in the round have next to no weight).
+        """
+        survivors = set(totals.survivors)
+        members = tuple(site in survivors for site in self.sites)
+        count = sum(members)
+        if count < self.minimum:
+            return None
+        if self.divergence == "kl":
+            sums = tuple(float(one) for one in totals[_POWERS])
+        else:
+            sums = (totals.scalar(_A), totals.scalar(_A2) + totals.scalar(_A2_REST))
+        if any(not one >= least for one, least in zip(sums, self._least_sums(count), strict=True)):
+            return None
+        return DroAnswer(round_number, sums, members)
+
+    def _least_sums(self, count: int) -> tuple[float, ...]:
+        """What each sum over ``count`` sites must reach to be more than its rounding."""
+        if self.divergence == "kl":
+            step = FixedPoint.choose(bound=1.0, bits=64, sites=len(self.sites)).step
+            return (_TRUST * count * step,) * self.kl_nodes
+        return _TRUST * count * self._steps[0], _TRUST * count * self._steps[2]
+
+    # --- back at the site
+
+    def check(self, answer: DroAnswer) -> None:
+        """Refuse an answer that no honest aggregator gives, whatever a site makes of it.
+
+        Raises:
+            MalformedMessage: an answer for another number of sites or sums, or below the minimum; sums that
+                no sites add up to.
+        """
+        if (len(answer.members), len(answer.sums)) != (len(self.sites), self.revealed):
+            raise malformed("is for another study")
+        if answer.n < self.minimum:
+            raise malformed("is about fewer sites than the study's least")
+        if self.rho == 0.0:
+            return
+        # A lying site moves sums within the ring, a lying server anywhere, to where squares are 0 or inf.
+        most = _RING_ROOM * len(self.sites) ** 3
+        least_sums = self._least_sums(answer.n)
+        if not all(least <= one <= most for one, least in zip(answer.sums, least_sums, strict=True)):
+            raise malformed("holds sums that no sites add up to")
+        if self.divergence == "kl":
+            kl.solve(answer.sums, answer.n, self.rho)
+
+    def is_member(self, site: SiteId, answer: DroAnswer) -> bool:
+        """Whether the site's summand is in the sums.
+
+        Raises:
+            MalformedMessage: as :meth:`check`, or an answer for other sites.
+        """
+        self.check(answer)
+        if site not in self.sites:
+            raise malformed("is for other sites")
+        return answer.members[self.sites.index(site)]
+
+    def weight(self, site: SiteId, weight: float, loss: float, answer: DroAnswer | None) -> float:
+        """The site's new weight. The old one if there is no answer or the site is not in it.
+
+        Args:
+            site: this site.
+            weight: the weight its summand was made with.
+            loss: the loss its summand was made with.
+            answer: the answer of the same round.
+
+        Raises:
+            RangeError: as for :meth:`summand`.
+            MalformedMessage: an answer for another study.
+        """
+        if answer is None or not self.is_member(site, answer):
+            return weight
+        own, count = self.own(weight, loss), answer.n
+        if self.rho == 0.0:
+            return 1.0 / count
+        if self.divergence == "kl":
+            power, log_sum = kl.solve(answer.sums, count, self.rho)
+            new = math.exp(power * math.log(own / len(self.sites)) - log_sum)
+        else:
+            first, second = answer.sums
+            # Honest numbers lie in between; outside it is rounding or a site's lie.
+            spread = min(max(count * (second / first**2) - 1.0, 0.0), count - 1.0)
+            shrink = 1.0 if spread <= self.radius else math.sqrt(self.radius / spread)
+            new = 1.0 / count + shrink * (own / first - 1.0 / count)
+        return min(max(new, self.smallest(count)), self.largest(count))
+
+    def smallest(self, count: int) -> float:
+        """The smallest weight that any of ``count`` sites can have, so that false sums get none below it.
+
+        In the chi-square ball it mirrors the largest; :data:`WEIGHT_FLOOR` where a ball reaches to 0.
+        """
+        if self.divergence == "kl":
+            return WEIGHT_FLOOR
+        return max((1.0 - math.sqrt(self.radius * (count - 1))) / count, WEIGHT_FLOOR)
+
+    def largest(self, count: int) -> float:
+        """The largest weight that any of ``count`` sites can have inside the ball."""
+        if self.divergence == "kl":
+            return kl.largest_weight(count, self.rho)
+        return min((1.0 + math.sqrt(self.radius * (count - 1))) / count, 1.0)
+
+    def step_scale(self, weight: float, count: int) -> float:
+        """What the site multiplies its learning rate by (never the loss: Adam would divide it out).
+
+        Args:
+            weight: its weight.
+            count: n of the last answer; the number of enrolled sites before there is one.
+
+        Security: a server that publishes false sums, or leaves a site out of them, decides which weights
+        fall. The study's least step scale keeps the others' updates from vanishing beside one site's.
+        """
+        unit = float(count) if self.weight_convention == "mean_one" else 1.0
+        if weight == 1.0 / count:  # count * (1 / count) is not 1 for every count
+            return unit / count
+        return unit * min(max(weight, self.least_step_scale / count), self.largest(count))
+
+    # --- in the clear
+
+    def plain(
+        self, weights: Sequence[float] | torch.Tensor, losses: Sequence[float] | torch.Tensor
+    ) -> torch.Tensor:
+        """The same update for somebody who sees everything: [n] float64. For tests and documentation."""
+        old = torch.as_tensor(weights, dtype=torch.float64)
+        found = torch.as_tensor(losses, dtype=torch.float64)
+        moved = torch.softmax(torch.log(old) + self.gamma * found.clamp(max=self.cap), dim=0)
+        if self.divergence == "kl":
+            return kl.project(moved, self.rho)
+        return chi2.project(moved, self.radius)

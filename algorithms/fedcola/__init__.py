@@ -1,0 +1,4 @@
+"""FedCola.
+
+Imports the framework, data, models, losses and metrics.
+"""

@@ -1,0 +1,85 @@
+"""The ``[algorithm]`` table of ``fedcola``. Defaults are those of the method, except who takes part."""
+
+from __future__ import annotations
+
+from typing import Literal, Self
+
+from pydantic import Field, model_validator
+
+from secfed.config.schema import OPERATIONAL, Options
+from secfed.errors import ConfigError
+
+
+class FedColaOptions(Options):
+    """Options of ``fedcola``."""
+
+    aggregation: Literal["fedavg", "collaborative", "compensated"] = Field(
+        default="compensated",
+        description='"fedavg" (each group by itself), "collaborative" (attention layers are averaged over '
+        'all sites that hold the modality) or "compensated" (the same, and every group counts all sites '
+        "that reach its model)",
+    )
+    co_layers: Literal["none", "all", "attention", "mlp"] = Field(
+        default="all",
+        description="which layers of image and text sites also learn from the other modality's model: "
+        '"none", "all", "attention" or "mlp"',
+    )
+    train_co_layers: bool = Field(
+        default=True, description="true, or false to keep the other modality's layers as they were received"
+    )
+    train_tokens: bool = Field(
+        default=True,
+        description="true, or false to keep the table of words as it is: a sum over it says which words "
+        "no site of the sum uses",
+    )
+    server_step: float = Field(
+        default=1.0, gt=0, description="what the server multiplies every mean update by, above 0"
+    )
+    local_epochs: int = Field(
+        default=5, ge=1, description="passes over a site's records per round, at least 1"
+    )
+    batch_size: int = Field(default=112, ge=2, description="records per step, at least 2")
+    learning_rate: float = Field(default=1e-4, gt=0, description="AdamW's step size in round 1, above 0")
+    learning_rate_decay: float = Field(
+        default=0.99, gt=0, le=1, description="what it is multiplied by in each later round, above 0 to 1"
+    )
+    temperature: float = Field(
+        default=0.07, gt=0, description="the temperature of the contrast of images and texts, above 0"
+    )
+    participation: float = Field(
+        default=1.0, gt=0, le=1, description="the share of each group that trains in a round, above 0 to 1"
+    )
+    min_group: int = Field(default=3, ge=3, description="the fewest sites of a group in a sum, at least 3")
+    weighting: Literal["equal", "records"] = Field(
+        default="equal",
+        description='"equal", or "records" (up to weight_cap) as published: sums over changing samples of '
+        "sites then tell how many records each has",
+    )
+    weight_cap: int = Field(default=1000, ge=1, description="the number of records that counts as weight 1")
+    gallery: int = Field(
+        default=64, ge=2, description="images per gallery when retrieval is measured, at least 2"
+    )
+    evaluate: Literal["last", "every"] = Field(
+        default="last", description='"last" measures the final models, "every" also after each round'
+    )
+    device: Literal["auto", "cpu", "cuda"] = Field(
+        default="auto", json_schema_extra=OPERATIONAL, description='"auto", "cpu" or "cuda"'
+    )
+
+    @property
+    def shares_attention(self) -> bool:
+        """Whether attention layers are summed over all sites that hold the modality."""
+        return self.aggregation != "fedavg"
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if self.weighting == "equal" and "weight_cap" in self.model_fields_set:
+            raise ConfigError(
+                'algorithm.weight_cap: has no effect with weighting = "equal"',
+                remedy='remove it, or set algorithm.weighting = "records"',
+            )
+        if self.co_layers == "none" and "train_co_layers" in self.model_fields_set:
+            raise ConfigError(
+                'algorithm.train_co_layers: has no effect with co_layers = "none"', remedy="remove it"
+            )
+        return self

@@ -1,0 +1,227 @@
+"""Which sums a FedCola study consists of, and who takes part in each: computed from public facts alone.
+
+    rounds 1 .. R    own-image, own-text, own-pairs      what each group sums by itself
+                     attention-image                     attention layers, over image and pairs sites
+                     attention-text                      the same, over text and pairs sites
+    round R+1        score-image, score-text, score-pairs
+
+Without sharing, attention layers are in the groups' own sums. With ``evaluate = "every"`` the scores also
+close every round before the last. Who trains in a round follows from the study's seed, so no aggregator can
+choose whom an honest site is summed with. Under ``[privacy]`` no loss leaves, and scores only where the
+study lets them leave without noise.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Final, Literal, get_args
+
+from secfed.algorithms.data.transfer.base import Kind
+from secfed.algorithms.fedcola.aggregation import MODALITIES
+from secfed.algorithms.fedcola.options import FedColaOptions
+from secfed.algorithms.framework.base import LOSS_BOUND, SiteId
+from secfed.algorithms.framework.randomness import numpy_generator
+from secfed.algorithms.metrics import transfer_scores
+from secfed.algorithms.models.transfer_options import Modality, gated_weights, is_attention
+from secfed.errors import ConfigError
+from secfed.wire.layout import Exchange, Field, Layout
+
+OTHER: Final = "other/"  # blocks of the other modality, for co-layers
+
+
+if TYPE_CHECKING:
+    from secfed.config.sections import ProtectionSection
+    from secfed.dp.settings import PrivacySection
+
+KINDS: Final[tuple[Kind, ...]] = get_args(Kind)
+_TOKENS: Final = "text.embed.token."
+
+
+@dataclass(frozen=True)
+class FedColaStage:
+    """One exchange and what it is for.
+
+    Attributes:
+        step: "own" trains and sums what the group shares with nobody; "attention" sums the rest of that
+            training; "score" measures.
+        exchange: the sum.
+        of: the group, or the modality of an "attention" step.
+    """
+
+    step: Literal["own", "attention", "score"]
+    exchange: Exchange
+    of: Kind
+
+
+@dataclass(frozen=True)
+class FedColaPlan:
+    """The plan of one study.
+
+    Attributes:
+        options: the ``[algorithm]`` table.
+        protection: the ``[protection]`` table.
+        rounds: training rounds.
+        seed: the study's seed; here it only samples sites.
+        kind_of: what every site holds.
+        depth: blocks of a tower.
+        shapes: of the parameters of each group's model.
+        privacy: the ``[privacy]`` table, checked.
+
+    Raises:
+        ConfigError: names the key that is impossible for these sites.
+    """
+
+    options: FedColaOptions
+    protection: ProtectionSection
+    rounds: int
+    seed: int
+    kind_of: Mapping[SiteId, Kind]
+    depth: int
+    shapes: Mapping[Kind, Mapping[str, tuple[int, ...]]]
+    privacy: PrivacySection | None = None
+
+    def __post_init__(self) -> None:
+        if "pairs" not in self.kinds:
+            raise ConfigError(
+                "data.name: fedcola needs sites with pairs, for which the others learn",
+                remedy="name some, or train a classifier with fedavg",
+            )
+        if len(self.kinds) < len(KINDS) and self.options.co_layers != "none":
+            raise ConfigError(
+                "algorithm.co_layers: there are no sites of the other modality to learn from",
+                remedy='set algorithm.co_layers = "none", or add sites with images and with texts',
+            )
+        for kind in self.kinds:
+            if self.sampled_count(kind) < self.least:
+                raise ConfigError(
+                    f"algorithm.participation: {self.sampled_count(kind)} of {len(self.group(kind))} "
+                    f"{kind} sites train in a round, but a sum needs {self.least}",
+                    remedy="raise it, add sites, or lower protection.colluders, protection.min_cohort or "
+                    "protection.threshold",
+                )
+
+    @cached_property
+    def kinds(self) -> tuple[Kind, ...]:
+        """The groups that have sites."""
+        return tuple(kind for kind in KINDS if self.group(kind))
+
+    def group(self, kind: Kind) -> tuple[SiteId, ...]:
+        """All sites of a group."""
+        return tuple(site for site, held in self.kind_of.items() if held == kind)
+
+    @cached_property
+    def least(self) -> int:
+        """The smallest cohort that a sum is planned for, the same under every protection."""
+        rules = self.protection
+        colluders = rules.colluders_for(len(self.kind_of))
+        return max(self.options.min_group, rules.min_cohort, colluders + 2, rules.threshold or 0)
+
+    def sampled_count(self, kind: Kind) -> int:
+        """How many sites of a group train in a round."""
+        return math.floor(self.options.participation * len(self.group(kind)) + 1e-9)
+
+    def sampled(self, kind: Kind, round_number: int) -> tuple[SiteId, ...]:
+        """Which sites of a group train in a round, drawn without replacement."""
+        group, count = self.group(kind), self.sampled_count(kind)
+        if count == len(group):
+            return group
+        chosen = numpy_generator(self.seed, "fedcola sites", kind, round_number).permutation(len(group))
+        return tuple(group[pick] for pick in sorted(chosen[:count]))
+
+    def training_rounds(self, site: SiteId) -> int:
+        """In how many rounds of the study a site trains."""
+        rounds = range(1, self.rounds + 1)
+        return sum(site in self.sampled(self.kind_of[site], number) for number in rounds)
+
+    def members(self, stage: FedColaStage, round_number: int) -> tuple[SiteId, ...]:
+        """The sites that are asked for one exchange."""
+        if stage.step == "score":
+            return self.group(stage.of)
+        own = self.sampled(stage.of, round_number)  # of an absent group nobody
+        return own if stage.step == "own" else (*own, *self.sampled("pairs", round_number))
+
+    def learning_rate(self, round_number: int) -> float:
+        """The step size of one round."""
+        return self.options.learning_rate * self.options.learning_rate_decay ** (round_number - 1)
+
+    @property
+    def weighted(self) -> bool:
+        """Whether sites count by their records, so that a weight is part of every sum."""
+        return self.options.weighting == "records"
+
+    @property
+    def scores(self) -> bool:
+        """Whether models are measured, by sums without noise."""
+        return self.privacy is None or self.privacy.metrics == "unprotected"
+
+    def trained(self, kind: Kind) -> tuple[str, ...]:
+        """Names of the parameters of a group's model that training changes."""
+        frozen = () if self.options.train_tokens else (_TOKENS,)
+        return tuple(name for name in self.shapes[kind] if not name.startswith(frozen))
+
+    def own(self, kind: Kind) -> tuple[str, ...]:
+        """Names of the parameters that a group sums by itself."""
+        shared = self.options.shares_attention
+        return tuple(name for name in self.trained(kind) if not (shared and is_attention(name)))
+
+    def attention(self, modality: Modality) -> tuple[str, ...]:
+        """Names of a modality's attention layers, in the models of both groups that hold it."""
+        names = self.shapes["pairs"]
+        return tuple(name for name in names if is_attention(name) and name.startswith(f"{modality}."))
+
+    @property
+    def co_layers(self) -> tuple[str, ...]:
+        """Names, without the tower, of the weights that sites of the other modality learn from."""
+        layers = self.options.co_layers
+        return () if layers == "none" else gated_weights(self.depth, layers)
+
+    @cached_property
+    def training(self) -> tuple[FedColaStage, ...]:
+        """The sums of one round of training."""
+        stages = []
+        for kind in self.kinds:
+            fields = self._updates(kind, self.own(kind), loss=True)
+            stages.append(FedColaStage("own", self._exchange(f"own-{kind}", kind, fields), kind))
+        if self.options.shares_attention:
+            for modality in MODALITIES:
+                fields = self._updates("pairs", self.attention(modality), loss=False)
+                exchange = self._exchange(f"attention-{modality}", f"{modality}+pairs", fields)
+                stages.append(FedColaStage("attention", exchange, modality))
+        return tuple(stages)
+
+    @cached_property
+    def scoring(self) -> tuple[FedColaStage, ...]:
+        """The sums that measure the models of all groups."""
+        stages = []
+        for kind in self.kinds:
+            exchange = self._exchange(f"score-{kind}", f"all-{kind}", transfer_scores.fields(kind))
+            stages.append(FedColaStage("score", exchange, kind))
+        return tuple(stages)
+
+    def stages(self, round_number: int) -> Sequence[FedColaStage]:
+        """The exchanges of one round, in order."""
+        if round_number > self.rounds:
+            return self.scoring if self.scores else ()
+        every = self.scores and self.options.evaluate == "every" and round_number < self.rounds
+        return (*self.training, *(self.scoring if every else ()))
+
+    def unprotected(self, exchange: Exchange) -> tuple[str, ...]:
+        """Fields that leave without noise under ``[privacy]``: those of scores."""
+        if self.privacy is None or exchange not in {stage.exchange for stage in self.scoring}:
+            return ()
+        return tuple(field.name for field in exchange.layout.fields)
+
+    def _updates(self, kind: Kind, names: Sequence[str], *, loss: bool) -> list[Field]:
+        bound, bits = self.protection.bound, self.protection.bits
+        fields = [Field(f"update/{name}", self.shapes[kind][name], bound, bits) for name in names]
+        if self.weighted:
+            fields.append(Field("weight", (), 1.0, 64))
+        if loss and self.privacy is None:
+            fields.append(Field("loss", (), LOSS_BOUND, 64))
+        return fields
+
+    def _exchange(self, name: str, cohort: str, fields: Sequence[Field]) -> Exchange:
+        return Exchange(name, cohort, Layout(tuple(fields), sites=len(self.kind_of)))

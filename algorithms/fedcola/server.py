@@ -1,0 +1,135 @@
+"""The server's half of FedCola: a model per group, moved by sums."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+import torch
+
+from secfed.algorithms.data.transfer.base import Kind
+from secfed.algorithms.fedcola.aggregation import MODALITIES, denominators
+from secfed.algorithms.fedcola.plan import OTHER, FedColaPlan, FedColaStage
+from secfed.algorithms.framework.base import check_round, planned_for
+from secfed.algorithms.framework.server_state import MODEL, VersionMetrics, model_of, part_of
+from secfed.algorithms.metrics import transfer_scores
+from secfed.algorithms.models.transfer_options import Modality, is_attention
+from secfed.wire.layout import Exchange, State, Totals
+
+_PENDING: Final = "pending/"
+_COUNT: Final = "count"
+
+
+class FedColaServer:
+    """Moves every group's model once all sums of a round are there; reads totals only.
+
+    Args:
+        plan: the study's.
+        initial: the first model of every group.
+    """
+
+    def __init__(self, plan: FedColaPlan, initial: Mapping[Kind, State]) -> None:
+        self._plan = plan
+        self._models: dict[Kind, State] = {kind: dict(initial[kind]) for kind in plan.kinds}
+        self._pending: dict[str, dict[str, torch.Tensor]] = {}  # totals of this round, by exchange
+        self._metrics = VersionMetrics()
+
+    def _stage(self, round_number: int, exchange: Exchange) -> FedColaStage:
+        check_round(round_number, self._plan.rounds)
+        return planned_for(exchange, round_number, self._plan.stages(round_number))
+
+    def broadcast(self, round_number: int, exchange: Exchange) -> State:
+        """The group's model, and for co-layers the other modality's blocks; nothing for attention layers.
+
+        Raises:
+            WrongState: the study has no such exchange.
+        """
+        stage = self._stage(round_number, exchange)
+        if stage.step == "attention":  # its sites have trained already
+            return {}
+        state = {MODEL + name: value for name, value in self._models[stage.of].items()}
+        if stage.step == "own" and stage.of != "pairs":
+            other: Modality = "text" if stage.of == "image" else "image"
+            for name in self._plan.co_layers:
+                state[OTHER + name] = self._models[other][f"{other}.{name}"]
+        return state
+
+    def absorb(self, round_number: int, exchange: Exchange, totals: Totals) -> None:
+        """Take in one exchange; the last one of training moves the models.
+
+        Losses belong to the model that training started from, scores to the model they were measured on.
+
+        Raises:
+            WrongState: the study has no such exchange.
+        """
+        stage = self._stage(round_number, exchange)
+        if stage.step == "score":
+            version = min(round_number, self._plan.rounds)
+            self._metrics.of(version).update(transfer_scores.finish(stage.of, totals))
+            return
+        count = totals.scalar("weight") if self._plan.weighted else float(len(totals.survivors))
+        if "loss" in totals:
+            self._metrics.of(round_number - 1)[f"{stage.of}_loss"] = totals.scalar("loss") / count
+        updates = {name: value for name, value in totals.items() if name.startswith("update/")}
+        self._pending[exchange.name] = {**updates, _COUNT: torch.tensor(count, dtype=torch.float64)}
+        if exchange == self._plan.training[-1].exchange:
+            self._move()
+            self._pending = {}
+
+    def _move(self) -> None:
+        own = {kind: self._count(f"own-{kind}") for kind in self._plan.kinds}
+        shares = self._plan.options.shares_attention
+        shared = {one: self._count(f"attention-{one}") for one in MODALITIES} if shares else {}
+        divisors = denominators(own, shared, self._plan.options.aggregation)
+        step = self._plan.options.server_step
+        for kind in self._plan.kinds:
+            model = dict(self._models[kind])
+            for name in self._plan.trained(kind):
+                source, divisor = f"own-{kind}", divisors.own[kind]
+                if shares and is_attention(name):
+                    modality: Modality = "image" if name.startswith("image.") else "text"
+                    source, divisor = f"attention-{modality}", divisors.attention[kind, modality]
+                moved = (
+                    model[name].to(torch.float64) + step * self._pending[source][f"update/{name}"] / divisor
+                )
+                model[name] = moved.to(torch.float32)
+            self._models[kind] = model
+
+    def _count(self, exchange: str) -> float:
+        return float(self._pending[exchange][_COUNT])
+
+    def model(self) -> State:
+        """The current parameters of every group, as ``group/parameter``: float32 copies."""
+        return {
+            f"{kind}/{name}": value.clone()
+            for kind in self._plan.kinds
+            for name, value in self._models[kind].items()
+        }
+
+    def metrics(self) -> Mapping[int, Mapping[str, float]]:
+        """By model version: scores, and losses of each group while training from it."""
+        return self._metrics.all()
+
+    def save(self) -> State:
+        """Models, metrics, and the totals of a round that is not whole yet."""
+        state = {MODEL + name: value for name, value in self.model().items()}
+        for exchange, totals in self._pending.items():
+            state.update({f"{_PENDING}{exchange}/{name}": value.clone() for name, value in totals.items()})
+        return state | self._metrics.save()
+
+    def load(self, state: State) -> None:
+        """Continue from :meth:`save`.
+
+        Raises:
+            MalformedMessage: a checkpoint of another study.
+        """
+        models = model_of(state, self.model())
+        self._models = {
+            kind: {name: models[f"{kind}/{name}"] for name in self._plan.shapes[kind]}
+            for kind in self._plan.kinds
+        }
+        self._pending = {}
+        for path, value in part_of(state, _PENDING).items():
+            exchange, name = path.split("/", 1)
+            self._pending.setdefault(exchange, {})[name] = value.clone()
+        self._metrics.load(state)

@@ -1,0 +1,4 @@
+"""FedAvg and FedProx.
+
+Imports the framework, data, models, losses and metrics.
+"""

@@ -1,0 +1,44 @@
+"""The ``[algorithm]`` table of ``fedavg``."""
+
+from __future__ import annotations
+
+from typing import Literal, Self
+
+from pydantic import Field, model_validator
+
+from secfed.config.schema import OPERATIONAL, Options
+from secfed.errors import ConfigError
+
+
+class FedAvgOptions(Options):
+    """Options of ``fedavg``."""
+
+    local_epochs: int = Field(
+        default=1, ge=1, description="passes over a site's records per round, at least 1"
+    )
+    batch_size: int = Field(default=32, ge=1, description="records per local step, at least 1")
+    learning_rate: float = Field(default=0.1, gt=0, description="the local step size, above 0")
+    optimizer: Literal["sgd", "adam"] = Field(default="sgd", description='"sgd" or "adam"')
+    momentum: float = Field(default=0.0, ge=0, lt=1, description="the momentum of sgd, from 0 to below 1")
+    weight_decay: float = Field(default=0.0, ge=0, description="the local weight decay, at least 0")
+    weighting: Literal["records", "equal"] = Field(
+        default="records", description='"records" (up to weight_cap) or "equal"'
+    )
+    weight_cap: int = Field(default=1000, ge=1, description="the number of records that counts as weight 1")
+    device: Literal["auto", "cpu", "cuda"] = Field(
+        default="auto", json_schema_extra=OPERATIONAL, description='"auto", "cpu" or "cuda"'
+    )
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if self.optimizer == "adam" and self.momentum:
+            raise ConfigError(
+                "algorithm.momentum: adam has no momentum of its own",
+                remedy='remove it, or set algorithm.optimizer = "sgd"',
+            )
+        if self.weighting == "equal" and "weight_cap" in self.model_fields_set:
+            raise ConfigError(
+                'algorithm.weight_cap: has no effect with weighting = "equal"',
+                remedy='remove it, or set algorithm.weighting = "records"',
+            )
+        return self

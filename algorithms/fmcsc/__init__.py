@@ -1,0 +1,4 @@
+"""FMCSC: multi-view clustering.
+
+Imports the framework, data, models, losses and metrics.
+"""

@@ -1,0 +1,357 @@
+"""Which sums an FMCSC study consists of, and who takes part in each: computed from public facts alone.
+
+Groups are ``full`` (all views) and ``view-1`` .. ``view-V``. A site with all views trains for every group;
+a site with one view trains for its own. Every site is *scored* in one group only: its own.
+
+    rounds 1 .. P        pretrain                                       sampled sites
+    rounds P+1 .. R      train-full, train-view-1, .., train-view-V     one sum per group
+    round R+1            score-moments, score-full-01 ..,               k-means as sums (start, iterations)
+                         score-view-1-01 .., score-table                per group, and one table
+
+With ``evaluate = "every"`` the scoring also closes every main round before the last. Under ``[privacy]`` no
+loss leaves, and scoring only happens where the study lets metrics leave without noise; with the site as
+the unit a layout holds updates and nothing else, since all of it gets noise.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Final, Literal
+
+from secfed.algorithms.fmcsc.options import FmcscOptions
+from secfed.algorithms.framework.base import LOSS_BOUND, SiteId
+from secfed.algorithms.framework.randomness import numpy_generator
+from secfed.errors import ConfigError
+from secfed.wire.layout import Exchange, Field, Layout
+
+if TYPE_CHECKING:
+    from secfed.config.sections import ProtectionSection
+    from secfed.dp.settings import PrivacySection
+
+Kind = Literal["pretrain", "train", "moments", "kmeans", "table"]
+
+FULL: Final = 0  # the group of all views; the group of view v is v + 1
+_SQUARED_DISTANCE: Final = 64.0  # of a unit vector to a centre; starts lie outside the unit ball, but not far
+
+
+@dataclass(frozen=True)
+class FmcscStage:
+    """One exchange and what it is for.
+
+    Attributes:
+        kind: what is summed.
+        exchange: the sum.
+        group: whose model or clusters.
+        iteration: of k-means, from 1.
+    """
+
+    kind: Kind
+    exchange: Exchange
+    group: int = FULL
+    iteration: int = 0
+
+
+@dataclass(frozen=True)
+class FmcscPlan:
+    """The plan of one study.
+
+    Attributes:
+        options: the ``[algorithm]`` table.
+        protection: the ``[protection]`` table.
+        rounds: training rounds, pre-training included.
+        seed: the study's seed; here it only samples the sites of pre-training rounds.
+        view_of: the one view of every site, or None for all views.
+        views: number of views.
+        classes: number of classes and of clusters.
+        features: size of h.
+        shapes: the network's parameters.
+        privacy: the ``[privacy]`` table, checked by :func:`~secfed.algorithms.fmcsc.privacy.check_privacy`.
+
+    Raises:
+        ConfigError: names the key that is impossible for these sites.
+    """
+
+    options: FmcscOptions
+    protection: ProtectionSection
+    rounds: int
+    seed: int
+    view_of: Mapping[SiteId, int | None]
+    views: int
+    classes: int
+    features: int
+    shapes: Mapping[str, tuple[int, ...]]
+    privacy: PrivacySection | None = None
+
+    def __post_init__(self) -> None:
+        if 0 < self.rounds < self.options.pretrain_rounds:
+            raise ConfigError(
+                f"study.rounds: {self.rounds} rounds are fewer than the {self.options.pretrain_rounds} of "
+                "pre-training, which they include",
+                remedy=f"set study.rounds = {self.options.pretrain_rounds} plus the main rounds, "
+                "or lower algorithm.pretrain_rounds",
+            )
+        # A sum over the group's sites must be possible whoever else is away; see the class's `least`.
+        for group, name in enumerate(self.groups):
+            members = self.sites if self.hidden else self.trainers(group)
+            if len(members) < self.least:
+                raise ConfigError(
+                    f"algorithm.name: {len(members)} sites train the model of group {name!r}, "
+                    f"but a sum needs {self.least}",
+                    remedy="add sites that hold all views, raise algorithm.participation, or lower "
+                    "protection.colluders, protection.min_cohort or protection.threshold",
+                )
+
+    @property
+    def sites(self) -> tuple[SiteId, ...]:
+        """All sites."""
+        return tuple(self.view_of)
+
+    @property
+    def hidden(self) -> bool:
+        """Whether every site sends to every group."""
+        return self.options.view_types == "hidden"
+
+    @property
+    def groups(self) -> tuple[str, ...]:
+        """Names of the groups."""
+        return ("full", *(f"view-{view + 1}" for view in range(self.views)))
+
+    @property
+    def first_main_round(self) -> int:
+        """The first round after pre-training."""
+        return self.options.pretrain_rounds + 1
+
+    def learning_rate(self, round_number: int) -> float:
+        """The step size of one main round."""
+        decay = self.options.learning_rate_decay ** (round_number - self.first_main_round)
+        return self.options.learning_rate * decay
+
+    @cached_property
+    def least(self) -> int:
+        """The smallest cohort that a sum is planned for, the same under every protection.
+
+        A masked site refuses a cohort in which the tolerated colluders could leave it alone, and no sum comes
+        about among fewer sites than must answer; under site-level privacy their noise is what was paid for.
+        """
+        rules = self.protection
+        colluders = rules.colluders_for(len(self.sites))
+        return max(self.options.min_group, rules.min_cohort, colluders + 2, rules.threshold or 0)
+
+    @property
+    def fewest(self) -> int:
+        """Fewest sites that may add more than zeros to a part of a sum: two honest ones, whoever colludes.
+
+        A zero hides nothing, so :attr:`least` of a cohort is not enough where some members only add zeros.
+        """
+        return max(self.options.min_group, self.protection.colluders_for(len(self.sites)) + 2)
+
+    @cached_property
+    def participants(self) -> tuple[SiteId, ...]:
+        """Sites that train: a fixed subset, with multi-view and single-view sites in proportion."""
+        if self.options.participation == 1:
+            return self.sites
+        count = int(self.options.participation * len(self.sites))
+        full = [site for site, view in self.view_of.items() if view is None]
+        single = [site for site, view in self.view_of.items() if view is not None]
+        chosen = min(len(full), math.ceil(count * len(full) / len(self.sites)))
+        return tuple(sorted([*full[:chosen], *single[: count - chosen]], key=self.sites.index))
+
+    def trainers(self, group: int) -> tuple[SiteId, ...]:
+        """Sites whose models enter the group's average, as far as public facts say."""
+        # A site that counts nothing hides nothing; under privacy it would add noise, or spend budget, too.
+        only_full = group == FULL or not self.trains_own_view
+        wanted = (None,) if only_full else (None, group - 1)
+        return tuple(site for site in self.participants if self.view_of[site] in wanted)
+
+    @property
+    def trains_own_view(self) -> bool:
+        """Whether what sites with one view train is ever part of a sum; if not, they leave it."""
+        return self.options.weights != "public"
+
+    def weight(self, site: SiteId, group: int, round_number: int) -> float:
+        """How much a site counts in a group's average, from public facts; "mi" multiplies it by more."""
+        view = self.view_of[site]
+        if view is None:
+            return 1.0
+        # The group's first model is what the multi-view sites teach.
+        counts = self.trains_own_view and round_number != self.first_main_round
+        return float(counts and group == view + 1)
+
+    def owners(self, sites: Iterable[SiteId], view: int) -> int:
+        """How many of these sites hold a view."""
+        return sum(self.view_of[site] in (None, view) for site in sites)
+
+    @property
+    def site_level(self) -> bool:
+        """Whether noise is added to the sums, one site being the unit."""
+        return self.privacy is not None and not self.privacy.in_local_steps
+
+    @property
+    def scores(self) -> bool:
+        """Whether clusters are found and scored, by sums without noise."""
+        return self.privacy is None or self.privacy.metrics == "unprotected"
+
+    def unprotected(self, exchange: Exchange) -> tuple[str, ...]:
+        """Fields that leave without noise: everything of scoring, as ``privacy.metrics`` then says."""
+        if self.privacy is None or exchange not in {stage.exchange for stage in self._scoring}:
+            return ()
+        return tuple(field.name for field in exchange.layout.fields)
+
+    def scored(self, group: int) -> tuple[SiteId, ...]:
+        """Sites that are scored with the group's model."""
+        wanted = None if group == FULL else group - 1
+        return tuple(site for site, view in self.view_of.items() if view == wanted)
+
+    def clusters_itself(self, group: int) -> bool:
+        """Whether a group moves its cluster centres; one that is too small only assigns to given ones."""
+        enough = len(self.scored(group)) >= self.least
+        return group == FULL or (enough and self.options.group_iterations > 0)
+
+    def broadcast_groups(self, stage: FmcscStage) -> tuple[int, ...]:
+        """The groups whose models are broadcast for one exchange."""
+        if stage.kind == "table":  # groups without sums of their own have not had their model yet
+            others = range(1, len(self.groups))
+            return tuple(group for group in others if not self.clusters_itself(group) and self.scored(group))
+        if stage.kind == "kmeans" and (stage.group == FULL or stage.iteration > 1):
+            return ()
+        return (stage.group,)
+
+    @property
+    def scores_others(self) -> bool:
+        """Whether sites that do not train are also scored apart: they must be enough for a sum."""
+        return len(self.sites) - len(self.participants) >= self.least
+
+    def runs(self, group: int) -> int:
+        """How many k-means run side by side in a group's sums."""
+        return self.options.restarts if group == FULL else 1
+
+    def sampled(self, round_number: int) -> tuple[SiteId, ...]:
+        """Sites of one pre-training round; enough of them hold all views for each view to have its owners.
+
+        With hidden view types everybody takes part: counts of owners in changing samples are equations that
+        can be solved for the view of every site.
+        """
+        chosen_from = self.participants
+        if self.hidden:
+            return chosen_from
+        size = max(self.least, math.ceil(self.options.pretrain_share * len(chosen_from) - 1e-9))
+        rng = numpy_generator(self.seed, "pre-training sites", round_number)
+        full = [site for site in chosen_from if self.view_of[site] is None]
+        single = [site for site in chosen_from if self.view_of[site] is not None]
+        share = round(size * len(full) / len(chosen_from))
+        most = min(len(full), max(self.fewest, size - len(single), share))
+        picked = [full[pick] for pick in rng.permutation(len(full))[:most]]
+        picked += [single[pick] for pick in rng.permutation(len(single))[: max(0, size - most)]]
+        return tuple(sorted(picked, key=self.sites.index))
+
+    def members(self, stage: FmcscStage, round_number: int) -> tuple[SiteId, ...]:
+        """The sites that are asked for one exchange."""
+        if stage.kind == "pretrain":
+            return self.sampled(round_number)
+        if self.hidden or stage.kind == "table":
+            return self.sites
+        return self.trainers(stage.group) if stage.kind == "train" else self.scored(stage.group)
+
+    def contributors(self, stage: FmcscStage, round_number: int) -> tuple[frozenset[SiteId], ...]:
+        """For every part of a sum to which some members add only zeros: the sites that may add more."""
+        members = self.members(stage, round_number)
+        if stage.kind == "pretrain":
+            owners = ({None, view} for view in range(self.views))
+            parts = [[site for site in members if self.view_of[site] in wanted] for wanted in owners]
+        elif stage.kind == "train":
+            group = stage.group
+            parts = [[site for site in self.participants if self.weight(site, group, round_number) > 0]]
+        elif stage.kind == "table":
+            others = [site for site in members if site not in self.participants]
+            parts = [list(self.participants), others] if self.scores_others else []
+        else:
+            parts = [list(self.scored(stage.group))]
+        return tuple(frozenset(part) for part in parts)
+
+    def stages(self, round_number: int) -> Sequence[FmcscStage]:
+        """The exchanges of one round, in order."""
+        if round_number > self.rounds:
+            return self._scoring if self.scores else ()
+        if round_number < self.first_main_round:
+            return (self._pretrain,)
+        every = self.scores and self.options.evaluate == "every" and round_number < self.rounds
+        return (*self._training, *(self._scoring if every else ()))
+
+    def _exchange(self, name: str, cohort: str, fields: Sequence[Field]) -> Exchange:
+        return Exchange(name, cohort, Layout(tuple(fields), sites=len(self.sites)))
+
+    def _update(self, names: Sequence[str]) -> list[Field]:
+        bound, bits = self.protection.bound, self.protection.bits
+        return [Field(f"update/{name}", self.shapes[name], bound, bits) for name in names]
+
+    @property
+    def pretrained(self) -> tuple[str, ...]:
+        """Names of the parameters that pre-training changes."""
+        return tuple(name for name in self.shapes if name.startswith(("enc.", "dec.")))
+
+    @cached_property
+    def _pretrain(self) -> FmcscStage:
+        fields = self._update(self.pretrained)
+        if not self.site_level:
+            fields += [_scalar(f"sites/{group}", 1.0) for group in self.groups[1:]]
+        if self.privacy is None:
+            fields += [_scalar("sites", 1.0), _scalar("loss", LOSS_BOUND)]
+        return FmcscStage("pretrain", self._exchange("pretrain", "sampled", fields))
+
+    @cached_property
+    def _training(self) -> tuple[FmcscStage, ...]:
+        fields = self._update(tuple(self.shapes))
+        if not self.site_level:
+            fields += [_scalar("weight", 1.0), _scalar("sites", 1.0)]
+        if self.privacy is None:
+            fields.append(_scalar("loss", LOSS_BOUND))
+        return tuple(
+            FmcscStage("train", self._exchange(f"train-{name}", self._cohort(group), fields), group)
+            for group, name in enumerate(self.groups)
+        )
+
+    def _cohort(self, group: int) -> str:
+        if self.hidden:
+            return "all"
+        return "multi" if group == FULL else self.groups[group]
+
+    @cached_property
+    def _scoring(self) -> tuple[FmcscStage, ...]:
+        size, clusters, most = self.features, self.classes, float(self.options.max_records)
+        moments = [
+            _block("sum", (size,), most),
+            _block("outer", (size, size), most),
+            _scalar("records", most),
+        ]
+        if self.hidden:  # nobody knows how many sites a group has; it is summed before its clusters are
+            moments += [_scalar(f"sites/{group}", 1.0) for group in self.groups]
+        stages = [FmcscStage("moments", self._exchange("score-moments", self._cohort(FULL), moments))]
+        for group, name in enumerate(self.groups):
+            if not self.clusters_itself(group):
+                continue
+            runs = self.runs(group)
+            sums = [
+                _block("sums", (runs, clusters, size), most),
+                _block("counts", (runs, clusters), most),
+                _block("inertia", (runs,), _SQUARED_DISTANCE * most),
+            ]
+            count = self.options.kmeans_iterations if group == FULL else self.options.group_iterations
+            cohort = self._cohort(group) if group == FULL or self.hidden else f"only-{name}"
+            for iteration in range(1, count + 1):
+                exchange = self._exchange(f"score-{name}-{iteration:02}", cohort, sums)
+                stages.append(FmcscStage("kmeans", exchange, group, iteration))
+        tables = [_block("table", (clusters, clusters), most)]
+        if self.scores_others:
+            tables.append(_block("table/others", (clusters, clusters), most))
+        return (*stages, FmcscStage("table", self._exchange("score-table", "all", tables)))
+
+
+def _scalar(name: str, bound: float) -> Field:
+    return Field(name, (), bound, 64)
+
+
+def _block(name: str, shape: tuple[int, ...], bound: float) -> Field:
+    return Field(name, shape, bound, 64)

@@ -1,0 +1,119 @@
+"""FMCSC under ``[privacy]``: which studies have a guarantee, and what a site's private training consists of.
+
+The contrast of a multi-view site compares records with each other, so no gradient belongs to one record and
+clipping records would bound nothing. The unit is therefore a fixed *group* of records, in every phase at
+every site: its gradient, coupled terms included, is clipped as a whole, and the relation is "the content
+of one record is replaced". Or the unit is the whole site, with noise in the sums. Nothing else is offered.
+
+What leaves besides updates is public (which sites are in a sum, and how each of them counts), or it does not
+leave: no losses, no mutual information. Scores leave without noise, if the study says so, or not at all.
+
+Source: specification of the privacy unit: :mod:`secfed.dp.accounting.unit`; composition:
+:mod:`secfed.dp.training.local_privacy`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from secfed.algorithms.fmcsc.losses import multiview_loss
+from secfed.algorithms.fmcsc.options import FmcscOptions
+from secfed.dp.accounting.unit import Adjacency
+from secfed.dp.training.losses import require_decomposes
+from secfed.errors import ConfigError
+
+if TYPE_CHECKING:
+    from secfed.algorithms.fmcsc.plan import FmcscPlan
+    from secfed.algorithms.framework.base import SiteId
+    from secfed.dp.settings import PrivacySection
+    from secfed.dp.training.local_privacy import Phase
+
+PRETRAIN: Final = "pretrain"
+ALL_VIEWS: Final = "all-views"
+TEACH: Final = "teach"
+OWN_VIEW: Final = "own-view"
+
+
+def check_privacy(options: FmcscOptions, privacy: PrivacySection | None) -> None:
+    """Refuse a study whose epsilon would be wrong, or that would let numbers out beside it.
+
+    Args:
+        options: the ``[algorithm]`` table.
+        privacy: the ``[privacy]`` table.
+
+    Raises:
+        ConfigError: names the key and what to set instead.
+    """
+    if privacy is None:
+        return
+    if privacy.unit == "record":
+        try:
+            require_decomposes(multiview_loss(options))  # of every study: all need sites with all views
+        except ConfigError as error:
+            raise ConfigError(
+                'privacy.unit: "record" is impossible, for sites with all views train on a loss that couples '
+                f"records: {error.message}",
+                remedy='set privacy.unit = "group" and privacy.group_size (a record is still protected, '
+                'in a fixed group that is clipped as one), or privacy.unit = "site"',
+            ) from None
+    if privacy.privacy_unit.adjacency is Adjacency.REPLACE_PATIENT:
+        raise ConfigError(
+            'privacy.adjacency: "replace-patient" is not offered, for multi-view data sets do not say which '
+            "records are of one patient",
+            remedy='leave it out: the usual relation, "replace-record", holds for one record per patient',
+        )
+    if options.weights == "mi":
+        raise ConfigError(
+            'algorithm.weights: "mi" lets numbers that depend on records leave without noise',
+            remedy='set algorithm.weights = "public" or "equal"',
+        )
+    if options.paper_laplace_epsilon is not None:
+        raise ConfigError(
+            "algorithm.paper_laplace_epsilon: is not a guarantee and has no place beside [privacy]",
+            remedy="remove one of the two",
+        )
+    if privacy.metrics == "private":
+        raise ConfigError(
+            'privacy.metrics: the clusters of fmcsc are found and scored by many sums; "private" noise on '
+            "them is not offered",
+            remedy='set privacy.metrics = "withheld", or "unprotected" where scores are for evaluation only',
+        )
+    for key, given in (("privacy.weights", privacy.weights == "unprotected"),):
+        if given:
+            raise ConfigError(
+                f"{key}: has no effect, all sites of fmcsc count the same in pre-training",
+                remedy="remove it",
+            )
+    if options.view_types == "hidden" and not privacy.in_local_steps:
+        raise ConfigError(
+            'algorithm.view_types: with "hidden" the number of sites in a group is summed, which depends on '
+            "single sites and would leave without noise",
+            remedy='set algorithm.view_types = "public", or privacy.unit = "group"',
+        )
+
+
+def phases(plan: FmcscPlan, site: SiteId, records: int) -> tuple[Phase, ...]:
+    """What a site is going to train in the whole study; all of it follows from public facts.
+
+    A site that is sampled for some pre-training rounds only plans just these: who is sampled is known to
+    everybody, so it is no amplification and is not accounted as one.
+
+    Args:
+        plan: the study's.
+        site: whose.
+        records: how many it has; treated as public.
+    """
+    from secfed.dp.training.local_privacy import Phase  # the accountants are slow to import
+
+    options = plan.options
+    sampled = sum(site in plan.sampled(number) for number in range(1, plan.first_main_round))
+    main = max(0, plan.rounds - options.pretrain_rounds) if site in plan.participants else 0
+    all_views = main if plan.view_of[site] is None else 0
+    own_view = main if plan.view_of[site] is not None and plan.trains_own_view else 0
+    passes = {
+        PRETRAIN: sampled * options.pretrain_epochs,
+        ALL_VIEWS: all_views * options.local_epochs,
+        TEACH: all_views * plan.views * options.distillation_epochs,
+        OWN_VIEW: own_view * options.local_epochs,
+    }
+    return tuple(Phase(name, records, options.batch_size, count) for name, count in passes.items())

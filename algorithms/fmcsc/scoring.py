@@ -1,0 +1,217 @@
+"""Clusters and their scores, found by secure sums: the two halves of FMCSC's evaluation.
+
+1. Sites with all views sum their mean and covariance of h; restarts of k-means are drawn from them.
+2. They run Lloyd's algorithm, every restart in one sum; the one with the lowest inertia is kept.
+3. Every one-view group moves those centres to its own records, so that cluster numbers stay aligned although
+   the group models differ. Groups too small for a sum of their own keep the centres of step 2.
+4. Every site counts its records by cluster and class; accuracy, NMI and ARI follow from the sum.
+
+Source: Chen et al., NeurIPS 2024, section 5 (what is scored); k-means as sums: Lloyd 1982.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+
+from secfed.algorithms.fmcsc import kmeans
+from secfed.algorithms.fmcsc.plan import FULL, FmcscPlan, FmcscStage
+from secfed.algorithms.framework.base import SiteId
+from secfed.algorithms.framework.randomness import derive_seed
+from secfed.algorithms.metrics.clustering import contingency, scores
+from secfed.errors import MalformedMessage, WrongState
+from secfed.wire.layout import State, Summands, Totals
+
+
+def saved_pair(name: str, pair: tuple[int, torch.Tensor] | None) -> dict[str, torch.Tensor]:
+    """A round number and a tensor that belongs to it, by name; empty for None."""
+    return {} if pair is None else {f"{name}/round": torch.tensor(pair[0]), f"{name}/value": pair[1].cpu()}
+
+
+def loaded_pair(name: str, state: State) -> tuple[int, torch.Tensor] | None:
+    """Inverse of :func:`saved_pair`."""
+    if f"{name}/value" not in state:
+        return None
+    return int(state[f"{name}/round"]), state[f"{name}/value"].clone()
+
+
+class SiteScoring:
+    """One site's half.
+
+    Args:
+        plan: the study's.
+        group: the group whose model gives this site's features.
+        site_id: whose.
+        labels: [n] int64; only counted, in step 4.
+    """
+
+    def __init__(self, plan: FmcscPlan, group: int, site_id: SiteId, labels: torch.Tensor) -> None:
+        self._plan, self._group, self._site_id, self._labels = plan, group, site_id, labels
+        self._features: tuple[int, torch.Tensor] | None = None
+
+    def remember(self, round_number: int, features: torch.Tensor) -> None:
+        """Keep h of the site's records, [n, features], for the rest of the round."""
+        self._features = (round_number, features)
+
+    def save(self) -> dict[str, torch.Tensor]:
+        """What :meth:`remember` keeps."""
+        return saved_pair("features", self._features)
+
+    def load(self, state: State) -> None:
+        """Continue from :meth:`save`."""
+        self._features = loaded_pair("features", state)
+
+    def contribute(self, round_number: int, stage: FmcscStage, broadcast: State) -> Summands:
+        """One step, but for counts of records and sites; zeros where it is another group's.
+
+        Raises:
+            WrongState: this site has no features of this round's model.
+            MalformedMessage: the broadcast is not what the step needs.
+        """
+        if stage.kind != "table" and not self._belongs(stage):
+            return self._nothing(stage)
+        if self._features is None or self._features[0] != round_number:
+            raise WrongState(
+                f"site {self._site_id!r} has no features of the model of round {round_number}",
+                remedy="it takes part again in the next scoring",
+            )
+        features = self._features[1]
+        if stage.kind == "moments":
+            total, outer, _ = kmeans.moments(features)
+            return {**self._nothing(stage), "sum": total, "outer": outer}
+        centres = self._centres(stage, broadcast)
+        if stage.kind == "table":
+            return self._table(stage, features, centres[self._group])
+        if "active" in broadcast and not bool(broadcast["active"]):
+            return self._nothing(stage)
+        sums, counts, inertia = kmeans.local_sums(features, centres)
+        return {"sums": sums, "counts": counts, "inertia": inertia}
+
+    def _belongs(self, stage: FmcscStage) -> bool:
+        return stage.group == self._group
+
+    def _centres(self, stage: FmcscStage, broadcast: State) -> torch.Tensor:
+        size = (self._plan.classes, self._plan.features)
+        runs = len(self._plan.groups) if stage.kind == "table" else self._plan.runs(stage.group)
+        centres = broadcast.get("centres")
+        if centres is None or tuple(centres.shape) != (runs, *size):
+            raise MalformedMessage(
+                f"the broadcast for {stage.exchange.name!r} has no {runs} sets of centres",
+                remedy="the aggregator must run the same study file",
+            )
+        if not bool(torch.isfinite(centres).all()):
+            raise MalformedMessage(
+                f"the broadcast for {stage.exchange.name!r} holds centres with NaN or Inf",
+                remedy="lower algorithm.learning_rate; training has diverged",
+            )
+        return centres
+
+    def _table(self, stage: FmcscStage, features: torch.Tensor, centres: torch.Tensor) -> Summands:
+        classes = self._plan.classes
+        assigned = kmeans.assign(features, centres)
+        apart = self._plan.scores_others and self._site_id not in self._plan.participants
+        counted = "table/others" if apart else "table"
+        return {**self._nothing(stage), counted: contingency(assigned, self._labels, classes, classes)}
+
+    def _nothing(self, stage: FmcscStage) -> dict[str, torch.Tensor | float]:
+        return {field.name: torch.zeros(field.shape) for field in stage.exchange.layout.fields}
+
+
+class ServerScoring:
+    """The server's half: centres, and how far each group has come.
+
+    Args:
+        plan: the study's.
+    """
+
+    def __init__(self, plan: FmcscPlan) -> None:
+        self._plan = plan
+        size = (plan.classes, plan.features)
+        self.centres = torch.zeros(plan.runs(FULL), *size, dtype=torch.float64)  # of the running k-means
+        self.found = torch.zeros(len(plan.groups), *size, dtype=torch.float64)  # of every group
+        self.active = torch.ones(len(plan.groups), dtype=torch.bool)
+
+    def broadcast(self, stage: FmcscStage) -> dict[str, torch.Tensor]:
+        """What a step needs beside models."""
+        if stage.kind == "moments":
+            return {}
+        if stage.kind == "table":
+            return {"centres": self.found.clone()}
+        centres = self.centres if stage.group == FULL else self.found[stage.group : stage.group + 1]
+        return {"centres": centres.clone(), "active": self.active[stage.group].clone()}
+
+    def absorb(self, round_number: int, stage: FmcscStage, totals: Totals) -> Mapping[str, float]:
+        """Take one step's totals; metrics, once there are any."""
+        if stage.kind == "moments":
+            self._start(round_number, totals)
+        elif stage.kind == "kmeans":
+            self._move(stage, totals)
+        else:
+            return self._scores(totals)
+        return {}
+
+    def _start(self, round_number: int, totals: Totals) -> None:
+        plan = self._plan
+        self.active = torch.ones_like(self.active)
+        for group, name in enumerate(plan.groups):
+            if f"sites/{name}" in totals:
+                self.active[group] = totals.scalar(f"sites/{name}") > plan.options.min_group - 0.5
+        if totals.scalar("records") < 0.5 or not bool(self.active[FULL]):
+            self.active = torch.zeros_like(self.active)  # nothing to start from: no group is scored
+            return
+        mean, covariance = kmeans.mean_and_covariance(
+            totals["sum"], totals["outer"], totals.scalar("records")
+        )
+        seed = derive_seed(plan.seed, "k-means", round_number)
+        starts = kmeans.starts(mean, covariance, plan.runs(FULL), plan.classes, seed)
+        self.centres = self._kind(starts)
+
+    def _move(self, stage: FmcscStage, totals: Totals) -> None:
+        plan, group = self._plan, stage.group
+        if not bool(self.active[group]) or len(totals.survivors) < plan.options.min_group:
+            return
+        if group == FULL:
+            self.centres = self._kind(kmeans.next_centres(self.centres, totals["sums"], totals["counts"]))
+            if stage.iteration == plan.options.kmeans_iterations:
+                chosen = self.centres[kmeans.best(totals["inertia"])]
+                self.found = chosen.repeat(len(plan.groups), 1, 1)
+        else:
+            moved = kmeans.next_centres(self.found[group], totals["sums"][0], totals["counts"][0])
+            moved = self._kind(moved)
+            self.found = torch.cat([self.found[:group], moved[None], self.found[group + 1 :]])
+
+    def _kind(self, centres: torch.Tensor) -> torch.Tensor:
+        """Centres of the study's kind of k-means: sites need not know which it is."""
+        return kmeans.on_sphere(centres) if self._plan.options.clustering == "spherical" else centres
+
+    def _scores(self, totals: Totals) -> Mapping[str, float]:
+        table = totals["table"]
+        if not bool(self.active[FULL]):
+            return {}
+        if "table/others" not in totals:
+            return scores(table)
+        others = totals["table/others"]
+        parts = {"": table + others, "participating_": table, "others_": others}
+        return {
+            prefix + name: value for prefix, part in parts.items() for name, value in scores(part).items()
+        }
+
+    def save(self) -> dict[str, torch.Tensor]:
+        """Everything needed to continue."""
+        return {"centres": self.centres.clone(), "found": self.found.clone(), "active": self.active.clone()}
+
+    def load(self, state: State) -> None:
+        """Continue from :meth:`save`.
+
+        Raises:
+            MalformedMessage: a checkpoint of another study.
+        """
+        for name, value in self.save().items():
+            if name not in state or state[name].shape != value.shape:
+                raise MalformedMessage(
+                    "the checkpoint belongs to another study",
+                    remedy="resume with the study file that wrote it",
+                )
+        self.centres, self.found = state["centres"].clone(), state["found"].clone()
+        self.active = state["active"].clone()

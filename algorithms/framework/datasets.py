@@ -1,0 +1,182 @@
+"""What a data set is to an algorithm: public facts, and one site's records at a time.
+
+Public facts (sites, input shape, classes) come from the study and the description of the data set, not
+from records: the aggregator and every site know them without looking at anybody's data. In simulation
+``site`` is called for every site; inside a hospital only for its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import Final, Protocol, runtime_checkable
+
+import torch
+
+from secfed.algorithms.framework.unfit import first_class_if_unknown, unfit, zero_if_not_finite
+from secfed.errors import DataError
+
+SiteId = str
+_LEAST_PAIRS: Final = 2  # a pair is only ever compared with other pairs
+
+
+@dataclass(frozen=True, repr=False)
+class SiteData:
+    """One site's labelled records, split into training and held-out records.
+
+    Attributes:
+        train_x: [n, *input_shape] float32.
+        train_y: [n] int64, 0 <= label < classes.
+        test_x: [m, *input_shape] float32; m may be 0.
+        test_y: [m] int64.
+        train_patients: whose each training record is, as numbers that mean nothing elsewhere; None where the
+            data set does not say.
+
+    Security: single-site values; nothing of it may leave except inside a protected sum.
+    """
+
+    train_x: torch.Tensor
+    train_y: torch.Tensor
+    test_x: torch.Tensor
+    test_y: torch.Tensor
+    train_patients: tuple[int, ...] | None = None
+
+
+@runtime_checkable
+class FederatedData(Protocol):
+    """Any data set that lies at several sites."""
+
+    @property
+    def sites(self) -> tuple[SiteId, ...]:
+        """All sites of the study, in a fixed order."""
+        ...
+
+
+@runtime_checkable
+class LabelledData(FederatedData, Protocol):
+    """Records with class labels."""
+
+    @property
+    def input_shape(self) -> tuple[int, ...]:
+        """Shape of one record: (features,) or (channels, height, width)."""
+        ...
+
+    @property
+    def classes(self) -> int:
+        """Number of classes, at least 2."""
+        ...
+
+    def site(self, site_id: SiteId) -> SiteData:
+        """One site's records.
+
+        Raises:
+            DataError: records that are missing, empty or malformed, naming the site.
+        """
+        ...
+
+
+def numbered(patients: Iterable[str | None]) -> tuple[int, ...] | None:
+    """Names of patients as numbers from 0, in the order in which they are first seen; equal names are one.
+
+    Returns:
+        None if somebody has no name.
+    """
+    known: dict[str, int] = {}
+    numbers = []
+    for patient in patients:
+        if patient is None:
+            return None
+        numbers.append(known.setdefault(patient, len(known)))
+    return tuple(numbers)
+
+
+def no_records(site_id: SiteId) -> DataError:
+    """The error of a site without a single record."""
+    return DataError(
+        f"site {site_id!r} has no records", remedy="check data.path and the site's name, or leave it out"
+    )
+
+
+def no_training_records(site_id: SiteId) -> DataError:
+    """The error of a site whose records are all held out."""
+    return DataError(f"site {site_id!r} has no training records", remedy="lower data.test_fraction")
+
+
+def check_pairs(site_id: SiteId, count: int) -> None:
+    """Refuse a site whose training pairs have nothing to be compared with; a hospital only hears of it.
+
+    Raises:
+        DataError: one pair only, in a simulation.
+    """
+    if count < _LEAST_PAIRS:
+        unfit(
+            DataError(
+                f"site {site_id!r} has fewer than {_LEAST_PAIRS} training pairs",
+                remedy="a pair is only ever compared with other pairs; leave the site out",
+            )
+        )
+
+
+def infinite_features(site_id: SiteId) -> DataError:
+    """The error of a site with a feature that is no float32 number; imputing does not help it."""
+    return DataError(
+        f"site {site_id!r} has features that are infinite or too large for float32",
+        remedy="repair the records, or give them in a larger unit",
+    )
+
+
+def check_site(site_id: SiteId, data: SiteData, *, input_shape: tuple[int, ...], classes: int) -> SiteData:
+    """Check one site's records against the public facts; every data set passes through here.
+
+    Returns:
+        The same; at a hospital without NaN, Inf and unknown labels, and with at least one training record:
+        see :mod:`secfed.algorithms.framework.unfit`.
+
+    Raises:
+        DataError: no records, not one patient per record, a wrong shape or type; in a simulation also no
+            training records, NaN or Inf, a label outside the classes. Names the site and never a value.
+    """
+    who = f"site {site_id!r}"
+    if not len(data.train_y):
+        if not len(data.test_y):
+            raise no_records(site_id)
+        unfit(no_training_records(site_id))
+        blank = torch.zeros(1, *input_shape), torch.zeros(1, dtype=torch.int64)
+        patients = None if data.train_patients is None else (0,)
+        data = replace(data, train_x=blank[0], train_y=blank[1], train_patients=patients)
+    if data.train_patients is not None and len(data.train_patients) != len(data.train_y):
+        raise DataError(
+            f"{who} has not one patient per training record",
+            remedy="give the patient of every training record, or of none",
+        )
+    checked: list[torch.Tensor] = []
+    for part, x, y in (("training", data.train_x, data.train_y), ("held-out", data.test_x, data.test_y)):
+        if tuple(x.shape[1:]) != input_shape or len(x) != len(y) or y.dim() != 1:
+            raise DataError(
+                f"{who}: {part} records have shape {tuple(x.shape[1:])} with labels {tuple(y.shape[1:])}, "
+                f"but the study's have shape {input_shape} with one label each",
+                remedy="every site must prepare its records in the same way",
+            )
+        if x.dtype != torch.float32 or y.dtype != torch.int64:
+            raise DataError(
+                f"{who}: {part} records are {x.dtype} with labels {y.dtype}",
+                remedy="give float32 records and int64 labels",
+            )
+        if not bool(torch.isfinite(x).all()):
+            nan = DataError(
+                f"{who}: {part} records contain NaN features",
+                remedy='set data.impute = "median", or repair the records',
+            )
+            unfit(nan if bool(torch.isnan(x).any()) else infinite_features(site_id))
+            x = zero_if_not_finite(x)
+        if len(y) and not 0 <= int(y.min()) <= int(y.max()) < classes:
+            unfit(
+                DataError(
+                    f"{who}: {part} records have a label outside the study's {classes} classes",
+                    remedy="check data.label_column and the classes",
+                )
+            )
+            y = first_class_if_unknown(y, classes)
+        checked += [x, y]
+    train_x, train_y, test_x, test_y = checked
+    return SiteData(train_x, train_y, test_x, test_y, data.train_patients)

@@ -1,0 +1,113 @@
+"""Model parameters as a State and back, with the checks a site makes before it trains on one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from torch import nn
+
+from secfed.errors import ConfigError, MalformedMessage
+from secfed.wire.layout import State
+
+
+def read_parameters(model: nn.Module) -> dict[str, torch.Tensor]:
+    """Copies of all parameters, by name: float32 on the CPU."""
+    state = {}
+    for name, parameter in model.named_parameters():
+        value = parameter.detach().to(device="cpu", dtype=torch.float32)
+        state[name] = value.clone(memory_format=torch.contiguous_format)
+    return state
+
+
+def check_shapes(received: State, shapes: Mapping[str, tuple[int, ...]]) -> None:
+    """Compare what was received with the names and shapes that a study has.
+
+    Raises:
+        MalformedMessage: other names, or other shapes.
+    """
+    if set(shapes) != set(received):
+        names = ", ".join(sorted(set(shapes) ^ set(received))[:5])
+        raise MalformedMessage(
+            f"the received model does not have this study's parameters: {names}",
+            remedy="the aggregator must run the same study file and the same version of the model",
+        )
+    for name, shape in shapes.items():
+        if tuple(received[name].shape) != shape:
+            raise MalformedMessage(
+                f"received parameter {name!r} has shape {tuple(received[name].shape)}, not {shape}",
+                remedy="the aggregator must run the same study file and the same version of the model",
+            )
+
+
+def shapes_of(state: Mapping[str, torch.Tensor], prefix: str = "") -> dict[str, tuple[int, ...]]:
+    """The shape of every tensor, by ``prefix`` and name."""
+    return {prefix + name: tuple(value.shape) for name, value in state.items()}
+
+
+def write_parameters(model: nn.Module, state: State) -> None:
+    """Put a received model into ``model``, in place.
+
+    Raises:
+        MalformedMessage: other names or shapes than the study's model, or NaN or Inf.
+    """
+    own = dict(model.named_parameters())
+    check_shapes(state, shapes_of(own))
+    for name in own:
+        if not bool(torch.isfinite(state[name]).all()):
+            raise MalformedMessage(
+                f"received parameter {name!r} contains NaN or Inf",
+                remedy="lower algorithm.learning_rate; training has diverged",
+            )
+    with torch.no_grad():
+        for name, parameter in own.items():
+            parameter.copy_(state[name])
+
+
+def trainable(model: nn.Module) -> tuple[str, ...]:
+    """Names of the parameters that training changes, after a check that they are all there is to sum.
+
+    Raises:
+        ConfigError: no trainable parameters, or batch normalisation.
+    """
+    for name, module in model.named_modules():
+        # Batch statistics mix the records of a batch and are buffers, which no exchange carries.
+        if isinstance(module, nn.modules.batchnorm._BatchNorm):
+            raise ConfigError(
+                f"model.name: layer {name!r} is batch normalisation, whose statistics would not be summed",
+                remedy="use torch.nn.GroupNorm or torch.nn.LayerNorm",
+            )
+    names = tuple(name for name, parameter in model.named_parameters() if parameter.requires_grad)
+    if not names:
+        raise ConfigError("model.name: the model has no trainable parameters", remedy="use another model")
+    return names
+
+
+def check_scores(model: nn.Module, input_shape: tuple[int, ...], classes: int) -> None:
+    """Try a classifier on two records of zeros, before any site has to.
+
+    Args:
+        model: a user's own; it is put into evaluation mode.
+        input_shape: shape of one record.
+        classes: the number of scores that a record must get.
+
+    Raises:
+        ConfigError: it cannot take such records, or gives something else. What PyTorch says about zeros
+            tells nothing about anybody's records, so it is shown.
+    """
+    model.eval()
+    try:
+        with torch.no_grad():
+            scores = model(torch.zeros(2, *input_shape))
+    except Exception as error:
+        said = f"{type(error).__name__}: {error}".partition("\n")[0]
+        raise ConfigError(
+            f"model.name: the model cannot take records of shape {input_shape}: {said}",
+            remedy="build its first layer from the shape that the factory is given",
+        ) from error
+    if not isinstance(scores, torch.Tensor) or tuple(scores.shape) != (2, classes):
+        given = tuple(scores.shape) if isinstance(scores, torch.Tensor) else type(scores).__name__
+        raise ConfigError(
+            f"model.name: for 2 records the model gives {given}, not scores of shape {(2, classes)}",
+            remedy="let it end with one score per class, for two classes too",
+        )

@@ -1,0 +1,113 @@
+"""What an algorithm is given to work with: the study, the data set and a way to make the model."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Protocol
+
+from torch import nn
+
+from secfed.algorithms.framework.datasets import FederatedData, LabelledData, SiteId
+from secfed.errors import ConfigError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from secfed.config.schema import ModelOptions, Options
+    from secfed.config.sections import ProtectionSection
+    from secfed.dp.settings import PrivacySection
+
+
+class StudySettings(Protocol):
+    """What an algorithm reads of a study: its sections; :class:`secfed.study.study.Study` has them."""
+
+    @property
+    def rounds(self) -> int:
+        """Number of training rounds."""
+        ...
+
+    @property
+    def seed(self) -> int:
+        """Seed of what all parties draw alike; protects nothing."""
+        ...
+
+    @property
+    def folder(self) -> Path:
+        """Where relative paths start."""
+        ...
+
+    @property
+    def algorithm(self) -> Options:
+        """``[algorithm]``."""
+        ...
+
+    @property
+    def model(self) -> ModelOptions:
+        """``[model]``."""
+        ...
+
+    @property
+    def data(self) -> Options:
+        """``[data]``."""
+        ...
+
+    @property
+    def protection(self) -> ProtectionSection:
+        """``[protection]``."""
+        ...
+
+    @property
+    def privacy(self) -> PrivacySection | None:
+        """``[privacy]``, if the study has it."""
+        ...
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One study's ingredients; the same on every machine, except whose records ``data`` can read.
+
+    Attributes:
+        study: the validated study file.
+        data: the data set.
+        model: makes the study's model, with the same initial parameters every time.
+        site_seed: follows from a secret of this site and study; None in simulation and at the aggregator.
+            Take :attr:`local_seed`, which stands for either.
+    """
+
+    study: StudySettings
+    data: FederatedData
+    model: Callable[[], nn.Module]
+    site_seed: int | None = field(default=None, repr=False)
+
+    @property
+    def local_seed(self) -> int:
+        """Seed of what only a site's own work uses: batch order, dropout, augmentation.
+
+        In a hospital it follows from a secret of that hospital and study; in simulation it is the study's, so
+        that a study gives the same bytes every time. What all parties agree on (initial model, partitions,
+        who takes part) takes ``study.seed``.
+
+        Security: with a public seed two studies of one seed would order every hospital's batches alike, and
+        the difference of their sums could be the update of one hospital that only one of them has.
+        """
+        return self.study.seed if self.site_seed is None else self.site_seed
+
+    @property
+    def sites(self) -> tuple[SiteId, ...]:
+        """All sites of the study."""
+        return self.data.sites
+
+    def labelled(self) -> LabelledData:
+        """The data set, for algorithms that train classifiers.
+
+        Raises:
+            ConfigError: its records carry no class labels.
+        """
+        if not isinstance(self.data, LabelledData):
+            raise ConfigError(
+                f"data.name: {self.study.algorithm.name} needs labelled records, "
+                f"which {self.study.data.name} does not give",
+                remedy="give it sites, input_shape, classes and site(); see LabelledData",
+            )
+        return self.data

@@ -1,0 +1,142 @@
+"""FedDRA, written against sums: alignment modules first, then everything, with robust local steps.
+
+    weights   every site sums what its robust weight is made from             (with rho > 0)
+    align     the alignment modules train; the encoders stay as they are      updates of the alignment modules
+    joint     everything trains                                               updates of everything
+
+In both stages a site minimises its pre-training objective plus mu times the squared distance of its
+embeddings to those of the *anchor*, the server's model at the start of the stage. Its learning rate is
+multiplied by its step scale, N times its weight, so that the plain mean of the updates follows the gradient
+of the weighted objective. Weight and loss stay at the site; see :mod:`secfed.algorithms.dro.rule`.
+
+With ``rho = 0``, ``mu = 0`` and ``align_steps = 0`` this is federated averaging.
+
+Source: FedDRA (federated medical vision-language pre-training under heterogeneity: two stages, global
+constraint, distributionally robust weights). What is different from it: the paper's server sees every loss
+and weight; and the weight multiplies the learning rate here, because on the loss AdamW does not notice it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final, Literal, Self
+
+import torch
+from pydantic import Field, model_validator
+from torch import nn
+
+from secfed.algorithms.framework.setting import Setting
+from secfed.algorithms.losses.vlp import anchor_loss
+from secfed.algorithms.vision_language.base import ALIGN, JOINT, Stage, VlpAlgorithm
+from secfed.algorithms.vision_language.options import RobustOptions
+from secfed.algorithms.vision_language.site import VlpSite
+from secfed.algorithms.vision_language.stage import Batch, StageLoss, frozen_copy, in_full_precision
+from secfed.errors import ConfigError
+from secfed.wire.layout import State
+
+WEIGHTS: Final = "weights"
+
+
+class FedDraOptions(RobustOptions):
+    """Options of ``feddra``."""
+
+    align_steps: int = Field(
+        default=20, ge=0, description="local steps of the first stage, which trains the alignment modules"
+    )
+    joint_steps: int = Field(
+        default=50, ge=0, description="local steps of the second stage, which trains everything"
+    )
+    mu: float = Field(
+        default=5.0, ge=0, description="the strength of the anchor, at least 0; 0 leaves it out"
+    )
+    anchor_reduction: Literal["mean", "sumdim"] = Field(
+        default="mean",
+        description='"mean" (over pairs and dimensions) or "sumdim" (over pairs): of the squared distance',
+    )
+    loss_source: Literal["global", "lagged", "local"] = Field(
+        default="global",
+        description='"global" (a small sum before each round), "lagged" (the same loss, beside the first '
+        "stage's updates) or \"local\" (of the site's own model, beside the last stage's)",
+    )
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if not self.align_steps and not self.joint_steps:
+            raise ConfigError(
+                "algorithm.joint_steps: no stage has any steps", remedy="set it, or algorithm.align_steps"
+            )
+        return self
+
+
+class FedDraSite(VlpSite):
+    """A site that is held near the server's model."""
+
+    def loss(self, round_number: int, stage: Stage, received: State) -> StageLoss:
+        """The objective plus mu times the distance to the anchor."""
+        options = self.algorithm.options
+        if not isinstance(options, FedDraOptions) or not options.mu:
+            return super().loss(round_number, stage, received)
+        network, mu, reduction = self.network, options.mu, options.anchor_reduction
+        anchor = frozen_copy(network)
+        # Encoders that do not move give model and anchor the same features: they are computed once.
+        shared = not set(stage.trained) & set(network.encoder_names)
+
+        def constrained(model: nn.Module, batch: Batch) -> torch.Tensor:
+            images, tokens = batch
+            if shared:
+                with torch.no_grad():
+                    features = network.encode(images, tokens)
+                    fixed = anchor.align(features, tokens)
+                aligned = network.align(features, tokens)
+            else:
+                with torch.no_grad():
+                    fixed = anchor(images, tokens)
+                aligned = model(images, tokens)
+            distance = anchor_loss(in_full_precision(aligned), in_full_precision(fixed), reduction)
+            total: torch.Tensor = network.objective(aligned).total + mu * distance
+            return total
+
+        return constrained
+
+
+class FedDra(VlpAlgorithm):
+    """FedDRA, bound to one study."""
+
+    site_program = FedDraSite
+    options: FedDraOptions
+
+    def __init__(self, setting: Setting, options: FedDraOptions) -> None:
+        super().__init__(setting, options, options.rule(setting))
+
+    def round_stages(self, round_number: int) -> Sequence[Stage]:
+        """Weights, alignment modules, everything; see the module."""
+        del round_number
+        options, stages = self.options, []
+        source = options.loss_source if self.rule is not None else None
+        if source == "global":
+            stages.append(self.weights_stage(WEIGHTS))
+        last = JOINT if options.joint_steps else ALIGN
+        for name, steps, names in (
+            (ALIGN, options.align_steps, self.align_names),
+            (JOINT, options.joint_steps, self.names),
+        ):
+            if not steps:
+                continue
+            first = not any(stage.steps for stage in stages)
+            stages.append(
+                self.training_stage(
+                    name,
+                    summed=names,
+                    steps=steps,
+                    weighted=True,
+                    measures=(
+                        "received"
+                        if source == "lagged" and first
+                        else "trained"
+                        if source == "local" and name == last
+                        else None
+                    ),
+                    reports_loss=name == last,
+                )
+            )
+        return stages

@@ -1,0 +1,109 @@
+"""FedRGB, written against sums: a teacher guides local training, and is itself trained to be robust.
+
+The teacher is an alignment module, of the same kind as the one that every site trains for itself.
+
+    warm-up   everything trains, plain federated averaging; gives the first teacher       (first rounds only)
+    encoder   encoders and a local aligner train, drawn to the teacher      updates of the encoders
+    weights   every site sums what its robust weight is made from           (with rho > 0)
+    teacher   the teacher trains against a locally distorted encoder        updates of the teacher
+
+The server's model is the averaged encoders with the teacher; it is what is evaluated and used. The local
+aligner never leaves its site: the second stage needs it there, because it says in which direction this site
+would bend the encoders (see :mod:`secfed.algorithms.vision_language.fedrgb_site`). The next round starts from
+the teacher.
+
+Parameters of the aligner that the teacher's own losses do not reach (prototypes and heads for patches and
+words, with objectives that have them) are trained locally from where the warm-up left them; there is nothing
+to send.
+
+Source: FedRGB (earlier form of FedDRA; robust guidance by a teacher alignment module). What is different
+from it: the paper's server sees every site's encoder, aligner and teacher, its loss and its weight, and sends
+all weights to all sites.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cached_property
+from typing import Final
+
+import torch
+
+from secfed.algorithms.framework.setting import Setting
+from secfed.algorithms.vision_language.base import JOINT, Stage, VlpAlgorithm
+from secfed.algorithms.vision_language.fedrgb_options import FedRgbOptions
+from secfed.algorithms.vision_language.fedrgb_site import ENCODER, TEACHER, FedRgbSite
+from secfed.errors import ConfigError
+
+WARM_UP: Final = "warm-up"
+
+
+class FedRgb(VlpAlgorithm):
+    """FedRGB, bound to one study.
+
+    Raises:
+        ConfigError: as :class:`~secfed.algorithms.vision_language.base.VlpAlgorithm`; more warm-up than
+            rounds; an objective without a temperature.
+    """
+
+    site_program = FedRgbSite
+    options: FedRgbOptions
+
+    def __init__(self, setting: Setting, options: FedRgbOptions) -> None:
+        super().__init__(setting, options, options.rule(setting))
+        if options.warmup_rounds >= setting.study.rounds:
+            raise ConfigError(
+                f"algorithm.warmup_rounds: {options.warmup_rounds} of {setting.study.rounds} rounds leave "
+                "none with a teacher",
+                remedy="raise study.rounds, which counts them, or lower algorithm.warmup_rounds",
+            )
+        if not hasattr(self.shapes.objective, "temperature"):
+            raise ConfigError(
+                "model.name: fedrgb contrasts embeddings at the temperature of the model's objective, and "
+                "yours has none",
+                remedy="give the objective an attribute temperature",
+            )
+
+    @cached_property
+    def teacher_names(self) -> tuple[str, ...]:
+        """Parameters of the aligner that whole-image and whole-report embeddings depend on."""
+        network, names = self.shapes, self.align_names
+        device = next(network.parameters()).device
+        images = torch.zeros(2, *self.data.image_shape, device=device)
+        tokens = torch.ones(2, self.data.text_length, dtype=torch.int64, device=device)
+        with torch.enable_grad():
+            whole = network(images, tokens).pair
+            parameters = dict(network.named_parameters())
+            found = torch.autograd.grad(
+                whole[0].sum() + whole[1].sum(), [parameters[name] for name in names], allow_unused=True
+            )
+        return tuple(name for name, gradient in zip(names, found, strict=True) if gradient is not None)
+
+    def round_stages(self, round_number: int) -> Sequence[Stage]:
+        """Warm-up, or encoders, weights and teacher; see the module."""
+        options = self.options
+        if round_number <= options.warmup_rounds:
+            return (self._everything(WARM_UP, options.warmup_steps),)
+        if options.teacher == "averaged":
+            return (self._everything(ENCODER, options.guided_steps),)
+        encoder = self.training_stage(
+            ENCODER,
+            summed=self.encoder_names,
+            trained=self.names,
+            steps=options.guided_steps,
+            reports_loss=True,
+        )
+        teacher = self.training_stage(
+            TEACHER,
+            summed=self.teacher_names,
+            trained=(*self.encoder_names, *self.teacher_names),
+            steps=options.teacher_steps,
+            weighted=True,
+        )
+        return (encoder, teacher) if self.rule is None else (encoder, self.weights_stage(), teacher)
+
+    def _everything(self, exchange: str, steps: int) -> Stage:
+        """Federated averaging's stage, under its name, so that it trains on the same batches."""
+        return self.training_stage(
+            JOINT, summed=self.names, steps=steps, exchange=exchange, reports_loss=True
+        )

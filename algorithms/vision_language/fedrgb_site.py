@@ -1,0 +1,202 @@
+"""The site's half of FedRGB. See :mod:`secfed.algorithms.vision_language.fedrgb`.
+
+    guided    L_task(g(F)) + guidance * |g(F) - g*(F)|^2                trained: g, and f, which gives F
+    teacher   beta * |g*(F) - g*(F~)|^2 + L_CL(g*(F)) + L_task(g(F))    trained: g*, and f
+
+In the second line F~ comes from the encoders as the stage received them, and g is this site's aligner as the
+first stage left it; both are frozen. The last term pulls the encoders f to where this site alone would take
+them; the teacher g* learns to give the same embeddings all the same. The encoders so distorted are thrown
+away.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Callable, Collection
+from typing import TYPE_CHECKING, Any, Final, cast
+
+import torch
+
+from secfed.algorithms.framework.base import SiteId
+from secfed.algorithms.framework.parameters import read_parameters, write_parameters
+from secfed.algorithms.losses.features import Aligned
+from secfed.algorithms.losses.objective import infonce
+from secfed.algorithms.losses.vlp import anchor_loss, guidance_contrast
+from secfed.algorithms.vision_language.fedrgb_options import FedRgbOptions
+from secfed.algorithms.vision_language.local_state import load_kept, save_kept
+from secfed.algorithms.vision_language.site import VlpSite
+from secfed.algorithms.vision_language.stage import Batch, StageLoss, at_rest
+from secfed.errors import MalformedMessage, WrongState
+from secfed.wire.layout import State
+from secfed.wire.parts import is_finite, otherwise
+
+if TYPE_CHECKING:
+    from secfed.algorithms.models.dual_encoder import DualEncoder
+    from secfed.algorithms.vision_language.plan import Stage
+    from secfed.algorithms.vision_language.setup import VlpSetup
+
+ENCODER: Final = "encoder"
+TEACHER: Final = "teacher"
+_ALIGNER: Final = "aligner/"
+_ROUND: Final = "aligner_round"
+
+
+class FedRgbSite(VlpSite):
+    """Runs inside one hospital.
+
+    Keeps the local aligner, beside the robust weight: until the next round's first stage makes a new one.
+
+    Security: the aligner is the part that adapts most to a single site; it is never sent.
+    """
+
+    def __init__(self, algorithm: VlpSetup, site_id: SiteId) -> None:
+        super().__init__(algorithm, site_id)
+        self._aligner: dict[str, torch.Tensor] = {}
+        self._aligner_round = 0
+
+    @property
+    def options(self) -> FedRgbOptions:
+        """The ``[algorithm]`` table."""
+        return cast("FedRgbOptions", self.algorithm.options)
+
+    @property
+    def _temperature(self) -> float:
+        """What similarities are divided by: the objective's."""
+        return float(cast("Any", self.algorithm.shapes.objective).temperature)
+
+    # --- training ---
+
+    def train(self, round_number: int, stage: Stage, received: State) -> tuple[State, float]:
+        """One stage; the first keeps the local aligner, the second needs it.
+
+        Where the first fails, the local aligner is the one it started from, so that the second, and its
+        payment, do not depend on it.
+
+        Raises:
+            WrongState: this site has not trained an aligner in this round.
+        """
+        if stage.name == TEACHER:
+            self._of_this_round(round_number)  # before any step is paid for
+        update, loss = otherwise(({}, math.nan), super().train, round_number, stage, received)
+        if stage.name == ENCODER:
+            trained = read_parameters(self.network)
+            local = trained if update and is_finite(trained) else received
+            self._aligner = {name: local[name] for name in self.algorithm.align_names}
+            self._aligner_round = round_number
+        return update, loss
+
+    def loss(self, round_number: int, stage: Stage, received: State) -> StageLoss:
+        """The two lines of the module; without guidance, and in the warm-up, the objective alone."""
+        if stage.name == TEACHER:
+            return self._teacher_loss(round_number, received)
+        if stage.exchange.name == ENCODER and self.options.guidance:
+            return self._guided_loss()
+        return super().loss(round_number, stage, received)
+
+    def _guided_loss(self) -> StageLoss:
+        options, temperature = self.options, self._temperature
+        teacher = frozen_copy(self.network, self.algorithm.align_names)
+        through = options.guide_grad_through_features
+
+        def guide(aligned: Aligned, target: Aligned) -> torch.Tensor:
+            if options.guidance_loss == "contrastive":
+                return guidance_contrast(aligned, target, temperature, detach=not through)
+            return anchor_loss(aligned, target, options.anchor_reduction, detach=not through)
+
+        def guided(model: Any, batch: Batch) -> torch.Tensor:
+            images, tokens = batch
+            features = model.encode(images, tokens)
+            aligned = model.align(features, tokens)
+            with torch.set_grad_enabled(through):
+                target = teacher.align(features, tokens)
+            total: torch.Tensor = model.objective(aligned).total
+            return total + options.guidance * guide(aligned, target)
+
+        return guided
+
+    def _teacher_loss(self, round_number: int, received: State) -> StageLoss:
+        options, temperature = self.options, self._temperature
+        local = self._local_network(round_number, received, self.algorithm.names)
+
+        def robust(model: Any, batch: Batch) -> torch.Tensor:
+            images, tokens = batch
+            features = model.encode(images, tokens)
+            aligned = model.align(features, tokens)
+            total = infonce(aligned.image, aligned.text, temperature)
+            if options.beta:
+                with torch.no_grad():
+                    anchor = model.align(local.encode(images, tokens), tokens)
+                total = total + options.beta * anchor_loss(aligned, anchor, options.anchor_reduction)
+            if options.dro_task_term:
+                total = total + local.objective(local.align(features, tokens)).total
+            return total
+
+        return robust
+
+    def dro_loss(self, round_number: int, received: State) -> Callable[[Batch], torch.Tensor]:
+        """L_CL of the teacher plus L_task of the local aligner, both on the averaged encoders' features.
+
+        That is the second stage's loss before its first step, where the anchor term is 0; of the task only
+        the contrast counts, as everywhere in robust weights.
+
+        Raises:
+            WrongState: this site has not trained an aligner in this round.
+        """
+        names, network = self.algorithm.align_names, self.network
+        local = self._local_network(round_number, received, names)  # the encoders do not move here
+        temperature = self._temperature
+
+        def value(batch: Batch) -> torch.Tensor:
+            features = network.encode(*batch)
+            teacher, own = (model.align(features, batch[1]) for model in (network, local))
+            return infonce(*teacher.pair, temperature) + infonce(*own.pair, temperature)
+
+        return value
+
+    def _local_network(self, round_number: int, received: State, names: Collection[str]) -> DualEncoder:
+        """The received encoders with this site's own aligner; frozen. Not in ``names``: shared."""
+        local = frozen_copy(self.network, names)
+        write_parameters(local, {**received, **self._of_this_round(round_number)})
+        return local
+
+    def _of_this_round(self, round_number: int) -> State:
+        if self._aligner_round != round_number:
+            raise WrongState(
+                f"site {self.site_id!r} has no aligner of its own in round {round_number}",
+                remedy="it missed the first stage, and takes part again in the next round",
+            )
+        return self._aligner
+
+    # --- what is kept ---
+
+    def save(self) -> State:
+        """The robust weight and the local aligner."""
+        aligner = save_kept(_ALIGNER, self._aligner)
+        return {**super().save(), **aligner, _ROUND: torch.tensor(self._aligner_round)}
+
+    def load(self, state: State) -> None:
+        """Continue from :meth:`save`.
+
+        Raises:
+            MalformedMessage: kept by another study.
+        """
+        super().load(state)
+        self._aligner = load_kept(_ALIGNER, state, self.network, self.algorithm.align_names)
+        if _ROUND not in state:
+            raise MalformedMessage(
+                "what this site kept names no round of its aligner", remedy="start the study anew"
+            )
+        self._aligner_round = int(state[_ROUND]) if self._aligner else 0
+
+
+def frozen_copy(network: DualEncoder, names: Collection[str]) -> DualEncoder:
+    """A network in evaluation mode whose parameters of these names are copies; all others are shared.
+
+    Nothing that is shared may be read while the original trains, except on purpose.
+    """
+    # deepcopy takes what the memo says is copied already.
+    shared = {id(value): value for name, value in network.named_parameters() if name not in names}
+    copied: DualEncoder = copy.deepcopy(network, shared)
+    at_rest(copied)
+    return copied

@@ -1,0 +1,66 @@
+"""A stage of a round of vision-language pre-training: one secure sum, and what a site does before it."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
+from typing import Final, Literal
+
+from secfed.wire.layout import Exchange, Field
+
+EVALUATE: Final = "evaluate"
+EVERYONE: Final = "all"
+JOINT: Final = "joint"  # what a stage that trains everything is called, in every algorithm
+ALIGN: Final = "align"
+LOSS: Final = "loss"
+
+Measures = Literal["received", "trained"]
+
+
+@dataclass(frozen=True)
+class Stage:
+    """One exchange and what happens in it.
+
+    Attributes:
+        name: what is trained; decides the order of the batches and names the work under ``[privacy]``. Equal
+            names give equal batches, whatever the algorithm.
+        exchange: the sum.
+        summed: names of the parameters whose update is summed.
+        trained: names of the parameters that move; without more, the summed ones.
+        steps: local steps.
+        weighted: whether a site's robust weight scales its steps.
+        measures: which model's loss goes into the sum for the robust weights: the "received" one, before
+            any step, or the site's own "trained" one. None for no such sum.
+    """
+
+    name: str
+    exchange: Exchange
+    summed: tuple[str, ...] = ()
+    trained: tuple[str, ...] = ()
+    steps: int = 0
+    weighted: bool = False
+    measures: Measures | None = None
+
+    @property
+    def evaluates(self) -> bool:
+        """Whether the received model is evaluated."""
+        return any(field.name.startswith("eval/") for field in self.exchange.layout.fields)
+
+    def with_fields(self, fields: Sequence[Field]) -> Stage:
+        """The same stage, with more to sum."""
+        layout = self.exchange.layout
+        layout = replace(layout, fields=(*layout.fields, *fields))
+        return replace(self, exchange=replace(self.exchange, layout=layout))
+
+    def without(self, names: Collection[str]) -> Stage:
+        """The same stage, in which these parameters neither move nor are summed."""
+        if not names:
+            return self
+        updates, layout = {f"update/{name}" for name in names}, self.exchange.layout
+        layout = replace(layout, fields=tuple(one for one in layout.fields if one.name not in updates))
+        return replace(
+            self,
+            exchange=replace(self.exchange, layout=layout),
+            summed=tuple(name for name in self.summed if name not in names),
+            trained=tuple(name for name in self.trained if name not in names),
+        )

@@ -1,0 +1,215 @@
+"""One stage of local vision-language training: some parameters move, the others stay as they are, bit by bit.
+
+A stage begins with a fresh optimiser, so that a site keeps no moments between stages. Whatever is not
+trained has no gradient, and a part of the network without any trained parameter is in evaluation mode.
+A step scale multiplies the *learning rate*: Adam divides every gradient by its own size, so a factor on
+the loss would do nothing.
+
+A fresh Adam begins with steps of full size in the direction of single gradients' signs. At large learning
+rates that undoes what sites had in common; :func:`rising_rate` lets the first steps be small.
+
+Source: Loshchilov and Hutter, "Decoupled Weight Decay Regularization", ICLR 2019 (AdamW); Goyal et al.,
+"Accurate, Large Minibatch SGD", 2017 (linear warm-up of the learning rate).
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Collection, Iterable, Iterator
+from contextlib import nullcontext
+from dataclasses import replace
+from typing import Any, Final, Literal, TypeVar
+
+import torch
+from torch import nn
+
+from secfed.algorithms.losses.features import Aligned
+from secfed.errors import RangeError
+
+Batch = tuple[torch.Tensor, ...]  # (images [B, channels, size, size], tokens [B, length])
+StageLoss = Callable[[nn.Module, Batch], torch.Tensor]
+Network = TypeVar("Network", bound=nn.Module)
+OptimizerName = Literal["adamw", "sgd"]
+Precision = Literal["float32", "bfloat16", "float16"]
+
+_DTYPES: Final = {"bfloat16": torch.bfloat16, "float16": torch.float16}
+_FIRST_SCALE: Final = (
+    2.0**12
+)  # of float16 losses; from torch's default a short stage would skip its first steps
+
+
+def run_stage(
+    model: nn.Module,
+    *,
+    trained: Collection[str],
+    loss: StageLoss,
+    batches: Iterable[Batch],
+    learning_rate: float,
+    step_scale: float = 1.0,
+    optimizer: OptimizerName = "adamw",
+    weight_decay: float = 0.05,
+    device: torch.device,
+    precision: Precision = "float32",
+    warmup: int = 0,
+    prepare: Callable[[torch.optim.Optimizer], None] | None = None,
+) -> float:
+    """Train in place: one optimiser step per batch.
+
+    Args:
+        model: on ``device``; left in evaluation mode, without gradients.
+        trained: names of the parameters that move.
+        loss: scalar to minimise, from the model and a batch on ``device``.
+        batches: as many as there are steps; see :func:`contrastive_batches`.
+        learning_rate: of a site with step scale 1.
+        step_scale: multiplies the learning rate; at least 0.
+        optimizer: "adamw" or "sgd".
+        weight_decay: of the optimiser; it is scaled with the learning rate.
+        device: where the model is.
+        precision: of the forward pass; parameters and their updates are float32 always.
+        warmup: steps of :func:`rising_rate`.
+        prepare: given the fresh optimiser before the first step, for step hooks.
+
+    Returns:
+        Mean loss over the steps; NaN without any.
+
+    Raises:
+        RangeError: a name that the model does not have.
+    """
+    train_only(model, trained)
+    optimiser = make_optimiser(
+        model, optimizer, learning_rate=learning_rate * step_scale, weight_decay=weight_decay
+    )
+    rising_rate(optimiser, warmup)
+    if prepare is not None:
+        prepare(optimiser)
+    scaler = torch.amp.GradScaler(device.type, init_scale=_FIRST_SCALE, enabled=precision == "float16")
+    total, steps = torch.zeros((), dtype=torch.float64, device=device), 0
+    for batch in batches:
+        optimiser.zero_grad(set_to_none=True)
+        with reduced_precision(device, precision):
+            value = loss(model, tuple(part.to(device, non_blocking=True) for part in batch))
+        scaler.scale(value).backward()  # type: ignore[no-untyped-call]
+        scaler.unscale_(optimiser)  # before the step, so that step hooks see gradients of the true size
+        scaler.step(optimiser)
+        scaler.update()
+        total += value.detach()  # stays on the device: reading it would wait for every step
+        steps += 1
+    at_rest(model)
+    return float(total) / steps if steps else float("nan")
+
+
+def train_only(model: nn.Module, trained: Collection[str]) -> None:
+    """Freeze every parameter but these, and put every wholly frozen part into evaluation mode.
+
+    Raises:
+        RangeError: a name that the model does not have.
+    """
+    wanted, own = set(trained), dict(model.named_parameters())
+    if not wanted <= set(own):
+        names = ", ".join(sorted(wanted - set(own))[:5])
+        raise RangeError(f"a training stage names parameters that the model does not have: {names}")
+    for name, parameter in own.items():
+        parameter.requires_grad_(name in wanted)
+        parameter.grad = None
+    _set_modes(model, training=True)
+
+
+def _set_modes(module: nn.Module, *, training: bool) -> None:
+    """A part without parameters of its own (an activation) follows the part that it is in."""
+    own = list(module.parameters())
+    if own:
+        training = any(parameter.requires_grad for parameter in own)
+    module.training = training
+    for child in module.children():
+        _set_modes(child, training=training)
+
+
+def at_rest(model: nn.Module) -> None:
+    """Evaluation mode, no gradients kept, no parameter asks for one."""
+    model.eval()
+    for parameter in model.parameters():
+        parameter.requires_grad_(False)
+        parameter.grad = None
+
+
+def frozen_copy(model: Network) -> Network:
+    """A copy that no training reaches: evaluation mode, and no parameter asks for a gradient."""
+    made = copy.deepcopy(model)
+    at_rest(made)
+    return made
+
+
+def make_optimiser(
+    model: nn.Module, name: OptimizerName, *, learning_rate: float, weight_decay: float
+) -> torch.optim.Optimizer:
+    """A fresh optimiser over what :func:`train_only` left trainable."""
+    parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    if name == "sgd":
+        return torch.optim.SGD(parameters, lr=learning_rate, weight_decay=weight_decay)
+    return torch.optim.AdamW(parameters, lr=learning_rate, weight_decay=weight_decay, fused=True)
+
+
+def rising_rate(optimiser: torch.optim.Optimizer, steps: int) -> None:
+    """Let the learning rate rise linearly over the first steps: k / steps of it in step k, then all of it.
+
+    Args:
+        optimiser: fresh; whoever runs its steps need not know.
+        steps: 0 or 1 changes nothing.
+    """
+    if steps < 2:
+        return
+    full = [float(group["lr"]) for group in optimiser.param_groups]
+    taken = 0
+
+    def before_step(running: torch.optim.Optimizer, _args: Any, _kwargs: Any) -> None:
+        nonlocal taken
+        taken += 1
+        for group, rate in zip(running.param_groups, full, strict=True):
+            group["lr"] = rate * min(taken / steps, 1.0)
+
+    optimiser.register_step_pre_hook(before_step)
+
+
+def reduced_precision(device: torch.device, precision: Precision) -> Any:
+    """A context in which forward passes run in this precision."""
+    if precision == "float32":
+        return nullcontext()
+    return torch.autocast(device.type, dtype=_DTYPES[precision])
+
+
+def in_full_precision(aligned: Aligned) -> Aligned:
+    """The same embeddings in float32, for differences of embeddings; objectives see to this themselves."""
+    return replace(
+        aligned,
+        image=aligned.image.float(),
+        text=aligned.text.float(),
+        patches=aligned.patches.float(),
+        words=aligned.words.float(),
+    )
+
+
+def contrastive_batches(
+    count: int, *, batch_size: int, steps: int | None, generator: torch.Generator
+) -> Iterator[torch.Tensor]:
+    """Rows of one batch after another, drawn without replacement within a pass over the records.
+
+    All batches have one size, because the size is part of a contrastive loss: what a pass leaves over is
+    not used in it, and a site with fewer records than a batch takes all of them every time.
+
+    Args:
+        count: number of records, at least 1.
+        batch_size: records per batch.
+        steps: how many batches; None for no end.
+        generator: the only source of the order.
+
+    Yields:
+        [min(batch_size, count)] int64.
+    """
+    size, made = min(batch_size, count), 0
+    while steps is None or made < steps:
+        order = torch.randperm(count, generator=generator)
+        for start in range(0, count - size + 1, size):
+            if made == steps:
+                return
+            yield order[start : start + size]
+            made += 1

@@ -1,0 +1,4 @@
+"""The encrypted protocol: packed BFV sums.
+
+Imports crypto's primitives only.
+"""

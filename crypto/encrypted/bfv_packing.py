@@ -1,0 +1,207 @@
+"""Lanes to slots and back, and ciphertext words to bytes and back: numpy only.
+
+Several narrow lanes share a slot in *balanced digits*: lane j of a slot counts as a signed number times
+2^(bits * j), all modulo 2^slot_bits. Sums of slots are then sums of lanes, digit by digit, as long as
+every summed lane lies in the signed range of its width; that is what the headroom in a lane guarantees,
+and what makes the result equal to the ring sum of the other protections. No offset has to be subtracted,
+so the decoder need not know how many sites took part. A lane wider than a slot is cut into limbs with
+room for the carries of every site's addition.
+
+A word of a ciphertext is below q < 2^bits and takes ``bits`` bits on the wire: 64 words of ``bits`` bits
+are ``bits`` words of 64 bits. Words are taken in 64 equal blocks, one from each, so that every step works
+on long contiguous arrays.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from secfed.crypto.encrypted.bfv import FRAME_CIPHERTEXTS, Parameters
+from secfed.crypto.lanes import Run, VectorSource
+from secfed.errors import MalformedMessage
+
+_CHUNK_LANES = 1 << 14  # as 64-bit numbers, with every intermediate, they stay in the second-level cache
+
+Words = NDArray[np.uint64]
+Slots = NDArray[Any]  # uint64 coefficients, or float64 under CKKS
+
+
+def slot_frames(source: VectorSource, parameters: Parameters) -> Iterator[Slots]:
+    """Read a vector once and lay it out: arrays [ciphertexts, slots per ciphertext], one per frame.
+
+    Unused slots at the end are zero. Nothing larger than a frame is held.
+    """
+    width = parameters.ring.slots_per_ciphertext
+    dtype = np.dtype("<u8") if parameters.ring.scheme == "bfv" else np.dtype("<f8")
+    frame = _Frame(width, dtype)
+    for run in parameters.runs:
+        step = _whole_slots(parameters.lanes_per_slot(run) or 1)
+        for start in range(0, run.count, step):
+            lanes = np.empty(min(step, run.count - start), run.dtype)
+            source.fill(run, lanes)
+            yield from frame.append(_place(lanes, run, parameters))
+    yield from frame.rest()
+
+
+def lanes_from(frames: Iterable[Slots], parameters: Parameters) -> tuple[NDArray[Any], ...]:
+    """Turn summed slots back into ring integers: one array per run, reduced to the lane's width.
+
+    Raises:
+        MalformedMessage: there are more frames than the runs fill.
+    """
+    cursor = _Cursor(frames)
+    sums = []
+    for run in parameters.runs:
+        out = np.empty(run.count, run.dtype)
+        share = parameters.lanes_per_slot(run) or 1
+        per_lane = 1 if parameters.lanes_per_slot(run) else parameters.limbs(run)
+        step = _whole_slots(share)
+        for start in range(0, run.count, step):
+            size = min(step, run.count - start)
+            slots = cursor.take(-(-size // share) * per_lane)
+            _unplace(slots, out[start : start + size], run, parameters)
+        sums.append(out)
+    cursor.end()
+    return tuple(sums)
+
+
+def pack_words(words: Words, bits: int) -> bytes:
+    """``bits``-bit words without gaps: [k] uint64, k a multiple of 64, to k * bits / 8 bytes."""
+    blocks = words.reshape(64, -1)
+    out = np.zeros((bits, blocks.shape[1]), "<u8")
+    for index in range(64):
+        row, shift = divmod(index * bits, 64)
+        out[row] |= blocks[index] << np.uint64(shift)
+        if shift + bits > 64:
+            out[row + 1] |= blocks[index] >> np.uint64(64 - shift)
+    return out.tobytes()
+
+
+def unpack_words(data: memoryview, bits: int) -> Words:
+    """The inverse of :func:`pack_words`: [k] uint64, every word below 2^bits."""
+    rows = np.frombuffer(data, "<u8").reshape(bits, -1)
+    out = np.empty((64, rows.shape[1]), np.uint64)
+    for index in range(64):
+        row, shift = divmod(index * bits, 64)
+        np.right_shift(rows[row], np.uint64(shift), out=out[index])
+        if shift + bits > 64:
+            out[index] |= rows[row + 1] << np.uint64(64 - shift)
+    out &= _mask(bits)
+    return out.reshape(-1)
+
+
+def _place(lanes: NDArray[Any], run: Run, parameters: Parameters) -> Slots:
+    """Slots of consecutive lanes; a last slot that is not full is filled up with zero lanes."""
+    signed = _signed(lanes.astype(np.uint64), run.bits)
+    if parameters.ring.scheme == "ckks":  # normalised, so that one scale suits every width
+        return np.ldexp(signed.astype(np.float64), 1 - run.bits)
+    digits = signed.view(np.uint64)
+    mask = _mask(parameters.slot_bits)
+    share = parameters.lanes_per_slot(run)
+    if share == 0:
+        limb_bits, limbs = parameters.limb_bits, parameters.limbs(run)
+        spread = np.empty((lanes.size, limbs), np.uint64)
+        for limb in range(limbs):
+            np.right_shift(digits, np.uint64(limb * limb_bits), out=spread[:, limb])
+        spread[:, :-1] &= _mask(limb_bits)
+        return spread.reshape(-1)
+    if digits.size % share:
+        digits = np.concatenate([digits, np.zeros(-digits.size % share, np.uint64)])
+    columns = digits.reshape(-1, share)
+    slots = columns[:, 0] & mask
+    for column in range(1, share):
+        slots += columns[:, column] << np.uint64(column * run.bits)
+    slots &= mask
+    return slots
+
+
+def _unplace(slots: Slots, out: NDArray[Any], run: Run, parameters: Parameters) -> None:
+    """Lanes of consecutive summed slots, written to ``out``."""
+    if parameters.ring.scheme == "ckks":
+        # The approximation may step over the range: hold it at the largest number below 2^(bits - 1).
+        top = min(2.0 ** (run.bits - 1) - 1, float(np.nextafter(2.0**63, 0)))
+        whole = np.clip(np.rint(np.ldexp(slots, run.bits - 1)), -top, top).astype(np.int64)
+        np.copyto(out, whole.view(np.uint64) & _mask(run.bits), casting="unsafe")
+        return
+    share = parameters.lanes_per_slot(run)
+    if share == 0:
+        spread = slots.reshape(out.size, -1)
+        out[:] = 0
+        for limb in range(spread.shape[1]):
+            out += spread[:, limb] << np.uint64(limb * parameters.limb_bits)
+        return
+    rest = slots.copy()
+    for column in range(share):
+        lanes = out[column::share]
+        digit = _signed(rest, run.bits)
+        np.copyto(lanes, (rest & _mask(run.bits))[: lanes.size], casting="unsafe")
+        # Take the digit off, borrow included, and bring the next one down.
+        rest -= digit.view(np.uint64)
+        rest &= _mask(parameters.slot_bits)
+        rest >>= np.uint64(run.bits)
+
+
+def _whole_slots(share: int) -> int:
+    """Lanes to take at a time: about a chunk, and no slot in two pieces."""
+    return _CHUNK_LANES // share * share
+
+
+def _signed(lanes: Words, bits: int) -> NDArray[np.int64]:
+    """The low ``bits`` bits as signed numbers."""
+    up = np.uint64(64 - bits)
+    return (lanes << up).view(np.int64) >> np.int64(64 - bits)
+
+
+def _mask(bits: int) -> np.uint64:
+    return np.uint64((1 << bits) - 1)
+
+
+class _Frame:
+    """Collects slots of any number into frames of whole ciphertexts."""
+
+    def __init__(self, width: int, dtype: np.dtype[Any]) -> None:
+        self._width = width
+        self._fresh: Callable[[], Slots] = lambda: np.zeros(FRAME_CIPHERTEXTS * width, dtype)
+        self._room = self._fresh()
+        self._at = 0
+
+    def append(self, slots: Slots) -> Iterator[Slots]:
+        while slots.size:
+            part = slots[: self._room.size - self._at]
+            self._room[self._at : self._at + part.size] = part
+            self._at += part.size
+            slots = slots[part.size :]
+            if self._at == self._room.size:
+                yield self._room.reshape(-1, self._width)
+                self._room, self._at = self._fresh(), 0  # the full one may still be on its way to a worker
+
+    def rest(self) -> Iterator[Slots]:
+        if self._at:
+            ciphertexts = -(-self._at // self._width)
+            yield self._room[: ciphertexts * self._width].reshape(-1, self._width)
+
+
+class _Cursor:
+    """Hands out exactly as many slots as asked for, across frames."""
+
+    def __init__(self, frames: Iterable[Slots]) -> None:
+        self._frames = iter(frames)
+        self._left: Slots = np.empty(0)
+
+    def take(self, count: int) -> Slots:
+        parts: list[Slots] = []
+        while count:
+            if not self._left.size:
+                self._left = next(self._frames).reshape(-1)
+            part, self._left = self._left[:count], self._left[count:]
+            parts.append(part)
+            count -= part.size
+        return parts[0] if len(parts) == 1 else np.concatenate(parts)
+
+    def end(self) -> None:
+        if next(self._frames, None) is not None:
+            raise MalformedMessage("an encrypted sum has more frames than its parameters")

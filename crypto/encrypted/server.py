@@ -1,0 +1,285 @@
+"""Encrypted sums: sites encrypt, the aggregator adds what it cannot read, sites decrypt the sum.
+
+An upload is a row of *frames*, each a group of ciphertexts behind a header of our own: magic, kind,
+parameters digest, index, number of ciphertexts. Given the parameters, every header and every length is
+known in advance, so a frame is compared with the one expected before anything else happens to it. What is
+left are words, each below q, and seeds, where any 64 bytes are one. The aggregator adds words with numpy.
+No byte from the network ever reaches the library's deserialiser as anything but a checked word.
+
+The aggregator works from the parameters alone: it holds no key, and the sum it computes is as unreadable
+to it as the uploads. There is nothing to answer after an upload, so a site that drops out costs nothing.
+
+Security: a well-formed ciphertext of another key or another vector cannot be told from an honest one;
+the caller verifies the site's signature over the whole upload before it is committed. Sites verify the sum
+by its tag (``tags.py``). Whoever holds the
+secret key *and* sees a single upload can read that upload: a site that colludes with the aggregator can
+read every site. SECURITY.md says so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from secfed.crypto.codec import Buffer, Reader, Writer
+from secfed.crypto.encrypted.bfv import FRAME_CIPHERTEXTS, SEED_BYTES, Parameters
+from secfed.crypto.encrypted.bfv_packing import Words, pack_words, unpack_words
+from secfed.errors import MalformedMessage, Replay, WrongState
+
+if TYPE_CHECKING:
+    from secfed.crypto.encrypted.bfv_tenseal import SeedExpander
+
+UPLOAD: Final = 1
+SUM: Final = 2
+
+_MAGIC = b"SFBE\x01"
+HEADER_BYTES = len(_MAGIC) + 1 + 32 + 4 + 2
+
+
+@dataclass(frozen=True)
+class FrameFormat:
+    """The exact form of every frame of one kind under one set of parameters.
+
+    Attributes:
+        parameters: of the exchange.
+        kind: ``UPLOAD`` or ``SUM``.
+    """
+
+    parameters: Parameters
+    kind: int
+
+    @property
+    def seeded(self) -> bool:
+        """Whether a seed stands for the second polynomial."""
+        return self.kind == UPLOAD and self.parameters.ring.key_mode == "symmetric"
+
+    def header(self, index: int) -> bytes:
+        """The header of one frame."""
+        writer = Writer().fixed(_MAGIC, len(_MAGIC)).uint(self.kind, 1).fixed(self.parameters.digest, 32)
+        return writer.uint(index, 4).uint(self.parameters.frame_ciphertexts(index), 2).done()
+
+    def frame_bytes(self, index: int) -> int:
+        """The length of one frame, header included."""
+        count = self.parameters.frame_ciphertexts(index)
+        return HEADER_BYTES + self._word_bytes(count) + (SEED_BYTES * count if self.seeded else 0)
+
+    @property
+    def total_bytes(self) -> int:
+        """The length of all frames."""
+        last = self.parameters.frames - 1
+        return self.frame_bytes(0) * last + self.frame_bytes(last)
+
+    def split(self, data: Buffer) -> Iterator[memoryview]:
+        """Cut a whole upload or sum into its frames, without copying.
+
+        Raises:
+            MalformedMessage: the length is not the one length it can have.
+        """
+        view = memoryview(data).cast("B")
+        if len(view) != self.total_bytes:
+            raise MalformedMessage(f"{len(view)} bytes of ciphertexts, expected {self.total_bytes}")
+        at = 0
+        for index in range(self.parameters.frames):
+            size = self.frame_bytes(index)
+            yield view[at : at + size]
+            at += size
+
+    def words(self, frame: Buffer, index: int) -> tuple[Words, memoryview]:
+        """Check one frame: [k, 1 or 2, n] uint64 words below q, and the seeds.
+
+        Raises:
+            MalformedMessage: wrong length, kind, parameters or place, or a word that is not reduced.
+        """
+        view = memoryview(frame).cast("B")
+        if len(view) != self.frame_bytes(index):
+            raise MalformedMessage(
+                f"ciphertext frame {index} has {len(view)} bytes, expected {self.frame_bytes(index)}"
+            )
+        if view[:HEADER_BYTES] != self.header(index):
+            self._explain(view, index)
+        ring = self.parameters.ring
+        count = self.parameters.frame_ciphertexts(index)
+        size = self._word_bytes(count)
+        words = unpack_words(view[HEADER_BYTES : HEADER_BYTES + size], ring.modulus_bits)
+        if int(words.max()) >= ring.modulus:
+            raise MalformedMessage(f"ciphertext frame {index} has a word that is not reduced modulo q")
+        return words.reshape(count, -1, ring.size), view[HEADER_BYTES + size :]
+
+    def _word_bytes(self, count: int) -> int:
+        ring = self.parameters.ring
+        return count * (1 if self.seeded else 2) * ring.size * ring.modulus_bits // 8
+
+    def _explain(self, view: memoryview, index: int) -> None:
+        """Say which part of a header is wrong; the lengths were right."""
+        reader = Reader(view)
+        if reader.fixed(len(_MAGIC)) != _MAGIC:
+            raise MalformedMessage(f"frame {index} is not a ciphertext frame")
+        if reader.uint(1) != self.kind:
+            raise MalformedMessage(f"ciphertext frame {index} is of the wrong kind")
+        if reader.fixed(32) != self.parameters.digest:
+            raise MalformedMessage(
+                f"ciphertext frame {index} was made for other encryption parameters",
+                remedy="every site must run the same study file and the same secfed version",
+            )
+        if reader.uint(4) != index:
+            raise MalformedMessage(f"ciphertext frame out of order where frame {index} was expected")
+        raise MalformedMessage(f"ciphertext frame {index} holds the wrong number of ciphertexts")
+
+
+class RunningSum:
+    """The aggregator's half: one running sum, and the uploads being received.
+
+    Memory: 16 bytes per plaintext slot for the sum, plus the packed frames of open uploads only; nothing
+    grows with the number of sites.
+
+    Args:
+        parameters: of the exchange; all that the aggregator needs.
+    """
+
+    def __init__(self, parameters: Parameters) -> None:
+        ring = parameters.ring
+        self.parameters = parameters
+        self._format = FrameFormat(parameters, UPLOAD)
+        self._modulus = np.uint64(ring.modulus)
+        self._total: Words = np.zeros((parameters.ciphertexts, 2, ring.size), np.uint64)
+        self._sites: list[str] = []
+        self._expander = _expander(parameters) if self._format.seeded else None
+
+    @property
+    def sites(self) -> tuple[str, ...]:
+        """Sites whose upload is in the sum, in the order of their commit."""
+        return tuple(self._sites)
+
+    def open(self, site: str) -> EncryptedUpload:
+        """Start receiving one site's upload; nothing is added before :meth:`EncryptedUpload.commit`.
+
+        Raises:
+            Replay: this site's upload is already in the sum.
+        """
+        self._refuse_twice(site)
+        return EncryptedUpload(self, site)
+
+    def add(self, site: str, upload: Buffer) -> None:
+        """Check and add a whole upload; nothing is added if any part of it is refused.
+
+        Raises:
+            MalformedMessage: a wrong length, or see :meth:`FrameFormat.words`.
+            Replay: this site's upload is already in the sum.
+        """
+        received = self.open(site)
+        for frame in self._format.split(upload):
+            received.feed(frame)
+        received.commit()
+
+    def frames(self) -> Iterator[bytes]:
+        """The sum, frame by frame, for :meth:`secfed.crypto.encrypted.client.SiteCipher.decrypt`.
+
+        Raises:
+            WrongState: nothing was added.
+        """
+        if not self._sites:
+            raise WrongState("there is no upload in the encrypted sum")
+        form = FrameFormat(self.parameters, SUM)
+        for index in range(self.parameters.frames):
+            words = self._frame_total(index)
+            yield form.header(index) + pack_words(words.reshape(-1), self.parameters.ring.modulus_bits)
+
+    def _refuse_twice(self, site: str) -> None:
+        if site in self._sites:
+            raise Replay(f"site {site!r} already has an upload in this sum")
+        if len(self._sites) >= self.parameters.sites:
+            raise WrongState(f"the noise budget of this sum is for {self.parameters.sites} uploads")
+
+    def _commit(self, site: str, frames: list[bytes]) -> None:
+        self._refuse_twice(site)  # it may have been committed since it was opened
+        for index, frame in enumerate(frames):
+            words, seeds = self._format.words(frame, index)
+            total = self._frame_total(index)
+            self._add(total[:, 0], words[:, 0])
+            if self._expander is None:
+                self._add(total[:, 1], words[:, 1])
+            else:
+                for ciphertext, second in zip(total, expanded(seeds, self._expander), strict=True):
+                    self._add(ciphertext[1], second)
+        self._sites.append(site)
+
+    def _add(self, total: Words, words: Words) -> None:
+        """Add modulo q: both are below q < 2^60, and subtracting q from less than q wraps far above it."""
+        total += words
+        np.minimum(total, total - self._modulus, out=total)
+
+    def _frame_total(self, index: int) -> Words:
+        return self._total[index * FRAME_CIPHERTEXTS : (index + 1) * FRAME_CIPHERTEXTS]
+
+
+class EncryptedUpload:
+    """One site's frames, checked one by one as they arrive, added all together or not at all.
+
+    An upload that breaks off half-way, or whose signature turns out wrong, is simply dropped: it has not
+    touched the sum. Memory: the packed frames received so far.
+    """
+
+    def __init__(self, total: RunningSum, site: str) -> None:
+        self._total = total
+        self._site = site
+        self._format = FrameFormat(total.parameters, UPLOAD)
+        self._frames: list[bytes] = []
+        self._open = True
+
+    @property
+    def next_frame_bytes(self) -> int:
+        """The exact length of the next frame, 0 when the upload is complete: read no more than that."""
+        index = len(self._frames)
+        return self._format.frame_bytes(index) if index < self._total.parameters.frames else 0
+
+    def feed(self, frame: Buffer) -> None:
+        """Check and keep the next frame.
+
+        Raises:
+            MalformedMessage: see :meth:`FrameFormat.words`; the upload is over and its frames are gone.
+            WrongState: the upload is complete, committed or already refused.
+        """
+        if not self._open or not self.next_frame_bytes:
+            self._close()
+            raise WrongState(f"site {self._site!r} sent a frame that its upload does not have")
+        try:
+            self._format.words(frame, len(self._frames))
+        except MalformedMessage:
+            self._close()
+            raise
+        self._frames.append(bytes(frame))
+
+    def commit(self) -> None:
+        """Add the complete upload to the sum.
+
+        Raises:
+            WrongState: frames are missing, or the upload is over.
+            Replay: the site's upload is already in the sum.
+
+        Security: the caller has verified the site's signature over all the frames.
+        """
+        if not self._open or self.next_frame_bytes:
+            raise WrongState(f"the upload of site {self._site!r} is not complete")
+        frames = self._frames
+        self._close()
+        self._total._commit(self._site, frames)
+
+    def _close(self) -> None:
+        self._open = False
+        self._frames = []
+
+
+def expanded(seeds: memoryview, expander: SeedExpander) -> Iterator[Words]:
+    """The second polynomials that the seeds of one frame stand for: [n] uint64 below q each."""
+    for at in range(0, len(seeds), SEED_BYTES):
+        yield expander.words(seeds[at : at + SEED_BYTES])
+
+
+def _expander(parameters: Parameters) -> SeedExpander:
+    """Only symmetric uploads need the library at the aggregator, and of it only the generator."""
+    from secfed.crypto.encrypted.bfv_tenseal import SeedExpander
+
+    return SeedExpander(parameters.ring)

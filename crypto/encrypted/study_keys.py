@@ -1,0 +1,159 @@
+"""How the secret key of encrypted protection gets to the sites, and to nobody else.
+
+One site, the key holder that the study names, makes the study's keys. It seals the secret key to a fresh
+X-Wing key of every site that asks, after checking that this key is signed by an identity of the pinned
+roster; and it signs what it sealed. The aggregator relays, holds the public key only, and cannot join: its
+identity is not a site of the roster.
+
+Security: every site of the roster ends up with the secret key, from which the secrets of the tags follow.
+A site that hands it to the aggregator lets it read every upload and forge sums; SECURITY.md says so. The key
+belongs to one study and dies with it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+from secfed.crypto import labels, sealing
+from secfed.crypto.codec import digest
+from secfed.crypto.encrypted.bfv import Ring
+from secfed.crypto.encrypted.bfv_tenseal import KeyPair, generate_keys
+from secfed.crypto.encrypted.messages import KeyDelivery, KeyHello, KeyPackage, KeyPackages, KeyRequest
+from secfed.crypto.identity import Identity, Roster, verify
+from secfed.errors import InconsistentView, RosterError, WrongState
+
+
+@dataclass
+class StudyKeys:
+    """One site's hold on the keys of one study.
+
+    Args:
+        identity: this site.
+        roster: the pinned roster.
+        study: study id.
+        holder: the site that makes the keys.
+        ring: what the keys are for.
+        received: told the keys once they are there (a hospital stores them under its own protection).
+        new_seal_key: gives the key that the study key will be sealed to; a hospital that must be able to go
+            on after a crash keeps it until the study key is there.
+    """
+
+    identity: Identity
+    roster: Roster
+    study: str
+    holder: str
+    ring: Ring
+    received: Callable[[KeyPair], None] = lambda _keys: None
+    new_seal_key: Callable[[], sealing.SealKey] = sealing.SealKey.generate
+
+    def __post_init__(self) -> None:
+        self.keys: KeyPair | None = None
+        self._seal_key: sealing.SealKey | None = None
+
+    def restore(self, keys: KeyPair | None, seal_key: sealing.SealKey | None) -> None:
+        """Go on after a restart with what was kept: the keys, or the seal key they were asked for with."""
+        self.keys, self._seal_key = keys, seal_key
+
+    @property
+    def required(self) -> KeyPair:
+        """The keys.
+
+        Raises:
+            WrongState: this site has none yet.
+        """
+        if self.keys is None:
+            raise WrongState("this site has no study key yet", remedy="the key holder must be reachable once")
+        return self.keys
+
+    def hello(self) -> bytes:
+        """Message 11: holding the key, or asking for it."""
+        if self.identity.name == self.holder and self.keys is None:
+            self._keep(generate_keys(self.ring))
+        if self.keys is None and self._seal_key is None:
+            self._seal_key = self.new_seal_key()
+        public = b"" if self.keys is not None or self._seal_key is None else self._seal_key.public_bytes
+        unsigned = KeyHello(self.identity.name, public)
+        signature = self.identity.sign(labels.SIGN_KEY_HELLO, *self._context(), unsigned.body())
+        return replace(unsigned, signature=signature).encode()
+
+    def pack(self, request: KeyRequest) -> bytes:
+        """Messages 12 -> 13, at the holder.
+
+        Raises:
+            WrongState: this site is not the holder.
+            RosterError: a hello from outside the roster.
+            BadSignature: a hello that its site did not sign.
+            MalformedMessage: a hello without a key that can be sealed to.
+        """
+        if self.identity.name != self.holder:
+            raise WrongState("this site does not hold the study key for others")
+        keys, packages = self.required, []
+        for hello in request.hellos:
+            check_hello(hello, self.roster, self._context())
+            sealed = sealing.seal(
+                hello.seal_key, keys.secret_key, labels.SEAL_STUDY_KEY, *self._context(), hello.site.encode()
+            )
+            unsigned = KeyPackage(hello.site, sealed)
+            packages.append(replace(unsigned, signature=self._sign(keys.public_key, unsigned)))
+        return KeyPackages(keys.public_key, tuple(packages)).encode()
+
+    def unpack(self, delivery: KeyDelivery) -> None:
+        """Message 14: take the study key.
+
+        Raises:
+            InconsistentView: the package is for another site, or was not asked for.
+            BadSignature: the holder did not sign it.
+            MalformedMessage: it cannot be opened.
+        """
+        if delivery.package.recipient != self.identity.name or self._seal_key is None:
+            raise InconsistentView("a study key was delivered that this site did not ask for")
+        if self.holder not in self.roster.sites:
+            raise RosterError(f"the key holder {self.holder!r} is not in the pinned roster")
+        verify(
+            self.roster.public(self.holder),
+            delivery.package.signature,
+            labels.SIGN_KEY_PACKAGE,
+            *self._context(),
+            digest(labels.STUDY_PUBLIC_KEY, delivery.public_key),
+            delivery.package.body(),
+            who=self.holder,
+        )
+        site = self.identity.name.encode()
+        sealed, context = delivery.package.sealed_key, (*self._context(), site)
+        secret = self._seal_key.open(sealed, labels.SEAL_STUDY_KEY, *context)
+        self._keep(KeyPair(secret_key=secret, public_key=delivery.public_key))
+        self._seal_key = None
+
+    def _keep(self, keys: KeyPair) -> None:
+        # First to the disk: a holder that gave out a key which it does not keep would make another one after
+        # a restart. Where keeping fails, the next hello asks, or makes a key, again.
+        self.received(keys)
+        self.keys = keys
+
+    def _sign(self, public_key: bytes, package: KeyPackage) -> bytes:
+        key_digest = digest(labels.STUDY_PUBLIC_KEY, public_key)
+        return self.identity.sign(labels.SIGN_KEY_PACKAGE, *self._context(), key_digest, package.body())
+
+    def _context(self) -> Sequence[bytes]:
+        return key_context(self.study, self.roster, self.ring, self.holder)
+
+
+def key_context(study: str, roster: Roster, ring: Ring, holder: str) -> Sequence[bytes]:
+    """What every signature and envelope about study keys is bound to."""
+    return study.encode(), roster.digest, ring.digest, holder.encode()
+
+
+def check_hello(hello: KeyHello, roster: Roster, context: Sequence[bytes]) -> None:
+    """Whether its site signed a hello; the aggregator checks too, so that one bad hello blocks nobody.
+
+    Raises:
+        RosterError: it comes from outside the roster.
+        BadSignature: its site did not sign it.
+        MalformedMessage: the study key cannot be sealed to its key.
+    """
+    public = roster.public(hello.site)
+    verify(public, hello.signature, labels.SIGN_KEY_HELLO, *context, hello.body(), who=hello.site)
+    if not hello.holds_key:
+        # A trial: the holder refuses a whole request for one key that it cannot seal to.
+        sealing.seal(hello.seal_key, b"", labels.SEAL_STUDY_KEY)

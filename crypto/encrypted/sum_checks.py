@@ -1,0 +1,91 @@
+"""Which sum of ciphertexts a site decrypts: the rules that masked protection has before it unmasks.
+
+Under masks a site helps to open a sum after it has checked specification, survivors and its own upload.
+Under encryption every site can open anything, so it makes the same checks when it is given a sum, whether
+it contributed or was away. The last of them is the tag (``SiteCipher.verify``): only then is it certain
+that the ciphertext is the sum of the survivors' uploads.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from secfed.crypto import labels
+from secfed.crypto.attempt import SumRules
+from secfed.crypto.encrypted.messages import Summed
+from secfed.crypto.identity import Roster
+from secfed.crypto.refusals import Refusal
+from secfed.crypto.specification import check_cohort, check_contributors, ordered_subset, verified
+
+FLOOR: Final = 2  # a sum over one site is its upload
+
+
+@dataclass(frozen=True)
+class ExpectedSum:
+    """What one site knows about an exchange whose sum it is given.
+
+    Attributes:
+        site: this site.
+        rules: what it insists on.
+        exchange: name, by the site's own copy of the study.
+        layout_digest: of the layout that the site derived.
+        state_tag: of the state that the sum is added to.
+        uploaded: digest of the specification that this site's upload was made for; None without an upload.
+    """
+
+    site: str
+    rules: SumRules
+    exchange: str
+    layout_digest: bytes
+    state_tag: bytes
+    uploaded: bytes | None
+
+
+def check_signed(summed: Summed, roster: Roster, study: str) -> None:
+    """Whether it is the aggregator's sum of this study.
+
+    Raises:
+        SecfedError: refusals 3, 4, 10 and 35.
+    """
+    spec, result, public = summed.spec, summed.result, roster.aggregator
+    both = (
+        (spec.signature, labels.SIGN_SPEC, spec.body(), Refusal.SPEC_SIGNATURE),
+        (result.signature, labels.SIGN_RESULT, result.body(), Refusal.RESULT_SIGNATURE),
+    )
+    for signature, label, body, refusal in both:
+        verified(public, signature, label, body, who="aggregator", refusal=refusal)
+    if spec.roster_digest != roster.digest:
+        raise Refusal.ROSTER_CHANGED.refuse()
+    if spec.study != study:
+        raise Refusal.OTHER_EXCHANGE.refuse()
+
+
+def check_sum(summed: Summed, expected: ExpectedSum) -> None:
+    """Whether a signed sum is one that this site may decrypt, as far as can be told without its words.
+
+    Raises:
+        SecfedError: refusals 4-6, 8, 10, 13, 29, 36, 38 and 39.
+    """
+    spec, result, rules = summed.spec, summed.result, expected.rules
+    if spec.exchange != expected.exchange:
+        raise Refusal.OTHER_EXCHANGE.refuse()
+    if spec.layout_digest != expected.layout_digest:
+        raise Refusal.LAYOUT_CHANGED.refuse()
+    # A site that was away is in no cohort, and takes the sum all the same.
+    check_cohort(spec, rules, floor=FLOOR, site=None)
+    check_contributors(spec.cohort, rules)
+    survivors = result.survivors
+    # The specification that this site signed its upload for, or one that it has no part in.
+    is_own = expected.site not in survivors if expected.uploaded is None else expected.uploaded == spec.digest
+    if (
+        not is_own
+        or (result.spec_digest, result.totals_digest) != (spec.digest, summed.totals_digest)
+        or not ordered_subset(survivors, spec.cohort)
+        or spec.broadcast_digest != expected.state_tag
+    ):
+        raise Refusal.RESULT_MISMATCH.refuse(f"round {spec.round}")
+    least = max(spec.threshold, rules.limits.min_cohort, rules.limits.min_threshold, FLOOR)
+    if len(survivors) < least:
+        raise Refusal.TOO_FEW_SURVIVORS.refuse(f"{len(survivors)} of {least}")
+    check_contributors(survivors, rules)

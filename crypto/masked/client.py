@@ -1,0 +1,220 @@
+"""The site's half of masked protection: one class per state, each with one ``handle``.
+
+    AwaitSpecification -> AwaitAdverts -> AwaitDeliveries -> AwaitSharingSet -> AwaitSurvivors
+        -> AwaitUnmask -> AwaitResult -> Finished
+
+``handle`` checks the message, returns the reply and the next state; a wrong message is an error and the
+session closes. The rules, each with its number in ``refusals.py``, are checked in the order in which
+they are written here, and nothing leaves the site before all of a message's rules have passed.
+
+This file holds the session and the states in which secrets are drawn and shared. ``upload.py`` goes on
+until the masked vector leaves, ``unmask.py`` from there, with shares only. ``state.py`` says
+what a state is.
+
+Source: Bonawitz et al. 2017, with the hardening described in docs/protocol.md.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+from secfed.crypto import labels, shamir, thresholds
+from secfed.crypto.attempt import AttemptId, SiteContribution
+from secfed.crypto.codec import Buffer, Writer
+from secfed.crypto.masked.key_derivation import (
+    commitment,
+    envelope_context,
+    mask_key,
+    outgoing_seed,
+    share_digest,
+)
+from secfed.crypto.masked.state import ClientState, Closed, Secrets, expect
+from secfed.crypto.masked.unmask import AwaitResult, AwaitSurvivors, AwaitUnmask, Finished
+from secfed.crypto.masked.upload import AwaitDeliveries, AwaitSharingSet, Complained
+from secfed.crypto.messages import (
+    Advert,
+    Adverts,
+    Envelope,
+    Message,
+    Result,
+    SelfMaskShare,
+    Sharing,
+    Specification,
+    UnmaskRequest,
+    peek_type,
+)
+from secfed.crypto.refusals import Refusal
+from secfed.crypto.specification import check_specification, ordered_subset, verified
+from secfed.errors import MalformedMessage
+
+# The whole session, whichever of the files a state stands in.
+__all__ = [
+    "AwaitAdverts",
+    "AwaitDeliveries",
+    "AwaitResult",
+    "AwaitSharingSet",
+    "AwaitSpecification",
+    "AwaitSurvivors",
+    "AwaitUnmask",
+    "ClientState",
+    "Closed",
+    "Complained",
+    "Finished",
+    "MaskedSite",
+]
+
+
+@dataclass(frozen=True)
+class AwaitSpecification:
+    """Nothing has happened yet."""
+
+    given: SiteContribution
+    accepts: type[Message] = Specification
+
+    def handle(self, message: Message) -> tuple[ClientState, Buffer]:
+        """Message 0 -> message 1."""
+        spec = expect(message, Specification)
+        given = self.given
+        check_specification(spec, given, floor=thresholds.FLOOR)
+        too_low = spec.threshold < max(given.limits.min_threshold, given.limits.min_cohort)
+        if too_low or not thresholds.is_safe(spec.threshold, len(spec.cohort), given.colluders):
+            raise Refusal.THRESHOLD_TOO_LOW.refuse(f"{spec.threshold} of {len(spec.cohort)}")
+        # Durable before any secret of this attempt exists: an attempt is never run twice.
+        given.journal.begin(spec.study, AttemptId(spec.round, spec.exchange_index, spec.attempt))
+        secrets = Secrets(
+            mask_secret=given.entropy.token("mask secret"),
+            self_seed=given.entropy.token("self-mask seed"),
+            seal_key=given.entropy.seal_key(),
+        )
+        advert = Advert(
+            site=given.site,
+            mask_key=mask_key(secrets.mask_secret).public_bytes,
+            seal_key=secrets.seal_key.public_bytes,
+            commitment=commitment(secrets.self_seed),
+        )
+        signature = given.identity.sign(labels.SIGN_ADVERT, spec.digest, advert.body())
+        advert = Advert(advert.site, advert.mask_key, advert.seal_key, advert.commitment, signature)
+        return AwaitAdverts(given, spec, secrets, advert), advert.encode()
+
+
+@dataclass(frozen=True)
+class AwaitAdverts:
+    """Own keys are out; the others' are expected."""
+
+    given: SiteContribution
+    spec: Specification
+    secrets: Secrets = field(repr=False)
+    advert: Advert
+    accepts: type[Message] = Adverts
+
+    def handle(self, message: Message) -> tuple[ClientState, Buffer]:
+        """Message 2 -> message 3."""
+        relayed = expect(message, Adverts)
+        given, spec = self.given, self.spec
+        names = tuple(advert.site for advert in relayed.adverts)
+        for name in names:
+            if name not in spec.cohort:
+                raise Refusal.ADVERT_OUTSIDER.refuse(name)
+        if not ordered_subset(names, spec.cohort):
+            raise Refusal.ADVERT_ORDER.refuse()
+        for advert in relayed.adverts:
+            verified(
+                given.roster.public(advert.site),
+                advert.signature,
+                labels.SIGN_ADVERT,
+                spec.digest,
+                advert.body(),
+                who=advert.site,
+                refusal=Refusal.ADVERT_SIGNATURE,
+            )
+        if self.advert not in relayed.adverts:
+            raise Refusal.OWN_ADVERT.refuse()
+        advertised_by: dict[bytes, str] = {}
+        for advert in relayed.adverts:
+            for part in advert.fresh:
+                if part in advertised_by:
+                    raise Refusal.DUPLICATE_KEY.refuse(f"by {advertised_by[part]} and by {advert.site}")
+                advertised_by[part] = advert.site
+        if len(names) < spec.threshold:
+            raise Refusal.TOO_FEW_ADVERTS.refuse(f"{len(names)} of {spec.threshold}")
+        adverts_digest = relayed.digest
+        points = [given.roster.position(name) + 1 for name in names]
+        below = given.entropy.below
+        shares_r = shamir.split(self.secrets.mask_secret, spec.threshold, points, randbelow=below)
+        shares_b = shamir.split(self.secrets.self_seed, spec.threshold, points, randbelow=below)
+        envelopes = []
+        for advert in relayed.adverts:
+            if advert.site != given.site:
+                point = given.roster.position(advert.site) + 1
+                envelopes.append(self._envelope(advert, adverts_digest, shares_r[point], shares_b[point]))
+        own_point = given.roster.position(given.site) + 1
+        own_share = SelfMaskShare(given.site, shares_b[own_point])
+        state = AwaitDeliveries(given, spec, self.secrets, names, adverts_digest, own_share)
+        return state, Sharing(tuple(envelopes)).encode()
+
+    def _envelope(self, peer: Advert, adverts_digest: bytes, share_r: bytes, share_b: bytes) -> Envelope:
+        """The signed envelope for one peer."""
+        given, spec_digest = self.given, self.spec.digest
+        context = envelope_context(spec_digest, adverts_digest, given.site, peer.site)
+        seed = outgoing_seed(self.secrets.mask_secret, spec_digest, given.site, peer.site)
+        both = Writer().fixed(share_r, shamir.SHARE_BYTES).fixed(share_b, shamir.SHARE_BYTES).done()
+        envelope = Envelope(
+            sender=given.site,
+            recipient=peer.site,
+            sealed_seed=self._seal(peer.site, peer.mask_key, seed, labels.SEAL_PAIR_SEED, context),
+            sealed_shares=self._seal(peer.site, peer.seal_key, both, labels.SEAL_SHARES, context),
+            mask_secret_share_digest=share_digest(labels.MASK_SECRET_SHARE, context, share_r),
+            self_mask_share_digest=share_digest(labels.SELF_MASK_SHARE, context, share_b),
+        )
+        parts = spec_digest, adverts_digest, envelope.body()
+        return replace(envelope, signature=given.identity.sign(labels.SIGN_ENVELOPE, *parts))
+
+    def _seal(
+        self, peer: str, public: bytes, plaintext: bytes, label: bytes, context: tuple[bytes, ...]
+    ) -> bytes:
+        try:
+            return self.given.entropy.seal(public, plaintext, label, *context)
+        except MalformedMessage:
+            raise Refusal.MALFORMED.refuse(f"{peer} advertises an invalid key") from None
+
+
+class MaskedSite:
+    """One site's session for one attempt. Sans-I/O; see :class:`secfed.protection.interface.SiteSession`."""
+
+    def __init__(self, given: SiteContribution) -> None:
+        self.state: ClientState = AwaitSpecification(given)
+
+    def handle(self, message: Buffer) -> Buffer:
+        """Answer one message.
+
+        Raises:
+            SecfedError: the message is refused (see ``refusals.py``); the session is closed.
+        """
+        state, self.state = self.state, Closed()
+        try:
+            kind = peek_type(message)
+            if state.accepts is None or kind != state.accepts.TYPE:
+                if isinstance(state, AwaitResult) and kind == UnmaskRequest.TYPE:
+                    raise Refusal.SECOND_UNMASK.refuse()
+                raise Refusal.OUT_OF_ORDER.refuse(f"message type {kind}")
+            decoded = state.accepts.decode(message)
+        except MalformedMessage as error:
+            raise Refusal.MALFORMED.refuse(error.message) from None
+        self.state, reply = state.handle(decoded)
+        return reply
+
+    @property
+    def released(self) -> tuple[str, ...] | None:
+        """The survivors whose sum this site has helped to unmask, once its shares are ready to leave."""
+        state = self.state
+        return state.survivors if isinstance(state, AwaitResult) else None
+
+    @property
+    def complaints(self) -> tuple[str, ...]:
+        """The senders of envelopes that are no good, once the complaint is ready to leave."""
+        return self.state.accused if isinstance(self.state, Complained) else ()
+
+    @property
+    def result(self) -> Result | None:
+        """The signed result, once the attempt is finished."""
+        return self.state.result if isinstance(self.state, Finished) else None

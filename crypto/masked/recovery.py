@@ -1,0 +1,151 @@
+"""How the server takes the masks off a sum: it checks every returned share, then rebuilds each secret once.
+
+Every share comes back beside the digest that its dealer signed and its holder confirmed. A share that does
+not fit the digest is the holder's doing: its answer is refused, and everybody else's is used as it is. So
+there is one interpolation per secret, however many sites lie. If shares that fit all digests do not give the
+secret, their dealer dealt them so.
+
+Source: Bonawitz et al. 2017; Shamir 1979. Digests of shares make sharing robust against false answers as in
+Rabin and Ben-Or 1989, where information checking does it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from secfed.crypto import labels, sealing, shamir
+from secfed.crypto.identity import Roster
+from secfed.crypto.masked import masks
+from secfed.crypto.masked.key_derivation import (
+    commitment,
+    envelope_context,
+    mask_key,
+    outgoing_seed,
+    pair_stream,
+    share_digest,
+)
+from secfed.crypto.messages import Advert, Envelope, MaskSecretShare, PeerShare, SelfMaskShare
+from secfed.errors import InconsistentView, MalformedMessage, RangeError, RoundAborted
+
+_REMEDY = "ask that site; the updates of this sum are spent, the next round starts afresh"
+
+
+@dataclass(frozen=True)
+class Dealt:
+    """What was advertised and dealt in one attempt; ``envelopes`` by sender, then by recipient."""
+
+    spec_digest: bytes
+    adverts: Mapping[str, Advert]
+    adverts_digest: bytes
+    envelopes: Mapping[str, Mapping[str, Envelope]]
+
+    def context(self, sender: str, recipient: str) -> tuple[bytes, ...]:
+        """What the envelope between two sites is bound to."""
+        return envelope_context(self.spec_digest, self.adverts_digest, sender, recipient)
+
+
+def check_shares(site: str, shares: Sequence[PeerShare], survivors: Sequence[str], dealt: Dealt) -> None:
+    """Check the kind of every share that a site returned, and that it is the one it was dealt.
+
+    Nobody else dealt a site's share of its own secret: where it is needed, the rebuilt secret tells.
+
+    Raises:
+        InconsistentView: the site does not follow the protocol.
+    """
+    for share in shares:
+        if not isinstance(share, SelfMaskShare if share.peer in survivors else MaskSecretShare):
+            raise InconsistentView(f"site {site!r} returned a share of the wrong kind")
+        if share.peer == site:
+            continue
+        envelope = dealt.envelopes[share.peer][site]
+        kind, stated = (
+            (labels.SELF_MASK_SHARE, envelope.self_mask_share_digest)
+            if isinstance(share, SelfMaskShare)
+            else (labels.MASK_SECRET_SHARE, envelope.mask_secret_share_digest)
+        )
+        if share_digest(kind, dealt.context(share.peer, site), share.share) != stated:
+            raise InconsistentView(f"site {site!r} returned another share than it was dealt and confirmed")
+
+
+def unmasking_streams(
+    dealt: Dealt,
+    survivors: Sequence[str],
+    dropped: Sequence[str],
+    shares: Mapping[str, Mapping[str, bytes]],
+    *,
+    threshold: int,
+    roster: Roster,
+) -> list[masks.MaskStream]:
+    """What has to be applied to the sum over the survivors so that no mask is left.
+
+    Args:
+        dealt: what was dealt.
+        survivors: sites whose vectors are in the sum.
+        dropped: sites towards which the survivors masked, and whose vectors are not.
+        shares: checked shares, by the answering site, then by whose secret it is.
+        threshold: shares needed.
+        roster: gives every site its coordinate.
+
+    Raises:
+        RoundAborted: a site dealt shares that do not give its secret; it is named.
+    """
+
+    def rebuild(name: str) -> bytes:
+        # Its own share last: it is the only one that no signed digest vouches for.
+        holders = sorted(shares, key=lambda site: (site == name, roster.position(site)))[:threshold]
+        points = {roster.position(site) + 1: shares[site][name] for site in holders}
+        try:
+            return shamir.combine(points, threshold)
+        except RangeError:
+            raise _inconsistent(name) from None
+
+    streams = []
+    for name in survivors:
+        seed = rebuild(name)
+        if commitment(seed) != dealt.adverts[name].commitment:
+            raise _inconsistent(name)
+        streams.append(masks.self_mask(seed, -1))
+    for name in dropped:
+        secret = rebuild(name)
+        key = mask_key(secret)
+        if key.public_bytes != dealt.adverts[name].mask_key:
+            raise _inconsistent(name)
+        streams.extend(_pair_masks(name, secret, key, survivors, dealt, roster))
+    return streams
+
+
+def _inconsistent(name: str) -> RoundAborted:
+    return RoundAborted(
+        f"site {name!r} dealt or returned shares that do not give its secret; the sum stays masked.",
+        remedy=_REMEDY,
+    )
+
+
+def _pair_masks(
+    dropped: str,
+    secret: bytes,
+    key: sealing.SealKey,
+    survivors: Sequence[str],
+    dealt: Dealt,
+    roster: Roster,
+) -> Iterator[masks.MaskStream]:
+    """The masks that survivors share with a dropped site, so that they can be taken off the sum.
+
+    Every survivor added +-mask(survivor, dropped); applying the *dropped* site's side of each pair
+    cancels it.
+    """
+    position = roster.position
+    for survivor in survivors:
+        sealed = dealt.envelopes[survivor][dropped].sealed_seed
+        try:
+            seed_in = key.open(sealed, labels.SEAL_PAIR_SEED, *dealt.context(survivor, dropped))
+        except MalformedMessage:
+            # An honest recipient would have complained, and an honest sender's envelope opens.
+            raise RoundAborted(
+                f"site {survivor!r} sealed no pair seed for the dropped site {dropped!r}; the sum cannot "
+                "be unmasked.",
+                remedy=_REMEDY,
+            ) from None
+        seed_out = outgoing_seed(secret, dealt.spec_digest, dropped, survivor)
+        yield pair_stream(position(dropped), position(survivor), seed_out, seed_in)

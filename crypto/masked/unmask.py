@@ -1,0 +1,156 @@
+"""The site's half of masked protection after the masked vector has left: which sum may be unmasked, once.
+
+    AwaitSurvivors -> AwaitUnmask -> AwaitResult -> Finished
+
+The states before these are in ``upload.py``; they hand on neither the site's mask secret nor its
+self-mask seed. What the states below guard are shares of the peers' secrets, and the site's own share of its
+self-mask seed. Shares leave once, for one survivor set that this site has signed and enough survivors have
+confirmed, and for each peer it is the one share or the other.
+
+The rules, each with its number in ``refusals.py``, are checked in the order in which they are written here.
+
+Source: Bonawitz et al. 2017, with the hardening described in docs/protocol.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from secfed.crypto import labels
+from secfed.crypto.attempt import AttemptId, SiteContribution
+from secfed.crypto.codec import Buffer
+from secfed.crypto.identity import Roster
+from secfed.crypto.masked.state import ClientState, expect
+from secfed.crypto.messages import (
+    MaskSecretShare,
+    Message,
+    PeerShare,
+    Result,
+    SelfMaskShare,
+    Shares,
+    Specification,
+    Survivors,
+    UnmaskRequest,
+    View,
+    view_parts,
+)
+from secfed.crypto.refusals import Refusal
+from secfed.crypto.specification import check_contributors, ordered_subset, verified
+
+
+@dataclass(frozen=True)
+class AwaitSurvivors:
+    """The masked vector is out. Of the secrets, only the peers' shares are handed on to here.
+
+    Security: where a state folder lets a site survive restarts, the seed from which the mask secret and the
+    self-mask seed can be made again stays on its disk until the exchange is over (SECURITY.md, "The state
+    folder of a site").
+    """
+
+    given: SiteContribution
+    spec: Specification
+    adverts_digest: bytes
+    sharing: tuple[str, ...]
+    held: Mapping[str, tuple[bytes, bytes]] = field(repr=False)
+    own_share: SelfMaskShare = field(repr=False)
+    accepts: type[Message] = Survivors
+
+    def handle(self, message: Message) -> tuple[ClientState, Buffer]:
+        """Message 5 -> a signed view."""
+        survivors = expect(message, Survivors).survivors
+        given, spec = self.given, self.spec
+        if not ordered_subset(survivors, self.sharing):
+            raise Refusal.SURVIVORS_OUTSIDE.refuse()
+        if given.site not in survivors:
+            raise Refusal.SURVIVORS_WITHOUT_SELF.refuse()
+        if len(survivors) < max(spec.threshold, given.limits.min_cohort):
+            raise Refusal.TOO_FEW_SURVIVORS.refuse(f"{len(survivors)} of {spec.threshold}")
+        check_contributors(survivors, given)
+        parts = view_parts(spec.digest, self.adverts_digest, self.sharing, survivors)
+        view = View(given.site, given.identity.sign(labels.SIGN_VIEW, *parts))
+        return AwaitUnmask(self, survivors), view.encode()
+
+
+@dataclass(frozen=True)
+class AwaitUnmask:
+    """A survivor set has been signed; shares for exactly this set may leave, once."""
+
+    before: AwaitSurvivors
+    survivors: tuple[str, ...]
+    accepts: type[Message] = UnmaskRequest
+
+    def handle(self, message: Message) -> tuple[ClientState, Buffer]:
+        """Message 6 -> one share per peer."""
+        request = expect(message, UnmaskRequest)
+        before = self.before
+        given, spec = before.given, before.spec
+        signers = tuple(view.site for view in request.views)
+        if not ordered_subset(signers, self.survivors):
+            raise Refusal.VIEW_OUTSIDER.refuse()
+        parts = view_parts(spec.digest, before.adverts_digest, before.sharing, self.survivors)
+        for view in request.views:
+            verified(
+                given.roster.public(view.site),
+                view.signature,
+                labels.SIGN_VIEW,
+                *parts,
+                who=view.site,
+                refusal=Refusal.VIEW_SIGNATURE,
+            )
+        if len(signers) < spec.threshold:
+            raise Refusal.TOO_FEW_VIEWS.refuse(f"{len(signers)} of {spec.threshold}")
+        complement = tuple(name for name in before.sharing if name not in self.survivors)
+        if request.dropped != complement:
+            raise Refusal.DROPPED_MISMATCH.refuse()
+        # Durable before the shares leave: after this line the update is never contributed again.
+        given.journal.unmasked(spec.study, AttemptId(spec.round, spec.exchange_index, spec.attempt))
+        shares: list[PeerShare] = []
+        for peer in sorted(before.sharing):
+            if peer == given.site:
+                shares.append(before.own_share)
+            elif peer in self.survivors:
+                shares.append(SelfMaskShare(peer, before.held[peer][1]))
+            else:
+                shares.append(MaskSecretShare(peer, before.held[peer][0]))
+        unsigned = Shares(tuple(shares))
+        signature = given.identity.sign(labels.SIGN_UNMASK, spec.digest, unsigned.body())
+        reply = Shares(unsigned.shares, signature)
+        return AwaitResult(given.roster, spec, self.survivors), reply.encode()
+
+
+@dataclass(frozen=True)
+class AwaitResult:
+    """Shares are out; no secret of the attempt is left here (for a state folder see AwaitSurvivors)."""
+
+    roster: Roster
+    spec: Specification
+    survivors: tuple[str, ...]
+    accepts: type[Message] = Result
+
+    def handle(self, message: Message) -> tuple[ClientState, Buffer]:
+        """Message 7 -> nothing."""
+        result = expect(message, Result)
+        verified(
+            self.roster.aggregator,
+            result.signature,
+            labels.SIGN_RESULT,
+            result.body(),
+            who="aggregator",
+            refusal=Refusal.RESULT_SIGNATURE,
+        )
+        if result.spec_digest != self.spec.digest or result.survivors != self.survivors:
+            raise Refusal.RESULT_MISMATCH.refuse()
+        return Finished(result), b""
+
+
+@dataclass(frozen=True)
+class Finished:
+    """The attempt is complete."""
+
+    result: Result
+    accepts: type[Message] | None = None
+
+    def handle(self, message: Message) -> tuple[ClientState, Buffer]:  # noqa: ARG002
+        """Nothing is accepted any more."""
+        raise Refusal.OUT_OF_ORDER.refuse()

@@ -1,0 +1,177 @@
+"""The site's half of masked protection from the peers' envelopes to the masked vector.
+
+    AwaitDeliveries -> AwaitSharingSet -> AwaitSurvivors
+            |
+            +-> Complained
+
+An envelope that is signed but not good can be its sender's doing only. The site says so *before* anything
+that is masked leaves any site, so that the server can do without one of the two and no update is spent.
+The answer depends on the envelopes alone, never on the update.
+
+The rules, each with its number in ``refusals.py``, are checked in the order in which they are written here.
+
+Source: Bonawitz et al. 2017, with the hardening described in docs/protocol.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+from secfed.crypto import labels, sealing, shamir
+from secfed.crypto.attempt import AttemptId, SiteContribution
+from secfed.crypto.codec import Buffer, Reader
+from secfed.crypto.masked import masks
+from secfed.crypto.masked.key_derivation import (
+    envelope_context,
+    mask_key,
+    outgoing_seed,
+    pair_stream,
+    share_digest,
+)
+from secfed.crypto.masked.state import ClientState, Secrets, expect
+from secfed.crypto.masked.unmask import AwaitSurvivors
+from secfed.crypto.messages import (
+    Confirmation,
+    Deliveries,
+    Envelope,
+    Message,
+    SelfMaskShare,
+    SharingSet,
+    Specification,
+    Upload,
+    names_digest,
+)
+from secfed.crypto.refusals import Refusal
+from secfed.crypto.specification import ordered_subset, verified
+from secfed.errors import MalformedMessage
+
+
+@dataclass(frozen=True)
+class _Opened:
+    """What one envelope held: the sender's pair seed and shares of both its secrets."""
+
+    seed: bytes = field(repr=False)
+    shares: tuple[bytes, bytes] = field(repr=False)
+
+
+@dataclass(frozen=True)
+class AwaitDeliveries:
+    """Own envelopes are out; the peers' are expected."""
+
+    given: SiteContribution
+    spec: Specification
+    secrets: Secrets = field(repr=False)
+    advertised: tuple[str, ...]
+    adverts_digest: bytes
+    own_share: SelfMaskShare = field(repr=False)
+    accepts: type[Message] = Deliveries
+
+    def handle(self, message: Message) -> tuple[ClientState, Buffer]:
+        """Message 3 (relayed) -> a confirmation, or a complaint."""
+        delivered = expect(message, Deliveries)
+        given, spec, me = self.given, self.spec, self.given.site
+        senders = tuple(envelope.sender for envelope in delivered.envelopes)
+        peers = tuple(name for name in self.advertised if name != me)
+        addressed = all(envelope.recipient == me for envelope in delivered.envelopes)
+        if not addressed or not ordered_subset(senders, peers):
+            raise Refusal.ENVELOPE_STRAY.refuse()
+        for envelope in delivered.envelopes:
+            verified(
+                given.roster.public(envelope.sender),
+                envelope.signature,
+                labels.SIGN_ENVELOPE,
+                spec.digest,
+                self.adverts_digest,
+                envelope.body(),
+                who=envelope.sender,
+                refusal=Refusal.ENVELOPE_SIGNATURE,
+            )
+        if len(senders) + 1 < spec.threshold:
+            raise Refusal.TOO_FEW_SHARING.refuse(f"{len(senders) + 1} of {spec.threshold}")
+        key = mask_key(self.secrets.mask_secret)
+        found = {envelope.sender: self._open(envelope, key) for envelope in delivered.envelopes}
+        good = {sender: opened for sender, opened in found.items() if opened is not None}
+        confirmation = Confirmation(me, tuple(name for name in senders if name not in good))
+        signature = given.identity.sign(
+            labels.SIGN_CONFIRMATION, spec.digest, self.adverts_digest, confirmation.body()
+        )
+        reply = replace(confirmation, signature=signature).encode()
+        if confirmation.complaints:
+            return Complained(confirmation.complaints), reply
+        state = AwaitSharingSet(
+            given, spec, self.secrets, self.advertised, self.adverts_digest, good, self.own_share
+        )
+        return state, reply
+
+    def _open(self, envelope: Envelope, key: sealing.SealKey) -> _Opened | None:
+        """What an envelope holds; None if it does not hold what it should."""
+        context = envelope_context(self.spec.digest, self.adverts_digest, envelope.sender, self.given.site)
+        try:
+            seed = key.open(envelope.sealed_seed, labels.SEAL_PAIR_SEED, *context)
+            reader = Reader(self.secrets.seal_key.open(envelope.sealed_shares, labels.SEAL_SHARES, *context))
+            of_mask_secret, of_self_mask = reader.fixed(shamir.SHARE_BYTES), reader.fixed(shamir.SHARE_BYTES)
+            reader.end()
+        except MalformedMessage:
+            return None
+        stated = envelope.mask_secret_share_digest, envelope.self_mask_share_digest
+        held = (
+            share_digest(labels.MASK_SECRET_SHARE, context, of_mask_secret),
+            share_digest(labels.SELF_MASK_SHARE, context, of_self_mask),
+        )
+        return _Opened(seed, (of_mask_secret, of_self_mask)) if held == stated else None
+
+
+@dataclass(frozen=True)
+class Complained:
+    """This site named peers whose envelopes are no good: it uploads nothing in this attempt."""
+
+    accused: tuple[str, ...]
+    accepts: type[Message] = SharingSet
+
+    def handle(self, message: Message) -> tuple[ClientState, Buffer]:  # noqa: ARG002
+        """Nothing is accepted any more."""
+        raise Refusal.ENVELOPE_SEALED.refuse(", ".join(self.accused))
+
+
+@dataclass(frozen=True)
+class AwaitSharingSet:
+    """All envelopes are good; who else confirmed is expected."""
+
+    given: SiteContribution
+    spec: Specification
+    secrets: Secrets = field(repr=False)
+    advertised: tuple[str, ...]
+    adverts_digest: bytes
+    opened: Mapping[str, _Opened] = field(repr=False)
+    own_share: SelfMaskShare = field(repr=False)
+    accepts: type[Message] = SharingSet
+
+    def handle(self, message: Message) -> tuple[ClientState, Buffer]:
+        """Message 4, downwards -> the masked vector."""
+        sharing = expect(message, SharingSet).sharing
+        given, spec, me = self.given, self.spec, self.given.site
+        candidates = tuple(name for name in self.advertised if name == me or name in self.opened)
+        if me not in sharing or not ordered_subset(sharing, candidates):
+            raise Refusal.ENVELOPE_STRAY.refuse("sharing set")
+        if len(sharing) < spec.threshold:
+            raise Refusal.TOO_FEW_SHARING.refuse(f"{len(sharing)} of {spec.threshold}")
+        peers = tuple(name for name in sharing if name != me)
+        position = given.roster.position
+        streams = [masks.self_mask(self.secrets.self_seed, 1)]
+        for peer in peers:
+            seed_out = outgoing_seed(self.secrets.mask_secret, spec.digest, me, peer)
+            streams.append(pair_stream(position(me), position(peer), seed_out, self.opened[peer].seed))
+        context = masks.MaskContext(spec.digest, given.broadcast_digest, given.shape)
+        buffer = Upload.frame(given.shape.wire_bytes)
+        room = buffer[Upload.VECTOR_AT : Upload.VECTOR_AT + given.shape.wire_bytes]
+        vector_digest = masks.write_masked(given.source, streams, context, room)
+        sharing_digest = names_digest(labels.SHARING_DIGEST, sharing)
+        signature = given.identity.sign(
+            labels.SIGN_UPLOAD, spec.digest, self.adverts_digest, sharing_digest, vector_digest
+        )
+        Upload.finish(buffer, sharing_digest, vector_digest, signature)
+        # Durable before the vector leaves: two sums of one update would differ by few sites.
+        given.journal.uploaded(spec.study, AttemptId(spec.round, spec.exchange_index, spec.attempt))
+        held = {peer: self.opened[peer].shares for peer in peers}
+        return AwaitSurvivors(given, spec, self.adverts_digest, sharing, held, self.own_share), buffer

@@ -1,0 +1,4 @@
+"""A study asks, a hospital decides.
+
+Imports policy, enrolment and transport.
+"""

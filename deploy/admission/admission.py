@@ -1,0 +1,183 @@
+"""May this study run here? Everything that is checked before a study sees data, and before every exchange.
+
+    settings -> study (own code as the policy permits) -> names, policy, approval, roster -> Admitted
+
+A study that is not admitted is not an error of the agent: it is refused with its reasons, and asked about
+again later, because a person may approve it or change the policy meanwhile.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+
+from secfed.crypto.attempt import SiteLimits
+from secfed.crypto.identity import Roster
+from secfed.deploy.admission import near_twins
+from secfed.deploy.admission.approvals import Approvals, ApprovalState
+from secfed.deploy.admission.offered import check_limits
+from secfed.deploy.enrolment.site_folder import SiteFolder
+from secfed.deploy.policy.policy import Policy
+from secfed.deploy.policy.sections import DataSet
+from secfed.deploy.transport.frame_sizes import FrameCaps
+from secfed.dp.accounting.budget import Budget
+from secfed.errors import DataError, MalformedMessage, PolicyRefused
+from secfed.protection.encrypted_plan import EncryptedPlan
+from secfed.site.runtime import Terms
+from secfed.study.limits import study_id
+from secfed.study.study import Study
+
+
+@dataclass(frozen=True)
+class Admitted:
+    """A study that may run here, and on what terms.
+
+    Attributes:
+        terms: the study.
+        settings: its text.
+        data: the data set that it may use.
+        data_path: where that is on this machine; None if the study names no path.
+        limits: of the policy.
+        budgets: of the data set.
+        gpu: whether training may use the GPU.
+        own_code: names of factories that it may import.
+        max_frame_bytes: longest request.
+        max_delta_times_records: of the policy.
+    """
+
+    terms: Terms
+    settings: str
+    data: DataSet
+    data_path: Path | None
+    limits: SiteLimits
+    budgets: tuple[Budget, ...]
+    gpu: bool
+    own_code: tuple[str, ...]
+    max_frame_bytes: int
+    max_delta_times_records: float
+
+
+def admit(site: SiteFolder, roster: Roster, named: str, settings: bytes, now: datetime) -> Admitted:
+    """Check a study that an aggregator offers.
+
+    Args:
+        site: the hospital's folder, policy and approvals included.
+        roster: the pinned one.
+        named: study id, as the aggregator says it.
+        settings: TOML, as the aggregator sent it.
+        now: with a time zone.
+
+    Raises:
+        PolicyRefused: the site does not permit it, or a person has not approved it yet.
+        ConfigError: settings that cannot be carried out, or a policy or approvals that cannot be read.
+        MalformedMessage: settings that are not those of the study that was named.
+    """
+    policy = Policy.load(site.policy_path)
+    text, study = read_study(policy, settings)
+    if study_id(study) != named:
+        raise MalformedMessage("the study's settings do not have the digest that its id names")
+    data = policy.enforce(study, now, sites=len(roster.sites))
+    terms = Terms.of(study, roster, site.name)
+    check_limits(terms, roster, terms.limits(policy.limits()), site.name)
+    # A person decides last: what the policy refuses anyway is not worth the question.
+    approvals = Approvals(site.approvals_path)
+    twins = near_twins.near_twins(site, terms, data, now)
+    if twins and policy.studies.near_twins == "refuse":
+        raise PolicyRefused(
+            f"study {study.name!r} resembles an earlier one at this site, and is not permitted",
+            remedy="ask this site; its agent's status names the studies that it has begun",
+            keys=("near_twins",),
+        )
+    asks = bool(twins) and policy.studies.near_twins == "ask"
+    manual = policy.approve == "manual" or asks
+    try:
+        approvals.require(
+            study.name,
+            study.digest(),
+            now,
+            manual=manual,
+            near_twins=near_twins.fingerprint(twins) if asks else "",
+        )
+    except PolicyRefused:
+        if approvals.state(study.digest()) is ApprovalState.HELD:
+            near_twins.note(site.state, study.digest().hex(), twins)
+        raise
+    if not manual:  # or `secfed agent status` could not name it, and nobody refuse it by eight digits
+        approvals.record(study.name, study.digest(), now)
+    return Admitted(
+        terms=terms,
+        settings=text,
+        data=data,
+        data_path=data_file(site, study, data),
+        limits=policy.limits(),
+        budgets=policy.budgets(data.name),
+        gpu=policy.compute.gpu,
+        own_code=tuple(sorted(policy.own_code)),
+        max_frame_bytes=frame_caps(terms, roster).request_bytes,
+        max_delta_times_records=policy.privacy.max_delta_times_records,
+    )
+
+
+def read_study(policy: Policy, settings: bytes) -> tuple[str, Study]:
+    """A study's text, and the study, as this policy lets it be read.
+
+    Raises:
+        ConfigError: settings that cannot be carried out.
+        MalformedMessage: no settings at all.
+    """
+    try:
+        text = settings.decode()
+    except UnicodeDecodeError:
+        raise MalformedMessage("the study's settings are not text") from None
+    try:
+        study = Study.parse(text, own_code=policy.own_code)
+        study_id(study)
+    except (ValueError, RecursionError):  # 0xfff... of 5,000 digits, which Python does not write out
+        raise MalformedMessage("the study's settings hold numbers or arrays that cannot be read") from None
+    return text, study
+
+
+def still_permitted(site: SiteFolder, study: Study, sites: int, now: datetime) -> None:
+    """Check a study again, before new work: hours pass, and the policy's file and approvals change.
+
+    Raises:
+        PolicyRefused: not any more, or not now.
+        ConfigError: the policy or the list of approvals cannot be read.
+    """
+    policy = Policy.load(site.policy_path)
+    policy.enforce(study, now, sites=sites)
+    Approvals(site.approvals_path).require(study.name, study.digest(), now, manual=policy.approve == "manual")
+
+
+def data_file(site: SiteFolder, study: Study, data: DataSet) -> Path | None:
+    """Where a study's data set is on this machine; None if the study names no path.
+
+    Raises:
+        DataError: it is not there.
+    """
+    if data.path is None or not hasattr(study.data, "path"):
+        return None
+    path = data.path if data.path.is_absolute() else site.folder / data.path
+    if not path.exists():
+        # The path itself is nobody else's business; this error's text stays at the site.
+        raise DataError(
+            f"{path}: the data set {data.name!r} is not there", remedy="check data.path in policy.toml"
+        )
+    return path.resolve()
+
+
+def frame_caps(terms: Terms, roster: Roster) -> FrameCaps:
+    """How long a study's frames can be."""
+    study, plan = terms.study, None
+    if study.protection.name == "encrypted":
+        chosen = study.protection
+        plan = EncryptedPlan.derive(
+            terms.algorithm,
+            study.rounds,
+            terms.sites,
+            key_mode=chosen.key_mode,
+            scheme=chosen.scheme,
+            holder=chosen.key_holder,
+        )
+    return FrameCaps.of(terms.algorithm, study.rounds, len(roster.sites), plan)

@@ -1,0 +1,252 @@
+"""The studies that this hospital has begun, and which of them a new one is a near twin of.
+
+Two studies over the same records can sum the same updates over different hospitals; the difference of two
+such sums is then what one hospital contributed. A study with the very same identity is stopped by the
+journal. One with another name, other members or slightly other settings is another study to every check, so
+a person decides about it, and sees what it resembles. Compared is only what this site knows itself: the data
+set of its own policy, and the settings and members of studies that were begun here.
+
+    STATE/studies/<study>/settings.json   written before a study first works here
+    STATE/near-twins/<digest>.json        what is shown of a study that waits for a person
+
+The rule is wide, because whoever designs a twin chooses in what it differs: the same data set, by its name in
+the policy or by its file, whatever the model. One model can be written in several ways. Studies that were
+begun before these files existed are not compared.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, Self
+
+from secfed.errors import ConfigError
+from secfed.storage import private_files
+from secfed.storage.atomic import unwritable
+
+if TYPE_CHECKING:  # torch, for which nobody who approves a study should wait
+    from secfed.deploy.enrolment.site_folder import SiteFolder
+    from secfed.deploy.policy.sections import DataSet
+    from secfed.site.runtime import Terms
+
+WARNING: Final = (
+    "If two studies over the same records sum over different hospitals, the difference of the sums can "
+    "reveal what one hospital contributed. Compare who takes part, and why."
+)
+_SETTINGS_FILE: Final = "settings.json"
+_MOST_SHOWN: Final = 20  # of the twins of one study, the newest
+_MOST_DIFFERENCES: Final = 8
+_MOST_CHARACTERS: Final = 40  # of a value or a list of sites
+
+
+@dataclass(frozen=True)
+class NearTwin:
+    """An earlier study that a new one resembles.
+
+    Attributes:
+        study: id of the earlier one.
+        text: one line for a person; it names other sites and settings, and stays at this site.
+    """
+
+    study: str
+    text: str
+
+
+@dataclass(frozen=True)
+class _Begun:
+    """What is kept of a study that was begun here."""
+
+    study: str
+    data_set: str
+    sites: tuple[str, ...]
+    tables: Mapping[str, Any]
+    begun_s: int
+    ended_s: int | None = None
+    records: str | None = None  # where they are; what earlier versions wrote has none
+
+    @classmethod
+    def of(cls, site: SiteFolder, terms: Terms, data: DataSet, now: datetime) -> Self:
+        tables, begun_s = terms.study.identity(), int(now.timestamp())
+        return cls(terms.study_id, data.name, terms.sites, tables, begun_s, records=_records_of(site, data))
+
+    @classmethod
+    def read(cls, path: Path) -> Self:
+        """What was written.
+
+        Raises:
+            ConfigError: it cannot be read.
+        """
+        try:
+            given = json.loads(path.read_bytes())
+            return cls(**{**given, "sites": tuple(given["sites"])})
+        except (OSError, ValueError, TypeError, KeyError):
+            raise ConfigError(
+                f"{path}: cannot be read, and new studies are compared with it",
+                remedy="restore it from a backup; without it, a near twin of that study is not recognised",
+            ) from None
+
+    def write(self, path: Path) -> None:
+        private_files.replace(path, private_files.to_json(vars(self)))
+
+    @property
+    def name(self) -> str:
+        return self.study[: -(64 + 1)]
+
+    def resembled_by(self, other: Self) -> bool:
+        """Whether the other uses the same records, under one name of the policy or two."""
+        same = self.data_set == other.data_set or (self.records is not None and self.records == other.records)
+        return same and self.study != other.study
+
+    def compared(self, new: Self) -> str:
+        """In what a new one resembles this one, and in what not."""
+        when = f"begun {_day(self.begun_s)}" if self.ended_s is None else f"ended {_day(self.ended_s)}"
+        same = [f"data set {self.data_set}"]
+        for kind in ("model", "algorithm"):
+            if self.tables[kind]["name"] == new.tables[kind]["name"]:
+                same.append(f"{kind} {new.tables[kind]['name']}")
+        different = list(self._differences(new))
+        shown = different[:_MOST_DIFFERENCES] or ["its name only"]
+        more = len(different) - len(shown)
+        rest = f" and {more} more" if more > 0 else ""
+        return f"{self.name} ({when}): same {', '.join(same)}; differs in: {', '.join(shown)}{rest}"
+
+    def _differences(self, new: Self) -> Iterator[str]:
+        gone = [f"-{site}" for site in self.sites if site not in new.sites]
+        joined = [f"+{site}" for site in new.sites if site not in self.sites]
+        if gone or joined:
+            yield f"sites ({_short(' '.join([*gone, *joined]))})"
+        before, after = _flat(self.tables), _flat(new.tables)
+        for key in sorted(before.keys() | after.keys()):
+            if key not in ("study.name", "data.sites") and before.get(key) != after.get(key):
+                yield f"{key} ({_short(after.get(key, 'none'))}, was {_short(before.get(key, 'none'))})"
+
+
+def begin(site: SiteFolder, terms: Terms, data: DataSet, now: datetime) -> None:
+    """Keep what later studies are compared with; before a study first works here.
+
+    Args:
+        site: the site's folder.
+        terms: of the study.
+        data: the data set of the site's policy.
+        now: with a time zone.
+
+    Raises:
+        ConfigError: it cannot be written.
+    """
+    path = _settings_of(site.state, terms.study_id)
+    if not path.exists():
+        _make_folder_of(path)
+        _Begun.of(site, terms, data, now).write(path)
+    _note_of(site.state, terms.study.digest().hex()).unlink(missing_ok=True)
+
+
+def end(state: Path, study: str, now: datetime) -> None:
+    """Note that a study is over.
+
+    Raises:
+        ConfigError: it cannot be read or written.
+    """
+    path = _settings_of(state, study)
+    if path.exists():
+        begun = _Begun.read(path)
+        if begun.ended_s is None:
+            _Begun(**{**vars(begun), "ended_s": int(now.timestamp())}).write(path)
+
+
+def near_twins(site: SiteFolder, terms: Terms, data: DataSet, now: datetime) -> tuple[NearTwin, ...]:
+    """Earlier studies that a study resembles, newest first; none for one that was begun here already.
+
+    Args:
+        site: the site's folder.
+        terms: of the study.
+        data: the data set of the site's policy.
+        now: with a time zone.
+
+    Raises:
+        ConfigError: what is kept of an earlier study cannot be read.
+    """
+    if _settings_of(site.state, terms.study_id).exists():
+        return ()
+    new = _Begun.of(site, terms, data, now)
+    kept = (_Begun.read(path) for path in site.state.glob(f"studies/*/{_SETTINGS_FILE}"))
+    found = sorted((one for one in kept if one.resembled_by(new)), key=lambda one: (-one.begun_s, one.study))
+    return tuple(NearTwin(one.study, one.compared(new)) for one in found[:_MOST_SHOWN])
+
+
+def fingerprint(twins: Sequence[NearTwin]) -> str:
+    """What an approval is bound to: which twins were shown; empty for none."""
+    named = "\n".join(sorted(twin.study for twin in twins))
+    return hashlib.sha256(named.encode()).hexdigest() if twins else ""
+
+
+def note(state: Path, digest: str, twins: Sequence[NearTwin]) -> None:
+    """Keep what a person is shown of a study that waits; replaces what was kept before.
+
+    Raises:
+        ConfigError: it cannot be written.
+    """
+    path = _note_of(state, digest)
+    if twins:
+        _make_folder_of(path)
+        private_files.replace(path, private_files.to_json({twin.study: twin.text for twin in twins}))
+    else:
+        path.unlink(missing_ok=True)
+
+
+def noted(state: Path, digest: str) -> tuple[NearTwin, ...]:
+    """What is kept of a study that waits.
+
+    Raises:
+        ConfigError: it cannot be read.
+    """
+    path = _note_of(state, digest)
+    if not path.exists():
+        return ()
+    found = private_files.read_json(path, "a list of near twins")
+    return tuple(NearTwin(study, str(text)) for study, text in found.items())
+
+
+def _records_of(site: SiteFolder, data: DataSet) -> str:
+    """Where a data set is: its file on this machine, or for one without a file the name of its source."""
+    if data.path is None:
+        return f"source {data.section.source}"
+    return f"file {(site.folder / data.path).resolve()}"  # an absolute path stays what it is
+
+
+def _settings_of(state: Path, study: str) -> Path:
+    from secfed.site.runtime import study_folder  # torch
+
+    return study_folder(state, study) / _SETTINGS_FILE
+
+
+def _note_of(state: Path, digest: str) -> Path:
+    return state / "near-twins" / f"{digest}.json"
+
+
+def _make_folder_of(path: Path) -> None:
+    try:
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as error:
+        raise unwritable(path.parent, error) from None
+
+
+def _flat(tables: Mapping[str, Any], above: str = "") -> dict[str, str]:
+    found: dict[str, str] = {}
+    for key, value in tables.items():
+        if isinstance(value, Mapping):
+            found |= _flat(value, f"{above}{key}.")
+        else:
+            found[above + key] = json.dumps(value)
+    return found
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= _MOST_CHARACTERS else f"{text[:_MOST_CHARACTERS]}..."
+
+
+def _day(time_s: int) -> str:
+    return datetime.fromtimestamp(time_s, UTC).date().isoformat()

@@ -1,0 +1,4 @@
+"""The hospital agent process.
+
+Imports admission, carriers and what lies below.
+"""

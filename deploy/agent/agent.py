@@ -1,0 +1,391 @@
+"""The hospital's daemon: asks what there is to do, does what its policy permits, and waits.
+
+    hello -> admit -> (next -> still permitted? -> site -> answer)* -> finished -> hello ...
+
+The agent has the connection, the keys, the journal and the ledger; training runs in a process of its own.
+Nothing that the aggregator sends is code. Killed at any moment, it goes on where it was when it is started
+again (``secfed/site/attempt_store.py``).
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict
+from datetime import datetime
+from pathlib import Path
+from typing import Final
+
+from secfed.crypto.identity import Identity, Roster
+from secfed.deploy.admission import near_twins
+from secfed.deploy.admission.admission import Admitted, admit
+from secfed.deploy.admission.approvals import Approvals, ApprovalState
+from secfed.deploy.admission.decision_recorder import SiteDecisions
+from secfed.deploy.admission.offered import check_plan, check_roster
+from secfed.deploy.agent.control import is_paused
+from secfed.deploy.agent.status import StatusBoard
+from secfed.deploy.agent.study_handler import StudyHandler
+from secfed.deploy.agent.training import Stopping, TrainingProcess
+from secfed.deploy.agent.training_wire import Job
+from secfed.deploy.enrolment.messages import utc_now
+from secfed.deploy.enrolment.site_folder import SiteFolder
+from secfed.deploy.enrolment.site_payments import wasted
+from secfed.deploy.transport.carriers.site_connection import connect
+from secfed.deploy.transport.client import CallFailed, SiteConnection
+from secfed.deploy.transport.limits import Backoff, ClientLimits
+from secfed.deploy.transport.messages import HelloReply
+from secfed.deploy.transport.progress import NOTHING, Waits
+from secfed.errors import ConfigError, LinkError, PolicyRefused, ProtocolError, SecfedError
+from secfed.records.transcript import COMPLAINED, SUMMED, Complaint
+from secfed.runs.run_folder import MODEL_FILE
+from secfed.site.attempt_store import AttemptStore
+from secfed.site.containment import Failure
+from secfed.site.journal import Journal
+from secfed.site.privacy import SitePrivacy
+from secfed.site.runtime import SiteStudy, Terms, open_site_study, study_folder
+from secfed.storage.signed_files import SignedFiles
+
+log = logging.getLogger("secfed.agent")
+
+_STUDY_ID: Final = re.compile(r"[a-z0-9][a-z0-9-]{0,62}-[0-9a-f]{64}")
+_REPLICA: Final = (
+    "replica"  # of encrypted_store.py: under encrypted protection, the model that only sites know
+)
+_KEPT: Final = ("position", "stopped")  # no secrets: so that nothing of the study is served again
+_FAILURES_BEFORE_RECONNECT: Final = 10  # a renewed certificate is read when a connection is made
+
+
+class Agent:
+    """One hospital's agent.
+
+    Args:
+        folder: the site's folder.
+        passphrase: of its keys; None if they have none.
+        board: status.
+        limits: timeouts of the link.
+        now: the time, with a time zone.
+        poll_s: pause before asking again about a study that is held, refused or over.
+        once: end when a study is over.
+        simulated_randomness: take rounding and noise from the study's seed. Tests only: it protects nothing.
+
+    Raises:
+        SecfedError: keys, roster or settings that cannot be used.
+    """
+
+    def __init__(
+        self,
+        folder: SiteFolder,
+        *,
+        passphrase: str | None,
+        board: StatusBoard,
+        limits: ClientLimits | None = None,
+        now: Callable[[], datetime] = utc_now,
+        poll_s: float = 5.0,
+        once: bool = False,
+        simulated_randomness: bool = False,
+    ) -> None:
+        self._folder, self._board = folder, board
+        self._limits, self._now, self._poll_s, self._once = limits or ClientLimits(), now, poll_s, once
+        self._identity: Identity = folder.identity(passphrase)
+        self._decisions = SiteDecisions(folder, self._identity, now)
+        self._roster: Roster = folder.roster()
+        self._carrier = connect(folder, self._identity, passphrase, self._limits)
+        self._simulated = simulated_randomness
+        self._training_user = folder.training_user()
+        self._stopped = threading.Event()
+        self._link: SiteConnection | None = None
+        self._training: TrainingProcess | None = None
+        self._backoff = Backoff(self._limits.backoff_s, self._limits.backoff_cap_s)
+        self._told = ""  # the reason that was last logged
+
+    def run(self) -> None:
+        """Serve one study after the other until :meth:`stop`.
+
+        Raises:
+            SecfedError: the site's own files cannot be used; nothing leaves then.
+        """
+        if self._simulated:
+            log.error("simulated randomness: noise and rounding protect nothing. Tests only.")
+        facts = {"site": self._folder.name, "address": self._carrier.address}
+        log.info("agent started", extra={"facts": facts})
+        try:
+            while not self._stopped.is_set():
+                try:
+                    if self._visit() and self._once:
+                        break
+                    self._stopped.wait(self._poll_s)
+                except LinkError as error:
+                    self._disconnected(error)
+                    self._stopped.wait(self._backoff.next_s())
+        finally:
+            self._carrier.close()
+        self._board.set(state="stopped", connection="closed")
+        log.info("agent stopped")
+
+    def stop(self) -> None:
+        """End soon; from a signal handler or another thread. What is under way is done again next time."""
+        self._stopped.set()
+        training, link = self._training, self._link
+        if training is not None:
+            training.stop()
+        if link is not None:
+            link.close()
+
+    # --- one visit: from hello to the end of the study, or of the connection ---------------------------
+
+    def _visit(self) -> bool:
+        """Ask what is served, and serve it; whether a study came to its end."""
+        with self._dial() as asking:
+            offer = asking.hello()
+            self._connected()
+            if offer.finished:
+                self._tidy(offer)
+                self._ends(offer.study)
+                self._idle("finished")
+                return True
+            try:
+                admitted = self._admit(offer)
+                self._decisions.permits(admitted.terms.study, self._roster)
+                near_twins.begin(self._folder, admitted.terms, admitted.data, self._now())
+            except SecfedError as error:
+                asking.study = offer.study
+                self._decline(asking, error)
+                return False
+        try:
+            with ExitStack() as stack:
+                # Reading the data may take long, and a site without a sign of life is taken for silent.
+                with self._dial(offer.study) as waiting, waiting.alive():
+                    opened = stack.enter_context(self._open(admitted))
+                    if self._training is not None:
+                        self._training.check()  # data that cannot be read show now, not in the first round
+                return self._serve(admitted, opened)
+        except LinkError:
+            raise
+        except SecfedError as error:
+            # Also a ledger that was restored from a backup: other studies, with other data, go on.
+            with self._dial(offer.study) as declining:
+                self._decline(declining, error)
+            return False
+        except Stopping:
+            return False
+
+    def _ends(self, study: str) -> None:
+        self._decisions.ends(study)
+        if not _STUDY_ID.fullmatch(study):
+            return  # it names a folder
+        try:
+            near_twins.end(self._folder.state, study, self._now())
+        except SecfedError as error:  # it is shown as begun and not ended; nothing else depends on it
+            log.warning("the end of a study is not noted: %s", error)
+
+    def _tidy(self, offer: HelloReply) -> None:
+        """Do what the end of a study asks for, if a crash or an outage came between."""
+        if not _STUDY_ID.fullmatch(offer.study):
+            return  # it becomes the name of a folder, and its files are erased
+        work = study_folder(self._folder.state, offer.study) / "work"
+        if not work.is_dir() or all(path.name in _KEPT for path in work.iterdir()):
+            return
+        try:
+            try:
+                with self._open(self._admit(offer)) as opened:
+                    opened.finish()
+            except SecfedError as error:
+                if (work / _REPLICA).exists() and not self._refused_for_good(offer, error):
+                    raise  # only this leads to the model, which may be written later
+                log.warning("a study is over; its secrets go, and it was not opened: %s", error)
+                self._forget(offer.study, work)
+        except SecfedError as error:
+            log.error("a study is over, and its secrets in %s are not destroyed: %s", work, error)
+
+    def _refused_for_good(self, offer: HelloReply, error: SecfedError) -> bool:
+        if not isinstance(error, PolicyRefused) or error.remedy == "wait":
+            return False
+        decided = Approvals(self._folder.approvals_path).all()
+        return not any(
+            item.digest == offer.study[-64:] and item.state is ApprovalState.HELD for item in decided
+        )
+
+    def _forget(self, study: str, work: Path) -> None:
+        """Destroy what a study keeps for its running exchange; transcript, ledger and journal stay."""
+        journal = Journal(self._folder.state / "journal.sqlite")
+        try:
+            AttemptStore(SignedFiles(work, self._identity, study), journal, study).forget()
+        finally:
+            journal.close()
+
+    def _admit(self, offer: HelloReply) -> Admitted:
+        if is_paused(self._folder.state):
+            raise PolicyRefused("this site has paused its agent", remedy="wait")
+        try:
+            # As it is on the disk now: an administrator may have pinned another one.
+            self._roster = self._folder.roster()
+        except ProtocolError as error:  # of the site's own files: its words name their paths, and stay here
+            raise ConfigError(error.message, remedy=error.remedy) from None
+        if not offer.finished:  # nothing will be asked any more
+            check_roster(offer, self._roster)
+        admitted = admit(self._folder, self._roster, offer.study, offer.settings, self._now())
+        if not offer.finished:
+            check_plan(offer, admitted.terms, self._roster)
+        return admitted
+
+    def _decline(self, link: SiteConnection, error: SecfedError) -> None:
+        state = "refused" if isinstance(error, PolicyRefused) else "failed"
+        if self._told != str(error):
+            self._told = str(error)
+            log.warning("study not served: %s", error, extra={"facts": {"study": link.study}})
+            self._board.error(str(error))
+        self._board.set(study=link.study, state=state, round=None, exchange=None, stage=None, why=str(error))
+        self._decisions.declines(link.study, error, self._roster)
+        link.refuse(b"", error)
+
+    def _serve(self, admitted: Admitted, opened: SiteStudy) -> bool:
+        study = admitted.terms.study_id
+        failures = 0
+
+        def failed(error: CallFailed) -> None:
+            nonlocal failures
+            failures += 1
+            self._disconnected(error)
+            if error.lasting or failures % _FAILURES_BEFORE_RECONNECT == 0:
+                link.close()  # and ask again what is served, with the certificate that is there now
+
+        def recovered() -> None:
+            nonlocal failures
+            failures = 0
+            self._connected()
+
+        with self._dial(study, admitted.max_frame_bytes) as link:
+            self._told = ""
+            rounds = admitted.terms.study.rounds
+            self._board.set(study=study, state="serving", rounds=rounds, why=None, waits=None)
+            log.info("study served", extra={"facts": {"study": study}})
+            handler = StudyHandler(
+                self._folder, admitted, opened, self._roster, self._board, self._now, self._decisions
+            )
+            # The link knows: to ask again would ask an aggregator that may be gone by now.
+            ended = link.serve(
+                handler.handle,
+                failed=failed,
+                recovered=recovered,
+                said=self._heard,
+                leaves=lambda error: error is handler.withdrawn,
+            )
+            if handler.withdrawn is not None:
+                self._decline(link, handler.withdrawn)
+        if ended:
+            opened.finish()
+            self._ends(study)
+            self._idle("finished")
+            model = opened.folder / MODEL_FILE
+            facts = {"study": study, "model": str(model) if model.exists() else None}
+            log.info("study finished", extra={"facts": facts})
+            self._show_wasted(study)
+        return ended
+
+    # --- pieces ---------------------------------------------------------------------------------------
+
+    @contextmanager
+    def _dial(self, study: str = "", max_frame_bytes: int = 1 << 20) -> Iterator[SiteConnection]:
+        link = self._link = self._carrier.dial(study, max_frame_bytes)
+        try:
+            if self._stopped.is_set():
+                link.close()
+            yield link
+        finally:
+            self._link = None
+            link.close()
+
+    @contextmanager
+    def _open(self, admitted: Admitted) -> Iterator[SiteStudy]:
+        def alarm(failure: Failure) -> None:
+            # For this hospital only: what failed depends on its records.
+            self._board.alarm(str(failure))
+            log.warning("local work failed: %s", failure, extra={"facts": {"study": admitted.terms.study_id}})
+            self._decisions.alarms(admitted.terms.study, failure)
+
+        def program(terms: Terms, memory: AttemptStore, privacy: SitePrivacy | None) -> TrainingProcess:
+            local = privacy is not None and privacy.settings.in_local_steps
+            path = admitted.data_path
+            self._training = TrainingProcess(
+                Job(
+                    site=self._folder.name,
+                    settings=admitted.settings,
+                    own_code=admitted.own_code,
+                    data_path=None if path is None else str(path),
+                    study=terms.study_id,
+                    simulated=self._simulated,
+                    max_delta_times_records=admitted.max_delta_times_records,
+                    site_seed=None if self._simulated else memory.site_seed(),
+                ),
+                gpu=admitted.gpu,
+                log_path=self._folder.state / "training.log",
+                local_key=memory.local_key if local else None,
+                ledger=None if privacy is None else privacy.ledger,
+                kept=memory.program,
+                alarm=alarm,
+                user=self._training_user,
+            )
+            return self._training
+
+        def told(kind: str, body: Mapping[str, object]) -> None:
+            if kind == SUMMED:
+                kept = ("round", "exchange", "attempt", "survivors", "fields")
+                self._board.left({name: body[name] for name in kept if name in body})
+            elif kind == COMPLAINED:
+                complaint = Complaint.from_body(body)
+                self._board.error(str(complaint))
+                log.warning("%s", complaint, extra={"facts": {"study": admitted.terms.study_id}})
+                self._decisions.complains(admitted.terms.study, complaint)
+
+        opened = open_site_study(
+            admitted.terms,
+            identity=self._identity,
+            roster=self._roster,
+            state=self._folder.state,
+            program=program,
+            limits=admitted.limits,
+            dataset=admitted.data.name,
+            budgets=admitted.budgets,
+            simulated=self._simulated,
+            told=told,
+            alarm=alarm,
+        )
+        try:
+            yield opened
+        finally:
+            training, self._training = self._training, None
+            if training is not None:
+                self._board.count(training_deaths=training.deaths)
+                training.close()
+            opened.close()
+
+    def _show_wasted(self, study: str) -> None:
+        """At the end of a study: what was paid and came to nothing. It stays at this site."""
+        try:
+            for _, shown in wasted(self._folder, study):
+                log.warning("payments without a sum: %s", shown, extra={"facts": {"study": study}})
+        except SecfedError as error:
+            log.error("payments without a sum were not looked for: %s", error)
+
+    def _connected(self) -> None:
+        if self._backoff.failures:
+            log.info("connected")
+        self._backoff.reset()
+        self._board.set(connection="connected")
+
+    def _disconnected(self, error: LinkError) -> None:
+        if not self._stopped.is_set():
+            self._board.count(failures=1)
+            self._board.set(connection="failing")
+            self._board.error(str(error))
+            log.warning("connection: %s", error)
+
+    def _heard(self, reply: HelloReply) -> None:
+        waits = Waits(reply.waits, reply.done, reply.of)
+        self._board.set(waits=asdict(waits) if waits.kind != NOTHING else None)
+
+    def _idle(self, state: str) -> None:
+        self._board.set(state=state, round=None, exchange=None, stage=None, why=None, waits=None)

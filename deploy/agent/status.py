@@ -1,0 +1,190 @@
+"""What the agent is doing, for the people at its hospital: a file for ``secfed agent status``, and metrics.
+
+Names, counts, sizes and times; never a value that came out of data. The file is for the agent's user only:
+alarms say that local work failed, which depends on records, and the aggregator is not to learn it.
+Nothing depends on it: where it cannot be written, the log says so, and the agent goes on.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import threading
+import time
+from collections.abc import Callable, Mapping
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any, Final
+
+from secfed.errors import ConfigError
+from secfed.storage import private_files
+
+log = logging.getLogger("secfed.agent")
+
+STATUS_FILE: Final = "status.json"
+_MOST_LEFT: Final = 50  # exchanges that the file lists; the transcript has all of them
+
+# Name in the status -> metric, what it is.
+_COUNTERS: Final = {
+    "sums": ("secfed_agent_sums_total", "Secure sums that an update of this site was in"),
+    "bytes_up": ("secfed_agent_sent_bytes_total", "Bytes of replies"),
+    "bytes_down": ("secfed_agent_received_bytes_total", "Bytes of requests"),
+    "refusals": ("secfed_agent_refusals_total", "Requests that this site refused"),
+    "failures": ("secfed_agent_connection_failures_total", "Calls to the aggregator that failed"),
+    "alarms": ("secfed_agent_alarms_total", "Contributions of which a part failed and added nothing"),
+    "training_deaths": ("secfed_agent_training_deaths_total", "Training processes that died"),
+}
+
+
+class StatusBoard:
+    """The agent's status; safe for several threads.
+
+    Args:
+        path: the status file; its folder exists.
+        site: name of the site.
+        clock: seconds since 1970.
+    """
+
+    def __init__(self, path: Path, site: str, clock: Callable[[], float] = time.time) -> None:
+        self.path, self._clock, self._lock = path, clock, threading.Lock()
+        self._sent_bytes = 0  # since the last sum
+        self._unwritten = False  # the last try failed, and the log says so
+        self._content: dict[str, Any] = {
+            "version": 1,
+            "site": site,
+            "pid": os.getpid(),
+            "started_s": int(clock()),
+            "connection": "connecting",
+            "study": None,
+            "state": "idle",
+            "round": None,
+            "exchange": None,
+            "stage": None,
+            "rounds": None,
+            "working": False,
+            "waits": None,
+            "why": None,
+            "last_error": None,
+            "last_alarm": None,
+            "totals": dict.fromkeys(_COUNTERS, 0),
+            "left": [],
+        }
+        self.set()
+
+    def set(self, **facts: object) -> None:
+        """Set facts, and write the file."""
+        with self._lock:
+            self._content.update(facts)
+            self._write()
+
+    def count(self, **counts: int) -> None:
+        """Add to totals; the file is written with the next :meth:`set`."""
+        with self._lock:
+            for name, more in counts.items():
+                self._content["totals"][name] += more
+            self._sent_bytes += counts.get("bytes_up", 0)
+
+    def error(self, text: str) -> None:
+        """Note the last error."""
+        self.set(last_error={"text": text, "time_s": int(self._clock())})
+
+    def alarm(self, text: str) -> None:
+        """Note that a part of this site's work failed and added nothing."""
+        self.count(alarms=1)
+        self.set(last_alarm={"text": text, "time_s": int(self._clock())})
+
+    def left(self, entry: Mapping[str, object]) -> None:
+        """Note that a sum with this site's update is complete."""
+        with self._lock:
+            self._content["totals"]["sums"] += 1
+            told = {**entry, "bytes_up": self._sent_bytes}  # failed attempts included
+            self._sent_bytes = 0
+            self._content["left"] = [*self._content["left"], told][-_MOST_LEFT:]
+            self._write()
+
+    def metrics(self) -> str:
+        """The totals in Prometheus' text format."""
+        with self._lock:
+            content = json.loads(json.dumps(self._content))
+        lines = []
+        for name, (metric, text) in _COUNTERS.items():
+            lines += [f"# HELP {metric} {text}.", f"# TYPE {metric} counter"]
+            lines.append(f"{metric} {content['totals'][name]}")
+        gauges = {
+            "secfed_agent_connected": (
+                "Whether the last call succeeded",
+                content["connection"] == "connected",
+            ),
+            "secfed_agent_serving": ("Whether a study is being served", content["state"] == "serving"),
+            "secfed_agent_round": ("Round of the study", content["round"] or 0),
+        }
+        for metric, (text, value) in gauges.items():
+            lines += [f"# HELP {metric} {text}.", f"# TYPE {metric} gauge", f"{metric} {int(value)}"]
+        return "\n".join(lines) + "\n"
+
+    def _write(self) -> None:
+        self._content["time_s"] = int(self._clock())
+        try:
+            private_files.replace(self.path, private_files.to_json(self._content))
+        except (ConfigError, OSError) as error:
+            if not self._unwritten:  # once, not with every message for as long as the disk is full
+                log.warning("the status is not up to date, and the agent goes on: %s", error)
+            self._unwritten = True
+        else:
+            self._unwritten = False
+
+
+def read_status(path: Path) -> dict[str, Any] | None:
+    """What the agent last wrote; None if it never ran.
+
+    Raises:
+        ConfigError: unreadable.
+    """
+    return private_files.read_json(path, "the status of an agent") if path.exists() else None
+
+
+class MetricsServer:
+    """Serves ``/metrics`` on this machine only.
+
+    Args:
+        board: what to serve.
+        port: 0 takes a free one.
+
+    Raises:
+        ConfigError: the port is taken.
+    """
+
+    def __init__(self, board: StatusBoard, port: int) -> None:
+        class Handler(BaseHTTPRequestHandler):
+            timeout = 10.0
+
+            def do_GET(self) -> None:
+                if self.path != "/metrics":
+                    self.send_error(404)
+                    return
+                body = board.metrics().encode()
+                self.send_response(200)
+                self.send_header("Content-Type", "text/plain; version=0.0.4; charset=utf-8")
+                self.send_header("Content-Length", str(len(body)))
+                self.end_headers()
+                self.wfile.write(body)
+
+            def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - http.server's name
+                """Nothing: who scrapes is not worth a line."""
+
+        try:
+            self._server = ThreadingHTTPServer(("127.0.0.1", port), Handler)
+        except OSError as error:
+            raise ConfigError(
+                f"agent.metrics_port: {port}: {os.strerror(error.errno or 0)}",
+                remedy="choose another port, or 0 for no metrics",
+            ) from None
+        self._server.daemon_threads = True
+        self.port = int(self._server.server_address[1])
+        threading.Thread(target=self._server.serve_forever, name="secfed-metrics", daemon=True).start()
+
+    def close(self) -> None:
+        """Stop serving."""
+        self._server.shutdown()
+        self._server.server_close()

@@ -1,0 +1,110 @@
+"""Answers one study's requests: still permitted? then the site works; what is refused is recorded."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from datetime import datetime
+
+from secfed.crypto.codec import Buffer
+from secfed.crypto.identity import Roster
+from secfed.crypto.messages import peek_type
+from secfed.deploy.admission.admission import Admitted, still_permitted
+from secfed.deploy.admission.decision_recorder import SiteDecisions
+from secfed.deploy.agent.control import is_paused
+from secfed.deploy.agent.status import StatusBoard
+from secfed.deploy.enrolment.site_folder import SiteFolder
+from secfed.deploy.transport.client import LinkRequest
+from secfed.errors import BudgetExceeded, ConfigError, PolicyRefused, SecfedError, TranscriptError
+from secfed.site.runtime import SiteStudy
+from secfed.storage.failpoints import failpoint
+from secfed.wire.frames import Step, Task, decode
+
+log = logging.getLogger("secfed.agent")
+
+# Of a task: the next one would be refused alike, until something here changes.
+_LASTING = (PolicyRefused, ConfigError, BudgetExceeded, TranscriptError)
+
+
+class StudyHandler:
+    """Handles one study's requests.
+
+    Args:
+        folder: the site's.
+        admitted: the study's terms.
+        opened: its open memory and site.
+        roster: the pinned one.
+        board: told of progress.
+        now: the time, with a time zone.
+        decisions: where refusals are recorded.
+
+    Attributes:
+        withdrawn: why this site takes no more work of the study now; None while it does. The agent says so:
+            were it counted as there, rounds would fail in vain, and the other sites pay for each of them.
+    """
+
+    def __init__(
+        self,
+        folder: SiteFolder,
+        admitted: Admitted,
+        opened: SiteStudy,
+        roster: Roster,
+        board: StatusBoard,
+        now: Callable[[], datetime],
+        decisions: SiteDecisions,
+    ) -> None:
+        self._folder, self._terms, self._opened = folder, admitted.terms, opened
+        self._roster, self._board, self._now, self._decisions = roster, board, now, decisions
+        self.withdrawn: SecfedError | None = None
+
+    def handle(self, request: LinkRequest) -> Buffer:
+        """Answer one request.
+
+        Raises:
+            SecfedError: it is refused.
+        """
+        failpoint("agent: request arrived")
+        frame = decode(request.frame)
+        try:
+            if isinstance(frame, Task):
+                self._check_now()
+                self._begin(round=frame.round, exchange=frame.exchange, stage="train")
+            elif isinstance(frame, Step):
+                self._begin(round=frame.round, stage=f"message {peek_type(frame.message)}")
+            reply = self._answer(request)
+        except SecfedError as error:
+            if isinstance(frame, Task) and isinstance(error, _LASTING):
+                self.withdrawn = error
+            self._board.count(refusals=1)
+            self._board.set(working=False, why=str(error))
+            self._board.error(str(error))
+            log.warning("request refused: %s", error, extra={"facts": {"kind": type(error).__name__}})
+            self._decisions.refuses(self._terms, frame, error)
+            raise
+        self._board.count(bytes_up=len(reply), bytes_down=len(request.frame))
+        self._board.set(working=False)
+        failpoint("agent: before answer leaves")
+        return reply
+
+    def _answer(self, request: LinkRequest) -> Buffer:
+        """What the site answers; a failure that nobody thought of is refused like any other."""
+        try:
+            return self._opened.site.handle(request.frame)
+        except SecfedError:
+            raise
+        except Exception as error:
+            # Alike, whatever it is: an agent that died of it would answer nothing, and show that.
+            log.exception("a request failed")
+            raise SecfedError(
+                f"a request failed with {type(error).__name__}",
+                remedy="report it, with the agent's log, to whoever maintains secfed",
+            ) from None
+
+    def _begin(self, **facts: object) -> None:
+        self._board.set(**facts, working=True, why=None, waits=None)
+
+    def _check_now(self) -> None:
+        if is_paused(self._folder.state):
+            raise PolicyRefused("this site has paused its agent", remedy="wait")
+        still_permitted(self._folder, self._terms.study, len(self._roster.sites), self._now())
+        self._decisions.permits(self._terms.study, self._roster)

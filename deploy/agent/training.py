@@ -1,0 +1,300 @@
+"""The agent's side of local training: a process of its own does the work, and may die of it."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any
+
+from secfed.deploy.agent.training_wire import (
+    SOCKET_VARIABLE,
+    Job,
+    Tensors,
+    error_head,
+    raise_error,
+    receive,
+    send,
+)
+from secfed.deploy.enrolment.training_user import TrainingUser
+from secfed.dp.accounting.events import from_value
+from secfed.errors import (
+    BudgetExceeded,
+    ConfigError,
+    MalformedMessage,
+    RoundAborted,
+    SecfedError,
+    TranscriptError,
+)
+from secfed.site.containment import DATA, LOADING, UNFIT, Alarm, Failure
+from secfed.storage.failpoints import failpoint
+from secfed.wire.frames import encode_state
+from secfed.wire.layout import Exchange, State, Summands
+
+if TYPE_CHECKING:
+    from secfed.dp.ledger.ledger import Ledger
+    from secfed.dp.training.local_privacy import LocalPrivacy
+
+log = logging.getLogger("secfed.agent")
+
+_CHILD = "secfed.deploy.agent.training_child"
+_DYING_S = 5.0
+# What a training process needs of the environment; keys, passphrases and proxies are none of it.
+_PASSED = (
+    "PATH",
+    "HOME",
+    "LANG",
+    "LC_ALL",
+    "TMPDIR",
+    "PYTHONPATH",
+    "LD_LIBRARY_PATH",
+    "CUDA_VISIBLE_DEVICES",
+    "MPLCONFIGDIR",
+    "PYTHONDONTWRITEBYTECODE",
+)
+_PASSED_PREFIXES = ("OMP_", "MKL_", "CUDA_", "NVIDIA_", "SECFED_DATA")
+
+
+class Stopping(BaseException):
+    """The agent is told to stop while it waits for training: no outcome, the work will be done again."""
+
+
+class TrainingDied(RoundAborted):
+    """The training process ended in the middle of its work, or said what is no message."""
+
+
+class TrainingProcess:
+    """A site program whose work is done by another process.
+
+    Args:
+        job: what it works on.
+        gpu: whether it may see a GPU.
+        log_path: gets what the process prints (mode 0600): it may tell about records, so it stays here.
+        local_key: (round, exchange) -> key of sampling and noise; None without private steps.
+        ledger: pays for private steps; None without.
+        kept: gives what the program kept with the newest contribution, as it is on the disk.
+        alarm: told what failed in the other process and added zeros, and of values that count as defaults.
+        user: the account that it runs in; None for this process's own.
+
+    The process works from what is on the disk, as a new one would. Where its own state is another (its last
+    contribution was not kept, or it failed in the middle), it is ended, and the next one starts from the
+    disk: work that is done again is then the same work, and not a second release for one payment.
+    """
+
+    def __init__(
+        self,
+        job: Job,
+        *,
+        gpu: bool,
+        log_path: Path,
+        local_key: Callable[[int, str], bytes] | None,
+        ledger: Ledger | None,
+        kept: Callable[[], Tensors],
+        alarm: Alarm = lambda _failure: None,
+        user: TrainingUser | None = None,
+    ) -> None:
+        self._user = user
+        self._job, self._gpu, self._log_path = job, gpu, log_path
+        self._local_key, self._ledger, self._kept, self._alarm = local_key, ledger, kept, alarm
+        self._unpaid: SecfedError | None = None  # a payment of the running work that was refused
+        self._process: subprocess.Popen[bytes] | None = None
+        self._connection: Connection | None = None
+        self.kept: Tensors = {}  # what to keep with the contribution just made
+        self._state = b""  # digest of what the process has as its state
+        self.deaths = 0
+        self._stopping = False
+
+    def use_privacy(self, privacy: LocalPrivacy) -> None:
+        """The other process makes its own; payments are made here."""
+        del privacy
+
+    def settled(self, round_number: int, exchange: Exchange) -> Summands:
+        """What the program adds whatever its values do: asked first, for the process may die of the work.
+
+        Raises:
+            TrainingDied: it died.
+            SecfedError: what it raised.
+            Stopping: :meth:`stop` was called meanwhile.
+        """
+        connection = self._started()
+        try:
+            send(connection, {"do": "settled", "round": round_number, "exchange": exchange.name})
+            said, tensors = receive(connection)
+        except (EOFError, OSError, MalformedMessage):
+            raise self._death() from None
+        raise_error(said)
+        return tensors
+
+    def contribute(self, round_number: int, exchange: Exchange, broadcast: State) -> Summands:
+        """Let the other process work on one exchange; what fails there it contains there.
+
+        Raises:
+            TrainingDied: it died.
+            BudgetExceeded, TranscriptError: a payment was refused.
+            SecfedError: what it raised.
+            Stopping: :meth:`stop` was called meanwhile.
+        """
+        self.kept, self._unpaid = {}, None  # what was kept before stays on the disk, if nothing follows
+        try:
+            return self._contribute(round_number, exchange, broadcast)
+        except BaseException:
+            self.close()  # how far it got is not known
+            raise
+
+    def _contribute(self, round_number: int, exchange: Exchange, broadcast: State) -> Summands:
+        connection = self._started()
+        head: dict[str, Any] = {"do": "work", "round": round_number, "exchange": exchange.name}
+        if self._local_key is not None:
+            head["local_key"] = self._local_key(round_number, exchange.name).hex()
+        try:
+            send(connection, head, broadcast)
+            while True:
+                said, tensors = receive(connection)
+                if said.get("do") != "spend":
+                    break
+                send(connection, self._pay(said, round_number, exchange.name))
+        except (EOFError, OSError, MalformedMessage):
+            raise self._unpaid or self._death() from None
+        if self._unpaid is not None:
+            raise self._unpaid  # whatever the process made of it
+        raise_error(said)
+        for fields, kind in said.get("failed", ()):
+            self._alarm(Failure(round_number, exchange.name, tuple(map(str, fields)), str(kind)))
+        self.kept = {name[2:]: value for name, value in tensors.items() if name.startswith("k/")}
+        self._state = _digest(self.kept)
+        return {name[2:]: value for name, value in tensors.items() if name.startswith("s/")}
+
+    def check(self) -> None:
+        """Start the process: data that cannot be read show now.
+
+        Raises:
+            RoundAborted: it died.
+            SecfedError: what it raised.
+        """
+        self._started()
+
+    def close(self) -> None:
+        """End the process, whatever it is doing."""
+        if self._connection is not None:
+            self._connection.close()
+        if self._process is not None:
+            self._process.kill()  # it keeps nothing that is not here
+            self._process.wait()
+        self._process = self._connection = None
+
+    def stop(self) -> None:
+        """Give up the work that is going on; from a signal handler or another thread."""
+        self._stopping, process = True, self._process
+        if process is not None:
+            process.kill()
+
+    def _pay(self, said: Mapping[str, Any], round_number: int, exchange: str) -> dict[str, Any]:
+        """Pay for what the process is about to do; only for the exchange it was given."""
+        ledger = self._ledger
+        if ledger is None or (said.get("round"), said.get("exchange")) != (round_number, exchange):
+            raise MalformedMessage("the training process asked for a payment out of place")
+        failpoint("agent: before payment")
+        try:
+            ledger.spend(
+                from_value(said.get("event")),
+                study=self._job.study,
+                round_number=round_number,
+                exchange=exchange,
+            )
+        except SecfedError as error:
+            same = isinstance(error, BudgetExceeded | TranscriptError)
+            self._unpaid = error if same else TranscriptError(error.message, remedy=error.remedy)
+            return error_head(error)
+        failpoint("agent: after payment")
+        return {"do": "paid"}
+
+    def _started(self) -> Connection:
+        if self._process is not None and self._process.poll() is not None:
+            self.close()
+        if self._connection is not None and _digest(self._kept()) != self._state:
+            self.close()
+        if self._connection is not None:
+            return self._connection
+        ours, theirs = socket.socketpair()
+        output = self._open_log()
+        with ours, theirs, output:
+            environment = {
+                name: value
+                for name, value in os.environ.items()
+                if name in _PASSED or name.startswith(_PASSED_PREFIXES)
+            }
+            environment[SOCKET_VARIABLE] = str(theirs.fileno())
+            if not self._gpu:
+                environment["CUDA_VISIBLE_DEVICES"] = ""
+            if self._user is not None:
+                environment["HOME"] = self._user.home
+            try:
+                self._process = subprocess.Popen(
+                    [sys.executable, "-m", _CHILD],
+                    env=environment,
+                    stdin=subprocess.DEVNULL,
+                    stdout=output,
+                    stderr=output,
+                    pass_fds=(theirs.fileno(),),
+                    **({} if self._user is None else self._user.arguments()),
+                )
+            except PermissionError:
+                raise ConfigError(
+                    f"training.user: the account cannot run {sys.executable}",
+                    remedy="install secfed where that account can read it, in /opt for example",
+                ) from None
+            self._connection = Connection(ours.detach())
+        try:
+            kept = self._kept()
+            self._state = _digest(kept)
+            send(self._connection, self._job.head(), kept)
+            said, _ = receive(self._connection)
+        except (EOFError, OSError, MalformedMessage):
+            raise self._death() from None
+        try:
+            raise_error(said)
+        except SecfedError as error:
+            self.close()
+            log.warning("the training process cannot be started: %s", error)
+            if isinstance(
+                error, MalformedMessage
+            ):  # of what is kept here; of a broadcast it would be a refusal
+                raise ConfigError(error.message, remedy=error.remedy) from None
+            raise
+        if said.get("unfit"):
+            self._alarm(Failure(0, LOADING, (DATA,), UNFIT))
+        return self._connection
+
+    def _open_log(self) -> IO[bytes]:
+        descriptor = os.open(self._log_path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+        return os.fdopen(descriptor, "wb")
+
+    def _death(self) -> TrainingDied:
+        process, code = self._process, None
+        if process is not None:
+            try:
+                code = process.wait(_DYING_S)
+            except subprocess.TimeoutExpired:  # it closed the connection, or babbles, and lives on
+                process.kill()
+                code = process.wait()
+        how = "ended" if code is None or code >= 0 else f"was killed by signal {-code}"
+        self.close()
+        if self._stopping:
+            raise Stopping
+        self.deaths += 1
+        error = TrainingDied(
+            f"the training process {how}; this site adds nothing but weights and counts to this exchange",
+            remedy=f"see {self._log_path}; signal 9 is most often a lack of memory",
+        )
+        log.warning("%s", error)  # an alarm says less
+        return error
+
+
+def _digest(kept: Tensors) -> bytes:
+    return hashlib.sha256(encode_state(kept)).digest() if kept else b""

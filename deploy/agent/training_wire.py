@@ -1,0 +1,105 @@
+"""What the agent and its training process say to each other: a JSON head and tensors, over a socket pair.
+
+Nothing is unpickled: the process that trains runs models that others wrote, and what it says is data.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from multiprocessing.connection import Connection
+from typing import Any, Final
+
+import torch
+
+from secfed import errors
+from secfed.crypto.codec import Reader, Writer
+from secfed.errors import MalformedMessage, SecfedError
+from secfed.wire.frames import decode_state, encode_state
+
+SOCKET_VARIABLE: Final = "SECFED_TRAINING_SOCKET"
+_MAX_HEAD_BYTES: Final = 1 << 22
+
+Tensors = Mapping[str, torch.Tensor]
+
+
+@dataclass(frozen=True)
+class Job:
+    """What a training process needs to know once.
+
+    Attributes:
+        site: name of this site.
+        settings: the study, TOML.
+        own_code: names of factories that the site's policy permits.
+        data_path: where the data set is on this machine; None if the study needs no path.
+        study: study id.
+        simulated: take randomness from the study's seed. Tests only.
+        max_delta_times_records: of the site's policy.
+        site_seed: of the site's own work; None takes the study's.
+        strict: a value that does not fit the study's ``[data]`` is an error. For a check by the hospital's
+            own people: an aggregator that hears of the error learns that there is such a value.
+    """
+
+    site: str
+    settings: str = field(repr=False)
+    own_code: tuple[str, ...] = ()
+    data_path: str | None = field(default=None, repr=False)
+    study: str = ""
+    simulated: bool = False
+    max_delta_times_records: float = 10.0
+    site_seed: int | None = field(default=None, repr=False)
+    strict: bool = False
+
+    def head(self) -> dict[str, Any]:
+        """As a JSON object."""
+        return {"do": "start", **asdict(self)}
+
+    @classmethod
+    def of(cls, head: Mapping[str, Any]) -> Job:
+        """The inverse of :meth:`head`."""
+        given = {name: value for name, value in head.items() if name != "do"}
+        return cls(**{**given, "own_code": tuple(given["own_code"])})
+
+
+def send(connection: Connection, head: Mapping[str, Any], tensors: Tensors | None = None) -> None:
+    """Send one message.
+
+    Raises:
+        OSError: the other process is gone.
+    """
+    text = json.dumps(head, allow_nan=False)
+    connection.send_bytes(Writer().text(text).done() + (encode_state(tensors) if tensors else b""))
+
+
+def receive(connection: Connection) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
+    """Wait for one message.
+
+    Raises:
+        EOFError, OSError: the other process is gone.
+        MalformedMessage: not a message.
+    """
+    reader = Reader(connection.recv_bytes())
+    try:
+        head = json.loads(reader.text(_MAX_HEAD_BYTES))
+    except ValueError:
+        raise MalformedMessage("the training process said something that is no message") from None
+    if not isinstance(head, dict):
+        raise MalformedMessage("the training process said something that is no message")
+    rest = reader.rest()
+    return head, decode_state(rest) if rest else {}
+
+
+def error_head(error: SecfedError) -> dict[str, Any]:
+    """An error, to be raised on the other side."""
+    return {"do": "failed", "kind": type(error).__name__, "message": error.message, "remedy": error.remedy}
+
+
+def raise_error(head: Mapping[str, Any]) -> None:
+    """Raise the error in a message, if it is one."""
+    if head.get("do") != "failed":
+        return
+    kind: Any = getattr(errors, str(head.get("kind")), None)
+    if not (isinstance(kind, type) and issubclass(kind, SecfedError)):
+        kind = SecfedError
+    raise kind(str(head.get("message")), remedy=str(head.get("remedy", "")))

@@ -1,0 +1,4 @@
+"""The aggregator process.
+
+Imports admission, carriers and what lies below.
+"""

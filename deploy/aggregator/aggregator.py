@@ -1,0 +1,294 @@
+"""``secfed aggregate``: one study, served to the sites of a consortium until it is finished."""
+
+from __future__ import annotations
+
+import math
+import shutil
+import time
+from collections.abc import Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Final
+
+from secfed import __version__
+from secfed.deploy.admission.offered import plan_digest
+from secfed.deploy.aggregator.measured_transport import Tell
+from secfed.deploy.aggregator.run import CentralRun
+from secfed.deploy.aggregator.site_versions import SiteVersions, VersionedTransport
+from secfed.deploy.aggregator.study import CentralStudy
+from secfed.deploy.enrolment.consortium import Consortium
+from secfed.deploy.pki.certificate_checks import load
+from secfed.deploy.transport.carriers.study_server import StudyServer
+from secfed.deploy.transport.flower.server import FlowerServer
+from secfed.deploy.transport.frame_sizes import FrameCaps
+from secfed.deploy.transport.grpc.peer import TlsFiles
+from secfed.deploy.transport.grpc.server import LinkServer
+from secfed.deploy.transport.limits import ServerLimits
+from secfed.deploy.transport.link import Offer, Refused
+from secfed.deploy.transport.signals import Stopper
+from secfed.errors import ConfigError, RosterError, RoundAborted, StudyStopped
+from secfed.protection.interface import SiteId
+from secfed.records.transcript import Log
+from secfed.runs.run_report import Observer, RunReport
+from secfed.study.study import Study
+
+_RESULT_S: Final = 60.0
+_FLOWER_RESULT_S: Final = 300.0  # a message takes many seconds, and a hospital's transcript needs the result
+_SOFTWARE: Final = f"secfed {__version__}"
+
+
+@dataclass(frozen=True)
+class Service:
+    """How a study is served.
+
+    Attributes:
+        listen: ``host:port``; None: every address, at the consortium's port.
+        quorum: sites that must be there before an exchange begins; None: as many as must answer.
+        sites: ask only these; None asks every site of the study.
+        silent_s: a site without a sign of life for so long counts as missing.
+        farewell_s: how long sites are given the model and told that the study is finished.
+        uploads_at_a_time: large uploads that are held at once, each in memory of its size; None: as many as
+            fit into 1 GiB.
+        flower_socket: carry messages through Flower, whose app comes to this socket; None: over gRPC.
+        end: end the study where it is, and bring the sites its model.
+    """
+
+    listen: str | None = None
+    quorum: int | None = None
+    sites: Sequence[SiteId] | None = None
+    silent_s: float = 60.0
+    farewell_s: float = 60.0
+    uploads_at_a_time: int | None = None
+    flower_socket: Path | None = None
+    end: bool = False
+
+    def link_limits(self) -> ServerLimits:
+        """Limits of the link.
+
+        Raises:
+            ConfigError: no upload could ever be taken, or a time is no number.
+        """
+        host, _, port = (self.listen or "").rpartition(":")
+        if self.listen is not None and not (
+            host and port.isascii() and port.isdigit() and int(port) <= 65535
+        ):
+            # Or gRPC would take another port than the one that was named.
+            raise ConfigError(
+                f"--listen {self.listen}: is not HOST:PORT with a port up to 65535",
+                remedy="write for example 0.0.0.0:8443",
+            )
+        for option, seconds in (("--silent", self.silent_s), ("--farewell", self.farewell_s)):
+            if math.isnan(seconds):  # every site between two calls would be missing
+                raise ConfigError(f"{option} nan: is not a number", remedy="leave it out for 60 seconds")
+        if self.uploads_at_a_time is not None and self.uploads_at_a_time < 1:
+            raise ConfigError(
+                f"--uploads-at-a-time {self.uploads_at_a_time}: must be 1 or more",
+                remedy="1 needs the least memory; leave it out for as many as fit into 1 GiB",
+            )
+        if self.flower_socket is not None and (self.listen or self.uploads_at_a_time):
+            raise ConfigError(
+                "--listen, --uploads-at-a-time: are for gRPC, and --flower-socket was given",
+                remedy="leave them out; through Flower one large upload is held at a time",
+            )
+        return ServerLimits(answers=self.uploads_at_a_time)
+
+
+class Aggregator:
+    """One study at the study centre.
+
+    Args:
+        study: the study.
+        text: its file, as sites get it.
+        consortium: the folder of the consortium.
+        out: folder of the run; an unfinished run of this study in it is resumed.
+        passphrase: of the aggregator's keys.
+        service: how it is served.
+        observer: told of progress.
+        tell: told of events.
+        stopper: interrupts waiting.
+
+    Raises:
+        ConfigError: study, consortium and options do not fit together, or a file cannot be used.
+        RosterError: no roster, or a site of the study is not in it.
+        TranscriptError: the run in ``out`` was changed.
+    """
+
+    def __init__(
+        self,
+        study: Study,
+        text: str,
+        consortium: Consortium,
+        out: Path,
+        *,
+        passphrase: str | None,
+        service: Service,
+        observer: Observer,
+        tell: Tell,
+        stopper: Stopper,
+    ) -> None:
+        limits = service.link_limits()
+        roster = consortium.roster()
+        if roster is None:
+            raise RosterError("no site is enrolled", remedy="run: secfed consortium admit REQUEST")
+        self._central = CentralStudy(study, roster, service.sites)
+        self._quorum = _quorum(self._central, service.quorum)
+        self._service, self._observer, self._stopper = service, observer, stopper
+        self._identity = consortium.aggregator_identity(passphrase)
+        self._out = out
+        caps = FrameCaps.of(self._central.algorithm, study.rounds, len(roster.sites), self._central.plan)
+        _check_space(out, caps.answer_bytes * len(self._central.asked))
+        central = self._central
+        plan = plan_digest(study, central.algorithm, central.names, roster)
+        offer = Offer(central.id, text.encode(), caps.answer_bytes, roster.digest, plan)
+        self._server: StudyServer
+        if service.flower_socket is None:
+            self._listen = service.listen or f"0.0.0.0:{consortium.facts.port}"
+            tls = _tls(consortium, passphrase)
+            self._server = LinkServer(self._listen, tls, roster.sites, offer, limits)
+        else:
+            self._listen = str(service.flower_socket)
+            ttl_s = study.protection.deadline_s
+            self._server = FlowerServer(service.flower_socket, self._identity, roster, offer, ttl_s=ttl_s)
+        self._versions = SiteVersions(self._server.presence, tell, _SOFTWARE)
+        self._tell = self._versions.tell
+
+    def run(self) -> RunReport:
+        """Serve the study to its end.
+
+        Raises:
+            Stopped: the operator stopped it; what is done is on the disk.
+            LinkError: the address cannot be had.
+            StudyStopped: the next rounds could come to no sum; it can be resumed, or ended.
+            RoundAborted: not one sum came about.
+        """
+        with closing(
+            CentralRun(self._central, self._identity, self._out, self._carrier, self._observer)
+        ) as run:
+            self._server.start()
+            try:
+                self._tell(
+                    "resumed" if run.resumed else "started",
+                    study=self._central.id,
+                    software=_SOFTWARE,
+                    roster=self._central.roster.digest.hex(),
+                    address=_address(self._listen, self._server),
+                    quorum=self._quorum,
+                )
+                try:
+                    report = run.run(end=self._service.end)
+                except StudyStopped as error:  # the sites are told nothing: it can go on
+                    self._tell("stopped", reason=error.message)
+                    raise
+                except RoundAborted:  # the study is over, without a sum
+                    self._say_farewell(b"")
+                    raise
+                self._tell("finished", out=str(self._out))
+                self._say_farewell(run.final_frame)
+                return report
+            finally:
+                self._server.stop()
+
+    def _carrier(self, log: Log) -> VersionedTransport:
+        protection = self._central.study.protection
+        return VersionedTransport(
+            self._server,
+            log,
+            self._observer,
+            self._tell,
+            self._stopper,
+            deadline_s=protection.deadline_s,
+            quorum=self._quorum,
+            silent_s=self._service.silent_s,
+            wait_for_result=protection.name == "encrypted",
+            rounds=self._central.study.rounds,
+            result_s=_RESULT_S if self._service.flower_socket is None else _FLOWER_RESULT_S,
+            versions=self._versions,
+        )
+
+    def _say_farewell(self, final: bytes) -> None:
+        """Bring the model to the sites and tell them that the study is over, until all know it or time is up.
+
+        A site that is fetching the model when the time is over is not cut off.
+        """
+        self._server.finish(dict.fromkeys(self._central.asked, final) if final else None)
+        end, took = time.monotonic() + self._service.farewell_s, set[SiteId]()
+        with self._stopper.waiting():
+            while not self._server.told() >= set(self._central.asked):
+                self._hear(took)
+                if time.monotonic() >= end and not self._server.sending():
+                    break
+                time.sleep(0.1)
+        self._hear(took)
+        self._tell("told", sites=sorted(self._server.told()), model=sorted(took))
+
+    def _hear(self, took: set[SiteId]) -> None:
+        """What the sites said about the model."""
+        rounds = self._central.study.rounds
+        while not self._server.arrivals.empty():
+            said = self._server.arrivals.get()
+            if isinstance(said, Refused):
+                reason = said.reason or said.kind
+                self._tell("refused", round=rounds, site=said.site, stage="model", reason=reason)
+            else:
+                said.release()
+                took.add(said.site)
+
+
+def _tls(consortium: Consortium, passphrase: str | None) -> TlsFiles:
+    """The aggregator's TLS files.
+
+    Raises:
+        ConfigError: its certificate has expired.
+    """
+    material = consortium.aggregator_tls(passphrase)
+    end = load(material.certificate, "the aggregator's certificate").not_valid_after_utc
+    if end <= datetime.now(UTC):
+        raise ConfigError(
+            "the aggregator's certificate has expired", remedy="run: secfed consortium renew aggregator"
+        )
+    return TlsFiles(material.ca, material.certificate, material.private_key)
+
+
+def _address(listen: str, server: StudyServer) -> str:
+    """Where a started server is reached."""
+    return f"{listen.rpartition(':')[0]}:{server.port}" if isinstance(server, LinkServer) else listen
+
+
+def _check_space(out: Path, needed_bytes: int) -> None:
+    """Refuse a disk on which the replies of one exchange do not fit: a run would stop in its first round.
+
+    Raises:
+        ConfigError: too little space.
+    """
+    there = next(folder for folder in (out.absolute(), *out.absolute().parents) if folder.exists())
+    free = shutil.disk_usage(there).free
+    if free < needed_bytes:
+        raise ConfigError(
+            f"--out {out}: {free / 1e9:.1f} GB are free, and the replies of one exchange can be "
+            f"{needed_bytes / 1e9:.1f} GB",
+            remedy="free space, or name a folder on another disk",
+        )
+
+
+def _quorum(central: CentralStudy, wanted: int | None) -> int:
+    """How many sites must be there.
+
+    Raises:
+        ConfigError: more than there are, or fewer than could be summed.
+    """
+    sites = len(central.asked)
+    least = max(central.threshold(sites), central.study.protection.min_cohort)
+    if least > sites:
+        raise ConfigError(
+            f"--sites: {sites} sites are asked, and {least} must answer", remedy="ask more sites"
+        )
+    if wanted is None:
+        return least
+    if not central.study.protection.min_cohort <= wanted <= sites:
+        raise ConfigError(
+            f"--quorum {wanted}: must be from {central.study.protection.min_cohort} to {sites}",
+            remedy=f"leave it out for {least}",
+        )
+    return wanted

@@ -1,0 +1,305 @@
+"""One run of a study at the study centre, whatever carries its messages; it outlives its process.
+
+What is on the disk and why a restart sums nothing twice: ``secfed/server/checkpoints.py``.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any, Final, Protocol
+
+from secfed.algorithms.framework.base import Metrics
+from secfed.config.cohort_rules import min_cohort
+from secfed.crypto.codec import Buffer
+from secfed.crypto.identity import Identity
+from secfed.deploy.aggregator.standstill import BEGINNINGS, Refusal, standstill
+from secfed.deploy.aggregator.study import CentralStudy
+from secfed.deploy.enrolment.rosters import save_roster
+from secfed.errors import ConfigError, RoundAborted, StudyStopped
+from secfed.protection.interface import SiteId, protection
+from secfed.records.chain_file import verify_file
+from secfed.records.hash_chain import Entry
+from secfed.records.roster_file import ROSTER_FILE
+from secfed.records.transcript import ABORTED, MODEL, SETTINGS, SUMMED, TRANSCRIPT, Log, SumRecord, Transcript
+from secfed.runs.aggregator_saw import what_the_aggregator_saw
+from secfed.runs.final_model import final_frame
+from secfed.runs.model_record import ModelRecord, run_metrics_digest
+from secfed.runs.run_folder import MODEL_FILE, TRANSCRIPT_FILE, prepare, write_run
+from secfed.runs.run_report import (
+    Observer,
+    PerSite,
+    RoundReport,
+    RunReport,
+    complete,
+)
+from secfed.server.checkpoints import RESUME_FOLDER, KeptRun
+from secfed.server.coordinator import Coordinator, RoundOutcome, StudyRun
+from secfed.server.round import Rules
+from secfed.storage import failpoints
+from secfed.storage.atomic import write_durably
+from secfed.wire.frames import encode_state
+from secfed.wire.layout import State
+from secfed.wire.transport import OnReply
+
+SUMS_FOLDER: Final = "sums"
+
+
+class Carrier(Protocol):
+    """Carries requests, and measures what it carries.
+
+    Attributes:
+        refusals: the last of every site in this round.
+    """
+
+    refusals: dict[SiteId, Refusal]
+
+    def ask(self, stage: str, requests: Mapping[SiteId, Buffer], on_reply: OnReply) -> None:
+        """Carry one step; see :class:`secfed.server.round.Ask`."""
+        ...
+
+    def start_round(self, number: int) -> None:
+        """Forget what was measured."""
+        ...
+
+    def report(self, outcome: RoundOutcome, wall_s: float) -> RoundReport:
+        """What the round that just ended came to, without metrics; who was asked is known elsewhere."""
+        ...
+
+
+class CentralRun:
+    """One run, from the folder it lives in.
+
+    Args:
+        central: study, roster, sites.
+        identity: the aggregator's signing key.
+        out: the run's folder: new or empty, or that of this study's earlier start.
+        make_carrier: given the transcript for refusals, makes what carries the messages.
+        observer: told of progress.
+
+    Attributes:
+        final_frame: when the study is over, the frame that brings the model to a site; empty where the
+            aggregator has none.
+
+    Raises:
+        ConfigError: the folder holds something else, or cannot be written.
+        TranscriptError: transcript or checkpoint were changed.
+    """
+
+    def __init__(
+        self,
+        central: CentralStudy,
+        identity: Identity,
+        out: Path,
+        make_carrier: Callable[[Log], Carrier],
+        observer: Observer,
+    ) -> None:
+        self._central, self._identity, self._out, self._observer = central, identity, out, observer
+        make_ready(out, central.id)
+        path, digest = out / TRANSCRIPT_FILE, central.roster.digest
+        self._transcript = Transcript(identity, study=central.id, roster_digest=digest, sink=path)
+        try:
+            entries = self._entries()
+            if not any(entry.kind == SETTINGS for entry in entries):
+                failpoints.failpoint("aggregate: before the settings are in the transcript")
+                self._transcript.append(SETTINGS, central.study.settings(len(central.names)))
+                entries = self._entries()
+            save_roster(out / ROSTER_FILE, central.roster)
+            self._carrier = make_carrier(self._transcript)
+            self._kept = KeptRun(out, central.id, self._transcript, entries, self._carrier.ask)
+        except BaseException:
+            self._transcript.close()
+            raise
+        self._reports = {
+            report.round: report for report in map(_report_of, self._kept.notes.get("rounds", ()))
+        }
+        self._asked: dict[SiteId, None] = {}  # of this round, in order
+        self._cohort: tuple[SiteId, ...] = ()  # of the last exchange that was begun
+        self.final_frame = b""
+        self._coordinator = self._assemble()
+
+    def _ask(self, stage: str, requests: Mapping[SiteId, Buffer], on_reply: OnReply) -> None:
+        if stage in BEGINNINGS:
+            self._cohort = tuple(requests)
+        if stage == "train":
+            self._asked.update(dict.fromkeys(requests))  # here, because a repeated step is not carried
+        self._kept.asks.ask(stage, requests, on_reply)
+
+    def _assemble(self) -> StudyRun:
+        central, kept = self._central, self._kept
+        study = central.study
+        rules = Rules(
+            study=central.id,
+            identity=self._identity,
+            roster=central.roster,
+            protection=protection(study.protection.name),
+            threshold=central.threshold,
+            min_cohort=min_cohort(study.protection, len(central.roster.sites)),
+            colluders=study.protection.colluders_for(len(central.roster.sites)),
+            sites=central.asked,
+        )
+        if central.plan is None:
+            return Coordinator(
+                central.algorithm, study.rounds, rules, self._ask, kept.log, kept, central.start
+            )
+        # TenSEAL is an optional dependency.
+        from secfed.server.encrypted_coordinator import EncryptedCoordinator
+        from secfed.server.encrypted_round import EncryptedRounds, SumStore
+
+        folder = self._out / SUMS_FOLDER
+        folder.mkdir(mode=0o700, exist_ok=True)
+        sealed = EncryptedRounds(central.plan, rules, SumStore(folder), self._ask)
+        return EncryptedCoordinator(central.algorithm, study.rounds, sealed, kept.log, kept)
+
+    @property
+    def resumed(self) -> bool:
+        """Whether this goes on with an earlier start."""
+        return self._kept.resumed
+
+    def run(self, *, end: bool = False) -> RunReport:
+        """Run what is left of the study, and write its results.
+
+        Args:
+            end: end the study where it is; rounds and the closing evaluation that are left are not run.
+
+        Raises:
+            StudyStopped: the next rounds could come to no sum. Nothing is written, and it can go on.
+            RoundAborted: not one sum came about.
+        """
+        study = self._central.study
+        self._observer.started(study.name, self._central.names, study.rounds)
+        for number in sorted(self._reports):
+            self._observer.round_finished(self._reports[number])
+        clock = time.perf_counter()
+        self._carrier.start_round(self._kept.start.round)
+
+        def finished(outcome: RoundOutcome) -> None:
+            nonlocal clock
+            report = self._carrier.report(outcome, time.perf_counter() - clock)
+            self._add(replace(report, asked=tuple(self._asked)), self._metrics())
+            self._asked.clear()
+            self._carrier.start_round(outcome.round + 1)
+            clock = time.perf_counter()
+
+        if not end:
+            self._coordinator.run(finished, self._standstill)
+        report = self._report()
+        self._write(report)
+        self._kept.asks.end()
+        self._observer.finished(report)
+        return report
+
+    def _standstill(self, outcome: RoundOutcome) -> StudyStopped | None:
+        """Why no further round should be begun after one that was aborted."""
+        study = self._central.study
+        needed = max(study.protection.min_cohort, self._central.threshold(len(self._cohort)))
+        return standstill(outcome.round, self._cohort, needed, self._carrier.refusals)
+
+    def close(self) -> None:
+        """Close the files; what is in them stays."""
+        self._kept.asks.close()
+        self._transcript.close()
+
+    def _entries(self) -> tuple[Entry, ...]:
+        return verify_file(self._out / TRANSCRIPT_FILE, self._identity.public_bytes, TRANSCRIPT)
+
+    def _metrics(self) -> Mapping[int, Metrics]:
+        """What the aggregator can know; under encrypted protection nothing."""
+        return self._coordinator.server.metrics() if isinstance(self._coordinator, Coordinator) else {}
+
+    def _model(self) -> State | None:
+        return self._coordinator.server.model() if isinstance(self._coordinator, Coordinator) else None
+
+    def _add(self, report: RoundReport, metrics: Mapping[int, Metrics]) -> None:
+        if report.round <= self._central.study.rounds:  # the closing evaluation has no row of its own
+            self._reports[report.round] = report
+            self._observer.round_finished(report)
+        complete(self._reports, metrics, self._observer)
+        self._kept.notes["rounds"] = [asdict(self._reports[number]) for number in sorted(self._reports)]
+
+    def _report(self) -> RunReport:
+        study, algorithm = self._central.study, self._central.algorithm
+        entries = self._entries()
+        sums = [SumRecord.from_body(entry.body) for entry in entries if entry.kind == SUMMED]
+        if not sums:
+            raise RoundAborted(
+                "no round of the study came to a sum; nothing was learned and nothing revealed.",
+                remedy="see in the transcript who refused or was missing, and why",
+            )
+        metrics = self._metrics()
+        plans = [plan for number in range(1, study.rounds + 2) for plan in algorithm.exchanges(number)]
+        saw = what_the_aggregator_saw(
+            study.protection.name,
+            sums=len(sums),
+            survivors=[len(record.survivors) for record in sums],
+            layouts=(plan.layout for plan in plans),
+        )
+        return RunReport(
+            study=study.name,
+            algorithm=study.algorithm.name,
+            protection=study.protection.name,
+            sites=self._central.names,
+            rounds=tuple(self._reports[number] for number in sorted(self._reports)),
+            final=metrics.get(study.rounds, {}),  # only a closing evaluation that came to a sum measures it
+            saw=saw,
+            initial=metrics.get(0),
+            closing_aborted=next(
+                (str(entry.body["reason"]) for entry in entries if _is_abort(entry, study.rounds + 1)), None
+            ),
+            start=study.model.start_sha256,
+        )
+
+    def _write(self, report: RunReport) -> None:
+        model = self._model()
+        data = b"" if model is None else encode_state(model)
+        failpoints.failpoint("aggregate: before the results are written")
+        if data:
+            write_durably(self._out / MODEL_FILE, data)
+        failpoints.failpoint("aggregate: after the model is written")
+        if data:
+            metrics = run_metrics_digest(report.to_json())
+            rounds = self._central.study.rounds
+            record = ModelRecord.of(self._entries(), data, rounds=rounds, metrics=metrics)
+            self._kept.log.append(MODEL, record.to_body())
+            self.final_frame = final_frame(
+                self._identity, self._central.roster, self._central.id, record, data
+            )
+        write_run(report, self._out)
+        failpoints.failpoint("aggregate: after the results are written")
+
+
+def make_ready(out: Path, study: str) -> None:
+    """Create the folder of a run, or accept that of an earlier start of the same study.
+
+    Raises:
+        ConfigError: it holds something else.
+    """
+    if not (out / TRANSCRIPT_FILE).is_file():
+        prepare(out, overwrite=False)
+        return
+    with (out / TRANSCRIPT_FILE).open("rb") as file:
+        line = file.readline(1 << 16)
+    if line.endswith(b"\n") and study.encode() not in line:
+        raise ConfigError(
+            f"--out {out}: holds a run of another study, or of another version of this study file",
+            remedy="name another folder; a study that has begun cannot be changed",
+        )
+    if not (out / RESUME_FOLDER).is_dir() and any(out.glob("sites/*")):
+        raise ConfigError(f"--out {out}: holds a simulation", remedy="name another folder")
+
+
+def _is_abort(entry: Entry, number: int) -> bool:
+    return entry.kind == ABORTED and entry.body["round"] == number
+
+
+def _report_of(content: Mapping[str, Any]) -> RoundReport:
+    """The inverse of ``asdict``, after JSON."""
+    made = dict(content)
+    for name in ("bytes_up_per_site", "bytes_down_per_site"):
+        made[name] = PerSite(**made[name])
+    for name in ("survivors", "asked"):
+        made[name] = tuple(made[name])
+    made["drops"] = tuple((site, stage) for site, stage in made["drops"])
+    return RoundReport(**made)

@@ -1,0 +1,64 @@
+"""When to stop a study whose rounds cannot come to a sum any more: every one of them costs hospitals budget.
+
+A hospital pays before it works. If so many of those that were asked refuse for one and the same reason that
+the rest is too few, the next round will end alike, so the run is stopped after the first.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from secfed.errors import BudgetExceeded, PolicyRefused, RosterError, StudyStopped
+from secfed.protection.interface import SiteId
+
+BEGINNINGS: Final = ("keys", "train")  # stages in which an exchange begins
+
+_REMEDIES: Final = {
+    RosterError.__name__: "the hospitals have pinned another roster: begin the study anew, under another "
+    "name, once each of them has run: secfed site trust ROSTER",
+    BudgetExceeded.__name__: "the hospitals' budgets are used up; end the study with --end",
+}
+_REMEDY: Final = (
+    "when the reason is gone, run the same command again to go on; or end the study with what it has: --end"
+)
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """One hospital's refusal: the stage, and what it said."""
+
+    stage: str
+    kind: str
+    reason: str
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether the hospital does not take part *now*: no exchange begins until enough of them do."""
+        return self.stage in BEGINNINGS and self.kind == PolicyRefused.__name__
+
+
+def standstill(
+    number: int, asked: Collection[SiteId], needed: int, refusals: Mapping[SiteId, Refusal]
+) -> StudyStopped | None:
+    """Why to go no further after a round without a sum; None if the next one may come to a sum.
+
+    Args:
+        number: of the round.
+        asked: hospitals asked in the exchange that was given up.
+        needed: how many of them a sum needs.
+        refusals: by hospital, the last of the round.
+    """
+    alike = Counter(
+        (said.kind, said.reason) for site, said in refusals.items() if site in asked and not said.is_waiting
+    )
+    for (kind, reason), count in alike.most_common(1):
+        if len(asked) - count < needed:
+            return StudyStopped(
+                f"round {number}: {count} of {len(asked)} hospitals refused alike, and a sum needs {needed}: "
+                f"{reason or kind}; further rounds would only cost their budgets",
+                remedy=_REMEDIES.get(kind, _REMEDY),
+            )
+    return None

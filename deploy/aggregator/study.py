@@ -1,0 +1,90 @@
+"""What the study centre derives from a study file and a roster: who is asked, and for what."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from secfed.algorithms.framework.base import Algorithm
+from secfed.config.cohort_rules import threshold
+from secfed.crypto.identity import Roster
+from secfed.errors import ConfigError, RosterError
+from secfed.protection.encrypted_plan import EncryptedPlan
+from secfed.protection.interface import SiteId
+from secfed.site.privacy import with_privacy
+from secfed.study.build import build, build_data
+from secfed.study.limits import study_id
+from secfed.study.study import Study
+from secfed.study.warm_start import load_initial_model, pinned_model
+from secfed.wire.layout import State
+
+
+class CentralStudy:
+    """A study at the study centre, before anything is opened.
+
+    Args:
+        study: the study.
+        roster: the consortium's roster.
+        only: ask only these sites of the study; None asks all of them.
+
+    Attributes:
+        id: study id.
+        algorithm: as the study's ``[privacy]`` wants it.
+        names: sites of the study.
+        asked: those that are asked, in roster order.
+        plan: under encrypted protection, its ring and key holder.
+        start: the model that the study begins with; None for the seed's, and under encrypted protection,
+            where every site has it at home and the aggregator needs no model.
+
+    Raises:
+        RosterError: a site of the study is not enrolled.
+        ConfigError: pieces that do not fit together, too few sites, or a ``model.start`` that cannot be used.
+    """
+
+    def __init__(self, study: Study, roster: Roster, only: Sequence[SiteId] | None = None) -> None:
+        self.study, self.roster, self.id = study, roster, study_id(study)
+        self.names = tuple(sorted(build_data(study).sites))
+        strangers = [name for name in self.names if name not in roster.sites]
+        if strangers:
+            raise RosterError(
+                f"data.sites: {', '.join(strangers)} are not in the roster of this consortium",
+                remedy=f"admit them, or use the enrolled names: {', '.join(roster.sites)}",
+            )
+        for name in only or ():
+            if name not in self.names:
+                raise ConfigError(
+                    f"--sites: the study has no site {name!r}",
+                    remedy=f"its sites are {', '.join(self.names)}",
+                )
+        chosen = self.names if only is None else only
+        self.asked = tuple(name for name in roster.sites if name in chosen)
+        study.check_roster(len(self.names))
+        if len(self.asked) < study.protection.min_cohort:
+            raise ConfigError(
+                f"--sites: {len(self.asked)} sites are fewer than protection.min_cohort, "
+                f"{study.protection.min_cohort}",
+                remedy="name more sites",
+            )
+        self.algorithm: Algorithm = with_privacy(study, build(study), len(self.names))
+        self.plan: EncryptedPlan | None = None
+        self.start: State | None = None
+        if study.protection.name != "encrypted":
+            self.start = load_initial_model(study, self.algorithm)
+        else:
+            pinned_model(study)
+            self.plan = EncryptedPlan.derive(
+                self.algorithm,
+                study.rounds,
+                self.names,
+                key_mode=study.protection.key_mode,
+                scheme=study.protection.scheme,
+                holder=study.protection.key_holder,
+            )
+            if self.plan.holder not in self.asked:
+                raise ConfigError(
+                    f"--sites: leaves out {self.plan.holder}, which makes the study key",
+                    remedy="name it too, or set protection.key_holder",
+                )
+
+    def threshold(self, cohort: int) -> int:
+        """Answers that a cohort of this size needs."""
+        return threshold(self.study.protection, len(self.roster.sites), cohort)

@@ -1,0 +1,4 @@
+"""Consortium, members, rosters and the site folder.
+
+Imports pki and policy.
+"""

@@ -1,0 +1,222 @@
+"""The study centre's list of sites: who is in, with which keys, and who was.
+
+One file, replaced as a whole; the roster is derived from it. Keys of removed sites stay on record: a key
+that was given up, perhaps because it was stolen, does not come back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from pathlib import Path
+from typing import Any, Final, Literal, Self
+
+from cryptography import x509
+from pydantic import Field
+
+from secfed.config.schema import Strict, checked
+from secfed.crypto.identity import MAX_SITES, Roster
+from secfed.deploy.enrolment.messages import Request
+from secfed.deploy.pki import certificate_checks
+from secfed.errors import ConfigError, RosterError
+from secfed.storage import private_files
+
+MEMBERS_FILE: Final = "members.json"
+
+_REQUEST_REMEDY: Final = "ask the site for a request with new keys"
+
+
+class _MemberEntry(Strict):
+    identity_key: str = Field(pattern=r"^[0-9a-f]{64}$", description="64 hexadecimal digits")
+    certificate: str = Field(description="a certificate in PEM")
+    requested_s: int = Field(ge=0, description="seconds since 1970")
+
+
+class _RemovedEntry(Strict):
+    site: str = Field(description="the site's name")
+    identity_key: str = Field(pattern=r"^[0-9a-f]{64}$", description="64 hexadecimal digits")
+    tls_key: str = Field(pattern=r"^[0-9a-f]+$", description="a public key in DER, hexadecimal")
+    removed_s: int = Field(ge=0, description="seconds since 1970")
+
+
+class _MembersFile(Strict):
+    version: Literal[1] = Field(description="1")
+    members: dict[str, _MemberEntry] = Field(description="a table of sites")
+    removed: tuple[_RemovedEntry, ...] = Field(description="an array of removed sites")
+
+
+@dataclass(frozen=True)
+class Member:
+    """An enrolled site.
+
+    Attributes:
+        site: its name.
+        identity_key: its public identity key.
+        certificate: the newest one issued to it.
+        requested_s: when its newest request was made.
+    """
+
+    site: str
+    identity_key: bytes
+    certificate: x509.Certificate
+    requested_s: int
+
+    @property
+    def tls_key(self) -> bytes:
+        """Its public TLS key in DER."""
+        return certificate_checks.public_der(self.certificate)
+
+
+@dataclass(frozen=True)
+class Members:
+    """Everyone who is or was enrolled.
+
+    Attributes:
+        current: by name.
+        removed: entries of removed sites, oldest first.
+    """
+
+    current: Mapping[str, Member] = field(default_factory=dict)
+    removed: tuple[_RemovedEntry, ...] = ()
+
+    @classmethod
+    def load(cls, path: Path) -> Self:
+        """Read the list.
+
+        Raises:
+            ConfigError: unreadable or damaged.
+        """
+        file = checked(_MembersFile, private_files.read_json(path, "a list of members"), str(path))
+        current = {
+            site: Member(
+                site,
+                bytes.fromhex(entry.identity_key),
+                certificate_checks.load(entry.certificate, f"{path}: {site}"),
+                entry.requested_s,
+            )
+            for site, entry in sorted(file.members.items())
+        }
+        return cls(current, file.removed)
+
+    def save(self, path: Path) -> None:
+        """Write the list, whole or not at all.
+
+        Raises:
+            ConfigError: it cannot be written, or is too long to be read again; nothing was changed.
+        """
+        members = {
+            member.site: {
+                "identity_key": member.identity_key.hex(),
+                "certificate": certificate_checks.to_pem(member.certificate),
+                "requested_s": member.requested_s,
+            }
+            for member in self.current.values()
+        }
+        removed = [entry.model_dump() for entry in self.removed]
+        content: dict[str, Any] = {"version": 1, "members": members, "removed": removed}
+        data = private_files.to_json(content)
+        if len(data) > private_files.MAX_BYTES:
+            raise ConfigError(
+                f"{path}: the list would be {len(data)} bytes, above {private_files.MAX_BYTES}",
+                remedy="nothing was changed; remove sites that have left, or found a new consortium",
+            )
+        private_files.replace(path, data)
+
+    def roster(self, aggregator_key: bytes) -> Roster | None:
+        """The roster of these sites; None while there is none."""
+        if not self.current:
+            return None
+        members = sorted((member.site, member.identity_key) for member in self.current.values())
+        return Roster(aggregator_key, tuple(members))
+
+    def check_new(self, request: Request, aggregator_key: bytes) -> None:
+        """Refuse a name or key that is, or was, somebody's.
+
+        Raises:
+            RosterError: names the site that has it.
+        """
+        if request.site in self.current:
+            raise RosterError(
+                f"site {request.site!r} is enrolled already",
+                remedy=f"to renew its certificate: secfed consortium renew {request.site}",
+            )
+        if len(self.current) >= MAX_SITES:
+            raise RosterError(f"the consortium has {MAX_SITES} sites already", remedy="remove one first")
+        if request.identity_key == aggregator_key:
+            raise RosterError(
+                f"site {request.site!r} shows the aggregator's identity key", remedy=_REQUEST_REMEDY
+            )
+        for member in self.current.values():
+            if request.identity_key == member.identity_key:
+                raise RosterError(
+                    f"site {request.site!r} shows the identity key of {member.site!r}", remedy=_REQUEST_REMEDY
+                )
+        if request.identity_key.hex() in {entry.identity_key for entry in self.removed}:
+            raise RosterError(
+                f"site {request.site!r} shows an identity key of a removed site", remedy=_REQUEST_REMEDY
+            )
+        self._check_tls_key(request)
+
+    def check_renewal(self, request: Request) -> None:
+        """Refuse a renewal that is not from the enrolled site, or not newer than the last.
+
+        Raises:
+            RosterError: says which.
+        """
+        member = self.member(request.site)
+        if request.identity_key != member.identity_key:
+            raise RosterError(
+                f"the request is signed with another identity key than that of {request.site!r}",
+                remedy="if the site has lost its key, remove it and admit it again",
+            )
+        if request.made_s <= member.requested_s:
+            raise RosterError(
+                f"the request is not newer than the last one of {request.site!r}",
+                remedy="ask the site to run: secfed site renew",
+            )
+        self._check_tls_key(request)
+
+    def _check_tls_key(self, request: Request) -> None:
+        spki = certificate_checks.public_der(request.tls_key)
+        for member in self.current.values():
+            if member.tls_key == spki and member.site != request.site:
+                raise RosterError(
+                    f"site {request.site!r} shows the TLS key of {member.site!r}", remedy=_REQUEST_REMEDY
+                )
+        if spki.hex() in {entry.tls_key for entry in self.removed}:
+            raise RosterError(
+                f"site {request.site!r} shows a TLS key of a removed site", remedy=_REQUEST_REMEDY
+            )
+
+    def member(self, site: str) -> Member:
+        """An enrolled site.
+
+        Raises:
+            RosterError: there is no such site.
+        """
+        try:
+            return self.current[site]
+        except KeyError:
+            known = ", ".join(self.current) or "no site yet"
+            raise RosterError(f"site {site!r} is not enrolled", remedy=f"enrolled: {known}") from None
+
+    def with_member(self, member: Member) -> Members:
+        """With this site added, or its entry replaced."""
+        return Members({**self.current, member.site: member}, self.removed)
+
+    def without(self, site: str, now: datetime) -> Members:
+        """With this site moved to the removed ones.
+
+        Raises:
+            RosterError: there is no such site.
+        """
+        gone = self.member(site)
+        entry = _RemovedEntry(
+            site=site,
+            identity_key=gone.identity_key.hex(),
+            tls_key=gone.tls_key.hex(),
+            removed_s=int(now.timestamp()),
+        )
+        current = {name: member for name, member in self.current.items() if name != site}
+        return Members(current, (*self.removed, entry))

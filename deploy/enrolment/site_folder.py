@@ -1,0 +1,330 @@
+"""A hospital's folder: its keys, certificate, pinned roster, settings and policy.
+
+site.toml            settings of the agent
+policy.toml          what studies may do here
+identity.key         signs everything in the protocol; never leaves, never renewed
+tls.key, tls.pem     open the connection; renewed every few weeks
+request.json         for the study centre
+consortium.json      consortium, CA and aggregator, from the first reply
+pinned-roster.json   whom this site computes with
+pinned-rosters/      every roster that was ever pinned, for audits of older records
+approvals.json       what was decided about studies, and which the policy let in
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Final, Literal
+
+from cryptography import x509
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from pydantic import Field
+
+from secfed.config.schema import Strict, checked
+from secfed.crypto.identity import Identity, Roster
+from secfed.deploy.enrolment import trust_store
+from secfed.deploy.enrolment.messages import AggregatorFacts, Reply, Request
+from secfed.deploy.enrolment.site_settings import SETTINGS_FILE, SiteSettings, load_settings, template
+from secfed.deploy.enrolment.training_user import TrainingUser
+from secfed.deploy.pki import certificate_checks, key_files
+from secfed.deploy.pki.names import check_site_name
+from secfed.deploy.pki.tls_folder import TlsFolder, TlsMaterial
+from secfed.deploy.policy.template import POLICY_FILE, POLICY_TEMPLATE
+from secfed.errors import ConfigError, RosterError
+from secfed.storage import private_files
+
+REQUEST_FILE: Final = "request.json"
+APPROVALS_FILE: Final = "approvals.json"
+
+_IDENTITY_FILE: Final = "identity.key"
+_CONSORTIUM_FILE: Final = "consortium.json"
+_CA_FILE: Final = "ca.pem"
+
+
+class _ConsortiumFile(Strict):
+    version: Literal[1] = Field(description="1")
+    consortium: str = Field(description="the consortium's name")
+    ca: str = Field(description="a certificate in PEM")
+    aggregator_key: str = Field(pattern=r"^[0-9a-f]{64}$", description="64 hexadecimal digits")
+    hosts: tuple[str, ...] = Field(min_length=1, description="an array of host names")
+    port: int = Field(ge=1, le=65535, description="1 to 65535")
+
+
+class SiteFolder:
+    """An existing folder of a site; :meth:`create` makes one.
+
+    Args:
+        folder: the folder.
+
+    Raises:
+        ConfigError: not such a folder, reachable by others, or its ``site.toml`` is wrong.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        if not (folder / REQUEST_FILE).is_file() or not (folder / SETTINGS_FILE).is_file():
+            raise ConfigError(
+                f"{folder}: not the folder of a site",
+                remedy="name it with --dir, or make one with: secfed site init",
+            )
+        private_files.check_private(folder)
+        self.folder = folder
+        self.settings: SiteSettings = load_settings(folder / SETTINGS_FILE)
+        self.tls = TlsFolder(folder)
+
+    @classmethod
+    def create(cls, folder: Path, name: str, *, now: datetime, passphrase: str | None = None) -> SiteFolder:
+        """Make a site's folder: keys, settings, a policy that permits nothing yet, and the request.
+
+        Args:
+            folder: new or empty.
+            name: the site's name.
+            now: the time, with a time zone.
+            passphrase: encrypts both private keys.
+
+        Raises:
+            ConfigError: the folder is not empty, or the name is not permitted.
+        """
+        check_site_name(name)
+        if passphrase is not None:
+            key_files.check_passphrase(passphrase)
+        private_files.make_private_folder(folder)
+        identity_key = Ed25519PrivateKey.generate()
+        key_files.create_key(folder / _IDENTITY_FILE, identity_key, passphrase)
+        tls_key = TlsFolder(folder).new_key(passphrase)
+        private_files.create(folder / SETTINGS_FILE, template(name).encode())
+        private_files.create(folder / POLICY_FILE, POLICY_TEMPLATE.encode())
+        identity = Identity.from_seed(name, identity_key.private_bytes_raw())
+        # Last: a folder without it was never finished, and is not taken for one.
+        request = private_files.to_json(Request.sign(identity, tls_key, now))
+        private_files.create(folder / REQUEST_FILE, request, mode=0o644)
+        return cls(folder)
+
+    @property
+    def name(self) -> str:
+        """The site's name."""
+        return self.settings.site.name
+
+    @property
+    def request_path(self) -> Path:
+        """What the study centre gets."""
+        return self.folder / REQUEST_FILE
+
+    @property
+    def policy_path(self) -> Path:
+        """What studies may do here."""
+        return self.folder / POLICY_FILE
+
+    @property
+    def approvals_path(self) -> Path:
+        """What was decided about studies."""
+        return self.folder / APPROVALS_FILE
+
+    @property
+    def state(self) -> Path:
+        """Where journals, ledgers and transcripts are."""
+        return self.folder / self.settings.agent.state
+
+    @property
+    def flower_socket(self) -> Path | None:
+        """Where studies come through Flower; None where the agent dials the aggregator."""
+        named = self.settings.flower.socket
+        return None if named is None else self.folder / named
+
+    @property
+    def key_paths(self) -> tuple[Path, ...]:
+        """The private keys that are there."""
+        return (self.folder / _IDENTITY_FILE, *self.tls.key_paths)
+
+    def training_user(self) -> TrainingUser | None:
+        """The account that training runs in; None for the agent's own.
+
+        Raises:
+            ConfigError: it cannot be used, or could read this site's keys.
+        """
+        name = self.settings.training.user
+        return None if name is None else TrainingUser.named(name, (self.folder, *self.key_paths))
+
+    def request(self) -> Request:
+        """The newest request: the site's public keys.
+
+        Raises:
+            ConfigError: unreadable, or from a site of another name.
+            BadSignature: it was changed.
+        """
+        path = self.request_path
+        request = Request.verified(private_files.read_json(path, "a request"), str(path))
+        if request.site != self.name:
+            raise ConfigError(
+                f"{self.folder / SETTINGS_FILE}: site.name: {self.name!r} is not the name that was enrolled",
+                remedy=f'set it back to "{request.site}"; another name needs a new folder',
+            )
+        return request
+
+    def identity(self, passphrase: str | None) -> Identity:
+        """The site's signing key.
+
+        Raises:
+            ConfigError: it cannot be read, or is not the one that the request shows.
+        """
+        path = self.folder / _IDENTITY_FILE
+        identity = key_files.read_identity(path, self.name, passphrase)
+        if identity.public_bytes != self.request().identity_key:
+            raise ConfigError(f"{path}: not the key that was enrolled", remedy="restore it from your backup")
+        return identity
+
+    def tls_material(self, passphrase: str | None) -> TlsMaterial:
+        """What the agent opens its connection with.
+
+        Raises:
+            ConfigError: not joined yet, or a file cannot be read.
+        """
+        return self.tls.load(self.folder / _CA_FILE, passphrase)
+
+    def consortium(self) -> tuple[str, x509.Certificate, AggregatorFacts] | None:
+        """Consortium, CA and aggregator; None before the first reply.
+
+        Raises:
+            ConfigError: unreadable.
+        """
+        path = self.folder / _CONSORTIUM_FILE
+        if not path.exists():
+            return None
+        file = checked(_ConsortiumFile, private_files.read_json(path, "a consortium"), str(path))
+        ca = certificate_checks.load(file.ca, f"{path}: ca")
+        return file.consortium, ca, AggregatorFacts(bytes.fromhex(file.aggregator_key), file.hosts, file.port)
+
+    def address(self) -> str:
+        """Where to dial: as ``site.toml`` says, or else the reply.
+
+        Raises:
+            ConfigError: nobody said.
+        """
+        if self.settings.aggregator.address is not None:
+            return self.settings.aggregator.address
+        known = self.consortium()
+        if known is None:
+            raise ConfigError(f"{self.folder}: not joined yet", remedy="run: secfed site join REPLY")
+        return known[2].address
+
+    def renew(self, *, now: datetime, passphrase: str | None) -> Path:
+        """Make a new request: same identity, new TLS key. The old certificate works until the reply is in.
+
+        Returns:
+            The request file.
+
+        Raises:
+            ConfigError: a key cannot be read, or a file cannot be written.
+        """
+        before = self.request()
+        identity = self.identity(passphrase)
+        tls_key = self.tls.new_key(passphrase)
+        # The study centre takes newer requests only, and this machine's clock may have been set back.
+        made = max(now, datetime.fromtimestamp(before.made_s + 1, UTC))
+        content = Request.sign(identity, tls_key, made)
+        private_files.replace(self.request_path, private_files.to_json(content), mode=0o644)
+        return self.request_path
+
+    def check_reply(self, content: dict[str, object], where: str, now: datetime) -> Reply:
+        """Check a reply against everything that this site knows already.
+
+        Raises:
+            ConfigError: not a reply, for another site, from another consortium, or older than what is in use.
+            RosterError: another aggregator than the one known here.
+            BadSignature: the file was changed.
+        """
+        reply = Reply.verified(content, where, now)
+        if reply.site != self.name:
+            raise ConfigError(
+                f"{where}: is for site {reply.site!r}, not {self.name!r}", remedy="ask for this site's reply"
+            )
+        known = self.consortium()
+        if known is not None and certificate_checks.der(known[1]) != certificate_checks.der(reply.ca):
+            raise ConfigError(
+                f"{where}: is from another consortium, or from a new CA of {known[0]!r}",
+                remedy="ask the study centre; a new consortium needs a new folder",
+            )
+        pinned = self.pinned()
+        keys = {known[2].identity_key} if known is not None else set()
+        keys |= {pinned.roster.aggregator} if pinned is not None else set()
+        if keys - {reply.aggregator.identity_key}:
+            raise RosterError(
+                f"{where}: names another aggregator than the one known here",
+                remedy="do not use it; ask the study centre",
+            )
+        current = self.tls.certificate()
+        if current is not None and reply.certificate.not_valid_after_utc < current.not_valid_after_utc:
+            raise ConfigError(f"{where}: is older than the certificate in use", remedy="ask for a new reply")
+        return reply
+
+    def join(self, reply: Reply, *, passphrase: str | None) -> None:
+        """Install a reply that :meth:`check_reply` accepted.
+
+        Raises:
+            ConfigError: its certificate belongs to no key of this site, or a file cannot be written.
+        """
+        self.tls.check_belongs(reply.certificate, passphrase)
+        ca = certificate_checks.to_pem(reply.ca)
+        content = {
+            "version": 1,
+            "consortium": reply.consortium,
+            "ca": ca,
+            "aggregator_key": reply.aggregator.identity_key.hex(),
+            "hosts": list(reply.aggregator.hosts),
+            "port": reply.aggregator.port,
+        }
+        private_files.replace(self.folder / _CONSORTIUM_FILE, private_files.to_json(content), mode=0o644)
+        private_files.replace(self.folder / _CA_FILE, ca.encode(), mode=0o644)
+        self.tls.install(reply.certificate, passphrase)
+
+    def pinned(self) -> trust_store.Pinned | None:
+        """The pinned roster; None if none was ever pinned.
+
+        Raises:
+            RosterError: its file was changed.
+        """
+        return trust_store.read_pinned(self.folder / trust_store.PINNED_FILE)
+
+    def pinned_or_none(self) -> trust_store.Pinned | None:
+        """Like :meth:`pinned`, and None for a damaged file: for the question of what to pin instead."""
+        try:
+            return self.pinned()
+        except RosterError:
+            return None
+
+    def roster(self) -> Roster:
+        """The pinned roster, which is what the agent computes with.
+
+        Raises:
+            ConfigError: none is pinned yet.
+            RosterError: its file was changed, or this site is not in it.
+        """
+        pinned = self.pinned()
+        if pinned is None:  # a step that is still to be done, not a roster that cannot be believed
+            raise ConfigError(f"{self.folder}: no roster is pinned", remedy="run: secfed site trust ROSTER")
+        trust_store.check_own(pinned.roster, self.name, self.request().identity_key)
+        return pinned.roster
+
+    def check_roster(self, roster: Roster) -> None:
+        """Check a roster before an administrator is asked to pin it.
+
+        Raises:
+            RosterError: this site is missing or has another key in it, or the aggregator is another one.
+        """
+        trust_store.check_own(roster, self.name, self.request().identity_key)
+        known = self.consortium()
+        if known is not None and known[2].identity_key != roster.aggregator:
+            raise RosterError(
+                "the roster names another aggregator than the reply did",
+                remedy="do not pin it; ask the study centre",
+            )
+
+    def trust(self, roster: Roster, now: datetime) -> None:
+        """Pin a roster. Security: the administrator has compared its digest before.
+
+        Raises:
+            RosterError: as :meth:`check_roster`.
+            ConfigError: the file cannot be written.
+        """
+        self.check_roster(roster)
+        trust_store.pin(self.folder / trust_store.PINNED_FILE, roster, now)

@@ -1,0 +1,51 @@
+"""What a site paid for rounds that came to no sum: for its own people, never for the study centre."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from secfed.audit.unsummed_payments import paid_without_sum, shown
+from secfed.deploy.enrolment.site_folder import SiteFolder
+from secfed.dp.ledger.ledger import LEDGER, SPENT
+from secfed.records.chain_file import verify_file
+from secfed.records.hash_chain import Entry
+from secfed.records.transcript import TRANSCRIPT
+from secfed.runs.run_folder import TRANSCRIPT_FILE
+
+
+def wasted(site: SiteFolder, only: str = "") -> Iterator[tuple[str, str]]:
+    """Each study with payments that came to no sum, and which ones.
+
+    Args:
+        site: the hospital's folder.
+        only: id of the one study to look at, which is over; without it all studies, but for the
+            newest payment of each, whose exchange may be running.
+
+    Raises:
+        SecfedError: a ledger or transcript that does not verify.
+    """
+    from secfed.site.runtime import study_folder  # brings torch
+
+    public = site.request().identity_key
+    for path in sorted(site.state.glob("ledger-*.jsonl")):
+        entries = verify_file(path, public, LEDGER, owner=site.name)
+        for study in [only] if only else _studies(entries):
+            transcript = study_folder(site.state, study) / TRANSCRIPT_FILE
+            recorded: tuple[Entry, ...] = ()
+            if transcript.is_file():
+                recorded = verify_file(transcript, public, TRANSCRIPT, owner=site.name)
+            places = list(paid_without_sum(entries, recorded, study))
+            newest = next((entry for entry in reversed(entries) if _pays(entry, study)), None)
+            if not only and newest is not None:
+                running = (newest.body.get("round"), newest.body.get("exchange"))
+                places = [place for place in places if place != running]
+            if places:
+                yield study, f"{shown(places)} paid for, and in no sum"
+
+
+def _studies(entries: tuple[Entry, ...]) -> list[str]:
+    return list(dict.fromkeys(str(entry.body.get("study")) for entry in entries if entry.kind == SPENT))
+
+
+def _pays(entry: Entry, study: str) -> bool:
+    return entry.kind == SPENT and entry.body.get("study") == study

@@ -1,0 +1,148 @@
+"""``site.toml``: what an administrator sets about the agent itself. What it may do is in ``policy.toml``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final, Literal
+
+from pydantic import Field
+
+from secfed.config.schema import Strict, checked, suggestion
+from secfed.config.toml_file import read_tables
+from secfed.deploy.pki.names import SITE_PATTERN, check_site_name
+from secfed.errors import ConfigError
+
+SETTINGS_FILE: Final = "site.toml"
+
+
+class SiteSection(Strict):
+    """``[site]``."""
+
+    name: str = Field(pattern=SITE_PATTERN, description="the site's name, as in its request")
+
+
+class AggregatorSection(Strict):
+    """``[aggregator]``."""
+
+    address: str | None = Field(
+        default=None,
+        pattern=r"^[^\s/@]+:[0-9]{1,5}$",
+        description='"host:port" to dial instead of the address in the reply',
+    )
+    proxy: str | None = Field(
+        default=None,
+        pattern=r"^http://[^\s/@]+:[0-9]{1,5}/?$",
+        description='"http://host:port"; leave it out to use https_proxy and no_proxy',
+    )
+
+
+class FlowerSection(Strict):
+    """``[flower]``."""
+
+    socket: str | None = Field(
+        default=None,
+        min_length=1,
+        description="the path of a socket: studies come through Flower, and the agent dials nobody",
+    )
+
+
+class AgentSection(Strict):
+    """``[agent]``."""
+
+    state: str = Field(
+        default="state", min_length=1, description="the folder of journals, ledgers and transcripts"
+    )
+    metrics_port: int = Field(
+        default=9464, ge=0, le=65535, description="the port of metrics on this machine only; 0 for none"
+    )
+    log_level: Literal["debug", "info", "warning", "error"] = Field(
+        default="info", description='"debug", "info", "warning" or "error"'
+    )
+
+
+class TrainingSection(Strict):
+    """``[training]``."""
+
+    user: str | None = Field(
+        default=None,
+        pattern=r"^[a-z_][a-z0-9_.-]{0,31}$",
+        description="an account of this machine that training runs in; without it, the agent's own",
+    )
+
+
+class SiteSettings(Strict):
+    """The whole file."""
+
+    site: SiteSection
+    aggregator: AggregatorSection = AggregatorSection()
+    flower: FlowerSection = FlowerSection()
+    agent: AgentSection = AgentSection()
+    training: TrainingSection = TrainingSection()
+
+
+def load_settings(path: Path) -> SiteSettings:
+    """Read ``site.toml``.
+
+    Raises:
+        ConfigError: names the file, the key and the remedy.
+    """
+    tables = read_tables(path, "the settings of a site")
+    try:
+        return _from_tables(tables)
+    except ConfigError as error:
+        raise ConfigError(f"{path}: {error.message}", remedy=error.remedy) from None
+
+
+def _from_tables(tables: Mapping[str, Any]) -> SiteSettings:
+    sections: dict[str, type[Strict]] = {
+        "site": SiteSection,
+        "aggregator": AggregatorSection,
+        "flower": FlowerSection,
+        "agent": AgentSection,
+        "training": TrainingSection,
+    }
+    for name, table in tables.items():
+        if name not in sections:
+            raise ConfigError(f"{name}: unknown section", remedy=suggestion(name, sections, "use: "))
+        if not isinstance(table, dict):
+            raise ConfigError(f"{name}: is a value, not a section", remedy=f"write [{name}]")
+    if "site" not in tables:
+        raise ConfigError("site: this section is missing", remedy="add [site] with the name")
+    found = {name: checked(model, tables.get(name, {}), name) for name, model in sections.items()}
+    settings = SiteSettings.model_validate(found)
+    check_site_name(settings.site.name)
+    return settings
+
+
+def template(name: str) -> str:
+    """A new ``site.toml`` with every key explained."""
+    return f"""\
+# Settings of this hospital's agent. What studies may do here is in policy.toml.
+
+[site]
+name = "{name}"           # as in the enrolment request; it cannot be changed later
+
+[aggregator]
+# Where to connect to. The reply of the study centre says it; set it only if it differs from here.
+# address = "fl.example.org:8443"
+# An HTTP proxy for the way out. Without this line https_proxy and no_proxy are respected.
+# proxy = "http://proxy.hospital.example:3128"
+
+[flower]
+# Only for a consortium that runs Flower: where the app that its SuperNode starts finds this agent. With this
+# line the agent dials nobody. Its folder must be closed to other accounts than the SuperNode's.
+# socket = "/run/secfed/agent.sock"
+
+[agent]
+# Journals, ledgers and transcripts. Do not restore this folder from a backup while a study runs.
+# state = "state"
+# Metrics for Prometheus, on this machine only; 0 for none.
+# metrics_port = 9464
+# log_level = "info"
+
+[training]
+# An account that training runs in, so that code which the policy permits cannot read this site's keys. The
+# account must be able to read the data. docs/operators.md, "Own code in an account of its own".
+# user = "secfed-training"
+"""

@@ -1,0 +1,143 @@
+"""The state of a site's folder, one line per question, without a passphrase and without changing anything."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+
+from secfed.deploy.enrolment.site_folder import SiteFolder
+from secfed.deploy.pki import certificate_checks
+from secfed.deploy.pki.expiry import Expiry, Urgency
+from secfed.deploy.policy.policy import Policy
+from secfed.errors import SecfedError
+from secfed.storage import private_files
+
+
+class Level(StrEnum):
+    """How good the answer is."""
+
+    OK = "ok"
+    SOON = "soon"  # works today; an administrator has to act before a date
+    BAD = "bad"  # the agent cannot work like this
+
+
+@dataclass(frozen=True)
+class StatusItem:
+    """One question about the folder.
+
+    Attributes:
+        subject: what was looked at.
+        level: how good it is.
+        text: what was found.
+        remedy: what to do; empty if nothing.
+    """
+
+    subject: str
+    level: Level
+    text: str
+    remedy: str = ""
+
+
+def site_status(site: SiteFolder, now: datetime) -> tuple[StatusItem, ...]:
+    """Everything that an administrator should know about this folder.
+
+    Args:
+        site: the folder.
+        now: the time, with a time zone.
+    """
+    questions: dict[str, Callable[[], StatusItem]] = {
+        "keys": lambda: _keys(site),
+        "certificate": lambda: _certificate(site, now),
+        "CA": lambda: _ca(site, now),
+        "roster": lambda: _roster(site),
+        "policy": lambda: _policy(site),
+    }
+    found = []
+    for subject, question in questions.items():
+        try:
+            found.append(question())
+        except SecfedError as error:
+            found.append(StatusItem(subject, Level.BAD, error.message, error.remedy))
+    try:
+        found += _spent_for_nothing(site)
+    except SecfedError as error:
+        found.append(StatusItem("payments", Level.BAD, error.message, error.remedy))
+    return tuple(found)
+
+
+def _keys(site: SiteFolder) -> StatusItem:
+    site.request()  # its signature shows that nobody exchanged the public keys
+    for path in site.key_paths:
+        private_files.check_private(path)
+    return StatusItem("keys", Level.OK, f"site {site.name}, {site.request().fingerprint}")
+
+
+def _certificate(site: SiteFolder, now: datetime) -> StatusItem:
+    certificate, joined = site.tls.certificate(), site.consortium()
+    if certificate is None or joined is None:
+        return StatusItem(
+            "certificate",
+            Level.BAD,
+            "none yet",
+            f"give {site.request_path} to the study centre, then: secfed site join REPLY",
+        )
+    name, ca, aggregator = joined
+    expiry = Expiry.of(certificate, now)
+    if expiry.urgency is not Urgency.EXPIRED:
+        certificate_checks.check_issued(certificate, ca, now)
+    level, remedy = _renewal(expiry, f"secfed site renew, then give {site.request_path} to the study centre")
+    return StatusItem("certificate", level, f"{expiry.describe()}, {name}, {aggregator.address}", remedy)
+
+
+def _ca(site: SiteFolder, now: datetime) -> StatusItem:
+    joined = site.consortium()
+    if joined is None:
+        return StatusItem("CA", Level.BAD, "none yet", "secfed site join REPLY")
+    expiry = Expiry.of(joined[1], now)
+    level, remedy = _renewal(expiry, "ask the study centre to found a new consortium")
+    return StatusItem("CA", level, expiry.describe(), remedy)
+
+
+def _roster(site: SiteFolder) -> StatusItem:
+    roster, pinned = site.roster(), site.pinned()
+    site.check_roster(roster)
+    since = "" if pinned is None else f" since {pinned.since:%Y-%m-%d}"
+    sites = f"{len(roster.sites)} site{'s' if len(roster.sites) != 1 else ''}"
+    return StatusItem("roster", Level.OK, f"{sites}, pinned{since}, digest {roster.digest.hex()[:16]}")
+
+
+def _policy(site: SiteFolder) -> StatusItem:
+    policy = Policy.load(site.policy_path)
+    permitted = bool(policy.algorithms and policy.models and policy.data)
+    if not permitted or not (policy.studies.names or policy.studies.digests):
+        return StatusItem(
+            "policy",
+            Level.SOON,
+            "valid; it permits no study yet",
+            f"name studies, algorithms, models and data in {site.policy_path}",
+        )
+    for item in policy.data:
+        if item.path is not None and not (site.folder / item.path).exists():  # as admission.py
+            return StatusItem(
+                "policy", Level.BAD, f"data set {item.name!r}: its file is not there", f"check {item.path}"
+            )
+    how = "a person approves each study" if policy.approve == "manual" else "studies are approved by the file"
+    return StatusItem("policy", Level.OK, f"valid, {how}")
+
+
+def _spent_for_nothing(site: SiteFolder) -> list[StatusItem]:
+    """Payments that came to no sum, one line a study; none for most sites."""
+    from secfed.deploy.enrolment.site_payments import wasted  # reads all ledgers and transcripts
+
+    remedy = "it stays spent; ask the study centre why these rounds were given up"
+    return [
+        StatusItem("payments", Level.SOON, f"study {study}: {shown}", remedy) for study, shown in wasted(site)
+    ]
+
+
+def _renewal(expiry: Expiry, remedy: str) -> tuple[Level, str]:
+    levels = {Urgency.FINE: Level.OK, Urgency.SOON: Level.SOON, Urgency.EXPIRED: Level.BAD}
+    level = levels[expiry.urgency]
+    return level, "" if level is Level.OK else remedy

@@ -1,0 +1,124 @@
+"""The pinned roster of a site: which identities its administrator has agreed to compute with.
+
+The agent takes the roster from here and from nowhere else. A roster that arrives in any other way, and
+differs by one member or one key, is refused until the administrator pins it with `secfed site trust`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import Field
+
+from secfed.config.schema import Strict, checked
+from secfed.crypto.identity import Roster
+from secfed.errors import ConfigError, RosterError
+from secfed.records.roster_file import PINNED_FILE as PINNED_FILE
+from secfed.records.roster_file import PINNED_FOLDER, kept_roster, roster_content, roster_of
+from secfed.storage import private_files
+
+
+class _PinnedFile(Strict):
+    version: Literal[1] = Field(description="1")
+    pinned_s: int = Field(ge=0, lt=private_files.LATEST_S, description="seconds since 1970")
+    aggregator: str = Field(pattern=r"^[0-9a-f]{64}$", description="64 hexadecimal digits")
+    sites: dict[str, str] = Field(min_length=1, description="a table of sites and keys")
+    digest: str = Field(pattern=r"^[0-9a-f]{64}$", description="64 hexadecimal digits")
+
+
+@dataclass(frozen=True)
+class Pinned:
+    """The pinned roster and the time of the decision."""
+
+    roster: Roster
+    since: datetime
+
+
+def read_pinned(path: Path) -> Pinned | None:
+    """The pinned roster; None if none was ever pinned.
+
+    Raises:
+        RosterError: the file was changed by anything but :func:`pin`.
+    """
+    if not path.exists():
+        return None
+    remedy = "pin the roster again: secfed site trust ROSTER"
+    try:
+        file = checked(_PinnedFile, private_files.read_json(path, "a pinned roster"), str(path))
+        roster = roster_of(file.aggregator, file.sites)
+    except (ConfigError, RosterError, ValueError):
+        raise RosterError(f"{path}: the pinned roster is damaged", remedy=remedy) from None
+    if roster.digest.hex() != file.digest:
+        raise RosterError(f"{path}: the pinned roster was changed", remedy=remedy)
+    return Pinned(roster, datetime.fromtimestamp(file.pinned_s, UTC))
+
+
+def pin(path: Path, roster: Roster, now: datetime) -> None:
+    """Replace the pinned roster; this one and the one before stay in ``pinned-rosters`` for audits.
+
+    Security: the administrator has compared the digest before.
+
+    Raises:
+        ConfigError: the file cannot be written.
+    """
+    before = None
+    with suppress(RosterError):  # a damaged file is not worth keeping
+        before = read_pinned(path)
+    private_files.make_folder(path.parent / PINNED_FOLDER)
+    if before is not None:
+        _keep(path, before)  # it may have been pinned by a version that kept none
+    _keep(path, Pinned(roster, now))
+    private_files.replace(path, private_files.to_json(_content(roster, now)))
+
+
+def _keep(path: Path, pinned: Pinned) -> None:
+    kept = kept_roster(path, pinned.roster)
+    if not kept.exists():
+        private_files.replace(kept, private_files.to_json(_content(pinned.roster, pinned.since)))
+
+
+def _content(roster: Roster, since: datetime) -> Mapping[str, Any]:
+    return {"version": 1, "pinned_s": int(since.timestamp()), **roster_content(roster)}
+
+
+def check_own(roster: Roster, site: str, identity_key: bytes) -> None:
+    """Refuse a roster in which this site is missing or speaks with another key.
+
+    Raises:
+        RosterError: says which.
+    """
+    if site not in roster.sites:
+        raise RosterError(
+            f"this site, {site!r}, is not in the roster", remedy="ask the study centre to admit it"
+        )
+    if roster.public(site) != identity_key:
+        raise RosterError(
+            f"the roster gives this site, {site!r}, another identity key than it has",
+            remedy="do not pin it; somebody else was admitted under this name",
+        )
+
+
+def check_digest(roster: Roster, expected: str) -> None:
+    """Compare the roster with a digest that came by another way.
+
+    Args:
+        roster: the roster in question.
+        expected: 64 hexadecimal digits; spaces and case do not count.
+
+    Raises:
+        RosterError: they differ.
+        ConfigError: not a digest.
+    """
+    digits = "".join(expected.split()).lower()
+    if len(digits) != 64 or any(digit not in "0123456789abcdef" for digit in digits):
+        raise ConfigError("--fingerprint: not a roster digest", remedy="give all 64 hexadecimal digits")
+    if digits != roster.digest.hex():
+        raise RosterError(
+            "the roster's digest is not the one given",
+            remedy="do not pin it; ask the study centre which roster is right",
+        )

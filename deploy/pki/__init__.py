@@ -1,0 +1,4 @@
+"""Identity keys, certificates and TLS files.
+
+Imports secfed and what lies below it, nothing of deploy.
+"""

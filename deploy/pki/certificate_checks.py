@@ -1,0 +1,179 @@
+"""Reading certificates: whose they are, who issued them, and whether they are valid now."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Final, TypeVar
+
+from cryptography import x509
+from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
+from cryptography.hazmat.primitives.asymmetric.ec import (
+    ECDSA,
+    SECP256R1,
+    EllipticCurvePrivateKey,
+    EllipticCurvePublicKey,
+)
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
+from cryptography.x509.oid import ExtendedKeyUsageOID
+
+from secfed.errors import ConfigError
+
+SKEW: Final = timedelta(hours=1)  # clocks of hospitals differ
+SITE_URI: Final = "secfed:site:"
+AGGREGATOR_URI: Final = "secfed:aggregator"
+NO_HOST: Final = "secfed.invalid"  # stands where a CA permits no host name: an empty list would permit all
+
+_REMEDY: Final = "get a new one from the study centre"
+
+E = TypeVar("E", bound=x509.ExtensionType)
+
+
+def site_of(certificate: x509.Certificate) -> str:
+    """The site that a client certificate names.
+
+    Raises:
+        ConfigError: not a site's certificate.
+
+    Security: true only of a certificate that was checked against the CA, by TLS or by
+    :func:`check_issued`.
+    """
+    uris = _uris(certificate)
+    usages = _extension(certificate, x509.ExtendedKeyUsage)
+    if usages is None or list(usages) != [ExtendedKeyUsageOID.CLIENT_AUTH]:
+        raise ConfigError("the certificate is not one of a client", remedy=_REMEDY)
+    if len(uris) != 1 or not uris[0].startswith(SITE_URI):
+        raise ConfigError("the certificate names no site", remedy=_REMEDY)
+    return uris[0].removeprefix(SITE_URI)
+
+
+def is_aggregator(certificate: x509.Certificate) -> bool:
+    """Whether this is the server certificate of the aggregator. Security: as for :func:`site_of`."""
+    usages = _extension(certificate, x509.ExtendedKeyUsage)
+    return _uris(certificate) == [AGGREGATOR_URI] and list(usages or ()) == [ExtendedKeyUsageOID.SERVER_AUTH]
+
+
+def check_issued(certificate: x509.Certificate, authority: x509.Certificate, now: datetime) -> None:
+    """Check that a certificate comes from this CA and is valid now.
+
+    Raises:
+        ConfigError: another issuer, not valid yet, expired, or itself a CA.
+    """
+    try:
+        certificate.verify_directly_issued_by(authority)
+    except (InvalidSignature, ValueError, TypeError):
+        raise ConfigError("the certificate is not from this consortium's CA", remedy=_REMEDY) from None
+    limits = _extension(certificate, x509.BasicConstraints)
+    if limits is None or limits.ca:
+        raise ConfigError("the certificate is a CA, not one of a site or aggregator", remedy=_REMEDY)
+    _check_time(certificate, now, "the certificate")
+    _check_time(authority, now, "the consortium's CA")
+
+
+def check_authority(authority: x509.Certificate, now: datetime) -> None:
+    """Check that a certificate is a CA as this module makes them.
+
+    Raises:
+        ConfigError: it is not, or it is not valid now.
+    """
+    try:
+        authority.verify_directly_issued_by(authority)
+        limits = _extension(authority, x509.BasicConstraints)
+    except (InvalidSignature, ValueError, TypeError):
+        limits = None
+    if limits is None or not limits.ca or limits.path_length != 0 or _is_not_p256(authority):
+        raise ConfigError("the CA's certificate is not one of a consortium", remedy=_REMEDY)
+    _check_time(authority, now, "the consortium's CA")
+
+
+def signed_by(authority: x509.Certificate, signature: bytes, data: bytes) -> bool:
+    """Whether :meth:`~secfed.deploy.pki.certificates.Authority.sign` of this CA made the signature."""
+    public = authority.public_key()
+    if not isinstance(public, EllipticCurvePublicKey):
+        return False
+    try:
+        public.verify(signature, data, ECDSA(SHA256()))
+    except InvalidSignature:
+        return False
+    return True
+
+
+def load(pem: str | bytes, what: str) -> x509.Certificate:
+    """Exactly one certificate in PEM.
+
+    Raises:
+        ConfigError: anything else.
+    """
+    data = pem.encode() if isinstance(pem, str) else pem
+    try:
+        (certificate,) = x509.load_pem_x509_certificates(data)
+        certificate.extensions  # noqa: B018  # parsed lazily; better here than later
+        certificate.public_key()
+    except (
+        ValueError,
+        UnsupportedAlgorithm,
+        x509.DuplicateExtension,
+        x509.InvalidVersion,
+        x509.UnsupportedGeneralNameType,
+    ):
+        raise ConfigError(f"{what}: not a certificate", remedy=_REMEDY) from None
+    return certificate
+
+
+def to_pem(certificate: x509.Certificate) -> str:
+    """The certificate in PEM."""
+    return certificate.public_bytes(Encoding.PEM).decode()
+
+
+def der(certificate: x509.Certificate) -> bytes:
+    """The certificate in DER: what is compared and signed."""
+    return certificate.public_bytes(Encoding.DER)
+
+
+def public_der(holder: x509.Certificate | EllipticCurvePrivateKey | EllipticCurvePublicKey) -> bytes:
+    """The public key as SubjectPublicKeyInfo in DER: what is compared and signed."""
+    public = holder if isinstance(holder, EllipticCurvePublicKey) else holder.public_key()
+    return public.public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
+
+
+def p256_of(certificate: x509.Certificate) -> EllipticCurvePublicKey:
+    """The P-256 public key of a certificate.
+
+    Raises:
+        ConfigError: a key of another type.
+    """
+    public = certificate.public_key()
+    if not isinstance(public, EllipticCurvePublicKey) or not isinstance(public.curve, SECP256R1):
+        raise ConfigError("the certificate holds no P-256 key", remedy=_REMEDY)
+    return public
+
+
+def _uris(certificate: x509.Certificate) -> list[str]:
+    names = _extension(certificate, x509.SubjectAlternativeName)
+    return [] if names is None else names.get_values_for_type(x509.UniformResourceIdentifier)
+
+
+def _extension(certificate: x509.Certificate, kind: type[E]) -> E | None:
+    try:
+        return certificate.extensions.get_extension_for_class(kind).value
+    except x509.ExtensionNotFound:
+        return None
+
+
+def _is_not_p256(certificate: x509.Certificate) -> bool:
+    public = certificate.public_key()
+    return not (isinstance(public, EllipticCurvePublicKey) and isinstance(public.curve, SECP256R1))
+
+
+def _check_time(certificate: x509.Certificate, now: datetime, what: str) -> None:
+    if now > certificate.not_valid_after_utc:
+        raise ConfigError(f"{what} expired on {_day(certificate.not_valid_after_utc)}", remedy=_REMEDY)
+    if now + SKEW < certificate.not_valid_before_utc:
+        raise ConfigError(
+            f"{what} is valid from {_day(certificate.not_valid_before_utc)} only",
+            remedy="check this machine's clock",
+        )
+
+
+def _day(moment: datetime) -> str:
+    return moment.astimezone(UTC).strftime("%Y-%m-%d %H:%M UTC")

@@ -1,0 +1,139 @@
+"""Private keys in files: PKCS #8, for the owner only, optionally under a passphrase.
+
+PKCS #8 as the ``cryptography`` library writes it stretches a passphrase too little (PBKDF2, 2,048
+rounds). The passphrase therefore goes through scrypt first; the line above the PEM block holds the salt.
+
+Security: a passphrase protects a copied disk or backup, not a machine that somebody else controls.
+Source: RFC 7914 (scrypt), RFC 5958 (PKCS #8).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import secrets
+from pathlib import Path
+from typing import Final
+
+from cryptography.hazmat.primitives.asymmetric.ec import (
+    SECP256R1,
+    EllipticCurvePrivateKey,
+    generate_private_key,
+)
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.serialization import (
+    BestAvailableEncryption,
+    Encoding,
+    NoEncryption,
+    PrivateFormat,
+    load_pem_private_key,
+)
+
+from secfed.crypto.identity import Identity
+from secfed.errors import ConfigError
+from secfed.storage import private_files
+
+LEAST_PASSPHRASE: Final = 12  # characters
+
+_SCRYPT: Final = {"n": 1 << 16, "r": 8, "p": 2}  # 64 MiB
+_MAX_MEMORY_BYTES: Final = 96 << 20
+_SALT_BYTES: Final = 16
+_SALT_LINE: Final = re.compile(rb"secfed-scrypt-salt: ([0-9a-f]{32})\n")
+
+PrivateKey = Ed25519PrivateKey | EllipticCurvePrivateKey
+
+
+def new_tls_key() -> EllipticCurvePrivateKey:
+    """A fresh P-256 key: what every TLS library accepts in a certificate."""
+    return generate_private_key(SECP256R1())
+
+
+def create_key(path: Path, private_key: PrivateKey, passphrase: str | None) -> None:
+    """Write a new key file, mode 0600.
+
+    Args:
+        path: must not exist.
+        private_key: the key.
+        passphrase: encrypts it; None leaves it to the file's permissions.
+
+    Raises:
+        ConfigError: the file exists or cannot be written, or the passphrase is too short.
+    """
+    if passphrase is None:
+        data = private_key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+    else:
+        check_passphrase(passphrase)
+        salt = secrets.token_bytes(_SALT_BYTES)
+        encryption = BestAvailableEncryption(_stretched(passphrase, salt))
+        data = b"secfed-scrypt-salt: " + salt.hex().encode() + b"\n"
+        data += private_key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, encryption)
+    private_files.create(path, data)
+
+
+def is_encrypted(path: Path) -> bool:
+    """Whether a key file needs a passphrase.
+
+    Raises:
+        ConfigError: unreadable.
+    """
+    return b"BEGIN ENCRYPTED PRIVATE KEY" in private_files.read(path, "a private key")
+
+
+def read_identity(path: Path, name: str, passphrase: str | None) -> Identity:
+    """The signing key in a file.
+
+    Raises:
+        ConfigError: unreadable, reachable by others, of another type, or a wrong or missing passphrase.
+    """
+    private_key = _read(path, passphrase)
+    if not isinstance(private_key, Ed25519PrivateKey):
+        raise ConfigError(f"{path}: not an identity key", remedy="restore the file from your backup")
+    return Identity.from_seed(name, private_key.private_bytes_raw())
+
+
+def read_tls_key(path: Path, passphrase: str | None) -> EllipticCurvePrivateKey:
+    """The P-256 key in a file.
+
+    Raises:
+        ConfigError: unreadable, reachable by others, of another type, or a wrong or missing passphrase.
+    """
+    private_key = _read(path, passphrase)
+    if not isinstance(private_key, EllipticCurvePrivateKey) or not isinstance(private_key.curve, SECP256R1):
+        raise ConfigError(f"{path}: not a P-256 key", remedy="restore the file from your backup")
+    return private_key
+
+
+def check_passphrase(passphrase: str) -> str:
+    """Refuse a passphrase that can be guessed.
+
+    Raises:
+        ConfigError: shorter than 12 characters.
+    """
+    if len(passphrase) < LEAST_PASSPHRASE:
+        raise ConfigError(
+            f"the passphrase has fewer than {LEAST_PASSPHRASE} characters", remedy="choose a longer one"
+        )
+    return passphrase
+
+
+def _read(path: Path, passphrase: str | None) -> object:
+    private_files.check_private(path)
+    data = private_files.read(path, "a private key")
+    salt = _SALT_LINE.match(data)
+    password = None
+    if salt:
+        if passphrase is None:
+            raise ConfigError(
+                f"{path}: needs a passphrase", remedy="set SECFED_PASSPHRASE_FILE to the file that holds it"
+            )
+        password = _stretched(passphrase, bytes.fromhex(salt[1].decode()))
+    try:
+        return load_pem_private_key(data[salt.end() if salt else 0 :], password)
+    except (ValueError, TypeError):  # the library's words could quote the file
+        why = "the passphrase is wrong, or the file is damaged" if salt else "not a private key"
+        raise ConfigError(f"{path}: {why}", remedy="try again, or restore it from your backup") from None
+
+
+def _stretched(passphrase: str, salt: bytes) -> bytes:
+    raw = hashlib.scrypt(passphrase.encode(), salt=salt, maxmem=3 * _MAX_MEMORY_BYTES, dklen=32, **_SCRYPT)
+    return raw.hex().encode()

@@ -1,0 +1,135 @@
+"""A party's TLS key and certificate in its folder, and their renewal without a moment in between.
+
+    tls.key        the private key in use
+    tls-next.key   the private key of a renewal that was asked for
+    tls.pem        the certificate in use; it decides which of the two keys counts
+
+The certificate is replaced first and the key renamed after it. Between the two, and after a crash there,
+the certificate belongs to ``tls-next.key``, which is why both are looked at.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from cryptography import x509
+from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+
+from secfed.deploy.pki import certificate_checks, key_files
+from secfed.errors import ConfigError
+from secfed.storage import private_files
+
+_KEY: Final = "tls.key"
+_NEXT_KEY: Final = "tls-next.key"
+_CERTIFICATE: Final = "tls.pem"
+
+
+@dataclass(frozen=True)
+class TlsMaterial:
+    """What a TLS library is given, in PEM. Security: holds the private key in clear; keep it in memory."""
+
+    private_key: bytes = field(repr=False)
+    certificate: bytes
+    ca: bytes
+
+
+class TlsFolder:
+    """The TLS files of one party.
+
+    Args:
+        folder: where they are.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._key, self._next_key = folder / _KEY, folder / _NEXT_KEY
+        self._certificate = folder / _CERTIFICATE
+
+    @property
+    def key_paths(self) -> tuple[Path, ...]:
+        """The private keys that are there."""
+        return tuple(path for path in (self._key, self._next_key) if path.exists())
+
+    def certificate(self) -> x509.Certificate | None:
+        """The certificate in use, or None before the first.
+
+        Raises:
+            ConfigError: unreadable.
+        """
+        if not self._certificate.exists():
+            return None
+        pem = private_files.read(self._certificate, "a certificate")
+        return certificate_checks.load(pem, str(self._certificate))
+
+    def new_key(self, passphrase: str | None) -> EllipticCurvePrivateKey:
+        """The key to ask a certificate for: the first one, or the next one. An unused one is not replaced.
+
+        Raises:
+            ConfigError: a file cannot be read or written.
+        """
+        self.settle(passphrase)
+        path = self._next_key if self._key.exists() else self._key
+        if not path.exists():
+            key_files.create_key(path, key_files.new_tls_key(), passphrase)
+        return key_files.read_tls_key(path, passphrase)
+
+    def install(self, certificate: x509.Certificate, passphrase: str | None) -> None:
+        """Use a new certificate from now on, with the key that it belongs to.
+
+        Raises:
+            ConfigError: it belongs to no key here.
+        """
+        self.check_belongs(certificate, passphrase)
+        pem = certificate_checks.to_pem(certificate).encode()
+        private_files.replace(self._certificate, pem, mode=0o644)
+        self.settle(passphrase)
+
+    def check_belongs(self, certificate: x509.Certificate, passphrase: str | None) -> None:
+        """Check that a certificate is for one of the keys here.
+
+        Raises:
+            ConfigError: it is not, or a key cannot be read.
+        """
+        self._path_for(certificate, passphrase)
+
+    def settle(self, passphrase: str | None) -> None:
+        """Finish a renewal that a crash interrupted.
+
+        Raises:
+            ConfigError: a file cannot be read.
+        """
+        certificate = self.certificate()
+        if certificate is None or not self._next_key.exists():
+            return
+        if self._path_for(certificate, passphrase) == self._next_key:
+            private_files.rename(self._next_key, self._key)
+
+    def load(self, ca_path: Path, passphrase: str | None) -> TlsMaterial:
+        """Key, certificate and CA for the TLS library.
+
+        Raises:
+            ConfigError: one of them is missing or cannot be read.
+        """
+        certificate = self.certificate()
+        if certificate is None:
+            raise ConfigError(
+                f"{self._certificate}: there is no certificate yet", remedy="join the consortium first"
+            )
+        private_key = key_files.read_tls_key(self._path_for(certificate, passphrase), passphrase)
+        return TlsMaterial(
+            private_key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()),
+            certificate_checks.to_pem(certificate).encode(),
+            private_files.read(ca_path, "a certificate"),
+        )
+
+    def _path_for(self, certificate: x509.Certificate, passphrase: str | None) -> Path:
+        wanted = certificate_checks.public_der(certificate)
+        for path in self.key_paths:
+            if certificate_checks.public_der(key_files.read_tls_key(path, passphrase)) == wanted:
+                return path
+        raise ConfigError(
+            "the certificate does not belong to a TLS key in this folder",
+            remedy="give the study centre this folder's latest request.json",
+        )

@@ -1,0 +1,4 @@
+"""What a hospital permits.
+
+Imports pki.
+"""

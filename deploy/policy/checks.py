@@ -1,0 +1,194 @@
+"""A study against a site's policy, table by table; see :mod:`secfed.deploy.policy.policy`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from fnmatch import fnmatchcase
+from typing import TYPE_CHECKING, Any, Final
+
+from secfed.config.schema import Options
+from secfed.deploy.policy import rules as policy_rules
+from secfed.deploy.policy.rules import Anything, Rules
+from secfed.deploy.policy.time_windows import is_open
+from secfed.dp.accounting.unit import PrivacyUnit, Unit
+from secfed.errors import PolicyRefused
+
+if TYPE_CHECKING:
+    from secfed.deploy.policy.tables import PolicyTables
+    from secfed.study.study import Study
+
+_SECTIONS: Final = frozenset({"study", "algorithm", "model", "data", "protection", "privacy"})
+_DEVICE: Final = frozenset({"name", "device"})  # the device is what [compute] decides
+_LOCAL_FILES: Final = ("words_file", "tokenizer_folder")  # read beside the data set, wherever they point
+_DATA: Final = frozenset({"name", "path", "sites"})  # [[data]] and the pinned roster decide these
+_START: Final[Rules] = {"start": Anything()}  # where a file is elsewhere; start_sha256 says which model it is
+_NOTHING: Final[Rules] = {}
+
+
+@dataclass(frozen=True)
+class Violation:
+    """One reason for a refusal; fit to be told to the study centre.
+
+    Attributes:
+        key: dotted key of the study, or ``hours``.
+        asked: what the study says.
+        permitted: what this site permits.
+        temporary: whether waiting helps.
+    """
+
+    key: str
+    asked: str
+    permitted: str
+    temporary: bool = False
+
+    def __str__(self) -> str:
+        return f"{self.key}: the study has {self.asked}; permitted here: {self.permitted}"
+
+
+def refusal(study: str, violations: list[Violation]) -> PolicyRefused:
+    """The error for these reasons; its words are fit to be told to the study centre."""
+    reasons = "; ".join(map(str, violations))
+    waits = bool(violations) and all(item.temporary for item in violations)
+    return PolicyRefused(
+        f"study {study!r} is not permitted at this site: {reasons}",
+        remedy="wait" if waits else "change the study, or ask this site to change its policy",
+        keys=tuple(item.key for item in violations if not item.temporary),
+    )
+
+
+def violations(policy: PolicyTables, study: Study, now: datetime, sites: int | None) -> list[Violation]:
+    """Everything in a study that the policy does not permit."""
+    found = [
+        Violation(name, "this section", "only sections that the policy knows")
+        for name in study.tables()
+        if name not in _SECTIONS
+    ]
+    found += _check_study(policy, study)
+    found += _check_named("algorithm", study.algorithm, policy.algorithms)
+    found += _check_named("model", study.model, policy.models, also=_START)
+    found += _check_data(policy, study)
+    found += _check_protection(policy, study, sites)
+    found += _check_privacy(policy, study)
+    if getattr(study.algorithm, "device", None) == "cuda" and not policy.compute.gpu:
+        found.append(Violation("algorithm.device", "'cuda'", "training without GPU"))
+    if not is_open(policy.hours, now, policy.zone):
+        windows = "; ".join(window.describe() for window in policy.hours)
+        found.append(Violation("hours", "work now", windows, temporary=True))
+    return found
+
+
+def _check_study(policy: PolicyTables, study: Study) -> list[Violation]:
+    found = []
+    by_name = any(fnmatchcase(study.name, pattern) for pattern in policy.studies.names)
+    if not by_name and study.digest().hex() not in policy.studies.digests:
+        found.append(Violation("study.name", repr(study.name), "studies that the policy names"))
+    if study.rounds > policy.studies.max_rounds:
+        most = f"at most {policy.studies.max_rounds}"
+        found.append(Violation("study.rounds", str(study.rounds), most))
+    return found
+
+
+def _check_named(
+    kind: str, options: Options, permitted: Mapping[str, Rules], also: Rules = _NOTHING
+) -> list[Violation]:
+    if options.name not in permitted:
+        names = ", ".join(sorted(permitted)) or "none yet"
+        return [Violation(f"{kind}.name", repr(options.name), names)]
+    broken = policy_rules.broken(options, {**also, **permitted[options.name]}, exempt=_DEVICE)
+    return [Violation(f"{kind}.{name}", _shown(value), what) for name, value, what in broken]
+
+
+def _check_data(policy: PolicyTables, study: Study) -> list[Violation]:
+    data = policy.data_set(study)
+    if data is None:
+        asked = repr(study.data.name)
+        path = getattr(study.data, "path", None)
+        asked += f" with data.path = {path!r}" if path is not None else ""
+        return [Violation("data.name", asked, "data sets that the policy names")]
+    if data.options is None:
+        named = [(key, getattr(study.data, key, None)) for key in _LOCAL_FILES]
+        permitted = "files of this machine that the options of [[data]] name"
+        return [Violation(f"data.{key}", repr(value), permitted) for key, value in named if value is not None]
+    broken = policy_rules.broken(study.data, data.options, exempt=_DATA)
+    return [Violation(f"data.{name}", _shown(value), what) for name, value, what in broken]
+
+
+def _check_protection(policy: PolicyTables, study: Study, sites: int | None) -> list[Violation]:
+    from secfed.study.registry import site_ids  # torch; loaded already wherever a study is
+
+    asked, rules = study.protection, policy.protection
+    found = []
+    if asked.name not in rules.names:
+        found.append(Violation("protection.name", repr(asked.name), _listed(rules.names)))
+    if asked.name == "encrypted" and asked.scheme not in rules.schemes:
+        found.append(Violation("protection.scheme", repr(asked.scheme), _listed(rules.schemes)))
+    if asked.min_cohort < rules.min_cohort:
+        least = f"at least {rules.min_cohort}"
+        found.append(Violation("protection.min_cohort", str(asked.min_cohort), least))
+    if asked.processes > rules.max_processes:
+        most = f"at most {rules.max_processes}"
+        found.append(Violation("protection.processes", str(asked.processes), most))
+    named = site_ids(study.data)
+    count = len(named) if named is not None else sites
+    # The default threshold grows with the cohort, so the smallest permitted cohort is the safe guess.
+    cohort = asked.min_cohort if count is None else count
+    answers = asked.min_cohort if asked.name == "encrypted" else asked.threshold_for(cohort)
+    answers = max(answers, asked.threshold or 0)
+    if answers < rules.min_threshold:
+        least = f"at least {rules.min_threshold}"
+        found.append(Violation("protection.threshold", str(answers), least))
+    tolerated = asked.tolerated_colluders(cohort)
+    if rules.colluders is not None and (tolerated is None or tolerated < rules.colluders):
+        has = "a server that sees every update" if tolerated is None else f"{tolerated} under {asked.name}"
+        found.append(Violation("protection.colluders", has, f"at least {rules.colluders}"))
+    return found
+
+
+def _check_privacy(policy: PolicyTables, study: Study) -> list[Violation]:
+    asked, rules = study.tables().get("privacy"), policy.privacy
+    if asked is None:
+        if not rules.require:
+            return []
+        return [Violation("privacy", "no differential privacy", "studies with [privacy] only")]
+    found = []
+    for key, limit in (("epsilon", rules.max_epsilon), ("delta", rules.max_delta)):
+        if limit is not None and not asked[key] <= limit:
+            found.append(Violation(f"privacy.{key}", f"{asked[key]:g}", f"at most {limit:g}"))
+    found += _check_budgets(policy, study, asked)
+    relation = asked.get("adjacency") or str(PrivacyUnit.default(Unit(asked["unit"])).adjacency)
+    chosen = {
+        "unit": (asked["unit"], rules.units),
+        "adjacency": (relation, rules.adjacency),
+        "accountant": (asked.get("accountant", "pld"), rules.accountants),
+        "metrics": (asked.get("metrics", "withheld"), rules.metrics),
+        "weights": (asked.get("weights", "withheld"), rules.weights),
+    }
+    for key, (value, permitted) in chosen.items():
+        if value not in permitted:
+            found.append(Violation(f"privacy.{key}", repr(value), _listed(permitted)))
+    return found
+
+
+def _check_budgets(policy: PolicyTables, study: Study, asked: Mapping[str, Any]) -> list[Violation]:
+    """A study that no budget can ever cover is refused at once, not in its last rounds."""
+    data = policy.data_set(study)
+    protects = PrivacyUnit.default(Unit(asked["unit"])).adjacency.protects
+    for budget in data.budgets if data is not None else ():
+        # Epsilon at a smaller delta is larger, so this is certain.
+        certain = asked["epsilon"] > budget.epsilon and asked["delta"] >= budget.delta
+        if certain and Unit(budget.protects) is protects:
+            return [
+                Violation("privacy.epsilon", f"{asked['epsilon']:g}", "what the data set's budget covers")
+            ]
+    return []
+
+
+def _listed(values: tuple[str, ...]) -> str:
+    return ", ".join(values) or "none"
+
+
+def _shown(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 100 else text[:97] + "..."

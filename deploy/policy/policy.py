@@ -1,0 +1,207 @@
+"""What a site permits. The server cannot override it, and what the policy does not name is not permitted.
+
+Every study that arrives is compared with the policy as it is now; every round is, too, since hours and
+the file itself change. A refusal lists all reasons at once, each with its key, what the study says and
+what is permitted here. Paths and budgets of the site are never part of a reason.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, Literal, Self
+
+from pydantic import Field
+
+from secfed.config.schema import Strict, checked, suggestion
+from secfed.config.toml_file import read_tables
+from secfed.crypto.attempt import SiteLimits
+from secfed.deploy.policy import checks as policy_checks
+from secfed.deploy.policy import rules as policy_rules
+from secfed.deploy.policy.checks import Violation, refusal
+from secfed.deploy.policy.sections import (
+    BudgetRules,
+    Compute,
+    DataSection,
+    DataSet,
+    PrivacyRules,
+    ProtectionRules,
+    Studies,
+)
+from secfed.deploy.policy.tables import PolicyTables
+from secfed.deploy.policy.time_windows import Window, time_zone
+from secfed.dp.accounting.unit import Unit
+from secfed.errors import ConfigError
+
+if TYPE_CHECKING:
+    from secfed.dp.accounting.budget import Budget
+    from secfed.study.study import Study
+
+_LISTS: Final = ("data", "hours")
+
+
+class _Top(Strict):
+    """Keys outside tables."""
+
+    approve: Literal["manual", "automatic"] = Field(
+        default="manual", description='"manual" (a person approves each new study) or "automatic"'
+    )
+    timezone: str | None = Field(
+        default=None, description='a name such as "Europe/Berlin"; leave it out for the machine\'s own'
+    )
+
+
+@dataclass(frozen=True)
+class Policy(PolicyTables):
+    """A validated policy. Make one with :meth:`load` or :meth:`parse`."""
+
+    @classmethod
+    def load(cls, path: Path) -> Self:
+        """Read a policy file.
+
+        Raises:
+            ConfigError: unreadable or wrong; names the key and the remedy.
+        """
+        try:
+            return cls._from_tables(read_tables(path, "a policy"))
+        except ConfigError as error:
+            raise ConfigError(_named(path, error.message), remedy=error.remedy) from None
+
+    @classmethod
+    def _from_tables(cls, tables: Mapping[str, Any]) -> Self:
+        sections: Mapping[str, type[Strict]] = {
+            "studies": Studies,
+            "protection": ProtectionRules,
+            "privacy": PrivacyRules,
+            "compute": Compute,
+        }
+        known = {*sections, *_Top.model_fields, *_LISTS, "algorithms", "models"}
+        for name, table in tables.items():
+            if name not in known:
+                raise ConfigError(f"{name}: unknown section", remedy=suggestion(name, known, "use: "))
+            if name in _LISTS and not (isinstance(table, list) and all(isinstance(t, dict) for t in table)):
+                raise ConfigError(f"{name}: is not a list of tables", remedy=f"write [[{name}]]")
+            if name not in (*_LISTS, *_Top.model_fields) and not isinstance(table, dict):
+                raise ConfigError(f"{name}: is a value, not a table", remedy=f"write [{name}]")
+        if "privacy" not in tables:
+            raise ConfigError(
+                "privacy: this section is missing", remedy="add [privacy] with max_epsilon and max_delta"
+            )
+        top = checked(_Top, {key: tables[key] for key in _Top.model_fields if key in tables}, "")
+        read: dict[str, Any] = {
+            name: checked(model, tables.get(name, {}), name) for name, model in sections.items()
+        }
+        for kind in ("algorithms", "models"):
+            read[kind] = {
+                name: policy_rules.read_rules(table, f"{kind}.{name}", _settings(kind, name))
+                for name, table in tables.get(kind, {}).items()
+            }
+        require = read["privacy"].require
+        data = tuple(
+            _data_set(table, f"data[{at}]", require) for at, table in enumerate(tables.get("data", ()))
+        )
+        names = [item.name for item in data]
+        if len(set(names)) != len(names):
+            raise ConfigError("data.name: two data sets have one name", remedy="one name, one ledger")
+        windows = tuple(
+            checked(Window, table, f"hours[{at}]") for at, table in enumerate(tables.get("hours", ()))
+        )
+        zone = None if top.timezone is None else time_zone(top.timezone)
+        return cls(approve=top.approve, data=data, hours=windows, zone=zone, **read)
+
+    @property
+    def own_code(self) -> frozenset[str]:
+        """Names ``package.module:factory`` that this policy permits to import.
+
+        Security: give it to :meth:`secfed.study.study.Study.parse` for every study that comes from elsewhere.
+        """
+        named = {*self.algorithms, *self.models, *(item.section.source for item in self.data)}
+        return frozenset(name for name in named if ":" in name)
+
+    def limits(self) -> SiteLimits:
+        """What the protocol enforces in every attempt, whatever the study says."""
+        return SiteLimits(
+            min_cohort=self.protection.min_cohort,
+            min_threshold=self.protection.min_threshold,
+            colluders=self.protection.colluders,
+            max_elements=self.protection.max_elements,
+            require_privacy=self.privacy.require,
+        )
+
+    def budgets(self, dataset: str) -> tuple[Budget, ...]:
+        """Budgets of one data set, for its ledger.
+
+        Raises:
+            ConfigError: the policy names no such data set.
+        """
+        from secfed.dp.accounting.budget import Budget  # needs the extra "dp"
+
+        for item in self.data:
+            if item.name == dataset:
+                return tuple(
+                    Budget(rule.epsilon, rule.delta, rule.period_days, Unit(rule.protects))
+                    for rule in item.budgets
+                )
+        raise ConfigError(f"data.name: the policy names no data set {dataset!r}", remedy="add [[data]]")
+
+    def enforce(self, study: Study, now: datetime, *, sites: int | None = None) -> DataSet:
+        """Refuse a study that this site does not permit.
+
+        Args:
+            study: parsed with :attr:`own_code`.
+            now: with a time zone.
+            sites: number of sites, where only the roster knows it.
+
+        Returns:
+            The data set that it may use.
+
+        Raises:
+            PolicyRefused: with all reasons.
+        """
+        found = self.check(study, now, sites=sites)
+        data = self.data_set(study)
+        if found or data is None:
+            raise refusal(study.name, found)
+        return data
+
+    def check(self, study: Study, now: datetime, *, sites: int | None = None) -> list[Violation]:
+        """Everything in a study that this site does not permit; empty if it does permit it.
+
+        Args:
+            study: parsed with :attr:`own_code`.
+            now: with a time zone.
+            sites: number of sites, where only the roster knows it.
+        """
+        return policy_checks.violations(self, study, now, sites)
+
+
+def _data_set(table: Mapping[str, Any], where: str, require_privacy: bool) -> DataSet:
+    rest = {key: value for key, value in table.items() if key not in ("budget", "options")}
+    section = checked(DataSection, rest, where)
+    given = table.get("budget", [])
+    if not isinstance(given, list) or not all(isinstance(item, dict) for item in given):
+        raise ConfigError(f"{where}.budget: is not a list of tables", remedy="write [[data.budget]]")
+    if require_privacy and not given:
+        raise ConfigError(
+            f"{where}.budget: data set {section.name!r} has no budget",
+            remedy="add [[data.budget]] with epsilon, delta and period_days",
+        )
+    budgets = tuple(checked(BudgetRules, item, f"{where}.budget[{at}]") for at, item in enumerate(given))
+    options = table.get("options", {})
+    known = _settings("data", section.source)
+    rules = None if options == "any" else policy_rules.read_rules(options, f"{where}.options", known)
+    return DataSet(section, rules, budgets)
+
+
+def _settings(kind: str, name: str) -> Collection[str] | None:
+    """Settings of a built-in algorithm, model or data set; None for anything else."""
+    from secfed.study.registry import KINDS  # torch
+
+    entry = KINDS[kind.removesuffix("s")][0].get(name)
+    return None if entry is None else entry.options.model_fields
+
+
+def _named(path: Path, message: str) -> str:
+    return message if message.startswith(str(path)) else f"{path}: {message}"

@@ -1,0 +1,4 @@
+"""Checks before a study starts.
+
+Imports agent, aggregator and what lies below.
+"""

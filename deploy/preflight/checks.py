@@ -1,0 +1,255 @@
+"""What `secfed site check` concludes from what was found: one pure function a question.
+
+    found (network_probe.py, study_check.py) -> here and route_check.py -> secfed/cli/site_check.py
+
+Nothing here opens a file or a connection. A check says what is so in words for a person, and what to do where
+it fails; the exit code of a failure is that of the error which the agent would end or refuse with.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from secfed.deploy.enrolment import site_status
+from secfed.errors import BudgetExceeded, ConfigError, LinkError, RosterError, SecfedError
+
+LEAST_FREE_BYTES: Final = 1_000_000_000
+_LONGEST_NAME: Final = 200
+
+
+@dataclass(frozen=True)
+class PreflightCheck:
+    """One question and its answer.
+
+    Attributes:
+        name: what was looked at.
+        ok: whether all is well; None if it was not looked at, because something before it failed.
+        detail: what was found.
+        remedy: what to do; with ``ok``, what to do before a date or before the next step.
+        exit_code: of a failure; 0 without.
+    """
+
+    name: str
+    ok: bool | None
+    detail: str
+    remedy: str = ""
+    exit_code: int = 0
+
+
+def passed(name: str, detail: str, remedy: str = "") -> PreflightCheck:
+    """All is well."""
+    return PreflightCheck(name, True, detail, remedy)
+
+
+def skipped(name: str, why: str) -> PreflightCheck:
+    """Not looked at."""
+    return PreflightCheck(name, None, f"not looked at: {why}")
+
+
+def failed(name: str, detail: str, remedy: str, kind: type[SecfedError] = ConfigError) -> PreflightCheck:
+    """Something is wrong."""
+    return PreflightCheck(name, False, detail, remedy, kind.exit_code)
+
+
+def failed_with(name: str, error: SecfedError) -> PreflightCheck:
+    """What the agent would end or refuse with."""
+    return PreflightCheck(name, False, error.message, error.remedy, error.exit_code)
+
+
+def printable(text: str) -> str:
+    """Somebody else's words on one line, without control characters, and not too many."""
+    return "".join(char if char.isprintable() else " " for char in text)[:_LONGEST_NAME]
+
+
+def exit_code(checks: Iterable[PreflightCheck]) -> int:
+    """0 if every check passed; else that of the first that did not, which is where to begin."""
+    return next((check.exit_code or SecfedError.exit_code for check in checks if check.ok is False), 0)
+
+
+def folder_check(found: site_status.StatusItem) -> PreflightCheck:
+    """A line of ``secfed site status`` as a check."""
+    if found.level is not site_status.Level.BAD:
+        return passed(found.subject, found.text, found.remedy)
+    kind = RosterError if found.subject == "roster" else ConfigError
+    return failed(found.subject, found.text, found.remedy, kind)
+
+
+def versions_check(versions: Mapping[str, str | None]) -> PreflightCheck:
+    """Versions of what an agent needs; None for a package that is missing."""
+    missing = [name for name, version in versions.items() if version is None]
+    if missing:
+        return failed(
+            "versions",
+            f"not installed: {', '.join(missing)}",
+            "in the folder of the repository: pip install '.[net]'",
+        )
+    listed = ", ".join(f"{name} {version}" for name, version in versions.items())
+    return passed("versions", f"{listed}; all parties of a study run the same secfed")
+
+
+def space_check(
+    folder: str, free_bytes: int, writable: bool, needed_bytes: int = LEAST_FREE_BYTES
+) -> PreflightCheck:
+    """Whether the state folder can take what an exchange writes."""
+    if not writable:
+        return failed(
+            "disk", f"{folder}: this account cannot write there", "run this as the agent's account, or chown"
+        )
+    if free_bytes < needed_bytes:
+        return failed(
+            "disk",
+            f"{folder}: {free_bytes / 1e9:.1f} GB free, {needed_bytes / 1e9:.1f} GB wanted",
+            "free space, or put agent.state of site.toml on another disk",
+        )
+    return passed("disk", f"{folder}: {free_bytes / 1e9:.1f} GB free")
+
+
+# --- what the aggregator says -----------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Served:
+    """What the aggregator serves.
+
+    Attributes:
+        study: its id: name and digest.
+        finished: whether it is over.
+        roster: digest of the roster that it is served with; empty if the aggregator does not say.
+    """
+
+    study: str
+    finished: bool = False
+    roster: bytes = b""
+
+
+def membership_check(answer: Served | LinkError) -> PreflightCheck:
+    """Whether the aggregator takes this site for a member."""
+    if isinstance(answer, Served):
+        return passed("membership", "the aggregator knows this site's certificate and has it in its roster")
+    if answer.message.startswith("permission denied"):
+        return failed("membership", answer.message, answer.remedy, RosterError)
+    return failed("membership", answer.message, answer.remedy, LinkError)
+
+
+def served_check(answer: Served | LinkError, wanted: str = "") -> PreflightCheck:
+    """What is served now.
+
+    Args:
+        answer: the aggregator's.
+        wanted: id of the study that the administrator asks about; empty for none.
+    """
+    if isinstance(answer, LinkError):
+        return skipped("served", "the aggregator did not say")
+    study, digest = _split(answer.study)
+    what = f"{study}, digest {digest[:16]}{', which is finished' if answer.finished else ''}"
+    if wanted and answer.study != wanted:
+        name = _split(wanted)[0]
+        if name == study:
+            return failed(
+                "served",
+                f"{what}: another version than this file, {_split(wanted)[1][:16]}",
+                "ask the study centre for the file as it is served",
+            )
+        return passed("served", f"{what}; {name} is not served now")
+    return passed("served", what)
+
+
+def served_roster_check(answer: Served | LinkError, pinned: bytes) -> PreflightCheck:
+    """Whether the aggregator uses the roster that is pinned here.
+
+    Args:
+        answer: the aggregator's.
+        pinned: digest of the pinned roster; empty if none is, which has a line of its own.
+    """
+    name = "served roster"
+    if isinstance(answer, LinkError):
+        return skipped(name, "the aggregator did not say")
+    if not pinned:
+        return skipped(name, "no roster is pinned here")
+    if answer.finished:
+        return skipped(name, "the study is over")
+    if answer.roster == pinned:
+        return passed(name, f"the aggregator uses the pinned one, digest {pinned.hex()[:16]}")
+    if not answer.roster:
+        return failed(
+            name,
+            "the aggregator does not say which roster it uses",
+            "all parties of a study run the same version of secfed",
+            RosterError,
+        )
+    return failed(
+        name,
+        f"the aggregator uses {answer.roster.hex()[:16]}, and {pinned.hex()[:16]} is pinned here; the agent "
+        "refuses the study",
+        "get the new roster from the study centre, compare its digest and pin it: secfed site trust ROSTER",
+        RosterError,
+    )
+
+
+def _split(study: str) -> tuple[str, str]:
+    name, _, digest = study.rpartition("-")
+    return printable(name), printable(digest)
+
+
+# --- the budget -------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Account:
+    """Where a budget of a data set stands.
+
+    Attributes:
+        budget: the limit, in words.
+        limit: epsilon; None for none.
+        spent: epsilon so far.
+        rest: what is left of it.
+    """
+
+    budget: str
+    limit: float | None
+    spent: float
+
+    @property
+    def rest(self) -> float | None:
+        """What is left; None without a limit."""
+        return None if self.limit is None else max(0.0, self.limit - self.spent)
+
+
+def budget_check(data: str, account: Account, epsilon: float, delta: float) -> PreflightCheck:
+    """What a study plans to spend, and what is left for it.
+
+    What two studies cost together is less than the sum of their epsilons, so only a budget that is spent is
+    a failure; one that the sum would exceed is a warning.
+
+    Args:
+        data: name of the data set.
+        account: where its budget stands.
+        epsilon: what the whole study may spend.
+        delta: at which.
+    """
+    from secfed.audit.privacy.phrases import (  # not before it is needed: it takes a while
+        number_down,
+        number_up,
+    )
+
+    plan = f"the study spends at most epsilon {epsilon:g} at delta {delta:g}"
+    if account.rest is None:
+        return passed("budget", f"{data}: {account.budget}; {plan}")
+    stands = f"{number_up(account.spent)} spent, {number_down(account.rest)} left"
+    detail = f"{data}: {account.budget}: {stands}; {plan}"
+    if account.rest <= 0.0:
+        return failed(
+            "budget",
+            detail,
+            "wait until the period is over, or raise the budget in policy.toml",
+            BudgetExceeded,
+        )
+    if epsilon > account.rest:
+        return passed(
+            "budget",
+            detail,
+            "may not last to the end of the study, unless part of it is paid: watch agent status",
+        )
+    return passed("budget", detail)

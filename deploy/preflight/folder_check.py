@@ -1,0 +1,73 @@
+"""What `secfed site check` finds in the site's folder: files, versions, disk. It changes nothing."""
+
+from __future__ import annotations
+
+import os
+import platform
+import shutil
+from collections.abc import Callable
+from datetime import datetime
+from importlib import metadata
+from typing import Final
+
+from secfed import __version__
+from secfed.deploy.enrolment.site_folder import SiteFolder
+from secfed.deploy.enrolment.site_status import site_status
+from secfed.deploy.pki.tls_folder import TlsMaterial
+from secfed.deploy.preflight.checks import (
+    LEAST_FREE_BYTES,
+    PreflightCheck,
+    failed_with,
+    folder_check,
+    passed,
+    space_check,
+    versions_check,
+)
+from secfed.errors import SecfedError
+
+_PACKAGES: Final = ("torch", "grpcio", "cryptography")
+
+
+def folder_checks(
+    site: SiteFolder, passphrase: Callable[[], str | None], now: datetime
+) -> tuple[list[PreflightCheck], TlsMaterial | None]:
+    """Everything that needs no network, and the TLS files for what does; None where they cannot be used.
+
+    Args:
+        site: the folder.
+        passphrase: of the site's keys; may ask a person.
+        now: the time, with a time zone.
+    """
+    checks = [versions_check(_versions())]
+    checks += [folder_check(found) for found in site_status(site, now)]
+    material = None
+    try:
+        secret = passphrase()
+        site.identity(secret)
+        opened = "identity.key opens and is the one that was enrolled"
+        if site.tls.certificate() is not None:  # before that, the line of the certificate says what to do
+            material = site.tls_material(secret)
+            opened += "; the TLS key belongs to the certificate"
+        checks.append(passed("private keys", opened))
+    except SecfedError as error:
+        checks.append(failed_with("private keys", error))
+    checks.append(disk_check(site))
+    return checks, material
+
+
+def disk_check(site: SiteFolder, needed_bytes: int = LEAST_FREE_BYTES) -> PreflightCheck:
+    """The disk of the state folder."""
+    state = site.state.absolute()
+    there = next(folder for folder in (state, *state.parents) if folder.exists())
+    free_bytes = shutil.disk_usage(there).free
+    return space_check(str(site.state), free_bytes, os.access(there, os.W_OK), needed_bytes)
+
+
+def _versions() -> dict[str, str | None]:
+    found: dict[str, str | None] = {"secfed": __version__, "Python": platform.python_version()}
+    for name in _PACKAGES:
+        try:
+            found[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            found[name] = None
+    return found

@@ -1,0 +1,270 @@
+"""The way from a hospital to the aggregator: which one the agent takes, and what was found on it.
+
+Pure functions for :mod:`secfed.deploy.preflight.checks`: name, proxy, connection, TLS. The probing is in
+``network_probe.py``.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from enum import Enum
+from typing import Final
+from urllib.parse import unquote, urlsplit
+
+from cryptography import x509
+
+from secfed.deploy.pki import certificate_checks
+from secfed.deploy.pki.expiry import Expiry, Urgency
+from secfed.deploy.preflight.checks import PreflightCheck, failed, passed, printable
+from secfed.errors import ConfigError, LinkError
+
+_SCHEME: Final = "http"
+
+
+@dataclass(frozen=True, repr=False)
+class Proxy:
+    """An HTTP proxy on the way out.
+
+    Attributes:
+        host, port: where it is.
+        source: the setting that names it.
+        credentials: ``user:password``, or nothing. Security: never shown.
+        scheme: ``http``; gRPC passes over every other.
+    """
+
+    host: str
+    port: int
+    source: str
+    credentials: str = ""
+    scheme: str = _SCHEME
+
+    def __repr__(self) -> str:
+        return f"Proxy({self.host}:{self.port}, {self.source})"
+
+
+@dataclass(frozen=True)
+class Route:
+    """Where the agent dials, and through what."""
+
+    host: str
+    port: int
+    proxy: Proxy | None = None
+
+    @property
+    def address(self) -> str:
+        """``host:port`` of the aggregator."""
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+    @classmethod
+    def of(cls, address: str, proxy: str | None, environment: Mapping[str, str]) -> Route:
+        """The way that the agent takes, found as gRPC finds it.
+
+        Args:
+            address: ``host:port`` of the aggregator.
+            proxy: of ``site.toml``.
+            environment: with ``https_proxy`` and ``no_proxy``, in lower case: others do not count.
+        """
+        host, _, port = address.rpartition(":")
+        host = host.strip("[]")
+        named = {"aggregator.proxy of site.toml": proxy}
+        named |= {name: environment.get(name) for name in ("grpc_proxy", "https_proxy", "http_proxy")}
+        source, url = next(((name, value) for name, value in named.items() if value), ("", ""))
+        excepted = environment.get("no_grpc_proxy", environment.get("no_proxy", ""))
+        if not url or _excepted(host, excepted):
+            return cls(host, int(port))
+        return cls(host, int(port), _proxy(url, source))
+
+
+def _proxy(url: str, source: str) -> Proxy:
+    parts = urlsplit(url if "://" in url else f"http://{url}")
+    try:
+        port = parts.port or 80
+    except ValueError:
+        port = 80
+    credentials = unquote(parts.netloc.rpartition("@")[0])
+    return Proxy(parts.hostname or "", port, source, credentials, parts.scheme)
+
+
+def _excepted(host: str, listed: str) -> bool:
+    for item in (entry.strip() for entry in listed.split(",")):
+        name = item.lstrip(".")
+        if name and (host == name or host.endswith(f".{name}")):
+            return True
+        try:
+            if name and ipaddress.ip_address(host) in ipaddress.ip_network(item, strict=False):
+                return True
+        except ValueError:
+            continue  # names are not addresses
+    return False
+
+
+def proxy_check(route: Route, environment: Mapping[str, str]) -> PreflightCheck:
+    """Which way out is taken, and whether somebody meant another."""
+    proxy = route.proxy
+    if proxy is not None and proxy.scheme != _SCHEME:
+        return failed(
+            "proxy",
+            f"{proxy.source} begins with {proxy.scheme}://, which gRPC passes over: it dials directly",
+            f"write http://{proxy.host}:{proxy.port}; what goes through it is encrypted all the same",
+        )
+    if proxy is not None:
+        return passed("proxy", f"{proxy.host}:{proxy.port}, from {proxy.source}")
+    ignored = [name for name in ("HTTPS_PROXY", "HTTP_PROXY") if environment.get(name)]
+    if ignored:
+        return passed(
+            "proxy",
+            f"none; {ignored[0]} is set, and only names in lower case count",
+            f"if there is no way out without it: set {ignored[0].lower()}, or aggregator.proxy in site.toml",
+        )
+    return passed("proxy", "none")
+
+
+def name_check(host: str, addresses: Iterable[str], failure: str = "") -> PreflightCheck:
+    """Whether the name of what is dialled first resolves."""
+    found = sorted(set(addresses))
+    if not found:
+        return failed(
+            "name",
+            f"{host}: does not resolve{f' ({failure})' if failure else ''}",
+            "check the spelling, this machine's DNS, and aggregator in site.toml",
+            LinkError,
+        )
+    return passed("name", f"{host} is {', '.join(found[:4])}")
+
+
+class Trouble(Enum):
+    """Why no connection came about."""
+
+    REFUSED = "nothing listens there now"
+    SILENT = "no answer"
+    UNREACHABLE = "no way there"
+    PROXY_LOGIN = "the proxy wants a name and password (407)"
+    PROXY_DENIES = "the proxy does not let it through"
+
+
+def connection_check(route: Route, trouble: Trouble | None, detail: str = "") -> PreflightCheck:
+    """Whether TCP comes through, over the proxy if there is one.
+
+    Args:
+        route: the way that was taken.
+        trouble: what happened; None if it came through.
+        detail: the system's or the proxy's words.
+    """
+    proxy, way = route.proxy, route.address
+    if proxy is not None:
+        way += f" over the proxy {proxy.host}:{proxy.port}"
+    if trouble is None:
+        return passed("connection", way)
+    known_port = f"to {route.host}, TCP port {route.port}, outgoing"
+    remedies = {
+        Trouble.REFUSED: "no study is served now, or the port is wrong: ask the study centre",
+        Trouble.SILENT: f"ask for a rule of the firewall: {known_port}",
+        Trouble.UNREACHABLE: f"check this machine's network and routes; it must come {known_port}",
+        Trouble.PROXY_LOGIN: "put user:password@ into https_proxy, or ask for a rule without a password",
+        Trouble.PROXY_DENIES: f"ask for a rule of the proxy: CONNECT {route.address}",
+    }
+    said = f" ({detail})" if detail else ""
+    return failed("connection", f"{way}: {trouble.value}{said}", remedies[trouble], LinkError)
+
+
+@dataclass(frozen=True)
+class Shown:
+    """What the other side showed in a TLS handshake.
+
+    Attributes:
+        certificate: its certificate; None if there was no handshake at all.
+        version: of TLS that was agreed on.
+        verified: whether a handshake came about as the agent wants it: TLS 1.3, the CA, the name.
+        http2: whether it speaks HTTP/2, which the link needs.
+        why: the TLS library's words, if it was not verified.
+    """
+
+    certificate: x509.Certificate | None
+    version: str = ""
+    verified: bool = False
+    http2: bool = False
+    why: str = ""
+
+
+def tls_check(route: Route, shown: Shown, authority: x509.Certificate, now: datetime) -> PreflightCheck:
+    """Whether the aggregator is at the other end, and nobody in between.
+
+    Args:
+        route: what was dialled.
+        shown: what the other side showed.
+        authority: the consortium's CA.
+        now: the time, with a time zone.
+    """
+    found = shown.certificate
+    if found is None:
+        return failed(
+            "TLS",
+            f"what answers at {route.address} does not speak TLS{f' ({shown.why})' if shown.why else ''}",
+            "check the port; a load balancer must pass TCP through; a portal may want a log-in first",
+            LinkError,
+        )
+    if not _issued(found, authority):
+        return _somebody_else(route, found)
+    try:
+        certificate_checks.check_issued(found, authority, now)
+    except ConfigError as error:
+        remedy = "is this machine's date right? then the study centre renews: "
+        return failed("TLS", error.message, remedy + "secfed consortium renew aggregator", LinkError)
+    if shown.verified and shown.http2:
+        expiry = Expiry.of(found, now)
+        soon = expiry.urgency is not Urgency.FINE
+        remedy = "the study centre renews its certificate before that day" if soon else ""
+        detail = f"{shown.version}, certificate of this consortium for {route.host}, {expiry.describe()}"
+        return passed("TLS", detail, remedy)
+    names = _names(found)
+    if not shown.verified and route.host not in names:
+        return failed(
+            "TLS",
+            f"the aggregator's certificate is for {', '.join(names) or 'no name'}, not for {route.host}",
+            "dial one of these names: aggregator.address in site.toml",
+            LinkError,
+        )
+    what = shown.why or f"{shown.version or 'no version'} without HTTP/2"
+    return failed(
+        "TLS",
+        f"no connection over TLS 1.3 and HTTP/2: {what}",
+        "what is in between must pass TCP through unchanged; else update secfed on both sides",
+        LinkError,
+    )
+
+
+def _somebody_else(route: Route, found: x509.Certificate) -> PreflightCheck:
+    issuer = printable(found.issuer.rfc4514_string()) or "without a name"
+    if certificate_checks.is_aggregator(found):
+        return failed(
+            "TLS",
+            f"the aggregator of another consortium answers (issuer {issuer})",
+            "check name and port; a consortium that was founded anew needs a new folder: secfed site init",
+            LinkError,
+        )
+    return failed(
+        "TLS",
+        f"a proxy opens TLS (issuer {issuer})",
+        f"ask for an exception: connections to {route.address} must not be opened",
+        LinkError,
+    )
+
+
+def _issued(found: x509.Certificate, authority: x509.Certificate) -> bool:
+    try:
+        found.verify_directly_issued_by(authority)
+    except Exception:  # noqa: BLE001 - whatever a stranger's certificate makes the library say, it is not ours
+        return False
+    return True
+
+
+def _names(found: x509.Certificate) -> list[str]:
+    try:
+        names = found.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    except (x509.ExtensionNotFound, ValueError):
+        return []
+    listed = [*names.get_values_for_type(x509.DNSName)]
+    return listed + [str(address) for address in names.get_values_for_type(x509.IPAddress)]

@@ -1,0 +1,243 @@
+"""`secfed site check STUDY.toml`: the study as this hospital's agent would meet it, without a trace of it.
+
+The pieces are the agent's own: the policy, the derivation of the study, and the training process, which
+loads the data as before the first round. What the agent would write is left undone: no approval is noted, no
+ledger opened, no log begun.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+from datetime import datetime
+from pathlib import Path
+
+from secfed.crypto.identity import Roster
+from secfed.deploy.admission import near_twins
+from secfed.deploy.admission.admission import data_file, frame_caps, read_study
+from secfed.deploy.admission.approvals import Approvals, ApprovalState
+from secfed.deploy.admission.offered import check_limits
+from secfed.deploy.agent.control import is_paused
+from secfed.deploy.agent.training import TrainingProcess
+from secfed.deploy.agent.training_wire import Job
+from secfed.deploy.enrolment.site_folder import SiteFolder
+from secfed.deploy.policy.checks import Violation
+from secfed.deploy.policy.policy import Policy
+from secfed.deploy.policy.sections import DataSet
+from secfed.deploy.preflight.checks import (
+    LEAST_FREE_BYTES,
+    Account,
+    PreflightCheck,
+    budget_check,
+    failed,
+    failed_with,
+    passed,
+    skipped,
+)
+from secfed.deploy.preflight.folder_check import disk_check
+from secfed.dp.accounting.budget import Budget, standing
+from secfed.dp.accounting.interface import accountant
+from secfed.dp.ledger.heads import lacking
+from secfed.dp.ledger.ledger import LEDGER, spent_of
+from secfed.errors import PolicyRefused, RoundAborted, SecfedError, TranscriptError
+from secfed.records.chain_file import verify_file
+from secfed.records.clock import refuse_ahead
+from secfed.records.hash_chain import Entry
+from secfed.runs.run_folder import ledger_file
+from secfed.site.runtime import Terms, recorded_heads
+from secfed.study.limits import study_id
+from secfed.study.warm_start import find_initial_model
+
+_COPIES = 4  # of an update: as trained, as it leaves, and both anew beside the old before they replace it
+
+
+class StudyCheck:
+    """One study file against one site.
+
+    Args:
+        site: the hospital's folder.
+        text: the study file.
+        now: the time, with a time zone.
+
+    Attributes:
+        id: of the study.
+
+    Raises:
+        ConfigError: a study or policy that cannot be read.
+        MalformedMessage: no study at all.
+    """
+
+    def __init__(self, site: SiteFolder, text: bytes, now: datetime) -> None:
+        self._site, self._now = site, now
+        self._policy = Policy.load(site.policy_path)
+        self._text, self._study = read_study(self._policy, text)
+        self.id = study_id(self._study)
+
+    def checks(self) -> Iterator[PreflightCheck]:
+        """One after the other, since loading the data may take long."""
+        study = self._study
+        told = f"{study.name}, {study.rounds} rounds, digest {study.digest().hex()[:16]}"
+        begins = study.model.start_sha256
+        yield passed("study", told + (f"; begins with model {begins[:16]}" if begins else ""))
+        try:
+            roster = self._site.roster()
+        except SecfedError:
+            roster = None  # has a line of its own
+        yield from self._permission(roster)
+        yield from self._decision()
+        terms, found = self._terms(roster)
+        yield found
+        broken = [item for item in self._violations(roster) if not item.temporary]
+        data = self._policy.data_set(study)
+        if broken or terms is None or data is None:
+            yield skipped("data", "the study cannot run here as it is")
+        else:
+            yield self._load(data)
+            if study.model.start is not None and study.protection.name == "encrypted":
+                yield self._start(terms)
+        if terms is not None and data is not None:
+            yield from self._near_twins(terms, data)
+        if terms is not None and roster is not None:
+            yield self._space(terms, roster)
+        if data is not None:
+            yield from self._budgets(data)
+
+    def _violations(self, roster: Roster | None) -> list[Violation]:
+        return self._policy.check(self._study, self._now, sites=None if roster is None else len(roster.sites))
+
+    def _permission(self, roster: Roster | None) -> Iterator[PreflightCheck]:
+        """Every reason of the policy."""
+        found = self._violations(roster)
+        for item in found:
+            remedy = "wait, or change [[hours]]" if item.temporary else "change the study, or the policy"
+            yield failed("permission", str(item), f"{remedy}: {self._site.policy_path}", PolicyRefused)
+        if not found:
+            yield passed("permission", "the policy permits every setting of this study")
+
+    def _decision(self) -> Iterator[PreflightCheck]:
+        """What a person has decided; nothing is noted, as the agent would."""
+        study, digest = self._study, self._study.digest()
+        if is_paused(self._site.state):
+            yield failed("pause", "this site has paused its agent", "secfed agent resume", PolicyRefused)
+        try:
+            approvals = Approvals(self._site.approvals_path)
+            state = approvals.state(digest)
+            refused = study.name in {item.name for item in approvals.refused_names()}
+        except SecfedError as error:
+            yield failed_with("approval", error)
+            return
+        approve = f"secfed agent approve {digest.hex()[:16]}"
+        if state is ApprovalState.APPROVED:
+            yield passed("approval", "a person approved exactly this study")
+        elif refused or state is ApprovalState.WITHDRAWN:
+            yield failed("approval", "a person refused it at this site", approve, PolicyRefused)
+        elif self._policy.approve == "automatic":
+            yield passed("approval", "the policy alone decides")
+        elif state is ApprovalState.HELD:
+            yield failed("approval", "waits for the decision of a person here", approve, PolicyRefused)
+        else:
+            yield passed("approval", "it has not asked yet, and will wait for a person", f"then: {approve}")
+
+    def _near_twins(self, terms: Terms, data: DataSet) -> Iterator[PreflightCheck]:
+        """Earlier studies here that it resembles."""
+        rule = self._policy.studies.near_twins
+        approve = f"secfed agent approve {terms.study.digest().hex()[:16]} --near-twin"
+        for twin in near_twins.near_twins(self._site, terms, data, self._now):
+            if rule == "refuse":
+                yield failed("near twin", twin.text, f"see {self._site.policy_path}", PolicyRefused)
+            else:
+                remedy = f"a person decides: {approve}" if rule == "ask" else near_twins.WARNING
+                yield passed("near twin", twin.text, remedy)
+
+    def _terms(self, roster: Roster | None) -> tuple[Terms | None, PreflightCheck]:
+        if roster is None:
+            return None, skipped("sites", "no roster is pinned")
+        try:
+            terms = Terms.of(self._study, roster, self._site.name)
+            check_limits(terms, roster, terms.limits(self._policy.limits()), self._site.name)
+        except SecfedError as error:
+            return None, failed_with("sites", error)
+        return terms, passed("sites", f"{len(terms.sites)}, all in the pinned roster, this one among them")
+
+    def _start(self, terms: Terms) -> PreflightCheck:
+        """Under encrypted protection the model that the study begins with has to be at home."""
+        try:
+            find_initial_model(terms.study, terms.algorithm, self._site.state)
+        except SecfedError as error:
+            return failed_with("start", error)
+        return passed("start", "the model that the study begins with is here")
+
+    def _load(self, data: DataSet) -> PreflightCheck:
+        """Let a training process load the data, as the agent does before the first round."""
+        started = time.monotonic()
+        try:
+            path = data_file(self._site, self._study, data)
+            process = TrainingProcess(
+                Job(
+                    site=self._site.name,
+                    settings=self._text,
+                    own_code=tuple(sorted(self._policy.own_code)),
+                    data_path=None if path is None else str(path),
+                    study=self.id,
+                    max_delta_times_records=self._policy.privacy.max_delta_times_records,
+                    strict=True,  # the hospital's own people are told which value does not fit
+                ),
+                gpu=self._policy.compute.gpu,
+                log_path=Path(os.devnull),  # that of the agent is the running training's
+                local_key=None,
+                ledger=None,
+                kept=dict,
+                user=self._site.training_user(),
+            )
+            try:
+                process.check()
+            finally:
+                process.close()
+        except RoundAborted as error:
+            message = error.message.partition(";")[0]
+            return failed("data", message, "most often too little memory: see the kernel's log", RoundAborted)
+        except SecfedError as error:
+            return failed_with("data", error)
+        took_s = time.monotonic() - started
+        return passed("data", f"{data.name}: loaded and checked as for training, {took_s:.0f} s")
+
+    def _space(self, terms: Terms, roster: Roster) -> PreflightCheck:
+        try:
+            caps = frame_caps(terms, roster)
+        except SecfedError as error:
+            return failed_with("disk", error)
+        needed = LEAST_FREE_BYTES + _COPIES * caps.answer_bytes + 2 * caps.request_bytes
+        return disk_check(self._site, needed)
+
+    def _budgets(self, data: DataSet) -> Iterator[PreflightCheck]:
+        """Where the ledger stands. It is read, never opened: opening would record the budgets in it."""
+        settings = self._study.privacy
+        if settings is None:
+            yield passed("budget", "the study has no privacy, and pays nothing")
+            return
+        path = ledger_file(self._site.state, data.name)
+        try:
+            entries: tuple[Entry, ...] = ()
+            if path.is_file():
+                key = self._site.request().identity_key
+                entries = verify_file(path, key, LEDGER, owner=self._site.name)
+            hashes = {entry.hash.hex() for entry in entries}
+            recorded = [one for one in recorded_heads(self._site.state) if one.dataset == data.name]
+            missing = [one for one in recorded if one.head not in hashes]
+            if missing:
+                raise TranscriptError(
+                    f"{path}: {lacking(missing)}", remedy="docs/operators.md, back up and restore"
+                )
+            refuse_ahead(
+                path, entries, int(self._now.timestamp()), "see docs/operators.md, back up and restore"
+            )
+            spent, counts = spent_of(entries), accountant(settings.accountant)
+        except SecfedError as error:
+            yield failed_with("budget", error)
+            return
+        budgets = self._policy.budgets(data.name)
+        for budget in budgets or (Budget(None, settings.delta, protects=settings.budgeted),):
+            now = standing(budget, spent, int(self._now.timestamp()), counts)
+            account = Account(budget.describe(), budget.epsilon, now.epsilon)
+            yield budget_check(data.name, account, settings.epsilon, settings.delta)

@@ -1,0 +1,4 @@
+"""Messages, limits and progress, for any carrier.
+
+Imports enrolment and what lies below.
+"""

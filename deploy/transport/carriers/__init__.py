@@ -1,0 +1,4 @@
+"""Chooses gRPC or Flower for a party.
+
+Imports transport.grpc and transport.flower.
+"""

@@ -1,0 +1,4 @@
+"""The same messages through a Flower SuperLink.
+
+Imports transport.
+"""

@@ -1,0 +1,343 @@
+"""A hospital's half of the link over Flower: the agent listens at a socket, and Flower's app brings letters.
+
+Flower takes the code that runs at a hospital from the study centre's bundle. So that code is given nothing
+but a socket: keys, data, journal and ledger are the agent's, in a process and under an account of its own.
+The agent believes no letter that is not signed by the aggregator of the pinned roster.
+
+    letter comes -> signed by the aggregator? -> offer: here, or declined
+                                              -> request: wait for the agent's answer -> reply or refused
+
+Security: who may connect to the socket can withhold letters, and see what they carry; it can hold all
+connections, and so keep this hospital out of a study. It cannot make the agent work.
+"""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from collections.abc import Callable
+from contextlib import nullcontext
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final, TypeVar
+
+from secfed.crypto.codec import Buffer
+from secfed.crypto.identity import Identity, Roster
+from secfed.deploy.transport.chunking import ChunkedFrame
+from secfed.deploy.transport.client import CallFailed, LinkRequest, SiteConnection, refusal_text
+from secfed.deploy.transport.flower import envelope, unix_socket
+from secfed.deploy.transport.flower.envelope import EnvelopeHeader
+from secfed.deploy.transport.limits import ClientLimits
+from secfed.deploy.transport.messages import (
+    ACCEPTED,
+    MAX_SETTINGS_BYTES,
+    OVER,
+    HelloReply,
+    HelloRequest,
+    RefusalMessage,
+)
+from secfed.errors import MalformedMessage, SecfedError
+
+_MAX_OFFER_BYTES: Final = MAX_SETTINGS_BYTES + 1024
+_CONNECTIONS: Final = 16
+_POLL_S: Final = 45.0  # after so long without a request, the agent looks at the newest offer
+T = TypeVar("T")
+
+
+@dataclass
+class _Answer:
+    """What the agent says to a request; ``sent`` once a courier has all of it.
+
+    It is kept until the next request comes: the courier's way back can fail, too.
+    """
+
+    request_id: bytes
+    kind: int
+    parcel: ChunkedFrame = field(repr=False)
+    sent: bool = False
+
+
+class FlowerClient:
+    """Where Flower's app brings letters to an agent.
+
+    Args:
+        path: of the socket.
+        identity: the site's signing key.
+        roster: the pinned roster, as it is on the disk now.
+        software: name and version, for the operator of the aggregator.
+        limits: timeouts.
+
+    Raises:
+        ConfigError: the socket cannot be made.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        identity: Identity,
+        roster: Callable[[], Roster],
+        *,
+        software: str = "",
+        limits: ClientLimits | None = None,
+    ) -> None:
+        self._identity, self._roster = identity, roster
+        self._software, self.limits = software, limits or ClientLimits()
+        self.changed = threading.Condition()  # guards everything below
+        self.offer: HelloReply | None = None
+        self.link: FlowerSiteConnection | None = None
+        self.declined: tuple[str, RefusalMessage] | None = None  # of a study
+        self.request: LinkRequest | None = None  # to be taken by the agent
+        self.newest = b""  # id of the request that came last
+        self.bearer: object = None  # the connection that waits for its answer
+        self.answer: _Answer | None = None
+        self._listener = unix_socket.UnixSocketListener(path, self._bring, most=_CONNECTIONS)
+
+    def dial(self, study: str, max_frame_bytes: int) -> FlowerSiteConnection:
+        """The agent's end, for one study; it ends the one before."""
+        link = FlowerSiteConnection(self, study, max_frame_bytes)
+        with self.changed:
+            self.link = link
+            self.changed.notify_all()
+        return link
+
+    def close(self) -> None:
+        """End all connections, and remove the socket."""
+        self._listener.close()
+
+    # --- what a courier meets, in a thread per connection ----------------------------------------------
+
+    def _bring(self, connection: socket.socket) -> None:
+        """One letter, and the answer to it; a connection that brings anything else just ends."""
+        connection.settimeout(self.limits.part_timeout_s)
+        try:
+            head = EnvelopeHeader.decode(unix_socket.receive(connection, envelope.MAX_HEAD_BYTES))
+            head.check(self._roster().aggregator, "the aggregator")
+            size = unix_socket.announced(connection)
+            if head.kind == envelope.OFFER:
+                head.check_size(size, _MAX_OFFER_BYTES)
+                self._send(connection, head, *self._take_offer(self._frame(connection, head)))
+            elif head.kind == envelope.REQUEST and head.site == self._identity.name:
+                self._take_request(connection, head, size)
+        except SecfedError:
+            return  # forged, too long or broken off: who is honest comes again
+
+    def _take_offer(self, frame: memoryview) -> tuple[int, bytes]:
+        offer = HelloReply.decode(frame)
+        with self.changed:
+            self.offer = offer
+            self.changed.notify_all()
+            return self._standing(offer.study)
+
+    def _standing(self, study: str) -> tuple[int, bytes]:
+        """What the courier is told of a study: that the site is there, or why it does not serve it."""
+        if self.declined is not None and self.declined[0] == study:
+            return envelope.DECLINED, self.declined[1].encode()
+        return envelope.HERE, HelloRequest(study, self._software).encode()
+
+    def _take_request(self, connection: socket.socket, head: EnvelopeHeader, size: int) -> None:
+        study, request_id = head.header.study, head.header.request_id
+        cap = self._cap(study)
+        if cap is None:
+            with self.changed:
+                kind, standing = self._standing(study)
+            # An agent that was just started has not seen the offer: without an answer it will come again.
+            if kind == envelope.DECLINED:
+                unix_socket.skip(connection, size)
+                self._send(connection, head, kind, standing)
+            return
+        head.check_size(size, cap)
+        frame = self._frame(connection, head)
+        with self.changed:
+            self.bearer = connection
+            if request_id != self.newest:  # or it came again, because its courier got lost
+                self.newest, self.request, self.answer = (
+                    request_id,
+                    LinkRequest(study, request_id, frame),
+                    None,
+                )
+            self.changed.notify_all()
+        del frame
+        answer = self._wait_for_answer(connection, request_id)
+        if answer is None:
+            return
+        self._send_parcel(connection, head, answer.kind, answer.parcel)
+        with self.changed:
+            answer.sent = True
+            self.changed.notify_all()
+
+    def _cap(self, study: str) -> int | None:
+        """Longest request of a study, as soon as the agent serves it; None if it does not."""
+        end = time.monotonic() + self.limits.call_s
+        with self.changed:
+            while self.offer is not None and self.offer.study == study:
+                if self.declined is not None and self.declined[0] == study:
+                    return None
+                link = self.link
+                if link is not None and link.study == study and link.serving and not link.closed:
+                    return link.max_frame_bytes
+                if not self.changed.wait(max(0.0, end - time.monotonic())):
+                    return None
+        return None
+
+    def _wait_for_answer(self, connection: socket.socket, request_id: bytes) -> _Answer | None:
+        """The agent's answer; None if it will not come, or if another connection waits for it now."""
+        with self.changed:
+            while self.newest == request_id and self.bearer is connection:
+                if self.answer is not None and self.answer.request_id == request_id:
+                    return self.answer
+                if self.link is None or self.link.closed:
+                    return None
+                self.changed.wait()
+        return None
+
+    def _frame(self, connection: socket.socket, head: EnvelopeHeader) -> memoryview:
+        frame = memoryview(unix_socket.read(connection, head.header.total_bytes)).toreadonly()
+        head.check_frame(frame)
+        return frame
+
+    def _send(self, connection: socket.socket, asked: EnvelopeHeader, kind: int, frame: Buffer) -> None:
+        parcel = ChunkedFrame.wrap(asked.header.study, asked.header.request_id, frame)
+        self._send_parcel(connection, asked, kind, parcel)
+
+    def _send_parcel(
+        self, connection: socket.socket, asked: EnvelopeHeader, kind: int, parcel: ChunkedFrame
+    ) -> None:
+        if kind not in envelope.ANSWERS_TO[asked.kind]:
+            raise MalformedMessage("no answer to such a letter")
+        head = EnvelopeHeader.sign(self._identity, kind, self._identity.name, parcel)
+        unix_socket.send(connection, head.encode())
+        unix_socket.send(connection, parcel.frame)
+
+
+class FlowerSiteConnection(SiteConnection):
+    """The agent's end: what :class:`~secfed.deploy.transport.grpc.client.GrpcSiteConnection` is over gRPC.
+
+    Args:
+        client: where letters come.
+        study: the study this site serves; empty until its settings were asked for.
+        max_frame_bytes: longest request that is accepted.
+
+    Attributes:
+        serving: whether requests are taken.
+    """
+
+    def __init__(self, client: FlowerClient, study: str, max_frame_bytes: int) -> None:
+        super().__init__(study, max_frame_bytes, client.limits)
+        self._client = client
+        self.serving = False
+
+    @property
+    def closed(self) -> bool:
+        """Whether :meth:`close` was called."""
+        return self._stopped.is_set()
+
+    def hello(self) -> HelloReply:
+        """The newest offer; waits for the first.
+
+        Raises:
+            LinkError: none came.
+        """
+        client = self._client
+        with client.changed:
+            offer = self._until(lambda: client.offer, self._limits.call_s)
+        if offer is None:
+            raise CallFailed(
+                "nothing has come through Flower yet",
+                remedy="check that this hospital's SuperNode runs, names this socket in its --node-config, "
+                "and may connect to it, and that the study centre has started the app",
+            )
+        if self.study not in ("", offer.study):
+            raise CallFailed(
+                "another study is served now", remedy="nothing: the agent asks for it", lasting=True
+            )
+        return offer
+
+    def next(self) -> LinkRequest | None:
+        """Wait for the next request; None when there is none for a while, or the study is over."""
+        client = self._client
+        with client.changed:
+            self.serving = True
+            if client.declined is not None and client.declined[0] == self.study:
+                client.declined = None
+            client.changed.notify_all()
+            found = self._until(self._request_or_end, _POLL_S)
+            if not isinstance(found, LinkRequest):
+                return None
+            client.request = None
+            return found
+
+    def _request_or_end(self) -> LinkRequest | HelloReply | None:
+        client = self._client
+        if client.request is not None and client.request.study == self.study:
+            return client.request
+        is_end = client.offer is not None and (client.offer.finished or client.offer.study != self.study)
+        return client.offer if is_end else None
+
+    def answer(self, request_id: bytes, reply: Buffer) -> int:
+        """Give a reply to the courier who waits for it, or who comes for it.
+
+        Raises:
+            LinkError: closed.
+        """
+        return self._hand_over(request_id, envelope.REPLY, reply)
+
+    def refuse(self, request_id: bytes, error: SecfedError) -> int:
+        """Say that a request, or with an empty id the study, is refused.
+
+        Raises:
+            LinkError: closed.
+        """
+        kind, reason = refusal_text(error, declines=not request_id)
+        refusal = RefusalMessage(self.study, request_id, kind, reason)
+        if request_id:
+            return self._hand_over(request_id, envelope.REFUSED, refusal.encode())
+        with self._client.changed:
+            self._client.declined = (self.study, refusal)
+            self._client.changed.notify_all()
+        return ACCEPTED
+
+    def _hand_over(self, request_id: bytes, kind: int, frame: Buffer) -> int:
+        client, answer = (
+            self._client,
+            _Answer(request_id, kind, ChunkedFrame.wrap(self.study, request_id, frame)),
+        )
+        with client.changed:
+            if client.newest == request_id:
+                client.answer = answer
+                client.changed.notify_all()
+            while not answer.sent and client.newest == request_id and not self._is_over():
+                if self.closed:
+                    raise CallFailed("the connection is closed")
+                client.changed.wait()
+            if client.answer is answer and not answer.sent:
+                client.answer = None
+        return ACCEPTED if answer.sent else OVER
+
+    def _is_over(self) -> bool:
+        offer = self._client.offer
+        return offer is not None and (offer.finished or offer.study != self.study)
+
+    def _until(self, found: Callable[[], T | None], timeout_s: float) -> T | None:
+        """Wait, holding the client's lock, until something is there.
+
+        Raises:
+            LinkError: closed.
+        """
+        end = time.monotonic() + timeout_s
+        while (value := found()) is None:
+            if self.closed:
+                raise CallFailed("the connection is closed")
+            if not self._client.changed.wait(max(0.0, end - time.monotonic())):
+                return found()
+        return value
+
+    def alive(self) -> nullcontext[None]:
+        """Flower's SuperNode says that it is there."""
+        return nullcontext()
+
+    def close(self) -> None:
+        """See :class:`SiteConnection`."""
+        self._stopped.set()
+        with self._client.changed:
+            self._client.changed.notify_all()

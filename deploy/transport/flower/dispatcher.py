@@ -1,0 +1,319 @@
+"""What the aggregator sends through Flower, to which node, and what an answer means. Sans-I/O, one thread.
+
+    node without a known site -> offer -> here: it is where this site is found
+    site with a request       -> request -> reply or refused
+
+Which node leads to which site is found out by asking: an offer goes to every node, and the site behind it
+answers under its own signature. So a node cannot pass for a site whose agent it does not reach. Where two
+nodes reach one site, the first is used as long as it is there, and the other is told to the operator.
+
+A letter whose courier got lost is sent again, with the same request id, until it is answered or withdrawn.
+"""
+
+from __future__ import annotations
+
+import logging
+import secrets
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from secfed.crypto.identity import Identity, Roster
+from secfed.deploy.transport.chunking import ChunkedFrame
+from secfed.deploy.transport.flower import envelope
+from secfed.deploy.transport.flower.envelope import EnvelopeHeader
+from secfed.deploy.transport.link import Offer, Refused, SiteReply
+from secfed.deploy.transport.messages import REQUEST_ID_BYTES, HelloRequest, RefusalMessage
+from secfed.deploy.transport.progress import Waits
+from secfed.errors import MalformedMessage, PolicyRefused, ProtocolError
+from secfed.protection.interface import SiteId
+
+log = logging.getLogger("secfed.wire.transport")
+
+_OFFER_AGAIN_S: Final = 10.0  # to a node behind which nobody serves the study yet
+_DOUBLE_AGAIN_S: Final = 60.0  # to a node that leads to a site that another node leads to, or to a stranger
+_MAX_REFUSAL_BYTES: Final = 4096
+
+
+@dataclass(frozen=True)
+class PendingRequest:
+    """A letter to be sent."""
+
+    tag: int
+    node: int
+    head: bytes = field(repr=False)
+    frame: memoryview = field(repr=False)
+
+
+@dataclass
+class RequestQueue:
+    """One site.
+
+    Attributes:
+        node: where it is found.
+        request: what it is asked.
+        tag: of the letter that asks it, while that is under way.
+        seen_s: when its node was last there.
+        software: what it says it runs.
+        declined: why it does not serve the study.
+        bytes_up, bytes_down: frame bytes carried since they were last cleared.
+    """
+
+    node: int | None = None
+    request: ChunkedFrame | None = None
+    tag: int | None = None
+    seen_s: float | None = None
+    software: str = ""
+    declined: Refused | None = None
+    bytes_up: int = 0
+    bytes_down: int = 0
+
+
+@dataclass
+class _Node:
+    site: SiteId | None = None
+    tag: int | None = None  # of an offer under way
+    next_s: float = 0.0  # no offer before
+
+
+@dataclass(frozen=True)
+class _Sent:
+    node: int
+    kind: int
+    site: SiteId  # empty for an offer
+    request_id: bytes
+    finished: bool = False
+
+
+class FlowerDispatcher:
+    """The letters of one study.
+
+    Args:
+        identity: the aggregator's signing key.
+        roster: of the consortium.
+        offer: what is served, and the cap on replies.
+
+    Attributes:
+        boxes: one per site.
+        told: sites that were told that the study is over.
+        finished: whether it is.
+        waits: what sites are told about what the aggregator waits for.
+    """
+
+    def __init__(self, identity: Identity, roster: Roster, offer: Offer) -> None:
+        self._identity, self._roster, self._offer = identity, roster, offer
+        self.boxes: dict[SiteId, RequestQueue] = {site: RequestQueue() for site in roster.sites}
+        self.told: set[SiteId] = set()
+        self.waits = Waits()
+        self.finished = False
+        self._nodes: dict[int, _Node] = {}
+        self._sent: dict[int, _Sent] = {}
+        self._dropped: list[int] = []
+        self._tags = 0
+        self._said: set[tuple[int, str]] = set()
+
+    # --- the round's side -------------------------------------------------------------------------------
+
+    def post(self, parcels: Mapping[SiteId, ChunkedFrame]) -> None:
+        """Ask these sites."""
+        for site, parcel in parcels.items():
+            self._withdraw(self.boxes[site])
+            self.boxes[site].request = parcel
+
+    def withdraw(self) -> None:
+        """Wait for nobody any more."""
+        for box in self.boxes.values():
+            self._withdraw(box)
+
+    def finish(self, last: Mapping[SiteId, ChunkedFrame]) -> None:
+        """The study is over, but for these last requests."""
+        self.withdraw()
+        self.finished = True
+        self.post(last)
+        for node in self._nodes.values():
+            node.next_s = 0.0
+
+    def _withdraw(self, box: RequestQueue) -> None:
+        box.request = None
+        if box.tag is not None:
+            self._sent.pop(box.tag, None)
+            self._dropped.append(box.tag)
+            box.tag = None
+
+    # --- the courier's side -----------------------------------------------------------------------------
+
+    def orders(self, nodes: Collection[int], now_s: float) -> list[PendingRequest]:
+        """What to send now that these nodes are there."""
+        for gone in self._nodes.keys() - set(nodes):
+            self._unbind(gone)
+            del self._nodes[gone]
+        found: list[PendingRequest] = []
+        for number in nodes:
+            node = self._nodes.setdefault(number, _Node())
+            box = None if node.site is None else self.boxes[node.site]
+            if box is not None:
+                box.seen_s = now_s
+            if box is not None and node.site is not None and self._can_ask(box) and box.request is not None:
+                found.append(self._order(number, envelope.REQUEST, node.site, box.request))
+                box.tag = found[-1].tag
+                box.bytes_down += box.request.header.total_bytes
+            elif node.tag is None and now_s >= node.next_s and self._wants_offer(node, box):
+                found.append(self._order_offer(number, box))
+                node.tag, node.next_s = found[-1].tag, now_s + _OFFER_AGAIN_S
+        return found
+
+    def dropped(self) -> list[int]:
+        """Letters, since this was last asked, to which no answer is wanted any more."""
+        dropped, self._dropped = self._dropped, []
+        return dropped
+
+    def lost(self, tag: int) -> None:
+        """A letter came to nobody, or its answer is none."""
+        sent = self._sent.pop(tag, None)
+        if sent is None:
+            return
+        node = self._nodes.get(sent.node)
+        if node is not None and node.tag == tag:
+            node.tag = None
+        elif node is not None:
+            node.next_s = 0.0  # ask who is there, before the request is sent again
+        if sent.site and self.boxes[sent.site].tag == tag:
+            self.boxes[sent.site].tag = None
+        self._unbind(sent.node)
+
+    def disconnected(self) -> None:
+        """Whoever carried letters is gone, and all that were under way with it."""
+        for number in list(self._nodes):
+            self._unbind(number)
+        self._nodes.clear()
+        self._sent.clear()
+        self._dropped.clear()
+        for box in self.boxes.values():
+            box.tag = None
+
+    def check(self, tag: int, head: EnvelopeHeader, size_bytes: int) -> None:
+        """Check an answer before its frame is read.
+
+        Raises:
+            ProtocolError: nobody waits for it, or it is not of the site that was asked.
+        """
+        sent = self._sent.get(tag)
+        if sent is None:
+            raise MalformedMessage("an answer for which nobody waits")
+        if head.kind not in envelope.ANSWERS_TO[sent.kind] or sent.site not in ("", head.site):
+            raise MalformedMessage("an answer of another kind, or of another site than was asked")
+        if (head.header.study, head.header.request_id) != (self._offer.study, sent.request_id):
+            raise MalformedMessage("an answer to another letter")
+        try:
+            head.check(self._roster.public(head.site), head.site)
+        except ProtocolError as error:
+            self._note(sent.node, f"a node of the federation does not speak for a site: {error.message}")
+            if sent.node in self._nodes:
+                self._nodes[sent.node].next_s += _DOUBLE_AGAIN_S
+            raise
+        is_reply = head.kind == envelope.REPLY
+        head.check_size(size_bytes, self._offer.max_answer_bytes if is_reply else _MAX_REFUSAL_BYTES)
+
+    def take(
+        self, tag: int, head: EnvelopeHeader, frame: memoryview, release: Callable[[], None]
+    ) -> SiteReply | Refused | None:
+        """Take an answer that :meth:`check` let pass; what the round is told, if anything.
+
+        Raises:
+            MalformedMessage: its frame is no such answer.
+        """
+        sent = self._sent.get(tag)
+        if sent is None:
+            return None  # withdrawn while it was read
+        box, site = self.boxes[head.site], head.site
+        if head.kind in (envelope.HERE, envelope.DECLINED):
+            self._hear(tag, sent, head, frame)
+            return None
+        refusal = RefusalMessage.decode(frame) if head.kind == envelope.REFUSED else None
+        del self._sent[tag]
+        box.tag = box.request = None
+        box.bytes_up += len(frame)
+        if refusal is None:
+            return SiteReply(site, sent.request_id, frame, release)
+        refused = Refused(site, sent.request_id, _printable(refusal.kind), _printable(refusal.reason))
+        if refused.kind == PolicyRefused.__name__:
+            box.declined = refused  # until it takes an offer again: nobody counts on it
+        return refused
+
+    # --- pieces -----------------------------------------------------------------------------------------
+
+    def _hear(self, tag: int, sent: _Sent, head: EnvelopeHeader, frame: memoryview) -> None:
+        """A site says where it stands."""
+        box = self.boxes[head.site]
+        declined: Refused | None = None
+        software = box.software
+        if head.kind == envelope.DECLINED:
+            words = RefusalMessage.decode(frame)
+            declined = Refused(head.site, b"", _printable(words.kind), _printable(words.reason))
+        else:
+            software = _printable(HelloRequest.decode(frame).software)
+        del self._sent[tag]
+        node = self._nodes.get(sent.node)
+        if sent.kind == envelope.REQUEST:
+            box.tag = None
+        elif node is not None:
+            node.tag = None
+        if node is None:
+            return
+        if box.node is not None and box.node != sent.node:
+            self._note(sent.node, f"site {head.site} is reached by two nodes; node {box.node} is used")
+            node.next_s += _DOUBLE_AGAIN_S
+            return
+        if node.site not in (None, head.site):
+            self._unbind(sent.node)
+        node.site, box.node, box.declined, box.software = head.site, sent.node, declined, software
+        if sent.finished:
+            self.told.add(head.site)
+
+    def _can_ask(self, box: RequestQueue) -> bool:
+        return box.request is not None and box.tag is None and box.declined is None
+
+    def _wants_offer(self, node: _Node, box: RequestQueue | None) -> bool:
+        if box is None or box.declined is not None:
+            return not self.finished or node.site not in self.told
+        return self.finished and box.request is None and node.site not in self.told
+
+    def _order_offer(self, number: int, box: RequestQueue | None) -> PendingRequest:
+        waits = self.waits.told()
+        over = self.finished and (
+            box.request is None or box.declined is not None
+            if box is not None
+            else not any(other.request for other in self.boxes.values() if other.node is None)
+        )
+        served = self._offer.said(finished=over, waits=waits)
+        request_id = secrets.token_bytes(REQUEST_ID_BYTES)
+        parcel = ChunkedFrame.wrap(self._offer.study, request_id, served.encode())
+        return self._order(number, envelope.OFFER, "", parcel, finished=over)
+
+    def _order(
+        self, number: int, kind: int, site: SiteId, parcel: ChunkedFrame, *, finished: bool = False
+    ) -> PendingRequest:
+        self._tags += 1
+        self._sent[self._tags] = _Sent(number, kind, site, parcel.header.request_id, finished)
+        return PendingRequest(
+            self._tags, number, EnvelopeHeader.sign(self._identity, kind, site, parcel).encode(), parcel.frame
+        )
+
+    def _unbind(self, number: int) -> None:
+        node = self._nodes.get(number)
+        if node is not None and node.site is not None:
+            self.boxes[node.site].node = None
+            node.site = None
+            for other in self._nodes.values():  # one of them may lead to the same site
+                if other.site is None:
+                    other.next_s = 0.0
+
+    def _note(self, node: int, text: str) -> None:
+        if (node, text) not in self._said:  # once: anybody who is let into the federation can cause it
+            self._said.add((node, text))
+            log.warning("%s", text, extra={"facts": {"node": node}})
+
+
+def _printable(text: str) -> str:
+    """A site's words on one line, without control characters."""
+    return "".join(char if char.isprintable() else " " for char in text)

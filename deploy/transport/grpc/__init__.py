@@ -1,0 +1,4 @@
+"""Messages over gRPC with mutual TLS.
+
+Imports transport.
+"""

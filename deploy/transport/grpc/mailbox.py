@@ -1,0 +1,209 @@
+"""One site's state at the aggregator: what it is asked, and what it is doing about it.
+
+A request stays until it is answered, refused or withdrawn, so that a poll after a lost connection gets it
+again. Of two polls, or two uploads, of one site the newer counts: the older is a connection that died
+unnoticed. Only the thread of the server's event loop touches a mailbox.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from secfed.deploy.transport.chunking import ChunkedFrame
+from secfed.deploy.transport.limits import Allowance
+
+T = TypeVar("T")
+
+
+class Superseded(Exception):
+    """The call was given up for a newer one, or its request was withdrawn."""
+
+
+class Turn:
+    """At most one coroutine at a time: a newer one ends the older."""
+
+    def __init__(self) -> None:
+        self._task: asyncio.Task[Any] | None = None
+
+    async def take(self, work: Coroutine[Any, Any, T]) -> T:
+        """Run ``work``, ending what ran before.
+
+        Raises:
+            Superseded: it was itself ended.
+        """
+        self.end()
+        task = self._task = asyncio.ensure_future(work)
+        try:
+            result: T = await task
+            return result
+        except asyncio.CancelledError:
+            current = asyncio.current_task()
+            if current is not None and current.cancelling():
+                raise  # the call itself was cancelled: the site has hung up
+            raise Superseded from None
+        finally:
+            task.cancel()
+            if self._task is task:
+                self._task = None
+
+    def end(self) -> None:
+        """End what runs, if anything does."""
+        if self._task is not None:
+            self._task.cancel()
+            self._task = None
+
+
+@dataclass(eq=False)
+class Stay:
+    """One reply that is coming in.
+
+    Attributes:
+        until_s: loop time after which it has to make room for others that wait.
+        end: gives it up.
+    """
+
+    until_s: float
+    end: Callable[[], None]
+
+
+class Room:
+    """Memory for large replies, given out in the order of asking.
+
+    A reply that comes in more slowly than ``bytes_per_s`` gives way where another waits, and its site begins
+    again at the end of the line. So a slow hospital holds nobody up for long. Every time it gave way it may
+    stay twice as long: where all lines are slow, each comes through in the end.
+
+    Args:
+        size_bytes: how much there is; a single reply may exceed it.
+        most: there is room for so many replies instead, whatever their size; None counts bytes.
+        turn_s: how long any reply may stay before it gives way, however small it is.
+        bytes_per_s: and how fast it has to come in for the rest of its size.
+    """
+
+    def __init__(
+        self, size_bytes: int, most: int | None = None, *, turn_s: float = 30.0, bytes_per_s: float = 1 << 20
+    ) -> None:
+        self._size, self._most = size_bytes, most
+        self._turn_s, self._bytes_per_s = turn_s, bytes_per_s
+        self._used = self._held = 0
+        self._line, self._freed = asyncio.Lock(), asyncio.Event()  # the lock serves first come, first
+        self._stays: set[Stay] = set()
+
+    async def take(self, size_bytes: int, end: Callable[[], None], gave_way: int = 0) -> Stay:
+        """Wait until there is room.
+
+        Args:
+            size_bytes: of the reply.
+            end: gives it up, if others wait for too long.
+            gave_way: how often this reply gave way already.
+        """
+        now_s = asyncio.get_running_loop().time
+        async with self._line:
+            while self._held and self._is_full(size_bytes):
+                self._freed.clear()
+                with suppress(TimeoutError):
+                    async with asyncio.timeout_at(min((one.until_s for one in self._stays), default=None)):
+                        await self._freed.wait()
+                for one in [one for one in self._stays if one.until_s <= now_s()]:
+                    self.came(one)
+                    one.end()
+            self._used += size_bytes
+            self._held += 1
+        stay = Stay(now_s() + (self._turn_s + size_bytes / self._bytes_per_s) * 2.0 ** min(gave_way, 32), end)
+        self._stays.add(stay)
+        return stay
+
+    def came(self, stay: Stay) -> None:
+        """A reply is complete, or was given up: from now on it makes room when it is given back."""
+        self._stays.discard(stay)
+
+    def give_back(self, size_bytes: int) -> None:
+        """It is free again. In the event loop's thread."""
+        self._used -= size_bytes
+        self._held -= 1
+        self._freed.set()
+
+    def _is_full(self, size_bytes: int) -> bool:
+        if self._most is not None:
+            return self._held >= self._most
+        return self._used + size_bytes > self._size
+
+
+class Mailbox:
+    """What one site is asked.
+
+    Attributes:
+        request: the open request.
+        fetched: whether all of it was sent at least once.
+        sending: whether it is being sent.
+        accepted: id of the last request whose reply or refusal was taken.
+        polls, uploads: the turns of the two long calls.
+        open_calls: calls that are running.
+        signs: those of them that show that the site is there.
+        seen_s: loop time of the last sign of life.
+        gave_way: how often the reply to the open request made room for another site's.
+        bytes_up, bytes_down: frame bytes carried since they were last cleared.
+        software: what the site says it runs.
+    """
+
+    def __init__(self, allowance: Allowance) -> None:
+        self.allowance = allowance
+        self.request: ChunkedFrame | None = None
+        self.fetched = self.sending = False
+        self.accepted = b""
+        self.polls, self.uploads = Turn(), Turn()
+        self.open_calls = self.signs = 0
+        self.seen_s: float | None = None
+        self.bytes_up = self.bytes_down = 0
+        self.gave_way = 0
+        self.software = ""
+        self._posted = asyncio.Event()
+        self._over = False
+
+    def post(self, request: ChunkedFrame) -> None:
+        """Ask the site something."""
+        self.withdraw()
+        self.request, self.fetched, self.gave_way = request, False, 0
+        self._posted.set()
+
+    def give_way(self) -> None:
+        """Give up the upload that is coming in; the site begins it again."""
+        self.gave_way += 1
+        self.uploads.end()
+
+    def withdraw(self) -> None:
+        """Ask nothing any more; an upload under way ends, and its memory is free."""
+        self.request = None
+        self._posted.clear()
+        self.uploads.end()
+
+    def take(self, request_id: bytes) -> None:
+        """The open request was answered or refused."""
+        self.accepted = request_id
+        self.request = None
+        if not self._over:
+            self._posted.clear()
+
+    def finish(self, last: ChunkedFrame | None = None) -> None:
+        """Ask nothing any more but ``last``; polls that have nothing to wait for end at once."""
+        self.withdraw()
+        self._over = True
+        self.request, self.fetched = last, False
+        self._posted.set()
+
+    async def wait(self, patience_s: float) -> ChunkedFrame | None:
+        """The open request, as soon as there is one; None when patience ends."""
+        try:
+            async with asyncio.timeout(patience_s):
+                await self._posted.wait()
+        except TimeoutError:
+            return None
+        return self.request
+
+    def waits_for(self, request_id: bytes) -> bool:
+        """Whether this request is open."""
+        return self.request is not None and self.request.header.request_id == request_id

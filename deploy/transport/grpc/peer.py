@@ -1,0 +1,98 @@
+"""Who is calling, and over what: read from the TLS connection before anything of the call is parsed.
+
+gRPC's core verifies the certificate's chain and dates when a connection is made. Here every call is checked
+again: TLS 1.3, one certificate of a *site*, in the roster of this study, not expired since.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+
+# Read by gRPC's core when it is first imported, so every module of the link takes `grpc` from here. Python
+# reaches no switch for the least TLS version; but this list governs TLS 1.2 only, and a cipher for
+# pre-shared keys, of which there are none, leaves TLS 1.2 nothing to agree on. Where something else has
+# imported gRPC before, TLS 1.2 connects, and `PeerAuthenticator.caller` refuses every call over it.
+os.environ["GRPC_SSL_CIPHER_SUITES"] = "ECDHE-PSK-CHACHA20-POLY1305"
+# Every failed handshake would be a line on stderr, written by whoever cares to knock.
+os.environ.setdefault("GRPC_VERBOSITY", "NONE")
+
+import grpc
+
+from secfed.deploy.pki.certificate_checks import load, site_of
+from secfed.errors import ConfigError, PolicyRefused
+
+__all__ = ["AuthContext", "PeerAuthenticator", "TlsFiles", "grpc"]
+
+AuthContext = Mapping[str, Sequence[bytes]]
+
+
+@dataclass(frozen=True)
+class TlsFiles:
+    """One party's TLS material, in PEM.
+
+    Attributes:
+        authority: certificate of the consortium's CA; no other is trusted.
+        certificate: this party's certificate.
+        private_key: its key, not encrypted. Security: gRPC copies it into its own memory.
+    """
+
+    authority: bytes
+    certificate: bytes
+    private_key: bytes = field(repr=False)
+
+    def server_credentials(self) -> grpc.ServerCredentials:
+        """For the aggregator: a client without a certificate of this CA gets no connection."""
+        pair = [(self.private_key, self.certificate)]
+        return grpc.ssl_server_credentials(pair, self.authority, require_client_auth=True)
+
+    def channel_credentials(self) -> grpc.ChannelCredentials:
+        """For a site."""
+        return grpc.ssl_channel_credentials(self.authority, self.private_key, self.certificate)
+
+
+class PeerAuthenticator:
+    """Tells the site behind a call.
+
+    Args:
+        sites: the sites of the roster.
+        now: the time.
+    """
+
+    def __init__(
+        self, sites: Collection[str], now: Callable[[], datetime] = lambda: datetime.now(UTC)
+    ) -> None:
+        self._sites, self._now = frozenset(sites), now
+        self._known: dict[bytes, tuple[str, datetime]] = {}  # certificate -> site, end
+
+    def caller(self, connection: AuthContext) -> str:
+        """The site at the other end of a connection.
+
+        Args:
+            connection: gRPC's authentication context.
+
+        Raises:
+            PolicyRefused: not TLS 1.3, not a site's certificate, expired, or not in the roster.
+        """
+        if connection.get("ssl_tls_version") != [b"TLSv1.3"]:
+            raise PolicyRefused("the connection is not TLS 1.3", remedy="use a current grpcio on both sides")
+        pems = connection.get("x509_pem_cert") or []
+        if len(pems) != 1:
+            raise PolicyRefused("the connection has no client certificate")
+        if pems[0] not in self._known:
+            try:
+                certificate = load(pems[0], "the client certificate")
+                found = site_of(certificate), certificate.not_valid_after_utc
+            except ConfigError as error:
+                raise PolicyRefused(error.message, remedy=error.remedy) from None
+            if len(self._known) >= 4 * len(self._sites):  # renewals; whoever has a certificate can fill it
+                self._known.clear()
+            self._known[pems[0]] = found
+        site, end = self._known[pems[0]]
+        if self._now() > end:
+            raise PolicyRefused(f"the certificate of site {site!r} has expired", remedy="renew it")
+        if site not in self._sites:
+            raise PolicyRefused(f"site {site!r} is not in the roster", remedy="have it admitted")
+        return site

@@ -1,0 +1,116 @@
+"""Ctrl-C and SIGTERM: the message that is being handled is finished, then the run stops; nothing is lost.
+
+A run may be killed at any moment (``secfed/server/checkpoints.py``), so stopping is only a matter of manners:
+it interrupts waiting, never writing.
+"""
+
+from __future__ import annotations
+
+import signal
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import FrameType
+
+from secfed.errors import SecfedError
+
+
+class Stopped(SecfedError):
+    """The operator stopped the run; it can be resumed."""
+
+    exit_code = 130  # 128 + SIGINT, as shells report it
+
+
+@contextmanager
+def called_on_signal(act: Callable[[], None]) -> Iterator[None]:
+    """Call ``act`` at SIGINT or SIGTERM, in a thread of its own; entered in the main thread.
+
+    A handler interrupts the main thread anywhere, also while it holds a lock: there, ``act`` could wait for
+    that lock for ever. So the handler does nothing.
+    """
+    numbers = (signal.SIGINT, signal.SIGTERM)
+    watched, told = socket.socketpair()
+    told.setblocking(False)
+
+    def watch() -> None:
+        while number := watched.recv(1):  # nothing at the end
+            if number[0] in numbers:
+                act()
+
+    thread = threading.Thread(target=watch, name="secfed-signals", daemon=True)
+    thread.start()
+    before_fd = signal.set_wakeup_fd(told.fileno(), warn_on_full_buffer=False)
+    before = {number: signal.signal(number, lambda _number, _frame: None) for number in numbers}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        signal.set_wakeup_fd(before_fd)
+        told.close()
+        thread.join()
+        watched.close()
+
+
+class Stopper:
+    """Turns signals into :class:`Stopped`, at the next moment at which it may be raised."""
+
+    def __init__(self) -> None:
+        self.asked = False
+        self._waiting = False
+
+    @contextmanager
+    def installed(self) -> Iterator[None]:
+        """Listen to SIGINT and SIGTERM; in the main thread."""
+        before = {
+            number: signal.signal(number, self._on_signal) for number in (signal.SIGINT, signal.SIGTERM)
+        }
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+    @contextmanager
+    def waiting(self) -> Iterator[None]:
+        """In here a signal raises at once.
+
+        Raises:
+            Stopped: one came, now or before.
+        """
+        self.check()
+        before, self._waiting = self._waiting, True
+        try:
+            yield
+        finally:
+            self._waiting = before
+
+    @contextmanager
+    def working(self) -> Iterator[None]:
+        """In here, within :meth:`waiting`, a signal has to wait until the end.
+
+        Raises:
+            Stopped: one came meanwhile.
+        """
+        before, self._waiting = self._waiting, False
+        try:
+            yield
+        finally:
+            self._waiting = before
+        self.check()
+
+    def check(self) -> None:
+        """Raise if a signal came.
+
+        Raises:
+            Stopped: one came.
+        """
+        if self.asked:
+            raise Stopped("The run was stopped")
+
+    def _on_signal(self, number: int, frame: FrameType | None) -> None:  # noqa: ARG002 - the interface's
+        self.asked = True
+        if self._waiting:
+            self._waiting = False  # a second signal must not hit the first one's way out
+            self.check()

@@ -1,0 +1,4 @@
+"""Privacy events and the accountants that bound them.
+
+Imports nothing of dp.
+"""

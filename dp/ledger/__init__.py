@@ -1,0 +1,4 @@
+"""The privacy ledger: what was spent, signed and chained.
+
+Imports accounting and secfed.records.
+"""

@@ -1,0 +1,99 @@
+"""What a site's transcripts recorded of its ledgers, and what a ledger lacks of it.
+
+With every sum, and before the shares for it leave, a site's transcript records the head of its ledger
+(:attr:`secfed.dp.ledger.ledger.Ledger.head`): a second witness, in another file. An older copy of the ledger
+lacks the newest of these states, a second history lacks all since it began. Either would let budgets be spent
+again.
+
+The other way round is no fault: the ledger is written before the work, the transcript after the sum, so a
+ledger is ahead by every exchange that was paid for and not summed.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from secfed.errors import TranscriptError
+from secfed.records.chain_file import read_lines
+from secfed.records.hash_chain import Entry
+from secfed.records.transcript import FOLLOWED, RELEASED, SUMMED
+
+_KEY: Final = "ledgers"
+_KINDS: Final = (RELEASED, SUMMED, FOLLOWED)
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """One state of a ledger that a transcript recorded.
+
+    Attributes:
+        dataset: which ledger.
+        head: hash of its last entry then; hexadecimal.
+        file: the transcript.
+        line: in it, counted from 1.
+        round: of the sum, as the transcript has it.
+    """
+
+    dataset: str
+    head: str
+    file: Path
+    line: int
+    round: object
+
+
+def recorded_in(entries: Iterable[Entry], file: Path) -> Iterator[Recorded]:
+    """What the verified entries of a transcript recorded, in order."""
+    for entry in entries:
+        yield from _of(entry.kind, entry.body, file, entry.seq + 1)
+
+
+def read_recorded(file: Path) -> Iterator[Recorded]:
+    """What a site's own transcript recorded, without verifying it.
+
+    It is read at every start of a study, as are those of all earlier studies: an unfinished last line, or
+    damage to a transcript of long ago, must not stop a new study. What an entry claims here permits nothing,
+    it can only make the site refuse. ``secfed audit verify`` verifies.
+
+    Raises:
+        TranscriptError: the file cannot be read.
+    """
+    try:
+        with file.open("rb") as stream:
+            for number, line in enumerate(read_lines(stream), start=1):
+                entry = _entry(line)
+                if entry is not None:
+                    yield from _of(entry.get("kind"), entry.get("body"), file, number)
+    except OSError as error:
+        raise TranscriptError(
+            f"{file}: {error.strerror}.", remedy="check that the file exists and is permitted"
+        ) from None
+
+
+def lacking(missing: Sequence[Recorded]) -> str:
+    """What is wrong with a ledger that lacks these states, for people; its file is theirs to name."""
+    first = missing[0]
+    more = f" ({len(missing)} such states)" if len(missing) > 1 else ""
+    return (
+        "it is an older copy or a second history: it lacks the state that "
+        f"{first.file}, line {first.line} (round {first.round}) recorded{more}"
+    )
+
+
+def _entry(line: bytes) -> dict[str, Any] | None:
+    try:
+        content = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    return content if isinstance(content, dict) else None
+
+
+def _of(kind: object, body: object, file: Path, line: int) -> Iterator[Recorded]:
+    if kind not in _KINDS or not isinstance(body, Mapping):
+        return
+    heads = body.get(_KEY)
+    for dataset, head in heads.items() if isinstance(heads, Mapping) else ():
+        yield Recorded(str(dataset), str(head), file, line, body.get("round"))

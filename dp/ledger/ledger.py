@@ -1,0 +1,373 @@
+"""The privacy ledger: one per data set and site, written before any private step runs.
+
+A signed hash chain (:mod:`secfed.records.hash_chain`) with its own labels. :meth:`Ledger.spend` takes the
+lock, verifies the whole chain, computes what every budget would stand at, refuses or appends, and returns
+once the entry is on the disk. A crash after that leaves a budget that was spent for nothing; the other
+order would leave a release that nobody paid for.
+
+Several studies may use one data set at once: each call holds the lock only while it works. A disk that
+is full refuses the step and loses nothing.
+
+Budgets belong to the site's policy and are recorded with every change, so an auditor sees which limits
+were in force. A budget with a period counts what was spent within the last so many days.
+
+Security: the chain shows changes, not a truncated or restored *older* file. Put :attr:`Ledger.head` into
+the transcript of every round, give a ledger what transcripts recorded of it (:mod:`secfed.dp.ledger.heads`),
+and it refuses to be used where a recorded head is missing, as does :func:`verify`.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final
+
+from secfed.crypto import labels
+from secfed.crypto.identity import Identity
+from secfed.dp.accounting.budget import Budget, Spent, Standing, standing
+from secfed.dp.accounting.events import Event, from_value, to_value
+from secfed.dp.accounting.interface import Accountant, Pld
+from secfed.dp.ledger.heads import Recorded, lacking
+from secfed.errors import BudgetExceeded, TranscriptError
+from secfed.records.chain_file import ChainFile, Verified, torn_summary
+from secfed.records.clock import checked_s, refuse_ahead, time_s
+from secfed.records.hash_chain import OPENED, Chain, ChainType, Entry, canonical_json, verify_chain
+from secfed.storage.file_lock import locked
+
+LEDGER = ChainType("ledger", labels.LEDGER_CHAIN, labels.SIGN_LEDGER)
+
+# Kinds of entries. OPENED comes from the chain itself.
+BUDGETS = "budgets"  # the limits in force from here on
+SPENT = "spent"  # one event, paid before it happened
+REFUSED = "refused"  # an event that a budget did not cover
+UNPROTECTED = "unprotected"  # fields that left in a sum without noise, by the study's explicit choice
+RECOVERED = "recovered"  # an unfinished last line was dropped after a crash
+
+_ANEW: Final = (
+    "give the data set another name in policy.toml, with what is left of its budgets (docs/operators.md, "
+    "back up and restore)"
+)
+_RESTORE: Final = f"put its newest copy back; if that is lost, {_ANEW}"
+_SAME_RELEASE: Final = ("study", "round", "exchange", "event", "record_private")
+
+
+class Ledger:
+    """The ledger of one data set at one site.
+
+    Args:
+        path: the ledger file; created on first use, its folder must exist.
+        identity: the site's signing key.
+        dataset: name of the data set.
+        budgets: limits from the site's policy.
+        accountant: pld by default.
+        clock: seconds since 1970; an entry is never dated before the one above it.
+        lock_timeout_s: how long to wait for another study's turn.
+        open_file: opens the chain file; replaced in tests.
+        recorded: what transcripts recorded of the site's ledgers; those of other data sets do not matter.
+
+    Raises:
+        TranscriptError: the existing ledger does not verify, belongs to another site or data set, lacks a
+            state that was recorded of it, or cannot be written. So does every later use: also of a file that
+            was replaced by an older copy meanwhile.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        identity: Identity,
+        dataset: str,
+        budgets: Sequence[Budget],
+        *,
+        accountant: Accountant | None = None,
+        clock: Callable[[], float] = time.time,
+        lock_timeout_s: float = 60.0,
+        open_file: Callable[[Path], ChainFile] = ChainFile,
+        recorded: Iterable[Recorded] = (),
+    ) -> None:
+        self.path, self.dataset, self.budgets = path, dataset, tuple(budgets)
+        self._identity, self._accountant, self._clock = identity, accountant or Pld(), clock
+        self._lock_timeout_s, self._open_file = lock_timeout_s, open_file
+        self._recorded = tuple(one for one in recorded if one.dataset == dataset)
+        self._newest: bytes | None = None  # head after the last use here
+        self._verified: Verified | None = None  # what the last use verified
+        with self._writing():
+            pass  # verifies, opens and records the budgets
+
+    def spend(
+        self,
+        event: Event,
+        *,
+        study: str,
+        round_number: int,
+        exchange: str,
+        record_private: bool = False,
+        release: str | None = None,
+    ) -> Entry:
+        """Pay for one event; it is on the disk when this returns. Only then may the step run.
+
+        Args:
+            event: what is about to be released.
+            study: the study's name.
+            round_number: counted from 1.
+            exchange: its name within the round.
+            record_private: for noise in the secure sum: what is summed was itself computed under
+                record-level events that this ledger already paid for, so this event costs records nothing.
+            release: id of this very release. If it was paid before, the old entry is returned and nothing
+                is spent: the work was cut off by a crash and is being done again.
+
+        Raises:
+            BudgetExceeded: a budget does not cover it. The refusal is recorded, once for each release;
+                nothing is spent.
+            TranscriptError: the ledger does not verify or cannot be written, its entries are dated ahead of
+                the clock, or another event was paid under this release id. Nothing is spent.
+
+        Security: doing paid work again is free only if at most one of its outcomes can ever leave. The
+        caller owes that: the id commits to the broadcast and to the secret key of sampling and noise, the
+        key is on the disk before the payment, and nothing leaves before the outcome is on the disk, too.
+        The second run is then the same release, not a second one.
+        """
+        with self._writing() as (chain, entries):
+            now_s = self._now_s(entries)
+            body = {
+                "study": study,
+                "round": round_number,
+                "exchange": exchange,
+                "event": to_value(event),
+                "record_private": record_private,
+                "time_s": now_s,
+            }
+            if release is not None:
+                paid = _paid(self.path, entries, {**body, "release": release})
+                if paid is not None:
+                    return paid
+                body["release"] = release
+            refuse_ahead(self.path, entries, checked_s(self.path, self._clock()), _ANEW)
+            spent = [*spent_of(entries), Spent(event, now_s, record_private)]
+            standings = [standing(budget, spent, now_s, self._accountant) for budget in self.budgets]
+            over = [item for item in standings if item.exceeded]
+            if over:
+                refused = {**body, "budgets": [item.budget.to_value() for item in over]}
+                if release is None or not _is_told(entries, refused):
+                    chain.append(REFUSED, refused)
+                raise BudgetExceeded(
+                    f"data set {self.dataset!r}: round {round_number} of study {study!r} would exceed "
+                    f"{over[0].budget.describe()}",
+                    remedy="leave the study, lower its epsilon, or wait until the period is over",
+                )
+            return chain.append(SPENT, {**body, "after": [item.to_value() for item in standings]})
+
+    def check_study(self, study: str, first: Event | None = None) -> None:
+        """Refuse now what the next payment of a study would be refused for; nothing is spent or recorded.
+
+        Args:
+            study: its id.
+            first: what it pays first, if that is known. After a refusal it is what was refused: that is asked
+                again until the budget covers it, because a period is over or the policy permits more.
+
+        Raises:
+            BudgetExceeded: a budget does not cover it.
+            TranscriptError: the ledger does not verify, or its entries are dated ahead of the clock.
+        """
+        with self._writing() as (_, entries):
+            clock_s = checked_s(self.path, self._clock())
+            refuse_ahead(self.path, entries, clock_s, _ANEW)
+            own = [entry for entry in entries if entry.body.get("study") == study]
+            record_private = False
+            if own:
+                first = None  # the running exchange may be paid
+                if own[-1].kind == REFUSED:
+                    first = from_value(own[-1].body["event"])
+                    record_private = bool(own[-1].body.get("record_private"))
+            if first is None:
+                return
+            now_s = self._now_s(entries)
+            spent = [*spent_of(entries), Spent(first, now_s, record_private)]
+            for budget in self.budgets:
+                if standing(budget, spent, now_s, self._accountant).exceeded:
+                    raise BudgetExceeded(
+                        f"data set {self.dataset!r}: the next payment of study {study!r} would exceed "
+                        f"{budget.describe()}",
+                        remedy="leave the study, lower its epsilon, or wait until the period is over",
+                    )
+
+    def spender(self, *, study: str, round_number: int, exchange: str) -> Callable[[Event], Entry]:
+        """:meth:`spend` for one exchange, as private training wants it."""
+        return lambda event: self.spend(event, study=study, round_number=round_number, exchange=exchange)
+
+    def note_unprotected(
+        self,
+        fields: Sequence[str],
+        *,
+        study: str,
+        round_number: int,
+        exchange: str,
+        release: str | None = None,
+    ) -> Entry:
+        """Record which fields leave in a sum without noise, as the study chose explicitly; once a release.
+
+        Raises:
+            TranscriptError: the ledger does not verify or cannot be written.
+        """
+        with self._writing() as (chain, entries):
+            body: dict[str, Any] = {
+                "study": study,
+                "round": round_number,
+                "exchange": exchange,
+                "fields": list(fields),
+            }
+            if release is not None:
+                body["release"] = release
+                for entry in entries:
+                    if entry.kind == UNPROTECTED and entry.body.get("release") == release:
+                        return entry
+            return chain.append(UNPROTECTED, {**body, "time_s": self._now_s(entries)})
+
+    def standings(self) -> tuple[Standing, ...]:
+        """Where every budget stands now.
+
+        Raises:
+            TranscriptError: the ledger does not verify.
+        """
+        with self._writing() as (_, entries):
+            now_s = self._now_s(entries)
+            spent = spent_of(entries)
+            return tuple(standing(budget, spent, now_s, self._accountant) for budget in self.budgets)
+
+    @property
+    def head(self) -> bytes:
+        """Hash of the last entry: 32 bytes. Goes into the transcript of every round.
+
+        Raises:
+            TranscriptError: the ledger does not verify.
+        """
+        with self._writing() as (chain, _):
+            return chain.head
+
+    def _now_s(self, entries: Sequence[Entry]) -> int:
+        # A clock that was set back must not let an old entry look newer than a new one.
+        return max([checked_s(self.path, self._clock()), *map(time_s, entries[-1:])])
+
+    @contextmanager
+    def _writing(self) -> Iterator[tuple[Chain, tuple[Entry, ...]]]:
+        """The verified chain, ready to append to, while no other process can."""
+        with locked(self.path, self._lock_timeout_s):
+            if not self.path.exists():
+                self._check_recorded(())  # before an empty one takes its place
+            file = self._open_file(self.path)
+            try:
+                entries, torn = file.recover(
+                    self._identity.public_bytes,
+                    LEDGER,
+                    owner=self._identity.name,
+                    known=self._verified,
+                    remedy=_RESTORE,
+                )
+                self._verified = file.verified
+                self._check_recorded(entries)  # before anything is appended: that would hide the older copy
+                chain = Chain(self._identity, LEDGER, sink=file.append, entries=entries)
+                opening = {"owner": self._identity.name, "dataset": self.dataset}
+                if not entries:
+                    entries = (chain.append(OPENED, opening),)
+                elif entries[0].body.get("dataset") != self.dataset:
+                    raise TranscriptError(
+                        f"{self.path}: opened for another data set",
+                        remedy="give each data set its own ledger",
+                    )
+                if torn:
+                    entries = (*entries, chain.append(RECOVERED, self._dated(entries, torn_summary(torn))))
+                limits = [budget.to_value() for budget in self.budgets]
+                in_force = [entry.body["budgets"] for entry in entries if entry.kind == BUDGETS]
+                if not in_force or in_force[-1] != limits:
+                    entries = (*entries, chain.append(BUDGETS, self._dated(entries, {"budgets": limits})))
+                try:
+                    yield chain, entries
+                finally:
+                    self._newest = chain.head
+            finally:
+                file.close()
+
+    def _check_recorded(self, entries: Sequence[Entry]) -> None:
+        """Refuse a ledger that forgot something.
+
+        Raises:
+            TranscriptError: it lacks what a transcript recorded, or what this process saw in it.
+        """
+        hashes = {entry.hash.hex() for entry in entries}
+        missing = [one for one in self._recorded if one.head not in hashes]
+        if missing:
+            raise TranscriptError(f"{self.path}: {lacking(missing)}", remedy=_RESTORE)
+        if self._newest is not None and self._newest.hex() not in hashes:
+            raise TranscriptError(
+                f"{self.path}: it was replaced while it was in use, by an older copy or a second history",
+                remedy=_RESTORE,
+            )
+
+    def _dated(self, entries: Sequence[Entry], body: Mapping[str, Any]) -> dict[str, Any]:
+        return {**body, "time_s": self._now_s(entries)}
+
+
+def _paid(path: Path, entries: Iterable[Entry], body: Mapping[str, Any]) -> Entry | None:
+    """The entry that paid for this release already.
+
+    Raises:
+        TranscriptError: it paid for something else.
+    """
+    asked = {**body, "event": json.loads(canonical_json(body["event"]))}  # as an entry spells it
+    for entry in entries:
+        if entry.kind == SPENT and entry.body.get("release") == body["release"]:
+            if any(entry.body.get(name) != asked[name] for name in _SAME_RELEASE):
+                raise TranscriptError(
+                    f"{path}: a release that was paid for as something else is being repeated",
+                    remedy="remove the unfinished exchange in the state folder; it will not be contributed",
+                )
+            return entry
+    return None
+
+
+def _is_told(entries: Iterable[Entry], refused: Mapping[str, Any]) -> bool:
+    """Whether this very refusal stands there already: who asks again and again must not fill the disk."""
+    asked = {**json.loads(canonical_json(refused)), "time_s": 0}
+    return any({**entry.body, "time_s": 0} == asked for entry in entries if entry.kind == REFUSED)
+
+
+def spent_of(entries: Iterable[Entry]) -> list[Spent]:
+    """What a ledger's entries spent, in order.
+
+    Raises:
+        TranscriptError: an entry about spending that cannot be read.
+    """
+    return [Spent.from_body(entry.body) for entry in entries if entry.kind == SPENT]
+
+
+def verify(
+    lines: Iterable[bytes],
+    public_bytes: bytes,
+    expected_heads: Iterable[bytes] = (),
+    *,
+    owner: str | None = None,
+) -> tuple[Entry, ...]:
+    """Check a ledger offline: chain, signatures, and that it contains what others saw of it.
+
+    Args:
+        lines: each with its newline.
+        public_bytes: the site's key, from the pinned roster.
+        expected_heads: heads that transcripts recorded; each must be the hash of an entry.
+        owner: the site, if known.
+
+    Raises:
+        BrokenChain: names the first bad line.
+        TranscriptError: a recorded head is missing: the file is an older copy, or a second history.
+    """
+    entries = verify_chain(lines, public_bytes, LEDGER, owner=owner)
+    hashes = {entry.hash for entry in entries}
+    missing = [head for head in expected_heads if head not in hashes]
+    if missing:
+        raise TranscriptError(
+            f"ledger of {entries[0].body.get('owner')!r}: {len(missing)} states that transcripts "
+            f"recorded are missing, the first is {missing[0].hex()[:16]}",
+            remedy="this is an older copy or a second history of the ledger; find the original",
+        )
+    return entries

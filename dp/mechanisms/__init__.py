@@ -1,0 +1,4 @@
+"""Noise, and where it is added.
+
+Imports accounting.
+"""

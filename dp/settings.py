@@ -1,0 +1,141 @@
+"""``[privacy]`` of the study file: what is protected, how much of it is spent, and what leaves without noise.
+
+A study without this table has no differential privacy: protection hides one site's values from the
+aggregator, and nothing bounds what the sums say about one record.
+"""
+
+from __future__ import annotations
+
+from typing import Literal, Self
+
+from pydantic import Field, model_validator
+
+from secfed.config.schema import Strict
+from secfed.dp.accounting.accountants import LEAST_DELTA
+from secfed.dp.accounting.unit import Adjacency, PrivacyUnit, Unit
+from secfed.errors import ConfigError
+
+
+class PrivacySection(Strict):
+    """``[privacy]``.
+
+    ``epsilon`` and ``delta`` are for the whole study: every site chooses the noise that keeps all planned
+    rounds within them, from its own number of records. What a site's budget leaves is the site's
+    business and has the last word.
+    """
+
+    unit: Literal["record", "group", "site"] = Field(
+        description='"record" or "group" (noise in local steps), or "site" (noise in the sum)'
+    )
+    epsilon: float = Field(gt=0, le=500, description="above 0: the guarantee of the whole study, at most 500")
+    delta: float = Field(gt=0, lt=1, description="between 0 and 1, well below 1 / (records of a site)")
+    clip_norm: float = Field(
+        default=1.0, gt=0, description="above 0: the largest L2 norm of one unit (or one site's update)"
+    )
+    clip_quantile: float | None = Field(
+        default=None,
+        gt=0,
+        lt=1,
+        description="between 0 and 1: let clip_norm follow this quantile of the gradient norms",
+    )
+    adjacency: (
+        Literal["add-or-remove-record", "replace-record", "replace-patient", "zero-out-site", "replace-site"]
+        | None
+    ) = Field(default=None, description="the relation of neighbours; leave it out for the unit's usual one")
+    accountant: Literal["pld", "prv", "rdp"] = Field(default="pld", description='"pld", "prv" or "rdp"')
+    engine: Literal["hooks", "ghost", "loop"] = Field(
+        default="hooks", description='"hooks", "ghost" or "loop": how gradients are clipped'
+    )
+    group_size: int | None = Field(
+        default=None, ge=2, description='records per group, at least 2; only for unit = "group"'
+    )
+    noise: Literal["skellam", "discrete-gaussian"] = Field(
+        default="skellam", description='"skellam" or "discrete-gaussian"; only for unit = "site"'
+    )
+    metrics: Literal["withheld", "private", "unprotected"] = Field(
+        default="withheld",
+        description='"withheld" (no metric leaves), "private" (noise, of the last model only) or '
+        '"unprotected" (sums over records leave without noise, and the report says so)',
+    )
+    metrics_share: float = Field(
+        default=0.1, gt=0, lt=1, description='the share of epsilon for metrics = "private", between 0 and 1'
+    )
+    weights: Literal["withheld", "unprotected"] = Field(
+        default="withheld",
+        description='"withheld" or "unprotected" (the total number of records leaves without noise)',
+    )
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        self.privacy_unit  # noqa: B018  # refuses a relation that the unit does not support
+        group, site = self.unit == "group", self.unit == "site"
+        if group and self.group_size is None:
+            raise ConfigError("privacy.group_size: is missing", remedy="set the records per group, 2 or more")
+        needs = {
+            "group_size": group,
+            "noise": site,
+            "engine": not site,
+            "clip_quantile": not site,
+            "metrics_share": self.metrics == "private",
+        }
+        for key, fits in needs.items():
+            if not fits and key in self.model_fields_set and getattr(self, key) is not None:
+                why = f'unit = "{self.unit}"' if key != "metrics_share" else f'metrics = "{self.metrics}"'
+                raise ConfigError(f"privacy.{key}: has no effect with {why}", remedy="remove it")
+        if group and "engine" in self.model_fields_set and self.engine != "loop":
+            raise ConfigError(
+                f'privacy.engine: "{self.engine}" clips single records, not groups',
+                remedy='remove it, or set privacy.engine = "loop"',
+            )
+        self._check_delta()
+        if site and self.metrics == "private":
+            raise ConfigError(
+                'privacy.metrics: "private" releases noisy metrics under record-level privacy only',
+                remedy='set privacy.metrics = "withheld" or "unprotected"',
+            )
+        if self.metrics == "private" and self.privacy_unit.adjacency is Adjacency.REPLACE_PATIENT:
+            raise ConfigError(
+                'privacy.metrics: "private" releases noisy sums over records, and a patient with several '
+                "records would move them several times",
+                remedy='set privacy.metrics = "withheld" or "unprotected"',
+            )
+        return self
+
+    def _check_delta(self) -> None:
+        """Noise in the sum is accounted by formulas; noise in local steps may not be."""
+        if not self.in_local_steps:
+            return
+        replaces = self.privacy_unit.adjacency.factor == 2
+        name = "pld" if replaces else self.accountant
+        if self.delta < LEAST_DELTA[name]:
+            rather = "" if replaces else ', or set privacy.accountant = "rdp", which has no such limit'
+            raise ConfigError(
+                f"privacy.delta: {self.delta:g} is below {LEAST_DELTA[name]:g}, the smallest delta at which "
+                f"accountant {name!r} gives an upper bound",
+                remedy=f"raise privacy.delta to {LEAST_DELTA[name]:g} or more{rather}",
+            )
+
+    @property
+    def privacy_unit(self) -> PrivacyUnit:
+        """Unit and relation.
+
+        Raises:
+            ConfigError: a relation that the unit does not support.
+        """
+        unit = Unit(self.unit)
+        if self.adjacency is None:
+            return PrivacyUnit.default(unit)
+        try:
+            return PrivacyUnit(unit, Adjacency(self.adjacency))
+        except ConfigError as error:
+            raise ConfigError(f"privacy.adjacency: {error.message}", remedy=error.remedy) from None
+
+    @property
+    def in_local_steps(self) -> bool:
+        """Whether records are protected where they are used, at the site."""
+        return self.unit != "site"
+
+    @property
+    def budgeted(self) -> Unit:
+        """Whom the guarantee hides: a record or a site."""
+        return self.privacy_unit.adjacency.protects

@@ -1,0 +1,4 @@
+"""Differentially private training at the site.
+
+Imports the rest of dp.
+"""

@@ -1,0 +1,352 @@
+"""Engines: clipped sums of unit gradients, by hooks, by ghost clipping, or by a plain loop.
+
+All three add to the same accumulator, and all are checked against the loop. What each is for:
+
+* ``loop``: one forward and backward per unit. The reference; as fast as the others on a CPU, lightest in
+  memory, and the only engine for groups of records.
+* ``hooks``: per-record gradients of a whole batch from Opacus's hooks; for GPUs and small models.
+* ``ghost``: the same hooks, but linear and embedding layers, the bulk of a transformer, need no per-record
+  gradients in memory (:mod:`secfed.dp.training.book_keeping`).
+
+What is measured is what is added: every engine computes norms in float64, from the same numbers that it then
+scales and adds. A norm from one computation and a gradient from another would be two roundings of one sum,
+and where its terms cancel they can differ by more than the sum.
+
+Source: Abadi et al. 2016 (clipping); Bu, Wang, Zha, Karypis 2023 (book-keeping); Opacus.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import TYPE_CHECKING, Any, Final, Literal, Protocol
+
+import torch
+from torch import nn
+
+from secfed.dp.training.guards import ForwardCounter, check_hooked, unchanged_buffers
+from secfed.dp.training.losses import Batch, UnitLoss
+from secfed.errors import ConfigError
+
+if TYPE_CHECKING:
+    from secfed.dp.training.book_keeping import Book
+
+EngineName = Literal["hooks", "ghost", "loop"]
+
+_CHUNK_ELEMENTS: Final = 1 << 17  # a chunk in double precision stays in the L2 cache
+_OPACUS_ATTRIBUTES: Final = ("grad_sample", "_forward_counter", "_current_grad_sample")
+_MOST_EXPECTED: Final = 1 << 16  # drawn records that the proof in book_keeping covers, twice over
+
+
+class ClippedSum:
+    """The sum over units of gradient * min(1, C / norm), on an integer grid.
+
+    Every unit's clipped gradient is rounded to the grid *before* it is added. Integers below 2^53 add
+    exactly in float64, so the sum does not depend on order or device, and one unit moves it by at most
+    C + grid * sqrt(d) / 2: floating-point addition has no such bound
+    (Casacuberta, Shoemate, Vadhan, Wagaman 2022).
+
+    Args:
+        parameters: trainable parameters by name.
+        clip_norm: C; infinite for no clipping.
+        grid: distance of two grid points; 0 for no rounding (only without noise).
+
+    Raises:
+        ConfigError: parameters on several devices.
+
+    Attributes:
+        units: how many units were added.
+        within: how many of them had a norm of at most C.
+    """
+
+    def __init__(self, parameters: Mapping[str, nn.Parameter], *, clip_norm: float, grid: float) -> None:
+        self.parameters, self.clip_norm, self.grid = parameters, clip_norm, grid
+        self.units = self.within = 0
+        devices = {value.device for value in parameters.values()}
+        if len(devices) != 1:
+            raise ConfigError("private training needs all trainable parameters on one device")
+        sizes = [value.numel() for value in parameters.values()]
+        self._flat = torch.zeros(sum(sizes), dtype=torch.float64, device=devices.pop())
+        views = torch.split(self._flat, sizes)
+        self.sums = {
+            name: view.view(value.shape)
+            for (name, value), view in zip(parameters.items(), views, strict=True)
+        }
+
+    def factors(self, norms: torch.Tensor) -> torch.Tensor:
+        """min(1, C / norm) per unit: [B] float64; 0 for a norm that is not finite."""
+        # A NaN or infinite gradient cannot be scaled into the ball; nothing is inside every ball.
+        usable = torch.isfinite(norms)
+        self.units += len(norms)
+        self.within += int((norms <= self.clip_norm).sum())
+        scaled = torch.clamp(self.clip_norm / norms.clamp_min(1e-300), max=1.0)
+        return torch.where(usable, scaled, torch.zeros_like(norms))
+
+    def add_rows(self, name: str, rows: torch.Tensor, factors: torch.Tensor) -> None:
+        """Add per-unit gradients of one parameter, scaled: [B, ...] and [B]."""
+        # A factor of zero does not silence NaN: such rows are left out.
+        kept = factors > 0
+        if not bool(kept.all()):
+            rows, factors = rows[kept], factors[kept]
+        step = max(1, _CHUNK_ELEMENTS // max(1, self.sums[name].numel()))
+        for start in range(0, len(rows), step):
+            part = rows[start : start + step].to(torch.float64)
+            part *= self._scale(factors[start : start + step]).reshape(-1, *[1] * (part.dim() - 1))
+            self.sums[name] += (part.round_() if self.grid else part).sum(dim=0)
+
+    def add_unit(self, gradients: Sequence[torch.Tensor | None]) -> None:
+        """Add one unit's gradients, one per parameter, None where the unit does not reach it."""
+        parts = [
+            torch.zeros_like(value).reshape(-1) if part is None else part.reshape(-1)
+            for part, value in zip(gradients, self.parameters.values(), strict=True)
+        ]
+        flat = torch.cat(parts).to(torch.float64)
+        factor = self.factors(torch.linalg.vector_norm(flat)[None])
+        if float(factor) > 0:
+            flat *= self._scale(factor)
+            self._flat += flat.round_() if self.grid else flat
+
+    def add_sum(self, name: str, total: torch.Tensor) -> None:
+        """Add a sum of already clipped gradients of one parameter; once in a release.
+
+        Rounding the sum instead of its terms moves two neighbouring sums apart by up to grid * sqrt(d).
+        """
+        values = total.to(torch.float64)
+        self.sums[name] += torch.round(values / self.grid) if self.grid else values
+
+    def _scale(self, factors: torch.Tensor) -> torch.Tensor:
+        return factors / self.grid if self.grid else factors
+
+
+class Engine(Protocol):
+    """Adds the clipped gradients of units to a :class:`ClippedSum`."""
+
+    def paused(self) -> AbstractContextManager[None]:
+        """Let the model run as if the engine were not attached."""
+        ...
+
+    def abandon(self) -> None:
+        """Drop what a pass that failed has left behind, so that the next one starts clean."""
+        ...
+
+    def add(self, units: Sequence[Batch], into: ClippedSum) -> None:
+        """Add every unit to the sum.
+
+        Args:
+            units: for the loop, one batch per unit; for the others, batches whose rows are the units.
+            into: where the sum grows.
+
+        Raises:
+            ConfigError: a loss of the wrong shape, or a layer without a gradient for every unit.
+        """
+        ...
+
+
+class LoopEngine:
+    """One backward pass per unit."""
+
+    def __init__(self, model: nn.Module, loss: UnitLoss) -> None:
+        self._model, self._loss = model, loss
+
+    def paused(self) -> AbstractContextManager[None]:
+        """See :class:`Engine`; there is nothing to pause."""
+        return nullcontext()
+
+    def abandon(self) -> None:
+        """See :class:`Engine`; there is nothing to drop."""
+
+    def add(self, units: Sequence[Batch], into: ClippedSum) -> None:
+        """See :class:`Engine`."""
+        values = list(into.parameters.values())
+        for unit in units:
+            with unchanged_buffers(self._model):
+                loss = self._loss(self._model, unit).mean()
+            into.add_unit(torch.autograd.grad(loss, values, allow_unused=True))
+
+
+class HookedEngine:
+    """Clips the records of a batch after one forward and one backward pass; use inside :func:`attached`.
+
+    Layers give gradients per record, or books (:mod:`secfed.dp.training.book_keeping`) where the hooks keep
+    them.
+    """
+
+    def __init__(self, model: nn.Module, loss: UnitLoss, counter: ForwardCounter, hooks: Any) -> None:
+        self._model, self._loss, self._counter, self._hooks = model, loss, counter, hooks
+        # Opacus fills the row of an embedding's padding index, which autograd leaves at zero.
+        self._padding = {
+            id(module.weight): module.padding_idx
+            for module in model.modules()
+            if isinstance(module, nn.Embedding) and module.padding_idx is not None
+        }
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """Let the model run as if nothing were attached."""
+        self._hooks.disable_hooks()
+        self._counter.enabled = False
+        try:
+            yield
+        finally:
+            self._counter.enabled = True
+            self._hooks.enable_hooks()
+
+    def abandon(self) -> None:
+        """See :class:`Engine`: Opacus pairs activations with gradients by the order of passes."""
+        self._counter.restart()
+        self._books()
+        for module in self._model.modules():
+            for attribute in ("activations", "max_batch_len"):
+                if hasattr(module, attribute):
+                    delattr(module, attribute)
+        for value in self._model.parameters():
+            value.grad = None
+            for attribute, empty in (("_forward_counter", 0), ("grad_sample", None)):
+                if hasattr(value, attribute):
+                    setattr(value, attribute, empty)
+            if hasattr(value, "_current_grad_sample"):
+                delattr(value, "_current_grad_sample")
+
+    def add(self, units: Sequence[Batch], into: ClippedSum) -> None:
+        """See :class:`Engine`."""
+        names = {id(value): name for name, value in into.parameters.items()}
+        totals: dict[str, torch.Tensor] = {}
+        for batch in units:
+            losses = self._losses(batch)
+            losses.sum().backward()  # type: ignore[no-untyped-call]
+            books = self._books()
+            norms = {
+                names[id(value)]: _leading(names[id(value)], squares.sqrt(), len(losses))
+                for book in books
+                for value, squares in book.squares()
+            }
+            rows = {
+                name: _leading(name, getattr(value, "grad_sample", None), len(losses))
+                for name, value in into.parameters.items()
+                if name not in norms
+            }
+            for name in rows:
+                if (padding := self._padding.get(id(into.parameters[name]))) is not None:
+                    rows[name][:, padding] = 0.0
+            factors = into.factors(joint_norms([*norms.values(), *rows.values()], len(losses)))
+            for name, part in rows.items():
+                into.add_rows(name, part, factors.to(part.device))
+            for book in books:
+                for value, found in book.sums(factors):
+                    name = names[id(value)]
+                    totals[name] = totals[name] + found if name in totals else found
+            for value in into.parameters.values():
+                value.grad_sample = None  # type: ignore[attr-defined]
+                value.grad = None
+        for name, total in totals.items():
+            into.add_sum(name, total)
+
+    def _losses(self, batch: Batch) -> torch.Tensor:
+        """One loss per record, after a forward pass that ran every layer exactly once: [B]."""
+        with unchanged_buffers(self._model):
+            losses = self._loss(self._model, batch)
+        self._counter.check()
+        if losses.shape != (len(batch[0]),):
+            raise ConfigError(
+                f"loss {self._loss.name!r} gave shape {tuple(losses.shape)} for {len(batch[0])} records",
+                remedy="a loss that decomposes returns one number per record",
+            )
+        return losses
+
+    def _books(self) -> list[Book]:
+        """The books of the pass just done; none with plain hooks."""
+        kept: list[Book] = getattr(self._hooks, "books", [])
+        books = kept.copy()
+        kept.clear()
+        return books
+
+
+def joint_norms(rows: Sequence[torch.Tensor], count: int) -> torch.Tensor:
+    """L2 norm of every unit over all parameters, in float64: [count]."""
+    squares = torch.zeros(count, dtype=torch.float64)
+    for part in rows:
+        norm = torch.linalg.vector_norm(part.reshape(count, -1), dim=1, dtype=torch.float64)
+        squares = squares.to(norm.device) + norm**2
+    return squares.sqrt()
+
+
+def _leading(name: str, rows: object, count: int) -> torch.Tensor:
+    if not isinstance(rows, torch.Tensor) or rows.shape[:1] != (count,):
+        raise ConfigError(
+            f"parameter {name!r} has no gradient for each of the {count} records",
+            remedy="freeze it, pass every input with a record dimension (BERT: explicit contiguous "
+            'position and token type ids), or use engine = "loop"',
+        )
+    return rows
+
+
+def check_engine_fits(name: EngineName, model: nn.Module, expected_units: float = 1.0) -> None:
+    """Look at the model without running it.
+
+    Args:
+        name: the engine.
+        model: in any mode.
+        expected_units: how many units a step is expected to draw.
+
+    Raises:
+        ConfigError: a layer or a number of units that this engine cannot handle.
+    """
+    if name == "ghost" and expected_units > _MOST_EXPECTED:
+        raise ConfigError(
+            f'engine "ghost" adds up at most {_MOST_EXPECTED} expected records in a step, '
+            f"not {expected_units:.0f}",
+            remedy='use smaller batches, or engine = "hooks"',
+        )
+    if name != "loop":
+        from opacus.grad_sample import GradSampleHooks
+
+        check_hooked(model, set(GradSampleHooks.GRAD_SAMPLERS))
+
+
+@contextmanager
+def attached(name: EngineName, model: nn.Module, loss: UnitLoss) -> Iterator[Engine]:
+    """The engine of that name on this model; every hook and attribute is gone afterwards.
+
+    Raises:
+        ConfigError: a layer this engine cannot handle.
+    """
+    if name == "loop":
+        yield LoopEngine(model, loss)
+        return
+    from opacus.grad_sample import GradSampleHooks
+
+    from secfed.dp.training.book_keeping import BookKeepingHooks
+
+    check_engine_fits(name, model)
+    samplers = set(GradSampleHooks.GRAD_SAMPLERS)
+    with warnings.catch_warnings():
+        # The first layer's inputs need no gradient, so torch says what its hook does then: what we want.
+        warnings.filterwarnings("ignore", message="Full backward hook is firing")
+        try:
+            hooks = (
+                BookKeepingHooks(model) if name == "ghost" else GradSampleHooks(model, loss_reduction="sum")
+            )
+        except NotImplementedError as problem:
+            raise ConfigError(
+                f"Opacus cannot hook this model: {problem}", remedy='use engine = "loop"'
+            ) from None
+        counter = ForwardCounter(model, samplers)
+        try:
+            yield HookedEngine(model, loss, counter, hooks)
+        finally:
+            counter.close()
+            hooks.remove_hooks()
+            _forget(model)
+
+
+def _forget(model: nn.Module) -> None:
+    """Remove what hooks leave on the model: per-record gradients must not outlive the step."""
+    for value in model.parameters():
+        for attribute in _OPACUS_ATTRIBUTES:
+            if hasattr(value, attribute):
+                delattr(value, attribute)
+    for module in model.modules():
+        for attribute in ("activations", "max_batch_len", "ft_compute_sample_grad"):
+            if hasattr(module, attribute):
+                delattr(module, attribute)

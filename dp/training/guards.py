@@ -1,0 +1,185 @@
+"""Models that per-record clipping cannot protect, refused before any gradient is computed.
+
+A guard that is silent proves nothing; the engines are therefore also compared with the plain loop, on
+made-up records (:mod:`secfed.dp.training.engine_check`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import torch
+from torch import nn
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from secfed.errors import ConfigError
+
+_LOOP = 'use engine = "loop"'
+
+
+def check_model(model: nn.Module, optimiser: torch.optim.Optimizer) -> dict[str, nn.Parameter]:
+    """Checks that hold for every engine.
+
+    Returns:
+        The trainable parameters, by name.
+
+    Raises:
+        ConfigError: batch statistics, an embedding that changes itself, nothing to train, or an optimiser
+            over other parameters.
+    """
+    for name, module in model.named_modules():
+        statistics = isinstance(module, nn.InstanceNorm1d | nn.InstanceNorm2d | nn.InstanceNorm3d)
+        if isinstance(module, _BatchNorm) or (statistics and module.track_running_stats):
+            raise ConfigError(
+                f"layer {name!r} ({type(module).__name__}) mixes the records of a batch and keeps "
+                "statistics of them without noise",
+                remedy="use GroupNorm or LayerNorm",
+            )
+        if isinstance(module, nn.Embedding | nn.EmbeddingBag) and module.max_norm is not None:
+            raise ConfigError(
+                f"layer {name!r} ({type(module).__name__}) shortens the vectors that a record looks up, "
+                "which would carry records out without noise",
+                remedy="leave out max_norm",
+            )
+    parameters = {name: value for name, value in model.named_parameters() if value.requires_grad}
+    if not parameters:
+        raise ConfigError("the model has no trainable parameters")
+    known = {id(value) for value in model.parameters()}
+    for group in optimiser.param_groups:
+        if any(id(value) not in known for value in group["params"]):
+            raise ConfigError(
+                "the optimiser steps a parameter that is not in the model, so its gradient gets no noise",
+                remedy="build the optimiser from model.parameters()",
+            )
+    return parameters
+
+
+def check_hooked(model: nn.Module, grad_samplers: set[type[nn.Module]]) -> None:
+    """Checks for engines that capture per-record gradients with Opacus's hooks.
+
+    Args:
+        model: passed :func:`check_model`.
+        grad_samplers: layer types with a hand-written rule; any other layer with parameters of its own
+            is recomputed inside ``vmap`` together with everything below it.
+
+    Raises:
+        ConfigError: names the layer and a remedy.
+    """
+    owners: dict[int, str] = {}
+    for name, module in model.named_modules():
+        if getattr(module, "inplace", False):
+            raise ConfigError(
+                f"layer {name!r} ({type(module).__name__}) works in place, which hooks cannot follow",
+                remedy=f"set inplace=False, or {_LOOP}",
+            )
+        own = [value for value in module.parameters(recurse=False) if value.requires_grad]
+        for value in own:
+            if owners.setdefault(id(value), name) != name:
+                raise ConfigError(
+                    f"layers {owners[id(value)]!r} and {name!r} share a parameter",
+                    remedy=f"untie it, or {_LOOP}",
+                )
+        if not own or type(module) in grad_samplers:
+            continue
+        if isinstance(module, nn.MultiheadAttention | nn.RNNBase):
+            raise ConfigError(
+                f"layer {name!r} ({type(module).__name__}) has no per-record gradients",
+                remedy=f"use its counterpart in opacus.layers, or {_LOOP}",
+            )
+        for below, part in module.named_modules(prefix=name):
+            if isinstance(part, nn.modules.dropout._DropoutNd) and part.p > 0:
+                raise ConfigError(
+                    f"layer {name!r} owns parameters directly and contains dropout ({below!r}), which "
+                    "cannot be recomputed per record",
+                    remedy=f"set its dropout to 0, move the parameters into a layer of their own, or {_LOOP}",
+                )
+            if list(part.buffers(recurse=False)):
+                raise ConfigError(
+                    f"layer {name!r} owns parameters directly and contains buffers ({below!r})",
+                    remedy=f"move the parameters into a layer of their own, or {_LOOP}",
+                )
+
+
+@contextmanager
+def unchanged_buffers(model: nn.Module) -> Iterator[None]:
+    """Refuse a forward pass that writes to a buffer: such state would leave the site without noise.
+
+    Raises:
+        ConfigError: names the buffer.
+    """
+    before = {name: (id(value), value._version) for name, value in model.named_buffers()}
+    yield
+    after = {name: (id(value), value._version) for name, value in model.named_buffers()}
+    for name in before.keys() | after.keys():
+        if before.get(name) != after.get(name):
+            raise ConfigError(
+                f"the forward pass changed buffer {name!r}, which would carry records out without noise",
+                remedy="use layers without running state, or freeze them with eval()",
+            )
+
+
+class ForwardCounter:
+    """Counts how often each hooked layer runs with gradients in one step: exactly once is sound.
+
+    A layer that runs twice has its activations paired with the wrong gradients as soon as one of the
+    passes is not differentiated (opacus issue 461); a layer that does not run has no gradient to clip.
+    """
+
+    def __init__(self, model: nn.Module, grad_samplers: set[type[nn.Module]]) -> None:
+        self.enabled = True
+        self._counts: dict[str, int] = {}
+        self._handles = []
+        for name, module in _hooked(model, "", grad_samplers):
+            self._counts[name] = 0
+            # Before the layer runs, so that this refusal comes before any of Opacus's.
+            self._handles.append(module.register_forward_pre_hook(self._count(name)))
+
+    def _count(self, name: str) -> Callable[[nn.Module, object], None]:
+        def hook(module: nn.Module, _inputs: object) -> None:
+            if self.enabled and module.training and torch.is_grad_enabled():
+                self._counts[name] += 1
+                if self._counts[name] > 1:
+                    self._refuse(name, "a second time")
+
+        return hook
+
+    def check(self) -> None:
+        """End one step: every layer must have run, and start the next.
+
+        Raises:
+            ConfigError: names the layer.
+        """
+        idle = [name for name, count in self._counts.items() if count == 0]
+        self.restart()
+        if idle:
+            self._refuse(idle[0], "not once")
+
+    def restart(self) -> None:
+        """Begin a step anew, whatever has run."""
+        self._counts = dict.fromkeys(self._counts, 0)
+
+    @staticmethod
+    def _refuse(name: str, times: str) -> None:
+        raise ConfigError(
+            f"layer {name or 'the model itself'!r} ran {times} in one step; per-record gradients are only "
+            "defined for one forward pass",
+            remedy=f"join the inputs into one pass, freeze layers that are not used, or {_LOOP}",
+        )
+
+    def close(self) -> None:
+        """Take the hooks away."""
+        for handle in self._handles:
+            handle.remove()
+
+
+def _hooked(
+    module: nn.Module, name: str, grad_samplers: set[type[nn.Module]]
+) -> Iterator[tuple[str, nn.Module]]:
+    """The layers that Opacus hooks: those with trainable parameters of their own, outermost first."""
+    if any(value.requires_grad for value in module.parameters(recurse=False)):
+        yield name, module
+        if type(module) not in grad_samplers:
+            return  # everything below is recomputed with it
+    for child_name, child in module.named_children():
+        yield from _hooked(child, f"{name}.{child_name}" if name else child_name, grad_samplers)

@@ -1,0 +1,133 @@
+"""The mechanism of a private step, and its noise.
+
+The noise, exactly. Clipped gradients are rounded to a grid of width w before they are summed (float64,
+exact); the noise is a normal variable of deviation 2^m w rounded to the same grid, drawn exactly from a
+ChaCha20 stream (:mod:`secfed.dp.mechanisms.sampler`). The output is an integer times w whatever the data,
+which closes the floating-point channel of Mironov 2012; and rounding integer + normal is post-processing of
+the continuous Gaussian mechanism, so its accountants apply as they are.
+
+The slack. The deviation is sigma * C' with C' = C (1 + 2^-10), for every engine. One half of the 2^-10 pays
+for arithmetic, with proof: m is chosen such that rounding to the grid moves two neighbouring sums apart by at
+most 2^-12 C more than one unit's C (``loop`` and ``hooks``, which round unit by unit, by half of that), and
+adding up in float64, as ``ghost`` does, by at most 2^-12 C more (:mod:`secfed.dp.training.book_keeping`). The
+other half is a margin for the last digits in which a batched forward pass lets one row depend on the others:
+``loop`` runs every unit by itself and does not need it; for ``hooks`` and ``ghost`` it is no proof.
+
+Source: Mironov 2012 (least significant bits); Casacuberta, Shoemate, Vadhan, Wagaman 2022 (sensitivity of
+floating-point sums). Holohan and Braghin 2021 describe the weaker remedy of adding up four
+floating-point normals.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Final
+
+import torch
+from torch import nn
+
+from secfed.dp.accounting.events import PoissonSampledGaussian
+from secfed.dp.accounting.unit import PrivacyUnit, Unit
+from secfed.dp.mechanisms.adaptive_clipping import AdaptiveClip
+from secfed.dp.mechanisms.randomness import SecureRandom
+from secfed.dp.mechanisms.sampler import NoiseSampler, RoundedNormal
+from secfed.dp.training.engines import ClippedSum
+from secfed.errors import ConfigError
+
+_SLACK: Final = 2.0**-10
+_GRID_BITS: Final = 13  # rounding adds at most 2^-13 C to one unit's norm
+
+
+@dataclass(frozen=True)
+class Mechanism:
+    """What is promised: everything the event needs, and nothing a caller could state twice.
+
+    Attributes:
+        unit: record or group of records, with the neighbouring relation.
+        clip_norm: C, L2 norm over all trainable parameters jointly.
+        noise_multiplier: sigma; 0 trains without noise and costs an infinite epsilon.
+        sampling_rate: probability q that a unit is drawn in a step.
+        adaptive: lets C follow a quantile of the norms; ``clip_norm`` is then the first C.
+
+    Raises:
+        ConfigError: a value out of range, or sites as the unit.
+    """
+
+    unit: PrivacyUnit
+    clip_norm: float
+    noise_multiplier: float
+    sampling_rate: float
+    adaptive: AdaptiveClip | None = None
+
+    def __post_init__(self) -> None:
+        if self.unit.unit is Unit.SITE:
+            raise ConfigError(
+                "local steps cannot protect a whole site", remedy="site-level noise belongs in the secure sum"
+            )
+        if not self.clip_norm > 0 or (math.isinf(self.clip_norm) and self.noise_multiplier > 0):
+            raise ConfigError(f"privacy.clip_norm = {self.clip_norm} is not a positive number")
+        if not (math.isfinite(self.noise_multiplier) and self.noise_multiplier >= 0):
+            raise ConfigError(
+                f"privacy noise multiplier {self.noise_multiplier} is not a number of at least 0"
+            )
+        if not 0 < self.sampling_rate <= 1:
+            raise ConfigError(f"privacy sampling rate {self.sampling_rate} is not in (0, 1]")
+        if self.adaptive is not None:
+            self.adaptive.gradient_multiplier(self.noise_multiplier)  # refuses what cannot be paid
+
+    @property
+    def gradient_multiplier(self) -> float:
+        """Noise on the gradients over C: sigma, or more where part of it pays for adapting C."""
+        if self.adaptive is None:
+            return self.noise_multiplier
+        return self.adaptive.gradient_multiplier(self.noise_multiplier)
+
+    @property
+    def steps_per_pass(self) -> int:
+        """Steps in which every unit is expected to take part once, rounded up."""
+        return math.ceil(1.0 / self.sampling_rate - 1e-9)
+
+    def event(self, steps: int) -> PoissonSampledGaussian:
+        """What ``steps`` steps release."""
+        return PoissonSampledGaussian(self.unit.adjacency, self.sampling_rate, self.noise_multiplier, steps)
+
+
+class GaussianNoise:
+    """Noise on the grid for every trainable parameter.
+
+    Attributes:
+        deviation: standard deviation of the noise added to the sum, in gradient units.
+        grid: distance of two grid points, in gradient units; 0 without noise.
+    """
+
+    def __init__(self, deviation: float, bits: int, random: SecureRandom) -> None:
+        self.deviation = deviation
+        self.grid = math.ldexp(deviation, -bits)
+        self._sampler = NoiseSampler(RoundedNormal(2.0**bits), random) if deviation else None
+
+    @classmethod
+    def of(
+        cls,
+        mechanism: Mechanism,
+        clip_norm: float,
+        parameters: dict[str, nn.Parameter],
+        random: SecureRandom,
+    ) -> GaussianNoise:
+        """The noise of a mechanism at the present C, on a grid fine enough for this many parameters."""
+        if mechanism.noise_multiplier == 0:
+            return cls(0.0, 0, random)
+        deviation = mechanism.gradient_multiplier * clip_norm * (1.0 + _SLACK)
+        dimension = sum(value.numel() for value in parameters.values())
+        # Rounding moves one unit by at most grid * sqrt(d) / 2, which must not exceed 2^-_GRID_BITS C.
+        finest = deviation / clip_norm * math.sqrt(dimension) * 2.0 ** (_GRID_BITS - 1)
+        return cls(deviation, max(12, math.ceil(math.log2(finest))), random)
+
+    def write_gradients(self, total: ClippedSum, divisor: float) -> None:
+        """Set every parameter's gradient to (sum + noise) / divisor."""
+        for name, value in total.parameters.items():
+            summed = total.sums[name]
+            if self._sampler is not None:
+                noise = torch.from_numpy(self._sampler.take(summed.numel())).reshape(summed.shape)
+                summed = (summed + noise.to(summed.device, torch.float64)) * self.grid
+            value.grad = (summed / divisor).to(value.dtype)

@@ -1,0 +1,109 @@
+"""Records by index: what Poisson sampling draws from."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Protocol, cast
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch.utils.data import DataLoader, IterableDataset
+
+from secfed.dp.training.losses import Batch
+from secfed.errors import ConfigError, DataError
+
+
+class Records(Protocol):
+    """A data set whose records can be taken by index, on the device of the model."""
+
+    def __len__(self) -> int:
+        """Number of records."""
+        ...
+
+    def take(self, indices: NDArray[np.int64]) -> Batch:
+        """These records: tensors with the records along the first dimension."""
+        ...
+
+
+class TensorRecords:
+    """Records that are rows of tensors.
+
+    Raises:
+        DataError: tensors of different lengths.
+    """
+
+    def __init__(self, tensors: Batch) -> None:
+        lengths = sorted({len(part) for part in tensors})
+        if len(lengths) != 1:
+            raise DataError(f"private training needs tensors of one length, not {lengths}")
+        self._tensors, self._length = tensors, lengths[0]
+
+    def __len__(self) -> int:
+        return self._length
+
+    def take(self, indices: NDArray[np.int64]) -> Batch:
+        """See :class:`Records`."""
+        return tuple(part[torch.from_numpy(indices).to(part.device)] for part in self._tensors)
+
+
+class LazyRecords:
+    """Records that have yet to be computed, for example by a received model: not before the first is taken.
+
+    Args:
+        count: how many there will be.
+        make: gives tensors with the records along the first dimension; called once, after payment.
+    """
+
+    def __init__(self, count: int, make: Callable[[], Batch]) -> None:
+        self._count, self._make = count, make
+        self._made: TensorRecords | None = None
+        self._failure: Exception | None = None  # then no record can be taken, and it is not tried again
+
+    def __len__(self) -> int:
+        return self._count
+
+    def take(self, indices: NDArray[np.int64]) -> Batch:
+        """See :class:`Records`."""
+        if self._failure is not None:
+            raise self._failure
+        if self._made is None:
+            try:
+                self._made = TensorRecords(self._make())
+            except Exception as problem:
+                self._failure = problem
+                raise
+        return self._made.take(indices)
+
+
+class LoaderRecords:
+    """The records behind a ``DataLoader``, fetched as it would fetch them; its sampler is not used.
+
+    Args:
+        loader: over a map-style data set.
+        device: batches are moved there.
+
+    Raises:
+        ConfigError: a loader whose records have no index.
+    """
+
+    def __init__(self, loader: object, device: torch.device) -> None:
+        if not isinstance(loader, DataLoader) or isinstance(loader.dataset, IterableDataset):
+            raise ConfigError(
+                "private training samples records itself and needs a DataLoader over indexed records",
+                remedy="make the loader with secfed.dp.training.plain_loop.make_loader",
+            )
+        self._dataset: Any = loader.dataset
+        self._collate, self._device = loader.collate_fn, device
+
+    def __len__(self) -> int:
+        return len(self._dataset)
+
+    def take(self, indices: NDArray[np.int64]) -> Batch:
+        """See :class:`Records`."""
+        wanted = indices.tolist()
+        if hasattr(self._dataset, "__getitems__"):
+            fetched = self._dataset.__getitems__(wanted)
+        else:
+            fetched = [self._dataset[index] for index in wanted]
+        return tuple(part.to(self._device) for part in cast(Batch, self._collate(fetched)))

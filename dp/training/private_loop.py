@@ -1,0 +1,338 @@
+"""Private local training: Poisson sampling, clipping, noise; the algorithm's code does not notice.
+
+    spend -> (draw units -> clip each -> sum on the grid -> add noise -> optimiser step) x steps
+
+One step releases  (sum of clipped unit gradients + N(0, (sigma C')^2 I)) / M  with M = q * units, the
+*expected* number of units: dividing by the drawn number would release it. An empty draw releases pure
+noise. A unit that cannot be fetched, has no finite gradient, or makes the model or the loss fail adds zeros:
+neither the other units nor the noise change, so that no record can be found by making a step fail. The
+optimiser, weight decay, momentum and step hooks see only that, so they are post-processing.
+
+Source: Abadi et al. 2016, algorithm 1. How the noise is made: :mod:`secfed.dp.training.mechanism`.
+
+Random layers draw from the site's secret stream (:mod:`secfed.dp.training.layers`), whatever torch was seeded
+with.
+
+Security: the number of records n is treated as public (q = M / n fixes M). The loss value that training
+reports is computed without noise: it must stay at the site, or be released as an event of its own.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import ExitStack
+from functools import partial
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import nn
+
+from secfed.dp.accounting.events import Event
+from secfed.dp.accounting.unit import GroupPartition, Unit
+from secfed.dp.mechanisms.randomness import SecureRandom
+from secfed.dp.training.engine_check import checked_engine, one_by_one
+from secfed.dp.training.engines import ClippedSum, Engine, EngineName, LoopEngine, attached, check_engine_fits
+from secfed.dp.training.guards import check_model
+from secfed.dp.training.layers import secret_layers
+from secfed.dp.training.losses import Batch, UnitLoss, require_decomposes, supervised
+from secfed.dp.training.mechanism import GaussianNoise, Mechanism
+from secfed.dp.training.patient_records import LoaderRecords, Records, TensorRecords
+from secfed.dp.training.plain_loop import Training
+from secfed.errors import ConfigError, DataError
+from secfed.wire.parts import failed
+
+Spend = Callable[[Event], object]
+
+
+class PrivateTraining:
+    """Runs local steps under a mechanism.
+
+    Args:
+        mechanism: what is promised.
+        engine: see :mod:`secfed.dp.training.engines`.
+        partition: the fixed groups, if the unit is a group.
+        random: source of sampling and noise; None draws a fresh key. A seeded one is for simulation only.
+        max_records: records in one forward pass of hooks and ghost; larger draws are cut into pieces.
+        spend: called with the event before any data is touched; raises to refuse (see the ledger).
+
+    Raises:
+        ConfigError: an impossible combination.
+    """
+
+    def __init__(
+        self,
+        mechanism: Mechanism,
+        *,
+        engine: EngineName = "hooks",
+        partition: GroupPartition | None = None,
+        random: SecureRandom | None = None,
+        max_records: int = 256,
+        spend: Spend | None = None,
+    ) -> None:
+        grouped = mechanism.unit.unit is Unit.GROUP
+        if grouped != (partition is not None):
+            raise ConfigError("a partition belongs to privacy.unit = group, and the other way round")
+        if grouped and engine != "loop":
+            raise ConfigError(
+                f"engine {engine!r} clips single records, not groups", remedy='use engine = "loop"'
+            )
+        if max_records < 1:
+            raise ConfigError(f"max_records = {max_records} is below 1")
+        self.mechanism, self.engine, self._partition = mechanism, engine, partition
+        self._random = random or SecureRandom()
+        self._max_records, self._spend = max_records, spend
+        self.clip_norm = mechanism.clip_norm  # moves from step to step if the mechanism is adaptive
+
+    def run(
+        self,
+        model: nn.Module,
+        optimiser: torch.optim.Optimizer,
+        loss: UnitLoss,
+        data: Batch | Records,
+        *,
+        steps: int,
+    ) -> None:
+        """Train ``model`` in place for exactly ``steps`` steps.
+
+        Args:
+            model: any device; left in the mode it came in.
+            optimiser: over its parameters.
+            loss: declares whether it decomposes over records.
+            data: tensors with the records along the first dimension, or records by index.
+            steps: the event that is spent has this count, also if training is interrupted.
+
+        Raises:
+            BudgetExceeded: from ``spend``, before data is touched.
+            ConfigError: a loss or model that the unit cannot protect.
+            DataError: tensors of different lengths, or another length than the partition's.
+        """
+        records = TensorRecords(data) if isinstance(data, tuple) else data
+        with self.session(model, optimiser, loss, records=len(records), steps=steps) as session:
+            for _ in range(steps):
+                session.step(records)
+
+    def train_locally(self, training: Training, *, epochs: int, device: torch.device) -> float:
+        """The private counterpart of :func:`secfed.dp.training.plain_loop.train_locally`.
+
+        The loader's order and batch size are replaced by Poisson sampling at the mechanism's rate q; one
+        pass is ceil(1 / q) steps. Terms that do not depend on records stay where they are, in a step
+        hook of the optimiser, and need no clipping.
+
+        Args:
+            training: its loader is a ``DataLoader`` over indexed records (inputs, labels).
+            epochs: passes.
+            device: where the model is; batches are moved there.
+
+        Returns:
+            NaN: the mean loss is a function of the records and was not paid for.
+
+        Raises:
+            BudgetExceeded, ConfigError, DataError: as :meth:`run`.
+        """
+        self.run(
+            training.model,
+            training.optimiser,
+            supervised(training.loss),
+            LoaderRecords(training.loader, device),
+            steps=epochs * self.mechanism.steps_per_pass,
+        )
+        training.model.eval()
+        return math.nan
+
+    def session(
+        self,
+        model: nn.Module,
+        optimiser: torch.optim.Optimizer,
+        loss: UnitLoss,
+        *,
+        records: int,
+        steps: int,
+    ) -> Session:
+        """Begin ``steps`` paid steps; a context manager, for loops that are written elsewhere.
+
+        Raises:
+            BudgetExceeded, ConfigError, DataError: as :meth:`run`.
+        """
+        if self.mechanism.unit.unit is Unit.RECORD:
+            require_decomposes(loss)
+        parameters = check_model(model, optimiser)
+        check_engine_fits(self.engine, model, self.mechanism.sampling_rate * records)
+        if self._partition is not None and self._partition.records != records:
+            raise DataError(
+                f"the partition divides {self._partition.records} records, the data has {records}"
+            )
+        if records < 1 or steps < 1:
+            raise DataError(f"{records} records and {steps} steps: nothing to train")
+        if self._spend is not None:
+            self._spend(self.mechanism.event(steps))
+        return Session(self, model, optimiser, loss, parameters, records, steps)
+
+
+class Session:
+    """A number of paid steps on one model. Made by :meth:`PrivateTraining.session`."""
+
+    def __init__(
+        self,
+        training: PrivateTraining,
+        model: nn.Module,
+        optimiser: torch.optim.Optimizer,
+        loss: UnitLoss,
+        parameters: dict[str, nn.Parameter],
+        records: int,
+        steps: int,
+    ) -> None:
+        self._training, self._model, self._optimiser, self._loss = training, model, optimiser, loss
+        self._parameters, self._records, self.steps_left = parameters, records, steps
+        self._modes, self._checked = [(part, part.training) for part in model.modules()], False
+        self._units = records if training._partition is None else len(training._partition)
+        self.noise = self._noise()
+
+    def __enter__(self) -> Session:
+        with ExitStack() as stack:
+            self._layers = stack.enter_context(secret_layers(self._model, self._training._random))
+            attaching = attached(self._training.engine, self._model, self._loss)
+            self._engine: Engine = stack.enter_context(attaching)
+            self._open = stack.pop_all()
+        self._set_modes()
+        return self
+
+    def __exit__(self, *problem: object) -> None:
+        self._open.close()
+        for part, training in self._modes:
+            part.training = training
+        self._optimiser.zero_grad(set_to_none=True)
+
+    def _set_modes(self) -> None:
+        """Training mode, except where a caller left wholly frozen parts of a model in training at rest."""
+        was_training = self._model.training
+        self._model.train()
+        for part, training in self._modes:
+            if was_training and not training and not any(one.requires_grad for one in part.parameters()):
+                part.training = False
+
+    def _noise(self) -> GaussianNoise:
+        training = self._training
+        return GaussianNoise.of(training.mechanism, training.clip_norm, self._parameters, training._random)
+
+    @property
+    def expected_units(self) -> float:
+        """M: the expected number of units in a step, the divisor of every sum."""
+        return self._training.mechanism.sampling_rate * self._units
+
+    def draw(self) -> list[NDArray[np.int64]]:
+        """The record indices of one step's units; possibly none."""
+        drawn = self._training._random.poisson_sample(self._training.mechanism.sampling_rate, self._units)
+        if self._training._partition is not None:
+            return [self._training._partition.groups[group] for group in drawn]
+        return [drawn[index : index + 1] for index in range(len(drawn))]
+
+    def step(self, records: Records) -> None:
+        """Draw units, and take one optimiser step on their noisy clipped sum.
+
+        Raises:
+            ConfigError: as :meth:`release`.
+        """
+        units = self.draw()
+        try:
+            batches = [records.take(indices) for indices in self._batches(units)]
+        except Exception as problem:  # noqa: BLE001 - which error it is could depend on records
+            failed(problem)
+            self._begin_step()
+            self._finish_step(self._one_by_one(partial(records.take, indices) for indices in units))
+        else:
+            self.release(batches)
+
+    def _batches(self, units: list[NDArray[np.int64]]) -> list[NDArray[np.int64]]:
+        """One index array per forward pass: a unit for the loop, up to ``max_records`` rows otherwise."""
+        if self._training.engine == "loop" or not units:
+            return units
+        rows, size = np.concatenate(units), self._training._max_records
+        return [rows[start : start + size] for start in range(0, len(rows), size)]
+
+    def _clipped(self, batches: Sequence[Batch]) -> ClippedSum:
+        """The sum over these units. Those that make the model or the loss fail count, and add zeros.
+
+        Where an engine cannot sum a batch, for example because no record of it reaches some layer, every
+        unit is summed by itself. What a unit adds is then the same, but for the last digits that the
+        mechanism's slack pays for, so that a record that makes a batch fail, or keeps it from failing,
+        changes nothing but its own part.
+        """
+        if self._training.engine != "loop":
+            total = self._sum(batches)
+            if total is not None:
+                return total
+            batches = [row for batch in batches for row in one_by_one(batch)]
+        return self._one_by_one(partial(_given, unit) for unit in batches)
+
+    def _sum(self, batches: Sequence[Batch]) -> ClippedSum | None:
+        """None if the engine fails, or its sum is not finite."""
+        total = self._empty()
+        try:
+            self._engine.add(batches, total)
+        except Exception as problem:  # noqa: BLE001 - which error it is could depend on records
+            failed(problem)
+            self._engine.abandon()
+            return None
+        return total if all(bool(torch.isfinite(part).all()) for part in total.sums.values()) else None
+
+    def _one_by_one(self, units: Iterable[Callable[[], Batch]]) -> ClippedSum:
+        """The sum by the plain loop; a unit that cannot be fetched or computed by itself adds zeros.
+
+        No batch, and so no other unit, decides what a unit adds.
+        """
+        total, loop, count = self._empty(), LoopEngine(self._model, self._loss), 0
+        with self._engine.paused():
+            for fetch in units:
+                count += 1
+                try:
+                    loop.add([fetch()], total)
+                except Exception as problem:  # noqa: BLE001 - which error it is could depend on records
+                    failed(problem)
+        total.units = count
+        return total
+
+    def _empty(self) -> ClippedSum:
+        return ClippedSum(self._parameters, clip_norm=self._training.clip_norm, grid=self.noise.grid)
+
+    def release(self, batches: Sequence[Batch]) -> None:
+        """One release: the clipped sum of these units, noise, and the optimiser's step.
+
+        Raises:
+            ConfigError: more steps than were paid for; or, on made-up records, an engine that disagrees with
+                the loop, or a model that changes its buffers.
+        """
+        self._begin_step()
+        if batches and not self._checked:
+            self._engine = checked_engine(
+                self._training.engine, self._engine, self._model, self._loss, batches[0]
+            )
+            self._checked = True
+        self._finish_step(self._clipped(batches))
+
+    def _begin_step(self) -> None:
+        if self.steps_left < 1:
+            raise ConfigError("more private steps than the budget was charged for")
+        self.steps_left -= 1
+
+    def _finish_step(self, total: ClippedSum) -> None:
+        """Noise, and the optimiser's step."""
+        training = self._training
+        self.noise.write_gradients(total, self.expected_units)
+        self._optimiser.step()
+        self._optimiser.zero_grad(set_to_none=True)
+        self._layers.renew()
+        if training.mechanism.adaptive is not None:
+            training.clip_norm = training.mechanism.adaptive.next_norm(
+                training.clip_norm,
+                within=total.within,
+                units=total.units,
+                expected_units=self.expected_units,
+                random=training._random,
+            )
+            self.noise = self._noise()
+
+
+def _given(unit: Batch) -> Batch:
+    return unit

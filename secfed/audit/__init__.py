@@ -1,0 +1,4 @@
+"""Checks of finished records.
+
+Imports server, site and what lies below.
+"""

@@ -1,0 +1,147 @@
+"""Finding what an audit reads: rosters and signed chains under some folders, each file read once.
+
+Folders are searched recursively. A simulation's folder holds every party's files; a hospital's or the
+aggregator's folder holds its own. What a first line says about its owner only decides which key to try:
+:mod:`secfed.audit.privacy.check` believes nothing before it verifies.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Final
+
+from secfed.errors import ConfigError, TranscriptError
+from secfed.records.chain_file import read_lines
+from secfed.records.roster_file import is_roster_file
+from secfed.runs.run_folder import DECISIONS_FILE, TRANSCRIPT_FILE, site_of
+
+_MAX_BYTES: Final = 1 << 28
+_SITES: Final = "sites"  # secfed.runs.run_folder.sites_folder
+
+
+def is_ledger_file(name: str) -> bool:
+    """Whether a file of this name is a privacy ledger."""
+    return name.startswith("ledger-") and name.endswith(".jsonl")
+
+
+@dataclass(frozen=True)
+class Source:
+    """One file as it was when it was read.
+
+    Attributes:
+        path: as found, below a folder that was named.
+        data: its bytes.
+    """
+
+    path: Path
+    data: bytes = field(repr=False)
+
+    @cached_property
+    def sha256(self) -> str:
+        """Hex digest of the file."""
+        return hashlib.sha256(self.data).hexdigest()
+
+    @cached_property
+    def claims(self) -> dict[str, Any]:
+        """Body of the first line, unverified; empty if it cannot be read."""
+        try:
+            body = json.loads(self.data.split(b"\n", 1)[0])["body"]
+        except (ValueError, TypeError, KeyError, RecursionError):
+            return {}
+        return body if isinstance(body, dict) else {}
+
+    @property
+    def lines(self) -> list[bytes]:
+        """The lines of a chain, each with its newline."""
+        return list(read_lines(io.BytesIO(self.data)))
+
+    @property
+    def run_folder(self) -> Path:
+        """The folder of the run this transcript belongs to."""
+        parent = self.path.parent
+        return parent.parent.parent if parent.parent.name == _SITES else parent
+
+    @property
+    def named_site(self) -> str | None:
+        """The site whose folder this file is in, in a simulation's folder."""
+        parent = self.path.parent
+        return site_of(parent) if parent.parent.name == _SITES else None
+
+
+@dataclass(frozen=True)
+class Found:
+    """Everything found, in the order of the folders and sorted within each.
+
+    Attributes:
+        folders: that were searched.
+        rosters: ``roster.json`` files, and those that a site or study centre has pinned or kept.
+        transcripts: ``transcript.jsonl`` files.
+        ledgers: ``ledger-*.jsonl`` files.
+        decisions: ``decisions.jsonl`` files.
+    """
+
+    folders: tuple[Path, ...]
+    rosters: tuple[Source, ...]
+    transcripts: tuple[Source, ...]
+    ledgers: tuple[Source, ...]
+    decisions: tuple[Source, ...]
+
+
+def find(folders: Sequence[Path]) -> Found:
+    """Search folders; a file that is reached twice is read once.
+
+    Raises:
+        ConfigError: a folder that does not exist.
+        TranscriptError: a file that cannot be read, or no signed chain anywhere.
+    """
+    sources: dict[Path, Source] = {}
+    for folder in folders:
+        if not folder.is_dir():
+            raise ConfigError(
+                f"{folder}: no such folder.", remedy="name folders with transcripts and ledgers"
+            )
+        for path in _below(folder):
+            if path.resolve() not in sources:
+                sources[path.resolve()] = Source(path, _read(path))
+    every = tuple(sources.values())
+    found = Found(
+        tuple(folders),
+        tuple(one for one in every if is_roster_file(one.path)),
+        tuple(one for one in every if one.path.name == TRANSCRIPT_FILE),
+        tuple(one for one in every if is_ledger_file(one.path.name)),
+        tuple(one for one in every if one.path.name == DECISIONS_FILE),
+    )
+    if not found.transcripts and not found.ledgers and not found.decisions:
+        where = ", ".join(str(folder) for folder in folders)
+        raise TranscriptError(
+            f"{where}: neither a transcript nor a ledger nor a decision log here.",
+            remedy="name the folder that secfed simulate --out wrote, or a site's folder",
+        )
+    return found
+
+
+def _below(folder: Path) -> Iterator[Path]:
+    for path in sorted(folder.rglob("*")):
+        named = path.name in (TRANSCRIPT_FILE, DECISIONS_FILE) or is_roster_file(path)
+        if (named or is_ledger_file(path.name)) and path.is_file():
+            yield path
+
+
+def _read(path: Path) -> bytes:
+    try:
+        with path.open("rb") as stream:
+            data = stream.read(_MAX_BYTES + 1)
+    except OSError as error:
+        raise TranscriptError(
+            f"{path}: {os.strerror(error.errno or 0)}.", remedy="check that the file may be read"
+        ) from None
+    if len(data) > _MAX_BYTES:
+        raise TranscriptError(f"{path}: larger than {_MAX_BYTES} bytes.", remedy="it is no file of secfed's")
+    return data

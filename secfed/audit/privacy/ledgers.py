@@ -1,0 +1,185 @@
+"""What a report says about ledgers: budgets, payments, and fields that left without noise."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from secfed.audit.privacy.evidence import Amount, Bare, LedgerFacts, Payment, StudySpend, as_int, ranges
+from secfed.audit.privacy.findings import Book, CheckedFolder
+from secfed.audit.privacy.recompute import alone
+from secfed.dp.accounting.budget import Budget, Spent, Standing
+from secfed.dp.accounting.events import (
+    DistributedDiscreteGaussian,
+    Event,
+    Gaussian,
+    PoissonSampledGaussian,
+    Skellam,
+    to_value,
+)
+from secfed.dp.accounting.unit import Unit
+from secfed.dp.ledger.ledger import BUDGETS, RECOVERED, SPENT, UNPROTECTED
+from secfed.errors import ConfigError, TranscriptError
+from secfed.records.hash_chain import Entry
+
+
+def ledger_facts(state: CheckedFolder, book: Book, now_s: int) -> LedgerFacts:
+    """What one verified ledger says, its epsilons computed from its events."""
+    entries = book.chain.entries
+    paid = _readable(book)
+    spent = [item for _, item in paid]
+    budgets = [entry.body for entry in entries if entry.kind == BUDGETS]
+    limits = _limits(budgets)
+    last: list[Mapping[str, Any]] = list(paid[-1][0].body.get("after", [])) if paid else []
+    amounts = []
+    for place, limit in enumerate(limits):
+        like = last[place].get("spent") if place < len(last) else None
+        standing = state.recomputer.standing(limit, spent, now_s, like)
+        amounts.append(_amount(standing, _counted(limit, spent)))
+    payments = _payments(book, paid)
+    times = [entry.body["time_s"] for entry in entries if type(entry.body.get("time_s")) is int]
+    return LedgerFacts(
+        site=book.site,
+        dataset=book.dataset,
+        file=str(book.chain.source.path),
+        entries=len(entries),
+        head=entries[-1].hash.hex(),
+        last_s=times[-1] if times else None,
+        recoveries=sum(entry.kind == RECOVERED for entry in entries),
+        limit_changes=max(0, len(budgets) - 1),
+        amounts=tuple(amounts),
+        studies=tuple(_spends(state, payments, spent, limits, last)),
+        payments=tuple(payments),
+    )
+
+
+def _limits(budgets: Sequence[Mapping[str, Any]]) -> list[Budget]:
+    """The budgets in force; none if they cannot be read, which is then a problem of its own."""
+    try:
+        return [Budget.from_value(value) for value in budgets[-1].get("budgets", [])] if budgets else []
+    except ConfigError:
+        return []
+
+
+def _readable(book: Book) -> list[tuple[Entry, Spent]]:
+    """The payments up to the first that cannot be read, which is already a problem."""
+    found = []
+    for entry in book.chain.entries:
+        if entry.kind == SPENT:
+            try:
+                found.append((entry, Spent.from_body(entry.body)))
+            except TranscriptError:
+                break
+    return found
+
+
+def _payments(book: Book, paid: Sequence[tuple[Entry, Spent]]) -> list[Payment]:
+    standings = {point.line: point.standings for point in book.points}
+    spent = [item for _, item in paid]
+    return [
+        Payment(
+            line=entry.seq + 1,
+            study=str(entry.body.get("study")),
+            round=as_int(entry.body.get("round")) or 0,
+            exchange=str(entry.body.get("exchange")),
+            time_s=item.time_s,
+            mechanism=describe(item.event),
+            event=to_value(item.event),
+            record_private=item.record_private,
+            after=tuple(
+                _amount(one, _counted(one.budget, spent[:count])) for one in standings.get(entry.seq + 1, ())
+            ),
+        )
+        for count, (entry, item) in enumerate(paid, start=1)
+    ]
+
+
+def _spends(
+    state: CheckedFolder,
+    payments: Sequence[Payment],
+    spent: Sequence[Spent],
+    limits: Sequence[Budget],
+    last: Sequence[Mapping[str, Any]],
+) -> list[StudySpend]:
+    """Per study, in the order of their first payment."""
+    found = []
+    chosen = state.recomputer.accountants_of(last[0].get("spent") if last else None)[0]
+    for study in dict.fromkeys(payment.study for payment in payments):
+        mine = [payment for payment in payments if payment.study == study]
+        items = [item for item, payment in zip(spent, payments, strict=False) if payment.study == study]
+        kinds = {(limit.delta, limit.protects): limit for limit in limits}
+        costs = [(limit, alone(items, limit, chosen)) for limit in kinds.values()]
+        found.append(
+            StudySpend(
+                study=study,
+                rounds=ranges({payment.round for payment in mine}),
+                payments=len(mine),
+                first_s=mine[0].time_s,
+                last_s=mine[-1].time_s,
+                mechanisms=tuple(dict.fromkeys(payment.mechanism for payment in mine)),
+                alone=tuple(_amount(cost, _counted(limit, items)) for limit, cost in costs if cost),
+            )
+        )
+    return found
+
+
+def bare_of(book: Book) -> list[Bare]:
+    """Fields that left without noise, put together over rounds."""
+    found: dict[tuple[str, str, tuple[str, ...]], list[int]] = {}
+    for entry in book.chain.entries:
+        if entry.kind == UNPROTECTED:
+            names = tuple(str(name) for name in entry.body.get("fields", []))
+            key = (str(entry.body.get("study")), str(entry.body.get("exchange")), names)
+            found.setdefault(key, []).append(as_int(entry.body.get("round")) or 0)
+    return [
+        Bare(book.site, book.dataset, study, exchange, names, ranges(set(rounds)), len(rounds))
+        for (study, exchange, names), rounds in found.items()
+    ]
+
+
+def describe(event: Event) -> str:
+    """An event for people who know the field, complete enough to recompute it."""
+    times = f", {event.times}\N{MULTIPLICATION SIGN}" if event.times > 1 else ""
+    match event:
+        case PoissonSampledGaussian(sampling_rate=rate, noise_multiplier=noise, steps=steps):
+            return f"DP-SGD: {steps} steps, Poisson rate {rate:.4g}, noise multiplier {noise:.4g}"
+        case Gaussian(noise_multiplier=noise):
+            return f"Gaussian, noise multiplier {noise:.4g}{times}"
+        case Skellam(l2=norm, variance=variance):
+            return f"Skellam in the sum, noise {variance**0.5 / norm if norm else 0:.4g} of the norm{times}"
+        case DistributedDiscreteGaussian(shares=shares, sigma=sigma):
+            return f"discrete Gaussian in the sum, {shares} honest shares of scale {sigma:.4g}{times}"
+        case _:
+            return f"{event.name}{times}"
+
+
+def _amount(standing: Standing, events: Sequence[Event]) -> Amount:
+    budget, spent = standing.budget, standing.spent
+    limit = budget.epsilon
+    relies = "nothing"
+    if spent is not None:
+        # A record budget may rest on noise in the sum too, restated; then the weaker footing counts.
+        in_sum = any(event.adjacency.protects is Unit.SITE for event in events)
+        relies = "sum-noise" if in_sum else "local-noise"
+    return Amount(
+        protects=str(budget.protects),
+        limit=limit,
+        spent=standing.epsilon,
+        left=None if limit is None else max(0.0, limit - standing.epsilon),
+        delta=budget.delta,
+        period_days=budget.period_days,
+        adjacency=None if spent is None else str(spent.adjacency),
+        accountant=None if spent is None else spent.accountant,
+        version=None if spent is None else spent.version,
+        relies_on=relies,
+    )
+
+
+def _counted(budget: Budget, spent: Sequence[Spent]) -> list[Event]:
+    """The events that a budget's number relies on."""
+    record = budget.protects is Unit.RECORD
+    return [
+        item.event
+        for item in spent
+        if (record and not item.record_private) or item.event.adjacency.protects is budget.protects
+    ]

@@ -1,0 +1,234 @@
+"""The words of a report: numbers in plain language, and on what each of them relies.
+
+Epsilon is rounded up and what is left is rounded down, so a report never promises more than was computed.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import Final
+
+from secfed.audit.privacy.evidence import Amount
+
+# A study id is its name and the digest of its settings; eight digits tell two studies apart on paper.
+_STUDY_ID: Final = re.compile(r"([a-z0-9][a-z0-9-]*)-([0-9a-f]{8})[0-9a-f]{56}(?![0-9a-f])")
+
+NOTHING: Final = "\N{EN DASH}"
+_FALSE_ALARMS: Final = 0.01
+
+
+def printable(text: str) -> str:
+    """A text as it is drawn: study ids short, control characters, which have no place in a name, marked."""
+    shown = _STUDY_ID.sub(r"\1 (\2)", text)
+    return "".join(
+        letter if letter.isprintable() or letter == "\n" else "\N{REPLACEMENT CHARACTER}" for letter in shown
+    )
+
+
+def settings_digest(study: str) -> str | None:
+    """The digest in a study id, in full."""
+    found = _STUDY_ID.fullmatch(study)
+    return None if found is None else study[-64:]
+
+
+ADJACENCY: Final = {
+    "add-or-remove-record": "one record is in the data or not",
+    "replace-record": "one record has this content or another",
+    "replace-patient": "all records of one patient at a site have this content or another",
+    "zero-out-site": "one site contributes or contributes nothing",
+    "replace-site": "one site contributes this or something else",
+}
+
+PROTECTION: Final = {
+    "plain": "none: the aggregator received each site's own values",
+    "masked": "masked secure sum: the aggregator received masked values and learned sums over the cohort",
+    "encrypted": "homomorphic encryption: the aggregator handled ciphertexts only; the sites decrypt sums",
+}
+
+PROTECTION_RELIES: Final = {
+    "plain": "Nothing protects a single site's values from the aggregator.",
+    "masked": "A single site's values stay hidden as long as no more sites help the aggregator than the "
+    "study tolerates, and the pinned roster holds the right keys. All other sites together can always "
+    "subtract their own values from a total.",
+    "encrypted": "A single site's values stay hidden as long as no site that holds the study's key helps "
+    "the aggregator: one such site is enough to read every site's values.",
+}
+
+RELIES: Final = {
+    "local-noise": "Noise added inside the site, before anything left. Holds against the aggregator, all "
+    "other sites and everyone who gets the model, even together. Relies on: the site's software clipping "
+    "and adding noise as it recorded; every use of this data set going through this ledger; the number of "
+    "records (under replace-patient, of each patient's records) being no secret.",
+    "sum-noise": "Noise added in shares by several sites, complete only in the sum. Holds for what is known "
+    "from the sums alone. Relies on, besides what local noise relies on: as many honest sites in every sum "
+    "as the event states, no more colluding sites than the study tolerates, and the protection of single "
+    "contributions.",
+    "nothing": "Nothing was spent.",
+}
+
+TRUST: Final = (
+    (
+        "Spent and left",
+        "Each budget counts every payment in its ledger, composed, not added. A ledger is written by the "
+        "site whose data it protects: it shows what the site's software recorded. That nothing was cut off "
+        "its end follows from the ledger states in the transcripts, for the rounds recorded there.",
+    ),
+    (
+        "Sums and cohort sizes",
+        "Signed by the aggregator and recorded by every party. With the aggregator's and the sites' "
+        "transcripts together, no party alone can change them unnoticed; with one transcript only, they are "
+        "that party's word.",
+    ),
+    (
+        "What was decided",
+        "A decision log is the site's word, in order and without gaps inside. That nothing is missing at its "
+        "end follows from heads that were shown earlier, for entries up to there.",
+    ),
+    (
+        "One record, one patient",
+        "An epsilon under replace-patient covers all records of one patient that a site trained on, as the "
+        "site's data set names the patients. Under any other relation of records it covers one record: if a "
+        "patient has several, the guarantee for the patient is weaker.",
+    ),
+)
+
+
+def number_up(value: float) -> str:
+    """Three decimals, rounded up; tiny values keep two digits."""
+    if math.isinf(value):
+        return "unbounded"
+    if 0 < value < 0.001:
+        return "0.001"
+    return f"{math.ceil(value * 1000 - 1e-9) / 1000:.3f}"
+
+
+def number_down(value: float | None) -> str:
+    """Three decimals, rounded down; a dash for None."""
+    if value is None:
+        return NOTHING
+    return f"{math.floor(value * 1000 + 1e-9) / 1000:.3f}"
+
+
+def limit(amount: Amount) -> str:
+    """The limit, or that there is none."""
+    return "no limit" if amount.limit is None else f"{amount.limit:g}"
+
+
+def delta(value: float) -> str:
+    """``1e-5``."""
+    mantissa, _, exponent = f"{value:g}".partition("e")
+    return f"{mantissa}e{int(exponent)}" if exponent else mantissa
+
+
+def period(amount: Amount) -> str:
+    """What the budget counts."""
+    return "in all" if amount.period_days is None else f"last {amount.period_days} days"
+
+
+def hidden(amount: Amount) -> str:
+    """Who is hidden: a record, a site, or a patient with all records."""
+    return "patient" if amount.adjacency == "replace-patient" else amount.protects
+
+
+def statement(amount: Amount) -> str:
+    """An epsilon with everything without which it means nothing."""
+    if amount.adjacency is None:
+        return f"nothing spent (delta {delta(amount.delta)}, {amount.protects} budget)"
+    return (
+        f"epsilon {number_up(amount.spent)} at delta {delta(amount.delta)}, protecting a {hidden(amount)}, "
+        f"relation {amount.adjacency}, accountant {amount.accountant} ({amount.version})"
+    )
+
+
+def day(time_s: int | None) -> str:
+    """A date in UTC."""
+    return NOTHING if time_s is None else datetime.fromtimestamp(time_s, UTC).strftime("%Y-%m-%d")
+
+
+def moment(time_s: int) -> str:
+    """Date and time in UTC."""
+    return datetime.fromtimestamp(time_s, UTC).strftime("%Y-%m-%d %H:%M UTC")
+
+
+def rounds(text: str) -> str:
+    """``round 7``, ``rounds 1 to 6``."""
+    return f"{'rounds' if '-' in text or ',' in text else 'round'} {dashes(text)}"
+
+
+def after_round(number: int) -> str:
+    """``after round 7``; the model that training began with is not after any."""
+    return f"after round {number}" if number else "untrained"
+
+
+def dashes(text: str) -> str:
+    """A range as people write it."""
+    return text.replace("-", "\N{EN DASH}")
+
+
+def sentence(text: str) -> str:
+    """With a capital and a full stop."""
+    text = text.strip().rstrip(".")
+    return f"{text[:1].upper()}{text[1:]}." if text else ""
+
+
+def plural(count: int, noun: str) -> str:
+    """``1 sum``, ``4 sums``."""
+    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
+
+
+def factor(epsilon: float) -> str:
+    """e^epsilon, rounded up."""
+    if epsilon > 20:
+        return "more than a million"
+    value = math.exp(epsilon)
+    return f"{math.ceil(value * 10) / 10:,.1f}" if value < 100 else f"{math.ceil(value):,}"
+
+
+def detected(epsilon: float, delta_: float) -> float:
+    """Upper bound on the share of members a membership test finds at 1 % false alarms.
+
+    Source: Wasserman and Zhou 2010; Kairouz, Oh, Viswanath 2015, Theorem 2.1: under (epsilon, delta)
+    every test has power at most min(e^eps a + delta, 1 - e^-eps (1 - delta - a)) at false-alarm rate a.
+    """
+    if epsilon > 700:
+        return 1.0
+    low = math.exp(epsilon) * _FALSE_ALARMS + delta_
+    high = 1.0 - math.exp(-epsilon) * max(0.0, 1.0 - delta_ - _FALSE_ALARMS)
+    return min(low, high, 1.0)
+
+
+def percent_up(share: float) -> str:
+    """A percentage, rounded up, never above 100."""
+    return f"{min(100.0, math.ceil(share * 1000 - 1e-9) / 10):.1f} %"
+
+
+def names(values: Sequence[str], most: int = 6) -> str:
+    """A list of names, cut with a count."""
+    if len(values) <= most:
+        return ", ".join(values)
+    return f"{', '.join(values[:most])} and {len(values) - most} more"
+
+
+_GROUPS: Final = {"update": "the model update", "eval": "the evaluation", "grad": "the gradient"}
+
+
+def fields(layout: Sequence[str]) -> str:
+    """Fields by what they belong to: a model has many parameter fields, and they say little one by one."""
+    if not layout:
+        return "not recorded"
+    groups: dict[str, list[str]] = {}
+    for name in layout:
+        groups.setdefault(name.split("/", 1)[0] if "/" in name else "", []).append(name)
+    parts = []
+    for group, members in groups.items():
+        if not group:
+            parts.append(names(members, 8))
+        elif len(members) <= 3 and group not in ("update", "grad"):
+            parts.append(", ".join(members))
+        else:
+            what = _GROUPS.get(group, f"\N{LEFT DOUBLE QUOTATION MARK}{group}\N{RIGHT DOUBLE QUOTATION MARK}")
+            parts.append(f"{plural(len(members), 'field')} of {what}")
+    return "; ".join(parts)

@@ -1,0 +1,4 @@
+"""The privacy report as HTML, PDF and figures.
+
+Imports secfed.audit.privacy.
+"""

@@ -1,0 +1,165 @@
+"""The sections of a study file that every layer reads: [study] and [protection]."""
+
+from __future__ import annotations
+
+from typing import Final, Literal, get_args
+
+from pydantic import Field
+
+from secfed.config.schema import OPERATIONAL, Strict
+from secfed.crypto import thresholds
+from secfed.crypto.fixedpoint import FixedPoint
+from secfed.errors import ConfigError, RangeError
+
+BROADCAST_BOUND: Final = 1e6  # of every number in a broadcast, where the study names no other
+
+
+ProtectionName = Literal["plain", "masked", "encrypted"]
+
+
+PROTECTIONS: Final[tuple[ProtectionName, ...]] = get_args(ProtectionName)
+
+
+_LEAST_SITES: Final = 2  # a "sum" over one site is that site's update
+
+
+class StudySection(Strict):
+    """``[study]``."""
+
+    name: str = Field(
+        pattern=r"^[a-z0-9][a-z0-9-]{0,62}$",
+        description="a name for files: lower-case letters, digits and hyphens, at most 63",
+    )
+    rounds: int = Field(ge=0, le=1_000_000, description="the number of training rounds; 0 only evaluates")
+    seed: int = Field(
+        default=0, ge=0, lt=2**63, description="the seed of partition, split, initial model and batch order"
+    )
+
+
+class ProtectionSection(Strict):
+    """``[protection]``: how summands become totals."""
+
+    name: ProtectionName = Field(default="masked", description="one of " + ", ".join(PROTECTIONS))
+    bits: int = Field(
+        default=32, ge=8, le=32, description="8 to 32: bits on the wire per element of a tensor"
+    )
+    bound: float = Field(
+        default=4.0,
+        gt=0,
+        le=2.0**64,
+        description="above 0: the largest element of one site's weighted update",
+    )
+    broadcast_bound: float = Field(
+        default=BROADCAST_BOUND,
+        gt=0,
+        le=2.0**64,
+        description="above 0: the largest number in a broadcast; sites refuse another one unseen",
+    )
+    min_cohort: int = Field(
+        default=3, ge=1, description="the least number of sites in a sum, normally 3 or more"
+    )
+    threshold: int | None = Field(
+        default=None, ge=1, description="the number of sites that must answer; leave it out for the default"
+    )
+    colluders: int | None = Field(
+        default=None,
+        ge=0,
+        description="how many sites may collude with the server; default ceil(n/3) - 1",
+    )
+    key_mode: Literal["public", "symmetric"] = Field(
+        default="public", description='"public" or "symmetric"; only for encrypted'
+    )
+    key_holder: str | None = Field(
+        default=None, description="the site that makes the study key; default the first; only for encrypted"
+    )
+    scheme: Literal["bfv", "ckks"] = Field(
+        default="bfv", description='"bfv" (exact) or "ckks" (approximate); only for encrypted'
+    )
+    processes: int = Field(
+        default=0,
+        ge=0,
+        le=64,
+        json_schema_extra=OPERATIONAL,
+        description="worker processes per site for encryption, 0 for none",
+    )
+    deadline_s: float = Field(
+        default=600.0,
+        gt=0,
+        json_schema_extra=OPERATIONAL,
+        description="above 0: seconds a site has to answer",
+    )
+
+    def colluders_for(self, sites: int) -> int:
+        """Colluding sites tolerated in a cohort of ``sites``."""
+        return thresholds.default_colluders(sites) if self.colluders is None else self.colluders
+
+    def tolerated_colluders(self, sites: int) -> int | None:
+        """Sites that may collude with the aggregator without learning more than sums.
+
+        Args:
+            sites: in the cohort.
+
+        Returns:
+            Under encrypted protection 0, since every site holds the key that decrypts; None under plain,
+            where the aggregator alone sees every update.
+        """
+        return {"plain": None, "masked": self.colluders_for(sites), "encrypted": 0}[self.name]
+
+    def threshold_for(self, sites: int) -> int:
+        """Sites of a cohort of ``sites`` that must answer."""
+        return thresholds.default_threshold(sites) if self.threshold is None else self.threshold
+
+    def check_cohort(self, sites: int) -> None:
+        """Check that a cohort of this size can be summed under these rules.
+
+        Args:
+            sites: enrolled sites of the cohort.
+
+        Raises:
+            ConfigError: names the key that is impossible for this number of sites.
+        """
+        if sites < _LEAST_SITES:
+            raise ConfigError(
+                "data.sites: a cohort of one site would reveal that site's update",
+                remedy="a study needs at least two sites, and three unless protection.name is plain",
+            )
+        least = {"plain": 1, "masked": thresholds.FLOOR, "encrypted": 2}[self.name]
+        if self.min_cohort < least:
+            raise ConfigError(
+                f"protection.min_cohort: {self.min_cohort} is below {least}, the least for {self.name}",
+                remedy=f"set protection.min_cohort = {least} or more",
+            )
+        if self.min_cohort > sites:
+            raise ConfigError(
+                f"protection.min_cohort: {self.min_cohort} is above the number of sites, {sites}",
+                remedy="lower protection.min_cohort or add sites"
+                if sites >= least
+                else f"add sites: a sum under {self.name} protection needs at least {least}",
+            )
+        if self.threshold is not None and self.threshold > sites:
+            raise ConfigError(
+                f"protection.threshold: {self.threshold} is above the number of sites, {sites}",
+                remedy="lower protection.threshold, or leave it out for the default",
+            )
+        threshold, colluders = self.threshold_for(sites), self.colluders_for(sites)
+        if self.name == "masked" and not thresholds.is_safe(threshold, sites, colluders):
+            key = "threshold" if self.threshold is not None else "colluders"
+            needed = max(thresholds.FLOOR, (sites + colluders) // 2 + 1)
+            raise ConfigError(
+                f"protection.{key}: {threshold} answers of {sites} sites do not keep one site's update safe "
+                f"from the server and {colluders} colluding sites (2 * threshold must exceed "
+                f"sites + colluders, and threshold must be at least {thresholds.FLOOR})",
+                remedy=f"set protection.threshold = {needed}"
+                if needed <= sites
+                else "lower protection.colluders or add sites",
+            )
+        # First whether the bits leave room for so many sites, whatever the bound.
+        for key, bound in (("bits", 1.0), ("bound", self.bound)):
+            try:
+                FixedPoint.choose(bound=bound, bits=self.bits, sites=sites)
+            except RangeError as error:
+                remedy = (error.remedy or "").replace("the bound", "protection.bound")
+                raise ConfigError(
+                    f"protection.{key}: {error.message}",
+                    remedy="raise protection.bits" if key == "bits" else remedy,
+                ) from None

@@ -1,0 +1,287 @@
+"""The file under a chain: append-only, on the disk before a call returns, one writer at a time.
+
+What a crash can leave behind is one unfinished last line, or, where the file's length reached the disk and
+its content did not, zeros in its place. Nothing was done on the strength of either. It is dropped when the
+owner next opens the file; anything else is left alone and reported.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import io
+import os
+import stat
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import BinaryIO, Final, Self
+
+from secfed.errors import TranscriptError
+from secfed.records.hash_chain import MAX_LINE_BYTES, BrokenChain, ChainType, Entry, verify_chain
+from secfed.storage.atomic import is_full, sync_folder
+
+RESTORE: Final = (
+    "keep this file, and put its newest intact copy back; what is lost without one: docs/operators.md, "
+    "back up and restore"
+)
+
+
+@dataclass(frozen=True)
+class Verified:
+    """The beginning of a chain's file that was verified before: what it says, and which bytes said it.
+
+    It spares whoever uses one file again and again the signatures, not the reading: all bytes are read and
+    hashed every time, and only where they are the very bytes that were verified do the entries stand.
+
+    Attributes:
+        size: so many bytes.
+        sha256: their SHA-256.
+        entries: what they say.
+
+    Security: think of somebody who can write to the file between two uses, and knows this code. Length,
+    inode and times prove nothing to such a person: a file can be changed in place at the same length, and
+    its times set back. So nothing is believed but the digest, over bytes that are read once into memory and
+    both hashed and parsed from there; what is changed on the disk after that reading is found by the next.
+    Any flipped, missing or moved byte gives another digest, and then everything is verified from its first
+    line, as if nothing were known: a forgery still needs the owner's key, and to let other bytes pass would
+    take a second preimage of SHA-256. Digest and entries are in this process' memory only, never on a disk
+    where they could be exchanged together with the file. What this does not find is what verifying all of
+    it does not find either: a file that was cut off at a newline is a good chain. The ledger knows that by
+    the head it saw last, and by those that transcripts recorded.
+    """
+
+    size: int
+    sha256: bytes
+    entries: tuple[Entry, ...] = field(repr=False)
+
+    def begins(self, data: bytes) -> bool:
+        """Whether these bytes begin with those that were verified."""
+        if len(data) < self.size:
+            return False
+        return hashlib.sha256(memoryview(data)[: self.size]).digest() == self.sha256
+
+
+def read_lines(stream: BinaryIO) -> Iterator[bytes]:
+    """Lines of a chain, each with its newline; never holds more than one capped line."""
+    while line := stream.readline(MAX_LINE_BYTES + 1):
+        yield line
+
+
+def verify_file(
+    path: Path, public_bytes: bytes, chain_type: ChainType, *, owner: str | None = None
+) -> tuple[Entry, ...]:
+    """Check a chain in a file, without changing it.
+
+    Raises:
+        BrokenChain: names the file and its first bad line.
+        TranscriptError: the file cannot be read.
+    """
+    try:
+        with os.fdopen(_open_regular(path, os.O_RDONLY), "rb") as stream:
+            return verify_chain(read_lines(stream), public_bytes, chain_type, owner=owner)
+    except BrokenChain as error:
+        raise error.at(path, RESTORE) from None
+    except OSError as error:
+        raise _unreadable(path, error) from None
+
+
+class ChainFile:
+    """An append-only file of lines, locked for one writer.
+
+    Args:
+        path: created (mode 0640), with its folder, if it does not exist.
+
+    Attributes:
+        verified: what :meth:`recover` verified, for the next one who opens this file.
+
+    Raises:
+        TranscriptError: it cannot be opened, is no regular file, or another process is writing to it.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.verified: Verified | None = None
+        self._failed = False
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            is_new = not path.exists()
+            descriptor = _open_regular(path, os.O_RDWR | os.O_APPEND | os.O_CREAT)
+            self._file = os.fdopen(descriptor, "r+b", buffering=0)
+        except OSError as error:
+            raise _unreadable(path, error) from None
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            self._file.close()
+            raise TranscriptError(
+                f"{path}: another process is writing to it.", remedy="stop that process first"
+            ) from None
+        if is_new:
+            sync_folder(path.parent)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the file and give up the lock, also where a child that was forked has the file open, too."""
+        if not self._file.closed:
+            fcntl.flock(self._file, fcntl.LOCK_UN)
+            self._file.close()
+
+    def append(self, line: bytes) -> None:
+        """Write one line and wait until it is on the disk.
+
+        Raises:
+            TranscriptError: it could not be written; nothing of it is left in the file if that can be
+                helped, and the file takes no more lines.
+        """
+        if self._failed:
+            raise TranscriptError(f"{self.path}: an earlier write failed.", remedy="free space and restart")
+        size = os.fstat(self._file.fileno()).st_size
+        try:
+            view = memoryview(line)
+            while view:
+                view = view[self._file.write(view) or 0 :]
+            os.fsync(self._file.fileno())
+        except OSError as error:
+            # After a failed write or sync nobody knows what is on the disk: stop, do not try again.
+            self._failed = True
+            self._cut(size)
+            remedy = "free space on that disk and restart" if is_full(error) else "check the disk"
+            raise TranscriptError(
+                f"{self.path}: cannot write: {os.strerror(error.errno or 0)}.", remedy=remedy
+            ) from None
+
+    def _cut(self, size: int) -> None:
+        try:
+            os.ftruncate(self._file.fileno(), size)
+        except OSError:
+            return  # the unfinished line is dealt with at the next opening
+
+    def recover(
+        self,
+        public_bytes: bytes,
+        chain_type: ChainType,
+        *,
+        owner: str,
+        known: Verified | None = None,
+        remedy: str = RESTORE,
+    ) -> tuple[tuple[Entry, ...], bytes]:
+        """Verify what the file holds and repair an unfinished last line.
+
+        A last entry that is whole but for its newline is kept and completed. The beginning of an entry
+        is cut off, as are zeros after the last newline. Call it once, before the first :meth:`append`.
+
+        Args:
+            public_bytes: the owner's public key.
+            chain_type: which labels to expect.
+            owner: whose chain it must be.
+            known: :attr:`verified` of an earlier use with the same key, type and owner. Signatures of what it
+                covers are not checked again where the file still begins with the very same bytes.
+            remedy: for a file that does not verify.
+
+        Returns:
+            The entries, and the bytes that were cut off (empty if none).
+
+        Raises:
+            BrokenChain: names the file and its first bad line; the file is unchanged.
+        """
+        self._file.seek(0)
+        data = self._file.read()  # once: what is hashed is what is parsed
+        if known is not None and not known.begins(data):
+            known = None
+        begin, before = (known.size, known.entries) if known is not None else (0, ())
+        lines, rest = _split(data, begin)
+        torn = rest if _is_torn(rest) else b""
+        whole = bool(rest) and not torn
+        if whole:
+            lines.append(rest + b"\n")
+        try:
+            found = [*before, *lines]
+            entries = (
+                verify_chain(lines, public_bytes, chain_type, owner=owner, after=before) if found else ()
+            )
+        except BrokenChain as error:
+            raise error.at(self.path, remedy) from None
+        if whole:
+            self.append(b"\n")
+        if torn:
+            os.ftruncate(self._file.fileno(), len(data) - len(torn))
+            os.fsync(self._file.fileno())
+        covered = hashlib.sha256(memoryview(data)[:begin])
+        for line in lines:
+            covered.update(line)
+        self.verified = Verified(begin + sum(map(len, lines)), covered.digest(), entries)
+        return entries, torn
+
+
+def _split(data: bytes, begin: int) -> tuple[list[bytes], bytes]:
+    """The lines from there on, and what stands after the last newline."""
+    stream = io.BytesIO(data)
+    stream.seek(begin)
+    lines, rest = list(read_lines(stream)), b""
+    while lines and not lines[-1].endswith(b"\n"):  # more than one where it is longer than a line may be
+        rest = lines.pop() + rest
+    return lines, rest
+
+
+def _is_torn(rest: bytes) -> bool:
+    """Whether a crash left these bytes after the last newline: the beginning of an entry, or only zeros."""
+    return not rest.strip(b"\0") or (len(rest) < MAX_LINE_BYTES and is_torn_entry(rest))
+
+
+def is_torn_entry(fragment: bytes) -> bool:
+    """Whether these bytes are the beginning of an entry whose end was never written.
+
+    Canonical lines are printable ASCII, begin with a brace, and end where that brace closes; a fragment
+    that contains anything else was not left by an interrupted write.
+    """
+    if not fragment.startswith(b"{") or any(not 0x20 <= byte < 0x7F for byte in fragment):
+        return False
+    depth, in_text, escaped = 0, False, False
+    for byte in fragment:
+        if in_text:
+            if escaped:
+                escaped = False
+            elif byte == ord("\\"):
+                escaped = True
+            elif byte == ord('"'):
+                in_text = False
+        elif byte == ord('"'):
+            in_text = True
+        elif byte in b"{[":
+            depth += 1
+        elif byte in b"}]":
+            depth -= 1
+            if depth == 0:
+                return False
+    return True
+
+
+def torn_summary(fragment: bytes) -> dict[str, object]:
+    """What to record about a fragment that was cut off."""
+    return {"dropped_bytes": len(fragment), "dropped_sha256": hashlib.sha256(fragment).hexdigest()}
+
+
+def _open_regular(path: Path, flags: int) -> int:
+    """A descriptor of a regular file: a pipe could keep us waiting for ever, and forgets what is written.
+
+    Raises:
+        OSError: it cannot be opened.
+        TranscriptError: something else has that name.
+    """
+    descriptor = os.open(path, flags | os.O_NONBLOCK, 0o640)
+    if stat.S_ISREG(os.fstat(descriptor).st_mode):
+        return descriptor
+    os.close(descriptor)
+    raise TranscriptError(f"{path}: it is no regular file.", remedy="move it away, and put the file back")
+
+
+def _unreadable(path: Path, error: OSError) -> TranscriptError:
+    return TranscriptError(
+        f"{path}: {os.strerror(error.errno or 0)}.", remedy="check that the path exists and is permitted"
+    )

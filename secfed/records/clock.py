@@ -1,0 +1,69 @@
+"""Dates in a ledger, and a clock that disagrees with them.
+
+An entry is never dated before the one above it. So a clock that was once ahead leaves dates ahead of the
+clock, and while it is ahead a period can end too early. Nothing is paid until the clock agrees with the
+ledger again: which of the two is right is for people to find out, and no guess may free budget.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Final
+
+from secfed.errors import TranscriptError
+from secfed.records.hash_chain import Entry
+
+LAST_S: Final = 253_402_300_799  # the end of the year 9999, after which there is no date
+AHEAD_S: Final = 3600  # two clocks that are right differ by less
+
+
+def checked_s(ledger: Path, now_s: float) -> int:
+    """What a clock says, if that is a date.
+
+    Raises:
+        TranscriptError: it is none.
+    """
+    if not 0 <= now_s <= LAST_S:
+        raise TranscriptError(
+            f"{ledger}: this machine's clock says {now_s:.0f} s since 1970, which is no date",
+            remedy="set the clock",
+        )
+    return int(now_s)
+
+
+def time_s(entry: Entry) -> int:
+    """When an entry was made; 0 if it does not say."""
+    return int(entry.body.get("time_s", 0))
+
+
+def is_ahead(dated_s: int, now_s: float) -> bool:
+    """Whether a date is further ahead of the clock than two clocks differ."""
+    return dated_s > now_s + AHEAD_S
+
+
+def refuse_ahead(ledger: Path, entries: Iterable[Entry], now_s: int, anew: str) -> None:
+    """Refuse to pay at a time before that of an earlier entry.
+
+    Args:
+        ledger: its file.
+        entries: all of it.
+        now_s: what the clock says.
+        anew: what to do where the clock is right, and the entry is not.
+
+    Raises:
+        TranscriptError: names the first entry that is too far ahead.
+    """
+    for entry in entries:
+        if is_ahead(time_s(entry), now_s):
+            raise TranscriptError(
+                f"{ledger}, line {entry.seq + 1} is dated {shown(time_s(entry))}; this machine says "
+                f"{shown(now_s)}",
+                remedy=f"set the clock; if it is right now, and was wrong when that line was written, {anew}",
+            )
+
+
+def shown(moment_s: int) -> str:
+    """A date for people."""
+    return f"{datetime.fromtimestamp(min(moment_s, LAST_S), UTC):%Y-%m-%d %H:%M} UTC"

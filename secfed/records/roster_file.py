@@ -1,0 +1,106 @@
+"""The roster as a JSON file that people can read and compare.
+
+Its content: ``{"aggregator": hex, "digest": hex, "sites": {"hospital-1": hex, ...}}``.
+
+Records outlive the roster under which they were made. So whoever pins or issues a roster keeps it beside the
+current one, as ``pinned-rosters/DIGEST.json``, and who checks records against the current one has them all.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+from secfed.crypto.identity import Roster
+from secfed.errors import ConfigError, RosterError
+from secfed.storage.atomic import write_atomic
+
+ROSTER_FILE = "roster.json"
+PINNED_FILE: Final = "pinned-roster.json"  # at a hospital; deploy/enrolment/trust_store.py
+PINNED_FOLDER: Final = "pinned-rosters"
+_MAX_BYTES = 1 << 20
+
+
+def roster_content(roster: Roster) -> dict[str, object]:
+    """What a roster file holds."""
+    return {
+        "aggregator": roster.aggregator.hex(),
+        "sites": {site: public.hex() for site, public in roster.members},
+        "digest": roster.digest.hex(),
+    }
+
+
+def roster_of(aggregator: str, sites: Mapping[str, str]) -> Roster:
+    """The roster of hexadecimal keys.
+
+    Raises:
+        RosterError: not a roster.
+        ValueError: a key that is not hexadecimal.
+    """
+    members = tuple((str(site), bytes.fromhex(key)) for site, key in sorted(sites.items()))
+    return Roster(bytes.fromhex(aggregator), members)
+
+
+def write_roster(path: Path, roster: Roster) -> None:
+    """Write a roster file, whole or not at all."""
+    write_atomic(path, f"{json.dumps(roster_content(roster), indent=2)}\n".encode())
+
+
+def read_roster(path: Path) -> Roster:
+    """Read a roster file and check it against the digest it states.
+
+    Raises:
+        ConfigError: no such file, or it cannot be read.
+        RosterError: not a roster, or its digest is not that of its members.
+
+    Security: the digest only shows that the file is consistent. That it is the *right* roster is what
+    comparing the digest with the pinned one shows.
+    """
+    try:
+        with path.open("rb") as stream:
+            data = stream.read(_MAX_BYTES + 1)
+    except OSError as error:
+        raise ConfigError(
+            f"{path}: {os.strerror(error.errno or 0)}.", remedy="check the path of the roster"
+        ) from None
+    try:
+        content = json.loads(data if len(data) <= _MAX_BYTES else b"")
+        roster = roster_of(content["aggregator"], content["sites"])
+        stated = bytes.fromhex(content["digest"])
+    except RosterError as error:
+        raise RosterError(f"{path}: {error.message}", remedy=error.remedy) from None
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+        raise RosterError(f"{path}: not a roster file.", remedy="get it from the consortium") from None
+    if stated != roster.digest:
+        raise RosterError(
+            f"{path}: the digest it states is not that of its members.",
+            remedy="get the roster from the consortium and compare its digest",
+        )
+    return roster
+
+
+def is_roster_file(path: Path) -> bool:
+    """Whether a file of this name and place holds a roster."""
+    kept = path.parent.name == PINNED_FOLDER and path.suffix == ".json"
+    return path.name in (ROSTER_FILE, PINNED_FILE) or kept
+
+
+def kept_roster(path: Path, roster: Roster) -> Path:
+    """Where a roster is kept beside the current one, whose file is ``path``."""
+    return path.parent / PINNED_FOLDER / f"{roster.digest.hex()}.json"
+
+
+def read_rosters(path: Path) -> list[Roster]:
+    """A roster file and the earlier rosters that are kept beside it, the current one first.
+
+    Raises:
+        ConfigError, RosterError: as :func:`read_roster`, of any of them.
+
+    Security: who may write the folder decides what is believed, as with the file itself.
+    """
+    current = read_roster(path)
+    earlier = [read_roster(kept) for kept in sorted((path.parent / PINNED_FOLDER).glob("*.json"))]
+    return list(dict.fromkeys([current, *earlier]))

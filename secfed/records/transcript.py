@@ -1,0 +1,250 @@
+"""Transcripts: what was summed, over whom, recorded at the aggregator and at every site.
+
+Each party keeps its own signed hash chain (:mod:`secfed.records.hash_chain`). Entries of kind :data:`SUMMED`
+are what two transcripts are compared by; see :mod:`secfed.audit.transcript_check`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol, Self
+
+from secfed.crypto import labels
+from secfed.crypto.identity import SIGNATURE_BYTES, Identity
+from secfed.crypto.identity import verify as verify_signature
+from secfed.crypto.messages import DIGEST_BYTES, Result, Specification
+from secfed.errors import TranscriptError
+from secfed.records.chain_file import ChainFile, torn_summary
+from secfed.records.hash_chain import OPENED, Chain, ChainType, Entry, verify_chain
+
+TRANSCRIPT = ChainType("transcript", labels.TRANSCRIPT_CHAIN, labels.SIGN_TRANSCRIPT)
+
+# Kinds of entries. OPENED comes from the chain itself.
+SETTINGS = "settings"  # what the study asks for: algorithm, protection, rounds, sites, privacy
+SUMMED = "summed"  # one finished secure sum: a SumRecord
+RELEASED = "released"  # shares are about to leave for the sum over these survivors
+FOLLOWED = "followed"  # a sum that this site took into its state without being in it: a SumRecord
+COMPLAINED = "complained"  # this site names sites whose envelopes for it are no good
+ABORTED = "aborted"  # an exchange that was given up
+REFUSED = "refused"  # a message this party would not answer, with the refusal's number
+MODEL = "model"  # the finished model, by its digest: a ModelRecord (model_record.py)
+RECOVERED = "recovered"  # an unfinished last line was dropped after a crash
+
+Sink = Callable[[bytes], None]
+
+
+class Log(Protocol):
+    """Where a party records what it took part in."""
+
+    def append(self, kind: str, body: Mapping[str, object]) -> object:
+        """Append one entry, durably."""
+        ...
+
+
+class Transcript:
+    """One party's transcript; the first entry names study, owner and roster.
+
+    Args:
+        identity: the owner.
+        study: the study's name.
+        roster_digest: 32 bytes, of the pinned roster.
+        sink: a path (created, or verified and continued), a callable that takes each line, or None.
+
+    Raises:
+        BrokenChain: the existing file does not verify.
+        TranscriptError: it belongs to another owner, study or roster, or cannot be written.
+
+    Security: an entry is on the disk when :meth:`append` returns. Bodies hold digests, names and
+    counts, never a value of a single site; the caller owes that.
+    """
+
+    def __init__(
+        self,
+        identity: Identity,
+        *,
+        study: str,
+        roster_digest: bytes,
+        sink: Path | Sink | None = None,
+    ) -> None:
+        opening = {"owner": identity.name, "study": study, "roster_digest": roster_digest.hex()}
+        self._file: ChainFile | None = None
+        entries: tuple[Entry, ...] = ()
+        torn = b""
+        take: Sink | None = None
+        if isinstance(sink, Path):
+            self._file = ChainFile(sink)
+            try:
+                entries, torn = self._file.recover(identity.public_bytes, TRANSCRIPT, owner=identity.name)
+                _check_opening(sink, entries, opening)
+            except TranscriptError:
+                self._file.close()
+                raise
+            take = self._file.append
+        elif sink is not None:
+            take = sink
+        self._chain = Chain(identity, TRANSCRIPT, sink=take, entries=entries)
+        if not entries:
+            self._chain.append(OPENED, opening)
+        if torn:
+            self._chain.append(RECOVERED, torn_summary(torn))
+
+    @property
+    def head(self) -> bytes:
+        """Hash of the last entry: commits to the whole transcript."""
+        return self._chain.head
+
+    def __len__(self) -> int:
+        return len(self._chain)
+
+    def append(self, kind: str, body: Mapping[str, Any]) -> Entry:
+        """Add one entry; see :meth:`secfed.records.hash_chain.Chain.append`."""
+        return self._chain.append(kind, body)
+
+    def close(self) -> None:
+        """Close the file, if there is one."""
+        if self._file is not None:
+            self._file.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+@dataclass(frozen=True)
+class Complaint:
+    """What a site says about envelopes of others; it follows from messages, never from records.
+
+    Attributes:
+        round: counted from 1.
+        exchange: its name within the round.
+        attempt: counted from 0.
+        of: senders of the envelopes that are no good, in roster order.
+    """
+
+    round: int
+    exchange: str
+    attempt: int
+    of: tuple[str, ...]
+
+    def to_body(self) -> dict[str, Any]:
+        """Body of a :data:`COMPLAINED` entry."""
+        return {"round": self.round, "exchange": self.exchange, "attempt": self.attempt, "of": list(self.of)}
+
+    @classmethod
+    def from_body(cls, body: Mapping[str, Any]) -> Complaint:
+        """Read a body that this process made."""
+        return cls(body["round"], body["exchange"], body["attempt"], tuple(body["of"]))
+
+    @property
+    def place(self) -> tuple[int, str, int]:
+        """Round, exchange and attempt."""
+        return self.round, self.exchange, self.attempt
+
+    def __str__(self) -> str:
+        whose = ", ".join(self.of)
+        return f"round {self.round}, exchange {self.exchange!r}: a complaint about the envelope of {whose}"
+
+
+def _check_opening(path: Path, entries: tuple[Entry, ...], opening: Mapping[str, str]) -> None:
+    for name, value in opening.items():
+        if entries and entries[0].body.get(name) != value:
+            raise TranscriptError(
+                f"{path}: opened for another {name.replace('_', ' ')}.",
+                remedy="a study that has begun keeps its roster: begin it anew under another name"
+                if name == "roster_digest"
+                else "give each study its own transcript file",
+            )
+
+
+def verify(lines: Iterable[bytes], public_bytes: bytes, *, owner: str | None = None) -> tuple[Entry, ...]:
+    """Check a transcript's lines (each with its newline) under its owner's public key.
+
+    Raises:
+        BrokenChain: names the first bad line.
+    """
+    return verify_chain(lines, public_bytes, TRANSCRIPT, owner=owner)
+
+
+@dataclass(frozen=True)
+class SumRecord:
+    """One finished secure sum, as the aggregator and every survivor record it.
+
+    Attributes:
+        round: counted from 1.
+        exchange: its name within the round.
+        attempt: counted from 0.
+        spec_digest: commits to study, cohort, threshold, roster, layout and broadcast; 32 bytes.
+        survivors: sites in the sum, in roster order.
+        totals_digest: of the summed integers; 32 bytes.
+        result_signature: the aggregator's, over the three fields above; 64 bytes.
+    """
+
+    round: int
+    exchange: str
+    attempt: int
+    spec_digest: bytes
+    survivors: tuple[str, ...]
+    totals_digest: bytes
+    result_signature: bytes
+
+    @classmethod
+    def of(cls, spec: Specification, result: Result) -> SumRecord:
+        """The record of one attempt, from its first and its last message."""
+        return cls(
+            spec.round,
+            spec.exchange,
+            spec.attempt,
+            result.spec_digest,
+            result.survivors,
+            result.totals_digest,
+            result.signature,
+        )
+
+    def to_body(self) -> dict[str, Any]:
+        """Body of a :data:`SUMMED` entry."""
+        return {
+            "round": self.round,
+            "exchange": self.exchange,
+            "attempt": self.attempt,
+            "spec_digest": self.spec_digest.hex(),
+            "survivors": list(self.survivors),
+            "totals_digest": self.totals_digest.hex(),
+            "result_signature": self.result_signature.hex(),
+        }
+
+    @classmethod
+    def from_body(cls, body: Mapping[str, Any]) -> SumRecord:
+        """Read a body; further keys are allowed and ignored.
+
+        Raises:
+            TranscriptError: a missing key or a wrong type.
+        """
+        where = tuple(body.get(name) for name in ("round", "exchange", "attempt"))
+        digests = tuple(body.get(name) for name in ("spec_digest", "totals_digest", "result_signature"))
+        match where, body.get("survivors"):
+            case (int(number), str(exchange), int(attempt)), list(sites):
+                pass
+            case _:
+                raise TranscriptError("an entry about a sum is incomplete")
+        if not all(isinstance(text, str) for text in (*digests, *sites)):
+            raise TranscriptError("an entry about a sum has a value of the wrong type")
+        try:
+            spec, totals, signature = (bytes.fromhex(str(text)) for text in digests)
+        except ValueError:
+            raise TranscriptError("an entry about a sum has a digest that is not hexadecimal") from None
+        if (len(spec), len(totals), len(signature)) != (DIGEST_BYTES, DIGEST_BYTES, SIGNATURE_BYTES):
+            raise TranscriptError("an entry about a sum has a digest of the wrong length")
+        return cls(number, exchange, attempt, spec, tuple(sites), totals, signature)
+
+    def check_signature(self, aggregator: bytes) -> None:
+        """Check the aggregator's own signature over this result.
+
+        Raises:
+            BadSignature: it does not verify under the pinned key.
+        """
+        body = Result(self.spec_digest, self.survivors, self.totals_digest).body()
+        verify_signature(aggregator, self.result_signature, labels.SIGN_RESULT, body, who="aggregator")

@@ -1,0 +1,59 @@
+"""What the aggregator could read in a run, in one sentence."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from secfed.wire.layout import Layout
+
+# What numbers beside the parameters are for, by the first part of their fields' names.
+_FOR = {
+    "eval": "metrics over held-out records",
+    "score": "metrics over held-out records",
+    "weight": "the weight",
+    "loss": "the training loss",
+    "train_loss": "the training loss",
+}
+
+
+def what_the_aggregator_saw(
+    protection: str, *, sums: int, survivors: Iterable[int], layouts: Iterable[Layout]
+) -> str:
+    """One honest sentence on what the aggregator could read in a run.
+
+    Args:
+        protection: ``plain``, ``masked`` or ``encrypted``.
+        sums: completed secure sums.
+        survivors: number of survivors of each sum.
+        layouts: of the study's exchanges; the largest is told. Parameters are the fields of the group
+            ``update``; beside them there are weights, losses, counts, histograms of metrics.
+    """
+    groups: dict[str, int] = {}
+    for field in max(layouts, key=lambda layout: layout.elements).fields:
+        group = field.name.partition("/")[0]
+        groups[group] = groups.get(group, 0) + field.elements
+    parameters = groups.pop("update", 0)
+    others = sum(groups.values())
+    what = ", ".join(f"{size:,} for {_FOR.get(group, group)}" for group, size in groups.items())
+    parts = [f"{parameters:,} {_plural('parameter', parameters)}"] if parameters else []
+    if others:
+        parts.append(f"{others:,} {_plural('other number' if parameters else 'number', others)}")
+    of = f"{' + '.join(parts)} each{f' ({what})' if what else ''}"
+    counts = sorted(set(survivors))
+    if not sums or not counts:
+        return "The aggregator saw: no sum; no hospital's values."
+    low, high = counts[0], counts[-1]
+    over = f"{high} {_plural('hospital', high)}" if low == high else f"{low}-{high} hospitals"
+    total = f"{sums:,} {_plural('sum', sums)}"
+    of_what = f"{total} over {over} of {of}"
+    if protection == "plain":
+        return f"The aggregator saw: every hospital's own values in {of_what} (no protection)."
+    if protection == "encrypted":
+        return f"The aggregator saw: {of_what}, as ciphertext; no totals, no hospital's values."
+    return f"The aggregator saw: {of_what}; no hospital's values."
+
+
+def _plural(noun: str, count: int) -> str:
+    return noun if count == 1 else noun + "s"

@@ -1,0 +1,155 @@
+"""The finished model in a transcript: which file a study came to.
+
+Whoever holds the model when a study ends writes one entry of kind :data:`secfed.records.transcript.MODEL`:
+the
+aggregator under plain and masked protection, every site under encrypted protection. So does a site that was
+given the model, with the aggregator's signature (:mod:`secfed.runs.final_model`).
+
+The digest is the SHA-256 of ``model.safetensors`` as it is written. It could be one over names, shapes,
+dtypes and values; but the file is canonical where it matters (safetensors orders tensors by dtype and name,
+so one version of it writes equal models as equal bytes, and the parties of a study run one version), and what
+a reader has in hand is a file: ``sha256sum`` compares it without this software.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Self
+
+from secfed.algorithms.framework.base import Metrics
+from secfed.crypto.codec import Buffer
+from secfed.crypto.identity import SIGNATURE_BYTES
+from secfed.crypto.messages import DIGEST_BYTES
+from secfed.errors import TranscriptError
+from secfed.records.hash_chain import Entry, canonical_json
+from secfed.records.transcript import FOLLOWED, SUMMED, SumRecord
+from secfed.runs.run_folder import MODEL_FILE
+from secfed.runs.run_report import numbers
+
+_SUMS: Final = (SUMMED, FOLLOWED)
+
+
+@dataclass(frozen=True)
+class ModelRecord:
+    """One finished model.
+
+    Attributes:
+        round: last training round of which a sum is in it; 0 for the model that training began with.
+        sums: sums that its owner took before it was written, those of the closing evaluation included.
+        sha256: of the file, 32 bytes.
+        size_bytes: of the file.
+        metrics: digest of what was measured, see :func:`metrics_digest`; empty if nothing was.
+        signature: the aggregator's, where the owner was given the model; empty where it computed it.
+    """
+
+    round: int
+    sums: int
+    sha256: bytes
+    size_bytes: int
+    metrics: bytes = b""
+    signature: bytes = b""
+
+    @classmethod
+    def of(
+        cls,
+        entries: Iterable[Entry],
+        data: Buffer,
+        *,
+        rounds: int,
+        metrics: bytes = b"",
+        sums: int | None = None,
+    ) -> Self:
+        """The record of a model file, from its owner's transcript.
+
+        Args:
+            entries: of the owner's transcript.
+            data: bytes of the file.
+            rounds: training rounds of the study.
+            metrics: their digest.
+            sums: how many of the recorded sums are in the model; None for all.
+
+        Raises:
+            TranscriptError: an entry about a sum cannot be read.
+        """
+        taken = [SumRecord.from_body(entry.body).round for entry in entries if entry.kind in _SUMS][:sums]
+        last = max((number for number in taken if number <= rounds), default=0)
+        view = memoryview(data).cast("B")
+        return cls(last, len(taken), hashlib.sha256(view).digest(), len(view), metrics)
+
+    def to_body(self) -> dict[str, Any]:
+        """Body of a MODEL entry."""
+        body: dict[str, Any] = {
+            "file": MODEL_FILE,
+            "sha256": self.sha256.hex(),
+            "bytes": self.size_bytes,
+            "round": self.round,
+            "sums": self.sums,
+        }
+        body |= {"metrics": self.metrics.hex()} if self.metrics else {}
+        return body | ({"signature": self.signature.hex()} if self.signature else {})
+
+    @classmethod
+    def from_body(cls, body: Mapping[str, Any]) -> Self:
+        """Read a body; further keys are allowed and ignored.
+
+        Raises:
+            TranscriptError: a missing key or a wrong type.
+        """
+        counts = [body.get(name) for name in ("round", "sums", "bytes")]
+        if not all(type(value) is int and value >= 0 for value in counts):
+            raise TranscriptError("an entry about a model is incomplete")
+        number, sums, size_bytes = (int(str(value)) for value in counts)
+        sha256, metrics = _digest(body.get("sha256")), _digest(body.get("metrics", ""))
+        signature = _digest(body.get("signature", ""), SIGNATURE_BYTES)
+        if not sha256:
+            raise TranscriptError("an entry about a model has no digest of it")
+        return cls(number, sums, sha256, size_bytes, metrics, signature)
+
+
+def _digest(value: object, size: int = DIGEST_BYTES) -> bytes:
+    """A digest or signature in hexadecimal, or nothing.
+
+    Raises:
+        TranscriptError: anything else.
+    """
+    try:
+        data = bytes.fromhex(value) if isinstance(value, str) else b"?"
+    except ValueError:
+        data = b"?"
+    if len(data) not in (0, size):
+        raise TranscriptError("an entry about a model has a digest that is none")
+    return data
+
+
+def metrics_digest(versions: Mapping[int, Metrics], rounds: int) -> bytes:
+    """Digest of all metrics of a run, by model version; empty where nothing was measured.
+
+    Args:
+        versions: 0 is the initial model, r the model after round r.
+        rounds: training rounds: the version of the final model.
+    """
+    by_round = {str(number): numbers(found) for number, found in versions.items() if found}
+    return _of_parts(by_round.pop("0", None), by_round, numbers(versions.get(rounds, {})))
+
+
+def run_metrics_digest(content: Mapping[str, Any]) -> bytes:
+    """The same digest, from the content of a ``run.json``.
+
+    Raises:
+        TranscriptError: it is not what a run writes.
+    """
+    rows = content.get("rounds")
+    initial, final = content.get("initial"), content.get("final", {})
+    if not isinstance(rows, Sequence) or not all(isinstance(row, Mapping) for row in rows):
+        raise TranscriptError("it has no list of rounds")
+    measured = {str(row.get("round")): row["metrics"] for row in rows if row.get("metrics")}
+    return _of_parts(initial, measured, final)
+
+
+def _of_parts(initial: object, rounds: Mapping[str, object], final: object) -> bytes:
+    if not (initial or rounds or final):
+        return b""
+    parts = {"initial": initial or None, "rounds": rounds, "final": final}
+    return hashlib.sha256(canonical_json(parts)).digest()

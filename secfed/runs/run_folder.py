@@ -1,0 +1,118 @@
+"""The folder that a run writes: which file is called what, making it ready, and run.json.
+
+``run.json``, ``model.safetensors``, ``roster.json``, ``transcript.jsonl``, ``figures/*.svg`` and, in a
+simulation, ``sites/<site>/transcript.jsonl`` and ``sites/<site>/ledger-<data set>.jsonl``.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from urllib.parse import unquote
+
+from secfed.errors import ConfigError
+from secfed.records.roster_file import ROSTER_FILE
+from secfed.runs.run_report import RunReport
+from secfed.storage.atomic import write_atomic
+
+RUN_FILE = "run.json"
+MODEL_FILE = "model.safetensors"
+TRANSCRIPT_FILE = "transcript.jsonl"
+DECISIONS_FILE = "decisions.jsonl"  # of an agent; no simulation writes one
+FIGURES_FOLDER = "figures"
+FIGURES = ("metrics", "participation", "cost")  # of figures.py
+AUDIT_REPORT = "audit-report.html"  # as the documents name it; no run writes it
+
+_UNSAFE = re.compile(r"[%/\\\x00-\x1f\x7f]|^\.")
+_MARKS = (RUN_FILE, ROSTER_FILE, TRANSCRIPT_FILE)  # at least one is in every folder that a run wrote
+
+
+def sites_folder(out: Path) -> Path:
+    """Where the sites' own files are, in a simulation."""
+    return out / "sites"
+
+
+def site_folder(out: Path, site: str) -> Path:
+    """Where one site's files are; any site id gives one plain folder name, never a path.
+
+    Site ids come from data (a table's column), so ``../x`` must not lead anywhere.
+    """
+    return sites_folder(out) / _UNSAFE.sub(lambda found: f"%{ord(found[0]):02X}", site)
+
+
+def site_of(folder: Path) -> str:
+    """The site whose folder this is; inverse of :func:`site_folder`."""
+    return unquote(folder.name)
+
+
+def ledger_file(folder: Path, dataset: str) -> Path:
+    """The ledger of one data set in a site's folder; any name gives one plain file name."""
+    return folder / f"ledger-{_UNSAFE.sub(lambda found: f'%{ord(found[0]):02X}', dataset)}.jsonl"
+
+
+def prepare(out: Path, *, overwrite: bool) -> None:
+    """Create the folder, or make room in an old one.
+
+    Overwriting removes, by name, the files that a run writes and ``audit-report.html``, which tells about
+    the run that is replaced; nothing else.
+
+    Raises:
+        ConfigError: not a folder; or not empty and ``overwrite`` is off; or not a run's folder.
+    """
+    if out.exists() and not out.is_dir():
+        raise ConfigError(f"--out {out}: not a folder.", remedy="name another folder")
+    if out.is_dir() and any(out.iterdir()):
+        if not overwrite:
+            raise ConfigError(
+                f"--out {out}: the folder is not empty.",
+                remedy="name another folder, or add --overwrite to replace the run in it",
+            )
+        if not any((out / mark).is_file() for mark in _MARKS):
+            raise ConfigError(
+                f"--out {out}: --overwrite replaces an earlier run, and this folder holds none.",
+                remedy="name another folder",
+            )
+        _remove(list(_written(out)))
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(
+            f"--out {out}: {os.strerror(error.errno or 0)}.", remedy="name a folder that can be written"
+        ) from None
+
+
+def _remove(files: Sequence[Path]) -> None:
+    for path in files:
+        if path.is_dir() and not path.is_symlink():
+            raise ConfigError(
+                f"{path}: is a folder where a run writes a file; nothing was removed.",
+                remedy="move it away, or name another --out",
+            )
+    for path in files:
+        try:
+            path.unlink(missing_ok=True)
+        except OSError as error:
+            raise ConfigError(
+                f"{path}: {os.strerror(error.errno or 0)}.", remedy="name a folder that can be written"
+            ) from None
+
+
+def _written(out: Path) -> Iterator[Path]:
+    """Every file of an earlier run, and the audit report on it."""
+    yield from (out / name for name in (MODEL_FILE, RUN_FILE, TRANSCRIPT_FILE, ROSTER_FILE, AUDIT_REPORT))
+    yield from sites_folder(out).glob(f"*/{TRANSCRIPT_FILE}")
+    yield from sites_folder(out).glob("*/ledger-*.jsonl*")  # with its lock file
+    yield from (out / FIGURES_FOLDER / f"{name}.svg" for name in FIGURES)
+
+
+def run_json(report: RunReport) -> str:
+    """The text of run.json, newline included."""
+    return json.dumps(report.to_json(), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+
+
+def write_run(report: RunReport, out: Path) -> None:
+    """Write run.json whole or not at all."""
+    write_atomic(out / RUN_FILE, run_json(report).encode())

@@ -1,0 +1,51 @@
+"""The aggregator of a study under encrypted protection: it has no server program and no totals."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+from typing import Any
+
+from secfed.algorithms.framework.base import Algorithm
+from secfed.records.transcript import Log
+from secfed.server.coordinator import Keeper, RoundOutcome, StudyRun
+from secfed.server.encrypted_round import EncryptedRounds
+from secfed.wire.layout import State
+
+
+class EncryptedCoordinator(StudyRun):
+    """One study at an aggregator that adds ciphertexts.
+
+    Args:
+        algorithm: the study's plan; only its exchanges and members are asked for.
+        rounds: training rounds; one closing evaluation follows.
+        sealed: the aggregator's side of a round.
+        log: the aggregator's transcript.
+        keeper: keeps the run, and says where to begin.
+    """
+
+    def __init__(
+        self,
+        algorithm: Algorithm,
+        rounds: int,
+        sealed: EncryptedRounds,
+        log: Log,
+        keeper: Keeper | None = None,
+    ) -> None:
+        super().__init__(rounds, log, keeper)
+        self._algorithm, self._sealed = algorithm, sealed
+        if keeper is not None and keeper.state is not None:
+            sealed.store.count = int(keeper.facts["sums"])
+            sealed.state = bytes.fromhex(keeper.facts["state"])
+
+    def _saved(self) -> tuple[State, Mapping[str, Any]]:
+        return {}, {"sums": self._sealed.store.count, "state": self._sealed.state.hex()}
+
+    def _round(self, number: int, outcome: RoundOutcome) -> None:
+        self._sealed.run_round(
+            number,
+            self._algorithm,
+            lambda summed, states: self._record(outcome, summed, {"states": states}),
+            first=self._first(number),
+            keep=partial(self._keep, number),
+        )

@@ -1,0 +1,219 @@
+"""One round under encrypted protection, at an aggregator that cannot read what it sums.
+
+    expected state -> local update -> summands -> fixed point -> encrypt -> carry -> add -> carry -> decrypt
+    -> totals -> server step (at every site) -> signed state digest
+
+The aggregator keeps the ciphertexts of past sums, so that a site which was away can take them later. It
+compares the digests of the sites' states; it never has a state itself.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+
+from secfed.algorithms.framework.base import Algorithm, contributors
+from secfed.crypto import labels
+from secfed.crypto.codec import Buffer
+from secfed.crypto.encrypted.messages import (
+    KeyDelivery,
+    KeyHello,
+    KeyPackages,
+    KeyRequest,
+    StateView,
+    Summed,
+    totals_digest,
+)
+from secfed.crypto.encrypted.session import EncryptedServer
+from secfed.crypto.encrypted.study_keys import check_hello, key_context
+from secfed.crypto.identity import verify
+from secfed.crypto.messages import DIGEST_BYTES, Result
+from secfed.errors import ProtocolError, RoundAborted
+from secfed.protection.encrypted_plan import EncryptedPlan, encode_expected
+from secfed.protection.interface import SiteId
+from secfed.server.round import Ask, Rules, carry_step, check_contributors, drive, specify, too_few
+from secfed.storage import failpoints
+from secfed.storage.atomic import write_durably
+from secfed.wire.frames import Notice, Task
+from secfed.wire.layout import Exchange
+from secfed.wire.transport import OnReply
+
+
+@dataclass
+class SumStore:
+    """The ciphertext sums of a study, one file each: as unreadable to the aggregator as everything else."""
+
+    folder: Path
+    count: int = 0
+
+    def append(self, summed: bytes) -> None:
+        """Keep one more sum: on the disk, whole or not at all, when this returns."""
+        failpoints.failpoint("aggregate: before a sum is stored")
+        write_durably(self.folder / f"{self.count:06d}.sum", summed)
+        failpoints.failpoint("aggregate: after a sum is stored")
+        self.count += 1
+
+    def read(self, index: int) -> bytes:
+        """One sum."""
+        return (self.folder / f"{index:06d}.sum").read_bytes()
+
+
+@dataclass
+class EncryptedRounds:
+    """The aggregator's side of a study under encrypted protection.
+
+    Attributes:
+        plan: ring, parameters, key holder.
+        rules: identities, thresholds.
+        store: past sums.
+        ask: carries requests to sites.
+        state: digest of the state that most sites have; zeros while unknown.
+    """
+
+    plan: EncryptedPlan
+    rules: Rules
+    store: SumStore
+    ask: Ask
+    state: bytes = bytes(DIGEST_BYTES)
+    public_key: bytes = field(default=b"", repr=False)
+
+    def run_round(
+        self,
+        number: int,
+        algorithm: Algorithm,
+        record: Callable[[Summed, dict[str, list[SiteId]]], None],
+        *,
+        first: int = 0,
+        keep: Callable[[int], None] = lambda _: None,
+    ) -> None:
+        """Run every exchange of one round; ``first`` and ``keep`` as in ``run_round``.
+
+        Raises:
+            RoundAborted: too few sites; the sites' states are those after the last finished exchange.
+        """
+        for index, exchange in list(enumerate(algorithm.exchanges(number)))[first:]:
+            keep(index)
+            members = algorithm.members(number, exchange, self.rules.asked)
+            keyed = self.share_keys(members)
+            ready = self.train(number, index, exchange, keyed)
+            parts = contributors(algorithm, number, exchange)
+            check_contributors(number, exchange, parts, ready)
+            summed = self.sum_up(number, index, exchange, ready)
+            # Before it is stored: every site would refuse it, now and whenever it catches up.
+            check_contributors(number, exchange, parts, summed.result.survivors)
+            self.store.append(summed.encode())
+            record(summed, self.publish(summed, keyed))
+
+    def share_keys(self, members: Sequence[SiteId]) -> list[SiteId]:
+        """Bring the study key to members that lack it; the members that have it now.
+
+        The site that holds the key is asked for it also where it is no member of this cohort.
+        """
+        hellos: dict[SiteId, KeyHello] = {}
+        context = key_context(self.rules.study, self.rules.roster, self.plan.ring, self.plan.holder)
+        hello_request = Notice(KeyRequest(()).encode()).encode()
+
+        def hear(site: SiteId, reply: Buffer) -> None:
+            hello = KeyHello.decode(reply)
+            check_hello(hello, self.rules.roster, context)
+            if hello.site == site:
+                hellos[site] = hello
+
+        self._ask("keys", dict.fromkeys(dict.fromkeys([*members, self.plan.holder]), hello_request), hear)
+        holding = [site for site in hellos if hellos[site].holds_key]
+        lacking = tuple(hello for hello in hellos.values() if not hello.holds_key)
+        if not lacking or self.plan.holder not in holding:
+            return [site for site in members if site in holding]
+        packed: list[KeyPackages] = []
+        waiting = {hello.site for hello in lacking}
+        request = Notice(KeyRequest(lacking).encode()).encode()
+        self._ask("keys", {self.plan.holder: request}, lambda _, r: packed.append(KeyPackages.decode(r)))
+        for packages in packed:
+            self.public_key = packages.public_key
+            # Recipients are the holder's word: a site that asked for no key gets none, a stranger cannot.
+            deliveries = {
+                package.recipient: Notice(KeyDelivery(packages.public_key, package).encode()).encode()
+                for package in packages.packages
+                if package.recipient in waiting
+            }
+            self._ask("keys", deliveries, lambda site, _: holding.append(site))
+        return [site for site in members if site in holding]
+
+    def train(self, number: int, index: int, exchange: Exchange, members: Sequence[SiteId]) -> list[SiteId]:
+        """Ask for the local work; sites that lag behind take the sums they missed first."""
+        views: dict[SiteId, StateView] = {}
+        hear = partial(self._hear_view, views)
+        for _ in range(2):
+            expected = encode_expected(self.store.count, self.state)
+            task = Task(self.rules.study, number, index, exchange.name, expected).encode()
+            asked = [site for site in members if site not in views or views[site].sums < self.store.count]
+            self._ask("train", dict.fromkeys(asked, task), hear)
+            behind = {site: view.sums for site, view in views.items() if view.sums < self.store.count}
+            if not behind:
+                break
+            for missing in range(min(behind.values()), self.store.count):
+                late = [site for site, sums in behind.items() if sums <= missing]
+                summed = Notice(self.store.read(missing)).encode()
+                self._ask("train", dict.fromkeys(late, summed), hear)
+            views = {site: view for site, view in views.items() if site not in behind}
+            hear = partial(self._hear_view, views)
+        current = {site: view for site, view in views.items() if view.sums == self.store.count}
+        self.state = _most_common(current)
+        return [site for site in members if site in current and current[site].state_digest == self.state]
+
+    def sum_up(self, number: int, index: int, exchange: Exchange, ready: list[SiteId]) -> Summed:
+        """One attempt: an update that has left once never leaves again, and dropouts need no second one.
+
+        Raises:
+            RoundAborted: too few sites.
+        """
+        cohort = tuple(site for site in self.rules.roster.sites if site in ready)
+        if missing := too_few(cohort, self.rules):
+            raise RoundAborted(
+                f"round {number}, exchange {exchange.name!r}: {missing}", remedy="wait for more sites"
+            )
+        spec = specify(number, index, exchange, 0, cohort, self.state, self.rules)
+        session = EncryptedServer(spec, self.rules.roster, self.plan.parameters(exchange))
+        drive(session, partial(carry_step, number, index, 0), self.ask, list(cohort))
+        parts = session.nonces, session.tag, session.ciphertext()
+        unsigned = Result(spec.digest, session.survivors, totals_digest(spec.layout_digest, *parts))
+        signature = self.rules.identity.sign(labels.SIGN_RESULT, unsigned.body())
+        return Summed(spec, replace(unsigned, signature=signature), *parts)
+
+    def publish(self, summed: Summed, members: Sequence[SiteId]) -> dict[str, list[SiteId]]:
+        """Hand the sum to every site with the key; which sites came to which state (hex digest)."""
+        views: dict[SiteId, StateView] = {}
+        notice = Notice(summed.encode()).encode()
+        self._ask("result", dict.fromkeys(members, notice), partial(self._hear_view, views))
+        current = {site: view for site, view in views.items() if view.sums == self.store.count}
+        self.state = _most_common(current)
+        states: dict[str, list[SiteId]] = {}
+        for site, view in sorted(current.items()):
+            states.setdefault(view.state_digest.hex(), []).append(site)
+        return states
+
+    def _hear_view(self, views: dict[SiteId, StateView], site: SiteId, reply: Buffer) -> None:
+        view = StateView.decode(reply)
+        study = self.rules.study.encode()
+        public = self.rules.roster.public(site)
+        verify(public, view.signature, labels.SIGN_STATE, study, view.body(), who=site)
+        if view.site == site:
+            views[site] = view
+
+    def _ask(self, stage: str, requests: dict[SiteId, bytes], on_reply: OnReply) -> None:
+        def guarded(site: SiteId, reply: Buffer) -> None:
+            try:
+                on_reply(site, reply)
+            except ProtocolError:
+                return  # a wrong reply is no reply
+
+        self.ask(stage, requests, guarded)
+
+
+def _most_common(views: dict[SiteId, StateView]) -> bytes:
+    """The digest that most sites have; zeros for none."""
+    counted = Counter(view.state_digest for view in views.values()).most_common(1)
+    return counted[0][0] if counted else bytes(DIGEST_BYTES)

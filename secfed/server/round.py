@@ -1,0 +1,314 @@
+"""One round, as data flowing one way. Read this file first.
+
+    local update -> summands -> fixed point -> protect -> carry -> sum -> unprotect -> totals -> server step
+    [site program]              [site's session]         [ask]    [server's session]          [server program]
+
+A round is a short sequence of exchanges; an exchange is one secure sum. The server program gives the
+state to broadcast and takes totals; it never meets anything of a single site. Nothing here opens a
+connection, a file or a clock: ``ask`` carries requests and hands over replies (:data:`Ask`). ``number``
+is the number of the round, counted from 1, everywhere.
+
+This is the round of plain and masked protection. Under encrypted protection nobody at the aggregator can
+read a total, so that round is another one: ``encrypted_round.py``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+
+import numpy as np
+
+from secfed.algorithms.framework.base import Algorithm, ServerProgram, contributors
+from secfed.crypto import labels, thresholds
+from secfed.crypto.codec import Buffer, digest
+from secfed.crypto.identity import Identity, Roster
+from secfed.crypto.masked.disputes import settle
+from secfed.crypto.messages import Result, Specification
+from secfed.errors import ProtocolError, RangeError, RoundAborted
+from secfed.protection.interface import OpenServerSession, Protection, RingSums, ServerSession, SiteId
+from secfed.wire.frames import READY, Step, Task, encode_state
+from secfed.wire.layout import Exchange, Totals, state_digest
+from secfed.wire.transport import OnReply
+
+Ask = Callable[[str, Mapping[SiteId, Buffer], OnReply], None]
+"""(stage, requests, on_reply): carry one step, and hand over each reply as it comes; a site whose reply is
+not handed over has dropped out. Not :meth:`secfed.wire.transport.Transport.ask`, which knows no stages: what
+carries a study
+(``transport.py``, ``deploy/aggregator/measured_transport.py``) makes an ``Ask`` out of a link.
+"""
+
+
+@dataclass(frozen=True)
+class Rules:
+    """What the aggregator needs for any round of one study.
+
+    Attributes:
+        study: study id; names the study and its digest.
+        identity: the aggregator's signing key.
+        roster: the consortium's roster.
+        protection: how summands become totals.
+        threshold: cohort size -> answers needed.
+        min_cohort: fewest sites worth asking.
+        max_attempts: attempts per exchange; a site that drops before anything is revealed costs one. An
+            attempt that ends with complaints is not counted: there are fewer sites after each.
+        sites: sites of the study, in roster order; None for the whole roster.
+        colluders: sites that may not follow the protocol; None for the default of the roster.
+    """
+
+    study: str
+    identity: Identity
+    roster: Roster
+    protection: Protection
+    threshold: Callable[[int], int]
+    min_cohort: int
+    max_attempts: int = 3
+    sites: tuple[SiteId, ...] | None = None
+    colluders: int | None = None
+
+    @property
+    def tolerated(self) -> int:
+        """Sites that may not follow the protocol."""
+        default = thresholds.default_colluders(len(self.roster.sites))
+        return default if self.colluders is None else self.colluders
+
+    @property
+    def asked(self) -> tuple[SiteId, ...]:
+        """Sites that may be asked at all."""
+        return self.roster.sites if self.sites is None else self.sites
+
+
+@dataclass(frozen=True)
+class RoundSum:
+    """One finished exchange: what the transcript records.
+
+    ``faults`` says, in sentences, which sites did not follow the protocol on the way, or were left out.
+    """
+
+    spec: Specification
+    result: Result
+    totals: Totals
+    faults: tuple[str, ...] = ()
+
+
+def run_round(
+    number: int,
+    algorithm: Algorithm,
+    server: ServerProgram,
+    rules: Rules,
+    ask: Ask,
+    record: Callable[[RoundSum], None],
+    *,
+    first: int = 0,
+    keep: Callable[[int], None] = lambda _: None,
+) -> None:
+    """Run every exchange of one round; a resumed round begins at exchange ``first``.
+
+    ``keep`` is told of each exchange before it begins: a moment at which everything that is known is in
+    ``server``, so that a checkpoint of it is enough.
+
+    Raises:
+        RoundAborted: an exchange was given up: see :func:`sum_securely`, or its total is none that honest
+            sites can have made. The server state is that of the last finished exchange.
+    """
+    for index, exchange in list(enumerate(algorithm.exchanges(number)))[first:]:
+        keep(index)
+        state = encode_state(server.broadcast(number, exchange))
+        members = algorithm.members(number, exchange, rules.asked)
+        ready = train(number, index, exchange, state, members, rules, ask)
+        check_contributors(number, exchange, contributors(algorithm, number, exchange), ready)
+        summed = sum_securely(number, index, exchange, state, ready, rules, ask)
+        record(summed)
+        server.absorb(number, exchange, summed.totals)
+
+
+def train(
+    number: int,
+    index: int,
+    exchange: Exchange,
+    state: bytes,
+    members: Sequence[SiteId],
+    rules: Rules,
+    ask: Ask,
+) -> list[SiteId]:
+    """Broadcast the state and wait for the local work; the sites that have something to contribute."""
+    ready: list[SiteId] = []
+
+    def on_reply(site: SiteId, reply: Buffer) -> None:
+        if reply == READY:
+            ready.append(site)
+
+    task = Task(rules.study, number, index, exchange.name, state).encode()
+    ask("train", dict.fromkeys(members, task), on_reply)
+    return ready
+
+
+def check_contributors(
+    number: int, exchange: Exchange, parts: Sequence[tuple[Collection[SiteId], int]], ready: Sequence[SiteId]
+) -> None:
+    """Give up, before anything is asked, a sum to a part of which too few sites would add more than zeros.
+
+    Sites refuse it as well (refusal 39); this says why once, and costs no attempt.
+
+    Raises:
+        RoundAborted: so few are ready.
+    """
+    for part, least in parts:
+        found = len(set(part) & set(ready))
+        if 0 < found < least:
+            raise RoundAborted(
+                f"round {number}, exchange {exchange.name!r}: of the sites that can add more than zeros to a "
+                f"part of the sum {found} can take part, {least} are needed; nothing was revealed.",
+                remedy="wait for more sites, or enrol more so that dropouts leave enough of every group",
+            )
+
+
+def sum_securely(
+    number: int,
+    index: int,
+    exchange: Exchange,
+    state: bytes,
+    ready: Sequence[SiteId],
+    rules: Rules,
+    ask: Ask,
+) -> RoundSum:
+    """Try attempts until one sum succeeds. Once updates may have left the sites, there is no other try.
+
+    An attempt that ends with complaints is followed by one without the sites that ``settle`` names.
+
+    Raises:
+        RoundAborted: too few sites are ready, every attempt failed before an update could leave a site, one
+            failed afterwards, or a site put more into the sum than its layout permits.
+    """
+    alive, why, faults = list(ready), "", list[str]()
+    fruitless = 0
+    for attempt in range(rules.max_attempts + len(ready)):  # after a dispute there are fewer sites
+        if fruitless == rules.max_attempts:
+            break
+        cohort = tuple(site for site in rules.roster.sites if site in alive)
+        if missing := too_few(cohort, rules):
+            why = why or missing
+            break
+        spec = specify(number, index, exchange, attempt, cohort, state_digest(state), rules)
+        session = rules.protection.server(spec, rules.roster, exchange.layout.shape)
+        step = partial(carry_step, number, index, attempt)
+        try:
+            drive(session, step, ask, alive, faults)
+        except RoundAborted as error:
+            if session.spent:
+                raise RoundAborted(_because(error.message, faults), remedy=error.remedy) from None
+            # Who no longer answers is left out by that; nobody else has to be because of it.
+            verdict = settle([one for one in session.disputes if set(one) <= set(alive)], rules.tolerated)
+            faults += verdict.sentences
+            alive = [site for site in alive if site not in verdict.excluded]
+            why = error.message if alive else "every site refused or went silent; nothing was revealed."
+            fruitless += not session.disputes
+            continue
+        totals = decode(exchange, session)  # before anything is announced
+        result = conclude(spec, session.survivors, session.sums, rules)
+        ask("result", dict.fromkeys(alive, step(result.encode())), lambda _site, _reply: None)
+        return RoundSum(spec, result, totals, tuple(faults))
+    raise RoundAborted(
+        f"round {number}, exchange {exchange.name!r}: {_because(why, faults)}",
+        remedy="see in the transcript who refused, and why; wait for more sites, or enrol more so that the "
+        "threshold leaves room for dropouts",
+    )
+
+
+def _because(why: str, faults: Sequence[str]) -> str:
+    """Why a sum was given up, and which sites were at fault on the way."""
+    return " ".join([why, *(f"{fault}." for fault in faults)])
+
+
+def too_few(cohort: Sequence[SiteId], rules: Rules) -> str:
+    """Why a cohort is not worth asking, since not enough of it could answer; empty if it is."""
+    needed = max(rules.min_cohort, rules.threshold(len(cohort)))
+    if len(cohort) >= needed:
+        return ""
+    return f"too few sites for a sum: {len(cohort)} can take part, {needed} are needed; nothing was revealed."
+
+
+def decode(exchange: Exchange, session: OpenServerSession) -> Totals:
+    """The totals of a finished sum.
+
+    Raises:
+        RoundAborted: a site put more into the sum than its layout permits; the round must not count.
+    """
+    try:
+        return exchange.layout.decode(session.sums, session.survivors)
+    except RangeError as error:
+        raise RoundAborted(
+            error.message, remedy="a site did not follow the protocol; discard the round"
+        ) from None
+
+
+def drive(
+    session: ServerSession,
+    step: Callable[[Buffer], bytes],
+    ask: Ask,
+    alive: list[SiteId],
+    faults: list[str] | None = None,
+) -> None:
+    """Carry one attempt's messages to and fro until it is finished.
+
+    Args:
+        session: the aggregator's half.
+        step: makes a frame of a message.
+        ask: carries it.
+        alive: replaced by the sites that still answer, and answer what they should.
+        faults: what was wrong with replies is appended here.
+    """
+    requests = session.begin()
+    while requests:
+        answered: list[SiteId] = []
+
+        def on_reply(site: SiteId, reply: Buffer, answered: list[SiteId] = answered) -> None:
+            try:
+                session.receive(site, reply)
+            except ProtocolError as error:
+                if faults is not None:
+                    faults.append(f"{site}: {error.message.rstrip('.')}")
+                return  # a wrong reply is no reply: the site is dropped
+            answered.append(site)
+
+        ask(session.stage, {site: step(message) for site, message in requests.items()}, on_reply)
+        alive[:] = answered
+        requests = session.advance()
+
+
+def carry_step(number: int, index: int, attempt: int, message: Buffer) -> bytes:
+    """One message of one attempt, as a frame."""
+    return Step(number, index, attempt, message).encode()
+
+
+def specify(
+    number: int,
+    index: int,
+    exchange: Exchange,
+    attempt: int,
+    cohort: tuple[SiteId, ...],
+    broadcast_digest: bytes,
+    rules: Rules,
+) -> Specification:
+    """The signed specification of one attempt."""
+    unsigned = Specification(
+        study=rules.study,
+        round=number,
+        exchange_index=index,
+        exchange=exchange.name,
+        attempt=attempt,
+        cohort=cohort,
+        threshold=rules.threshold(len(cohort)),
+        roster_digest=rules.roster.digest,
+        layout_digest=exchange.layout.digest,
+        broadcast_digest=broadcast_digest,
+    )
+    return replace(unsigned, signature=rules.identity.sign(labels.SIGN_SPEC, unsigned.body()))
+
+
+def conclude(spec: Specification, survivors: tuple[SiteId, ...], sums: RingSums, rules: Rules) -> Result:
+    """The signed result of one attempt."""
+    runs = (run.view(np.uint8).data for run in sums)
+    unsigned = Result(spec.digest, survivors, digest(labels.TOTALS_DIGEST, spec.layout_digest, *runs))
+    return replace(unsigned, signature=rules.identity.sign(labels.SIGN_RESULT, unsigned.body()))

@@ -1,0 +1,4 @@
+"""All sites of a study in one process.
+
+Imports server, site and what lies below.
+"""

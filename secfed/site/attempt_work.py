@@ -1,0 +1,100 @@
+"""The records of a site's memory, as bytes, and the names of their files."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import torch
+
+from secfed import errors
+from secfed.crypto import labels
+from secfed.crypto.codec import Buffer, Reader, Writer, digest
+from secfed.errors import SecfedError
+from secfed.wire.frames import encode_state
+from secfed.wire.layout import Summands
+
+HEADER_BYTES: Final = 4 + 2 + 32  # round, exchange index, broadcast digest
+REPLIED: Final = b"\0"
+REFUSED: Final = b"\1"
+_TEXT_BYTES: Final = 4096
+
+
+@dataclass(frozen=True)
+class Work:
+    """The exchange that a site works on.
+
+    Attributes:
+        round, exchange_index: where.
+        broadcast_digest: what it started from; 32 bytes.
+        work_key: of all randomness of its work; 32 secret bytes.
+    """
+
+    round: int
+    exchange_index: int
+    broadcast_digest: bytes
+    work_key: bytes = field(repr=False)
+
+    @property
+    def here(self) -> tuple[int, int]:
+        """Round and exchange index."""
+        return self.round, self.exchange_index
+
+    def release_id(self, study: str) -> str:
+        """Names the release in the ledger and commits to its randomness and input, without telling them."""
+        where = Writer().uint(self.round, 4).uint(self.exchange_index, 2).done()
+        return digest(labels.RELEASE_ID, study.encode(), where, self.broadcast_digest, self.work_key).hex()
+
+
+def header_of(work: Work) -> bytes:
+    """Names the exchange at the head of a file."""
+    return Writer().uint(work.round, 4).uint(work.exchange_index, 2).fixed(work.broadcast_digest, 32).done()
+
+
+def refusal_of(error: SecfedError) -> bytes:
+    """A refusal, to be given again."""
+    text = (type(error).__name__, error.message[:_TEXT_BYTES], error.remedy[:_TEXT_BYTES])
+    return Writer().many(text, lambda writer, item: writer.text(item)).done()
+
+
+def given_back(outcome: Buffer, content: Buffer) -> Buffer:
+    """An answer as it was given: the reply, or the refusal."""
+    if bytes(outcome) == REPLIED:
+        return content
+    kind, message, remedy = Reader(content).many(3, lambda reader: reader.text(4 * _TEXT_BYTES))
+    found: Mapping[str, Any] = vars(errors)
+    raise found.get(kind, errors.ProtocolError)(message, remedy=remedy)
+
+
+def seed_file(attempt: int) -> str:
+    """Holds the randomness of an attempt."""
+    return f"seed-{attempt:010d}"
+
+
+def step_file(attempt: int, count: int) -> str:
+    """Holds one message of an attempt; names sort as the messages came."""
+    return f"step-{attempt:010d}-{count:02d}"
+
+
+def program_file(here: tuple[int, int]) -> str:
+    """Holds what the program keeps with the contribution of an exchange."""
+    return f"program-{here[0]:010d}-{here[1]:05d}"
+
+
+def attempt_of(name: str) -> int | None:
+    """The attempt that a file belongs to; None if it belongs to none."""
+    kind, _, rest = name.partition("-")
+    return int(rest[:10]) if kind in ("seed", "step") else None
+
+
+def encode_summands(summands: Summands) -> bytes:
+    """As the encoder of a layout would take them: tensors as they are, numbers in float64."""
+    return encode_state(
+        {
+            name: value.clone()  # views of one tensor cannot be written
+            if isinstance(value, torch.Tensor)
+            else torch.as_tensor(value, dtype=torch.float64)
+            for name, value in summands.items()
+        }
+    )

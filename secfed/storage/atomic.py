@@ -1,0 +1,103 @@
+"""Files that are whole on the disk, or not there, when a call returns."""
+
+from __future__ import annotations
+
+import errno
+import os
+import secrets
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+from secfed.crypto.codec import Buffer
+from secfed.errors import ConfigError, DiskFull
+
+PART: Final = ".part"  # how the name of an unfinished file ends
+
+
+def write_atomic(path: Path, *parts: Buffer, mode: int = 0o666) -> None:
+    """Write a file whole or leave it as it was; its content is on the disk before it gets its name.
+
+    Args:
+        path: the file. ``PATH.part`` is its passing name, so nobody else may write it at the same time.
+        parts: its content.
+        mode: of a new file, less what the umask takes away.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    unfinished = path.with_name(path.name + PART)
+    with _synchronised(unfinished, parts, os.O_TRUNC, mode):
+        os.replace(unfinished, path)
+
+
+def write_durably(path: Path, data: Buffer) -> None:
+    """Write a file whole or not at all, mode 0600, its name on the disk too; an existing one is replaced.
+
+    Raises:
+        ConfigError: it cannot be written; an existing file is unchanged.
+    """
+    try:
+        write_atomic(path, data, mode=0o600)
+        sync_folder(path.parent)
+    except OSError as error:
+        raise unwritable(path, error) from None
+
+
+@contextmanager
+def hidden_beside(path: Path, *parts: Buffer, mode: int = 0o600) -> Iterator[Path]:
+    """The content of a file on the disk, under a random hidden name beside it that is gone afterwards.
+
+    Several processes may write the same file, and nobody can have put a link where this one writes.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    hidden = path.with_name(f".{path.name}.{secrets.token_hex(8)}{PART}")
+    with _synchronised(hidden, parts, os.O_EXCL, mode):
+        yield hidden
+
+
+@contextmanager
+def _synchronised(unfinished: Path, parts: Iterable[Buffer], how: int, mode: int) -> Iterator[None]:
+    descriptor = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | how, mode)
+    try:
+        try:
+            for part in parts:
+                write_all(descriptor, part)
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+        yield
+    finally:
+        unfinished.unlink(missing_ok=True)
+
+
+def write_all(descriptor: int, data: Buffer) -> None:
+    """Write every byte, in pieces."""
+    view = memoryview(data).cast("B")
+    while view:
+        view = view[os.write(descriptor, view[: 1 << 24]) :]
+
+
+def sync_folder(folder: Path) -> None:
+    """Make names in a folder durable, not only the files' content."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def unwritable(path: Path, error: OSError) -> ConfigError:
+    """The error to raise for a file that cannot be read or written."""
+    text = f"{path}: {os.strerror(error.errno or 0)}"
+    if is_full(error):
+        return DiskFull(text, remedy="free space on that disk and start it again")
+    return ConfigError(text, remedy="check the disk and the file's owner")
+
+
+def is_full(error: OSError) -> bool:
+    """Whether the disk, or what this account may use of it, is full."""
+    return error.errno in (errno.ENOSPC, errno.EDQUOT)

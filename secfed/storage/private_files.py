@@ -1,0 +1,200 @@
+"""Files that survive a crash and that others cannot read.
+
+A file is written under another name, synchronised, and only then given its own; so it is there whole or
+not at all. What holds a private key is created for its owner only, and never replaces an existing file.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import stat
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final
+
+from secfed.errors import ConfigError
+from secfed.storage.atomic import hidden_beside, is_full, sync_folder, unwritable
+
+MAX_BYTES: Final = 1 << 20  # no file of an enrolment is near this size
+LATEST_S: Final = 253_402_300_800  # seconds since 1970: the year 10000, which no date of Python reaches
+
+_FOREIGN: Final = stat.S_IRWXG | stat.S_IRWXO
+_DEEPEST: Final = 32  # tables and arrays inside each other; no file here has so many
+
+
+def make_private_folder(folder: Path) -> None:
+    """Create a folder that only its owner can enter, or make an empty one so.
+
+    Raises:
+        ConfigError: it exists and is not an empty folder, or it cannot be created.
+    """
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if any(folder.iterdir()):
+            raise ConfigError(
+                f"{folder}: the folder is not empty", remedy="name a new folder; keys are never overwritten"
+            )
+        folder.chmod(0o700)  # an empty folder that was there before, or an unusual umask
+    except OSError as error:
+        raise _unusable(folder, error) from None
+
+
+def make_folder(folder: Path) -> None:
+    """Create a folder for this account alone, unless it is there.
+
+    Raises:
+        ConfigError: it cannot be made.
+    """
+    with _errors(folder):
+        folder.mkdir(mode=0o700, exist_ok=True)
+
+
+def check_private(path: Path) -> None:
+    """Refuse a file or folder that others can read or write.
+
+    Raises:
+        ConfigError: missing, or its mode lets the group or others in.
+    """
+    try:
+        mode = path.stat().st_mode
+    except OSError as error:
+        raise _unusable(path, error) from None
+    if mode & _FOREIGN:
+        plain = "700" if stat.S_ISDIR(mode) else "600"
+        raise ConfigError(
+            f"{path}: other users can reach it (mode {stat.S_IMODE(mode):o})",
+            remedy=f"run: chmod {plain} {path}; if others may have read a key, enrol again with a new one",
+        )
+
+
+def create(path: Path, data: bytes, *, mode: int = 0o600) -> None:
+    """Write a new file, durably; never an existing one.
+
+    Raises:
+        ConfigError: it exists already, or it cannot be written.
+    """
+    with _errors(path), hidden_beside(path, data, mode=mode) as written:
+        try:
+            os.link(written, path)  # unlike a rename, this fails when the name is taken
+        except FileExistsError:
+            raise ConfigError(
+                f"{path}: exists already", remedy="nothing was overwritten; move it away first"
+            ) from None
+    sync_folder(path.parent)
+
+
+def replace(path: Path, data: bytes, *, mode: int = 0o600) -> None:
+    """Write a file whole or not at all, durably; an existing one is replaced.
+
+    Raises:
+        ConfigError: it cannot be written; an existing file is unchanged.
+    """
+    with _errors(path), hidden_beside(path, data, mode=mode) as written:
+        os.replace(written, path)
+    sync_folder(path.parent)
+
+
+def rename(old: Path, new: Path) -> None:
+    """Give a file another name, durably; an existing one of that name is replaced."""
+    os.replace(old, new)
+    sync_folder(new.parent)
+
+
+def read(path: Path, what: str) -> bytes:
+    """The content of a file of at most 1 MiB.
+
+    Args:
+        path: the file.
+        what: what it should be, for errors.
+
+    Raises:
+        ConfigError: missing, unreadable or too large.
+    """
+    try:
+        with path.open("rb") as stream:
+            data = stream.read(MAX_BYTES + 1)
+    except OSError as error:
+        raise _unusable(path, error) from None
+    if len(data) > MAX_BYTES:
+        raise ConfigError(f"{path}: too large for {what}", remedy="check that this is the right file")
+    return data
+
+
+def read_json(path: Path, what: str) -> dict[str, Any]:
+    """A JSON object in a file.
+
+    Raises:
+        ConfigError: unreadable, not JSON, not an object, or an object that says something twice.
+    """
+    try:
+        content = json.loads(read(path, what), object_pairs_hook=_once)
+        check_depth(content)
+    except (ValueError, RecursionError):
+        content = None
+    if not isinstance(content, dict):
+        raise ConfigError(f"{path}: not {what}", remedy="check that this is the right file, and unchanged")
+    return content
+
+
+def check_depth(content: object) -> None:
+    """Refuse what is nested so deeply that whoever walks through it later would fail.
+
+    Raises:
+        RecursionError: tables and arrays, more than 32 inside each other.
+    """
+    level = [content]
+    for _ in range(_DEEPEST + 1):
+        inside = [item for item in level if isinstance(item, dict | list)]
+        if not inside:
+            return
+        level = [each for item in inside for each in (item.values() if isinstance(item, dict) else item)]
+    raise RecursionError
+
+
+def to_json(content: Mapping[str, Any]) -> bytes:
+    """A JSON text for a file that people may look at."""
+    return (json.dumps(content, indent=2, ensure_ascii=False, allow_nan=False) + "\n").encode()
+
+
+@contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """Take turns with other processes that change files in this folder.
+
+    Raises:
+        ConfigError: the folder cannot be written.
+    """
+    try:
+        descriptor = os.open(folder / ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        raise _unusable(folder, error) from None
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+@contextmanager
+def _errors(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise _unusable(path, error) from None
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) != len(pairs):  # readers of the same file could disagree on which one counts
+        raise ValueError("a name appears twice")
+    return found
+
+
+def _unusable(path: Path, error: OSError) -> ConfigError:
+    if is_full(error):
+        return unwritable(path, error)
+    return ConfigError(
+        f"{path}: {os.strerror(error.errno or 0)}", remedy="check the path, its owner and its permissions"
+    )

@@ -1,0 +1,141 @@
+"""Small files of a site's running work: whole or not at all, on the disk, for nobody else, tamper-evident.
+
+Each file is its content and the site's own signature over study, name and content. A file that somebody
+changed, or that belongs to another study or site, is refused, never repaired.
+
+Security: secrets are overwritten before they are removed. Where the file system or the disk keeps old
+blocks (copy-on-write, flash, backups, snapshots), that is not enough; put the folder on an encrypted disk
+and leave it out of backups.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from secfed.crypto import labels
+from secfed.crypto.codec import Buffer
+from secfed.crypto.identity import SIGNATURE_BYTES, Identity, verify
+from secfed.errors import BadSignature, ConfigError, TranscriptError
+from secfed.storage.atomic import hidden_beside, sync_folder
+
+
+class SignedFiles:
+    """The files of one study at one site.
+
+    Args:
+        folder: created (mode 0700) if it is not there.
+        identity: signs and checks.
+        study: study id.
+
+    Raises:
+        ConfigError: the folder cannot be used.
+    """
+
+    def __init__(self, folder: Path, identity: Identity, study: str) -> None:
+        self.folder, self._identity, self._study = folder, identity, study
+        with _errors(folder):
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            for left in folder.glob(".*.part"):  # of a write or an erasure that was cut off
+                _overwrite(left)
+                left.unlink()
+
+    def write(self, name: str, *parts: Buffer) -> None:
+        """Write a file, or replace it; it is on the disk when this returns.
+
+        Raises:
+            ConfigError: it cannot be written; an older one is unchanged.
+        """
+        path = self.folder / name
+        signature = self._identity.sign(labels.SIGN_SITE_FILE, *self._context(name), *parts)
+        with _errors(path):
+            with hidden_beside(path, *parts, signature) as hidden:
+                os.replace(hidden, path)
+            sync_folder(self.folder)
+
+    def read(self, name: str, *sizes_bytes: int) -> tuple[memoryview, ...] | None:
+        """The parts of a file; None if there is no such file.
+
+        Args:
+            name: of the file.
+            sizes_bytes: sizes of all parts but the last, which is what is left.
+
+        Raises:
+            ConfigError: it cannot be read.
+            TranscriptError: this site did not write it, or somebody changed it.
+        """
+        path = self.folder / name
+        with _errors(path):
+            try:
+                data = memoryview(path.read_bytes())
+            except FileNotFoundError:
+                return None
+        content, signature = data[:-SIGNATURE_BYTES], bytes(data[-SIGNATURE_BYTES:])
+        parts, at = [], 0
+        for size in sizes_bytes:
+            parts.append(content[at : at + size])
+            at += size
+        parts.append(content[at:])
+        try:
+            context = self._context(name)
+            verify(
+                self._identity.public_bytes, signature, labels.SIGN_SITE_FILE, *context, *parts, who="site"
+            )
+        except BadSignature:
+            raise TranscriptError(
+                f"{path}: was changed, or belongs to another study or site",
+                remedy="find out who did it; then remove the study's folder: its running exchange is lost",
+            ) from None
+        return tuple(parts)
+
+    def names(self) -> tuple[str, ...]:
+        """Names of the files that are there, sorted."""
+        with _errors(self.folder):
+            return tuple(sorted(path.name for path in self.folder.iterdir() if path.name[0] != "."))
+
+    def erase(self, *names: str) -> None:
+        """Overwrite and remove files, in this order; those that are not there are left out.
+
+        Raises:
+            ConfigError: one cannot be removed.
+        """
+        gone = []
+        for name in names:
+            path, nameless = self.folder / name, self.folder / f".{name}.{secrets.token_hex(8)}.part"
+            with _errors(path):
+                if path.exists():
+                    os.replace(path, nameless)
+                    gone.append(nameless)
+        with _errors(self.folder):
+            # Durable before a byte changes: half overwritten under its own name, a file is not readable.
+            sync_folder(self.folder)
+            for nameless in gone:
+                _overwrite(nameless)
+                nameless.unlink()
+            if gone:
+                sync_folder(self.folder)
+
+    def _context(self, name: str) -> tuple[bytes, ...]:
+        return self._study.encode(), self._identity.name.encode(), name.encode()
+
+
+def _overwrite(path: Path) -> None:
+    with path.open("r+b", buffering=0) as stream:
+        left = os.fstat(stream.fileno()).st_size
+        while left > 0:
+            left -= stream.write(bytes(min(left, 1 << 20)))
+        os.fsync(stream.fileno())
+
+
+@contextmanager
+def _errors(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise ConfigError(
+            f"{path}: {os.strerror(error.errno or 0)}",
+            remedy="check the disk's free space, the folder's owner and its permissions",
+        ) from None

@@ -1,0 +1,34 @@
+"""What an aggregator and a site both derive from a study: its id, and what every site enforces."""
+
+from __future__ import annotations
+
+from secfed.config.cohort_rules import min_survivors
+from secfed.crypto.attempt import SiteLimits
+from secfed.study.study import Study
+
+
+def study_id(study: Study) -> str:
+    """Name and settings: parties with different settings cannot sum together."""
+    return f"{study.name}-{study.digest().hex()}"
+
+
+def limits_of(study: Study, sites: int) -> SiteLimits:
+    """What every site enforces in every attempt because the study says so, whatever its own policy.
+
+    Args:
+        study: the study.
+        sites: enrolled sites.
+    """
+    rules, privacy = study.protection, study.privacy
+    # A threshold that the study names is one that algorithms rely on: fewer answers could be solved.
+    least = max(rules.min_cohort, rules.threshold or 0)
+    if privacy is not None and not privacy.in_local_steps:
+        least = max(
+            least, min_survivors(study.protection, sites)
+        )  # fewer would carry less noise than was paid for
+    return SiteLimits(
+        min_cohort=rules.min_cohort,
+        min_threshold=least,
+        colluders=rules.colluders,
+        require_privacy=privacy is not None,
+    )

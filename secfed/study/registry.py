@@ -1,0 +1,173 @@
+"""Names of the study file to code: algorithms, models, data sets, and a user's own.
+
+A built-in is an :class:`RegistryEntry`: the model of its options and a builder. Adding one is a line here. A
+user's own is ``name = "package.module:factory"``; the other keys of the table are its arguments:
+
+* ``[data]``: ``factory(**options)`` gives a data set (:class:`~secfed.algorithms.data.memory.SiteTables`
+  is the short way; :class:`~secfed.algorithms.framework.datasets.LabelledData` is what is required);
+* ``[model]``: ``factory(input_shape, classes, **options)`` gives a ``torch.nn.Module``;
+* ``[algorithm]``: ``factory(setting, **options)`` gives an
+  :class:`~secfed.algorithms.framework.base.Algorithm`. What
+  its sites draw in their own work takes ``setting.local_seed``, what all parties agree on ``study.seed``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from torch import nn
+
+from secfed.algorithms.data import pool
+from secfed.algorithms.data.image_text import chest_synthetic, medpix, mimic_cxr, ophthalmology
+from secfed.algorithms.data.image_text import files as image_text_files
+from secfed.algorithms.data.image_text import options as image_text_options
+from secfed.algorithms.data.multiview import digits, sets
+from secfed.algorithms.data.multiview import options as multiview_options
+from secfed.algorithms.data.tabular import heart_disease, table
+from secfed.algorithms.data.tabular import options as table_options
+from secfed.algorithms.data.transfer import files as transfer_files
+from secfed.algorithms.data.transfer import flickr, scenes
+from secfed.algorithms.data.transfer import options as transfer_options
+from secfed.algorithms.fedcola import algorithm as fedcola
+from secfed.algorithms.fedcola import options as fedcola_options
+from secfed.algorithms.federated_averaging import fedavg, fedprox
+from secfed.algorithms.federated_averaging import options as fedavg_options
+from secfed.algorithms.fmcsc import algorithm as fmcsc
+from secfed.algorithms.fmcsc import options as fmcsc_options
+from secfed.algorithms.framework.datasets import SiteId
+from secfed.algorithms.models import dual_encoder_options, multiview, networks
+from secfed.algorithms.models.transfer_options import TransferTransformerOptions
+from secfed.algorithms.vision_language import averaging, ema, feddra, fedrgb, fedrgb_options, ldawa, moon
+from secfed.config.plugins import check_arguments, is_user_code, load_factory
+from secfed.config.schema import ModelOptions, Options, OwnModelOptions, OwnOptions, checked, suggestion
+from secfed.errors import ConfigError
+
+if TYPE_CHECKING:
+    pass
+
+
+@dataclass(frozen=True)
+class RegistryEntry:
+    """One built-in.
+
+    Attributes:
+        options: validates its table.
+        build: makes it; see the registry for the arguments.
+    """
+
+    options: type[Options]
+    build: Callable[..., Any]
+
+
+def _no_classifier(*_: object) -> nn.Module:
+    raise ConfigError(
+        "model.name: this model embeds images and texts, and the algorithm trains a classifier",
+        remedy='train "vision-language" with feddra, fedrgb or a vlp-... algorithm, "transfer-transformer" '
+        "with fedcola, or use another model",
+    )
+
+
+# build(setting, options) -> Algorithm
+ALGORITHMS: Mapping[str, RegistryEntry] = {
+    "fedavg": RegistryEntry(fedavg_options.FedAvgOptions, fedavg.FedAvg),
+    "fedprox": RegistryEntry(fedprox.FedProxOptions, fedprox.FedProx),
+    "fmcsc": RegistryEntry(fmcsc_options.FmcscOptions, fmcsc.Fmcsc),
+    "fedcola": RegistryEntry(fedcola_options.FedColaOptions, fedcola.FedCola),
+    "feddra": RegistryEntry(feddra.FedDraOptions, feddra.FedDra),
+    "vlp-fedavg": RegistryEntry(averaging.VlpFedAvgOptions, averaging.VlpFedAvg),
+    "fedrgb": RegistryEntry(fedrgb_options.FedRgbOptions, fedrgb.FedRgb),
+    "vlp-fedprox": RegistryEntry(averaging.VlpFedProxOptions, averaging.VlpFedProx),
+    "vlp-fedmoon": RegistryEntry(moon.VlpMoonOptions, moon.VlpMoon),
+    "vlp-fedema": RegistryEntry(ema.VlpEmaOptions, ema.VlpEma),
+    "vlp-fedldawa": RegistryEntry(ldawa.VlpLdawaOptions, ldawa.VlpLdawa),
+}
+
+# build(input_shape, classes, options) -> torch.nn.Module
+MODELS: Mapping[str, RegistryEntry] = {
+    "logistic-regression": RegistryEntry(ModelOptions, networks.logistic_regression),
+    "multiview": RegistryEntry(multiview.MultiviewModelOptions, multiview.MultiviewNetwork),
+    "mlp": RegistryEntry(networks.MlpOptions, networks.mlp),
+    "small-cnn": RegistryEntry(networks.SmallCnnOptions, networks.small_cnn),
+    "transfer-transformer": RegistryEntry(TransferTransformerOptions, _no_classifier),
+    "vision-language": RegistryEntry(dual_encoder_options.VisionLanguageOptions, _no_classifier),
+}
+
+# build(options, seed, folder of the study file) -> FederatedData
+DATASETS: Mapping[str, RegistryEntry] = {
+    "breast-cancer": RegistryEntry(
+        pool.PoolOptions, lambda options, seed, _: pool.breast_cancer(options, seed)
+    ),
+    "digits": RegistryEntry(pool.DigitsOptions, lambda options, seed, _: pool.digits(options, seed)),
+    "csv": RegistryEntry(
+        table_options.TableOptions,
+        lambda options, seed, folder: table.table_data(options, folder / options.path, seed),
+    ),
+    "multiview": RegistryEntry(multiview_options.MultiviewOptions, sets.multiview),
+    "mnist-usps": RegistryEntry(multiview_options.MnistUspsOptions, sets.mnist_usps),
+    "bdgp": RegistryEntry(multiview_options.BdgpOptions, sets.bdgp),
+    "chest-synthetic": RegistryEntry(
+        chest_synthetic.ChestSyntheticOptions,
+        lambda options, seed, _: chest_synthetic.ChestSynthetic(options, seed),
+    ),
+    "image-text": RegistryEntry(image_text_options.ImageTextOptions, image_text_files.image_text),
+    "medpix": RegistryEntry(medpix.MedpixOptions, medpix.medpix),
+    "mimic-cxr": RegistryEntry(mimic_cxr.MimicCxrOptions, mimic_cxr.mimic_cxr),
+    "ophthalmology": RegistryEntry(ophthalmology.OphthalmologyOptions, ophthalmology.ophthalmology),
+    "scenes": RegistryEntry(
+        transfer_options.ScenesOptions, lambda options, seed, _: scenes.SceneSites(options, seed)
+    ),
+    "flickr-transfer": RegistryEntry(transfer_options.FlickrTransferOptions, flickr.FlickrTransfer),
+    "transfer-files": RegistryEntry(transfer_options.TransferFilesOptions, transfer_files.TransferFiles),
+    "digits-views": RegistryEntry(multiview_options.DigitsViewsOptions, digits.digits_views),
+    "heart-disease": RegistryEntry(
+        heart_disease.HeartDiseaseOptions,
+        lambda options, seed, _: heart_disease.heart_disease(options, seed),
+    ),
+}
+
+# Table of the study file: its built-ins, and how many positional arguments a user's factory gets.
+KINDS: Mapping[str, tuple[Mapping[str, RegistryEntry], int]] = {
+    "algorithm": (ALGORITHMS, 1),
+    "model": (MODELS, 2),
+    "data": (DATASETS, 0),
+}
+
+
+def resolve(kind: str, section: Mapping[str, Any], own_code: Collection[str] | None) -> Options:
+    """Validate the table ``[algorithm]``, ``[model]`` or ``[data]``.
+
+    Args:
+        kind: which of the three.
+        section: its keys and values.
+        own_code: names of factories that may be imported; None permits all.
+
+    Raises:
+        ConfigError: names the key and the remedy.
+    """
+    entries, given = KINDS[kind]
+    name = section.get("name")
+    if not isinstance(name, str):
+        what = "is missing" if name is None else f"must be a text, not {name!r}"
+        raise ConfigError(f"{kind}.name: {what}", remedy=suggestion("", entries, "use one of: "))
+    if is_user_code(name):
+        if own_code is not None and name not in own_code:
+            raise ConfigError(
+                f"{kind}.name: {name!r} is not permitted here",
+                remedy="the administrator of this machine can permit it after reading the code",
+            )
+        options = checked(OwnModelOptions if kind == "model" else OwnOptions, section, kind)
+        check_arguments(load_factory(name, f"{kind}.name"), given, options.arguments, kind)
+        return options
+    if name not in entries:
+        hint = suggestion(name, entries, "use one of: ")
+        raise ConfigError(
+            f"{kind}.name: there is no {name!r}", remedy=f"{hint}; your own is package.module:factory"
+        )
+    return checked(entries[name].options, section, kind)
+
+
+def site_ids(data: Options) -> tuple[SiteId, ...] | None:
+    """The sites that a ``[data]`` table names, or None when only a user's factory knows them."""
+    return data.site_ids() if isinstance(data, pool.DataOptions) else None

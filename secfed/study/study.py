@@ -1,0 +1,238 @@
+"""The study: one TOML file, strict, complete and frozen.
+
+A study says everything that all parties must agree on; its digest goes into what they sign. Whatever is
+wrong with a file is one :class:`~secfed.errors.ConfigError` that names the key and the remedy.
+"""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from collections.abc import Collection, Mapping
+from pathlib import Path
+from typing import Any, Self
+
+from pydantic import Field, SerializeAsAny, model_validator
+
+from secfed.config.plugins import allow_imports
+from secfed.config.schema import ModelOptions, Options, Strict, checked, suggestion
+from secfed.config.sections import BROADCAST_BOUND, ProtectionSection, StudySection
+from secfed.crypto import labels
+from secfed.crypto.codec import digest
+from secfed.dp.settings import PrivacySection
+from secfed.errors import ConfigError
+from secfed.study import registry
+
+
+class Study(Strict):
+    """A validated study. Make one with :meth:`load` or :meth:`parse`.
+
+    Attributes:
+        study: ``[study]``.
+        algorithm: ``[algorithm]``: the options model of the algorithm that ``name`` says.
+        model: ``[model]``, likewise.
+        data: ``[data]``, likewise.
+        protection: ``[protection]``; may be left out.
+        privacy: ``[privacy]``; without it the study has no differential privacy.
+        folder: where relative paths of the study start; no part of the study's identity.
+    """
+
+    study: StudySection
+    algorithm: SerializeAsAny[Options]
+    model: SerializeAsAny[ModelOptions]
+    data: SerializeAsAny[Options]
+    protection: ProtectionSection
+    privacy: PrivacySection | None = None
+    folder: Path = Field(default=Path(), exclude=True, repr=False)
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        sites = registry.site_ids(self.data)
+        if sites is not None:
+            self.check_roster(len(sites))
+        return self
+
+    @property
+    def name(self) -> str:
+        """Name of the study, fit for file names."""
+        return self.study.name
+
+    @property
+    def rounds(self) -> int:
+        """Number of training rounds."""
+        return self.study.rounds
+
+    @property
+    def seed(self) -> int:
+        """Seed of everything random in training; protects nothing."""
+        return self.study.seed
+
+    @classmethod
+    def load(cls, path: Path) -> Study:
+        """Read a study file of one's own.
+
+        Modules in the working directory and beside the file become importable, for a user's own model or
+        data set.
+
+        Raises:
+            ConfigError: the file is missing or wrong.
+        """
+        try:
+            text = path.read_text(encoding="utf-8")
+        except FileNotFoundError:
+            near = [other.name for other in path.parent.glob("*.toml")] if path.parent.is_dir() else []
+            raise ConfigError(
+                f"{path}: there is no such study file",
+                remedy=suggestion(path.name, near, "study files there: ") if near else "check the path",
+            ) from None
+        except OSError as error:
+            raise ConfigError(f"{path}: cannot be read ({error.strerror})", remedy="check its mode") from None
+        except UnicodeDecodeError:
+            raise ConfigError(f"{path}: is not UTF-8 text", remedy="save the study file as UTF-8") from None
+        allow_imports(Path.cwd(), path.parent)
+        return cls._read(text, str(path), path.parent, None)
+
+    @classmethod
+    def parse(cls, text: str, *, source: str = "study", own_code: Collection[str] | None = None) -> Study:
+        """Read a study from text.
+
+        Args:
+            text: TOML.
+            source: what to call it in errors.
+            own_code: the ``package.module:factory`` names that may be imported; None permits all.
+
+        Raises:
+            ConfigError: names the key and the remedy.
+
+        Security: the names in a study decide what is imported. For a text from elsewhere the caller
+        passes ``own_code``: what this machine's policy permits, at first nothing.
+        """
+        return cls._read(text, source, Path(), own_code)
+
+    @classmethod
+    def _read(cls, text: str, source: str, folder: Path, own_code: Collection[str] | None) -> Study:
+        try:
+            tables = tomllib.loads(text.removeprefix("\ufeff"))  # as some editors begin UTF-8
+        except ValueError as error:  # also of a number with thousands of digits
+            raise ConfigError(f"{source}: not valid TOML: {error}", remedy="correct that line") from None
+        except RecursionError:
+            raise ConfigError(f"{source}: is nested too deeply", remedy="write flat lists") from None
+        return cls._from_tables(tables, folder, own_code)
+
+    @classmethod
+    def _from_tables(
+        cls, tables: Mapping[str, Any], folder: Path, own_code: Collection[str] | None = None
+    ) -> Study:
+        _refuse_unavailable(tables)
+        sections = set(cls.model_fields) - {"folder"}
+        for name, section in tables.items():
+            if name not in sections:
+                if name == "sweep":
+                    raise ConfigError("sweep: this file is a set of runs", remedy="use: secfed sweep")
+                raise ConfigError(f"{name}: unknown section", remedy=suggestion(name, sections, "use: "))
+            if not isinstance(section, dict):
+                raise ConfigError(f"{name}: is a value, not a section", remedy=f"write [{name}]")
+        for name in sorted(sections - set(tables) - {"protection", "privacy"}):
+            raise ConfigError(f"{name}: this section is missing", remedy=f"add [{name}] to the study file")
+        chosen: dict[str, Any] = {
+            kind: registry.resolve(kind, tables[kind], own_code) for kind in registry.KINDS
+        }
+        return cls(
+            study=checked(StudySection, tables["study"], "study"),
+            protection=checked(ProtectionSection, tables.get("protection", {}), "protection"),
+            privacy=checked(PrivacySection, tables["privacy"], "privacy") if "privacy" in tables else None,
+            folder=folder,
+            **chosen,
+        )
+
+    def check_roster(self, sites: int) -> None:
+        """Check the study against the number of enrolled sites.
+
+        Raises:
+            ConfigError: names the key that is impossible for this number of sites.
+        """
+        self.protection.check_cohort(sites)
+
+    def tables(self) -> dict[str, Any]:
+        """The whole study as plain values, defaults included but for keys that came later."""
+        tables = self.model_dump(mode="json")
+        if self.privacy is None:
+            del tables["privacy"]
+        # So that a study without these keys keeps the digest that it had.
+        if self.model.start is None:
+            del tables["model"]["start"], tables["model"]["start_sha256"]
+        if self.protection.broadcast_bound == BROADCAST_BOUND:
+            del tables["protection"]["broadcast_bound"]
+        return tables
+
+    def identity(self) -> dict[str, Any]:
+        """As :meth:`tables`, with the operational keys as if they had been left out."""
+        tables = self.tables()
+        for name, table in tables.items():
+            table.update(getattr(self, name).operational_defaults())
+        return tables
+
+    def digest(self, *, operational: bool = False) -> bytes:
+        """SHA-256 over the canonical form, defaults included: 32 bytes.
+
+        Two files that differ in comments, in the order of keys, in spelt-out defaults or in operational keys
+        are one study: a site that has contributed to one refuses to contribute to the other.
+
+        Args:
+            operational: let operational keys count, too: not as the identity of a study, but to tell runs of
+                it apart.
+        """
+        tables = self.tables() if operational else self.identity()
+        text = json.dumps(tables, sort_keys=True, ensure_ascii=True, separators=(",", ":"))
+        return digest(labels.STUDY_DIGEST, text.encode("ascii"))
+
+    def settings(self, sites: int) -> dict[str, Any]:
+        """What a transcript says about the study: nothing that belongs to a single site.
+
+        Args:
+            sites: enrolled sites.
+        """
+        start = {} if self.model.start is None else {"start": self.model.start_sha256}
+        return {
+            "algorithm": self.algorithm.name,
+            "protection": self.protection.name,
+            "rounds": self.rounds,
+            "sites": sites,
+            "privacy": None if self.privacy is None else self.privacy.model_dump(mode="json"),
+            **start,
+        }
+
+    def replace(self, dotted_key: str, value: object) -> Study:
+        """A copy with one key set, validated as if the file had said so.
+
+        Args:
+            dotted_key: for example ``protection.name`` or ``data.alpha``, or a whole section.
+            value: as the TOML parser would give it; None removes the key.
+
+        Raises:
+            ConfigError: names the key and the remedy.
+        """
+        tables = {name: table for name, table in self.model_dump(exclude_unset=True).items() if table}
+        *parents, last = dotted_key.split(".")
+        node: Any = tables
+        for parent in parents:
+            node = node.setdefault(parent, {})
+            if not isinstance(node, dict):
+                raise ConfigError(f"{dotted_key}: {parent} is a value, not a table", remedy="check the key")
+        node[last] = value
+        if value is None:
+            del node[last]
+        return self._from_tables(tables, self.folder)
+
+
+def _refuse_unavailable(tables: Mapping[str, Any]) -> None:
+    """Refuse what this version cannot do, and keys that would have no effect."""
+    protection = tables.get("protection")
+    if isinstance(protection, dict) and protection.get("name", "masked") != "encrypted":
+        for key in ("key_mode", "key_holder", "scheme", "processes"):
+            default = ProtectionSection.model_fields[key].default
+            if protection.get(key, default) != default:
+                raise ConfigError(
+                    f"protection.{key}: has no effect without encryption",
+                    remedy='remove it, or set protection.name = "encrypted"',
+                )

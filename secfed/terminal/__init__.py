@@ -1,0 +1,4 @@
+"""What every command prints with.
+
+Imports simulation and what lies below.
+"""

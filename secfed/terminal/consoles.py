@@ -1,0 +1,73 @@
+"""Where output goes, and how numbers look: results to stdout, progress and errors to stderr."""
+
+from __future__ import annotations
+
+import math
+import traceback
+
+from rich.console import Console
+
+
+def stdout() -> Console:
+    """For results."""
+    return Console(highlight=False)
+
+
+def stderr() -> Console:
+    """For progress, notes and errors."""
+    return Console(stderr=True, highlight=False)
+
+
+def plain_text(text: str) -> str:
+    """Text from a file or a study without control characters, which could act on the terminal."""
+    return "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in text)
+
+
+def show_number(value: float | None) -> str:
+    """A metric: four decimals, or four digits when it is large or tiny."""
+    if value is None or not math.isfinite(value):
+        return "–"
+    if value != 0 and not 1e-3 <= abs(value) < 1e4:
+        return f"{value:.3g}"
+    return f"{value:.4f}"
+
+
+def show_bytes(size: float) -> str:
+    """A size in decimal units: ``812 B``, ``1.2 kB``, ``40.0 MB``."""
+    if size < 1000:
+        return f"{size:.0f} B"
+    for unit in ("kB", "MB", "GB"):
+        size /= 1000
+        if size < 999.95:
+            return f"{size:.1f} {unit}"
+    return f"{size / 1000:.1f} TB"
+
+
+def show_seconds(seconds: float) -> str:
+    """A duration in seconds, without the unit."""
+    if seconds >= 100:
+        return f"{seconds:.0f}"
+    return f"{seconds:.1f}" if seconds >= 10 else f"{seconds:.3f}"
+
+
+def plural(count: int, noun: str) -> str:
+    """``1 hospital``, ``4 hospitals``."""
+    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
+
+
+def where(error: BaseException) -> str:
+    """Where an exception arose, and what it came from.
+
+    Security: without its text, notes and local values, which could quote a record; people send this on.
+    """
+    chain: list[BaseException] = []
+    found: BaseException | None = error
+    while found is not None and not any(found is one for one in chain):
+        chain.append(found)
+        found = found.__cause__ or (None if found.__suppress_context__ else found.__context__)
+    parts = []
+    for one in reversed(chain):
+        frames = "".join(traceback.format_tb(one.__traceback__))
+        name = f"{type(one).__module__}.{type(one).__qualname__}".removeprefix("builtins.")
+        parts.append(f"Traceback (most recent call last):\n{frames}{name} (its text is left out)\n")
+    return "\nwhich led to:\n\n".join(parts)

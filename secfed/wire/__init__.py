@@ -1,0 +1,4 @@
+"""What travels: the layout of a vector, frames, and the transport interface.
+
+Imports config and what lies below.
+"""

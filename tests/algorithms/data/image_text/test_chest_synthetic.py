@@ -1,0 +1,272 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from secfed.algorithms.data.image_text import chest_images, chest_reports
+from secfed.algorithms.data.image_text.base import ImageTextData
+from secfed.algorithms.data.image_text.chest_synthetic import (
+    COMBINATIONS,
+    ChestSynthetic,
+    ChestSyntheticOptions,
+    prepared,
+    prior,
+    template,
+)
+from secfed.algorithms.data.image_text.partition import mean_total_variation
+from secfed.algorithms.data.tokens import PAD
+from secfed.config.schema import checked
+from secfed.errors import ConfigError, DataError
+
+
+def options(**keys):
+    return checked(ChestSyntheticOptions, {"name": "chest-synthetic", "train": 40, "test": 8, **keys}, "data")
+
+
+def data(seed: int = 0, **keys):
+    return ChestSynthetic(options(**keys), seed)
+
+
+def same(one, other) -> bool:
+    return (
+        torch.equal(one.images, other.images)
+        and torch.equal(one.tokens, other.tokens)
+        and torch.equal(one.findings, other.findings)
+        and torch.equal(one.masks, other.masks)
+    )
+
+
+def latents(**keys):
+    """One record; by default without any finding."""
+    zeros = np.zeros((1, 5), dtype=np.int64)
+    one = np.zeros(1, dtype=np.int64)
+    base = {
+        "present": zeros > 0,
+        "side": zeros,
+        "zone": zeros,
+        "severity": zeros,
+        "heart": one,
+        "device": one,
+    }
+    return chest_reports.Latents(**{**base, **keys})
+
+
+def drawn(record, size: int = 32, seed: int = 0):
+    image, mask = chest_images.render(
+        record,
+        size,
+        (chest_images.site_style(0, 0.0),),
+        np.zeros(1, dtype=np.int64),
+        np.random.default_rng(seed),
+    )
+    return image[0], mask[0]
+
+
+def with_finding(finding: int, side: int = 0, zone: int = 1, severity: int = 2):
+    k = np.arange(5) == finding
+    return latents(
+        present=k[np.newaxis],
+        side=np.full((1, 5), side),
+        zone=np.full((1, 5), zone),
+        severity=np.full((1, 5), severity),
+    )
+
+
+def test_it_is_a_data_set_of_image_report_pairs_with_the_documented_sizes():
+    found = ChestSynthetic(checked(ChestSyntheticOptions, {"name": "chest-synthetic"}, "data"), 0)
+    assert isinstance(found, ImageTextData)
+    assert (len(found.sites), found.image_shape, found.text_length) == (5, (1, 32, 32), 40)
+    assert found.findings == ("edema", "effusion", "consolidation", "pneumothorax", "pneumonia")
+    site = found.site("hospital-2")
+    assert (len(site.train), len(site.test)) == (1500, 256)
+
+
+def test_a_site_is_the_same_whichever_other_sites_were_asked_for():
+    one, other = data(), data()
+    for site in one.sites:
+        one.site(site)
+    again = other.site("hospital-4")
+    assert same(one.site("hospital-4").train, again.train)
+    assert same(one.site("hospital-4").test, again.test)
+
+
+@pytest.mark.parametrize("partition", ["dirichlet", "iid"])
+def test_sites_parts_and_seeds_have_different_records(partition):
+    found = data(partition=partition)
+    parts = [part for site in found.sites for part in (found.site(site).train, found.site(site).test)]
+    parts += [data(seed=1, partition=partition).site("hospital-1").train]
+    images = [image.numpy().tobytes() for part in parts for image in part.images]
+    assert len(set(images)) == len(images)
+
+
+def test_counts_can_differ_between_sites():
+    found = data(sites=2, train=(3, 7), test=(0, 2))
+    sizes = [(len(found.site(site).train), len(found.site(site).test)) for site in found.sites]
+    assert sizes == [(3, 0), (7, 2)]
+
+
+@pytest.mark.parametrize(
+    ("keys", "says"),
+    [
+        ({"sites": 2, "train": (3,)}, "data.train: has 1 numbers for 2 sites"),
+        ({"train": 0}, "data.train: a site cannot have"),
+        ({"partition": "iid", "alpha": 1.0}, "data.alpha: has no effect"),
+        ({"style": 1.5}, "data.style"),
+        ({"test_fraction": 0.2}, "data.test_fraction"),
+    ],
+)
+def test_a_table_that_cannot_be_carried_out_names_the_key(keys, says):
+    with pytest.raises(ConfigError, match=says):
+        data(**keys)
+
+
+def test_an_unknown_site_is_refused():
+    with pytest.raises(DataError, match="hospital-9"):
+        data().site("hospital-9")
+
+
+def test_images_have_unit_spread_and_the_template_is_public():
+    found = data()
+    images = found.site("hospital-1").train.images
+    assert torch.allclose(images.std(dim=(1, 2, 3), correction=0), torch.ones(len(images)), atol=1e-4)
+    assert not prepared(template(32)[np.newaxis]).any()
+    assert np.array_equal(template(32), template.__wrapped__(32))  # no study's seed in it
+    assert not template(32).flags.writeable
+
+
+def test_small_alpha_drives_the_sites_apart():
+    apart = [
+        np.mean([data(seed, alpha=alpha).total_variation for seed in range(10)]) for alpha in (0.2, 1.0, 5.0)
+    ]
+    assert apart[0] > 0.65 > apart[1] > 0.4 > apart[2] > 0.1
+    assert data(partition="iid").total_variation == 0
+
+
+def test_records_follow_the_mixtures():
+    found = data(train=1500, sites=3)
+    findings = [found.site(site).train.findings for site in found.sites]
+    assert mean_total_variation(findings) == pytest.approx(found.total_variation, abs=0.06)
+    often = (found.mixtures[0] @ chest_reports_bits()).round(2)
+    assert np.allclose(findings[0].double().mean(dim=0), often, atol=0.05)
+
+
+def chest_reports_bits():
+    return ((np.arange(COMBINATIONS)[:, np.newaxis] >> np.arange(5)) % 2).astype(float)
+
+
+def test_the_prior_is_long_tailed_with_no_finding_first():
+    chances = prior()
+    assert chances.sum() == pytest.approx(1)
+    assert chances.argmax() == 0
+    assert chances[0] / chances[1] == pytest.approx(1.5 * 0.72 / 0.28)
+    assert chances.argmin() == COMBINATIONS - 1
+
+
+@pytest.mark.parametrize("finding", range(5))
+def test_every_finding_is_drawn_on_its_side_and_changes_the_image(finding):
+    plain, _ = drawn(latents())
+    for side in (0, 1):
+        image, mask = drawn(with_finding(finding, side=side))
+        change = np.abs(image - plain).sum(axis=0)
+        right, left = change[:16].sum(), change[16:].sum()
+        assert change.sum() > 5
+        if chest_reports.HAS_SIDE[finding]:
+            assert (right > 1.5 * left) if side == 0 else (left > 1.5 * right)
+        assert mask.any() == (finding != chest_images.PNEUMOTHORAX)
+
+
+@pytest.mark.parametrize("finding", [chest_images.CONSOLIDATION, chest_images.PNEUMONIA])
+def test_zones_run_from_top_to_bottom(finding):
+    rows = [
+        np.flatnonzero(drawn(with_finding(finding, zone=zone))[1].any(axis=1)).mean() for zone in range(3)
+    ]
+    assert rows[0] + 4 < rows[1] < rows[2] - 4
+
+
+@pytest.mark.parametrize("finding", range(5))
+def test_severity_shows(finding):
+    plain, _ = drawn(latents())
+    change = [np.abs(drawn(with_finding(finding, severity=s))[0] - plain).sum() for s in range(3)]
+    assert change[0] < change[1] < change[2]
+
+
+def test_masks_show_where_the_opacity_is():
+    image, mask = drawn(with_finding(chest_images.CONSOLIDATION))
+    plain, nothing = drawn(latents())
+    change = image - plain
+    assert not nothing.any()
+    assert change[mask].min() > 0.1
+    assert abs(change[~mask]).mean() < 0.03
+
+
+def test_heart_and_devices_are_drawn():
+    plain, _ = drawn(latents())
+    for keys in ({"heart": np.array([1])}, {"device": np.array([1])}, {"device": np.array([2])}):
+        assert np.abs(drawn(latents(**keys))[0] - plain).sum() > 2
+
+
+@pytest.mark.parametrize("dialect", range(15))
+def test_no_report_is_cut_and_all_its_words_are_known(dialect):
+    every = latents(
+        present=np.ones((1, 5), dtype=bool),
+        heart=np.array([1]),
+        device=np.array([1]),
+    )
+    rng = np.random.default_rng(0)
+    known = set(chest_reports.words())
+    for record in (every, latents()):
+        (text,) = chest_reports.reports(record, np.array([dialect]), rng)
+        assert len(text.split()) < chest_reports.LONGEST
+        assert set(text.split()) <= known
+
+
+def test_every_word_of_the_list_occurs():
+    seen = set()
+    for dialect in range(15):
+        rng = np.random.default_rng(dialect)
+        records = chest_reports.draw_latents(np.arange(COMBINATIONS).repeat(20), rng)
+        for text in chest_reports.reports(records, np.full(len(records), dialect), rng):
+            seen |= set(text.split())
+    assert seen == set(chest_reports.words())
+
+
+def test_a_report_says_what_the_image_shows():
+    record = with_finding(chest_images.CONSOLIDATION, side=1, zone=0, severity=2)
+    (text,) = chest_reports.reports(record, np.array([0]), np.random.default_rng(0))
+    assert "severe left upper consolidation" in text
+    (text,) = chest_reports.reports(latents(), np.array([0]), np.random.default_rng(0))
+    assert "lungs are clear" in text
+
+
+def test_sites_differ_in_style_and_words_but_not_at_strength_zero():
+    assert len({chest_images.site_style(site, 0.0) for site in range(6)}) == 1
+    styles = [chest_images.site_style(site, 1.0) for site in range(6)]
+    table = np.array([[s.gamma, s.contrast, 10 * s.noise, s.vignette] for s in styles])
+    apart = np.abs(table[:, np.newaxis] - table).max(axis=2)
+    assert apart[~np.eye(6, dtype=bool)].min() > 0.15
+    tokens = [set(data(train=200).site(site).train.tokens.unique().tolist()) for site in data().sites]
+    assert all(one != other for at, one in enumerate(tokens) for other in tokens[:at])
+
+
+def test_iid_sites_mix_all_styles():
+    own = [
+        set(data(partition="iid", train=200).site(site).train.tokens.unique().tolist())
+        for site in data().sites
+    ]
+    assert all(tokens == own[0] for tokens in own)
+
+
+def test_an_unseen_hospital_is_none_of_the_study():
+    found = data(sites=3)
+    outside = found.unseen(20)
+    assert len(outside) == 20
+    assert same(outside, data(sites=3).unseen(20))
+    assert same(outside, found.unseen(20, site=3))  # sites 0, 1 and 2 are in the study
+    assert not same(outside, found.unseen(20, site=1))
+    assert bool((outside.tokens[:, 0] != PAD).all())
+
+
+def test_privacy_of_records_is_possible():
+    found = data()
+    assert found.for_record_privacy() is found

@@ -1,0 +1,93 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from secfed.algorithms.data.image_text.partition import (
+    by_combination,
+    by_value,
+    class_shares,
+    combination,
+    mean_total_variation,
+)
+from secfed.errors import ConfigError
+
+
+def findings(n: int, seed: int = 0):
+    return (np.random.default_rng(seed).random((n, 5)) < 0.28).astype(np.int64)
+
+
+def divided(alpha: float, seed: int = 0, n: int = 2000, m: int = 500):
+    train, test = combination(findings(n)), combination(findings(m, 1))
+    return train, test, by_combination(train, test, 5, alpha, 10, np.random.default_rng(seed))
+
+
+def test_a_combination_is_one_number():
+    assert combination(np.array([[0, 0, 0], [1, 0, 0], [0, 1, 1], [1, 1, 1]])).tolist() == [0, 1, 6, 7]
+
+
+def test_shares_are_disjoint_complete_and_ascending():
+    train, test, parts = divided(0.3)
+    for labels, part in zip((train, test), parts, strict=True):
+        assert np.array_equal(np.sort(np.concatenate(part)), np.arange(len(labels)))
+        assert all((np.diff(rows) > 0).all() for rows in part)
+
+
+def test_equal_seeds_give_equal_shares_and_others_do_not():
+    one, same, other = divided(1.0)[2], divided(1.0)[2], divided(1.0, seed=1)[2]
+    assert all(np.array_equal(a, b) for a, b in zip(one[0] + one[1], same[0] + same[1], strict=True))
+    assert any(not np.array_equal(a, b) for a, b in zip(one[0], other[0], strict=True))
+
+
+def test_sites_are_tested_on_what_they_train_on():
+    train, test, (own, held_out) = divided(0.3, m=2000)
+    for rows, tested in zip(own, held_out, strict=True):
+        assert mean_total_variation([train[rows], test[tested]]) < 0.15
+        assert abs(len(rows) - len(tested)) < 150
+
+
+def test_total_variation_falls_with_alpha_and_is_the_published_one_at_degree_one():
+    found = []
+    for alpha in (0.2, 1.0, 5.0, 1000.0):
+        drawn = [divided(alpha, seed) for seed in range(10)]
+        found.append(np.mean([mean_total_variation([t[rows] for rows in p[0]]) for t, _, p in drawn]))
+    assert found == sorted(found, reverse=True)
+    assert found[0] == pytest.approx(0.76, abs=0.07)
+    assert found[1] == pytest.approx(0.456, abs=0.05)
+    assert found[2] == pytest.approx(0.22, abs=0.05)
+    assert found[3] < 0.05
+
+
+def test_every_site_gets_its_least_number():
+    train, test = combination(findings(300)), combination(findings(50))
+    parts, _ = by_combination(train, test, 5, 0.5, 30, np.random.default_rng(0))
+    assert min(map(len, parts)) >= 30
+
+
+def test_what_cannot_be_divided_is_refused():
+    labels = combination(findings(40))
+    with pytest.raises(ConfigError, match=r"data\.min_records"):
+        by_combination(labels, labels, 5, 1.0, 10, np.random.default_rng(0))
+    with pytest.raises(ConfigError, match=r"data\.alpha"):
+        by_combination(labels, labels, 5, 0.01, 8, np.random.default_rng(0))
+
+
+def test_shares_of_a_class_sum_to_one():
+    shares = class_shares(32, 5, 0.01, np.random.default_rng(0))
+    assert shares.shape == (32, 5)
+    assert np.allclose(shares.sum(axis=1), 1)
+
+
+def test_whole_classes_go_to_sites():
+    labels = np.array([0, 1, 0, 0, 1, 2, 0])
+    assert [rows.tolist() for rows in by_value(labels, [[0, 2], [1], [2]])] == [[0, 3], [1, 4], [2, 5, 6]]
+
+
+def test_total_variation_of_known_mixtures():
+    assert mean_total_variation([[0, 0], [1, 1]]) == 1
+    assert mean_total_variation([[0, 1], [1, 0]]) == 0
+    assert mean_total_variation({"a": [0, 0, 0, 1], "b": [0, 1, 1, 1]}) == pytest.approx(0.5)
+    assert mean_total_variation([[0], [1], [1]]) == pytest.approx(2 / 3)
+    assert mean_total_variation([torch.tensor([[0, 1], [1, 0]]), torch.tensor([[1, 1], [1, 0]])]) == 0.5
+    assert mean_total_variation([[0, 1], []]) == 0

@@ -1,0 +1,370 @@
+"""FMCSC under ``[privacy]``: what is refused, what leaves, what is paid, and who is averaged."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from secfed.algorithms.fmcsc.algorithm import Fmcsc
+from secfed.algorithms.fmcsc.privacy import ALL_VIEWS, OWN_VIEW, PRETRAIN, TEACH, phases
+from secfed.dp.accounting.events import PoissonSampledGaussian, Skellam
+from secfed.dp.accounting.unit import Adjacency
+from secfed.dp.ledger.ledger import spent_of
+from secfed.dp.ledger.ledger import verify as verify_ledger
+from secfed.errors import ConfigError
+from secfed.records.roster_file import ROSTER_FILE, read_roster
+from secfed.runs.run_folder import ledger_file, site_folder
+from secfed.runs.run_report import RunReport, SilentObserver
+from secfed.simulation.simulate import simulate
+from secfed.site.noised_algorithm import NoisedAlgorithm
+from secfed.site.privacy import with_privacy
+from secfed.study.build import build, build_data
+from secfed.study.study import Study
+from secfed.sweep.file import SweepFile
+from secfed.sweep.plan import make_plan
+from tests.algorithms.fmcsc_case import TINY, Rounds
+
+PRIVACY = """
+[privacy]
+unit = "{unit}"
+epsilon = 2.0
+delta = 1e-3
+{more}
+"""
+MORE = {"group": "group_size = 4", "site": "", "record": ""}
+UNITS = ["group", "site"]
+QUICK = {
+    "study__rounds": 2,
+    "algorithm__pretrain_rounds": 1,
+    "algorithm__kmeans_iterations": 1,
+    "algorithm__group_iterations": 1,
+}
+MULTI, SINGLE = "hospital-1", "hospital-4"
+
+
+def private(unit: str, more: str = "", weights: str = "public", **changes: object) -> Study:
+    """The tiny study with a ``[privacy]`` table."""
+    text = TINY.replace('name = "fmcsc"', f'name = "fmcsc"\nweights = "{weights}"')
+    made = Study.parse(text + PRIVACY.format(unit=unit, more=f"{MORE[unit]}\n{more}"))
+    for key, value in changes.items():
+        made = made.replace(key.replace("__", "."), value)
+    return made
+
+
+def run(made: Study, out: Path | None = None) -> RunReport:
+    return simulate(made, out=out, drops=(), observer=SilentObserver())
+
+
+def rounds_of(made: Study) -> Rounds:
+    """The study exchange by exchange, as the algorithm sees it: without the noise of the sums."""
+    rounds = Rounds.__new__(Rounds)
+    rounds.algorithm = build(made)
+    rounds.server = rounds.algorithm.server()
+    rounds.programs = {site: rounds.algorithm.site(site) for site in rounds.algorithm.plan.sites}
+    return rounds
+
+
+def plans(algorithm: Fmcsc) -> list[list[str]]:
+    """Names of the exchanges of every round."""
+    rounds = algorithm.plan.rounds
+    return [[plan.name for plan in algorithm.exchanges(number)] for number in range(1, rounds + 2)]
+
+
+class TestRefusals:
+    @pytest.mark.parametrize("contrast", ["eq5", "ntxent"])
+    def test_records_cannot_be_the_unit_of_a_loss_that_compares_them(self, contrast):
+        made = private("record").replace("algorithm.contrast", contrast)
+        with pytest.raises(ConfigError, match=r"^privacy\.unit.*feature contrast.*couples") as refused:
+            build(made)
+        assert 'unit = "group"' in refused.value.remedy
+        assert 'unit = "site"' in refused.value.remedy
+
+    @pytest.mark.parametrize("unit", UNITS)
+    @pytest.mark.parametrize(
+        ("key", "value"),
+        [
+            ("algorithm.weights", "mi"),
+            ("algorithm.weights", None),  # the default
+            ("algorithm.paper_laplace_epsilon", 10.0),
+            ("privacy.weights", "unprotected"),
+        ],
+    )
+    def test_what_would_leave_beside_epsilon(self, unit, key, value):
+        with pytest.raises(ConfigError, match=f"^{key}:") as refused:
+            build(private(unit).replace(key, value))
+        assert refused.value.remedy
+
+    def test_noisy_metrics(self):
+        with pytest.raises(ConfigError, match=r"^privacy\.metrics:"):
+            build(private("group", 'metrics = "private"'))
+
+    def test_patients_that_no_data_set_of_it_names(self):
+        with pytest.raises(ConfigError, match=r"^privacy\.adjacency:.*replace-patient") as refused:
+            build(private("group", 'adjacency = "replace-patient"'))
+        assert "leave it out" in refused.value.remedy
+
+    def test_hidden_view_types_with_noise_in_the_sums(self):
+        with pytest.raises(ConfigError, match=r"^algorithm\.view_types:"):
+            build(private("site", algorithm__view_types="hidden"))
+        build(private("group", algorithm__view_types="hidden"))
+
+    def test_too_few_records_for_a_group(self):
+        with pytest.raises(ConfigError, match="do not fill one group"):
+            run(private("group", privacy__group_size=25))
+
+    def test_a_group_with_fewer_sites_than_must_answer(self):
+        build(private("site", protection__threshold=3))
+        with pytest.raises(ConfigError, match=r"'full', but a sum needs 4"):
+            build(private("site", protection__threshold=4))
+
+
+class TestWhatLeaves:
+    @pytest.mark.parametrize("unit", UNITS)
+    def test_withheld_metrics_leave_nothing(self, unit):
+        algorithm = build(private(unit, algorithm__evaluate="every"))
+        assert plans(algorithm)[-1] == []
+        assert {name.split("-")[0] for names in plans(algorithm) for name in names} == {"pretrain", "train"}
+        for number in range(1, 5):
+            for exchange in algorithm.exchanges(number):
+                assert algorithm.unprotected(exchange) == ()
+                kinds = {field.name.split("/")[0] for field in exchange.layout.fields}
+                assert kinds == ({"update"} if unit == "site" else kinds - {"loss"})
+                assert "loss" not in kinds
+
+    @pytest.mark.parametrize("unit", UNITS)
+    def test_scores_leave_only_if_the_study_says_so_and_it_is_written_down(self, tmp_path, unit):
+        report = run(private(unit, 'metrics = "unprotected"', **QUICK), tmp_path)
+        assert set(report.final) == {"acc", "nmi", "ari"}
+        noted = report.privacy.unprotected
+        assert set(noted) == {"sum", "outer", "records", "sums", "counts", "inertia", "table"}
+
+    def test_what_a_site_counts_does_not_depend_on_its_records(self):
+        rounds = rounds_of(private("group", weights="equal", data__per_site=16))
+        for site, program in rounds.programs.items():
+            privacy = _Untrained()
+            program.use_privacy(privacy)
+            exchange = rounds.algorithm.exchanges(1)[0]
+            got = program.contribute(1, exchange, rounds.server.broadcast(1, exchange))
+            view = rounds.algorithm.plan.view_of[site]
+            owned = [view in (None, at) for at in (0, 1)]
+            assert [got["sites/view-1"], got["sites/view-2"]] == [float(one) for one in owned]
+            assert not [name for name in got if "weight" in name and not name.startswith("update/")]
+            assert privacy.trained == [(PRETRAIN, 3)]
+
+
+class _Untrained:
+    """Stands where a site's privacy stands, and trains nothing."""
+
+    def __init__(self) -> None:
+        self.planned: dict[str, int] = {}
+        self.trained: list[tuple[str, int]] = []
+
+    def plan(self, *planned) -> None:
+        self.planned = {phase.name: phase.passes for phase in planned}
+
+    def run(self, model, optimiser, loss, data, *, passes, phase) -> None:
+        self.trained.append((phase, passes))
+
+
+class TestPlan:
+    @pytest.mark.parametrize("weights", ["public", "equal"])
+    @pytest.mark.parametrize("share", [0.6, 1.0])
+    def test_a_site_plans_exactly_what_it_trains(self, weights, share):
+        made = private("group", weights=weights, algorithm__pretrain_share=share)
+        made = made.replace("study.rounds", 6).replace("algorithm.pretrain_rounds", 4)
+        rounds = rounds_of(made)
+        watched = {}
+        for site, program in rounds.programs.items():
+            watched[site] = _Untrained()
+            program.use_privacy(watched[site])
+        for number in range(1, 7):
+            for index in range(len(rounds.algorithm.exchanges(number))):
+                rounds.add_up(number, index)
+        for one in watched.values():
+            trained = {name: sum(p for phase, p in one.trained if phase == name) for name in one.planned}
+            assert trained == one.planned
+        assert {one.planned[PRETRAIN] for one in watched.values()} <= {0, 3, 6, 9, 12}
+        assert watched[MULTI].planned | {PRETRAIN: 0} == {PRETRAIN: 0, ALL_VIEWS: 6, TEACH: 16, OWN_VIEW: 0}
+        assert watched[SINGLE].planned[OWN_VIEW] == (0 if weights == "public" else 6)
+
+    def test_a_site_that_does_not_take_part_plans_nothing(self):
+        made = private("group", algorithm__participation=0.75, data__views=[-1] * 4 + [0] * 4)
+        plan = build(made).plan
+        away = next(site for site in plan.sites if site not in plan.participants)
+        assert all(phase.passes == 0 for phase in phases(plan, away, 24))
+
+    @pytest.mark.parametrize("unit", UNITS)
+    def test_sites_that_count_nothing_are_not_in_the_sum(self, unit):
+        for weights, members in (("public", 3), ("equal", 6)):
+            plan = build(private(unit, weights=weights)).plan
+            assert len(plan.trainers(1)) == members
+
+
+class TestWhatIsPaid:
+    @pytest.mark.parametrize(
+        ("unit", "weights", "multi", "single"),
+        [
+            # 2 rounds x 3 passes of pre-training; 2 rounds x (3 passes, then 4 for each of 2 views; or 3).
+            ("group", "public", 6 + 2 * (3 + 2 * 4), 6),
+            ("group", "equal", 6 + 2 * (3 + 2 * 4), 6 + 2 * 3),
+            # 2 sums of pre-training; 2 rounds x (3 groups; or the group of one view).
+            ("site", "public", 2 + 2 * 3, 2),
+            ("site", "equal", 2 + 2 * 3, 2 + 2),
+        ],
+    )
+    def test_ledgers_hold_what_was_planned_and_no_more_than_was_promised(
+        self, tmp_path, unit, weights, multi, single
+    ):
+        report = run(private(unit, weights=weights), tmp_path)
+        roster = read_roster(tmp_path / ROSTER_FILE)
+        spent = {one.site: one.epsilon for one in report.privacy.sites}
+        for site, times in ((MULTI, multi), (SINGLE, single)):
+            path = ledger_file(site_folder(tmp_path, site), "tests.algorithms.fmcsc_case:blobs")
+            with path.open("rb") as lines:
+                chain = verify_ledger(lines, roster.public(site), owner=site)
+            events = [entry.event for entry in spent_of(chain)]
+            assert sum(event.times for event in events) == times
+            kind, adjacency = {
+                "group": (PoissonSampledGaussian, Adjacency.REPLACE_RECORD),
+                "site": (Skellam, Adjacency.ZERO_OUT_SITE),
+            }[unit]
+            assert all(isinstance(event, kind) and event.adjacency is adjacency for event in events)
+        assert report.final == {}  # withheld
+        assert max(spent.values()) <= 2.0
+        assert spent[MULTI] > 1.9
+        # Each site chooses the noise of its own steps; noise in the sums is the same for all.
+        assert spent[SINGLE] > 1.9 if unit == "group" else spent[SINGLE] < 1.9
+
+    @pytest.mark.parametrize("unit", UNITS)
+    def test_models_are_the_same_bytes_under_plain_and_masked(self, tmp_path, unit):
+        models = []
+        for protection in ("plain", "masked"):
+            run(private(unit, protection__name=protection, **QUICK), tmp_path / protection)
+            models.append((tmp_path / protection / "model.safetensors").read_bytes())
+        assert models[0] == models[1]
+
+
+def test_every_point_of_the_epsilon_study_can_be_run(repository):
+    path = repository / "examples" / "fmcsc-epsilon.toml"
+    text = path.read_text().replace("[inf, 100.0, 50.0, 20.0, 10.0, 5.0, 2.0]", "[inf, 10.0]")
+    found = make_plan(SweepFile.parse(text, folder=path.parent))
+    assert not found.missing
+    assert len(found.runs) == 3 * 3 * 2 * 2
+    for one in found.runs:
+        made, unit = Study.parse(one.text), {"record-dp": "group", "site-dp": "site"}.get(one.at["variant"])
+        noise = one.at["epsilon"] != math.inf
+        assert (made.privacy.unit if made.privacy else None) == (unit if noise else None)
+        assert (made.algorithm.paper_laplace_epsilon is not None) == (noise and unit is None)
+
+
+class TestSiteLevel:
+    def test_all_that_a_site_adds_to_a_sum_is_clipped_together_and_every_sum_is_a_release(self):
+        made = private("site", weights="equal", privacy__clip_norm=1e-3)
+        rounds = rounds_of(made)
+        noised = with_privacy(made, rounds.algorithm, 7)
+        assert isinstance(noised, NoisedAlgorithm)
+        assert noised.releases == 2 + 2 * 3
+        clipped = 0
+        for number in range(1, 5):
+            for index, outer in enumerate(noised.exchanges(number)):
+                noise = noised.noise_of(outer)
+                for one in rounds.add_up(number, index).values():
+                    norm, after = _norm(one), _norm(noise.clip(one))
+                    assert after <= 1e-3
+                    assert after == pytest.approx(min(norm, 1e-3))
+                    clipped += norm > 1e-3
+        assert clipped > 20
+
+    def test_a_model_moves_by_the_mean_over_the_survivors_that_count(self):
+        rounds = rounds_of(private("site", weights="equal"))
+        before = rounds.group("full")
+        lost = {"hospital-1"}
+        got = rounds.add_up(1, 0, lambda given: {s: one for s, one in given.items() if s not in lost})
+        for name, owners in (("enc.0.0.bias", "23456"), ("dec.1.0.bias", "237")):
+            updates = [got[f"hospital-{at}"][f"update/{name}"] for at in owners]
+            moved = rounds.group("full")[name] - before[name]
+            assert torch.allclose(moved, torch.stack(updates).mean(dim=0), atol=1e-6)
+        rounds.add_up(2, 0)
+        for number, counted in ((3, "123"), (4, "123456")):  # at first only what multi-view sites teach
+            for index in range(3):
+                before = rounds.group("view-1")
+                got = rounds.add_up(number, index)
+                if index == 1:
+                    updates = [got[f"hospital-{at}"]["update/enc.0.0.bias"] for at in counted]
+                    moved = rounds.group("view-1")["enc.0.0.bias"] - before["enc.0.0.bias"]
+                    assert torch.allclose(moved, torch.stack(updates).mean(dim=0), atol=1e-6)
+
+    def test_fewer_than_three_owners_of_a_view_are_not_averaged(self):
+        rounds = rounds_of(private("site"))
+        before = rounds.group("full")
+        rounds.add_up(1, 0, lambda given: {site: given[site] for site in given if site[-1] in "14567"})
+        after = rounds.group("full")
+        assert torch.equal(after["enc.1.0.weight"], before["enc.1.0.weight"])
+        assert not torch.equal(after["enc.0.0.weight"], before["enc.0.0.weight"])
+
+
+def _norm(summands) -> float:
+    return math.sqrt(
+        sum(float((torch.as_tensor(v, dtype=torch.float64) ** 2).sum()) for v in summands.values())
+    )
+
+
+class TestRecordsByThemselves:
+    @staticmethod
+    def study(data: str, unit: str) -> Study:
+        start, rest = TINY.split("[data]")
+        text = start.replace('name = "fmcsc"', 'name = "fmcsc"\nweights = "public"')
+        protection = "[protection]" + rest.split("[protection]")[1]
+        return Study.parse(f"{text}[data]\n{data}\n{protection}" + PRIVACY.format(unit=unit, more=MORE[unit]))
+
+    @pytest.mark.parametrize(
+        ("data", "key"),
+        [
+            ('name = "bdgp"', r"data\.scale"),
+            (
+                'name = "multiview"\nclasses = 3\npath = "x.npz"\nview_sizes = [2, 2]\nscale.X2 = "min-max"',
+                "X2",
+            ),
+        ],
+    )
+    def test_scaling_by_all_records_is_refused_for_records_and_not_for_sites(self, data, key):
+        with pytest.raises(ConfigError, match=key) as refused:
+            build_data(self.study(data, "group"))
+        assert "[low, high]" in refused.value.remedy
+        build_data(self.study(data, "site"))
+
+    @pytest.mark.parametrize(
+        "data",
+        [
+            'name = "bdgp"\nscale = { visual = [0.0, 0.2], text = [0.0, 1.0] }',
+            'name = "mnist-usps"',
+            'name = "digits-views"',
+            'name = "multiview"\nclasses = 3\npath = "x.npz"\nview_sizes = [2, 2]\nscale.X2 = [0.0, 1.0]',
+        ],
+    )
+    def test_public_scales_are_accepted(self, data):
+        build_data(self.study(data, "group"))
+
+    @pytest.mark.parametrize(
+        "scale", ["{ visual = [0.0, 1.0] }", "{ visual = [1.0, 0.0], text = [0.0, 1.0] }"]
+    )
+    def test_a_scale_that_is_incomplete_or_empty_is_refused(self, scale):
+        with pytest.raises(ConfigError, match=r"data\.scale"):
+            self.study(f'name = "bdgp"\nscale = {scale}', "group")
+
+    def test_bdgp_is_read_on_the_public_scale(self, tmp_path):
+        rng = np.random.default_rng(1)
+        stored = {"X1": rng.random((40, 1750)), "X2": rng.random((40, 79)), "Y": np.arange(40) % 5}
+        np.savez(tmp_path / "b.npz", **stored)
+        data = f'name = "bdgp"\nsites = 4\npath = "{tmp_path}/b.npz"\nmin_records = 1\n'
+        data += "scale = { visual = [0.0, 0.5], text = [-1.0, 1.0] }"
+        found = build_data(self.study(data, "group"))
+        rows = found.partition[0]
+        visual, text = found.site("hospital-1").views
+        assert np.allclose(visual.numpy(), stored["X1"][rows] / 0.5, atol=1e-6)
+        if text is not None:
+            assert np.allclose(text.numpy(), (stored["X2"][rows] + 1) / 2, atol=1e-6)

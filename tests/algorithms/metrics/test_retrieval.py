@@ -1,0 +1,149 @@
+import math
+
+import pytest
+import torch
+
+from secfed.algorithms.metrics import retrieval
+from secfed.algorithms.metrics.loss_cap import LOSS_CAP
+from secfed.errors import ConfigError, RangeError
+from secfed.wire.layout import Exchange, Layout, Totals
+from tests.algorithms.loop import add, add_in_ring
+from tests.algorithms.toy_pairs import ToyDual, toy_pairs
+
+CPU = torch.device("cpu")
+
+
+def brute_force(image, text, batch):
+    """Ranks with loops; incomplete batches left out, unless there is no other."""
+    ranks, total = [], len(image)
+    starts = [0] if total < batch else range(0, total - batch + 1, batch)
+    for start in starts:
+        rows = range(start, min(start + batch, total))
+        for i in rows:
+            own = sum(a * b for a, b in zip(text[i].tolist(), image[i].tolist(), strict=True))
+            better = 0
+            for j in rows:
+                other = sum(a * b for a, b in zip(text[i].tolist(), image[j].tolist(), strict=True))
+                better += other > own + 1e-12
+            ranks.append(1 + better)
+    return {f"recall_at_{k}": sum(r <= k for r in ranks) / len(ranks) for k in (1, 5)}
+
+
+@pytest.mark.parametrize(("count", "batch"), [(20, 8), (7, 8), (8, 8), (9, 1), (1, 4)])
+def test_recall_is_that_of_a_double_loop(count, batch):
+    generator = torch.Generator().manual_seed(count)
+    text = torch.randn(count, 4, generator=generator)
+    image = text + torch.randn(count, 4, generator=generator)
+    assert retrieval.recall(image, text, batch) == pytest.approx(brute_force(image, text, batch))
+
+
+def test_the_query_is_the_report_and_not_the_image():
+    # Report 0 prefers image 1; each image prefers its own report.
+    image = torch.tensor([[1.0, 0.0], [2.0, 3.0]])
+    text = torch.tensor([[1.0, 0.0], [0.0, 1.0]])
+    assert retrieval.ranks(image, text).tolist() == [2, 1]
+    assert retrieval.ranks(text, image).tolist() == [1, 1]
+
+
+def test_perfect_embeddings_give_one_and_random_ones_chance():
+    generator = torch.Generator().manual_seed(0)
+    image, text = torch.randn(2, 6400, 16, generator=generator)
+    assert retrieval.recall(torch.eye(64), torch.eye(64), 64) == {"recall_at_1": 1.0, "recall_at_5": 1.0}
+    found = retrieval.recall(image, text, 64)
+    assert found["recall_at_1"] == pytest.approx(1 / 64, abs=0.01)
+    assert found["recall_at_5"] == pytest.approx(5 / 64, abs=0.02)
+
+
+def test_a_tie_is_not_a_loss():
+    same = torch.ones(4, 2)
+    assert retrieval.ranks(same, same).tolist() == [1, 1, 1, 1]
+
+
+def test_the_last_incomplete_batch_is_left_out():
+    image, text = torch.eye(10), torch.eye(10)
+    text[8:] = text[[9, 8]]  # wrong only beyond the complete batches
+    assert retrieval.recall(image, text, 4)["recall_at_1"] == 1.0
+    assert retrieval.recall(image, text, 5)["recall_at_1"] == 0.8
+
+
+def test_embeddings_that_do_not_fit_are_refused():
+    with pytest.raises(RangeError, match="shapes"):
+        retrieval.ranks(torch.ones(3, 2), torch.ones(2, 2))
+    with pytest.raises(ConfigError, match="at least one"):
+        retrieval.recall(torch.eye(2), torch.eye(2), 0)
+
+
+def test_one_sites_summands_are_recall_of_its_shuffled_batches():
+    model, pairs = ToyDual(), toy_pairs(21)
+    sums = retrieval.evaluate_site(model, pairs, 8, CPU)
+    order = torch.randperm(21, generator=torch.Generator().manual_seed(0))
+    with torch.no_grad():
+        aligned = model(pairs.images[order], pairs.tokens[order])
+        losses = [
+            float(model.objective(model(pairs.images[rows], pairs.tokens[rows])).infonce)
+            for rows in (order[:8], order[8:16])
+        ]
+    wanted = brute_force(aligned.image.double(), aligned.text.double(), 8)
+    assert {name: sums[f"eval/{name}"] for name in wanted} == pytest.approx(wanted)
+    assert sums["eval/infonce"] == pytest.approx(sum(losses) / 2)
+    assert sums["eval/counted"] == 1.0
+
+
+def test_a_smaller_site_makes_one_smaller_batch_and_an_empty_one_adds_nothing():
+    model = ToyDual()
+    small = retrieval.evaluate_site(model, toy_pairs(5), 64, CPU)
+    assert small["eval/counted"] == 1.0
+    assert small["eval/recall_at_5"] == 1.0
+    empty = retrieval.evaluate_site(model, toy_pairs(0), 64, CPU)
+    assert empty == dict.fromkeys([field.name for field in retrieval.fields()], 0.0)
+
+
+@pytest.mark.parametrize("adder", [add, add_in_ring])
+def test_the_sum_gives_the_mean_over_the_sites_that_have_pairs(adder):
+    model = ToyDual()
+    exchange = Exchange("evaluate", "all", Layout(retrieval.fields(), sites=3))
+    sites = {
+        f"site-{count}": retrieval.evaluate_site(model, toy_pairs(count, count), 8, CPU)
+        for count in (24, 0, 11)
+    }
+    found = retrieval.finish(adder(exchange, sites))
+    counted = [sites["site-24"], sites["site-11"]]
+    wanted = {name: (counted[0][f"eval/{name}"] + counted[1][f"eval/{name}"]) / 2 for name in found}
+    assert set(found) == {"recall_at_1", "recall_at_5", "infonce"}
+    assert found == pytest.approx(wanted, abs=1e-6)
+
+
+def test_without_fields_or_counted_sites_there_is_no_metric():
+    nothing = {field.name: torch.zeros(()) for field in retrieval.fields()}
+    assert retrieval.finish(Totals({}, ("a",))) == {}
+    assert retrieval.finish(Totals(nothing, ("a",))) == {}
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf])
+def test_an_image_without_a_finite_embedding_is_not_found_and_found_before_others(bad):
+    image, text = torch.eye(4), torch.eye(4)
+    image[2] = bad
+    assert (retrieval.ranks(image, text) > 5).tolist() == [False, False, True, False]
+    found = retrieval.recall(image, text, 4)
+    assert found == {"recall_at_1": 0.0, "recall_at_5": 0.75}
+
+
+@pytest.mark.parametrize("value", [math.nan, 1e30])
+def test_a_diverged_model_is_counted_as_a_bad_one(value):
+    model = ToyDual()
+    with torch.no_grad():
+        model.image_align.weight.fill_(value)
+        model.text_align.weight.fill_(math.nan)
+    sums = retrieval.evaluate_site(model, toy_pairs(8), 8, CPU)
+    assert sums["eval/recall_at_1"] == sums["eval/recall_at_5"] == 0.0
+    assert sums["eval/infonce"] == LOSS_CAP
+    assert sums["eval/counted"] == 1.0
+
+
+def test_disparity_is_the_population_spread():
+    found = retrieval.disparity({"a": 0.30, "b": 0.25, "c": 0.27, "d": 0.29, "e": 0.33})
+    assert found.std == pytest.approx(0.0271, abs=1e-4)
+    assert found.max_min == pytest.approx(0.08)
+    assert (found.worst_site, found.worst) == ("b", 0.25)
+    with pytest.raises(ConfigError):
+        retrieval.disparity({})

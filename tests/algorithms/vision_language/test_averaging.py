@@ -1,0 +1,134 @@
+"""Federated averaging and FedProx of dual encoders, against what they are by definition."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from secfed.algorithms.framework.parameters import read_parameters
+from secfed.algorithms.framework.randomness import torch_generator
+from secfed.algorithms.vision_language.averaging import VlpFedAvgOptions, VlpFedProxOptions
+from secfed.algorithms.vision_language.stage import contrastive_batches
+from secfed.errors import ConfigError
+from secfed.study.build import build
+from tests.algorithms.vlp_case import AVERAGING, Rounds, same, study, updates
+
+PROX = {**AVERAGING, "name": "tests.algorithms.vlp_case:fedprox"}
+
+
+def rounds_of(table: dict[str, object] = AVERAGING, **changes: object) -> Rounds:
+    return Rounds(study(algorithm={**table, **changes}))
+
+
+def distance(one, other) -> float:
+    return float(torch.stack([(one[name] - other[name]).square().sum() for name in one]).sum().sqrt())
+
+
+class TestFedAvg:
+    def test_a_round_is_one_sum_of_everything(self):
+        algorithm = build(study(algorithm=AVERAGING))
+        (update,) = algorithm.exchanges(1)
+        assert update.name == "update"
+        names = {field.name for field in update.layout.fields if field.name.startswith("update/")}
+        assert names == {f"update/{name}" for name in algorithm.names}
+
+    def test_the_next_model_is_the_mean_of_the_local_ones(self):
+        rounds = rounds_of()
+        rounds.take(1, 0, lost=("hospital-2",))
+        programs = [program for site, program in rounds.programs.items() if site != "hospital-2"]
+        local = [read_parameters(program.network) for program in programs]
+        for name, value in rounds.server.model().items():
+            mean = torch.stack([one[name] for one in local]).double().mean(dim=0)
+            assert torch.allclose(value.double(), mean, rtol=0, atol=1e-6)
+
+    def test_local_training_is_plain_adamw_on_the_sites_batches(self):
+        rounds = rounds_of()
+        received = rounds.server.model()
+        got = rounds.take(1, 0)
+        data = rounds.programs["hospital-3"].data.train
+        network = rounds.algorithm.network(received)
+        optimiser = torch.optim.AdamW(network.parameters(), lr=0.02, weight_decay=0.05, fused=True)
+        generator = torch_generator(5, "batches", "hospital-3", 1, "joint")
+        for rows in contrastive_batches(24, batch_size=8, steps=3, generator=generator):
+            optimiser.zero_grad()
+            network.objective(network(data.images[rows], data.tokens[rows])).total.backward()
+            optimiser.step()
+        for name, value in read_parameters(network).items():
+            assert torch.equal(got["hospital-3"][f"update/{name}"], value - received[name])
+
+    def test_training_finds_the_pairs(self):
+        metrics = rounds_of(local_steps=30).run().server.metrics()
+        assert metrics[3]["recall_at_1"] > 2 * metrics[0]["recall_at_1"]
+        assert metrics[2]["loss"] < metrics[0]["loss"]
+
+    def test_batches_differ_by_site_and_by_round(self):
+        rounds = rounds_of()
+        first, second = rounds.take(1, 0), rounds.take(2, 0)
+        name = "update/image_align.weight"
+        assert not torch.equal(first["hospital-1"][name], second["hospital-1"][name])
+        assert not torch.equal(first["hospital-1"][name], first["hospital-2"][name])
+
+    def test_a_site_keeps_nothing_and_any_process_gives_the_same(self):
+        rounds, fresh = rounds_of(), rounds_of()
+        rounds.round(1)
+        fresh.server.load(rounds.server.save())
+        assert rounds.programs["hospital-1"].save() == {}
+        one, other = rounds.take(2, 0)["hospital-1"], fresh.take(2, 0)["hospital-1"]
+        assert same(updates(one), updates(other))
+
+    def test_defaults_are_the_papers(self):
+        options = VlpFedAvgOptions(name="vlp-fedavg")
+        assert (options.local_steps, options.batch_size, options.learning_rate) == (50, 288, 2e-5)
+
+    def test_robust_weights_are_not_its_keys(self):
+        with pytest.raises(ConfigError, match="rho"):
+            build(study(algorithm={**AVERAGING, "rho": 0.1}))
+
+
+class TestFedProx:
+    def test_without_a_pull_it_is_federated_averaging(self):
+        averaged, prox = rounds_of().run(), rounds_of(PROX, mu=0.0).run()
+        assert same(averaged.server.model(), prox.server.model())
+
+    def test_the_pull_is_the_gradient_of_half_the_squared_distance(self):
+        options = {"optimizer": "sgd", "weight_decay": 0.0, "learning_rate": 0.1, "local_steps": 2}
+        rounds = rounds_of(PROX, mu=0.7, **options)
+        received = rounds.server.model()
+        got = rounds.take(1, 0)
+        data = rounds.programs["hospital-1"].data.train
+        network = rounds.algorithm.network(received)
+        generator = torch_generator(5, "batches", "hospital-1", 1, "joint")
+        optimiser = torch.optim.SGD(network.parameters(), lr=0.1)
+        for rows in contrastive_batches(24, batch_size=8, steps=2, generator=generator):
+            optimiser.zero_grad()
+            total = network.objective(network(data.images[rows], data.tokens[rows])).total
+            for name, parameter in network.named_parameters():
+                total = total + 0.35 * (parameter - received[name]).square().sum()
+            total.backward()
+            optimiser.step()
+        for name, value in read_parameters(network).items():
+            wanted = value - received[name]
+            assert torch.allclose(got["hospital-1"][f"update/{name}"], wanted, rtol=0, atol=1e-6)
+
+    def test_a_stronger_pull_stays_nearer(self):
+        found = []
+        for mu in (0.0, 1.0, 100.0):
+            rounds = rounds_of(PROX, mu=mu, local_steps=20)
+            received = rounds.server.model()
+            rounds.round(1)
+            found.append(distance(rounds.server.model(), received))
+        assert found[0] > found[1] > found[2]
+
+    def test_its_default_is_that_of_fedprox(self):
+        assert VlpFedProxOptions(name="vlp-fedprox").mu == 0.01
+
+
+def test_a_rising_learning_rate_of_the_study_reaches_the_site_s_steps():
+    def moved(**more: object) -> float:
+        rounds = Rounds(study(algorithm={**AVERAGING, **more}))
+        start = rounds.server.model()
+        rounds.round(1)
+        after = rounds.server.model()
+        return sum(float((after[name] - start[name]).abs().sum()) for name in start)
+
+    assert moved(learning_rate_warmup=100) < 0.1 * moved()

@@ -1,0 +1,164 @@
+"""Refusals by name and by digest, before and after a study has asked, under either kind of approval."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from secfed.config.sections import StudySection
+from secfed.deploy.admission import approvals as module
+from secfed.deploy.admission.approvals import Approvals, ApprovalState
+from secfed.errors import ConfigError, PolicyRefused
+
+NOW = datetime(2026, 3, 2, 12, 0, tzinfo=UTC)
+SECOND = timedelta(seconds=1)
+ONE, TWO, OTHER = b"\x11" * 32, b"\x22" * 32, b"\x33" * 32
+FILE = "approvals.json"
+
+
+def refused(store: Approvals, name: str, digest: bytes, *, manual: bool = False) -> bool:
+    try:
+        store.require(name, digest, NOW, manual=manual)
+    except PolicyRefused as error:
+        return "withdrawn" in error.message
+    return False
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Approvals:
+    return Approvals(tmp_path / FILE)
+
+
+class TestByName:
+    @pytest.mark.parametrize("manual", [True, False])
+    def test_a_name_that_never_asked_is_refused_with_all_settings(
+        self, store: Approvals, manual: bool
+    ) -> None:
+        found = store.refuse_what("heart-1", NOW)
+        assert (found.name, found.digest, found.state) == ("heart-1", "", ApprovalState.WITHDRAWN)
+        assert refused(store, "heart-1", ONE, manual=manual)
+        assert refused(store, "heart-1", TWO, manual=manual)
+        assert not refused(store, "heart-2", OTHER)
+        assert [item.name for item in store.refused_names()] == ["heart-1"]
+
+    def test_an_approval_from_before_does_not_outlast_the_refusal_of_its_name(self, store: Approvals) -> None:
+        store.approve("heart-1", ONE, NOW)
+        store.refuse_what("heart-1", NOW)
+        assert refused(store, "heart-1", ONE)
+        assert [item.state for item in store.all()] == [ApprovalState.WITHDRAWN]
+        with pytest.raises(PolicyRefused, match="withdrawn"):
+            store.require("heart-1", ONE, NOW, manual=True)
+
+    def test_approving_the_name_lifts_it_for_every_digest(self, store: Approvals) -> None:
+        store.record("heart-1", ONE, NOW)
+        store.refuse_what("heart-1", NOW)
+        assert store.approve_what("heart-1", NOW).state is ApprovalState.APPROVED
+        assert store.refused_names() == ()
+        assert not refused(store, "heart-1", ONE, manual=True)
+        assert not refused(store, "heart-1", TWO)
+
+    @pytest.mark.parametrize("asked", [(), (ONE, TWO)])
+    def test_lifting_a_name_approves_nothing_if_it_is_not_clear_what(
+        self, store: Approvals, asked: tuple[bytes, ...]
+    ) -> None:
+        for digest in asked:
+            store.record("heart-1", digest, NOW)
+        store.refuse_what("heart-1", NOW)
+        assert store.approve_what("heart-1", NOW).state is ApprovalState.PERMITTED
+        assert not refused(store, "heart-1", ONE)
+        assert store.state(ONE) is not ApprovalState.APPROVED
+        with pytest.raises(PolicyRefused, match="waits"):
+            store.require("heart-1", ONE, NOW, manual=True)
+
+    def test_approving_a_digest_is_an_exception_for_it_alone(self, store: Approvals) -> None:
+        store.record("heart-1", ONE, NOW)
+        store.refuse_what("heart-1", NOW)
+        store.approve_what(ONE.hex()[:8], NOW)
+        assert not refused(store, "heart-1", ONE, manual=True)
+        assert refused(store, "heart-1", TWO)
+        store.refuse_what("heart-1", NOW)
+        assert refused(store, "heart-1", ONE)
+
+    def test_what_is_no_name_is_not_noted(self, store: Approvals) -> None:
+        for text in ("heart-*", "Heart", "", "x" * 64, "../heart"):
+            with pytest.raises(ConfigError, match="neither the name"):
+                store.refuse_what(text, NOW)
+        assert store.refused_names() == ()
+
+    def test_names_are_those_of_a_study(self) -> None:
+        (pattern,) = (
+            item.pattern for item in StudySection.model_fields["name"].metadata if hasattr(item, "pattern")
+        )
+        assert pattern == f"^{module._NAME.pattern}$"
+
+
+class TestByDigest:
+    def test_a_digest_that_never_asked_is_refused_alone(self, store: Approvals) -> None:
+        store.refuse_what(ONE.hex().upper(), NOW)
+        assert refused(store, "heart-1", ONE)
+        assert not refused(store, "heart-1", TWO)
+        assert [(item.name, item.state) for item in store.all()] == [("heart-1", ApprovalState.WITHDRAWN)]
+        store.approve_what("heart-1", NOW)
+        assert not refused(store, "heart-1", ONE, manual=True)
+
+    def test_what_nobody_has_seen_is_not_approved_when_its_refusal_is_lifted(self, store: Approvals) -> None:
+        store.refuse_what(ONE.hex(), NOW)
+        assert store.approve_what(ONE.hex()[:10], NOW).state is ApprovalState.PERMITTED
+        assert store.all() == ()
+        with pytest.raises(PolicyRefused, match="waits"):
+            store.require("heart-1", ONE, NOW, manual=True)
+
+    def test_a_part_of_an_unknown_digest_is_an_error(self, store: Approvals) -> None:
+        with pytest.raises(ConfigError, match="no study with the digest") as caught:
+            store.refuse_what(ONE.hex()[:16], NOW)
+        assert "64 digits" in caught.value.remedy
+        assert store.all() == ()
+
+    def test_a_name_that_begins_another_digest_is_not_guessed(self, store: Approvals) -> None:
+        store.record("33333333", ONE, NOW)
+        store.record("heart-1", OTHER, NOW)
+        for decide in (store.refuse_what, store.approve_what):
+            with pytest.raises(ConfigError, match="several studies"):
+                decide("33333333", NOW)
+        store.refuse_what("22222222" * 8, NOW)
+
+
+class TestRecord:
+    def test_a_study_that_the_policy_let_in_can_be_found_and_is_not_approved(self, store: Approvals) -> None:
+        store.record("heart-1", ONE, NOW)
+        assert store.state(ONE) is ApprovalState.PERMITTED
+        assert store.find("heart-1").digest == ONE.hex()
+        with pytest.raises(PolicyRefused, match="waits"):  # the policy wants a person now
+            store.require("heart-1", ONE, NOW, manual=True)
+        assert store.state(ONE) is ApprovalState.HELD
+        store.record("heart-1", ONE, NOW)  # and now it does not
+        assert store.state(ONE) is ApprovalState.PERMITTED
+
+    def test_a_decision_stays(self, store: Approvals) -> None:
+        store.approve("heart-1", ONE, NOW)
+        store.withdraw("heart-1", TWO, NOW)
+        for digest, state in ((ONE, ApprovalState.APPROVED), (TWO, ApprovalState.WITHDRAWN)):
+            store.record("heart-1", digest, NOW)
+            assert store.state(digest) is state
+
+    def test_a_server_cannot_fill_the_disk_and_decisions_are_not_forgotten(
+        self, store: Approvals, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(module, "_MOST_PERMITTED", 3)
+        store.withdraw("heart-0", OTHER, NOW)
+        for number in range(1, 6):
+            store.record(f"heart-{number}", bytes([number]) * 32, NOW + number * SECOND)
+        assert [item.name for item in store.all()] == ["heart-0", "heart-3", "heart-4", "heart-5"]
+
+
+def test_a_file_from_before_refused_names_is_read(tmp_path: Path, store: Approvals) -> None:
+    entry: dict[str, Any] = {"name": "heart-1", "state": "approved", "since_s": 1}
+    (tmp_path / FILE).write_text(json.dumps({"version": 1, "studies": {ONE.hex(): entry}}))
+    assert store.state(ONE) is ApprovalState.APPROVED
+    store.refuse_what("lung", NOW)
+    assert store.state(ONE) is ApprovalState.APPROVED
+    assert json.loads((tmp_path / FILE).read_text())["refused_names"] == {"lung": int(NOW.timestamp())}

@@ -1,0 +1,105 @@
+"""A hospital that complains about another one's envelope tells its own people, and nobody else."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from secfed.crypto import labels
+from secfed.crypto.masked.client import AwaitAdverts
+from secfed.crypto.refusals import Refusal
+from secfed.deploy.agent import agent as agent_module
+from secfed.deploy.agent.status import STATUS_FILE, read_status
+from secfed.deploy.agent.training_wire import Job
+from secfed.records.chain_file import verify_file
+from secfed.records.decision_log import DECISIONS
+from secfed.records.decision_state import REFUSAL
+from secfed.records.transcript import COMPLAINED, TRANSCRIPT
+from secfed.runs.run_folder import DECISIONS_FILE, TRANSCRIPT_FILE
+from secfed.site.runtime import study_folder
+from secfed.study.build import build
+from secfed.study.limits import study_id
+from secfed.study.study import Study
+from tests.deploy.agent_case import NAMES, Centre
+
+VICTIM, OTHER, LIAR = NAMES
+
+
+@pytest.fixture
+def centre(tmp_path: Path) -> Iterator[Centre]:
+    made = Centre(tmp_path)
+    yield made
+    made.close()
+
+
+def lies(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In the first round, what the liar seals for the victim cannot be opened; it is signed all the same."""
+    honest = AwaitAdverts._envelope
+
+    def envelope(self: AwaitAdverts, peer: Any, adverts_digest: bytes, *shares: bytes) -> Any:
+        made = honest(self, peer, adverts_digest, *shares)
+        if (self.given.site, peer.site, self.spec.round) != (LIAR, VICTIM, 1):
+            return made
+        made = replace(made, sealed_seed=bytes(len(made.sealed_seed)))
+        parts = self.spec.digest, adverts_digest, made.body()
+        return replace(made, signature=self.given.identity.sign(labels.SIGN_ENVELOPE, *parts))
+
+    monkeypatch.setattr(AwaitAdverts, "_envelope", envelope)
+
+
+class TrainsHere:
+    """Training in this process: what trains is not what is tested."""
+
+    deaths = 0
+    kept: Mapping[str, torch.Tensor] = {}
+
+    def __init__(self, job: Job, **_: Any) -> None:
+        program = build(Study.parse(job.settings)).site(job.site)
+        self.contribute, self.settled = program.contribute, program.settled
+
+    def check(self) -> None: ...
+
+    def stop(self) -> None: ...
+
+    def close(self) -> None: ...
+
+
+def test_whose_envelope_was_no_good_stands_in_status_transcript_and_decision_log(
+    centre: Centre, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lies(monkeypatch)
+    monkeypatch.setattr(agent_module, "TrainingProcess", TrainsHere)
+    for name in NAMES:
+        centre.start(name)
+    errors: list[str] = []
+    monkeypatch.setattr(centre.boards[VICTIM], "error", errors.append)
+    outcomes = centre.run()
+    for thread in centre.threads.values():
+        thread.join(60)
+        assert not thread.is_alive()
+    assert not centre.errors
+    assert [outcome.survivors for outcome in outcomes] == [(), NAMES]
+    for name, folder in centre.folders.items():
+        public = folder.request().identity_key
+        path = study_folder(folder.state, study_id(centre.study)) / TRANSCRIPT_FILE
+        entries = verify_file(path, public, TRANSCRIPT)
+        complaints = [entry.body for entry in entries if entry.kind == COMPLAINED]
+        decided = verify_file(folder.state / DECISIONS_FILE, public, DECISIONS)
+        refusals = [entry.body for entry in decided if entry.kind == REFUSAL]
+        status = read_status(folder.state / STATUS_FILE)
+        assert status is not None
+        if name != VICTIM:
+            assert complaints == refusals == []
+            continue
+        assert [(body["round"], body["exchange"], body["attempt"], body["of"]) for body in complaints] == [
+            (1, "update", 0, [LIAR])
+        ]
+        assert [(body["number"], body["round"]) for body in refusals] == [(Refusal.ENVELOPE_SEALED.number, 1)]
+        assert refusals[0]["text"].endswith(f"({LIAR})")
+        assert f"round 1, exchange 'update': a complaint about the envelope of {LIAR}" in errors
+        assert status["totals"]["alarms"] == 0

@@ -1,0 +1,95 @@
+"""Every hospital that is connected when a study ends, or comes while it is still served, has the model."""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from secfed.crypto.codec import Buffer
+from secfed.deploy.agent import control
+from secfed.deploy.transport.link import Refused
+from secfed.runs.final_model import final_frame
+from secfed.runs.model_record import ModelRecord
+from secfed.runs.run_folder import MODEL_FILE
+from secfed.site.runtime import study_folder
+from secfed.study.limits import study_id
+from secfed.wire.frames import encode_state
+from tests.deploy.agent_case import NAMES, Centre
+
+
+@pytest.fixture
+def centre(tmp_path: Path) -> Iterator[Centre]:
+    made = Centre(tmp_path)
+    yield made
+    made.close()
+
+
+def final(centre: Centre, data: bytes) -> dict[str, Buffer]:
+    record = ModelRecord(1, 2, hashlib.sha256(data).digest(), len(data))
+    identity = centre.consortium.aggregator_identity(None)
+    frame = final_frame(identity, centre.roster, study_id(centre.study), record, data)
+    return dict.fromkeys(NAMES, frame)
+
+
+def model_of(centre: Centre, name: str) -> Path:
+    return study_folder(centre.folders[name].state, study_id(centre.study)) / MODEL_FILE
+
+
+def wait(until: Callable[[], bool], seconds: float = 120.0) -> bool:
+    end = time.monotonic() + seconds
+    while not until() and time.monotonic() < end:
+        time.sleep(0.05)
+    return until()
+
+
+def test_agents_get_the_model_before_they_are_told_that_the_study_is_over(
+    centre: Centre, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in NAMES:
+        centre.start(name)
+    finish, sent = centre.server.finish, []
+
+    def with_model() -> None:
+        data = encode_state(centre.model)
+        sent.append(data)
+        finish(final(centre, data))
+
+    monkeypatch.setattr(centre.server, "finish", with_model)
+    centre.run()
+    for name in NAMES:
+        centre.threads[name].join(120)
+        assert not centre.threads[name].is_alive()
+        assert model_of(centre, name).read_bytes() == sent[0]
+    assert not centre.errors
+    assert centre.server.told() == set(NAMES)
+
+
+def test_a_hospital_that_comes_late_gets_the_model_and_one_that_declines_is_told_all_the_same(
+    centre: Centre,
+) -> None:
+    data = encode_state(centre.terms.algorithm.server().model())
+    centre.server.finish(final(centre, data))
+    control.pause(centre.folders[NAMES[1]].state)
+    centre.start(NAMES[0])
+    centre.start(NAMES[1])
+    assert wait(lambda: centre.server.told() >= {NAMES[0], NAMES[1]})
+    assert wait(model_of(centre, NAMES[0]).exists)
+    assert model_of(centre, NAMES[0]).read_bytes() == data
+    assert not model_of(centre, NAMES[1]).exists()
+
+
+def test_a_hospital_that_refuses_the_model_says_so_and_the_study_ends(centre: Centre) -> None:
+    frames = {
+        name: bytes(frame)[:-1] + bytes([frame[-1] ^ 1]) for name, frame in final(centre, b"no model").items()
+    }
+    centre.server.finish(frames)
+    centre.start(NAMES[0])
+    assert wait(lambda: NAMES[0] in centre.server.told())
+    said = centre.server.arrivals.get(timeout=60)
+    assert isinstance(said, Refused)
+    assert "refusal 41" in said.reason
+    assert not model_of(centre, NAMES[0]).exists()

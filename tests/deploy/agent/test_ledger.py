@@ -1,0 +1,56 @@
+"""A running agent whose ledger lacks what was recorded of it refuses the study until the ledger is right."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from secfed.deploy.agent.status import STATUS_FILE, read_status
+from secfed.records.transcript import SUMMED, Transcript
+from secfed.runs.run_folder import TRANSCRIPT_FILE, ledger_file
+from secfed.site.runtime import study_folder
+from tests.deploy.agent.test_training import PRIVATE
+from tests.deploy.agent_case import NAMES, POLICY, Centre
+from tests.deploy.link_case import wait_until
+
+BUDGETED = POLICY.replace("require = false", "max_epsilon = 8.0\nmax_delta = 1e-4") + (
+    "[[data.budget]]\nepsilon = 20.0\ndelta = 1e-4\n"
+)
+
+
+@pytest.fixture
+def centre(tmp_path: Path) -> Iterator[Centre]:
+    made = Centre(tmp_path, PRIVATE, policy=BUDGETED)
+    yield made
+    made.close()
+
+
+def test_a_study_is_refused_until_the_ledger_has_what_the_transcripts_recorded_of_it(centre: Centre) -> None:
+    folder = centre.folders[NAMES[0]]
+    identity = folder.identity(None)
+    ledger = ledger_file(folder.state, "wards")
+    # An earlier study's transcript, and the ledger that it saw is gone.
+    earlier = study_folder(folder.state, "earlier-" + 64 * "0") / TRANSCRIPT_FILE
+    digest = centre.roster.digest
+    with Transcript(identity, study="earlier", roster_digest=digest, sink=earlier) as transcript:
+        transcript.append(SUMMED, {"round": 1, "ledgers": {"wards": 64 * "a"}})
+
+    centre.start(NAMES[0])
+    wait_until(lambda: centre.server.presence()[NAMES[0]].declined is not None)
+    status = read_status(folder.state / STATUS_FILE)
+    assert status is not None
+    assert status["state"] == "failed"
+    said = status["last_error"]["text"]
+    assert str(ledger) in said
+    assert f"{earlier}, line 2 (round 1)" in said
+    assert "put its newest copy back" in said
+    declined = str(centre.server.presence()[NAMES[0]].declined)
+    assert str(folder.state) not in declined  # paths are nobody else's business
+    assert not ledger.exists()
+
+    earlier.unlink()
+    wait_until(lambda: '"serving"' in (folder.state / STATUS_FILE).read_text(), 60.0)
+    assert ledger.exists()
+    assert not centre.errors

@@ -1,0 +1,136 @@
+"""`secfed aggregate` as a process of its own, over real connections: killed, stopped, resumed, finished."""
+
+from __future__ import annotations
+
+import re
+import signal
+import threading
+import time
+
+import pytest
+from safetensors.torch import load_file, save
+from typer.testing import CliRunner, Result
+
+from secfed.audit.transcript_check import verify_run
+from secfed.cli.app import app
+from secfed.deploy.aggregator import aggregator
+from secfed.deploy.aggregator.aggregator import Service
+from secfed.errors import ConfigError
+from secfed.runs.run_folder import prepare, site_folder
+from secfed.runs.run_report import SilentObserver
+from secfed.simulation import simulate as simulation
+from tests.deploy.central_case import TOML
+from tests.deploy.centre_case import Centre, events
+
+SITES = 3
+
+
+@pytest.fixture
+def centre(tmp_path):
+    made = Centre(tmp_path, TOML.format(protection="masked", sites=SITES, rounds=2))
+    yield made
+    made.close()
+
+
+def simulated(centre: Centre) -> bytes:
+    out = centre.folder / "simulated"
+    prepare(out, overwrite=False)
+    simulation.simulate(centre.study, out=out, drops=(), observer=SilentObserver())
+    return save(load_file(out / "model.safetensors"))
+
+
+def test_killed_twice_and_finished_with_the_bytes_of_a_simulation(centre):
+    centre.join()
+    killed = centre.aggregate(crash_at="aggregate: after a reply is recorded:11")
+    killed.communicate(timeout=300)
+    assert killed.returncode == -signal.SIGKILL
+    again = centre.aggregate(crash_at="aggregate: after summed is in the transcript:2")
+    _, log = again.communicate(timeout=300)
+    assert again.returncode == -signal.SIGKILL, log
+    last = centre.aggregate("--json")
+    shown, log = last.communicate(timeout=300)
+    assert last.returncode == 0, log
+    told = events(log)
+    assert told[0]["message"] == "resumed"
+    assert [event["sites"] for event in told if event["message"] == "told"] == [sorted(centre.folders)]
+    for hospital in centre.hospitals:
+        hospital.thread.join(60)  # they were told that the study is finished
+        assert not hospital.thread.is_alive()
+        assert not hospital.errors
+    assert save(load_file(centre.out / "model.safetensors")) == simulated(centre)
+    assert shown == (centre.out / "run.json").read_text()
+    assert len(list((centre.out / "figures").glob("*.svg"))) > 0
+    for name, folder in centre.folders.items():
+        target = site_folder(centre.out, name)
+        target.mkdir(parents=True)
+        (target / "transcript.jsonl").write_bytes((folder.folder / "transcript.jsonl").read_bytes())
+    verdict = verify_run(centre.out, centre.roster)
+    assert not verdict.problems, [str(problem) for problem in verdict.problems]
+    assert [checked.sums for checked in verdict.checked] == [3] * (1 + SITES)
+
+
+def test_stopped_while_it_waits_for_the_quorum_and_resumed(centre):
+    process = centre.aggregate()
+    assert process.stderr is not None
+    assert process.stdout is not None
+    lines: list[str] = []
+    reader = threading.Thread(target=lambda: lines.extend(process.stderr), daemon=True)
+    reader.start()
+    end = time.monotonic() + 300
+    while not any('"waiting"' in line for line in lines) and time.monotonic() < end:
+        time.sleep(0.05)
+    process.send_signal(signal.SIGINT)
+    assert process.wait(60) == 130
+    reader.join(60)
+    process.stderr.close()
+    process.stdout.close()
+    log = "".join(lines)
+    assert "start it again with --out" in log
+    assert "Traceback" not in log
+    centre.join()
+    again = centre.aggregate()
+    _, log = again.communicate(timeout=300)
+    assert again.returncode == 0, log
+
+
+def refused(centre: Centre, *more: str) -> Result:
+    """The command in this process; it must come to nothing."""
+    where = ("--consortium", str(centre.consortium.folder), "--out", str(centre.out))
+    result = CliRunner(env={"COLUMNS": "300"}).invoke(
+        app, ["aggregate", str(centre.study_file), *where, *more]
+    )
+    assert result.exit_code == ConfigError.exit_code, result.output
+    return result
+
+
+def test_how_many_uploads_are_held_at_a_time_is_the_operators_choice(centre, monkeypatch):
+    given = []
+
+    def server(*arguments):
+        given.append(arguments[-1])
+        raise ConfigError("this test needs no server")
+
+    monkeypatch.setattr(aggregator, "LinkServer", server)
+    refused(centre)
+    refused(centre, "--uploads-at-a-time", "1")
+    refused(centre, "--uploads-at-a-time", "12")
+    assert [limits.answers for limits in given] == [None, 1, 12]
+    for impossible in ("0", "-1"):
+        output = refused(centre, "--uploads-at-a-time", impossible).output
+        assert f"--uploads-at-a-time {impossible}: must be 1 or more" in output
+        assert "1 needs the least memory" in output
+    assert len(given) == 3
+
+
+def test_a_time_that_is_no_number_is_refused(centre):
+    for option in ("--silent", "--farewell"):
+        assert f"{option} nan: is not a number" in refused(centre, option, "nan").output
+
+
+@pytest.mark.parametrize(
+    "listen", ["127.0.0.1:99999", "127.0.0.1", ":8443", "localhost:https", "127.0.0.1:-1"]
+)
+def test_an_address_that_grpc_would_read_as_another_one_is_refused(listen):
+    with pytest.raises(ConfigError, match=re.escape(f"--listen {listen}: is not HOST:PORT")):
+        Service(listen=listen).link_limits()
+    assert Service(listen="[::1]:0").link_limits() == Service().link_limits()

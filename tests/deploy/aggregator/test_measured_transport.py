@@ -1,0 +1,300 @@
+"""A run over real connections in one process: quorum, a hospital that is away and comes back, Ctrl-C."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from secfed.deploy.aggregator.aggregator import Service, _check_space, _quorum
+from secfed.deploy.aggregator.measured_transport import MeasuredTransport
+from secfed.deploy.aggregator.run import CentralRun
+from secfed.deploy.aggregator.study import CentralStudy
+from secfed.deploy.transport import client as serving
+from secfed.deploy.transport.link import Presence
+from secfed.deploy.transport.signals import Stopped, Stopper
+from secfed.errors import ConfigError, RosterError
+from secfed.runs.run_report import RoundReport, RunReport, SilentObserver
+from secfed.study.study import Study
+from tests.deploy.central_case import TOML, Hospitals, close_all
+from tests.deploy.link_case import Consortium, consortium, wait_until
+
+
+class Watching(SilentObserver):
+    """Calls back when something happens."""
+
+    def __init__(self) -> None:
+        self.on_stage: Callable[[int, str, int], None] = lambda *_: None
+        self.on_round: Callable[[RoundReport], None] = lambda _: None
+
+    def stage(self, round_number: int, exchange: str, stage: str, done: int, total: int) -> None:
+        self.on_stage(round_number, stage, done)
+
+    def round_finished(self, report: RoundReport) -> None:
+        self.on_round(report)
+
+
+class Case:
+    """Hospitals, a link to them, and the aggregator's run."""
+
+    def __init__(self, c: Consortium, hospitals: Hospitals, quorum: int) -> None:
+        self.c, self.hospitals, self.quorum = c, hospitals, quorum
+        self.observer, self.stopper = Watching(), Stopper()
+        self.told: list[tuple[str, dict[str, Any]]] = []
+
+    def count_as_there(self) -> None:
+        """Who has called once counts as there: how fast this machine is decides nothing."""
+        presence = self.c.server.presence
+
+        def there() -> dict[str, Presence]:
+            return {
+                name: replace(seen, calling=seen.calling or seen.silent_s is not None)
+                for name, seen in presence().items()
+            }
+
+        self.c.server.presence = there  # type: ignore[method-assign]
+
+    def connect(self, *names: str) -> None:
+        for name in names:
+            self.c.run(name, lambda asked, name=name: self.hospitals.handle(name, asked.frame))
+
+    def tell(self, event: str, **facts: Any) -> None:
+        self.told.append((event, facts))
+
+    def carrier(self, log: Any) -> MeasuredTransport:
+        return MeasuredTransport(
+            self.c.server,
+            log,
+            self.observer,
+            self.tell,
+            self.stopper,
+            deadline_s=300.0,
+            quorum=self.quorum,
+            silent_s=1.0,
+            wait_for_result=False,
+        )
+
+    def run(self) -> RunReport:
+        h = self.hospitals
+        run = CentralRun(h.central, h.aggregator, h.out, self.carrier, self.observer)
+        try:
+            return run.run()
+        finally:
+            run.close()
+
+
+@contextmanager
+def case(folder, *, quorum: int = 3, **study: Any) -> Iterator[Case]:
+    hospitals = Hospitals(folder, **study)
+    with consortium(sites=hospitals.names) as c:
+        over = Case(c, hospitals, quorum)
+        over.count_as_there()
+        yield over
+
+
+@pytest.fixture(autouse=True)
+def _closed(monkeypatch):
+    monkeypatch.setattr(os, "fsync", lambda _: None)  # the machine stays on
+    yield
+    close_all()
+
+
+def test_the_model_is_that_of_an_undisturbed_run_and_bytes_are_counted(tmp_path):
+    expected = Hospitals(tmp_path / "expected", rounds=1)
+    expected.run()
+    with case(tmp_path / "carried", quorum=4, rounds=1) as over:
+        over.connect(*over.hospitals.names)
+        report = over.run()
+        assert over.hospitals.model() == expected.model()
+        (row,) = report.rounds
+        assert row.survivors == row.asked == over.hospitals.names
+        assert 0 < row.bytes_up_per_site.mean <= row.bytes_up_per_site.max
+        assert row.bytes_down_per_site.max > 0
+        assert row.seconds["train"] > 0
+        assert row.seconds["carry"] > 0
+
+
+def test_nothing_is_asked_before_the_quorum_is_there(tmp_path):
+    with case(tmp_path, rounds=1) as over:
+        over.connect("hospital-1", "hospital-2")
+        done: list[RunReport] = []
+        thread = threading.Thread(target=lambda: done.append(over.run()), daemon=True)
+        thread.start()
+        wait_until(lambda: any(event == "waiting" and len(facts["sites"]) == 2 for event, facts in over.told))
+        assert not over.hospitals.handled
+        waited = time.perf_counter()
+        time.sleep(1.0)
+        waited = time.perf_counter() - waited
+        over.connect("hospital-3", "hospital-4")
+        thread.join(300)
+        assert done
+        assert done[0].rounds[0].survivors
+        seconds = done[0].rounds[0].seconds
+        assert seconds["wait"] >= waited
+        assert seconds["server"] < sum(seconds.values()) - waited
+        assert "quorum" in [event for event, _ in over.told]
+
+
+def test_a_hospital_that_is_away_in_one_round_is_in_the_next(tmp_path):
+    with case(tmp_path) as over:
+        over.connect("hospital-1", "hospital-2", "hospital-3")
+        back: list[str] = []
+
+        def on_round(report: RoundReport) -> None:
+            if not back:
+                back.append("hospital-4")
+                over.connect("hospital-4")
+                wait_until(lambda: over.c.server.presence()["hospital-4"].calling)
+
+        over.observer.on_round = on_round
+        report = over.run()
+        first, second = report.rounds
+        assert first.survivors == over.hospitals.names[:3]
+        assert first.drops == (("hospital-4", "train"),)
+        assert ("missing", {"round": 1, "site": "hospital-4", "stage": "train"}) in over.told
+        assert second.survivors == over.hospitals.names
+        over.hospitals.check_transcripts()
+
+
+def test_a_hospital_that_refuses_is_recorded_with_a_code_and_not_its_words(tmp_path):
+    with case(tmp_path, quorum=4, rounds=1) as over:
+        over.connect("hospital-1", "hospital-2", "hospital-3")
+
+        def refuse(_: Any) -> bytes:
+            raise RosterError("another roster is pinned in /srv/patient-4711")
+
+        over.c.run("hospital-4", refuse)
+        report = over.run()
+        assert report.rounds[0].survivors == over.hospitals.names[:3]
+        (refusal,) = [facts for event, facts in over.told if event == "refused" and facts["round"] == 1]
+        assert refusal["reason"] == "the message belongs to another roster"
+        recorded = (over.hospitals.out / "transcript.jsonl").read_bytes()
+        assert b"the message belongs to another roster" in recorded
+        assert b"4711" not in recorded
+
+
+def test_what_a_hospital_says_in_words_of_its_own_is_not_recorded(tmp_path, monkeypatch):
+    monkeypatch.setattr(serving, "outgoing", lambda _error: ("RosterError", "patient 4711 has none"))
+    with case(tmp_path, quorum=4, rounds=1) as over:
+        over.connect("hospital-1", "hospital-2", "hospital-3")
+
+        def refuse(_: Any) -> bytes:
+            raise RosterError("another roster")
+
+        over.c.run("hospital-4", refuse)
+        over.run()
+        recorded = (over.hospitals.out / "transcript.jsonl").read_bytes()
+        assert b"this site cannot do this now" in recorded
+        assert b"4711" not in recorded
+
+
+@pytest.mark.parametrize("stage", ["train", "advertise", "mask", "unmask", "result"])
+def test_stopped_in_any_stage_and_resumed(tmp_path, stage):
+    expected = Hospitals(tmp_path / "expected", rounds=1)
+    expected.run()
+    with case(tmp_path / "stopped", quorum=4, rounds=1) as over:
+        over.connect(*over.hospitals.names)
+
+        def on_stage(number: int, name: str, done: int) -> None:
+            if (name, done) == (stage, 2):
+                over.stopper._on_signal(2, None)
+
+        over.observer.on_stage = on_stage
+        with pytest.raises(Stopped):
+            over.run()
+        over.stopper, over.observer = Stopper(), Watching()
+        over.run()
+        assert over.hospitals.model() == expected.model()
+        over.hospitals.check_transcripts()
+
+
+def test_a_signal_while_a_reply_is_taken_waits_until_it_is_taken():
+    stopper, taken = Stopper(), []
+
+    def take() -> None:
+        with stopper.waiting():
+            with stopper.working():
+                stopper._on_signal(15, None)
+                taken.append("whole")
+            taken.append("never")
+
+    for _ in range(2):
+        with pytest.raises(Stopped):
+            take()
+    assert taken == ["whole"]
+
+
+def test_a_signal_while_a_refusal_is_written_waits_until_it_is_written(tmp_path):
+    written = []
+    with case(tmp_path) as over:
+
+        class Slow:
+            def append(self, _kind: str, body: Any) -> None:
+                over.stopper._on_signal(15, None)
+                written.append(body["site"])
+
+        with pytest.raises(Stopped), over.stopper.waiting():
+            over.carrier(Slow()).refused("train", "hospital-1", "RosterError", "why")
+    assert written == ["hospital-1"]
+
+
+def test_a_signal_while_nothing_is_waited_for_stops_at_the_next_wait():
+    stopper = Stopper()
+    stopper._on_signal(2, None)
+    with pytest.raises(Stopped), stopper.waiting():
+        raise AssertionError
+
+
+# --- what is refused before anything is opened -----------------------------------------------------------
+
+
+def test_a_site_of_the_study_that_is_not_enrolled_is_named(tmp_path):
+    h = Hospitals(tmp_path)
+    more = Study.parse(TOML.format(protection="masked", sites=5, rounds=1))
+    with pytest.raises(RosterError, match="hospital-5"):
+        CentralStudy(more, h.roster)
+
+
+def test_only_sites_of_the_study_are_asked_although_the_roster_has_more(tmp_path):
+    h = Hospitals(tmp_path)
+    fewer = Study.parse(TOML.format(protection="masked", sites=3, rounds=1))
+    central = CentralStudy(fewer, h.roster)
+    assert central.asked == central.names == h.names[:3]
+
+
+def test_named_sites_only(tmp_path):
+    h = Hospitals(tmp_path)
+    asked = CentralStudy(h.study, h.roster, ("hospital-4", "hospital-1", "hospital-2")).asked
+    assert asked == ("hospital-1", "hospital-2", "hospital-4")
+    with pytest.raises(ConfigError, match="no site 'x'"):
+        CentralStudy(h.study, h.roster, ("x",))
+    with pytest.raises(ConfigError, match="min_cohort"):
+        CentralStudy(h.study, h.roster, ("hospital-1", "hospital-2"))
+
+
+def test_a_disk_on_which_the_replies_do_not_fit_is_refused(tmp_path):
+    _check_space(tmp_path / "new" / "run", 1000)
+    with pytest.raises(ConfigError, match="GB are free"):
+        _check_space(tmp_path / "new" / "run", 1 << 60)
+
+
+def test_the_key_holder_cannot_be_left_out(tmp_path):
+    pytest.importorskip("tenseal")
+    h = Hospitals(tmp_path, protection_name="encrypted")
+    with pytest.raises(ConfigError, match="leaves out hospital-1"):
+        CentralStudy(h.study, h.roster, h.names[1:])
+
+
+def test_the_quorum_is_between_the_least_cohort_and_all(tmp_path):
+    h = Hospitals(tmp_path)
+    assert _quorum(h.central, Service().quorum) == 3
+    assert _quorum(h.central, 4) == 4
+    for impossible in (2, 5):
+        with pytest.raises(ConfigError, match="--quorum"):
+            _quorum(h.central, impossible)

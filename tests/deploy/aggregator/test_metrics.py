@@ -1,0 +1,93 @@
+"""What the study centre tells of a model: metrics that come late, and a closing evaluation given up."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from secfed.algorithms.federated_averaging.fedavg import FedAvgServer
+from secfed.deploy.aggregator.run import CentralRun
+from secfed.runs.run_report import RoundReport, SilentObserver
+from secfed.wire.layout import Exchange, Totals
+from tests.deploy.central_case import Crash, Hospitals, LocalCarrier, close_all, crash_at
+
+
+@pytest.fixture(autouse=True)
+def _closed() -> Iterator[None]:
+    yield
+    close_all()
+
+
+class Listening(SilentObserver):
+    def __init__(self) -> None:
+        self.told: list[int] = []
+
+    def round_finished(self, report: RoundReport) -> None:
+        self.told.append(report.round)
+
+
+def test_metrics_that_a_later_round_adds_reach_their_row(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    original = FedAvgServer.absorb
+
+    def absorb(self: FedAvgServer, number: int, exchange: Exchange, totals: Totals) -> None:
+        original(self, number, exchange, totals)
+        if number >= 2:  # the row of round number - 2 has been completed once by now
+            self._metrics.of(number - 2)["late"] = float(number)
+
+    monkeypatch.setattr(FedAvgServer, "absorb", absorb)
+    hospitals, observer = Hospitals(tmp_path, protection_name="plain", rounds=3), Listening()
+    run = CentralRun(hospitals.central, hospitals.aggregator, hospitals.out, hospitals.carrier, observer)
+    try:
+        report = run.run()
+    finally:
+        run.close()
+    found = [row.metrics or {} for row in report.rounds]
+    assert [metrics.get("late") for metrics in found] == [3.0, 4.0, None]
+    assert all("accuracy" in metrics for metrics in found)
+    assert observer.told == [1, 2, 1, 3, 1, 2, 2, 3]
+
+
+@pytest.mark.parametrize("killed", ["", "aggregate: before the results are written"])
+def test_a_closing_evaluation_that_is_given_up_leaves_the_final_model_unmeasured(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, killed: str
+) -> None:
+    hospitals = Hospitals(tmp_path, protection_name="plain", rounds=2)
+
+    gone_from_round(hospitals, 3, monkeypatch)
+    if killed:
+        crash_at(monkeypatch, lambda name: name == killed)
+        with pytest.raises(Crash):
+            hospitals.run()
+        crash_at(monkeypatch, lambda _: False)
+    report = hospitals.run()
+    assert [row.aborted for row in report.rounds] == [None, None]
+    assert report.final == {}
+    assert report.closing_aborted is not None
+    assert "2 can take part, 3 are needed" in report.closing_aborted
+    assert report.last_measured == (1, report.rounds[0].metrics)
+    content = json.loads((hospitals.out / "run.json").read_text())
+    assert content["final"] == {}
+    assert content["closing_aborted"] == report.closing_aborted
+
+
+def test_a_closing_evaluation_measures_the_final_model(tmp_path: Path) -> None:
+    report = Hospitals(tmp_path, protection_name="plain", rounds=1).run()
+    assert report.closing_aborted is None
+    assert report.final == report.rounds[0].metrics
+    assert "accuracy" in report.final
+
+
+def gone_from_round(hospitals: Hospitals, number: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two of the hospitals no longer answer from this round on."""
+    original = LocalCarrier.start_round
+
+    def start_round(self: LocalCarrier, started: int) -> None:
+        original(self, started)
+        hospitals.down = {name: {"train"} for name in hospitals.names[:2]} if started >= number else {}
+
+    monkeypatch.setattr(LocalCarrier, "start_round", start_round)

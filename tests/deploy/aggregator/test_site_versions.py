@@ -1,0 +1,98 @@
+"""The versions that hospitals say they run: beside their names, and a warning where one differs."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from secfed import __version__
+from secfed.cli.aggregate_log import tell_person
+from secfed.deploy.aggregator.measured_transport import MeasuredTransport
+from secfed.deploy.aggregator.site_versions import SiteVersions, VersionedTransport
+from secfed.deploy.transport.link import Presence
+from tests.deploy.central_case import TOML
+from tests.deploy.centre_case import Centre, events
+
+OWN = "secfed 0.2.0"
+
+
+class Watched:
+    def __init__(self, **software: str) -> None:
+        self.software = software
+        self.told: list[tuple[str, dict[str, Any]]] = []
+        self.versions = SiteVersions(self.presence, self.tell, OWN)
+
+    def presence(self) -> dict[str, Presence]:
+        return {site: Presence(0.0, True, says, None) for site, says in self.software.items()}
+
+    def tell(self, event: str, **facts: Any) -> None:
+        self.told.append((event, facts))
+
+
+def test_events_that_list_sites_say_what_they_run() -> None:
+    watched = Watched(charite=OWN, hcuge="")
+    watched.versions.tell("waiting", needed=3, sites=["charite", "hcuge"])
+    watched.versions.tell("finished", out="run")
+    assert watched.told == [
+        ("waiting", {"needed": 3, "sites": ["charite", "hcuge"], "software": {"charite": OWN}}),
+        ("finished", {"out": "run"}),
+    ]
+
+
+def test_another_version_is_told_once() -> None:
+    watched = Watched(charite=OWN, hcuge="secfed 0.1.0", ukhd="")
+    for _ in range(3):
+        watched.versions.look()
+    warning = ("version", {"site": "hcuge", "software": "secfed 0.1.0", "own": OWN})
+    assert watched.told == [warning]
+    watched.software["ukhd"] = "secfed 0.1.0"
+    watched.versions.tell("told", sites=["ukhd"])
+    assert [event for event, _ in watched.told] == ["version", "told", "version"]
+
+
+def test_a_person_reads_it_and_control_characters_stay_out() -> None:
+    out = io.StringIO()
+    watched = Watched(charite=OWN, hcuge="secfed \x1b[2J")
+    versions = SiteVersions(watched.presence, tell_person(Console(file=out, width=300)), OWN)
+    versions.tell("waiting", needed=3, sites=["charite", "hcuge"])
+    first, second = out.getvalue().splitlines()
+    assert first.startswith("waiting for 3 hospitals; there now: charite (secfed 0.2.0), hcuge (secfed ")
+    assert second.startswith("warning: hcuge runs secfed ")
+    assert "this is secfed 0.2.0" in second
+    assert "\x1b" not in out.getvalue()
+
+
+def test_every_step_looks_at_versions(monkeypatch: pytest.MonkeyPatch) -> None:
+    watched = Watched(hcuge="secfed 0.1.0")
+    monkeypatch.setattr(MeasuredTransport, "__init__", lambda _: None)
+    monkeypatch.setattr(MeasuredTransport, "ask", lambda *_: None)
+    VersionedTransport(versions=watched.versions).ask("train", {}, lambda *_: None)
+    assert [event for event, _ in watched.told] == ["version"]
+
+
+@pytest.fixture
+def centre(tmp_path: Path) -> Iterator[Centre]:
+    made = Centre(tmp_path, TOML.format(protection="masked", sites=3, rounds=1))
+    yield made
+    made.close()
+
+
+def test_the_aggregator_tells_the_versions_of_its_hospitals(centre: Centre) -> None:
+    centre.join()  # they say "secfed test"
+    process = centre.aggregate()
+    _, log = process.communicate(timeout=120)
+    assert process.returncode == 0, log
+    seen = events(log)
+    warned = [event for event in seen if event["message"] == "version"]
+    assert sorted(event["site"] for event in warned) == sorted(centre.folders)
+    assert {(event["software"], event["own"]) for event in warned} == {
+        ("secfed test", f"secfed {__version__}")
+    }
+    assert {event["level"].upper() for event in warned} == {"WARNING"}
+    (told,) = (event for event in seen if event["message"] == "told")
+    assert told["software"] == dict.fromkeys(sorted(centre.folders), "secfed test")

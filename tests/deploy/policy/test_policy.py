@@ -1,0 +1,324 @@
+"""The policy has the last word: every violation is named, and what is not named is not permitted."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from secfed.crypto.attempt import SiteLimits
+from secfed.deploy.policy.policy import Policy
+from secfed.dp.accounting.unit import Unit
+from secfed.dp.settings import PrivacySection
+from secfed.errors import ConfigError, PolicyRefused
+from secfed.study.study import Study
+from tests.deploy.policy_case import NIGHT, NOON, POLICY, STUDY, keys, policy
+
+
+@pytest.fixture(scope="module")
+def study() -> Study:
+    return Study.parse(STUDY, own_code=())
+
+
+@pytest.fixture(scope="module")
+def rules(tmp_path_factory: pytest.TempPathFactory) -> Policy:
+    return policy(tmp_path_factory.mktemp("policy"))
+
+
+class TestCheck:
+    def test_a_permitted_study_passes_and_gets_its_data_set(self, rules: Policy, study: Study) -> None:
+        assert rules.check(study, NIGHT) == []
+        assert rules.enforce(study, NIGHT).name == "heart"
+
+    @pytest.mark.parametrize(
+        ("key", "value"),
+        [
+            ("study.name", "lung-1"),
+            ("study.rounds", 101),
+            ("algorithm.local_epochs", 6),
+            ("algorithm.learning_rate", 0.001),
+            ("algorithm.learning_rate", 2.0),
+            ("algorithm.optimizer", "adam"),
+            ("algorithm.batch_size", 1),  # not named: only its default
+            ("algorithm.device", "cuda"),
+            ("model.hidden", (65,)),
+            ("model.hidden", (8, 65)),
+            ("data.path", "other.csv"),
+            ("data.path", "/srv/secfed/secret-place/heart-2026.csv"),
+            ("data.label_column", "name"),
+            ("data.feature_columns", ("age", "postcode")),
+            ("data.test_fraction", 0.5),
+            ("protection.name", "encrypted"),
+            ("protection.processes", 1),
+            ("privacy.epsilon", 3.01),
+            ("privacy.delta", 1e-4),
+            ("privacy.metrics", "unprotected"),
+            ("privacy.weights", "unprotected"),
+        ],
+    )
+    def test_one_change_is_one_violation_of_that_key(
+        self, rules: Policy, study: Study, key: str, value: object
+    ) -> None:
+        if key == "protection.processes":
+            changed = study.replace("protection.name", "encrypted").replace(key, value)
+            assert keys(rules, changed) == ["protection.name", key]
+            return
+        expected = "data.name" if key == "data.path" else key
+        assert keys(rules, study.replace(key, value)) == [expected]
+
+    def test_all_reasons_come_at_once_with_what_was_asked_and_what_is_permitted(
+        self, rules: Policy, study: Study
+    ) -> None:
+        changed = study.replace("algorithm.local_epochs", 9).replace("privacy.epsilon", 8.0)
+        found = rules.check(changed, NOON)
+        assert [item.key for item in found] == ["algorithm.local_epochs", "privacy.epsilon", "hours"]
+        assert (found[0].asked, found[0].permitted) == ("9", "at most 5")
+        with pytest.raises(PolicyRefused) as caught:
+            rules.enforce(changed, NOON)
+        for reason in ("algorithm.local_epochs", "privacy.epsilon", "hours", "'heart-1'"):
+            assert reason in caught.value.message
+
+    def test_no_reason_tells_a_path_or_a_budget(self, rules: Policy, study: Study) -> None:
+        for key, value in (("data.path", "x.csv"), ("privacy.epsilon", 20.0), ("data.label_column", "x")):
+            text = " ".join(map(str, rules.check(study.replace(key, value), NOON)))
+            assert text
+            assert "secret-place" not in text
+            assert "10" not in text
+
+    def test_a_study_without_privacy_is_refused(self, rules: Policy) -> None:
+        bare = Study.parse(STUDY.replace('privacy = { unit = "record", epsilon = 3.0, delta = 1e-5 }', ""))
+        assert keys(rules, bare) == ["privacy"]
+
+    def test_a_site_may_choose_to_permit_studies_without_privacy(self, tmp_path: Path, study: Study) -> None:
+        found = policy(tmp_path, POLICY.replace("[privacy]", "[privacy]\nrequire = false"))
+        bare = Study.parse(STUDY.replace('privacy = { unit = "record", epsilon = 3.0, delta = 1e-5 }', ""))
+        assert keys(found, bare) == []
+        assert keys(found, study.replace("privacy.epsilon", 4.0)) == ["privacy.epsilon"]
+        assert not found.limits().require_privacy
+
+    def test_units_and_relations_must_be_named(self, tmp_path: Path, study: Study) -> None:
+        narrow = policy(
+            tmp_path,
+            POLICY.replace("[privacy]", '[privacy]\nadjacency = ["replace-record"]\naccountants = ["pld"]'),
+        )
+        assert keys(narrow, study) == ["privacy.adjacency"], "record's usual relation is add-or-remove"
+        assert keys(narrow, study.replace("privacy.adjacency", "replace-record")) == []
+        stated = study.replace("privacy.adjacency", "replace-record")
+        assert keys(narrow, stated.replace("privacy.accountant", "rdp")) == ["privacy.accountant"]
+        assert "privacy.unit" in keys(narrow, study.replace("privacy.unit", "site"))
+
+    def test_patients_are_a_relation_that_a_policy_may_ask_for(self, tmp_path: Path, study: Study) -> None:
+        grouped = {"unit": "group", "group_size": 8, "epsilon": 3.0, "delta": 1e-5}
+        asked = study.replace("privacy", grouped)
+        patients = asked.replace("privacy.adjacency", "replace-patient")
+        assert "privacy.adjacency" not in keys(policy(tmp_path, POLICY), patients), "permitted by default"
+        for wanted, other in (("replace-patient", asked), ("replace-record", patients)):
+            strict = policy(tmp_path, POLICY.replace("[privacy]", f'[privacy]\nadjacency = ["{wanted}"]'))
+            assert "privacy.adjacency" in keys(strict, other)
+        strict = policy(tmp_path, POLICY.replace("[privacy]", '[privacy]\nadjacency = ["replace-patient"]'))
+        assert "privacy.adjacency" not in keys(strict, patients)
+
+    def test_a_study_that_no_budget_can_cover_is_refused_at_once(self, tmp_path: Path, study: Study) -> None:
+        small = policy(tmp_path, POLICY.replace("epsilon = 10.0", "epsilon = 2.0"))
+        assert keys(small, study) == ["privacy.epsilon"]
+        # At a larger delta the same epsilon says nothing certain about the budget's.
+        assert keys(small, study.replace("privacy.delta", 1e-7)) == []
+
+    def test_thresholds_below_the_sites_own_are_refused(self, tmp_path: Path, study: Study) -> None:
+        strict = policy(tmp_path, POLICY.replace("min_threshold = 3", "min_threshold = 4"))
+        assert keys(strict, study) == ["protection.threshold"]
+        cohort = policy(tmp_path, POLICY.replace("min_cohort = 3", "min_cohort = 4"))
+        assert keys(cohort, study) == ["protection.min_cohort"]
+        colluders = policy(tmp_path, POLICY.replace("min_cohort = 3", "min_cohort = 3\ncolluders = 1"))
+        assert keys(colluders, study) == ["protection.colluders"]
+
+    def test_a_demand_for_colluders_is_held_against_what_each_protection_tolerates(
+        self, tmp_path: Path, study: Study
+    ) -> None:
+        every = POLICY.replace('["masked"]', '["plain", "masked", "encrypted"]')
+        protections = {name: study.replace("protection", {"name": name}) for name in ("plain", "encrypted")}
+        for demanded, refused in ((0, ["plain"]), (1, ["plain", "encrypted"]), (2, ["plain", "encrypted"])):
+            rules = policy(
+                tmp_path, every.replace("min_cohort = 3", f"min_cohort = 3\ncolluders = {demanded}")
+            )
+            found = [name for name, asked in protections.items() if keys(rules, asked)]
+            assert found == refused
+        # What an encrypted study writes under colluders changes nothing about who holds the key.
+        boast = protections["encrypted"].replace("protection.colluders", 2)
+        assert keys(rules, boast) == ["protection.colluders"]
+        assert keys(policy(tmp_path, every), protections["encrypted"]) == []
+
+    def test_an_encrypted_study_needs_as_many_answers_as_the_policy_demands(
+        self, tmp_path: Path, study: Study
+    ) -> None:
+        strict = POLICY.replace('["masked"]', '["encrypted"]').replace(
+            "min_threshold = 3", "min_threshold = 4"
+        )
+        asked = study.replace("protection", {"name": "encrypted"})
+        assert keys(policy(tmp_path, strict), asked) == ["protection.threshold"]
+        enough = strict.replace("min_threshold = 4", "min_threshold = 3")
+        assert keys(policy(tmp_path, enough), asked) == []
+
+    def test_hours_are_a_reason_to_wait_not_to_change(self, rules: Policy, study: Study) -> None:
+        (found,) = rules.check(study, NOON)
+        assert (found.key, found.temporary) == ("hours", True)
+        with pytest.raises(PolicyRefused) as caught:
+            rules.enforce(study, NOON)
+        assert caught.value.remedy == "wait"
+
+    def test_a_gpu_needs_permission(self, tmp_path: Path, study: Study) -> None:
+        permitted = policy(tmp_path, POLICY + "\n[compute]\ngpu = true\n")
+        assert keys(permitted, study.replace("algorithm.device", "cuda")) == []
+
+    def test_a_study_can_be_permitted_by_digest_alone(self, tmp_path: Path, study: Study) -> None:
+        text = POLICY.replace('names = ["heart-*"]', f'digests = ["{study.digest().hex()}"]')
+        exact = policy(tmp_path, text)
+        assert keys(exact, study) == []
+        assert keys(exact, study.replace("study.seed", 1)) == ["study.name"]
+
+    def test_a_pattern_is_about_the_whole_name_and_its_case(self, tmp_path: Path, study: Study) -> None:
+        for pattern, permitted in (("heart-1", True), ("heart", False), ("HEART-*", False), ("*", True)):
+            found = policy(tmp_path, POLICY.replace("heart-*", pattern))
+            assert (keys(found, study) == []) is permitted
+
+    @settings(max_examples=25)
+    @given(
+        epochs=st.integers(1, 10),
+        rate=st.floats(0.001, 10),
+        hidden=st.lists(st.integers(1, 128), min_size=1, max_size=3),
+    )
+    def test_ranges_hold_for_any_study(
+        self, rules: Policy, study: Study, epochs: int, rate: float, hidden: list[int]
+    ) -> None:
+        changed = study.replace("algorithm.local_epochs", epochs).replace("algorithm.learning_rate", rate)
+        found = keys(rules, changed.replace("model.hidden", tuple(hidden)))
+        assert ("algorithm.local_epochs" in found) == (epochs > 5)
+        assert ("algorithm.learning_rate" in found) == (not 0.01 <= rate <= 1.0)
+        assert ("model.hidden" in found) == (max(hidden) > 64)
+
+    @settings(max_examples=25)
+    @given(st.sampled_from(["studies", "algorithms", "models", "data"]))
+    def test_whatever_section_is_left_out_nothing_is_permitted(
+        self, tmp_path_factory: pytest.TempPathFactory, study: Study, section: str
+    ) -> None:
+        import tomllib
+
+        tables = tomllib.loads(POLICY)
+        del tables[section]
+        found = Policy._from_tables(tables)
+        assert found.check(study, NIGHT) != []
+        with pytest.raises(PolicyRefused):
+            found.enforce(study, NIGHT)
+
+
+class TestOwnCode:
+    def test_only_named_code_may_be_imported(self, rules: Policy, tmp_path: Path) -> None:
+        assert rules.own_code == frozenset()
+        text = POLICY + '\n[algorithms."our_lab.code:Best"]\nrate = "any"\n[models."our_lab.nets:net"]\n'
+        own = policy(tmp_path, text)
+        assert own.own_code == {"our_lab.code:Best", "our_lab.nets:net"}
+        with pytest.raises(ConfigError, match="is not permitted here"):
+            Study.parse(STUDY.replace('"fedavg", local_epochs = 5,', '"os:system",'), own_code=own.own_code)
+
+    def test_arguments_of_own_code_need_a_rule_each(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        (tmp_path / "secfed_policy_case.py").write_text("def net(shape, classes, width=3, depth=1): ...\n")
+        monkeypatch.syspath_prepend(str(tmp_path))
+        name = "secfed_policy_case:net"
+        own = policy(tmp_path, POLICY + f'\n[models."{name}"]\nwidth = {{ max = 8 }}\n')
+        text = STUDY.replace('"mlp", hidden = [32, 16]', f'"{name}", width = 9, depth = 2')
+        found = own.check(Study.parse(text, own_code=own.own_code), NIGHT)
+        assert [(item.key, item.permitted) for item in found] == [
+            ("model.width", "at most 8"),
+            ("model.depth", "nothing: the policy has no rule for it"),
+        ]
+
+
+class TestStart:
+    """A model from a file, chosen by the study centre: no hospital begins with one that it did not permit."""
+
+    START = "9f" * 32
+
+    def asked(self) -> Study:
+        start = f'start = "a/b.safetensors", start_sha256 = "{self.START}"'
+        return Study.parse(STUDY.replace("[32, 16]", f"[32, 16], {start}"))
+
+    def test_none_is_permitted_by_default(self, rules: Policy) -> None:
+        (found,) = rules.check(self.asked(), NIGHT)
+        assert (found.key, found.asked) == ("model.start_sha256", repr(self.START))
+
+    @pytest.mark.parametrize(
+        ("rule", "permitted"), [('"any"', True), (f'["{START}"]', True), ('["00"]', False)]
+    )
+    def test_a_rule_permits_models_by_digest_wherever_the_file_is(
+        self, rule: str, permitted: bool, tmp_path: Path
+    ) -> None:
+        text = POLICY.replace("[models.mlp]\n", f"[models.mlp]\nstart_sha256 = {rule}\n")
+        assert keys(policy(tmp_path, text), self.asked()) == ([] if permitted else ["model.start_sha256"])
+        elsewhere = text.replace("[models.mlp]\n", '[models.mlp]\nstart = ["c.safetensors"]\n')
+        assert "model.start" in keys(policy(tmp_path, elsewhere), self.asked())
+
+
+class TestForTheAgent:
+    def test_limits_go_to_the_protocol(self, rules: Policy) -> None:
+        assert rules.limits() == SiteLimits(min_cohort=3, min_threshold=3, require_privacy=True)
+
+    def test_budgets_go_to_the_ledger(self, rules: Policy) -> None:
+        pytest.importorskip("dp_accounting")
+        year, ever = rules.budgets("heart")
+        assert (year.epsilon, year.delta, year.period_days, year.protects) == (10.0, 1e-5, 365, Unit.RECORD)
+        assert (ever.epsilon, ever.period_days) == (30.0, None)
+        with pytest.raises(ConfigError, match="no data set 'lung'"):
+            rules.budgets("lung")
+
+    def test_a_data_set_without_options_still_lets_no_study_name_files_of_this_machine(
+        self, tmp_path: Path
+    ) -> None:
+        text = """
+        study = {{ name = "scans-1", rounds = 40 }}
+        algorithm = {{ name = "feddra" }}
+        model = {{ name = "vision-language" }}
+        protection = {{ name = "masked" }}
+        [data]
+        name = "image-text"
+        path = "scans.zip"
+        table = "captions.jsonl"
+        site_column = "site"
+        sites = ["charite", "hcuge", "ukhd"]
+        {more}
+        """
+        head, _, rest = POLICY.partition("[data.options]")
+        scans = head.replace('source = "csv"', 'source = "image-text"').replace("heart.csv", "scans.zip")
+        found = policy(tmp_path, scans + rest[rest.index("[[data.budget]]") :])
+        own = Study.parse(text.format(more=""), own_code=())
+        named = Study.parse(text.format(more='tokenizer = "words"\nwords_file = "/etc/passwd"'), own_code=())
+        assert "data.words_file" not in keys(found, own)
+        assert "data.words_file" in keys(found, named)
+
+    def test_the_data_set_has_its_place_on_this_machine(self, rules: Policy, study: Study) -> None:
+        found = rules.data_set(study)
+        assert found is not None
+        assert found.path == Path("/srv/secfed/secret-place/heart-2026.csv")
+        assert found.study_path == "heart.csv"
+
+
+def test_the_policy_has_thought_of_every_key_of_privacy() -> None:
+    """A new key of [privacy] must be judged here: does it loosen what a site has agreed to?"""
+    limited = {"unit", "epsilon", "delta", "adjacency", "accountant", "metrics", "weights"}
+    harmless = {"clip_norm", "clip_quantile", "engine", "group_size", "noise", "metrics_share"}
+    assert set(PrivacySection.model_fields) == limited | harmless
+
+
+def test_the_policy_has_thought_of_every_section_of_a_study(rules: Policy, study: Study) -> None:
+    class Other:
+        def __getattr__(self, name: str) -> Any:
+            return getattr(study, name)
+
+        def tables(self) -> dict[str, Any]:
+            return {**study.tables(), "scripts": {}}
+
+    assert keys(rules, Other()) == ["scripts"]  # type: ignore[arg-type]

@@ -1,0 +1,114 @@
+"""`secfed site check`: what each line concludes from what was found."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from cryptography import x509
+from cryptography.x509.oid import ExtendedKeyUsageOID
+
+from secfed.deploy.preflight import checks as site_check
+from secfed.deploy.preflight import route_check
+from secfed.deploy.preflight.checks import Account, Served
+from secfed.deploy.preflight.route_check import Route, Shown
+from secfed.errors import LinkError
+from tests.deploy.link_case import AUTHORITY, Authority
+
+NOW = datetime.now(UTC)
+HOST = Route("localhost", 8443)
+
+
+def shown(names: list[x509.GeneralName], *, days: float = 30.0, **more: Any) -> Shown:
+    files = AUTHORITY.issue(names, ExtendedKeyUsageOID.SERVER_AUTH, days=days)
+    return Shown(x509.load_pem_x509_certificate(files.certificate), "TLSv1.3", http2=True, **more)
+
+
+LOCAL = [x509.DNSName("localhost")]
+
+
+@pytest.mark.parametrize(
+    ("found", "detail", "remedy"),
+    [
+        (shown([x509.DNSName("fl.example.org")]), "is for fl.example.org", "aggregator.address"),
+        (shown(LOCAL, days=-1), "expired on", "date"),
+        (shown(LOCAL, why="tlsv1 alert"), "no connection over TLS 1.3", "TCP through"),
+        (Shown(None), "does not speak TLS", "port"),
+    ],
+)
+def test_why_a_handshake_fails(found: Shown, detail: str, remedy: str) -> None:
+    line = route_check.tls_check(HOST, found, AUTHORITY.certificate, NOW)
+    assert (line.ok, line.exit_code) == (False, 23)
+    assert detail in line.detail
+    assert remedy in line.remedy
+
+
+def test_a_good_handshake_warns_before_the_certificate_ends() -> None:
+    found = shown(LOCAL, verified=True)
+    assert route_check.tls_check(HOST, found, AUTHORITY.certificate, NOW).ok
+    late = route_check.tls_check(HOST, found, AUTHORITY.certificate, NOW + timedelta(days=28))
+    assert late.ok
+    assert "renews" in late.remedy
+
+
+def test_the_aggregator_of_another_consortium_is_no_proxy() -> None:
+    files = Authority("other").aggregator()
+    found = Shown(x509.load_pem_x509_certificate(files.certificate), "TLSv1.3")
+    line = route_check.tls_check(HOST, found, AUTHORITY.certificate, NOW)
+    assert "another consortium" in line.detail
+
+
+@pytest.mark.parametrize(
+    ("proxy", "environment", "expected"),
+    [
+        (None, {}, None),
+        ("http://p:1", {"https_proxy": "http://q:2"}, ("p", 1)),
+        (None, {"https_proxy": "http://u:w@q:2"}, ("q", 2)),
+        (None, {"HTTPS_PROXY": "http://q:2"}, None),
+        (None, {"https_proxy": "http://q:2", "no_proxy": "x, .example.org"}, None),
+        ("http://p:1", {"no_proxy": "fl.example.org"}, None),
+        (None, {"https_proxy": "http://q:2", "no_proxy": "ample.org"}, ("q", 2)),
+    ],
+)
+def test_the_proxy_is_the_one_that_grpc_takes(
+    proxy: str | None, environment: dict[str, str], expected: tuple[str, int] | None
+) -> None:
+    route = Route.of("fl.example.org:8443", proxy, environment)
+    found = route.proxy
+    assert (None if found is None else (found.host, found.port)) == expected
+    assert "w@" not in repr(route)
+
+
+def test_a_proxy_that_grpc_passes_over_is_told() -> None:
+    route = Route.of("fl.example.org:8443", None, {"https_proxy": "https://p:1"})
+    assert route_check.proxy_check(route, {}).exit_code == 2
+    direct = Route.of("fl.example.org:8443", None, {})
+    assert "lower case" in route_check.proxy_check(direct, {"HTTPS_PROXY": "http://q:2"}).detail
+
+
+def test_what_is_served_is_compared_with_the_file() -> None:
+    mine, other = f"tiny-{'a' * 64}", f"tiny-{'b' * 64}"
+    assert site_check.served_check(Served(mine), mine).ok
+    assert site_check.served_check(Served(other), mine).ok is False
+    assert site_check.served_check(Served(f"large-{'b' * 64}"), mine).ok
+    refused = LinkError("permission denied: site 'x' is not in the roster")
+    assert site_check.membership_check(refused).exit_code == 13
+
+
+def test_a_budget_that_may_not_last_is_a_warning_and_a_spent_one_fails() -> None:
+    assert site_check.budget_check("heart", Account("a", None, 9.0), 3.0, 1e-5).ok
+    short = site_check.budget_check("heart", Account("a", 10.0, 8.0), 3.0, 1e-5)
+    assert short.ok
+    assert "may not last" in short.remedy
+    assert site_check.budget_check("heart", Account("a", 10.0, 10.0), 3.0, 1e-5).exit_code == 21
+
+
+def test_the_exit_code_is_that_of_the_first_failure() -> None:
+    well, away = site_check.passed("a", ""), site_check.skipped("b", "")
+    assert site_check.exit_code([well, away]) == 0
+    broken = [well, site_check.failed("c", "", "", LinkError), site_check.failed("d", "", "")]
+    assert site_check.exit_code(broken) == 23
+    assert site_check.space_check("state", 5, writable=True).ok is False
+    assert site_check.space_check("state", 5_000_000_000, writable=False).ok is False
+    assert site_check.versions_check({"torch": None}).exit_code == 2

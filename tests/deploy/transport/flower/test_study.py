@@ -1,0 +1,168 @@
+"""A whole masked study over Flower's Grid, with the folder of a real site behind every node."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+import pytest
+from safetensors.torch import load_file, save
+
+from secfed.deploy.agent.agent import Agent
+from secfed.deploy.agent.status import STATUS_FILE, StatusBoard
+from secfed.deploy.aggregator.aggregator import Aggregator, Service
+from secfed.deploy.enrolment.site_folder import SiteFolder
+from secfed.deploy.transport.flower import server_app
+from secfed.deploy.transport.signals import Stopper
+from secfed.errors import ConfigError
+from secfed.records.chain_file import verify_file
+from secfed.records.transcript import SUMMED, TRANSCRIPT
+from secfed.runs.run_folder import MODEL_FILE, TRANSCRIPT_FILE, prepare
+from secfed.runs.run_report import RoundReport, RunReport, SilentObserver
+from secfed.simulation import simulate as simulation
+from secfed.simulation.dropouts import Dropout
+from secfed.study.study import Study
+from tests.deploy.agent_case import POLICY, TOML, permit
+from tests.deploy.centre_case import found_consortium
+from tests.deploy.flower_case import QUICK, FakeGrid, quick_sockets, run_server_app
+
+NAMES = ("hospital-1", "hospital-2", "hospital-3", "hospital-4")
+STUDY = TOML.replace("sites = 3", "sites = 4").replace("rounds = 1", "rounds = 2")
+
+
+class Watching(SilentObserver):
+    def __init__(self, on_round) -> None:
+        self._on_round = on_round
+
+    def round_finished(self, report: RoundReport) -> None:
+        self._on_round(report)
+
+
+class Case:
+    """A consortium on the disk, its agents in threads, and Flower between them."""
+
+    def __init__(self, folder: Path, sockets: Path) -> None:
+        self.folder, self.sockets, self.grid = folder, sockets, FakeGrid()
+        self.consortium, self.folders = found_consortium(folder, NAMES)
+        self.study, self.out = Study.parse(STUDY), folder / "run"
+        self.told: list[tuple[str, dict]] = []
+        self.agents: list[Agent] = []
+        self.threads: list[threading.Thread] = []
+        self.errors: list[BaseException] = []
+        self.app: threading.Thread | None = None
+        for number, name in enumerate(NAMES):
+            site = self.folders[name]
+            settings = site.folder / "site.toml"
+            text = settings.read_text(encoding="utf-8")
+            path = sockets / f"{name}.sock"
+            assert '# socket = "/run/secfed/agent.sock"' in text
+            text = text.replace('# socket = "/run/secfed/agent.sock"', f'socket = "{path}"')
+            settings.write_text(text, encoding="utf-8")
+            self.folders[name] = SiteFolder(site.folder)
+            permit(self.folders[name], policy=POLICY)
+            self.grid.add(number + 1, server_app.client_app, path)
+
+    def start(self, name: str) -> None:
+        site = self.folders[name]
+        agent = Agent(
+            site,
+            passphrase=None,
+            board=StatusBoard(site.state / STATUS_FILE, name),
+            limits=QUICK,
+            poll_s=0.2,
+            once=True,
+            simulated_randomness=True,
+        )
+        self.agents.append(agent)
+        thread = threading.Thread(target=self._run, args=(agent,), daemon=True)
+        self.threads.append(thread)
+        thread.start()
+
+    def _run(self, agent: Agent) -> None:
+        try:
+            agent.run()
+        except BaseException as error:  # noqa: BLE001 - shown by the test
+            self.errors.append(error)
+
+    def aggregate(self, observer: SilentObserver | None = None) -> RunReport:
+        """`secfed aggregate` and `flwr run`."""
+        path = self.sockets / "centre.sock"
+        aggregator = Aggregator(
+            self.study,
+            STUDY,
+            self.consortium,
+            self.out,
+            passphrase=None,
+            service=Service(quorum=3, flower_socket=path, silent_s=2.0),
+            observer=observer or SilentObserver(),
+            tell=lambda event, **facts: self.told.append((event, facts)),
+            stopper=Stopper(),
+        )
+        if self.app is None:
+            self.app = run_server_app(self.grid, path)
+        return aggregator.run()
+
+    def close(self) -> None:
+        if self.app is not None:
+            self.app.join(60)
+            assert not self.app.is_alive()
+        for agent in self.agents:
+            agent.stop()
+        for thread in self.threads:
+            thread.join(60)
+            assert not thread.is_alive()
+        self.grid.close()
+        assert not self.errors
+
+
+@pytest.fixture
+def case(tmp_path, monkeypatch):
+    with quick_sockets(monkeypatch) as sockets:
+        made = Case(tmp_path, sockets)
+        yield made
+        made.close()
+
+
+def test_a_study_with_a_hospital_that_refuses_ends_with_the_bytes_of_a_simulation(case):
+    """Stopped after its first round and started again, too; the ServerApp waits for it meanwhile."""
+    refusing = case.folders[NAMES[3]]
+    policy = refusing.policy_path.read_text(encoding="utf-8").replace('names = ["tiny"]', 'names = ["other"]')
+    refusing.policy_path.write_text(policy, encoding="utf-8")
+    for name in NAMES:
+        case.start(name)
+
+    def stop(_report: RoundReport) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        case.aggregate(Watching(stop))
+    report = case.aggregate()
+    assert [event for event, _ in case.told if event in ("started", "resumed")] == ["started", "resumed"]
+    assert [row.survivors for row in report.rounds] == [NAMES[:3]] * 2
+    assert ("missing", {"round": 2, "site": NAMES[3], "stage": "train"}) in case.told
+    status = (case.folders[NAMES[3]].state / STATUS_FILE).read_text(encoding="utf-8")
+    assert "study 'tiny' is not permitted at this site" in status
+
+    out = case.folder / "simulated"
+    prepare(out, overwrite=False)
+    drops = (Dropout(NAMES[3], "train"),)
+    simulation.simulate(case.study, out=out, drops=drops, observer=SilentObserver())
+    expected = save(load_file(out / MODEL_FILE))
+    assert save(load_file(case.out / MODEL_FILE)) == expected
+    for thread in case.threads[:3]:
+        thread.join(60)  # each got the model, and the news that the study is over
+        assert not thread.is_alive()
+    (told,) = [facts for event, facts in case.told if event == "told"]
+    assert told["model"] == list(NAMES[:3])
+    roster = case.consortium.roster()
+    for name in NAMES[:3]:
+        (model,) = case.folders[name].state.rglob(MODEL_FILE)
+        assert save(load_file(model)) == expected
+        (path,) = case.folders[name].state.rglob(TRANSCRIPT_FILE)
+        entries = verify_file(path, roster.public(name), TRANSCRIPT)
+        assert [entry.body["round"] for entry in entries if entry.kind == SUMMED] == [1, 2, 3]
+
+
+def test_listening_options_belong_to_grpc(tmp_path):
+    with pytest.raises(ConfigError, match="--flower-socket was given"):
+        Service(listen="127.0.0.1:1", flower_socket=tmp_path / "a.sock").link_limits()

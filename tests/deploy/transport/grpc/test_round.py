@@ -1,0 +1,225 @@
+"""Whole studies over the link: the same model bytes as in a simulation; dropouts; a proxy on the way."""
+
+from __future__ import annotations
+
+import base64
+import socket
+import threading
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from typing import Any
+
+import pytest
+from safetensors.torch import load_file, save
+
+from secfed.crypto.codec import Buffer
+from secfed.deploy.transport.client import CallFailed
+from secfed.deploy.transport.frame_sizes import FrameCaps
+from secfed.errors import LinkError
+from secfed.protection.encrypted_plan import EncryptedPlan
+from secfed.runs.run_folder import prepare
+from secfed.runs.run_report import SilentObserver
+from secfed.simulation import simulate as simulation
+from secfed.simulation.dropouts import Dropout
+from secfed.simulation.transport import SimulatedTransport
+from secfed.study.build import build
+from secfed.study.study import Study
+from secfed.wire.transport import OnReply
+from tests.deploy.link_case import AUTHORITY, SITES, Consortium, Watched, consortium, echo
+
+MIB = 1 << 20
+TOML = """
+[study]
+name = "tiny"
+rounds = 2
+seed = 3
+[algorithm]
+name = "fedavg"
+local_epochs = 1
+batch_size = 32
+learning_rate = 0.1
+[model]
+name = "mlp"
+hidden = [4]
+[data]
+name = "breast-cancer"
+sites = {sites}
+partition = "iid"
+test_fraction = 0.25
+[protection]
+name = "{protection}"
+"""
+
+
+def over_the_link(c: Consortium, longest: list[list[int]]) -> type[SimulatedTransport]:
+    """A carrier for ``simulate`` whose sites are threads at the other end of real connections.
+
+    ``longest`` gains a pair per study: bytes of the longest request and reply.
+    """
+
+    class Carrier(SimulatedTransport):
+        def connect(self, sites: Mapping[str, Any]) -> None:
+            for name, handle in sites.items():
+                c.run(name, lambda request, handle=handle: handle(request.frame))
+            self.watched = Watched()
+            self.longest = [0, 0]
+            longest.append(self.longest)
+            self.grpc = c.link(seconds=30.0, watcher=self.watched)
+
+        def ask(self, stage: str, requests: Mapping[str, Buffer], on_reply: OnReply) -> None:
+            for drop in self._drops:
+                if drop.stage == stage and drop.round == self.round:
+                    self.gone[drop.site] = stage
+            left = {site: frame for site, frame in requests.items() if site not in self.gone}
+            if stage == "train":
+                self.asked.extend(left)
+
+            def measured(site: str, reply: Buffer) -> None:
+                self.longest[1] = max(self.longest[1], len(reply))
+                on_reply(site, reply)
+
+            self.longest[0] = max([self.longest[0], *(len(frame) for frame in left.values())])
+            self.grpc.ask(stage, left, measured)
+
+    return Carrier
+
+
+def caps_of(protection: str, sites: int) -> FrameCaps:
+    study = Study.parse(TOML.format(protection=protection, sites=sites))
+    algorithm, plan = build(study), None
+    if protection == "encrypted":
+        names = [f"hospital-{index}" for index in range(1, sites + 1)]
+        chosen = study.protection
+        plan = EncryptedPlan.derive(
+            algorithm, 2, names, key_mode=chosen.key_mode, scheme=chosen.scheme, holder=chosen.key_holder
+        )
+    return FrameCaps.of(algorithm, 2, sites, plan)
+
+
+def run(tmp_path, name: str, protection: str, drops: Sequence[Dropout]) -> tuple[bytes, Any]:
+    study = Study.parse(TOML.format(protection=protection, sites=4 if drops else 3))
+    out = tmp_path / name
+    prepare(out, overwrite=False)
+    report = simulation.simulate(study, out=out, drops=drops, observer=SilentObserver())
+    return save(load_file(out / "model.safetensors")), report
+
+
+@pytest.mark.parametrize(
+    ("protection", "drops"),
+    [
+        ("plain", ()),
+        ("masked", ()),
+        ("masked", (Dropout("hospital-2", "consistency", 1),)),
+        ("encrypted", ()),
+    ],
+    ids=["plain", "masked", "masked with a dropout", "encrypted"],
+)
+def test_a_study_over_the_link_gives_the_bytes_of_a_simulation(tmp_path, monkeypatch, protection, drops):
+    if protection == "encrypted":
+        pytest.importorskip("tenseal")
+    expected, told = run(tmp_path, "simulated", protection, drops)
+    names = tuple(f"hospital-{index}" for index in range(1, 5 if drops else 4))
+    with consortium(sites=names) as c:
+        longest: list[list[int]] = []
+        monkeypatch.setattr(simulation, "SimulatedTransport", over_the_link(c, longest))
+        carried, report = run(tmp_path, "carried", protection, drops)
+        assert not c.failures
+        up, down = c.server.take_counts()
+        assert all(up.values())
+        assert all(down.values())
+    assert carried == expected
+    assert [row.survivors for row in report.rounds] == [row.survivors for row in told.rounds]
+    caps = caps_of(protection, len(names))
+    ((request_bytes, answer_bytes),) = longest
+    assert request_bytes <= caps.request_bytes <= request_bytes + 12 * MIB
+    assert answer_bytes <= caps.answer_bytes <= answer_bytes + 12 * MIB
+
+
+class Proxy:
+    """An HTTP proxy that can CONNECT, and wants a password if it has one."""
+
+    def __init__(self, password: str | None = None) -> None:
+        self._password = password
+        self._socket = socket.create_server(("localhost", 0))
+        self.port = self._socket.getsockname()[1]
+        self.connected: list[str] = []
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def __enter__(self) -> Proxy:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._socket.close()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                near, _ = self._socket.accept()
+            except OSError:
+                return
+            threading.Thread(target=self._tunnel, args=(near,), daemon=True).start()
+
+    def _tunnel(self, near: socket.socket) -> None:
+        head = b""
+        with near, suppress(OSError):
+            while b"\r\n\r\n" not in head:
+                head += near.recv(4096)
+            line, *headers = head.decode().split("\r\n")
+            token = base64.b64encode(f"user:{self._password}".encode()).decode()
+            if self._password and not any(token in header for header in headers):
+                near.sendall(b"HTTP/1.1 407 Proxy Authentication Required\r\n\r\n")
+                return
+            target = line.split()[1]
+            host, _, port = target.rpartition(":")
+            with socket.create_connection((host, int(port))) as far:
+                self.connected.append(target)
+                near.sendall(b"HTTP/1.1 200 OK\r\n\r\n")
+                back = threading.Thread(target=pump, args=(far, near), daemon=True)
+                back.start()
+                pump(near, far)
+                back.join()
+
+
+def pump(source: socket.socket, sink: socket.socket) -> None:
+    with suppress(OSError):
+        while data := source.recv(65536):
+            sink.sendall(data)
+    for end in (source, sink):
+        with suppress(OSError):
+            end.shutdown(socket.SHUT_RDWR)
+
+
+def test_a_proxy_of_the_sites_settings_is_used():
+    with consortium() as c, Proxy("secret") as proxy:
+        address = f"http://user:secret@localhost:{proxy.port}"
+        c.run(SITES[0], echo, proxy=address)
+        assert c.collect({SITES[0]: bytes(3_000_000)}) == {SITES[0]: bytes(3_000_000)}
+        assert proxy.connected == [c.address]
+
+
+def test_a_proxy_of_the_environment_is_used_and_no_proxy_is_respected(monkeypatch):
+    for name in ("grpc_proxy", "http_proxy", "no_proxy", "no_grpc_proxy"):
+        monkeypatch.delenv(name, raising=False)
+    with consortium() as c, Proxy() as proxy:
+        monkeypatch.setenv("https_proxy", f"http://localhost:{proxy.port}")
+        c.dial(SITES[0]).hello()
+        assert proxy.connected == [c.address]
+        monkeypatch.setenv("no_proxy", "localhost")
+        c.dial(SITES[1]).hello()
+        assert proxy.connected == [c.address]
+
+
+def test_a_proxy_that_refuses_is_a_link_error_without_its_password():
+    with consortium() as c, Proxy("secret") as proxy:
+        link = c.dial(SITES[0], proxy=f"http://user:wrong-word@localhost:{proxy.port}")
+        with pytest.raises(LinkError) as caught:
+            link.hello()
+        assert isinstance(caught.value, CallFailed)
+        assert "proxy" in caught.value.remedy
+        assert "wrong-word" not in str(caught.value)
+
+
+def test_the_private_key_is_not_shown():
+    tls = AUTHORITY.site(SITES[0])
+    assert "PRIVATE" in tls.private_key.decode()
+    assert "PRIVATE" not in repr(tls)

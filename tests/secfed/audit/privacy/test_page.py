@@ -1,0 +1,281 @@
+"""The report that people read: complete, honest, safe against hostile names, and it looks right."""
+
+from __future__ import annotations
+
+import io
+import re
+from dataclasses import replace
+from html import unescape
+from html.parser import HTMLParser
+
+import pytest
+
+from secfed.audit.privacy.data_protection import build
+from secfed.audit.privacy.document import Card, Cards, ReportTable
+from secfed.audit.privacy.evidence import Report
+from secfed.audit.render import figures
+from secfed.audit.render.figures import svg
+from secfed.audit.render.html import to_html
+from tests.dp.report_case import SECRET, honest_report, hostile_report, keep
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Report:
+    return honest_report(tmp_path_factory.mktemp("case"))
+
+
+@pytest.fixture(scope="module")
+def page(made: Report) -> str:
+    return to_html(made)
+
+
+@pytest.fixture(scope="module")
+def hostile(tmp_path_factory: pytest.TempPathFactory) -> Report:
+    return hostile_report(tmp_path_factory.mktemp("hostile"))
+
+
+class _Parsed(HTMLParser):
+    """Every tag, attribute and piece of text."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.tags: list[str] = []
+        self.attributes: list[tuple[str, str | None]] = []
+        self.text: list[str] = []
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        self.attributes += attrs
+
+    def handle_data(self, data: str) -> None:
+        self.text.append(data)
+
+    @property
+    def words(self) -> str:
+        return re.sub(r"\s+", " ", " ".join(self.text))
+
+
+class TestPage:
+    def test_it_needs_nothing_else_and_runs_nothing(self, page: str) -> None:
+        parsed = _Parsed(page)
+        assert not {"script", "link", "img", "iframe", "object", "embed", "base", "form"} & set(parsed.tags)
+        assert "http" not in page.replace('http-equiv="Content-Security-Policy"', "")
+        assert "url(" not in page.replace("url(#f", "")
+        assert not [name for name, _ in parsed.attributes if name.startswith("on")]
+        for name, value in parsed.attributes:
+            assert name not in ("src", "srcset", "action")
+            assert "data:" not in (value or "")
+            if name == "href":
+                assert (value or "").startswith("#")
+        assert "default-src 'none'" in unescape(page)
+
+    def test_ids_are_unique_and_every_link_leads_somewhere(self, page: str) -> None:
+        parsed = _Parsed(page)
+        ids = [value for name, value in parsed.attributes if name == "id"]
+        assert len(ids) == len(set(ids))
+        targets = {(value or "")[1:] for name, value in parsed.attributes if name == "href"}
+        assert targets <= set(ids)
+        assert set(re.findall(r"url\(#([^)]*)\)", page)) <= set(ids)
+
+    def test_it_has_a_figure_per_ledger_and_every_section(self, made: Report, page: str) -> None:
+        parsed = _Parsed(page)
+        assert parsed.tags.count("svg") == len(made.ledgers) == 3
+        for title in (
+            "Summary",
+            "In plain words",
+            "Record of processing (GDPR Art. 30)",
+            "Impact assessment (GDPR Art. 35)",
+            "Privacy spent and left",
+            "What left the sites",
+            "Refusals",
+            "On what each number relies",
+            "Verification",
+            "Appendix: every payment",
+        ):
+            assert title in parsed.words
+
+    def test_no_epsilon_stands_without_delta_relation_and_accountant(self, made: Report) -> None:
+        document = build(made)
+        stated = re.compile(r"epsilon \d")
+        for section in document.sections:
+            for block in section.blocks:
+                if isinstance(block, Cards):
+                    for card in block.cards:
+                        assert {"delta", "protects", "accountant", "left"} <= {name for name, _ in card.facts}
+                        assert all(value for _, value in card.facts)
+                if isinstance(block, ReportTable) and "Spent" in block.headers:
+                    assert {"Delta", "Neighbours", "Accountant"} <= set(block.headers)
+        texts = [item for item in _Parsed(to_html(made)).text if stated.search(item) and "limit" not in item]
+        for text in texts:
+            if "With epsilon 0" in text or "of epsilon" in text:
+                continue  # the explanation; the card's limit, whose facts are checked above
+            assert "delta" in text, text
+        guarantees = [text for text in texts if text.startswith("epsilon")]
+        assert guarantees
+        for text in guarantees:
+            assert re.search("relation .*accountant .*dp-accounting", text), text
+
+    def test_what_has_no_bound_is_said_on_the_first_page(self, page: str) -> None:
+        first = _Parsed(page[: page.index('id="plain"')]).words
+        assert "Left without noise, by the studies' explicit choice" in first
+        assert "eval/records, eval/loss, eval/scores; weight" in first
+        assert "No differential privacy in study pilot" in first
+        assert "Nothing bounds what its sums reveal about a record" in first
+        assert "Not protected from the aggregator: study pilot" in first
+        assert "Not covered: study heart" in first
+
+    def test_a_site_without_a_ledger_is_told_what_that_means(self, made: Report) -> None:
+        text = _Parsed(to_html(replace(made, ledgers=(), bare=()))).words
+        assert "no differential privacy: nothing bounds what the sums reveal about a record" in text.lower()
+        assert "These files hold no epsilon" in text
+
+    def test_parameter_fields_are_counted_and_named_in_the_appendix(self, page: str) -> None:
+        before, after = page.split('id="fields"')
+        assert "4 fields of the model update" in before
+        assert "update/1.weight" not in before
+        assert "update/1.weight, update/1.bias, update/3.weight, update/3.bias" in after
+
+    def test_only_the_controller_fills_in_what_only_the_controller_knows(self, page: str) -> None:
+        text = _Parsed(page).words
+        for label in (
+            "Data-protection officer (1a)",
+            "Categories of data subjects (1c)",
+            "Time limits for erasure (1f)",
+            "Necessity and proportionality (7b)",
+        ):
+            assert f"{label} to be filled in by the controller" in text
+
+    def test_refusals_and_digests_are_there(self, made: Report, page: str) -> None:
+        text = _Parsed(page).words
+        assert "it would have exceeded the record budget of epsilon 1.6 at delta 1e-05" in text
+        for item in made.verification.files:
+            assert item.sha256 in page
+            assert item.head in page
+        assert made.verification.rosters[0].digest in page
+
+    def test_numbers_are_those_of_the_facts_never_rounded_down(self, made: Report) -> None:
+        (cards,) = [block for block in build(made).sections[0].blocks if isinstance(block, Cards)]
+        for card, ledger in zip(cards.cards, made.ledgers, strict=True):
+            spent = ledger.amounts[0].spent
+            assert 0 <= float(card.value) - spent < 0.001
+            left = float(dict(card.facts)["left"])
+            assert 0 <= (ledger.amounts[0].left or 0) - left < 0.001
+
+    def test_problems_head_the_report(self, made: Report) -> None:
+        from secfed.audit.privacy.evidence import ProblemFact
+
+        problem = ProblemFact("ledger-x.jsonl", 7, "its content does not match its hash")
+        bad = replace(made, verification=replace(made.verification, verified=False, problems=(problem,)))
+        text = to_html(bad)
+        header = text[: text.index("<main>")]
+        assert "DOES NOT VERIFY" in header
+        assert "verdict bad" in header
+        assert "ledger-x.jsonl, line 7: its content does not match its hash" in _Parsed(text).words
+
+    def test_without_a_pinned_roster_the_first_line_says_what_was_not_checked(self, made: Report) -> None:
+        assert made.verification.verified
+        assert not made.verification.pinned
+        header, rest = to_html(made).split("<main>")
+        assert 'class="verdict warn"' in header
+        assert "Records are consistent (keys not checked: no pinned roster): 21 files, 58 epsilons" in header
+        assert "Everything verifies" not in header
+        assert 'class="alert good"' not in rest
+        header, rest = to_html(replace(made, verification=replace(made.verification, pinned=True))).split(
+            "<main>"
+        )
+        assert 'class="verdict good"' in header
+        assert "Everything verifies: 21 files, 58 epsilons" in header
+        assert 'class="alert good"' in rest
+
+    def test_no_value_of_a_site_is_in_it(self, page: str) -> None:
+        assert str(SECRET) not in page
+
+    def test_hostile_names_stay_text(self, hostile: Report) -> None:
+        assert hostile.verification.verified
+        text = to_html(hostile)
+        parsed = _Parsed(text)
+        assert not {"script", "img"} & set(parsed.tags)
+        assert not [name for name, _ in parsed.attributes if name.startswith("on")]
+        assert "<script" not in text
+        assert "<img" not in text
+        assert "alert(1)" in parsed.words  # shown, not run
+        assert "\N{RIGHT-TO-LEFT OVERRIDE}" not in text
+        assert parsed.tags.count("svg") == 3
+        for ledger in hostile.ledgers:
+            drawn = svg(ledger, "f")
+            assert "onload" not in drawn
+            assert "<!--" not in drawn
+
+    def test_equal_records_give_equal_pages(self, made: Report, page: str) -> None:
+        assert to_html(made) == page
+
+
+class TestPdf:
+    def test_it_opens_and_holds_the_text_and_the_figures(self, made: Report) -> None:
+        pytest.importorskip("fpdf", reason="fpdf2 is not installed")
+        from secfed.audit.render.pdf import to_pdf
+
+        data = to_pdf(made)
+        assert data.startswith(b"%PDF-")
+        assert b"%%EOF" in data[-1024:]
+        pypdf = pytest.importorskip("pypdf", reason="pypdf is not installed")
+        opened = pypdf.PdfReader(io.BytesIO(data))
+        assert len(opened.pages) >= 8
+        text = re.sub(r"\s+", " ", " ".join(one.extract_text() for one in opened.pages))
+        assert "Privacy audit report" in text
+        assert "1.469" in text
+        assert "Left without noise" in text
+        assert str(SECRET) not in text
+        images = sum(len(one.images) for one in opened.pages)
+        assert images == len(made.ledgers)
+        keep(data, "audit-report.pdf")
+
+    def test_hostile_names_stay_text(self, hostile: Report) -> None:
+        pytest.importorskip("fpdf", reason="fpdf2 is not installed")
+        pypdf = pytest.importorskip("pypdf", reason="pypdf is not installed")
+        from secfed.audit.render.pdf import to_pdf
+
+        opened = pypdf.PdfReader(io.BytesIO(to_pdf(hostile)))
+        text = "".join(one.extract_text() for one in opened.pages)
+        assert "<script>" in text
+        assert not [link for one in opened.pages for link in one.get("/Annots") or ()]
+
+
+class TestFigure:
+    def test_the_label_of_a_limit_is_away_from_the_last_payments(self, made: Report) -> None:
+        (axes,) = figures._draw(made.ledgers[0]).axes
+        labels = [text for text in axes.texts if text.get_text().startswith("limit ")]
+        assert labels
+        for label in labels:
+            assert (label.get_ha(), label.xy[0]) == ("left", 0.0)  # type: ignore[attr-defined]
+
+    def test_studies_are_named_as_in_the_rest_of_the_report(self, made: Report) -> None:
+        ledger = made.ledgers[0]
+        names = [f"{name}-55f77d27{'0' * 56}" for name in ("breast-cancer", "a-study-with-a-very-long-name")]
+        paid = [replace(payment, study=names[place % 2]) for place, payment in enumerate(ledger.payments)]
+        legend = figures._draw(replace(ledger, payments=tuple(paid))).axes[0].get_legend()
+        assert legend is not None
+        assert [text.get_text() for text in legend.get_texts()] == [
+            "breast-cancer (55f77d27)",
+            "a-study-with-a-v\N{HORIZONTAL ELLIPSIS} (55f77d27)",
+        ]
+
+    def test_one_study_needs_no_legend(self, made: Report) -> None:
+        ledger = made.ledgers[0]
+        alone = replace(ledger, payments=tuple(replace(one, study="heart") for one in ledger.payments))
+        assert figures._draw(alone).axes[0].get_legend() is None
+
+
+def test_a_card_without_a_limit_has_no_bar(made: Report) -> None:
+    ledger = made.ledgers[0]
+    free = replace(ledger, amounts=(replace(ledger.amounts[0], limit=None, left=None),))
+    (cards,) = [
+        block
+        for block in build(replace(made, ledgers=(free,))).sections[0].blocks
+        if isinstance(block, Cards)
+    ]
+    (card,) = cards.cards
+    assert isinstance(card, Card)
+    assert (card.fraction, card.of) == (None, "epsilon, no limit")
+    assert 'class="bar"' not in to_html(replace(made, ledgers=(free,)))

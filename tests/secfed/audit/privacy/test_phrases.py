@@ -1,0 +1,51 @@
+"""How a report words numbers and names."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from secfed.audit.privacy import phrases
+
+
+class TestWords:
+    def test_epsilon_is_never_rounded_down_and_left_never_up(self) -> None:
+        assert phrases.number_up(1.00001) == "1.001"
+        assert phrases.number_up(1.0) == "1.000"
+        assert phrases.number_up(1e-9) == "0.001"
+        assert phrases.number_up(float("inf")) == "unbounded"
+        assert phrases.number_down(0.9999) == "0.999"
+        assert phrases.number_down(None) == phrases.NOTHING
+
+    @pytest.mark.parametrize(
+        ("epsilon", "delta"), [(0.0, 0.0), (1.0, 1e-5), (3.0, 1e-5), (8.0, 0.01), (800.0, 1e-5)]
+    )
+    def test_the_bound_on_membership_tests_is_the_trade_off_of_dp(self, epsilon: float, delta: float) -> None:
+        """Against the definition: the largest power that (epsilon, delta) permits in both directions."""
+        bound = phrases.detected(epsilon, delta)
+        grow = np.exp(min(epsilon, 700.0))
+        power = np.linspace(0, 1, 100_001)
+        fine = (power <= grow * 0.01 + delta) & (grow * (1 - power) + delta >= 1 - 0.01)
+        assert bound == pytest.approx(power[fine].max(), abs=2e-5)
+
+    def test_it_grows_with_epsilon_from_guessing_to_certainty(self) -> None:
+        assert phrases.detected(0.0, 0.0) == pytest.approx(0.01)
+        assert phrases.percent_up(phrases.detected(1.0, 1e-5)) == "2.8 %"
+        assert phrases.percent_up(phrases.detected(8.0, 1e-5)) == "100.0 %"
+
+    def test_delta_and_factor(self) -> None:
+        assert phrases.delta(1e-5) == "1e-5"
+        assert phrases.delta(0.01) == "0.01"
+        assert phrases.factor(1.0) == "2.8"
+        assert phrases.factor(8.0) == "2,981"
+        assert phrases.factor(50.0) == "more than a million"
+
+    def test_fields_are_grouped_sensibly(self) -> None:
+        assert phrases.fields([f"update/{n}" for n in range(12)]) == "12 fields of the model update"
+        assert phrases.fields(["update/w", "weight"]) == "1 field of the model update; weight"
+        assert phrases.fields(["eval/loss"]) == "eval/loss"
+        assert (
+            phrases.fields([f"theta/{n}" for n in range(4)])
+            == "4 fields of \N{LEFT DOUBLE QUOTATION MARK}theta\N{RIGHT DOUBLE QUOTATION MARK}"
+        )
+        assert phrases.fields([]) == "not recorded"

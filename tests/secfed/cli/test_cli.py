@@ -1,0 +1,88 @@
+"""The front door: version, help that loads nothing heavy, and the list of what a study can name."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from secfed import __version__
+from tests.secfed.run_case import secfed
+
+
+class TestFrontDoor:
+    def test_version(self) -> None:
+        assert secfed("--version").stdout == f"secfed {__version__}\n"
+
+    @pytest.mark.parametrize(
+        "command", [[], ["simulate"], ["transcript"], ["transcript", "verify"], ["algorithms"]]
+    )
+    def test_every_command_has_help(self, command: list[str]) -> None:
+        result = secfed(*command, "--help", columns=80)
+        assert result.exit_code == 0
+        assert "Usage: secfed" in result.stdout
+        assert max(map(len, result.stdout.splitlines())) <= 80
+
+    def test_the_commands_stand_in_panels_by_who_is_served(self) -> None:
+        shown = secfed("--help", columns=80).stdout
+        panels = ("Researchers", "Hospital", "Study centre", "Officers and auditors")
+        commands = {
+            "Researchers": ["simulate", "sweep", "algorithms", "attack", "bench"],
+            "Hospital": ["site", "agent"],
+            "Study centre": ["consortium", "aggregate"],
+            "Officers and auditors": ["audit", "transcript"],
+        }
+        found: dict[str, list[str]] = {}
+        for line in shown.splitlines():
+            words = line.strip("╭─╮│╰╯ ").split("  ")
+            if line.startswith("╭"):
+                found[words[0]] = []
+            elif line.startswith("│ ") and line[2].isalpha():
+                found[list(found)[-1]].append(words[0])
+        assert tuple(found)[1:] == panels
+        assert {name: found[name] for name in panels} == commands
+
+    def test_help_imports_nothing_heavy(self) -> None:
+        program = (
+            "import sys; sys.argv = ['secfed', '--help']; from secfed.cli import main\n"
+            "try: main()\nexcept SystemExit: pass\n"
+            "heavy = {'torch', 'numpy', 'matplotlib', 'sklearn', 'pydantic', 'cryptography'}\n"
+            "heavy &= set(sys.modules)\n"
+            "sys.exit(', '.join(sorted(heavy)) or 0)\n"
+        )
+        done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+        assert (done.returncode, done.stderr) == (0, "")
+
+    def test_algorithms_lists_every_name_and_option(self) -> None:
+        from secfed.study.registry import KINDS
+
+        out = secfed("algorithms").stdout
+        for entries, _ in KINDS.values():
+            for name, entry in entries.items():
+                assert f"  {name}\n" in out
+                assert all(f"    {key} " in out for key in entry.options.model_fields if key != "name")
+
+    def test_algorithms_shows_one_by_name(self) -> None:
+        out = secfed("algorithms", "fedprox").stdout
+        assert "mu" in out
+        assert "breast-cancer" not in out
+
+    def test_algorithms_shows_square_brackets_of_a_meaning(self) -> None:
+        from secfed.study.registry import KINDS
+
+        out = "".join(secfed("algorithms", columns=400).stdout.split())
+        meanings = [
+            field.description or ""
+            for entries, _ in KINDS.values()
+            for entry in entries.values()
+            for field in entry.options.model_fields.values()
+        ]
+        bracketed = [meaning for meaning in meanings if "[" in meaning]
+        assert len(bracketed) >= 2
+        assert all("".join(meaning.split()) in out for meaning in bracketed)
+
+    def test_algorithms_refuses_an_unknown_name_with_the_list(self) -> None:
+        result = secfed("algorithms", "fedfoo")
+        assert result.exit_code == 2
+        assert "fedavg" in result.stderr

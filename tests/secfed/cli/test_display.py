@@ -1,0 +1,227 @@
+"""What a person sees: tables that fit the terminal, and progress that suits it."""
+
+from __future__ import annotations
+
+import io
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from secfed.errors import RoundAborted
+from secfed.runs.run_report import CLIPPED, Comparison, ComparisonRow, Observer
+from secfed.terminal.consoles import show_bytes, show_number, show_seconds
+from secfed.terminal.live_rounds import LineObserver, LiveObserver, watching
+from secfed.terminal.tables import incidents, round_table, summary
+from tests.secfed.run_case import SITES, a_round, a_run
+
+
+class TestTables:
+    @pytest.mark.parametrize("columns", [80, 120])
+    @pytest.mark.parametrize("sites", [4, 100])
+    def test_fit_the_terminal_and_keep_what_was_promised(self, columns: int, sites: int) -> None:
+        names = tuple(f"hospital-{number}" for number in range(sites))
+        rows = tuple(ComparisonRow(name, {"roc_auc": 0.9}, {"roc_auc": 0.8}) for name in (*names[:5], "mean"))
+        report = a_run(sites=names, compare=Comparison("alone", rows), oracle={"worst_site": 0.8})
+        report = replace(
+            report, rounds=tuple(replace(r, asked=names, survivors=names[: sites - 1]) for r in report.rounds)
+        )
+        text = shown(summary(console := a_console(columns), report), console)
+        assert max(map(len, text.splitlines())) <= columns
+        header = "\n".join(text.splitlines()[:4])
+        assert all(word in header for word in ("Round", "roc_auc", "Survivors", "Up/site"))
+        assert all(phase in header for phase in ("train", "protect", "carry", "server"))
+        assert f"{sites - 1}/{sites}" in text
+        assert "…" not in text
+
+    def test_a_wide_terminal_shows_every_metric(self) -> None:
+        text = shown(round_table(console := a_console(120), a_run().rounds), console)
+        assert all(name in text for name in ("roc_auc", "accuracy", "loss", "Down/site"))
+
+    def test_dropouts_and_aborts_are_told_in_words(self) -> None:
+        text = shown(summary(console := a_console(120), a_run()), console)
+        assert "Round 2: hospital-2 dropped at mask (not in the sum)." in text
+        assert "Round 3: hospital-3 dropped at unmask (in the sum)." in text
+        assert "Round 4 aborted: exchange 'fit': too few sites. hospital-1 dropped at share." in text
+
+    def test_a_final_model_that_was_not_measured_is_not_given_the_metrics_of_another(self) -> None:
+        given_up = "round 6, exchange 'evaluate': too few sites."
+        rounds = (*a_run().rounds[:4], replace(a_run().rounds[4], metrics=None))
+        report = replace(a_run(final={}, closing_aborted=given_up), rounds=rounds)
+        text = shown(summary(console := a_console(200), report), console)
+        told = "The closing evaluation was given up: exchange 'evaluate': too few sites."
+        assert f"Final model: not measured. {told}" in text
+        assert "Measured last: the model after round 4: roc_auc 0.9200 (untrained 0.5000), accuracy" in text
+        report = replace(a_run(final={}), rounds=(replace(rounds[4], round=1),))
+        text = shown(summary(console, report), console)
+        assert "Final model: not measured.\nMeasured last: the untrained model: roc_auc 0.5000\n" in text
+        text = shown(summary(console, a_run(rounds=0, final={}, initial=None)), console)
+        assert "Final model: no metrics\n" in text
+
+    def test_a_closing_evaluation_that_ended_early_is_told_beside_what_it_found(self) -> None:
+        text = shown(summary(console := a_console(120), a_run(closing_aborted="too few sites.")), console)
+        told = "Final model: roc_auc 0.9800 (untrained 0.5000)\nThe closing evaluation was given up: too few"
+        assert told in text
+
+    def test_a_comparison_is_labelled_oracle(self) -> None:
+        rows = (ComparisonRow("mean", {"roc_auc": 0.93}, {"roc_auc": 0.81}),)
+        text = shown(summary(console := a_console(80), a_run(compare=Comparison("alone", rows))), console)
+        assert "oracle" in text
+        assert "0.9300" in text
+        assert "0.8100" in text
+
+    def test_a_bound_that_is_too_small_is_told_with_a_remedy(self) -> None:
+        text = shown(summary(console := a_console(120), a_run(oracle={CLIPPED: 0.031})), console)
+        assert "protection.bound clipped 3.1% of the numbers of one update: raise it, or lower" in text
+        most = shown(summary(console, a_run(oracle={CLIPPED: 0.999})), console)
+        assert "protection.bound clipped 100% of" in most
+        quiet = shown(summary(other := a_console(120), a_run(oracle={"worst_site": 0.5})), other)
+        assert "clipped" not in quiet
+
+    def test_why_a_site_gave_up_stands_beside_its_drop(self) -> None:
+        why = {"drops": (("va", "train"),), "gave_up": "va gave up: NaN"}
+        rounds = (a_round(1, **why), a_round(2, aborted="round 2, too few.", **why))
+        assert incidents(rounds) == [
+            "Round 1: va dropped at train (not in the sum). va gave up: NaN.",
+            "Round 2 aborted: too few. va dropped at train. va gave up: NaN.",
+        ]
+
+    def test_a_long_run_shows_its_beginning_and_end(self) -> None:
+        text = shown(round_table(console := a_console(120), a_run(rounds=500).rounds), console)
+        numbers = [line.split()[0] for line in text.splitlines()[2:]]
+        assert (numbers[0], numbers[-1]) == ("1", "500")
+        assert "⋮" in numbers
+        assert len(numbers) == 61
+
+    @pytest.mark.parametrize("columns", [80, 120])
+    def test_waiting_for_hospitals_is_no_work_of_the_server(self, columns: int) -> None:
+        seconds = {**a_round(1).seconds, "wait": 169.4}
+        rounds = (a_round(1, seconds=seconds), a_round(2, seconds={**seconds, "wait": 0.0}))
+        text = shown(round_table(console := a_console(columns), rounds), console)
+        assert "wait  train  protect" in text
+        assert [line.split()[-5:] for line in text.splitlines()[2:]] == [
+            ["169", "0.210", "0.034", "0.002", "0.012"],
+            ["0.000", "0.210", "0.034", "0.002", "0.012"],
+        ]
+
+    def test_nobody_waited_worth_telling(self) -> None:
+        rounds = (a_round(1, seconds={**a_round(1).seconds, "wait": 0.02}),)
+        text = shown(round_table(console := a_console(120), rounds), console)
+        assert "wait" not in text
+
+    def test_a_run_without_rounds_has_no_table(self) -> None:
+        text = shown(summary(console := a_console(80), a_run(rounds=0)), console)
+        assert "Round" not in text
+        assert "0 rounds" in text
+
+    def test_numbers_are_short_and_honest(self) -> None:
+        assert [show_bytes(size) for size in (0, 999, 1234, 999_949, 999_950, 4e7, 2.5e12)] == [
+            *("0 B", "999 B", "1.2 kB", "999.9 kB", "1.0 MB", "40.0 MB", "2.5 TB"),
+        ]
+        assert [show_number(value) for value in (0.98765, float("nan"), None, 123456.0, 0.00001234, 0.0)] == [
+            *("0.9877", "–", "–", "1.23e+05", "1.23e-05", "0.0000"),
+        ]
+        assert [show_seconds(value) for value in (0.0021, 9.9991, 12.34, 123.4)] == [
+            "0.002",
+            "9.999",
+            "12.3",
+            "123",
+        ]
+
+
+class TestProgress:
+    def test_a_terminal_gets_a_live_display(self) -> None:
+        console = a_console(80, terminal=True)
+        with watching(console, quiet=False) as observer:
+            assert isinstance(observer, LiveObserver)
+            follow(observer)
+            text = shown(observer.render(), a_console(80))
+        assert "breast-cancer" in text
+        assert max(map(len, text.splitlines())) <= 80
+
+    def test_anything_else_gets_plain_lines(self) -> None:
+        console = a_console(40)
+        with watching(console, quiet=False) as observer:
+            assert isinstance(observer, LineObserver)
+            follow(observer)
+        lines = console.file.getvalue().splitlines()  # type: ignore[attr-defined]
+        assert "round 4/5: aborted: exchange 'fit': too few sites" in lines
+        assert len(lines) == 1 + 2 * 5
+
+    def test_a_line_tells_the_work_and_the_waiting_apart(self) -> None:
+        observer = LineObserver(console := a_console(120))
+        observer.started("s", SITES, 2)
+        observer.round_finished(a_round(1, metrics=None, seconds={**a_round(1).seconds, "wait": 169.4}))
+        observer.round_finished(a_round(2, metrics=None))
+        first, second = console.file.getvalue().splitlines()[1:]  # type: ignore[attr-defined]
+        assert first.endswith("1.2 kB up per site, 0.258 s after waiting 169 s for hospitals")
+        assert second.endswith("1.2 kB up per site, 0.258 s")
+
+    def test_quiet_is_quiet(self) -> None:
+        console = a_console(80)
+        with watching(console, quiet=True) as observer:
+            follow(observer)
+        assert console.file.getvalue() == ""  # type: ignore[attr-defined]
+
+    def test_the_live_display_ends_with_an_error_inside(self) -> None:
+        console = a_console(80, terminal=True)
+        with pytest.raises(RoundAborted), watching(console, quiet=False):
+            raise RoundAborted("too few")
+        assert console._live_stack == []
+
+    def test_the_bar_never_moves_back(self) -> None:
+        observer = LiveObserver(a_console(80))
+        observer.started("s", SITES, 2)
+        seen = []
+        for number in (1, 2, 3):
+            for exchange in ("fit", "evaluate"):
+                for stage in ("train", "advertise", "mask", "unmask", "result"):
+                    observer.stage(number, exchange, stage, 2, 4)
+                    seen.append(observer._bar.tasks[0].completed)
+        assert seen == sorted(seen)
+        assert seen[-1] <= 3
+
+    def test_an_aggregator_shows_whom_it_waits_for(self) -> None:
+        observer = LiveObserver(a_console(80))
+        observer.started("s", SITES, 20)
+        observer.stage(3, "", "train", 2, 3)
+        text = shown(observer.render(), a_console(80))
+        assert "round 3/20" in text
+        assert "waiting for 1 more hospital (2 of 3 answered)" in text
+        observer.stage(3, "fit", "train", 2, 3)
+        assert "fit train 2/3" in shown(observer.render(), a_console(80))
+
+    def test_the_closing_evaluation_is_called_that(self) -> None:
+        observer = LiveObserver(a_console(80))
+        observer.started("s", SITES, 2)
+        observer.stage(3, "", "mask", 0, 4)
+        assert "closing evaluation" in shown(observer.render(), a_console(80))
+
+
+def follow(observer: Observer) -> None:
+    """A whole run, as the engine tells it."""
+    report = a_run()
+    observer.started(report.study, report.sites, len(report.rounds))
+    for item in report.rounds:
+        observer.stage(item.round, "fit", "train", 2, 4)
+        observer.stage(item.round, "", "unheard-of", 0, 0)
+        observer.round_finished(replace(item, metrics=None))
+        observer.round_finished(item)
+    observer.finished(report)
+
+
+def a_console(columns: int, *, terminal: bool = False) -> Console:
+    return Console(
+        file=io.StringIO(),
+        width=columns,
+        height=24,
+        force_terminal=terminal,
+        highlight=False,
+        color_system=None,
+    )
+
+
+def shown(renderable: Any, console: Console) -> str:
+    console.print(renderable)
+    return console.file.getvalue()  # type: ignore[attr-defined,no-any-return]

@@ -1,0 +1,317 @@
+"""``secfed simulate``: options, output, errors and exit codes, around an engine that only pretends."""
+
+from __future__ import annotations
+
+import errno
+import json
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from secfed.errors import BudgetExceeded, ConfigError, DataError, LinkError, RoundAborted, SecfedError
+from secfed.runs.run_folder import write_run
+from secfed.runs.run_report import Observer, RunReport, SilentObserver
+from secfed.simulation.dropouts import Dropout
+from tests.secfed.run_case import a_run, secfed
+
+
+@dataclass
+class Engine:
+    """Stands in for the study and the simulation; remembers what it was asked for."""
+
+    report: RunReport
+    fails: Callable[[], None] = lambda: None
+    asked: Any = None
+    model: Any = field(default_factory=lambda: SimpleNamespace(start=None))
+
+    def load(self, path: Path) -> Engine:
+        self.file, self.replaced = path, {}
+        return self
+
+    def replace(self, key: str, value: object) -> Engine:
+        self.replaced[key] = value
+        return self
+
+    def simulate(
+        self,
+        study: Engine,
+        *,
+        out: Path | None,
+        drops: list[Dropout],
+        observer: Observer,
+        compare: str | None,
+        budgets: dict[str, float],
+    ) -> RunReport:
+        assert study is self
+        self.asked = SimpleNamespace(
+            out=out, drops=drops, observer=observer, compare=compare, budgets=budgets
+        )
+        observer.started(self.report.study, self.report.sites, len(self.report.rounds))
+        for item in self.report.rounds:
+            observer.stage(item.round, "fit", "mask", 1, 4)
+            observer.round_finished(replace(item, metrics=None))
+            self.fails()
+            observer.round_finished(item)
+        observer.finished(self.report)
+        if out is not None:
+            write_run(self.report, out)
+        return self.report
+
+
+@pytest.fixture
+def engine(monkeypatch: pytest.MonkeyPatch) -> Engine:
+    pretended = Engine(a_run())
+    monkeypatch.setitem(sys.modules, "secfed.study.study", SimpleNamespace(Study=pretended))
+    monkeypatch.setitem(
+        sys.modules, "secfed.simulation.simulate", SimpleNamespace(simulate=pretended.simulate)
+    )
+    return pretended
+
+
+class TestOptions:
+    def test_reach_the_engine(self, engine: Engine, tmp_path: Path) -> None:
+        out = tmp_path / "run"
+        result = secfed(
+            *("simulate", "s.toml", "--out", out, "--protection", "plain", "--seed", 7, "--compare", "alone"),
+            *("--drop", "hospital-2@mask:3", "--drop", "hospital-1@train"),
+            *("--budget", "hospital-2=2.5", "--budget", "a=b=1"),
+        )
+        assert result.exit_code == 0, result.stderr
+        assert engine.file == Path("s.toml")
+        assert engine.replaced == {"protection.name": "plain", "study.seed": 7}
+        assert engine.asked.drops == [Dropout("hospital-2", "mask", 3), Dropout("hospital-1", "train")]
+        assert (engine.asked.out, engine.asked.compare) == (out, "alone")
+        assert engine.asked.budgets == {"hospital-2": 2.5, "a=b": 1.0}
+
+    @pytest.mark.parametrize(
+        "text", ["hospital-2", "hospital-2=", "hospital-2=much", "x=-1", "x=inf", "x=nan"]
+    )
+    def test_a_budget_that_is_none_is_one_error(self, engine: Engine, text: str) -> None:
+        result = secfed("simulate", "s.toml", "--budget", text)
+        assert result.exit_code == 2
+        assert f"--budget {text}" in result.stderr
+
+    def test_nothing_is_replaced_unless_asked_for(self, engine: Engine) -> None:
+        assert secfed("simulate", "s.toml").exit_code == 0
+        assert (engine.replaced, engine.asked.drops, engine.asked.out, engine.asked.compare) == (
+            {},
+            [],
+            None,
+            None,
+        )
+
+    def test_a_malformed_drop_stops_before_the_study_is_even_read(self, engine: Engine) -> None:
+        result = secfed("simulate", "s.toml", "--drop", "hospital-2@upload")
+        assert result.exit_code == 2
+        assert "use one of: train, advertise, share, confirm, mask, consistency, unmask" in result.stderr
+        assert not hasattr(engine, "file")
+
+    def test_a_full_folder_stops_before_anything_runs(self, engine: Engine, tmp_path: Path) -> None:
+        (tmp_path / "run.json").write_text("{}")
+        result = secfed("simulate", "s.toml", "--out", tmp_path)
+        assert result.exit_code == 2
+        assert "--overwrite" in result.stderr
+        assert engine.asked is None
+        assert secfed("simulate", "s.toml", "--out", tmp_path, "--overwrite").exit_code == 0
+        assert json.loads((tmp_path / "run.json").read_text()) == engine.report.to_json()
+
+    def test_an_unknown_comparison_is_refused(self, engine: Engine) -> None:
+        assert secfed("simulate", "s.toml", "--compare", "apples").exit_code == 2
+
+
+class TestOutput:
+    def test_a_run_leaves_run_json_and_figures(self, engine: Engine, tmp_path: Path) -> None:
+        secfed("simulate", "s.toml", "--out", tmp_path)
+        assert {path.name for path in (tmp_path / "figures").iterdir()} == {
+            "metrics.svg",
+            "participation.svg",
+            "cost.svg",
+        }
+        assert json.loads((tmp_path / "run.json").read_text())["study"] == "breast-cancer"
+
+    def test_it_ends_with_the_one_command_that_checks_everything(
+        self, engine: Engine, tmp_path: Path
+    ) -> None:
+        assert engine.report.privacy is None
+        told = " ".join(secfed("simulate", "s.toml", "--out", tmp_path).stdout.split())
+        assert told.endswith(f"check it with: secfed audit verify {tmp_path}")
+
+    def test_the_command_can_be_pasted(self, engine: Engine, tmp_path: Path) -> None:
+        told = " ".join(secfed("simulate", "s.toml", "--out", tmp_path / "my run").stdout.split())
+        assert told.endswith(f"check it with: secfed audit verify '{tmp_path}/my run'")
+
+    def test_json_prints_run_json_and_nothing_else(self, engine: Engine) -> None:
+        result = secfed("simulate", "s.toml", "--json")
+        assert json.loads(result.stdout) == engine.report.to_json()
+        assert result.stderr == ""
+        assert isinstance(engine.asked.observer, SilentObserver)
+
+    def test_ends_with_the_metrics_and_what_the_aggregator_saw(self, engine: Engine) -> None:
+        result = secfed("simulate", "s.toml")
+        last = result.stdout.rstrip("\n").splitlines()[-2:]
+        assert last == ["Final model: roc_auc 0.9800 (untrained 0.5000)", engine.report.saw]
+
+    def test_progress_goes_to_stderr_as_plain_lines_where_there_is_no_terminal(self, engine: Engine) -> None:
+        result = secfed("simulate", "s.toml")
+        assert result.stderr.splitlines()[:3] == [
+            "breast-cancer: 4 hospitals, 5 rounds",
+            "round 1/5: 4/4 survivors, 1.2 kB up per site, 0.258 s",
+            "round 1/5: roc_auc 0.8000, accuracy 0.9000, loss 0.5000",
+        ]
+        assert "\x1b" not in result.stdout + result.stderr
+
+
+class TestRealRun:
+    STUDY = """
+        [study]
+        name = "small"
+        rounds = 2
+        [algorithm]
+        name = "fedavg"
+        [model]
+        name = "logistic-regression"
+        [data]
+        name = "breast-cancer"
+        sites = 4
+        [protection]
+        name = "plain"
+    """
+
+    def test_what_simulate_writes_transcript_verify_accepts_until_a_byte_changes(
+        self, tmp_path: Path
+    ) -> None:
+        (tmp_path / "small.toml").write_text(self.STUDY)
+        out = tmp_path / "run"
+        ran = secfed(
+            *("simulate", tmp_path / "small.toml", "--out", out, "--protection", "masked", "--json"),
+            *("--drop", "hospital-2@mask:1"),
+        )
+        assert (ran.exit_code, ran.stderr) == (0, "")
+        content = json.loads(ran.stdout)
+        assert content == json.loads((out / "run.json").read_text())
+        assert content["protection"] == "masked"
+        assert content["rounds"][0]["survivors"] == ["hospital-1", "hospital-3", "hospital-4"]
+        assert content["rounds"][0]["drops"] == [{"site": "hospital-2", "stage": "mask"}]
+        expected = {"run.json", "model.safetensors", "roster.json", "transcript.jsonl", "sites", "figures"}
+        assert {path.name for path in out.iterdir()} == expected
+        assert secfed("transcript", "verify", out).exit_code == 0
+        audited = secfed("audit", "verify", out)
+        assert (audited.exit_code, audited.stderr) == (0, "")  # without privacy, too
+
+        path = out / "sites" / "hospital-3" / "transcript.jsonl"
+        data = bytearray(path.read_bytes())
+        data[-20] ^= 1
+        path.write_bytes(data)
+        checked = secfed("transcript", "verify", out)
+        assert checked.exit_code == 24
+        last = len(data.splitlines())
+        assert f"{path}, line {last}: " in checked.stderr
+
+    def test_an_unknown_site_in_a_drop_is_refused(self, tmp_path: Path) -> None:
+        (tmp_path / "small.toml").write_text(self.STUDY)
+        result = secfed("simulate", tmp_path / "small.toml", "--drop", "hospital-9@mask")
+        assert result.exit_code == 2
+        assert "hospital-9" in result.stderr
+
+
+class TestFailure:
+    @pytest.mark.parametrize(
+        "error",
+        [
+            ConfigError("study.rounds: is missing", remedy="add it"),
+            DataError("no records.", remedy="check the path"),
+            RoundAborted("too few sites", remedy="wait"),
+            BudgetExceeded("spent", remedy="stop"),
+            LinkError("gone"),
+        ],
+        ids=lambda error: type(error).__name__,
+    )
+    def test_one_line_its_remedy_and_its_exit_code(self, engine: Engine, error: SecfedError) -> None:
+        engine.fails = _raising(error)
+        result = secfed("simulate", "s.toml", "--json")
+        assert result.exit_code == error.exit_code
+        expected = [f"Error: {error.message.rstrip('.')}."] + (
+            [f"Remedy: {error.remedy}"] if error.remedy else []
+        )
+        assert result.stderr.splitlines() == expected
+        assert result.stdout == ""
+
+    def test_a_bug_shows_its_class_and_no_value(self, engine: Engine) -> None:
+        engine.fails = _raising(ValueError("could not convert 'age 83, Mrs Miller'"))
+        result = secfed("simulate", "s.toml", "--json")
+        assert result.exit_code == 70
+        assert result.stderr.startswith("Error: Internal error (ValueError).\nRemedy: ")
+        assert "secfed --debug" in result.stderr
+        assert "Miller" not in result.stderr
+
+    @pytest.mark.parametrize("module", [None, "numpy", "torch"])
+    def test_too_little_memory_is_said_in_words(self, engine: Engine, module: str | None) -> None:
+        def fails() -> None:
+            if module is None:
+                raise MemoryError
+            import numpy as np
+            import torch
+
+            make = np.zeros if module == "numpy" else torch.zeros
+            make(1 << 45)  # type: ignore[operator]
+
+        engine.fails = fails
+        result = secfed("simulate", "s.toml", "--json")
+        assert result.exit_code == 74
+        assert result.stderr.startswith(
+            "Error: Not enough memory, on this machine or its GPU.\nRemedy: use a"
+        )
+
+    def test_debug_shows_where_and_no_value(self, engine: Engine) -> None:
+        def fails() -> None:
+            try:
+                int("age 83, Mrs Miller")
+            except ValueError as error:
+                error.add_note("Miller, too")
+                raise KeyError("Mrs Miller") from error
+
+        engine.fails = fails
+        result = secfed("--debug", "simulate", "s.toml", "--json")
+        assert result.exit_code == 70
+        assert result.stderr.count("Traceback") == 2
+        assert result.stderr.index("\nValueError (") < result.stderr.index("\nKeyError (")
+        assert "test_simulate.py" in result.stderr
+        assert "Mrs Miller" not in result.stderr.replace('"age 83, Mrs Miller"', "").replace(
+            '"Mrs Miller"', ""
+        )  # what stays are the lines of code above
+        assert "Traceback" not in secfed("simulate", "s.toml", "--json").stderr
+
+    def test_a_system_error_names_the_file(self, engine: Engine) -> None:
+        engine.fails = _raising(OSError(errno.ENOSPC, "No space left on device", "/data/model"))
+        result = secfed("simulate", "s.toml", "--json")
+        assert (result.exit_code, result.stderr.splitlines()[0]) == (
+            74,
+            "Error: /data/model: No space left on device.",
+        )
+
+    def test_ctrl_c_is_130_and_one_word(self, engine: Engine) -> None:
+        engine.fails = _raising(KeyboardInterrupt())
+        result = secfed("simulate", "s.toml", "--json")
+        assert (result.exit_code, result.stderr, result.stdout) == (130, "Error: Interrupted.\n", "")
+
+    def test_markup_and_control_characters_in_a_message_are_only_text(self, engine: Engine) -> None:
+        engine.fails = _raising(ConfigError("site '[bold]x[/] \x1b[2J'"))
+        result = secfed("simulate", "s.toml", "--json")
+        assert "[bold]x[/]" in result.stderr
+        assert "\x1b" not in result.stderr
+
+    def test_wrong_usage_is_2(self) -> None:
+        assert secfed("simulate").exit_code == 2
+        assert secfed("simulat").exit_code == 2
+
+
+def _raising(error: BaseException) -> Callable[[], None]:
+    def fail() -> None:
+        raise error
+
+    return fail

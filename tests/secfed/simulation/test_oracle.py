@@ -1,0 +1,111 @@
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+import torch
+
+from secfed.errors import ConfigError
+from secfed.simulation.oracle import (
+    compare_alone,
+    mean_over_sites,
+    per_site_metrics,
+    worst_site,
+)
+from secfed.study.build import build
+from secfed.study.study import Study
+from tests.algorithms.loop import BREAST_CANCER, add_in_ring, simulate
+
+ROOT = Path(__file__).parents[3]
+DATA = Path(os.environ.get("SECFED_DATA") or ROOT / ".." / "shared" / "data")
+
+
+def test_metrics_per_site_average_to_the_summed_metrics():
+    study = Study.parse(BREAST_CANCER)
+    server, algorithm = simulate(study), build(study)
+    per_site = per_site_metrics(algorithm, server.model())
+    records = {site: len(algorithm.site_data(site).test_y) for site in per_site}
+    pooled = sum(per_site[site]["accuracy"] * records[site] for site in per_site) / sum(records.values())
+    assert pooled == pytest.approx(server.metrics()[3]["accuracy"])
+
+
+def test_alone_equals_a_federation_in_which_only_that_site_has_weight():
+    study = Study.parse(BREAST_CANCER).replace("algorithm.momentum", 0.5)
+    only = simulate(study, order=["hospital-2"])
+    found = compare_alone(study, only.model())
+    alone, federated = found.alone["hospital-2"], found.federated["hospital-2"]
+    assert alone["accuracy"] == federated["accuracy"]
+    assert alone["loss"] == pytest.approx(federated["loss"], rel=1e-4)
+
+
+def test_alone_ignores_the_pull_of_fedprox():
+    averaging = Study.parse(BREAST_CANCER)
+    prox = Study.parse(BREAST_CANCER.replace('"fedavg"', '"fedprox"\nmu = 5.0'))
+    model = build(averaging).initial
+    assert compare_alone(prox, model).alone == compare_alone(averaging, model).alone
+
+
+def test_comparison_uses_the_same_held_out_records():
+    study = Study.parse(BREAST_CANCER)
+    model = simulate(study).model()
+    found = compare_alone(study, model)
+    assert found.federated == per_site_metrics(build(study), model)
+    assert set(found.alone) == set(found.federated)
+    pooled = simulate(study).metrics()[3]
+    assert found.federated_everywhere["accuracy"] == pytest.approx(pooled["accuracy"])
+    assert set(found.alone_everywhere) == set(found.federated)
+
+
+def test_mean_and_worst_skip_sites_that_lack_the_metric():
+    metrics = {"a": {"roc_auc": 0.8, "loss": 1.0}, "b": {"loss": 3.0}, "c": {"roc_auc": 0.6, "loss": 2.0}}
+    assert mean_over_sites(metrics) == {"roc_auc": pytest.approx(0.7), "loss": 2.0}
+    assert worst_site(metrics, "roc_auc") == ("c", 0.6)
+    assert worst_site(metrics, "loss") == ("b", 3.0)
+    with pytest.raises(ConfigError, match="no site has the metric 'f1'"):
+        worst_site(metrics, "f1")
+
+
+def test_breast_cancer_example_reaches_its_goal_on_held_out_patients():
+    study = Study.load(ROOT / "examples" / "breast-cancer.toml")
+    metrics = simulate(study, adder=add_in_ring).metrics()
+    assert 10 <= study.rounds <= 15
+    assert len(build(study).setting.sites) == 4
+    assert metrics[study.rounds]["roc_auc"] >= 0.97
+
+
+def test_digits_example_learns():
+    study = Study.load(ROOT / "examples" / "digits-cnn.toml").replace("study.rounds", 3)
+    assert simulate(study, adder=add_in_ring).metrics()[3]["accuracy"] > 0.7
+
+
+@pytest.mark.shared_data
+@pytest.mark.skipif(not (DATA / "fed_heart_disease.csv").is_file(), reason=f"{DATA} (SECFED_DATA) is absent")
+def test_federated_hearts_beat_the_mean_of_hospitals_alone(monkeypatch):
+    """Four real hospitals, three seeds that the settings were not chosen on."""
+    monkeypatch.setenv("SECFED_DATA", str(DATA))
+    example = Study.load(ROOT / "examples" / "heart-disease.toml")
+    gains: dict[str, list[float]] = {}
+    for seed in (301, 302, 303):
+        study = example.replace("study.seed", seed)
+        found = compare_alone(study, simulate(study).model())
+        assert {len(found.federated), len(found.alone)} == {4}
+        federated, alone = mean_over_sites(found.federated), mean_over_sites(found.alone)
+        abroad = mean_over_sites(found.alone_everywhere)
+        for name in ("roc_auc", "accuracy", "balanced_accuracy"):
+            gains.setdefault(name, []).append(federated[name] - alone[name])
+            assert found.federated_everywhere[name] > abroad[name] + 0.02
+    assert all(sum(gain) / 3 > 0 for gain in gains.values()), gains
+
+
+@pytest.mark.shared_data
+@pytest.mark.skipif(not (DATA / "fed_heart_disease.csv").is_file(), reason=f"{DATA} (SECFED_DATA) is absent")
+def test_heart_disease_is_the_four_hospitals_as_documented(monkeypatch):
+    monkeypatch.setenv("SECFED_DATA", str(DATA))
+    algorithm = build(Study.load(ROOT / "examples" / "heart-disease.toml"))
+    sites = {site: algorithm.site_data(site) for site in algorithm.setting.sites}
+    counts = {site: len(data.train_y) + len(data.test_y) for site, data in sites.items()}
+    assert counts == {"cleveland": 303, "hungarian": 294, "switzerland": 123, "va": 200}
+    positive = {s: int(torch.cat([d.train_y, d.test_y]).sum()) for s, d in sites.items()}
+    assert positive == {"cleveland": 139, "hungarian": 106, "switzerland": 115, "va": 149}
+    assert bool((sites["switzerland"].train_x[:, -4] == 1).all())  # cholesterol was never measured

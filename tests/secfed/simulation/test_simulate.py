@@ -1,0 +1,376 @@
+"""Whole studies in one process: equal models under every protection, dropouts, edge cases."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from rich.console import Console
+from safetensors.torch import load_file
+
+from secfed.algorithms.federated_averaging.fedavg import FedAvgServer, FedAvgSite
+from secfed.audit.privacy import make_report
+from secfed.audit.transcript_check import verify_run
+from secfed.crypto.codec import Buffer
+from secfed.crypto.messages import Survivors
+from secfed.errors import ConfigError, RangeError, RoundAborted
+from secfed.records.roster_file import read_roster
+from secfed.runs.run_folder import prepare
+from secfed.runs.run_report import RoundReport, RunReport, SilentObserver
+from secfed.simulation import simulate as simulate_module
+from secfed.simulation.dropouts import Dropout
+from secfed.simulation.simulate import simulate
+from secfed.simulation.transport import SimulatedTransport
+from secfed.study.study import Study
+from secfed.terminal.tables import summary
+from secfed.wire.frames import Step, decode
+from secfed.wire.layout import Exchange, Layout, State, Summands, Totals
+from secfed.wire.stages import STAGES
+from secfed.wire.transport import OnReply
+from tests.secfed.run_case import a_run
+
+STUDY = """
+[study]
+name = "small"
+rounds = 3
+seed = 11
+[algorithm]
+name = "fedavg"
+learning_rate = 0.05
+batch_size = 32
+[model]
+name = "logistic-regression"
+[data]
+name = "breast-cancer"
+sites = {sites}
+partition = "iid"
+[protection]
+name = "{protection}"
+bits = {bits}
+min_cohort = 3
+"""
+
+
+def study(protection: str = "masked", *, sites: int = 4, bits: int = 32) -> Study:
+    return Study.parse(STUDY.format(protection=protection, sites=sites, bits=bits))
+
+
+def run(plan: Study, out: Path | None = None, *drops: str) -> RunReport:
+    if out is not None:
+        prepare(out, overwrite=False)
+    parsed = [Dropout.parse(text) for text in drops]
+    return simulate(plan, out=out, drops=parsed, observer=SilentObserver())
+
+
+def model_bytes(out: Path) -> bytes:
+    return (out / "model.safetensors").read_bytes()
+
+
+@pytest.mark.parametrize("bits", [32, 20])
+def test_model_is_byte_identical_under_every_protection(tmp_path: Path, bits: int) -> None:
+    for name in ("plain", "masked", "encrypted"):
+        run(study(name, bits=bits), tmp_path / name)
+    expected = model_bytes(tmp_path / "plain")
+    assert model_bytes(tmp_path / "masked") == expected
+    assert model_bytes(tmp_path / "encrypted") == expected
+
+
+@pytest.mark.parametrize("name", ["masked", "encrypted"])
+def test_the_finished_model_is_in_the_record(tmp_path: Path, name: str) -> None:
+    """Under encrypted protection at every site, since only they have it; one that was away has another."""
+    if name == "encrypted":
+        pytest.importorskip("tenseal")
+    run(study(name), tmp_path, "hospital-2@mask:3", "hospital-2@train:4")
+    verdict = verify_run(tmp_path, read_roster(tmp_path / "roster.json"))
+    assert verdict.problems == verdict.notes == ()
+    right = [model for model in verdict.models if model.is_right]
+    assert [(model.owner, model.record.round, model.record.sums) for model in right] == [("aggregator", 3, 4)]
+    sites = {model.owner: model.record for model in verdict.models if model.owner != "aggregator"}
+    if name == "encrypted":
+        assert right[0].record.metrics
+        assert {site: record.sums for site, record in sites.items()} == {
+            **{f"hospital-{number}": 4 for number in (1, 3, 4)},
+            "hospital-2": 2,
+        }
+    else:
+        assert not sites
+    (tmp_path / "model.safetensors").write_bytes(b"another")
+    content = json.loads((tmp_path / "run.json").read_text())
+    content["final"]["accuracy"] = 1.0
+    (tmp_path / "run.json").write_text(json.dumps(content))
+    found = verify_run(tmp_path, read_roster(tmp_path / "roster.json")).problems
+    assert [problem.path.name for problem in found] == ["model.safetensors", "run.json"]
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_dropouts_do_not_tell_plain_from_masked(tmp_path: Path, stage: str) -> None:
+    drop = f"hospital-2@{stage}:2"
+    run(study("plain"), tmp_path / "plain", drop)
+    report = run(study("masked"), tmp_path / "masked", drop)
+    assert model_bytes(tmp_path / "plain") == model_bytes(tmp_path / "masked")
+    lost = "hospital-2" not in report.rounds[1].survivors
+    assert lost == (stage in ("train", "advertise", "share", "confirm", "mask"))
+
+
+@pytest.mark.parametrize("stage", ["advertise", "share", "confirm", "mask"])
+def test_dropped_site_equals_an_absent_one(tmp_path: Path, stage: str) -> None:
+    run(study(), tmp_path / "absent", "hospital-2@train")
+    run(study(), tmp_path / "dropped", f"hospital-2@{stage}")
+    assert model_bytes(tmp_path / "absent") == model_bytes(tmp_path / "dropped")
+
+
+def test_same_seed_same_bytes_other_seed_other_bytes(tmp_path: Path) -> None:
+    run(study(), tmp_path / "one")
+    run(study(), tmp_path / "two")
+    run(study().replace("study.seed", 12), tmp_path / "other")
+    assert model_bytes(tmp_path / "one") == model_bytes(tmp_path / "two") != model_bytes(tmp_path / "other")
+
+
+def test_too_many_dropouts_abort_the_round_and_leave_the_model(tmp_path: Path) -> None:
+    report = run(study(), tmp_path / "out", "hospital-1@mask:2", "hospital-2@mask:2")
+    assert report.rounds[1].aborted is not None
+    assert report.rounds[1].survivors == ()
+    assert report.rounds[2].aborted is None
+    # The aborted round moved nothing: two rounds of three give the same model as skipping round 2.
+    content = json.loads((tmp_path / "out" / "run.json").read_text())
+    assert [entry["aborted"] is None for entry in content["rounds"]] == [True, False, True]
+
+
+def test_aborted_round_is_recorded_and_the_study_goes_on(tmp_path: Path) -> None:
+    run(study(), tmp_path / "out", "hospital-1@mask:2", "hospital-2@mask:2")
+    lines = [json.loads(line) for line in (tmp_path / "out" / "transcript.jsonl").read_text().splitlines()]
+    broadcasts = {
+        entry["body"]["round"]: entry["body"]["broadcast"] for entry in lines if entry["kind"] == "summed"
+    }
+    assert set(broadcasts) == {1, 3, 4}
+    aborted = [entry["body"] for entry in lines if entry["kind"] == "aborted"]
+    assert [body["round"] for body in aborted] == [2]
+
+
+def test_no_sum_at_all_is_an_error() -> None:
+    with pytest.raises(RoundAborted, match="no round"):
+        run(study(), None, "hospital-1@train", "hospital-2@train")
+
+
+def test_zero_rounds_only_evaluate(tmp_path: Path) -> None:
+    report = run(study().replace("study.rounds", 0), tmp_path / "out")
+    assert report.rounds == ()
+    assert 0.0 <= report.final["accuracy"] <= 1.0
+    assert load_file(tmp_path / "out" / "model.safetensors")
+
+
+def test_a_drop_in_a_round_that_never_comes_is_refused() -> None:
+    with pytest.raises(ConfigError, match="hospital-1@mask:5: the study has no round 5") as caught:
+        run(study("plain"), None, "hospital-1@mask:5")
+    assert "up to 4" in caught.value.remedy
+    run(study("plain"), None, "hospital-1@mask:4")  # the closing evaluation
+
+
+def test_work_that_diverges_adds_zeros_which_are_counted_and_shown(tmp_path: Path) -> None:
+    diverging = study("plain").replace("algorithm.learning_rate", 1e38).replace("study.rounds", 2)
+    report = run(diverging, tmp_path / "run")
+    assert [one.gave_up for one in report.rounds] == [None, None]
+    assert [one.survivors for one in report.rounds] == [report.sites] * 2
+    assert [(one.site, one.contributions) for one in report.zeroed] == [(site, 2) for site in report.sites]
+    zeroed = json.loads((tmp_path / "run" / "run.json").read_text())["zeroed"]
+    assert zeroed["hospital-1"]["contributions"] == 2
+    assert "update" in zeroed["hospital-1"]["first"]
+    assert "NaN or Inf" in zeroed["hospital-1"]["first"]
+    console = Console(width=200, file=io.StringIO())
+    console.print(summary(console, report))
+    assert "hospital-1: local work failed in 2 contributions" in console.file.getvalue()
+    # The signed record says nothing of it.
+    recorded = (tmp_path / "run" / "transcript.jsonl").read_text()
+    assert "refused" not in recorded
+    assert "NaN" not in recorded
+    assert "zeroed" not in json.dumps(run(study("plain"), None).to_json())
+
+
+def test_a_defect_of_the_program_is_raised_in_a_simulation(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: object) -> Summands:
+        raise TypeError("update() takes no hospital")
+
+    monkeypatch.setattr(FedAvgSite, "contribute", broken)
+    with pytest.raises(TypeError, match="takes no hospital"):
+        run(study("plain"), None)
+
+
+def test_a_study_without_any_sum_says_why_the_first_site_gave_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> Summands:
+        raise ConfigError("the model is 7 feet tall", remedy="use a ladder")
+
+    monkeypatch.setattr(FedAvgSite, "contribute", refuse)
+    with pytest.raises(
+        RoundAborted, match=r"no round .* hospital-1 was the first .*: the model is 7"
+    ) as caught:
+        run(study("plain"), None)
+    assert caught.value.remedy == "use a ladder"
+
+
+def test_what_a_stopped_run_recorded_can_be_checked(tmp_path: Path) -> None:
+    class Stopping(SilentObserver):
+        def round_finished(self, report: RoundReport) -> None:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        simulate(study(), out=tmp_path, drops=[], observer=Stopping())
+    made = make_report([tmp_path], ())
+    assert not made.verification.problems
+    assert {item.kind for item in made.verification.files} == {"roster", "transcript"}
+
+
+def test_unknown_site_in_drop_is_named() -> None:
+    with pytest.raises(ConfigError, match="hospital-9"):
+        run(study(), None, "hospital-9@mask")
+
+
+def test_run_json_has_what_is_promised(tmp_path: Path) -> None:
+    run(study(), tmp_path / "out")
+    content = json.loads((tmp_path / "out" / "run.json").read_text())
+    assert {"study", "algorithm", "protection", "sites", "rounds", "final"} <= set(content)
+    keys = {"round", "metrics", "survivors", "bytes_up_per_site", "bytes_down_per_site", "seconds"}
+    assert all(keys <= set(entry) for entry in content["rounds"])
+    assert [entry["round"] for entry in content["rounds"]] == [1, 2, 3]
+    assert set(content["rounds"][0]["seconds"]) == {"train", "protect", "carry", "server"}
+
+
+def test_metrics_that_a_later_round_adds_reach_their_row() -> None:
+    original = FedAvgServer.absorb
+
+    def absorb(self: FedAvgServer, number: int, exchange: Exchange, totals: Totals) -> None:
+        original(self, number, exchange, totals)
+        if number >= 2:  # the row of round number - 2 has been completed once by now
+            self._metrics.of(number - 2)["late"] = float(number)
+
+    told: list[int] = []
+
+    class Listening(SilentObserver):
+        def round_finished(self, report: RoundReport) -> None:
+            told.append(report.round)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(FedAvgServer, "absorb", absorb)
+        report = simulate(study("plain"), out=None, drops=[], observer=Listening())
+    found = [row.metrics or {} for row in report.rounds]
+    assert [metrics.get("late") for metrics in found] == [3.0, 4.0, None]
+    assert all("accuracy" in metrics for metrics in found)
+    # Each row when its round is over, when it is first measured, and when something is added; no more.
+    assert told == [1, 2, 1, 3, 1, 2, 2, 3]
+
+
+def test_narrow_lanes_cost_fewer_bytes(tmp_path: Path) -> None:
+    wide, narrow = run(study("plain")), run(study("plain", bits=16))
+    assert narrow.rounds[0].bytes_up_per_site.mean < wide.rounds[0].bytes_up_per_site.mean
+
+
+def entries(out: Path, site: str) -> list[dict[str, Any]]:
+    lines = (out / "sites" / site / "transcript.jsonl").read_text().splitlines()
+    return [json.loads(line) for line in lines]
+
+
+def test_a_site_records_that_it_released_shares_before_it_knows_the_result(tmp_path: Path) -> None:
+    run(study(), tmp_path / "out")
+    kinds = [entry["kind"] for entry in entries(tmp_path / "out", "hospital-1")[1:]]
+    assert kinds == ["settings", *["released", "summed"] * 4]
+
+
+@pytest.mark.parametrize(
+    ("message", "number"),
+    [(Survivors(("hospital-1",)).encode(), 2), (b"garbage", 1), (Survivors(()).encode()[:9], 1)],
+    ids=["another type", "garbage", "a header cut off"],
+)
+@pytest.mark.parametrize("protection", ["plain", "masked"])
+def test_what_opens_an_attempt_without_being_a_specification_is_refused_by_its_number(
+    protection: str, message: bytes, number: int, tmp_path: Path
+) -> None:
+    original = SimulatedTransport.ask
+
+    def replaced(
+        self: SimulatedTransport, stage: str, requests: Mapping[str, Buffer], on_reply: OnReply
+    ) -> None:
+        if stage in ("advertise", "mask") and self.round == 2 and "hospital-2" in requests:
+            step = decode(requests["hospital-2"])
+            assert isinstance(step, Step)
+            other = Step(step.round, step.exchange_index, step.attempt, message).encode()
+            requests = {**requests, "hospital-2": other}
+        original(self, stage, requests, on_reply)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(SimulatedTransport, "ask", replaced)
+        run(study(protection), tmp_path / "out")
+    assert f"refusal {number}: " in (tmp_path / "out" / "transcript.jsonl").read_text()
+
+
+def test_a_step_whose_attempt_is_not_the_signed_one_is_refused_and_ends_nothing(tmp_path: Path) -> None:
+    original = SimulatedTransport.ask
+
+    def renumbered(
+        self: SimulatedTransport, stage: str, requests: Mapping[str, Buffer], on_reply: OnReply
+    ) -> None:
+        if stage == "advertise" and self.round == 2 and "hospital-2" in requests:
+            step = decode(requests["hospital-2"])
+            assert isinstance(step, Step)
+            forged = Step(step.round, step.exchange_index, step.attempt + 1, step.message).encode()
+            requests = {**requests, "hospital-2": forged}
+        original(self, stage, requests, on_reply)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(SimulatedTransport, "ask", renumbered)
+        report = run(study(), tmp_path / "out")
+    assert "hospital-2" not in report.rounds[1].survivors
+    assert "hospital-2" in report.rounds[2].survivors
+    assert "refusal 10" in (tmp_path / "out" / "transcript.jsonl").read_text()
+
+
+def test_that_and_why_a_sites_own_work_failed_stays_at_the_site(tmp_path: Path) -> None:
+    original = FedAvgSite.contribute
+
+    def broken(self: FedAvgSite, number: int, exchange: Exchange, broadcast: State) -> Summands:
+        summands = dict(original(self, number, exchange, broadcast))
+        if self._site_id == "hospital-3" and number == 2:
+            summands["train_loss"] = float("nan")
+        return summands
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(FedAvgSite, "contribute", broken)
+        report = run(study(), tmp_path / "out")
+    assert "hospital-3" in report.rounds[1].survivors
+    (zeroed,) = report.zeroed
+    assert (zeroed.site, zeroed.contributions) == ("hospital-3", 1)
+    assert "train_loss" in zeroed.first
+    assert "update" not in zeroed.first.replace("'update'", "")  # only what failed
+    text = (tmp_path / "out" / "transcript.jsonl").read_text()
+    assert "refused" not in text
+    assert "train_loss" not in text
+
+
+def test_a_sum_out_of_range_costs_its_round_and_not_the_study(tmp_path: Path) -> None:
+    original = Layout.decode
+
+    def spoilt(self: Layout, sums: Any, survivors: tuple[str, ...]) -> Totals:
+        if broken.pop("next", False):
+            raise RangeError("a decoded sum exceeds what the sites can contribute")
+        return original(self, sums, survivors)
+
+    broken = {"next": True}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Layout, "decode", spoilt)
+        report = run(study(), tmp_path / "out")
+    assert report.rounds[0].aborted is not None
+    assert [entry.aborted for entry in report.rounds[1:]] == [None, None]
+    assert "summed" not in [entry["kind"] for entry in entries(tmp_path / "out", "hospital-1")[1:2]]
+
+
+def test_a_model_whose_layers_share_a_tensor_is_written(tmp_path: Path) -> None:
+    weight = torch.arange(6.0).reshape(2, 3)
+    program: Any = SimpleNamespace(model=lambda: {"in": weight, "out": weight, "turned": weight.T})
+    simulate_module._write(tmp_path, program, a_run(), [], 1)
+    found = load_file(tmp_path / "model.safetensors")
+    wanted = {"in": weight, "out": weight, "turned": weight.T}
+    assert all(torch.equal(found[name], tensor) for name, tensor in wanted.items())
