@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from secfed.errors import ConfigError, DataError
 
 _FORMATS: Final = ("JPEG", "PNG", "TIFF")
-_FLAT: Final = 1e-6  # a spread below this is an image of one colour
+FLAT: Final = 1e-6  # a spread below this is an image of one colour
 
 
 @dataclass(frozen=True)
@@ -218,7 +218,7 @@ def _resized(image: Any, rules: Preparation) -> Any:
 
 def _normalised(pixels: NDArray[np.float32], rules: Preparation) -> NDArray[np.float32]:
     if rules.constants is None:
-        return np.asarray((pixels - pixels.mean()) / max(float(pixels.std()), _FLAT), dtype=np.float32)
+        return np.asarray((pixels - pixels.mean()) / max(float(pixels.std()), FLAT), dtype=np.float32)
     mean, spread = (np.array(numbers, dtype=np.float32).reshape(-1, 1, 1) for numbers in rules.constants)
     with np.errstate(over="ignore", divide="ignore", invalid="ignore"):  # check_image_text's business
         return np.asarray((pixels - mean) / spread, dtype=np.float32)

@@ -7,7 +7,7 @@ vocabulary is public and no record is needed to make it.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Final
 
 import numpy as np
@@ -69,14 +69,7 @@ class Latents:
 
     def take(self, rows: NDArray[np.int64] | slice) -> Latents:
         """The records at these positions."""
-        return Latents(
-            self.present[rows],
-            self.side[rows],
-            self.zone[rows],
-            self.severity[rows],
-            self.heart[rows],
-            self.device[rows],
-        )
+        return Latents(*(getattr(self, field.name)[rows] for field in fields(self)))
 
 
 def draw_latents(combination: NDArray[np.int64], rng: np.random.Generator) -> Latents:
@@ -105,14 +98,9 @@ def words() -> tuple[str, ...]:
 
 
 def reports(latents: Latents, dialect: NDArray[np.int64], rng: np.random.Generator) -> list[str]:
-    """One synthetic report per record.
+    """One synthetic report per record, in the site style (``dialect``, [n] from 0) that each is written in.
 
     The order of the clauses is shuffled in half of the reports.
-
-    Args:
-        latents: n records.
-        dialect: [n] the site style that each report is written in, counted from 0.
-        rng: draws the order.
     """
     shuffled = rng.random(len(latents)) < 0.5
     written = []

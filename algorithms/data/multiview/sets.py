@@ -24,8 +24,7 @@ from secfed.algorithms.data.multiview.options import (
     MultiviewOptions,
     ViewsOptions,
 )
-from secfed.algorithms.data.multiview.partition import capped_dirichlet, first_per_class
-from secfed.algorithms.data.partition import Partition
+from secfed.algorithms.data.partition import Partition, capped_dirichlet, first_per_class
 from secfed.algorithms.framework.datasets import SiteId
 from secfed.algorithms.framework.randomness import numpy_generator
 from secfed.errors import DataError
@@ -36,11 +35,6 @@ _KNOWN_LABELS: Final = "Y"
 
 def multiview(options: MultiviewOptions, seed: int, folder: Path) -> MultiviewData:
     """Any ``.npz`` or ``.mat`` file.
-
-    Args:
-        options: the ``[data]`` table.
-        seed: the study's seed.
-        folder: where the study file is.
 
     Raises:
         DataError: without ``view_sizes``, a file that does not tell them.
@@ -135,11 +129,11 @@ def _known(
     )
 
     def load() -> ViewRecords:
-        found = file.arrays(*_KNOWN_KEYS, _KNOWN_LABELS)
+        arrays = file.arrays(*_KNOWN_KEYS, _KNOWN_LABELS)
         views = tuple(
-            scaled(file.view(key, found[key]), rule) for key, rule in zip(_KNOWN_KEYS, scale, strict=True)
+            scaled(file.view(key, arrays[key]), rule) for key, rule in zip(_KNOWN_KEYS, scale, strict=True)
         )
-        return ViewRecords(views, file.labels(_KNOWN_LABELS, found[_KNOWN_LABELS], 0))
+        return ViewRecords(views, file.labels(_KNOWN_LABELS, arrays[_KNOWN_LABELS], 0))
 
     return pooled(load, options, sizes, classes, seed, tied=tied)
 
@@ -161,14 +155,14 @@ def _sizes(file: ViewFile, views: tuple[str, ...]) -> tuple[int, ...]:
 
 def _read(file: ViewFile, options: MultiviewOptions, views: tuple[str, ...]) -> ViewRecords:
     """All records, with the views of these names; None in the place of every other view."""
-    found = file.arrays(*views, options.label_key)
-    labels = file.labels(options.label_key, found[options.label_key], options.first_label)
+    arrays = file.arrays(*views, options.label_key)
+    labels = file.labels(options.label_key, arrays[options.label_key], options.first_label)
     read: list[NDArray[np.float32] | None] = []
     for view in options.views:
         if view not in views:
             read.append(None)
             continue
-        values = file.view(view, found[view])
+        values = file.view(view, arrays[view])
         if len(values) != len(labels):
             raise DataError(
                 f"{options.path}: view {view!r} has not one row for each label",

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from secfed.algorithms.data.image_text.base import ImageTextData
-from secfed.algorithms.data.image_text.table import parse_table, read_table, text_of
+from secfed.algorithms.data.table_lines import parse_table, read_table
 from secfed.errors import ConfigError, DataError
 from tests.algorithms.image_text_case import load, picture, tokens, write_pairs
 
@@ -289,8 +289,8 @@ def test_a_damaged_csv_table_loses_no_pair_in_silence(place, row, says):
 def test_a_report_in_a_csv_table_may_have_several_lines():
     table = b'image,report\n\na.png,"one, two\n\nthree"\nb.png,four\n'
     first, second = parse_table(table, "pairs.csv")
-    assert (text_of(first, "report"), first.where) == ("one, two\n\nthree", "pairs.csv, line 3")
-    assert (text_of(second, "report"), second.where) == ("four", "pairs.csv, line 6")
+    assert (first.text("report"), first.where) == ("one, two\n\nthree", "pairs.csv, line 3")
+    assert (second.text("report"), second.where) == ("four", "pairs.csv, line 6")
 
 
 def test_a_path_that_no_file_can_have_is_an_error():
@@ -301,6 +301,6 @@ def test_a_path_that_no_file_can_have_is_an_error():
 
 def test_a_column_of_a_table_that_is_there_twice_is_refused_if_it_is_asked_for():
     (line,) = parse_table(b"image,report,report,,\na.png,one,two,,\n", "pairs.csv")
-    assert text_of(line, "image") == "a.png"
+    assert line.text("image") == "a.png"
     with pytest.raises(DataError, match=r"pairs\.csv, line 2: the table has the column 'report' twice"):
-        text_of(line, "report")
+        line.text("report")
