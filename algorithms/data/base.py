@@ -64,11 +64,7 @@ def named_sites(sites: int | tuple[SiteId, ...]) -> tuple[SiteId, ...]:
 
 
 def site_index(sites: tuple[SiteId, ...], site_id: SiteId) -> int:
-    """Position of a site in the study.
-
-    Raises:
-        DataError: no such site.
-    """
+    """Position of a site in the study."""
     if site_id not in sites:
         raise DataError(f"site {site_id!r} is not in this study", remedy="its sites are " + ", ".join(sites))
     return sites.index(site_id)

@@ -16,15 +16,10 @@ _OTHER_SEPARATORS: Final = {";": "semicolons", "\t": "tabs"}
 
 
 def csv_rows(lines: Iterable[str], name: str) -> tuple[list[str], Iterator[tuple[int, list[str]]]]:
-    """The header of a table, and its rows as they are asked for.
+    """The header of a table; and, as they are asked for, its rows with the number of their first line.
 
-    Args:
-        lines: the text, with the ends of its lines as they are.
-        name: of the file, for errors.
-
-    Returns:
-        The header and, for each row, the line where it begins and as many cells as
-        the header has. Empty lines are left out; a quoted cell may hold several lines.
+    A row has as many cells as the header. Empty lines are left out; a quoted cell may hold several lines, so
+    ``lines`` keep their ends.
 
     Raises:
         DataError: names the file and the line, never what stands there. Also raised while rows are read.

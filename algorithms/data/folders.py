@@ -14,11 +14,7 @@ def data_folder() -> Path:
 
 
 def existing_file(data_set: str, path: Path) -> Path:
-    """The path of a published file, if it exists.
-
-    Raises:
-        DataError: it does not.
-    """
+    """The path of a published file, if it exists."""
     if not path.is_file():
         raise DataError(
             f"{data_set}: {path} does not exist",

@@ -54,11 +54,7 @@ class ImageEntry(Protocol):
 
 
 def check_inside(key: str, name: str | None) -> None:
-    """Refuse a name that would lead out of ``data.path``, the one place that a hospital has permitted.
-
-    Raises:
-        ConfigError: such a name.
-    """
+    """Refuse a name that would lead out of ``data.path``, the one place that a hospital has permitted."""
     if name is not None and not stays_inside(name):
         raise ConfigError(
             f"{key}: leads outside data.path", remedy="use a name inside data.path, with forward slashes"
@@ -154,11 +150,7 @@ class PairsOptions(DataOptions):
         )
 
     def make_tokenizer(self, folder: Path) -> Tokenizer:
-        """The tokenizer; paths are relative to ``folder``.
-
-        Raises:
-            ConfigError: its files are missing or unusable.
-        """
+        """The tokenizer; paths are relative to ``folder``."""
         if self.tokenizer == "words":
             return WordTokenizer(read_words(folder / (self.words_file or "")), self.text_length)
         if self.tokenizer == "folder":

@@ -30,11 +30,7 @@ def check_enough(records: int, sites: int, min_records: int) -> None:
 
 
 def drawn_until(draw: Callable[[], T | None], alpha: float, min_records: int, draws: int = _DRAWS) -> T:
-    """The first result of ``draw`` that is not None.
-
-    Raises:
-        ConfigError: there is none: alpha is too small for this many records.
-    """
+    """The first result of ``draw`` that is not None."""
     for _ in range(draws):
         result = draw()
         if result is not None:
@@ -48,9 +44,6 @@ def drawn_until(draw: Callable[[], T | None], alpha: float, min_records: int, dr
 def class_shares(classes: int, sites: int, alpha: float, rng: np.random.Generator) -> NDArray[np.float64]:
     """For every class, which part of it goes to which site: [classes, sites], rows sum to 1.
 
-    Raises:
-        ConfigError: alpha is so small that the proportions cannot be represented.
-
     Source: Hsu, Qi, Brown 2019 (arXiv 1909.06335), section 3, drawn per class.
     """
     shares = rng.dirichlet(np.full(sites, alpha), size=classes)
@@ -63,11 +56,7 @@ def class_shares(classes: int, sites: int, alpha: float, rng: np.random.Generato
 
 
 def iid(records: int, sites: int, min_records: int, rng: np.random.Generator) -> Partition:
-    """Random shares of equal size (to within one record).
-
-    Raises:
-        ConfigError: fewer than ``sites * min_records`` records.
-    """
+    """Random shares of equal size (to within one record)."""
     check_enough(records, sites, min_records)
     return [np.sort(part) for part in np.array_split(rng.permutation(records), sites)]
 
@@ -78,9 +67,6 @@ def dirichlet(
     """Label-skewed shares: each class is divided by proportions drawn from Dirichlet(alpha).
 
     Draws are repeated until every site has ``min_records`` records.
-
-    Raises:
-        ConfigError: too few records, or no draw gives every site ``min_records`` records.
 
     Source: Hsu, Qi, Brown 2019 (arXiv 1909.06335), section 3, drawn per class.
     """

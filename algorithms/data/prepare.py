@@ -92,9 +92,6 @@ class Preparation:
             slots: neighbouring data sets differ in the content of one record, and no position changes: the
                 split is by position, so a record that is replaced stays on its side. Otherwise they
                 differ by the presence of a record: the split is by content, so all others stay.
-
-        Raises:
-            ConfigError: a record would be prepared from other records.
         """
         if self.standardize and len(set(self.fixed)) < columns:
             raise ConfigError(
@@ -121,11 +118,7 @@ def prepare(
     classes: int,
     seed: int,
 ) -> SiteData:
-    """Split, impute, standardise and check one site's records; seed and site's name decide the split.
-
-    Raises:
-        DataError: see :func:`check_site`.
-    """
+    """Split, impute, standardise and check one site's records; seed and site's name decide the split."""
     if not len(records.y):
         raise no_records(site_id)
     train, test = _divided(site_id, records, rules, seed)
@@ -155,11 +148,6 @@ class PreparedSites:
     """A data set of labelled records, which every site prepares by the same rules.
 
     Args:
-        sites: names, in order.
-        rules: how a site prepares its records.
-        input_shape: shape of one prepared record.
-        classes: number of classes.
-        seed: the study's seed.
         numeric: columns that are standardised unless the rules fix them.
     """
 
@@ -188,11 +176,7 @@ class PreparedSites:
         raise NotImplementedError
 
     def site(self, site_id: SiteId) -> SiteData:
-        """One site's records, prepared.
-
-        Raises:
-            DataError: no such site, or records that cannot be used.
-        """
+        """One site's records, prepared."""
         site_index(self.sites, site_id)
         return prepare(
             site_id,
@@ -251,12 +235,8 @@ def split_by_content(
     """Positions of the training and the held-out records, each drawn from what the record itself contains.
 
     Adding or removing a record leaves every other one where it is. Identical records share one place, and
-    how many are held out is random, as with :func:`split_by_slots`.
-
-    Args:
-        records: as they were read; nothing in them may follow from other records.
-        test_fraction: probability of being held out.
-        key: decides, 0 <= key < 2^64.
+    how many are held out is random, as with :func:`split_by_slots`. Nothing in the records may follow from
+    other records. The key is below 2^64.
     """
     count = len(records.y)
     parts = [np.asarray(records.x, dtype=np.float64).reshape(count, -1), records.y.reshape(count, 1)]

@@ -31,7 +31,6 @@ class Line:
 
     Attributes:
         row: column to value.
-        where: file and line, for errors.
         twice: names of more than one column; what stands there is not known.
         alike: whether every row has the same columns, so that a missing one says nothing about this row.
     """
@@ -150,11 +149,7 @@ def read_table(path: Path) -> Iterator[Line]:
 
 
 def parse_table(content: bytes, name: str) -> Iterator[Line]:
-    """The rows of a table that is in memory; ``name`` says which kind it is.
-
-    Raises:
-        DataError: see :func:`read_table`.
-    """
+    """The rows of a table that is in memory; ``name`` says which kind it is."""
     if len(content) > MAX_TABLE_BYTES:
         raise DataError(
             f"{name} has more than {MAX_TABLE_BYTES >> 20} MiB", remedy="divide it into smaller files"
@@ -171,11 +166,7 @@ def parse_table(content: bytes, name: str) -> Iterator[Line]:
 
 
 def table_inside(source: Path, name: str) -> Iterator[Line]:
-    """The rows of a table in a folder or archive.
-
-    Raises:
-        DataError: see :func:`read_table`.
-    """
+    """The rows of a table in a folder or archive."""
     with open_source(source, "data.path") as opened:
         return parse_table(opened.read(name, MAX_TABLE_BYTES, f"data.path, {name}"), name)
 

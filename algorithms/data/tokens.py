@@ -100,7 +100,6 @@ class HashTokenizer:
     share theirs with another. The ids are the same on every machine and in every Python version.
 
     Args:
-        buckets: number of buckets; ids are below ``buckets + 3``.
         length: tokens per report, at least 2.
 
     Source: Weinberger, Dasgupta, Langford, Smola, Attenberg, "Feature hashing for large scale multitask
@@ -126,7 +125,6 @@ class FolderTokenizer:
     """A published tokenizer in Hugging Face format, read from a local folder; nothing is downloaded.
 
     Args:
-        folder: holds ``tokenizer.json``, or ``vocab.txt`` with ``tokenizer_config.json``.
         length: tokens per report, at least 2.
 
     Raises:

@@ -35,19 +35,12 @@ _CHUNK: Final = 256
 
 @dataclass(frozen=True)
 class Style:
-    """How one site's machine shows things.
+    """How one site's machine shows things."""
 
-    Attributes:
-        gamma: exponent of brightness.
-        contrast: factor around middle grey.
-        noise: spread of the noise of a pixel.
-        vignette: darkening of the corners.
-    """
-
-    gamma: float
-    contrast: float
-    noise: float
-    vignette: float
+    gamma: float  # exponent of brightness
+    contrast: float  # factor around middle grey
+    noise: float  # spread of the noise of a pixel
+    vignette: float  # darkening of the corners
 
 
 def site_style(index: int, strength: float) -> Style:

@@ -48,21 +48,15 @@ LONGEST: Final = 40
 class Latents:
     """What a synthetic record shows, before it is drawn and described.
 
-    Attributes:
-        present: [n, 5] bool, in the order of :data:`FINDINGS`.
-        side: [n, 5] int64, position in :data:`SIDES`.
-        zone: [n, 5] int64, position in :data:`ZONES`.
-        severity: [n, 5] int64, 0 to 2.
-        heart: [n] int64, 1 is enlarged.
-        device: [n] int64, 0 none, 1 tube, 2 pacemaker.
+    The first four are [n, 5], in the order of :data:`FINDINGS`; the others [n].
     """
 
     present: NDArray[np.bool_]
-    side: NDArray[np.int64]
-    zone: NDArray[np.int64]
-    severity: NDArray[np.int64]
-    heart: NDArray[np.int64]
-    device: NDArray[np.int64]
+    side: NDArray[np.int64]  # position in SIDES
+    zone: NDArray[np.int64]  # position in ZONES
+    severity: NDArray[np.int64]  # 0 to 2
+    heart: NDArray[np.int64]  # 1 is enlarged
+    device: NDArray[np.int64]  # 0 none, 1 tube, 2 pacemaker
 
     def __len__(self) -> int:
         return len(self.heart)
@@ -73,12 +67,7 @@ class Latents:
 
 
 def draw_latents(combination: NDArray[np.int64], rng: np.random.Generator) -> Latents:
-    """Everything that the combination of findings leaves open, drawn evenly.
-
-    Args:
-        combination: [n] in 0..31; bit k says whether finding k is present.
-        rng: source of the rest.
-    """
+    """Records with these findings ([n] in 0..31; bit k says whether finding k is present), all else drawn."""
     n, k = len(combination), len(FINDINGS)
     return Latents(
         present=(combination[:, np.newaxis] >> np.arange(k)) % 2 == 1,

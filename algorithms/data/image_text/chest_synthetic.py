@@ -120,11 +120,7 @@ class ChestSynthetic(RecordByRecord):
         return total_variation(self._mixtures) if len(self.sites) > 1 else 0.0
 
     def site(self, site_id: SiteId) -> ImageTextSite:
-        """One site's synthetic pairs.
-
-        Raises:
-            DataError: no such site.
-        """
+        """One site's synthetic pairs."""
         index = site_index(self.sites, site_id)
         options = self._options
         iid = options.partition == "iid"
@@ -142,11 +138,8 @@ class ChestSynthetic(RecordByRecord):
     def unseen(self, pairs: int = 256, *, site: int | None = None) -> Pairs:
         """Synthetic pairs in the style of a hospital outside the study, to test how a model carries over.
 
-        The findings have their usual frequencies, as in no site's own mixture.
-
-        Args:
-            pairs: how many.
-            site: position of the style; by default the first that no site of the study has.
+        The findings have their usual frequencies, as in no site's own mixture. ``site`` is the position of
+        the style; by default the first that no site of the study has.
         """
         outside = self._options.sites if site is None else site
         rng = numpy_generator(self._seed, "chest-synthetic", "unseen", outside)
@@ -204,11 +197,7 @@ def template(size: int) -> Images:
 
 
 def _mixtures(options: ChestSyntheticOptions, seed: int) -> NDArray[np.float64]:
-    """The division of the prior among the sites, as one distribution per site: [sites, 32].
-
-    Raises:
-        ConfigError: a site would get next to nothing.
-    """
+    """The division of the prior among the sites, as one distribution per site: [sites, 32]."""
     if options.partition == "iid":
         return np.tile(prior(), (options.sites, 1))
     rng = numpy_generator(seed, "chest-synthetic", "partition")

@@ -31,41 +31,36 @@ Divide = Callable[[Entries, Entries, np.random.Generator], tuple[Partition, Part
 
 
 class FilePairs(ImagesAndTexts):
-    """What both kinds of data sets share.
+    """Pairs that belong to sites: each hospital reads its own.
 
     Args:
         options: how images and reports are prepared.
-        findings: names.
+        findings: their names.
         folder: where the study file is.
-
-    Raises:
-        ConfigError: the tokenizer's files are missing or unusable.
+        read: a site to its entries.
+        images: a site to its folder or archive.
     """
 
-    def __init__(self, options: PairsOptions, findings: tuple[str, ...], folder: Path) -> None:
+    def __init__(
+        self,
+        options: PairsOptions,
+        findings: tuple[str, ...],
+        folder: Path,
+        *,
+        read: Callable[[SiteId], Entries],
+        images: Callable[[SiteId], Path],
+    ) -> None:
         super().__init__(options, options.make_tokenizer(folder))
         self.findings = findings
-        self._distinct_test = options.distinct_test
-
-    def entries_of(self, site_id: SiteId) -> tuple[Entries, Entries]:
-        """Training and held-out entries of one site."""
-        raise NotImplementedError
-
-    def image_folder(self, site_id: SiteId) -> Path:
-        """The folder or archive with the images of a site."""
-        raise NotImplementedError
+        self._read, self._images_of, self._distinct_test = read, images, options.distinct_test
 
     def site(self, site_id: SiteId) -> ImageTextSite:
-        """One site's pairs.
-
-        Raises:
-            DataError: no such site, or pairs that cannot be used.
-        """
+        """One site's pairs."""
         site_index(self.sites, site_id)
-        train, test = self.entries_of(site_id)
+        train, test = _parts(self._read(site_id))
         if self._distinct_test:
             test = self._distinct(test)
-        with open_source(self.image_folder(site_id)) as source:
+        with open_source(self._images_of(site_id)) as source:
             patients = numbered(entry.patient for entry in train)
             site = ImageTextSite(self._pairs(train, source), self._pairs(test, source), patients)
         return check_image_text(site_id, site, self)
@@ -104,8 +99,8 @@ class PooledPairs(FilePairs):
         images: Path,
         divide: Divide,
     ) -> None:
-        super().__init__(options, findings, folder)
-        self._load, self._folder, self._divide, self._seed = load, images, divide, seed
+        super().__init__(options, findings, folder, read=self._share, images=lambda _: images)
+        self._load, self._divide, self._seed = load, divide, seed
 
     @cached_property
     def entries(self) -> tuple[Entries, Entries]:
@@ -123,58 +118,17 @@ class PooledPairs(FilePairs):
         findings = combined(self.entries[0], len(self.findings))
         return mean_total_variation([findings[rows] for rows in self.partition[0]])
 
-    def entries_of(self, site_id: SiteId) -> tuple[Entries, Entries]:
-        """One site's share of the pool."""
+    def _share(self, site_id: SiteId) -> Entries:
         index = self.sites.index(site_id)
-        train, test = (
-            [entries[row] for row in rows[index]]
-            for entries, rows in zip(self.entries, self.partition, strict=True)
-        )
-        return train, test
-
-    def image_folder(self, site_id: SiteId) -> Path:  # noqa: ARG002 - one for all sites
-        """The folder or archive of the pool."""
-        return self._folder
-
-
-class SeparatePairs(FilePairs):
-    """Pairs that already belong to sites: each hospital reads its own.
-
-    Args:
-        read: a site to its entries.
-        images: a site to its folder or archive.
-    """
-
-    def __init__(
-        self,
-        options: PairsOptions,
-        findings: tuple[str, ...],
-        folder: Path,
-        *,
-        read: Callable[[SiteId], Entries],
-        images: Callable[[SiteId], Path],
-    ) -> None:
-        super().__init__(options, findings, folder)
-        self._read, self._folder_of = read, images
-
-    def entries_of(self, site_id: SiteId) -> tuple[Entries, Entries]:
-        """The entries of the site's own table."""
-        return _parts(self._read(site_id))
-
-    def image_folder(self, site_id: SiteId) -> Path:
-        """The site's own folder or archive."""
-        return self._folder_of(site_id)
+        parts = zip(self.entries, self.partition, strict=True)
+        return [entries[row] for entries, rows in parts for row in rows[index]]
 
 
 def image_text(options: ImageTextOptions, seed: int, folder: Path) -> ImageTextData:
-    """Any table of image-report pairs with a folder or zip of images.
-
-    Raises:
-        ConfigError: the tokenizer's files are missing or unusable.
-    """
+    """Any table of image-report pairs with a folder or zip of images."""
     table = PairTable(options, folder, seed)
     if options.separate:
-        return SeparatePairs(options, options.findings, folder, read=table.read, images=table.images)
+        return FilePairs(options, options.findings, folder, read=table.read, images=table.images)
     divide = divided_by(options.partition, len(options.site_ids()), options.alpha, options.min_records)
     return PooledPairs(
         options, options.findings, folder, seed, load=table.read, images=table.images(None), divide=divide

@@ -33,7 +33,7 @@ from secfed.algorithms.data.images_and_texts import (
     Size,
     TextLength,
 )
-from secfed.algorithms.data.partition import Partition, iid
+from secfed.algorithms.data.partition import Partition
 from secfed.algorithms.data.table_lines import table_inside
 from secfed.errors import ConfigError, DataError
 
@@ -50,7 +50,6 @@ FINDINGS: Final = tuple(name.lower() for name in (*TYPES, *LOCATIONS))
 _FILE: Final = "medpix2_160.zip"
 _TABLES: Final = "descriptions_{}.jsonl"
 _IMAGE: Final = "images/{}.jpg"
-_READY: Final = ("train_1", "train_2")
 
 
 class MedpixOptions(DividedOptions):
@@ -64,10 +63,10 @@ class MedpixOptions(DividedOptions):
     normalise: Normalise = "image"
     text_length: TextLength = 48
     distinct_test: DistinctTest = True
-    shift: Literal["dirichlet", "location", "type", "ready", "iid"] = Field(
+    shift: Literal["dirichlet", "location", "type", "iid"] = Field(
         default="dirichlet",
         description='"dirichlet" (over type and location), "location" (five sites, one part of the body '
-        'each), "type" (CT sites and MR sites), "ready" (the two published shares) or "iid"',
+        'each), "type" (CT sites and MR sites) or "iid"',
     )
     held_out: tuple[Literal["dev", "test"], ...] = Field(
         default=("dev", "test"), min_length=1, description='an array: the held-out parts, "dev" and "test"'
@@ -75,7 +74,7 @@ class MedpixOptions(DividedOptions):
 
     @model_validator(mode="after")
     def _check_shift(self) -> Self:
-        wanted = {"location": len(LOCATIONS), "ready": len(_READY)}.get(self.shift, self.sites)
+        wanted = {"location": len(LOCATIONS)}.get(self.shift, self.sites)
         if self.sites != wanted or (self.shift == "type" and self.sites < len(TYPES)):
             raise ConfigError(
                 f'data.sites: shift = "{self.shift}" cannot divide the pairs among {self.sites} sites',
@@ -89,11 +88,7 @@ class MedpixOptions(DividedOptions):
 
 
 def medpix(options: MedpixOptions, seed: int, folder: Path) -> PooledPairs:
-    """MedPix 2.0 at simulated hospitals.
-
-    Raises:
-        ConfigError: the tokenizer's files are missing or unusable.
-    """
+    """MedPix 2.0 at simulated hospitals."""
     path = data_folder() / _FILE if options.path is None else folder / options.path
     return PooledPairs(
         options,
@@ -102,7 +97,7 @@ def medpix(options: MedpixOptions, seed: int, folder: Path) -> PooledPairs:
         seed,
         load=lambda: _entries(path, options),
         images=path,
-        divide=_divide(options, path),
+        divide=_divide(options),
     )
 
 
@@ -126,11 +121,9 @@ def _entries(path: Path, options: MedpixOptions) -> list[PairEntry]:
     return entries
 
 
-def _divide(options: MedpixOptions, path: Path) -> Divide:
+def _divide(options: MedpixOptions) -> Divide:
     if options.shift in ("dirichlet", "iid"):
         return divided_by(options.shift, options.sites, options.alpha, options.min_records)
-    if options.shift == "ready":
-        return lambda train, test, rng: (_ready(path, train), iid(len(test), len(_READY), 0, rng))
     columns, takers = _takers(options)
 
     def divide(train: Entries, test: Entries, rng: np.random.Generator) -> tuple[Partition, Partition]:
@@ -150,16 +143,3 @@ def _takers(options: MedpixOptions) -> tuple[slice, list[list[int]]]:
         return slice(len(TYPES), None), [[site] for site in range(len(LOCATIONS))]
     first = (options.sites + 1) // 2
     return slice(0, len(TYPES)), [list(range(first)), list(range(first, options.sites))]
-
-
-def _ready(path: Path, train: Entries) -> Partition:
-    """The two published shares of the training pairs."""
-    shares = []
-    position = {entry.image: at for at, entry in enumerate(train)}
-    for part in _READY:
-        name = _TABLES.format(part)
-        images = [_IMAGE.format(line.text("image")) for line in table_inside(path, name)]
-        if not set(images) <= position.keys():
-            raise DataError(f"medpix, {name}: names other images", remedy="use the published file")
-        shares.append(np.sort(np.array([position[image] for image in images], dtype=np.int64)))
-    return shares

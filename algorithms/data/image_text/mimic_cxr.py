@@ -88,11 +88,7 @@ class MimicCxrOptions(DividedOptions):
 
 
 def mimic_cxr(options: MimicCxrOptions, seed: int, folder: Path) -> PooledPairs:
-    """MIMIC-CXR at simulated hospitals; studies without the wanted sections are left out.
-
-    Raises:
-        ConfigError: the tokenizer's files are missing or unusable.
-    """
+    """MIMIC-CXR at simulated hospitals; studies without the wanted sections are left out."""
     return PooledPairs(
         options,
         FINDINGS,

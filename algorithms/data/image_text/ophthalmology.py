@@ -19,7 +19,7 @@ from typing import Final, Self
 
 from pydantic import Field, model_validator
 
-from secfed.algorithms.data.image_text.files import SeparatePairs
+from secfed.algorithms.data.image_text.files import FilePairs
 from secfed.algorithms.data.image_text.table import PairEntry
 from secfed.algorithms.data.images_and_texts import Channels, PairsOptions, TextLength, check_inside, drawn
 from secfed.algorithms.data.table_lines import Line, read_table
@@ -112,12 +112,8 @@ class OphthalmologyOptions(PairsOptions):
         return all("patient_column" in clinic for clinic in self.clinics.values())
 
 
-def ophthalmology(options: OphthalmologyOptions, seed: int, folder: Path) -> SeparatePairs:
-    """Retinal photographs with captions made from grades; every clinic reads its own.
-
-    Raises:
-        ConfigError: the tokenizer's files are missing or unusable.
-    """
+def ophthalmology(options: OphthalmologyOptions, seed: int, folder: Path) -> FilePairs:
+    """Retinal photographs with captions made from grades; every clinic reads its own."""
     root = folder / options.path
 
     def read(site: SiteId) -> list[PairEntry]:
@@ -130,7 +126,7 @@ def ophthalmology(options: OphthalmologyOptions, seed: int, folder: Path) -> Sep
             if drawn(options.share, seed, "share", line.text(who))
         ]
 
-    return SeparatePairs(
+    return FilePairs(
         options, FINDINGS, folder, read=read, images=lambda site: root / options.clinics[site]["images"]
     )
 

@@ -39,18 +39,9 @@ def by_combination(
     min_records: int,
     rng: np.random.Generator,
 ) -> tuple[Partition, Partition]:
-    """Divide training and held-out pairs by the same proportions per class.
+    """Divide training ([n]) and held-out pairs ([m]) by the same proportions per class.
 
-    Args:
-        train: [n] class of every training pair, for example from :func:`combination`.
-        test: [m] class of every held-out pair.
-        sites: number of shares.
-        alpha: concentration; smaller is more skewed.
-        min_records: draws are repeated until every site has this many training pairs.
-        rng: source of the proportions and of the order within a class.
-
-    Raises:
-        ConfigError: no draw gives every site ``min_records`` training pairs.
+    Draws are repeated until every site has ``min_records`` training pairs.
     """
     check_enough(len(train), sites, min_records)
     classes = np.unique(np.concatenate([train, test]))

@@ -24,9 +24,7 @@ class PairEntry:
 
     Attributes:
         image: name of the file, relative to the folder or archive.
-        findings: 0 or 1 each.
         held_out: whether it is kept for evaluation.
-        where: file and line, for errors.
         patient: whose it is, as the table calls them; None if the table does not say.
     """
 

@@ -63,11 +63,7 @@ class MultiviewData(FederatedData, Protocol):
         """Public: the one view (from 0) that a site holds, or None for a site that holds all."""
 
     def site(self, site_id: SiteId) -> MultiviewSite:
-        """One site's records.
-
-        Raises:
-            DataError: records that are missing, empty or malformed, naming the site.
-        """
+        """One site's records."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -83,18 +79,17 @@ class ViewRecords:
         return ViewRecords(views, self.labels[rows])
 
 
-class SiteViews:
-    """What both kinds of data sets share: public facts, and records to checked tensors.
+class SeparateViews:
+    """Records that belong to sites: each hospital reads its own, and only the views it holds.
 
     Args:
-        view_of: every site in order, and the one view that it keeps (None: all).
-        view_sizes: features of each view.
-        classes: number of classes.
+        read: a site and the views to read, to that site's records.
         tied: keys of the study that scale records by other records, of this site or another.
     """
 
     def __init__(
         self,
+        read: Callable[[SiteId, tuple[int, ...]], ViewRecords],
         *,
         view_of: Mapping[SiteId, int | None],
         view_sizes: tuple[int, ...],
@@ -105,7 +100,7 @@ class SiteViews:
         self.view_of: Mapping[SiteId, int | None] = dict(view_of)
         self.view_sizes = view_sizes
         self.classes = classes
-        self._tied = tied
+        self._read, self._tied = read, tied
 
     def for_record_privacy(self, *, slots: bool = False) -> Self:
         """The same records, each prepared by itself; nothing is held out, so ``slots`` changes nothing.
@@ -123,18 +118,11 @@ class SiteViews:
             )
         return self
 
-    def records(self, site_id: SiteId) -> ViewRecords:
-        """One site's records; views that it does not hold may be among them."""
-        raise NotImplementedError
-
     def site(self, site_id: SiteId) -> MultiviewSite:
-        """One site's records of the views that it holds.
-
-        Raises:
-            DataError: no such site, or records that cannot be used.
-        """
+        """One site's records of the views that it holds."""
         site_index(self.sites, site_id)
-        records, held = self.records(site_id), views_held(self, site_id)
+        held = views_held(self, site_id)
+        records = self._read(site_id, held)
         views = tuple(
             torch.from_numpy(np.ascontiguousarray(view, dtype=np.float32))
             if view is not None and position in held
@@ -145,15 +133,13 @@ class SiteViews:
         return check_multiview(site_id, MultiviewSite(views, labels), self)
 
 
-class PooledViews(SiteViews):
+class PooledViews(SeparateViews):
     """One pool of records with all views, divided among simulated sites by the study's seed.
 
     Args:
         load: reads the pool; called once, when the first site asks for its records.
-        view_of: see :class:`SiteViews`, as the others that are not listed here.
         divide: labels and a generator to one array of positions per site. It is how a simulation makes
             hospitals, and no part of any guarantee: in reality a record belongs where it is.
-        seed: the study's seed.
     """
 
     def __init__(
@@ -167,7 +153,7 @@ class PooledViews(SiteViews):
         seed: int,
         tied: tuple[str, ...] = (),
     ) -> None:
-        super().__init__(view_of=view_of, view_sizes=view_sizes, classes=classes, tied=tied)
+        super().__init__(self._share, view_of=view_of, view_sizes=view_sizes, classes=classes, tied=tied)
         self._load, self._divide, self._seed = load, divide, seed
 
     @cached_property
@@ -179,33 +165,9 @@ class PooledViews(SiteViews):
         """Positions in the pool, one array per site."""
         return self._divide(self._pool.labels, numpy_generator(self._seed, "partition"))
 
-    def records(self, site_id: SiteId) -> ViewRecords:
-        """One site's share of the pool."""
-        return self._pool.take(self.partition[site_index(self.sites, site_id)])
-
-
-class SeparateViews(SiteViews):
-    """Records that already belong to sites: each hospital reads its own, and only the views it holds.
-
-    Args:
-        read: a site and the views to read, to that site's records.
-        view_of: see :class:`SiteViews`, as the others.
-    """
-
-    def __init__(
-        self,
-        read: Callable[[SiteId, tuple[int, ...]], ViewRecords],
-        *,
-        view_of: Mapping[SiteId, int | None],
-        view_sizes: tuple[int, ...],
-        classes: int,
-    ) -> None:
-        super().__init__(view_of=view_of, view_sizes=view_sizes, classes=classes)
-        self._read = read
-
-    def records(self, site_id: SiteId) -> ViewRecords:
-        """What the site's own file holds."""
-        return self._read(site_id, views_held(self, site_id))
+    def _share(self, site_id: SiteId, held: tuple[int, ...]) -> ViewRecords:
+        del held  # the pool has every view; the others are left out afterwards
+        return self._pool.take(self.partition[self.sites.index(site_id)])
 
 
 def views_held(data: MultiviewData, site_id: SiteId) -> tuple[int, ...]:

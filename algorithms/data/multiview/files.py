@@ -23,7 +23,6 @@ class ViewFile:
     """Named arrays in one file.
 
     Args:
-        path: ``.npz`` (NumPy) or ``.mat`` (MATLAB, versions 4 to 7.2).
         absent: what to do where the file does not exist, for the error.
     """
 
@@ -37,11 +36,7 @@ class ViewFile:
             )
 
     def shapes(self) -> dict[str, Shape]:
-        """Name to shape of every array, from headers only: no record is read.
-
-        Raises:
-            DataError: a file that is missing or unreadable.
-        """
+        """Name to shape of every array, from headers only: no record is read."""
         with self._readable():
             if self._path.suffix == ".mat":
                 from scipy.io import whosmat  # a slow import that only this data set needs
@@ -70,11 +65,7 @@ class ViewFile:
         return {name: arrays[name] for name in names}
 
     def view(self, name: str, values: NDArray[Any]) -> NDArray[np.float64]:
-        """Check that an array is a view: [n, D] numbers.
-
-        Raises:
-            DataError: it is not.
-        """
+        """Check that an array is a view: [n, D] numbers."""
         if values.ndim != 2 or values.dtype.kind not in "fiub":
             raise DataError(
                 f"{self._path.name}: {name!r} is not a table of numbers",
@@ -83,11 +74,7 @@ class ViewFile:
         return values.astype(np.float64)
 
     def labels(self, name: str, values: NDArray[Any], first: int) -> NDArray[np.int64]:
-        """Labels from 0, whatever the shape and number type they are stored in: [n] int64.
-
-        Raises:
-            DataError: they are not numbers; in a simulation also numbers that are not integers.
-        """
+        """Labels from 0, whatever the shape and number type they are stored in: [n] int64."""
         flat = values.reshape(-1)
         wrong = DataError(f"{self._path.name}: labels {name!r} are not integers", remedy="number the classes")
         if flat.dtype.kind not in "fiub":

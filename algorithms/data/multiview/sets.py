@@ -34,11 +34,7 @@ _KNOWN_LABELS: Final = "Y"
 
 
 def multiview(options: MultiviewOptions, seed: int, folder: Path) -> MultiviewData:
-    """Any ``.npz`` or ``.mat`` file.
-
-    Raises:
-        DataError: without ``view_sizes``, a file that does not tell them.
-    """
+    """Any ``.npz`` or ``.mat`` file."""
     file = ViewFile(folder / options.path)
     sizes = options.view_sizes or _sizes(file, options.views)
     if options.site_key is None:

@@ -55,11 +55,7 @@ class HeartDiseaseOptions(DataOptions):
 
 
 def heart_disease(options: HeartDiseaseOptions, seed: int) -> TableData:
-    """The four hospitals, imputed and scaled per hospital.
-
-    Raises:
-        DataError: the file is not where it is looked for.
-    """
+    """The four hospitals, imputed and scaled per hospital."""
     path = existing_file("heart-disease", data_folder() / "fed_heart_disease.csv")
     table = TableOptions(
         name="csv",

@@ -111,11 +111,7 @@ class TransferData(FederatedData, Protocol):
         """Classes at text sites, at least 1; without meaning where the study has none."""
 
     def site(self, site_id: SiteId) -> TransferSite:
-        """One site's records.
-
-        Raises:
-            DataError: records that are missing, empty or malformed, naming the site.
-        """
+        """One site's records."""
 
 
 def check_transfer(site_id: SiteId, data: TransferSite, facts: TransferData) -> TransferSite:

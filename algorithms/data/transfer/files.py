@@ -53,11 +53,7 @@ Ids = NDArray[np.int64]
 
 
 class TransferFiles(ImagesAndTexts):
-    """Records that already belong to sites; see the module.
-
-    Raises:
-        ConfigError: the tokenizer's files are missing or unusable.
-    """
+    """Records that already belong to sites; see the module."""
 
     def __init__(self, options: TransferFilesOptions, seed: int, folder: Path) -> None:
         super().__init__(options, options.first_token_tokenizer(folder))
@@ -66,11 +62,7 @@ class TransferFiles(ImagesAndTexts):
         self._options, self._seed, self._root = options, seed, folder / options.path
 
     def site(self, site_id: SiteId) -> TransferSite:
-        """One site's records; no other site's file is looked at.
-
-        Raises:
-            DataError: no such site, or a file that cannot be used.
-        """
+        """One site's records; no other site's file is looked at."""
         site_index(self.sites, site_id)
         kind = self.kind_of[site_id]
         name = f"{site_id}.npz"
@@ -117,11 +109,7 @@ class TransferFiles(ImagesAndTexts):
 
 
 class _Records:
-    """The arrays of one file, checked.
-
-    Raises:
-        DataError: an array that is not what the module says, naming file and array.
-    """
+    """The arrays of one file, checked."""
 
     def __init__(self, kind: Kind, arrays: Mapping[str, NDArray[Any]], name: str) -> None:
         self.images = pixels(arrays["images"], f"{name}: 'images'") if "images" in arrays else None
@@ -187,11 +175,7 @@ class _Records:
 
 
 def pixels(values: NDArray[Any], where: str) -> Pixels:
-    """Check that an array holds images: [n, height, width] or [n, height, width, 3] of uint8.
-
-    Raises:
-        DataError: it does not.
-    """
+    """Check that an array holds images: [n, height, width] or [n, height, width, 3] of uint8."""
     colour = values.ndim == 4 and values.shape[3] == 3
     if values.dtype != np.uint8 or not (values.ndim == 3 or colour) or 0 in values.shape[1:]:
         raise DataError(
@@ -202,11 +186,7 @@ def pixels(values: NDArray[Any], where: str) -> Pixels:
 
 
 def integers(values: NDArray[Any], where: str) -> Ids:
-    """Check that an array is one integer per row: [n].
-
-    Raises:
-        DataError: it is not.
-    """
+    """Check that an array is one integer per row: [n]."""
     if values.ndim != 1 or values.dtype.kind not in "iu":
         raise DataError(f"{where} is not one integer per row", remedy="store [n] integers, counted from 0")
     return values.astype(np.int64)

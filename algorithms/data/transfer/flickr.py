@@ -105,11 +105,7 @@ class _Captioned:
 
 
 class FlickrTransfer(ImagesAndTexts):
-    """Published sets, divided among simulated sites; see the module. Another seed gives another division.
-
-    Raises:
-        ConfigError: the tokenizer's files are missing or unusable.
-    """
+    """Published sets, divided among simulated sites; see the module. Another seed gives another division."""
 
     def __init__(self, options: FlickrTransferOptions, seed: int, folder: Path) -> None:
         super().__init__(options, options.first_token_tokenizer(folder))
@@ -121,11 +117,7 @@ class FlickrTransfer(ImagesAndTexts):
         self._root = data_folder() if options.path is None else folder / options.path
 
     def site(self, site_id: SiteId) -> TransferSite:
-        """One site's share.
-
-        Raises:
-            DataError: no such site, or a file that is missing or is not the published one.
-        """
+        """One site's share."""
         site_index(self.sites, site_id)
         kind = self.kind_of[site_id]
         index = [site for site, its in self.kind_of.items() if its == kind].index(site_id)
@@ -226,18 +218,8 @@ def divide(
     """Divide training and held-out records among sites, class by class, by the same proportions.
 
     The proportions of a class are drawn from Dirichlet(alpha). A site that already holds an even share of the
-    training records gets nothing of the next class.
-
-    Args:
-        train: [n] class of every training record.
-        test: [m] class of every held-out record.
-        sites: number of shares.
-        alpha: concentration; smaller is more skewed.
-        min_records: draws are repeated until every site has this many training records.
-        rng: source of proportions and orders.
-
-    Raises:
-        ConfigError: no draw gives every site ``min_records`` training records.
+    training records gets nothing of the next class. Draws are repeated until every site has ``min_records``
+    training records.
 
     Source: Li, Diao, Chen, He, "Federated learning on non-IID data silos", ICDE 2022 (the cap as in its
         published code); Hsu, Qi, Brown 2019 (arXiv 1909.06335), section 3.

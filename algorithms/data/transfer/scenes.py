@@ -85,11 +85,7 @@ class SceneSites(RecordByRecord):
         self._options, self._seed = options, seed
 
     def site(self, site_id: SiteId) -> TransferSite:
-        """One site's synthetic records.
-
-        Raises:
-            DataError: no such site.
-        """
+        """One site's synthetic records."""
         site_index(self.sites, site_id)
         kind, options = self.kind_of[site_id], self._options
         usual, test = (

@@ -117,8 +117,6 @@ def test_the_division_follows_from_the_seed(little):
         key = "tokens" if site_id == "text-1" else "images"
         assert torch.equal(getattr(one, key), getattr(again, key))
         assert not (len(one) == len(other) and torch.equal(getattr(one, key), getattr(other, key)))
-    data = flickr(little, path=".")
-    assert data.for_record_privacy() is data
 
 
 def test_a_missing_file_matters_to_the_sites_of_its_kind_only(little):
