@@ -43,16 +43,13 @@ class Tokenizer(Protocol):
     @property
     def length(self) -> int:
         """Tokens per row, padding included."""
-        ...
 
     @property
     def vocabulary(self) -> int:
         """Ids are below this."""
-        ...
 
     def encode(self, texts: Sequence[str]) -> torch.Tensor:
         """One row per text: [n, length] int64, padding (0) at the end only, never empty."""
-        ...
 
 
 def words_of(text: str) -> list[str]:

@@ -5,8 +5,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from secfed.algorithms.data.image_text.partition import by_combination
 from secfed.algorithms.data.partition import capped_dirichlet, dirichlet, iid
 from secfed.algorithms.data.prepare import split
+from secfed.algorithms.data.transfer import flickr
 from secfed.errors import ConfigError
 
 
@@ -55,19 +57,31 @@ def test_a_smaller_alpha_is_more_skewed():
     assert largest_share(0.1) > largest_share(1.0) + 0.1 > largest_share(100.0) + 0.2
 
 
-@pytest.mark.parametrize("alpha", [1e-300, 0.01])
-@pytest.mark.parametrize("divide", [dirichlet, capped_dirichlet])
-def test_a_hopeless_draw_is_an_error_that_names_alpha(divide, alpha):
-    with pytest.raises(ConfigError, match=r"data\.alpha.*Remedy: raise"):
-        divide(labels(100, 2), 10, alpha, 8, np.random.default_rng(0))
+def in_two_parts(divide):
+    """A division of training and of held-out records, as one of training records."""
+    return lambda y, *rules: divide(y, y, *rules)[0]
 
 
+EVERY_DIVISION = [dirichlet, capped_dirichlet, in_two_parts(by_combination), in_two_parts(flickr.divide)]
+
+
+@pytest.mark.parametrize("divide", EVERY_DIVISION)
 @pytest.mark.parametrize(
-    "divide", [lambda r: iid(99, 10, 10, r), lambda r: dirichlet(labels(99, 2), 10, 1.0, 10, r)]
+    ("records", "alpha", "says"),
+    [
+        (100, 1e-300, r"data\.alpha.*Remedy"),
+        (100, 0.01, r"data\.alpha.*Remedy: raise"),
+        (79, 1.0, r"data\.min_records"),
+    ],
 )
-def test_too_few_records_for_the_sites_is_an_error_that_names_min_records(divide):
+def test_a_division_that_cannot_be_made_names_the_key(divide, records, alpha, says):
+    with pytest.raises(ConfigError, match=says):
+        divide(labels(records, 2), 10, alpha, 8, np.random.default_rng(0))
+
+
+def test_too_few_records_for_equal_shares_name_the_key():
     with pytest.raises(ConfigError, match=r"data\.min_records"):
-        divide(np.random.default_rng(0))
+        iid(99, 10, 10, np.random.default_rng(0))
 
 
 @given(

@@ -66,7 +66,8 @@ def test_one_file_per_site(place):
     os.rename(place / "images", place / "north")
     os.rename(place / "images.zip", place / "south.zip")
     for site, images, count in (("north", "{site}", 5), ("south", "{site}.zip", 2)):
-        data = load(place, partition="by-file", sites=[site], table="{site}.jsonl", images=images)
+        keys = {"sites": [site], "table": "{site}.jsonl", "images": images, "test_fraction": 0.0}
+        data = load(place, partition="by-file", **keys)
         assert len(data.site(site).train) == count
 
 

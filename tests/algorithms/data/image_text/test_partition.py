@@ -10,7 +10,6 @@ from secfed.algorithms.data.image_text.partition import (
     combination,
     mean_total_variation,
 )
-from secfed.errors import ConfigError
 
 
 def findings(n: int, seed: int = 0):
@@ -56,14 +55,6 @@ def test_total_variation_falls_with_alpha_and_is_the_published_one_at_degree_one
     assert found[1] == pytest.approx(0.456, abs=0.05)
     assert found[2] == pytest.approx(0.22, abs=0.05)
     assert found[3] < 0.05
-
-
-def test_what_cannot_be_divided_is_refused():
-    labels = combination(findings(40))
-    with pytest.raises(ConfigError, match=r"data\.min_records"):
-        by_combination(labels, labels, 5, 1.0, 10, np.random.default_rng(0))
-    with pytest.raises(ConfigError, match=r"data\.alpha"):
-        by_combination(labels, labels, 5, 0.01, 8, np.random.default_rng(0))
 
 
 def test_whole_classes_go_to_sites():

@@ -259,13 +259,6 @@ def test_no_error_says_how_many_records_a_hospital_has(save):
         assert not any(count in str(caught.value) for count in ("90", "89", "47", "46"))
 
 
-def test_a_site_that_is_not_in_the_study(save):
-    folder = save(where=np.full(N, "north"))
-    for given in (options(), separate()):
-        with pytest.raises(DataError, match="'east' is not in this study"):
-            multiview(given, 1, folder).site("east")
-
-
 @pytest.mark.parametrize(
     ("keys", "message"),
     [

@@ -140,19 +140,17 @@ def test_a_wrong_cell_is_an_error_that_names_line_and_column_and_no_value(load, 
         assert value not in str(caught.value)
 
 
-def test_a_label_outside_the_listed_classes_names_the_site(load):
-    with pytest.raises(DataError, match=r"site 'south': .*line 6.*not one of data\.labels"):
-        load(options=OPTIONS.replace("label_above = 0", "labels = [0, 1, 2]")).site("south")
-
-
-def test_missing_values_that_are_not_imputed_name_the_site(load):
-    with pytest.raises(DataError, match=r"site 'north'.*NaN.*data\.impute"):
-        load(options=OPTIONS + 'impute = "none"').site("north")
-
-
-def test_a_listed_site_without_rows_is_an_error_that_names_it(load):
-    with pytest.raises(DataError, match="site 'west' has no records"):
-        load(options=OPTIONS.replace('"south"', '"south", "west"')).site("west")
+@pytest.mark.parametrize(
+    ("old", "new", "site", "what"),
+    [
+        ("label_above = 0", "labels = [0, 1, 2]", "south", r"'south': .*line 6.*not one of data\.labels"),
+        ("= 0.0", '= 0.0\nimpute = "none"', "north", r"'north'.*NaN.*data\.impute"),
+        ('"south"', '"south", "west"', "west", "'west' has no records"),
+    ],
+)
+def test_records_that_do_not_fit_the_options_name_the_site(load, old, new, site, what):
+    with pytest.raises(DataError, match=f"site {what}"):
+        load(options=OPTIONS.replace(old, new)).site(site)
 
 
 @pytest.mark.parametrize(
