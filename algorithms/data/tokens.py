@@ -167,10 +167,10 @@ class FolderTokenizer:
         """
         if not texts:
             return torch.zeros(0, self.length, dtype=torch.int64)
-        found = self._tokenizer(
+        encoded = self._tokenizer(
             list(texts), padding="max_length", truncation=True, max_length=self.length, padding_side="right"
         )
-        rows = torch.tensor(found["input_ids"], dtype=torch.int64)
+        rows = torch.tensor(encoded["input_ids"], dtype=torch.int64)
         if not bool((rows[:, 0] != PAD).all()):
             unfit(
                 DataError(
@@ -202,12 +202,12 @@ def read_words(path: Path) -> tuple[str, ...]:
         raise ConfigError(
             f"data.words_file: {path.name} has {len(words)} words", remedy=f"give 1 to {_MOST_WORDS} words"
         )
-    seen: set[str] = set()
+    listed: set[str] = set()
     for number, line in enumerate(lines, start=1):
         word = line.strip()
-        if word and (words_of(word) != [word] or word in seen):
+        if word and (words_of(word) != [word] or word in listed):
             raise _wrong_word(f"data.words_file: {path.name}, line {number}")
-        seen.add(word)
+        listed.add(word)
     return words
 
 
@@ -240,8 +240,8 @@ def _hash(word: str) -> int:
 def _rows(reports: Sequence[Sequence[int]], length: int) -> torch.Tensor:
     rows = torch.zeros(len(reports), length, dtype=torch.int64)
     for at, report in enumerate(reports):
-        kept = [CLS, *report[: length - 1]]
-        rows[at, : len(kept)] = torch.tensor(kept)
+        ids = [CLS, *report[: length - 1]]
+        rows[at, : len(ids)] = torch.tensor(ids)
     return rows
 
 

@@ -118,7 +118,7 @@ def check_image_text(site_id: SiteId, data: ImageTextSite, facts: ImageTextData)
     for part, pairs in (("training", data.train), ("held-out", data.test)):
         what = _fault(pairs, facts)
         if what is None and part == "training" and data.train_patients is not None:
-            what = "have no patient each" if len(data.train_patients) != len(pairs) else None
+            what = "do not have one patient each" if len(data.train_patients) != len(pairs) else None
         if what is not None:
             raise unusable(site_id, part, what)
         what = _unfit_value(pairs, facts)
@@ -149,7 +149,7 @@ def _fault(pairs: Pairs, facts: ImageTextData) -> str | None:
     if tuple(findings.shape[1:]) != (len(facts.findings),) or findings.dtype != torch.int64:
         return f"have findings that are not {len(facts.findings)} int64 numbers per pair"
     if not len(images) == len(pairs.tokens) == len(findings):
-        return "have not one image, one text and one row of findings each"
+        return "do not have one image, one text and one row of findings each"
     if masks is not None:
         shape = (len(images), *facts.image_shape[1:])
         if tuple(masks.shape) != shape or masks.dtype != torch.bool:

@@ -167,5 +167,5 @@ def _number(line: Line, column: str) -> str:
     """A number of a patient, study or image, in the only form that may become part of a path."""
     value = line.text(column)
     if not (_IMAGE if column == "dicom_id" else _NUMBER).fullmatch(value):
-        raise line.wrong(column, "has not the published form", "use the published tables")
+        raise line.wrong(column, "does not have the published form", "use the published tables")
     return value

@@ -39,14 +39,7 @@ class OphthalmologyOptions(PairsOptions):
     """Options of ``ophthalmology``.
 
     Example:
-        Two clinics, each with its own file::
-
-            [data.clinics.messidor]
-            table = "messidor.csv"
-            images = "messidor"
-            image_column = "Image name"
-            retinopathy_column = "Retinopathy grade"
-            edema_column = "Risk of macular edema"
+        One clinic, with the optional keys ``image_suffix`` and ``patient_column``::
 
             [data.clinics.brset]
             table = "labels.csv"

@@ -161,7 +161,7 @@ def _read(file: ViewFile, options: MultiviewOptions, views: tuple[str, ...]) -> 
         values = file.view(view, arrays[view])
         if len(values) != len(labels):
             raise DataError(
-                f"{options.path}: view {view!r} has not one row for each label",
+                f"{options.path}: view {view!r} does not have one row for each label",
                 remedy="store one row per record; transpose the view if its records are columns",
             )
         read.append(scaled(values, options.scale.get(view)))
@@ -174,6 +174,7 @@ def _read_site(file: ViewFile, options: MultiviewOptions, site: SiteId, held: tu
     sites = file.sites(key, file.arrays(key)[key])
     if len(sites) != len(records.labels):
         raise DataError(
-            f"{options.path}: {key!r} has not one entry per record", remedy="name the site of every record"
+            f"{options.path}: {key!r} does not have one entry per record",
+            remedy="name the site of every record",
         )
     return records.take(np.flatnonzero(sites == site))

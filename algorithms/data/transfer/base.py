@@ -152,7 +152,7 @@ def check_transfer(site_id: SiteId, data: TransferSite, facts: TransferData) -> 
         data = replace(data, train=checked[0], test=checked[1])
     if data.train_patients is not None and len(data.train_patients) != len(data.train):
         raise DataError(
-            f"site {site_id!r} has not one patient per training record",
+            f"site {site_id!r} does not have one patient per training record",
             remedy="give the patient of every training record, or of none",
         )
     return data
@@ -212,7 +212,7 @@ def _fault(kind: Kind, samples: Samples, facts: TransferData) -> str | None:
 
 def _label_fault(labels: Tensor, rows: int) -> str | None:
     if tuple(labels.shape) != (rows,) or labels.dtype != torch.int64:
-        return "have not one int64 label each"
+        return "do not have one int64 label each"
     return None
 
 

@@ -95,9 +95,9 @@ class TransferFiles(ImagesAndTexts):
     def _samples(self, records: _Records, rows: Ids) -> Samples:
         images, tokens, labels, sources = records.images, None, None, None
         if records.sources is not None:
-            kept = np.unique(records.sources[rows])
-            sources = torch.from_numpy(np.searchsorted(kept, records.sources[rows]).astype(np.int64))
-            images = records.images[kept] if records.images is not None else None
+            used = np.unique(records.sources[rows])
+            sources = torch.from_numpy(np.searchsorted(used, records.sources[rows]).astype(np.int64))
+            images = records.images[used] if records.images is not None else None
         elif images is not None:
             images = images[rows]
         if records.texts is not None:
@@ -141,7 +141,7 @@ class _Records:
         if "sources" not in arrays:
             if images != rows:
                 raise DataError(
-                    f"{name}: 'images' and 'texts' have not as many rows",
+                    f"{name}: 'images' and 'texts' do not have as many rows",
                     remedy="add the array sources: the position of the image that each caption describes",
                 )
             return np.arange(rows, dtype=np.int64)
@@ -259,6 +259,6 @@ def _patients(values: NDArray[Any], where: str) -> tuple[str, ...]:
 
 def _uneven(name: str, array: str) -> DataError:
     return DataError(
-        f"{name}: {array!r} has not one entry per row",
+        f"{name}: {array!r} does not have one entry per row",
         remedy="a row is an image; at text sites a text, at pairs sites a caption",
     )

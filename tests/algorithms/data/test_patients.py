@@ -158,7 +158,7 @@ class TestArrays:
 
     @pytest.mark.parametrize("whose", [{"a": [1] * 6}, {"a": [1] * 6, "b": [1] * 5}, {}])
     def test_every_record_has_a_patient(self, whose: dict[str, list[int]]) -> None:
-        with pytest.raises(DataError, match="has not one patient per record") as refused:
+        with pytest.raises(DataError, match="does not have one patient per record") as refused:
             self.tables(patients=whose)
         assert refused.value.remedy
 
@@ -197,7 +197,7 @@ class TestChecks:
         data = pairs()
         site = data.site("hospital-1")
         check_image_text("a", ImageTextSite(site.train, site.test, tuple(range(24))), data)
-        with pytest.raises(DataError, match="site 'a': training records have no patient each"):
+        with pytest.raises(DataError, match="site 'a': training records do not have one patient each"):
             check_image_text("a", ImageTextSite(site.train, site.test, (0, 1)), data)
 
     def test_patients_are_in_no_repr(self) -> None:

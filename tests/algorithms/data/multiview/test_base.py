@@ -192,7 +192,7 @@ class TestSitesOfTheFile:
     [
         ({"X2": None}, "has no array 'X2'.*it has X1, Y"),
         ({"Y": None}, "has no array 'Y'"),
-        ({"X2": X2[:-1]}, "'X2' has not one row for each label.*transpose"),
+        ({"X2": X2[:-1]}, "'X2' does not have one row for each label.*transpose"),
         ({"Y": Y + 0.5}, "'Y' are not integers"),
         ({"Y": Y + 1}, r"label outside the study's 3 classes.*data\.first_label"),
         ({"Y": Y - 1}, "label outside the study's 3 classes"),

@@ -112,7 +112,7 @@ def test_a_site_of_another_kind_or_name_is_refused():
 
 
 def test_patients_are_given_for_every_row_or_for_none():
-    with pytest.raises(DataError, match="'p' has not one patient per training record"):
+    with pytest.raises(DataError, match="'p' does not have one patient per training record"):
         check_transfer("p", site("p", train_patients=(0, 1)), FACTS)  # one per image is not one per caption
 
 
