@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from secfed.algorithms.data.multiview.partition import drawn_views, single_view_count
@@ -54,6 +54,7 @@ def test_the_default_concentration_is_even_and_a_small_one_is_not():
 
 
 @given(seed=st.integers(0, 2**32))
+@settings(max_examples=40, deadline=None)
 def test_a_site_with_twice_its_even_share_gets_nothing_of_the_next_class(seed):
     labels = np.repeat(np.arange(4), 50)
     # With a share this skewed one site takes nearly all of a class (a quarter of the records).
@@ -65,6 +66,7 @@ def test_a_site_with_twice_its_even_share_gets_nothing_of_the_next_class(seed):
 
 
 @given(n=st.integers(1, 200), limit=st.integers(1, 40), seed=st.integers(0, 2**32))
+@settings(max_examples=40, deadline=None)
 def test_at_most_so_many_records_of_each_class_are_used(n, limit, seed):
     labels = np.random.default_rng(n).integers(0, 4, n)
     kept = first_per_class(labels, limit, np.random.default_rng(seed))
