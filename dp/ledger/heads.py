@@ -28,21 +28,13 @@ _KINDS: Final = (RELEASED, SUMMED, FOLLOWED)
 
 @dataclass(frozen=True)
 class Recorded:
-    """One state of a ledger that a transcript recorded.
-
-    Attributes:
-        dataset: which ledger.
-        head: hash of its last entry then; hexadecimal.
-        file: the transcript.
-        line: in it, counted from 1.
-        round: of the sum, as the transcript has it.
-    """
+    """One state of a ledger that a transcript recorded."""
 
     dataset: str
-    head: str
-    file: Path
-    line: int
-    round: object
+    head: str  # hash of its last entry then; hexadecimal
+    file: Path  # the transcript
+    line: int  # in it, counted from 1
+    round: object  # of the sum, as the transcript has it
 
 
 def recorded_in(entries: Iterable[Entry], file: Path) -> Iterator[Recorded]:
@@ -52,14 +44,11 @@ def recorded_in(entries: Iterable[Entry], file: Path) -> Iterator[Recorded]:
 
 
 def read_recorded(file: Path) -> Iterator[Recorded]:
-    """What a site's own transcript recorded, without verifying it.
+    """What a site's own transcript recorded, without verifying it; TranscriptError if it cannot be read.
 
     It is read at every start of a study, as are those of all earlier studies: an unfinished last line, or
     damage to a transcript of long ago, must not stop a new study. What an entry claims here permits nothing,
     it can only make the site refuse. ``secfed audit verify`` verifies.
-
-    Raises:
-        TranscriptError: the file cannot be read.
     """
     try:
         with file.open("rb") as stream:

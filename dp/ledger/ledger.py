@@ -58,9 +58,9 @@ class Ledger:
     """The ledger of one data set at one site.
 
     Args:
-        path: the ledger file; created on first use, its folder must exist.
+        path: created on first use, its folder must exist.
         identity: the site's signing key.
-        dataset: name of the data set.
+        dataset: its name.
         budgets: limits from the site's policy.
         accountant: pld by default.
         clock: seconds since 1970; an entry is never dated before the one above it.
@@ -110,7 +110,7 @@ class Ledger:
 
         Args:
             event: what is about to be released.
-            study: the study's name.
+            study: its name.
             round_number: counted from 1.
             exchange: its name within the round.
             record_private: for noise in the secure sum: what is summed was itself computed under
@@ -162,10 +162,8 @@ class Ledger:
     def check_study(self, study: str, first: Event | None = None) -> None:
         """Refuse now what the next payment of a study would be refused for; nothing is spent or recorded.
 
-        Args:
-            study: its id.
-            first: what it pays first, if that is known. After a refusal it is what was refused: that is asked
-                again until the budget covers it, because a period is over or the policy permits more.
+        ``first`` is what the study pays first, if that is known. After a refusal it is what was refused: that
+        is asked again until the budget covers it, because a period is over or the policy permits more.
 
         Raises:
             BudgetExceeded: a budget does not cover it.
@@ -206,11 +204,7 @@ class Ledger:
         exchange: str,
         release: str | None = None,
     ) -> Entry:
-        """Record which fields leave in a sum without noise, as the study chose explicitly; once a release.
-
-        Raises:
-            TranscriptError: the ledger does not verify or cannot be written.
-        """
+        """Record which fields leave in a sum without noise, as the study chose explicitly; once a release."""
         with self._writing() as (chain, entries):
             body: dict[str, Any] = {
                 "study": study,
@@ -226,11 +220,7 @@ class Ledger:
             return chain.append(UNPROTECTED, {**body, "time_s": self._now_s(entries)})
 
     def standings(self) -> tuple[Standing, ...]:
-        """Where every budget stands now.
-
-        Raises:
-            TranscriptError: the ledger does not verify.
-        """
+        """Where every budget stands now."""
         with self._writing() as (_, entries):
             now_s = self._now_s(entries)
             spent = spent_of(entries)
@@ -238,11 +228,7 @@ class Ledger:
 
     @property
     def head(self) -> bytes:
-        """Hash of the last entry: 32 bytes. Goes into the transcript of every round.
-
-        Raises:
-            TranscriptError: the ledger does not verify.
-        """
+        """Hash of the last entry: 32 bytes. Goes into the transcript of every round."""
         with self._writing() as (chain, _):
             return chain.head
 
@@ -290,11 +276,7 @@ class Ledger:
                 file.close()
 
     def _check_recorded(self, entries: Sequence[Entry]) -> None:
-        """Refuse a ledger that forgot something.
-
-        Raises:
-            TranscriptError: it lacks what a transcript recorded, or what this process saw in it.
-        """
+        """Refuse a ledger that lacks what a transcript recorded, or what this process saw in it."""
         hashes = {entry.hash.hex() for entry in entries}
         missing = [one for one in self._recorded if one.head not in hashes]
         if missing:
@@ -310,11 +292,7 @@ class Ledger:
 
 
 def _paid(path: Path, entries: Iterable[Entry], body: Mapping[str, Any]) -> Entry | None:
-    """The entry that paid for this release already.
-
-    Raises:
-        TranscriptError: it paid for something else.
-    """
+    """The entry that paid for this release already; TranscriptError if it paid for something else."""
     asked = {**body, "event": json.loads(canonical_json(body["event"]))}  # as an entry spells it
     for entry in entries:
         if entry.kind == SPENT and entry.body.get("release") == body["release"]:
@@ -334,11 +312,7 @@ def _is_told(entries: Iterable[Entry], refused: Mapping[str, Any]) -> bool:
 
 
 def spent_of(entries: Iterable[Entry]) -> list[Spent]:
-    """What a ledger's entries spent, in order.
-
-    Raises:
-        TranscriptError: an entry about spending that cannot be read.
-    """
+    """What a ledger's entries spent, in order; TranscriptError if one cannot be read."""
     return [Spent.from_body(entry.body) for entry in entries if entry.kind == SPENT]
 
 

@@ -52,32 +52,20 @@ Evaluate = Callable[[NDArray[np.int64]], float]
 
 @dataclass(frozen=True, kw_only=True)
 class LossRelease:
-    """What an algorithm plans to release of a site's loss in the whole study.
+    """What an algorithm plans to release of a site's loss; ConfigError for values out of range."""
 
-    Attributes:
-        records: how many records the site trains on.
-        size: records in one group, at least 2 and the same at every site: the batch of the evaluation.
-        releases: how often in the study.
-        cap: a group's loss counts as at most this; public.
-        floor: and as at least this; public, and below ``cap``.
-        groups: K is at most this (an evaluation costs K forward passes); None uses every group that the
-            records fill, which gives the least noise.
-        patients: whose each record is, as numbers; needed where the relation hides patients, else unused.
-        share: the noise is such that the releases alone would take this share of the study's epsilon.
-            Training pays by composition, not by addition: with 0.1 it needs about 1 % more noise, with 0.2
-            3 %, with 0.3 7 %.
-
-    Raises:
-        ConfigError: a value out of range.
-    """
-
-    records: int
-    size: int
-    releases: int
-    cap: float
-    floor: float = 0.0
+    records: int  # that the site trains on
+    size: int  # of one group, at least 2 and the same at every site: the batch of the evaluation
+    releases: int  # in the study
+    cap: float  # a group's loss counts as at most this; public
+    floor: float = 0.0  # and as at least this; public
+    # K is at most this (an evaluation costs K forward passes); None uses every group that the records fill,
+    # which gives the least noise.
     groups: int | None = None
+    # The releases alone would take this share of the study's epsilon. Training pays by composition, not by
+    # addition: with 0.1 it needs about 1 % more noise, with 0.2 3 %, with 0.3 7 %.
     share: float = 0.2
+    # Whose each record is; needed where the relation hides patients, else unused.
     patients: tuple[int, ...] | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
@@ -97,16 +85,12 @@ class LossRelease:
 class PlannedLosses:
     """Releases of a site's loss with their noise. Made by ``LocalPrivacy``.
 
-    Args:
-        wanted: what was planned.
-        unit: the study's; its relation must be the replacement of a record or of a patient.
-        seed: decides the groups only.
-        multiplier: (releases) -> smallest noise multiplier, relative to half the window, for which they
-            together stay within the share of epsilon.
+    ``multiplier`` maps a number of releases to the smallest noise multiplier, relative to half the window,
+    for which they together stay within the share of epsilon; ``seed`` decides the groups only.
 
     Raises:
-        ConfigError: another relation, records that do not fill one group, or a relation that hides patients
-            without any.
+        ConfigError: a relation that is not the replacement of a record or of a patient, records that do not
+            fill one group, or a relation that hides patients without any.
     """
 
     def __init__(
@@ -159,16 +143,11 @@ class PlannedLosses:
         return [otherwise(math.nan, evaluate, group) - self.wanted.floor for group in self.groups]
 
     def release(self, evaluate: Evaluate, random: SecureRandom) -> float:
-        """One release; :attr:`event` must have been paid.
+        """One release, cut to [floor, cap] (post-processing); :attr:`event` must have been paid.
 
-        Args:
-            evaluate: indices of one group -> its loss. It must depend on these records, the received model
-                and public data only: no random numbers that other groups share, no statistics that it
-                leaves in the model. NaN counts as the cap, and so does an exception.
-            random: the source of the noise.
-
-        Returns:
-            A loss within [floor, cap]: cutting off the noise beyond is post-processing.
+        ``evaluate`` gives the loss of one group, by the indices of its records. It must depend on these
+        records, the received model and public data only: no random numbers that other groups share, no
+        statistics that it leaves in the model. NaN counts as the cap, and so does an exception.
         """
         noisy = self.wanted.floor + self._mean.release(self.values(evaluate), random)
         return min(max(noisy, self.wanted.floor), self.wanted.cap)

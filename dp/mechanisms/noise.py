@@ -58,27 +58,14 @@ _FLOAT_MARGIN: Final = 1.0 + 2.0**-30  # covers float64 rounding of norms, scale
 
 @dataclass(frozen=True)
 class SiteNoise:
-    """Site-level privacy of one exchange; equal at every site.
+    """Site-level privacy of one exchange; equal at every site. ConfigError for values out of range."""
 
-    Attributes:
-        layout: of the exchange, with headroom for the noise; make it with :meth:`plan`.
-        clip_norm: C, after every field was divided by its scale.
-        noise_multiplier: sigma: honest noise in the sum has standard deviation sigma * C.
-        min_survivors: n_min, the smallest survivor set this site lets be summed.
-        colluders: t, sites whose noise is not counted, below n_min.
-        scales: per field, what one unit of C means there; 1 where a field is missing.
-        kind: which noise.
-
-    Raises:
-        ConfigError: values out of range.
-    """
-
-    layout: Layout
-    clip_norm: float
-    noise_multiplier: float
-    min_survivors: int
-    colluders: int
-    scales: Mapping[str, float] = field(default_factory=dict)
+    layout: Layout  # with headroom for the noise; made by `plan`
+    clip_norm: float  # C, after every field was divided by its scale
+    noise_multiplier: float  # sigma: honest noise in the sum has standard deviation sigma * C
+    min_survivors: int  # n_min, the smallest survivor set this site lets be summed
+    colluders: int  # t, sites whose noise is not counted, below n_min
+    scales: Mapping[str, float] = field(default_factory=dict)  # what one unit of C means in a field, else 1
     kind: Literal["skellam", "discrete-gaussian"] = "skellam"
 
     def __post_init__(self) -> None:
@@ -112,7 +99,7 @@ class SiteNoise:
         scales: Mapping[str, float] | None = None,
         kind: Literal["skellam", "discrete-gaussian"] = "skellam",
     ) -> SiteNoise:
-        """Set a layout's bounds to what clipping and noise need; the arguments are the attributes.
+        """Set a layout's bounds to what clipping and noise need.
 
         Raises:
             ConfigError: values out of range.
@@ -154,13 +141,7 @@ class SiteNoise:
         return math.ceil(math.sqrt(2 * math.log(2) * (_TAIL_BITS + 1) * variance))
 
     def clip(self, summands: Summands) -> dict[str, torch.Tensor]:
-        """Clip everything this site contributes, jointly, to L2 norm C in scaled units.
-
-        Args:
-            summands: one value per field of the layout.
-
-        Returns:
-            float64 tensors.
+        """Clip everything this site contributes, jointly, to L2 norm C in scaled units: float64 tensors.
 
         Raises:
             RangeError: NaN or Inf, or fields that do not match the layout.
@@ -199,9 +180,6 @@ class SiteNoise:
 
         Fields may have different steps. Both papers' bounds are sums over coordinates that grow with
         the step, so stating all lengths in the coarsest step bounds every mixture.
-
-        Raises:
-            ConfigError: a relation that does not protect a site.
         """
         if adjacency.protects is not Unit.SITE:
             raise ConfigError(f"noise in the secure sum protects sites, not {adjacency}")
@@ -216,11 +194,10 @@ class SiteNoise:
         )
 
     def noised(self, source: VectorSource, noise_key: bytes) -> NoisedSource:
-        """The same vector with this site's noise, for the protection to read.
+        """What :meth:`Layout.encoder` made of :meth:`clip`, with this site's noise, for the protection.
 
-        Args:
-            source: :meth:`Layout.encoder` over what :meth:`clip` returned.
-            noise_key: 32 bytes; the same for every attempt of this exchange, fresh for every other one.
+        Security: ``noise_key``, 32 bytes, is the same for every attempt of this exchange, fresh for every
+        other.
         """
         return NoisedSource(self, source, noise_key)
 

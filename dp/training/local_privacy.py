@@ -41,7 +41,7 @@ from secfed.dp.training.local_plan import (
     plan_phases,
     plan_sums,
 )
-from secfed.dp.training.losses import Batch, UnitLoss
+from secfed.dp.training.losses import Batch, DeclaredLoss
 from secfed.dp.training.mechanism import Mechanism
 from secfed.dp.training.patient_records import Records
 from secfed.dp.training.plain_loop import Training
@@ -202,7 +202,7 @@ class LocalPrivacy:
         self,
         model: torch.nn.Module,
         optimiser: torch.optim.Optimizer,
-        loss: UnitLoss,
+        loss: DeclaredLoss,
         data: Batch | Records,
         *,
         passes: int | None = None,

@@ -43,22 +43,15 @@ _GRID_BITS: Final = 13  # rounding adds at most 2^-13 C to one unit's norm
 class Mechanism:
     """What is promised: everything the event needs, and nothing a caller could state twice.
 
-    Attributes:
-        unit: record or group of records, with the neighbouring relation.
-        clip_norm: C, L2 norm over all trainable parameters jointly.
-        noise_multiplier: sigma; 0 trains without noise and costs an infinite epsilon.
-        sampling_rate: probability q that a unit is drawn in a step.
-        adaptive: lets C follow a quantile of the norms; ``clip_norm`` is then the first C.
-
     Raises:
         ConfigError: a value out of range, or sites as the unit.
     """
 
     unit: PrivacyUnit
-    clip_norm: float
-    noise_multiplier: float
-    sampling_rate: float
-    adaptive: AdaptiveClip | None = None
+    clip_norm: float  # C, L2 norm over all trainable parameters jointly
+    noise_multiplier: float  # sigma; 0 trains without noise and costs an infinite epsilon
+    sampling_rate: float  # probability q that a unit is drawn in a step
+    adaptive: AdaptiveClip | None = None  # lets C follow a quantile of the norms; `clip_norm` is the first C
 
     def __post_init__(self) -> None:
         if self.unit.unit is Unit.SITE:
@@ -96,9 +89,8 @@ class Mechanism:
 class GaussianNoise:
     """Noise on the grid for every trainable parameter.
 
-    Attributes:
-        deviation: standard deviation of the noise added to the sum, in gradient units.
-        grid: distance of two grid points, in gradient units; 0 without noise.
+    ``deviation``, of the noise added to the sum, and ``grid``, the distance of two grid points (0 without noise),
+    are in gradient units.
     """
 
     def __init__(self, deviation: float, bits: int, random: SecureRandom) -> None:

@@ -36,7 +36,7 @@ from secfed.dp.training.engine_check import checked_engine, one_by_one
 from secfed.dp.training.engines import ClippedSum, Engine, EngineName, LoopEngine, attached, check_engine_fits
 from secfed.dp.training.guards import check_model
 from secfed.dp.training.layers import secret_layers
-from secfed.dp.training.losses import Batch, UnitLoss, require_decomposes, supervised
+from secfed.dp.training.losses import Batch, DeclaredLoss, require_decomposes, supervised
 from secfed.dp.training.mechanism import GaussianNoise, Mechanism
 from secfed.dp.training.patient_records import LoaderRecords, Records, TensorRecords
 from secfed.dp.training.plain_loop import Training
@@ -56,9 +56,6 @@ class PrivateTraining:
         random: source of sampling and noise; None draws a fresh key. A seeded one is for simulation only.
         max_records: records in one forward pass of hooks and ghost; larger draws are cut into pieces.
         spend: called with the event before any data is touched; raises to refuse (see the ledger).
-
-    Raises:
-        ConfigError: an impossible combination.
     """
 
     def __init__(
@@ -89,19 +86,14 @@ class PrivateTraining:
         self,
         model: nn.Module,
         optimiser: torch.optim.Optimizer,
-        loss: UnitLoss,
+        loss: DeclaredLoss,
         data: Batch | Records,
         *,
         steps: int,
     ) -> None:
-        """Train ``model`` in place for exactly ``steps`` steps.
+        """Train ``model`` in place for exactly ``steps`` steps; they are what is paid, also if it is interrupted.
 
-        Args:
-            model: any device; left in the mode it came in.
-            optimiser: over its parameters.
-            loss: declares whether it decomposes over records.
-            data: tensors with the records along the first dimension, or records by index.
-            steps: the event that is spent has this count, also if training is interrupted.
+        ``data`` are tensors with the records along the first dimension, or records by index.
 
         Raises:
             BudgetExceeded: from ``spend``, before data is touched.
@@ -145,16 +137,12 @@ class PrivateTraining:
         self,
         model: nn.Module,
         optimiser: torch.optim.Optimizer,
-        loss: UnitLoss,
+        loss: DeclaredLoss,
         *,
         records: int,
         steps: int,
     ) -> Session:
-        """Begin ``steps`` paid steps; a context manager, for loops that are written elsewhere.
-
-        Raises:
-            BudgetExceeded, ConfigError, DataError: as :meth:`run`.
-        """
+        """Begin ``steps`` paid steps, for loops that are written elsewhere; raises as :meth:`run` does."""
         if self.mechanism.unit.unit is Unit.RECORD:
             require_decomposes(loss)
         parameters = check_model(model, optimiser)
@@ -178,7 +166,7 @@ class Session:
         training: PrivateTraining,
         model: nn.Module,
         optimiser: torch.optim.Optimizer,
-        loss: UnitLoss,
+        loss: DeclaredLoss,
         parameters: dict[str, nn.Parameter],
         records: int,
         steps: int,
@@ -229,11 +217,7 @@ class Session:
         return [drawn[index : index + 1] for index in range(len(drawn))]
 
     def step(self, records: Records) -> None:
-        """Draw units, and take one optimiser step on their noisy clipped sum.
-
-        Raises:
-            ConfigError: as :meth:`release`.
-        """
+        """Draw units, and take one optimiser step on their noisy clipped sum."""
         units = self.draw()
         try:
             batches = [records.take(indices) for indices in self._batches(units)]
