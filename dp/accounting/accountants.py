@@ -77,20 +77,12 @@ class Accountant(ABC):
         return f"the {self.name} accountant knows add-or-remove only; use pld for replace relations"
 
     def epsilon(self, events: Sequence[Event], delta: float) -> float:
-        """An upper bound on epsilon at ``delta`` of all events together; inf without noise.
-
-        Raises:
-            ConfigError: an event this accountant refuses, or events of different relations.
-        """
+        """An upper bound on epsilon of all events; inf without noise, ConfigError if one is refused."""
         check_delta(delta)
         return _cached_epsilon(self, self._prepared(events), delta)
 
     def delta(self, events: Sequence[Event], epsilon: float) -> float:
-        """An upper bound on delta at ``epsilon`` of all events together; 1 without noise.
-
-        Raises:
-            ConfigError: as for :meth:`epsilon`.
-        """
+        """An upper bound on delta of all events; 1 without noise, ConfigError if one is refused."""
         check_epsilon(epsilon)
         return self._delta(self._prepared(events), epsilon)
 
@@ -276,12 +268,7 @@ class Pld(Accountant):
         return 1.0 if composed is None else float(composed.get_delta_for_epsilon(epsilon))
 
     def composed(self, events: Sequence[Event], onto: Any = None) -> Any:
-        """The loss distribution, as the library's ``PLDAccountant`` composes it; None without noise.
-
-        Args:
-            events: of one relation, in canonical form.
-            onto: a distribution to go on from.
-        """
+        """The distribution of events in canonical form on top of another; None without noise."""
         from dp_accounting.pld import privacy_loss_distribution as library
 
         # Zeroing a site's contribution has the numbers of add-or-remove (specification, section 8).

@@ -1,12 +1,8 @@
 """Lower bounds on epsilon from attacks: what somebody who guesses proves about a mechanism.
 
-The accountants bound epsilon from above by mathematics. An attack bounds it from below by experiment: a
-record (a site) is there or not, the attacker sees the release and guesses. Differential privacy limits how
+A record (a site) is there or not, the attacker sees the release and guesses. Differential privacy limits how
 often it may say "there" where it is (a hit) for a given rate of saying so where it is not (a false alarm),
-so guesses that are too good refute the epsilon that is claimed. Between the two bounds lies what is not
-known; an attack that finds nothing proves nothing.
-
-Two bounds, from the same two confidence limits:
+so guesses that are too good refute the epsilon that is claimed; an attack that finds nothing proves nothing.
 
 * :func:`epsilon_shown` uses the definition of differential privacy only. It holds for every mechanism, and
   cannot come near the true epsilon where that rests on rare outcomes, as with Gaussian noise.

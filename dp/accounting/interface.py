@@ -46,11 +46,7 @@ ACCOUNTANTS: dict[str, Callable[[], Accountant]] = {"rdp": Rdp, "prv": Prv, "pld
 
 
 def accountant(name: str) -> Accountant:
-    """The accountant of that name.
-
-    Raises:
-        ConfigError: no such accountant.
-    """
+    """The accountant of that name."""
     if name not in ACCOUNTANTS:
         raise ConfigError(
             f"unknown accountant {name!r}", remedy=f"use one of {', '.join(sorted(ACCOUNTANTS))}"

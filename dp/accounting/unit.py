@@ -98,10 +98,6 @@ class PrivacyUnit:
         """The unit under its usual relation: add-or-remove (record), replace (group), zero-out (site)."""
         return cls(unit, _PERMITTED[unit][0])
 
-    def sensitivity(self, clip_norm: float) -> float:
-        """L2 sensitivity of the sum of units clipped to ``clip_norm``."""
-        return self.adjacency.factor * clip_norm
-
 
 @dataclass(frozen=True)
 class GroupPartition:
@@ -118,7 +114,6 @@ class GroupPartition:
     groups: tuple[NDArray[np.int64], ...]  # one [<= size] array of record indices per group, disjoint
     size: int
     records: int  # slots that were divided, including dropped ones
-    patient_aware: bool
 
     @classmethod
     def of(
@@ -151,7 +146,7 @@ class GroupPartition:
                 f"{records} records do not fill one group of {size}",
                 remedy="use a smaller privacy group size",
             )
-        return cls(tuple(groups), size, records, patients is not None)
+        return cls(tuple(groups), size, records)
 
     @classmethod
     def under(

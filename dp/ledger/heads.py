@@ -5,7 +5,7 @@ With every sum, and before the shares for it leave, a site's transcript records 
 lacks the newest of these states, a second history lacks all since it began. Either would let budgets be spent
 again.
 
-The other way round is no fault: the ledger is written before the work, the transcript after the sum, so a
+The other way round is not a fault: the ledger is written before the work, the transcript after the sum, so a
 ledger is ahead by every exchange that was paid for and not summed.
 """
 
@@ -15,7 +15,7 @@ import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from secfed.errors import TranscriptError
 from secfed.records.chain_file import read_lines
@@ -53,8 +53,11 @@ def read_recorded(file: Path) -> Iterator[Recorded]:
     try:
         with file.open("rb") as stream:
             for number, line in enumerate(read_lines(stream), start=1):
-                entry = _entry(line)
-                if entry is not None:
+                try:
+                    entry = json.loads(line)
+                except (ValueError, RecursionError):
+                    continue
+                if isinstance(entry, dict):
                     yield from _of(entry.get("kind"), entry.get("body"), file, number)
     except OSError as error:
         raise TranscriptError(
@@ -70,14 +73,6 @@ def lacking(missing: Sequence[Recorded]) -> str:
         "it is an older copy or a second history: it lacks the state that "
         f"{first.file}, line {first.line} (round {first.round}) recorded{more}"
     )
-
-
-def _entry(line: bytes) -> dict[str, Any] | None:
-    try:
-        content = json.loads(line)
-    except (ValueError, RecursionError):
-        return None
-    return content if isinstance(content, dict) else None
 
 
 def _of(kind: object, body: object, file: Path, line: int) -> Iterator[Recorded]:

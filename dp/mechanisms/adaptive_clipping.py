@@ -38,11 +38,7 @@ class AdaptiveClip:
                 raise ConfigError(f"privacy clipping {name} {value} is not a positive number")
 
     def gradient_multiplier(self, noise_multiplier: float) -> float:
-        """z_g: what the gradients need so that gradients and bits together have ``noise_multiplier``.
-
-        Raises:
-            ConfigError: the bits alone would cost more than that.
-        """
+        """z_g for the accounted ``noise_multiplier``; ConfigError if the bits alone would cost more."""
         if noise_multiplier == 0:
             return 0.0
         rest = noise_multiplier**-2 - (2 * self.count_deviation) ** -2

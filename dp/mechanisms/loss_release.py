@@ -2,32 +2,26 @@
 
     v = (1/K) sum_m clip(loss of group m, floor, cap)        released: v + N(0, (sigma (cap - floor) / K)^2)
 
-Weights of distributionally robust training follow each site's loss. The loss is a function of records,
-the weight scales later steps, and the sums of weights leave: without noise all of that would be outside
-epsilon. With it, whatever is computed from the released number is post-processing: the weight, what
-enters the sums of weights, and how far the site steps.
+Weights of distributionally robust training follow each site's loss, scale later steps, and their sums leave:
+without noise all of that would be outside epsilon. With it, whatever is computed from the released number is
+post-processing.
 
 Sensitivity. The K groups are fixed before any record is read: they depend on the number of records and
 the seed. The loss of a group may compare its records with each other (a contrastive loss does), but sees
 no record outside it. So replacing the content of one record changes the loss of at most one group, that
-loss stays within [floor, cap], and v moves by at most (cap - floor) / K, whatever the model. A record
-that is in no group moves nothing. The bound is for replacing a record, the relation of groups; a record
-that is added or removed would change the number of records, which is public, and the groups with it. Where
-the relation hides patients, each of them lies in one group, so replacing all records of one moves v by no
-more; groups then follow from how many records each patient has, and are not all full. As an event this is
-the sum of K centred values of magnitude at most C = (cap - floor) / 2, hence sensitivity 2C
-(:func:`secfed.dp.accounting.events.bounded_mean`). Each release is of a model that earlier releases
-determined, so the releases compose adaptively with each other and with the noisy training steps.
+loss stays within [floor, cap], and v moves by at most (cap - floor) / K, whatever the model. The bound is for
+replacing a record, the relation of groups; adding or removing one would change the public number of records,
+and the groups with it. Where the relation hides patients, each of them lies in one group, so replacing all
+records of one moves v by no more. As an event this is the sum of K centred values of magnitude at most
+C = (cap - floor) / 2, hence sensitivity 2C (:func:`secfed.dp.accounting.events.bounded_mean`). Releases
+compose adaptively with each other and with the noisy training steps.
 
-What makes it precise. The noise has deviation sigma (cap - floor) / K: small groups, of which there are
-many, a narrow window and few releases help. With 1500 records and epsilon 8 for six rounds, a contrastive
-loss on groups of 64 carries noise of 1.6, on groups of 16 of 0.27, on groups of 8 of 0.10. All sites must use
-one ``size``, for a contrastive loss grows with the logarithm of it; groups of whole patients are not all
-full, which makes it a little smaller.
+What makes it precise: small groups, of which there are many, a narrow window and few releases. With 1500
+records and epsilon 8 for six rounds, a contrastive loss on groups of 64 carries noise of 1.6, on groups of 8
+of 0.10. All sites must use one ``size``, for a contrastive loss grows with the logarithm of it.
 
 Source: specification dp.md, section 6 (L1); Dwork, McSherry, Nissim, Smith 2006 (sensitivity of a clipped
-mean); Kairouz, Oh, Viswanath 2015 (adaptive composition). Noise and grid:
-:mod:`secfed.dp.mechanisms.private_mean`.
+mean); Kairouz, Oh, Viswanath 2015 (adaptive composition).
 """
 
 from __future__ import annotations
@@ -137,8 +131,8 @@ class PlannedLosses:
     def values(self, evaluate: Evaluate) -> list[float]:
         """The loss of every group above the floor, before it is clipped: private.
 
-        NaN for a group whose loss cannot be computed, which like any other NaN counts as the cap: the other
-        groups do not notice, and the sensitivity stays what it is.
+        NaN, which counts as the cap, for a group whose loss cannot be computed: the sensitivity stays what it
+        is.
         """
         return [otherwise(math.nan, evaluate, group) - self.wanted.floor for group in self.groups]
 

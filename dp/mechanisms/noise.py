@@ -141,11 +141,7 @@ class SiteNoise:
         return math.ceil(math.sqrt(2 * math.log(2) * (_TAIL_BITS + 1) * variance))
 
     def clip(self, summands: Summands) -> dict[str, torch.Tensor]:
-        """Clip everything this site contributes, jointly, to L2 norm C in scaled units: float64 tensors.
-
-        Raises:
-            RangeError: NaN or Inf, or fields that do not match the layout.
-        """
+        """Clip all that a site contributes, jointly, to L2 norm C in scaled units; RangeError unless finite."""
         if set(summands) != {item.name for item in self.layout.fields}:
             raise RangeError("summands do not match the layout of the private exchange")
         values = {name: torch.as_tensor(value, dtype=torch.float64) for name, value in summands.items()}
@@ -204,8 +200,7 @@ class SiteNoise:
     def check_totals(self, totals: Totals) -> None:
         """The norm test at decoding: could signal and noise of these survivors have this norm?
 
-        Raises:
-            RangeError: too few survivors, or a norm that honest sites exceed with probability below 2^-64.
+        RangeError for too few survivors, or a norm that honest sites exceed with probability below 2^-64.
         """
         survivors = len(totals.survivors)
         if survivors < self.min_survivors:
@@ -223,16 +218,37 @@ class SiteNoise:
             )
 
 
-class _Adder:
-    """Walks through the fields of the layout and adds noise lane by lane."""
+class NoisedSource:
+    """A vector source whose lanes carry this site's noise. Made by :meth:`SiteNoise.noised`."""
 
-    def __init__(self, noise: SiteNoise, noise_key: bytes) -> None:
-        self._noise, self._random = noise, SecureRandom(derive(noise_key, labels.DERIVE_SITE_NOISE))
+    def __init__(self, noise: SiteNoise, source: VectorSource, noise_key: bytes) -> None:
+        self._noise, self._source = noise, source
+        self._random = SecureRandom(derive(noise_key, labels.DERIVE_SITE_NOISE))
         self._samplers: dict[float, NoiseSampler] = {}
         self._ahead = {
             run.bits: [(item, item.elements) for item in noise.layout.ordered if item.bits == run.bits]
             for run in noise.layout.shape.runs
         }
+
+    def fill(self, run: Run, out: NDArray[Any]) -> None:
+        """Write the run's next lanes to ``out``; nothing may be sent after RangeError (headroom exceeded)."""
+        self._source.fill(run, out)
+        ahead, at = self._ahead[run.bits], 0
+        while at < len(out):
+            if not ahead:
+                raise RangeError("more lanes were read than the layout has")
+            item, left = ahead[0]
+            count = min(left, len(out) - at)
+            part = out[at : at + count]
+            signed = _signed(part, run.bits) + self._sampler(item).take(count)
+            limit = ((1 << (run.bits - 1)) - 1) // self._noise.layout.sites
+            if int(np.abs(signed).max(initial=0)) > limit:
+                raise RangeError("this site's noise leaves the headroom", remedy="repeat the round")
+            part[...] = signed.astype(np.int64).view(np.uint64).astype(part.dtype)
+            at += count
+            ahead[0] = (item, left - count)
+            if left == count:
+                ahead.pop(0)
 
     def _sampler(self, item: Field) -> NoiseSampler:
         variance = self._noise.share_variance(item)
@@ -244,43 +260,8 @@ class _Adder:
             self._samplers[variance] = NoiseSampler(target, SecureRandom(stream_key))
         return self._samplers[variance]
 
-    def add(self, run: Run, lanes: NDArray[Any]) -> None:
-        """Add noise to the run's next ``len(lanes)`` lanes, in place."""
-        ahead, at = self._ahead[run.bits], 0
-        while at < len(lanes):
-            if not ahead:
-                raise RangeError("more lanes were read than the layout has")
-            item, left = ahead[0]
-            count = min(left, len(lanes) - at)
-            part = lanes[at : at + count]
-            signed = _signed(part, run.bits) + self._sampler(item).take(count)
-            limit = ((1 << (run.bits - 1)) - 1) // self._noise.layout.sites
-            if int(np.abs(signed).max(initial=0)) > limit:
-                raise RangeError("this site's noise leaves the headroom", remedy="repeat the round")
-            part[...] = signed.astype(np.int64).view(np.uint64).astype(part.dtype)
-            at += count
-            ahead[0] = (item, left - count)
-            if left == count:
-                ahead.pop(0)
-
 
 def _signed(lanes: NDArray[Any], bits: int) -> NDArray[np.int64]:
     """Ring integers as signed numbers."""
     shift = np.int64(64 - bits)
     return np.asarray((lanes.astype(np.uint64) << np.uint64(shift)).view(np.int64) >> shift)
-
-
-class NoisedSource:
-    """A vector source whose lanes carry this site's noise. Made by :meth:`SiteNoise.noised`."""
-
-    def __init__(self, noise: SiteNoise, source: VectorSource, noise_key: bytes) -> None:
-        self._source, self._adder = source, _Adder(noise, noise_key)
-
-    def fill(self, run: Run, out: NDArray[Any]) -> None:
-        """Write the run's next ``len(out)`` lanes to ``out``.
-
-        Raises:
-            RangeError: noise that leaves the headroom; nothing may be sent.
-        """
-        self._source.fill(run, out)
-        self._adder.add(run, out)

@@ -32,11 +32,7 @@ _EXTRA_BITS: Final = 12
 
 @dataclass(frozen=True)
 class PrivateMean:
-    """The mechanism of one scalar.
-
-    Raises:
-        ConfigError: values out of range, or noise that is too large to be drawn exactly.
-    """
+    """The mechanism of one scalar; ConfigError for values out of range or noise too large to draw."""
 
     bound: float  # V; values are clipped to [0, V]
     noise_over_sensitivity: float  # sigma: the noise's deviation over V/K

@@ -39,18 +39,15 @@ _TOLERANCE: Final = 0.01  # mixed precision is within it, a wrong gradient is no
 _log = logging.getLogger(__name__)
 
 
-def checked_engine(name: EngineName, engine: Engine, model: nn.Module, loss: DeclaredLoss, like: Batch) -> Engine:
-    """Compare sums of gradients of made-up records, unclipped and clipped.
+def checked_engine(
+    name: EngineName, engine: Engine, model: nn.Module, loss: DeclaredLoss, like: Batch
+) -> Engine:
+    """Compare sums of gradients of made-up records, unclipped and clipped; ConfigError where they differ.
 
     Nothing is compared for ``loop``, which only has to pass its guards. Of ``like``, a batch whose rows are
-    records, only shapes, types and devices are looked at. The model is in training mode; meanwhile its dropout is
-    switched off and its parameters are replaced.
-
-    Returns:
-        The engine; or one that clips record by record, if the loss cannot be computed on made-up records.
-
-    Raises:
-        ConfigError: they differ, or the engine cannot run this model.
+    records, only shapes, types and devices are looked at. The model is in training mode; meanwhile its
+    dropout is switched off and its parameters are replaced. Returns the engine; or one that clips record by
+    record, if the loss cannot be computed on made-up records.
     """
     rows = made_up(like)
     parameters = {key: value for key, value in model.named_parameters() if value.requires_grad}

@@ -44,8 +44,8 @@ class ClippedSum:
     Every unit's clipped gradient is rounded to the grid *before* it is added. Integers below 2^53 add
     exactly in float64, so the sum does not depend on order or device, and one unit moves it by at most
     C + grid * sqrt(d) / 2: floating-point addition has no such bound
-    (Casacuberta, Shoemate, Vadhan, Wagaman 2022). C may be infinite; a grid of 0 does not round, which is only
-    for sums without noise. ``units`` were added, ``within`` of them had a norm of at most C.
+    (Casacuberta, Shoemate, Vadhan, Wagaman 2022). C may be infinite; a grid of 0 does not round, which is
+    only for sums without noise. ``units`` were added, ``within`` of them had a norm of at most C.
 
     Raises:
         ConfigError: parameters on several devices.
@@ -258,7 +258,7 @@ def _leading(name: str, rows: object, count: int) -> torch.Tensor:
 
 
 def check_engine_fits(name: EngineName, model: nn.Module, expected_units: float = 1.0) -> None:
-    """Look at the model without running it; ConfigError for a layer or a number of units beyond the engine."""
+    """Look at the model without running it; ConfigError for a layer or number of units beyond the engine."""
     if name == "ghost" and expected_units > _MOST_EXPECTED:
         raise ConfigError(
             f'engine "ghost" adds up at most {_MOST_EXPECTED} expected records in a step, '

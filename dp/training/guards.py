@@ -12,13 +12,14 @@ from contextlib import contextmanager
 import torch
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
+from torch.optim import Optimizer
 
 from secfed.errors import ConfigError
 
 _LOOP = 'use engine = "loop"'
 
 
-def check_model(model: nn.Module, optimiser: torch.optim.Optimizer) -> dict[str, nn.Parameter]:
+def check_model(model: nn.Module, optimiser: Optimizer) -> dict[str, nn.Parameter]:
     """Checks that hold for every engine; returns the trainable parameters by name.
 
     Raises:

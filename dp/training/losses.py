@@ -37,6 +37,7 @@ class DeclaredLoss:
     function: Callable[[nn.Module, Batch], torch.Tensor]
 
     def __call__(self, model: nn.Module, batch: Batch) -> torch.Tensor:
+        """The loss of a batch under the model that is trained."""
         return self.function(model, batch)
 
 
@@ -133,10 +134,10 @@ def check_decomposes(
 ) -> bool:
     """Test a loss's behaviour: does changing one record leave every other record's loss and gradient alone?
 
-    Each record of the batch, of two or more, is replaced in turn: by its ``replacement``, or by the record before
-    it. What is compared is the gradient of the *other* records' summed loss with respect to the model, in the mode
-    it is trained in, without dropout: InfoNCE fails already for its values, batch normalisation for its
-    statistics. One batch can refute the declaration, never prove it.
+    Each record of the batch, of two or more, is replaced in turn: by its ``replacement``, or by the record
+    before it. What is compared is the gradient of the *other* records' summed loss with respect to the model,
+    in the mode it is trained in, without dropout: InfoNCE fails already for its values, batch normalisation
+    for its statistics. One batch can refute the declaration, never prove it.
     """
     count = len(batch[0])
     if count < 2:

@@ -39,6 +39,11 @@ _SLACK: Final = 2.0**-10
 _GRID_BITS: Final = 13  # rounding adds at most 2^-13 C to one unit's norm
 
 
+def steps_per_pass(rate: float) -> int:
+    """Steps in which every unit is expected to take part once, rounded up."""
+    return math.ceil(1.0 / rate - 1e-9)
+
+
 @dataclass(frozen=True)
 class Mechanism:
     """What is promised: everything the event needs, and nothing a caller could state twice.
@@ -78,8 +83,8 @@ class Mechanism:
 
     @property
     def steps_per_pass(self) -> int:
-        """Steps in which every unit is expected to take part once, rounded up."""
-        return math.ceil(1.0 / self.sampling_rate - 1e-9)
+        """:func:`steps_per_pass` of the sampling rate."""
+        return steps_per_pass(self.sampling_rate)
 
     def event(self, steps: int) -> PoissonSampledGaussian:
         """What ``steps`` steps release."""
@@ -89,8 +94,8 @@ class Mechanism:
 class GaussianNoise:
     """Noise on the grid for every trainable parameter.
 
-    ``deviation``, of the noise added to the sum, and ``grid``, the distance of two grid points (0 without noise),
-    are in gradient units.
+    ``deviation``, of the noise added to the sum, and ``grid``, the distance of two grid points (0 without
+    noise), are in gradient units.
     """
 
     def __init__(self, deviation: float, bits: int, random: SecureRandom) -> None:

@@ -46,7 +46,8 @@ class TensorRecords:
 class LazyRecords:
     """Records that have yet to be computed, for example by a received model: not before the first is taken.
 
-    ``make`` is called once, after payment, and gives tensors with ``count`` records along the first dimension.
+    ``make`` is called once, after payment, and gives tensors with ``count`` records along the first
+    dimension.
     """
 
     def __init__(self, count: int, make: Callable[[], Batch]) -> None:

@@ -12,6 +12,7 @@ from typing import Any, Literal
 
 import torch
 from torch import nn
+from torch.optim import Optimizer
 from torch.utils.data import DataLoader, Dataset
 
 from secfed.errors import ConfigError
@@ -24,7 +25,7 @@ class Training:
     """Everything that one site's local training consists of."""
 
     model: nn.Module  # changed in place
-    optimiser: torch.optim.Optimizer
+    optimiser: Optimizer
     # (output, target) -> mean over the records of a batch. Terms that do not depend on records belong into a
     # step hook of the optimiser, where they need no clipping.
     loss: Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
@@ -89,7 +90,7 @@ def make_optimiser(
     learning_rate: float,
     momentum: float,
     weight_decay: float,
-) -> torch.optim.Optimizer:
+) -> Optimizer:
     """A fresh optimiser over the trainable parameters; its state does not outlive the round."""
     parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
     if name == "adam":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -15,12 +16,14 @@ from secfed.dp.accounting.events import Event, PoissonSampledGaussian
 from secfed.dp.accounting.unit import Adjacency, PrivacyUnit, Unit
 from secfed.dp.mechanisms.randomness import SecureRandom
 from secfed.dp.training.engines import EngineName
+from secfed.dp.training.local_plan import Phase
 from secfed.dp.training.losses import DeclaredLoss
 from secfed.dp.training.mechanism import GaussianNoise, Mechanism
 from secfed.dp.training.patient_records import LoaderRecords, TensorRecords
 from secfed.dp.training.plain_loop import Training, make_loader
 from secfed.dp.training.private_loop import PrivateTraining
 from secfed.errors import BudgetExceeded, ConfigError, DataError
+from tests.dp.local_case import ledger, local, paid, settings
 from tests.dp.oracles import FALSE_ALARM, chi_square_p, deviation_p, rounded_normal_pmf
 from tests.dp.toys import (
     CROSS_ENTROPY,
@@ -269,21 +272,21 @@ def test_torch_seeds_do_not_reach_the_noise() -> None:
     assert not torch.equal(run(), run())
 
 
-def test_the_drop_in_for_the_plain_training_loop() -> None:
+def test_the_drop_in_for_the_plain_training_loop(tmp_path: Path) -> None:
     """The algorithm hands over what it trains anyway; a data-free pull of the optimiser stays exact."""
     model, (inputs, labels) = mlp(), table(64)
     optimiser = sgd(model, 0.5)
     add_proximal_pull(optimiser, 0.1)
     loader = make_loader(inputs, labels, batch_size=16, generator=torch.Generator())
     training = Training(model, optimiser, nn.functional.cross_entropy, loader)
-    events: list[Event] = []
-    private = PrivateTraining(
-        mechanism(sigma=0.3, rate=0.25), engine="hooks", random=seeded(), spend=events.append
-    )
+    ward = ledger(tmp_path, epsilon=60.0)
+    privacy = local(ward, settings("record", epsilon=50.0))
+    privacy.plan(Phase("train", 64, 16, passes=5))
+    privacy.enter(1, "update")
     before = CROSS_ENTROPY(model, (inputs, labels)).mean()
-    assert math.isnan(private.train_locally(training, epochs=5, device=torch.device("cpu")))
+    assert math.isnan(privacy.train_locally(training, epochs=5, device=torch.device("cpu")))
     assert CROSS_ENTROPY(model, (inputs, labels)).mean() < before
-    assert [event.times for event in events] == [20]
+    assert [event.times for event in paid(ward)] == [20]
     assert not model.training
 
 
@@ -292,11 +295,9 @@ def test_a_loader_that_cannot_be_sampled_is_refused() -> None:
         def __iter__(self):  # type: ignore[no-untyped-def]
             return iter(())
 
-    model = mlp()
     for loader in (DataLoader(Stream()), [table()]):
-        training = Training(model, sgd(model), nn.functional.cross_entropy, loader)
         with pytest.raises(ConfigError, match="needs a DataLoader over indexed records"):
-            PrivateTraining(mechanism()).train_locally(training, epochs=1, device=torch.device("cpu"))
+            LoaderRecords(loader, torch.device("cpu"))
 
 
 def test_any_indexed_data_set_behind_a_loader_is_sampled() -> None:
