@@ -141,7 +141,7 @@ class SiteNoise:
         return math.ceil(math.sqrt(2 * math.log(2) * (_TAIL_BITS + 1) * variance))
 
     def clip(self, summands: Summands) -> dict[str, torch.Tensor]:
-        """Clip all that a site contributes, jointly, to L2 norm C in scaled units; RangeError unless finite."""
+        """Clip all that a site contributes, jointly, to L2 norm C in scaled units; RangeError for NaN."""
         if set(summands) != {item.name for item in self.layout.fields}:
             raise RangeError("summands do not match the layout of the private exchange")
         values = {name: torch.as_tensor(value, dtype=torch.float64) for name, value in summands.items()}

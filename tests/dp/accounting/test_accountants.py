@@ -58,11 +58,6 @@ def test_the_table_of_the_specification(
     assert FAST.epsilon([sampled(rate, sigma, steps, ADD)], DELTA) == pytest.approx(add, rel=5e-3)
 
 
-def test_replace_with_sigma_8_is_add_or_remove_with_sigma_4() -> None:
-    assert Pld().epsilon([Gaussian(REPLACE, 8.0, 50)], DELTA) == pytest.approx(8.596, abs=0.01)
-    assert Pld().epsilon([Gaussian(ADD, 4.0, 50)], DELTA) == pytest.approx(8.596, abs=0.01)
-
-
 def test_three_accountants_on_one_mechanism() -> None:
     """Specification, section 9; prv may be up to 0.05 sharper than printed there."""
     event = sampled(0.0192, 1.0, 2500)
