@@ -51,7 +51,7 @@ LEAST_DELTA: Final = {"pld": 1e-10, "prv": 1e-10, "rdp": 0.0}
 
 
 class Accountant(ABC):
-    """Turns a composition of events of one relation into (epsilon, delta). Equal ones give equal answers."""
+    """Turns a composition of events of one relation into epsilon at a delta. Equal ones answer alike."""
 
     name: ClassVar[str]
     _gaussians_only: ClassVar[bool]
@@ -81,16 +81,8 @@ class Accountant(ABC):
         check_delta(delta)
         return _cached_epsilon(self, self._prepared(events), delta)
 
-    def delta(self, events: Sequence[Event], epsilon: float) -> float:
-        """An upper bound on delta of all events; 1 without noise, ConfigError if one is refused."""
-        check_epsilon(epsilon)
-        return self._delta(self._prepared(events), epsilon)
-
     @abstractmethod
     def _epsilon(self, events: tuple[Event, ...], delta: float) -> float: ...
-
-    @abstractmethod
-    def _delta(self, events: tuple[Event, ...], epsilon: float) -> float: ...
 
     def _prepared(self, events: Sequence[Event]) -> tuple[Event, ...]:
         """Canonical events of one relation, none of them refused."""
@@ -141,14 +133,6 @@ class Rdp(Accountant):
             math.inf
             if np.isinf(divergence).all()
             else float(compute_epsilon(self.orders, divergence, delta)[0])
-        )
-
-    def _delta(self, events: tuple[Event, ...], epsilon: float) -> float:
-        from dp_accounting.rdp.rdp_privacy_accountant import compute_delta
-
-        divergence = self._divergence(events)
-        return (
-            1.0 if np.isinf(divergence).all() else float(compute_delta(self.orders, divergence, epsilon)[0])
         )
 
     def _divergence(self, events: Sequence[Event]) -> Any:
@@ -217,19 +201,6 @@ class Prv(Accountant):
             raise ConfigError("the prv accountant found no finite epsilon", remedy="use pld")
         return max(found, 0.0)
 
-    def _delta(self, events: tuple[Event, ...], epsilon: float) -> float:
-        """The smallest delta whose epsilon bound does not exceed ``epsilon``, to 1 % above."""
-        low, high = math.log(1e-12), math.log(0.5)
-        if self._epsilon(events, math.exp(high)) > epsilon:
-            return 1.0
-        while high - low > 0.01:
-            middle = (low + high) / 2
-            if self._epsilon(events, math.exp(middle)) > epsilon:
-                low = middle
-            else:
-                high = middle
-        return math.exp(high)
-
     @staticmethod
     def _history(events: Sequence[Event]) -> list[tuple[float, float, int]] | None:
         history = []
@@ -263,8 +234,10 @@ class Pld(Accountant):
         composed = self.composed(events)
         return math.inf if composed is None else float(composed.get_epsilon_for_delta(delta))
 
-    def _delta(self, events: tuple[Event, ...], epsilon: float) -> float:
-        composed = self.composed(events)
+    def delta(self, events: Sequence[Event], epsilon: float) -> float:
+        """An upper bound on delta of all events; 1 without noise."""
+        check_epsilon(epsilon)
+        composed = self.composed(self._prepared(events))
         return 1.0 if composed is None else float(composed.get_delta_for_epsilon(epsilon))
 
     def composed(self, events: Sequence[Event], onto: Any = None) -> Any:

@@ -116,9 +116,6 @@ def standing(
 
     ``now_s`` is for budgets with a period; ``exactly`` is that of
     :func:`secfed.dp.accounting.interface.statement`.
-
-    Raises:
-        ConfigError: no accountant covers what was spent, at this delta.
     """
     start_s = -math.inf if budget.period_days is None else now_s - budget.period_days * _DAY_S
     events = [

@@ -126,9 +126,6 @@ class GroupPartition:
         of at most ``size`` records; of a patient with more records than that, ``size`` randomly chosen ones
         are kept; a group that would hold a single record is dropped, as a coupled loss has nothing to
         compare.
-
-        Raises:
-            ConfigError: a size below 2, a patient list of the wrong length, or no complete group.
         """
         if size < 2:
             raise ConfigError(f"privacy group size = {size}", remedy="use at least 2 records per group")

@@ -115,8 +115,7 @@ class Ledger:
         Raises:
             BudgetExceeded: nothing is spent; the refusal is recorded, once for each release.
             TranscriptError: nothing is spent: the ledger does not verify or cannot be written, its entries
-            are
-                dated ahead of the clock, or another event was paid under this release id.
+                are dated ahead of the clock, or another event was paid under this release id.
 
         Security: doing paid work again is free only if at most one of its outcomes can ever leave. The
         caller owes that: the id commits to the broadcast and to the secret key of sampling and noise, the

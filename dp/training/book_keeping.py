@@ -50,14 +50,12 @@ class Book(Protocol):
 
     def squares(self) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
         """The squared norm of every record's gradient, per parameter: [B] float64, never too small."""
-        ...
 
     def sums(self, factors: torch.Tensor) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
         """The sum over records of factor * gradient, per parameter, in float64.
 
         A record with factor 0 ([B] float64) is left out, whatever its numbers are.
         """
-        ...
 
 
 class LinearBook:

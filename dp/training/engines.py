@@ -46,9 +46,6 @@ class ClippedSum:
     C + grid * sqrt(d) / 2: floating-point addition has no such bound
     (Casacuberta, Shoemate, Vadhan, Wagaman 2022). C may be infinite; a grid of 0 does not round, which is
     only for sums without noise. ``units`` were added, ``within`` of them had a norm of at most C.
-
-    Raises:
-        ConfigError: parameters on several devices.
     """
 
     def __init__(self, parameters: Mapping[str, nn.Parameter], *, clip_norm: float, grid: float) -> None:
@@ -124,9 +121,6 @@ class Engine:
         """Add every unit to the sum.
 
         The loop takes one batch per unit; the others batches whose rows are the units.
-
-        Raises:
-            ConfigError: a loss of the wrong shape, or a layer without a gradient for every unit.
         """
         raise NotImplementedError
 

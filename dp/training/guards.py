@@ -58,9 +58,6 @@ def check_hooked(model: nn.Module, grad_samplers: set[type[nn.Module]]) -> None:
 
     ``grad_samplers`` are the layer types with a hand-written rule; any other layer with parameters of its own
     is recomputed inside ``vmap`` together with everything below it.
-
-    Raises:
-        ConfigError: names the layer and a remedy.
     """
     owners: dict[int, str] = {}
     for name, module in model.named_modules():

@@ -33,11 +33,7 @@ _STATE: Final = slice(_HEADER_BYTES, _HEADER_BYTES + 8 * _STATE_WORDS)
 
 
 class LayerRandom:
-    """Gives torch's generators, on the devices of the model, a fresh secret state.
-
-    Raises:
-        ConfigError: the generator of this version of torch is not the known one.
-    """
+    """Gives torch's generators, on the devices of the model, a fresh secret state."""
 
     def __init__(self, model: nn.Module, random: SecureRandom) -> None:
         self._random = random

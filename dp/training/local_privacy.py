@@ -69,9 +69,6 @@ class LocalPrivacy:
     and noise, fresh for each. A study whose delta times the site's records is ``max_delta_times_records`` or
     more is refused; ``weak_delta``, known once planned, says whether its delta is 1 / (records of this site)
     or more.
-
-    Raises:
-        ConfigError: settings for another unit.
     """
 
     def __init__(
@@ -108,9 +105,6 @@ class LocalPrivacy:
 
         All phases get the same noise multiplier; ``losses`` is the site's own loss that leaves with noise, if
         any.
-
-        Raises:
-            ConfigError: no noise reaches the study's epsilon, or its delta is too large for so many records.
         """
         records = max((phase.records for phase in phases), default=0)
         self.weak_delta = delta_is_weak(self._settings, records, self._max_delta_times_records)

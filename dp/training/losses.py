@@ -70,9 +70,6 @@ def supervised(criterion: Criterion, *, name: str = "", decomposes: bool | None 
     PyTorch's own averaged losses are known to decompose. Any other criterion must say so, by argument or
     by an attribute ``decomposes``; it is then evaluated on one record at a time. It gives the mean over the
     records of a batch.
-
-    Raises:
-        ConfigError: a criterion that declares nothing.
     """
     name = name or str(getattr(criterion, "name", getattr(criterion, "__name__", type(criterion).__name__)))
     declared = getattr(criterion, "decomposes", None) if decomposes is None else decomposes

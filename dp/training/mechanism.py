@@ -46,11 +46,7 @@ def steps_per_pass(rate: float) -> int:
 
 @dataclass(frozen=True)
 class Mechanism:
-    """What is promised: everything the event needs, and nothing a caller could state twice.
-
-    Raises:
-        ConfigError: a value out of range, or sites as the unit.
-    """
+    """What is promised: everything the event needs, and nothing a caller could state twice."""
 
     unit: PrivacyUnit
     clip_norm: float  # C, L2 norm over all trainable parameters jointly

@@ -19,11 +19,9 @@ class Records(Protocol):
 
     def __len__(self) -> int:
         """Number of records."""
-        ...
 
     def take(self, indices: NDArray[np.int64]) -> Batch:
         """These records: tensors with the records along the first dimension."""
-        ...
 
 
 class TensorRecords:
