@@ -252,7 +252,7 @@ def test_the_drop_in_for_the_plain_training_loop(tmp_path: Path) -> None:
     loader = make_loader(inputs, labels, batch_size=16, generator=torch.Generator())
     training = Training(model, optimiser, nn.functional.cross_entropy, loader)
     ward = ledger(tmp_path, epsilon=60.0)
-    privacy = local(ward, settings("record", epsilon=50.0))
+    privacy = local(ward, settings("record", epsilon=50.0, accountant="rdp"))
     privacy.plan(Phase("train", 64, 16, passes=5))
     privacy.enter(1, "update")
     before = CROSS_ENTROPY(model, (inputs, labels)).mean()
