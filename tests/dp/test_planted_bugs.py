@@ -88,10 +88,23 @@ def noise_audit(promised: Mechanism) -> float:
     return deviation_p(noise, event.noise_multiplier * promised.clip_norm * (1 + 2**-10))
 
 
+def test_noise_at_half_scale(monkeypatch: pytest.MonkeyPatch) -> None:
+    promised = mechanism(clip=0.7, sigma=1.3, rate=0.5)
+    assert noise_audit(promised) > FALSE_ALARM
+    real = GaussianNoise.of
+    monkeypatch.setattr(
+        training_module.GaussianNoise,
+        "of",
+        lambda mechanism, *rest: real(
+            replace(mechanism, noise_multiplier=mechanism.noise_multiplier / 2), *rest
+        ),
+    )
+    assert noise_audit(promised) < FALSE_ALARM
+
+
 def test_noise_three_percent_too_small(monkeypatch: pytest.MonkeyPatch) -> None:
     """The audit is sharp enough for what rounding or a wrong constant could do."""
     promised = mechanism(clip=0.7, sigma=1.3, rate=0.5)
-    assert noise_audit(promised) > FALSE_ALARM
     real = GaussianNoise.of
     monkeypatch.setattr(
         training_module.GaussianNoise,
@@ -139,6 +152,32 @@ def test_a_fixed_batch_size_instead_of_poisson(monkeypatch: pytest.MonkeyPatch) 
         SecureRandom, "poisson_sample", lambda self, rate, units: np.arange(int(rate * units))
     )
     assert size_spread() != pytest.approx(binomial, rel=0.25)
+
+
+@pytest.mark.parametrize("count", [16, 64])
+def test_a_coupled_loss_clipped_per_record_moves_by_n_minus_1(count: int) -> None:
+    """Section 1 of the specification: per-row clipping of InfoNCE moves by (n - 1) C, not by 2C.
+
+    All images are e, all texts -e, and one text is replaced by e: every row's gradient jumps.
+    """
+    direction = torch.zeros(6)
+    direction[0] = 1.0
+    images = direction.expand(count, 6).clone()
+    texts = -images
+    changed = texts.clone()
+    changed[0] = direction
+
+    def rows_clipped(batch: Batch) -> torch.Tensor:
+        embeddings = [part.clone().requires_grad_(True) for part in batch]
+        losses = nn.functional.cross_entropy(
+            embeddings[0] @ embeddings[1].T / 0.07, torch.arange(count), reduction="none"
+        )
+        (rows,) = torch.autograd.grad(losses.sum(), embeddings[:1])
+        norms = rows.norm(dim=1, keepdim=True)
+        return (rows / norms.clamp_min(1.0)).sum(dim=0)
+
+    moved = float((rows_clipped((images, texts)) - rows_clipped((images, changed))).norm())
+    assert moved == pytest.approx(count - 1, rel=0.01)
 
 
 @pytest.mark.parametrize("engine", ["loop", "hooks", "ghost"])
@@ -213,7 +252,7 @@ def antipodal_releases(count: int, sign: int) -> np.ndarray:
 
 def test_an_accountant_fed_the_wrong_adjacency() -> None:
     """Groups clipped to C move by 2C. Releases themselves refute the add-or-remove number."""
-    plus, minus = antipodal_releases(1000, +1), antipodal_releases(1000, -1)
+    plus, minus = antipodal_releases(2500, +1), antipodal_releases(2500, -1)
     events: dict[Adjacency, list[Event]] = {
         adjacency: [PoissonSampledGaussian(adjacency, 1.0, 0.8, 1)]
         for adjacency in (Adjacency.ADD_OR_REMOVE_RECORD, Adjacency.REPLACE_RECORD)

@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
+import torch
 
 from secfed.crypto.identity import Identity
 from secfed.dp.accounting.budget import Budget, Standing
@@ -13,11 +14,13 @@ from secfed.dp.accounting.events import Gaussian, PoissonSampledGaussian, Skella
 from secfed.dp.accounting.interface import Pld, Rdp, Statement, statement
 from secfed.dp.accounting.unit import Unit
 from secfed.dp.ledger import ledger as ledger_module
-from secfed.dp.ledger.ledger import BUDGETS, REFUSED, SPENT, Ledger, verify
+from secfed.dp.ledger.ledger import BUDGETS, REFUSED, SPENT, UNPROTECTED, Ledger, spent_of, verify
+from secfed.dp.training.private_loop import PrivateTraining
 from secfed.errors import BudgetExceeded, ConfigError, TranscriptError
 from secfed.records.hash_chain import BrokenChain
 from tests.dp.ledger_child import IDENTITY, NOW_S
-from tests.dp.wards import ADD, DAY_S, REPLACE, ZERO, Clock, book, kinds, lines, read, spend
+from tests.dp.toys import CROSS_ENTROPY, mechanism, mlp, parameters, sgd, table
+from tests.dp.wards import ADD, DAY_S, REPLACE, ZERO, Clock, audit, book, kinds, lines, read, spend
 
 
 def test_an_entry_says_everything_an_auditor_needs(tmp_path: Path) -> None:
@@ -176,6 +179,14 @@ def test_records_spent_under_two_relations_are_stated_under_replace(tmp_path: Pa
     assert standing.epsilon == Pld(1e-3).epsilon([Gaussian(REPLACE, 8.0, 2)], 1e-5)
 
 
+def test_releases_without_noise_are_noted(tmp_path: Path) -> None:
+    ledger = book(tmp_path / "ledger")
+    ledger.note_unprotected(["train_loss", "weight"], study="s", round_number=1, exchange="update")
+    entry = read(tmp_path / "ledger")[-1]
+    assert entry.kind == UNPROTECTED
+    assert entry.body["fields"] == ["train_loss", "weight"]
+
+
 def test_changed_limits_are_recorded_once(tmp_path: Path) -> None:
     path = tmp_path / "ledger"
     for epsilon in (8.0, 8.0, 3.0, 8.0):
@@ -238,6 +249,41 @@ def test_a_restored_older_copy_is_found_by_the_heads_that_transcripts_recorded(t
     spend(book(path), round_number=3)  # a second history does not help either
     with pytest.raises(TranscriptError, match="missing"):
         read(path, *heads)
+
+
+def test_an_audit_recomputes_every_epsilon(tmp_path: Path) -> None:
+    path = tmp_path / "ledger"
+    ledger = book(path, Budget(8.0, 1e-5), Budget(5.0, 1e-6, period_days=30))
+    for number in range(3):
+        spend(ledger, sigma=10.0, round_number=number + 1)
+    audit(read(path), Rdp())
+    honest = ledger_module.standing
+
+    def half(*arguments):  # type: ignore[no-untyped-def]
+        found = honest(*arguments)
+        from dataclasses import replace
+
+        return replace(found, spent=replace(found.spent, epsilon=found.epsilon / 2))
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ledger_module, "standing", half)
+        spend(ledger, sigma=10.0, round_number=4)
+    with pytest.raises(AssertionError, match=r"line 6: .*the events give"):
+        audit(read(path), Rdp())
+    assert len(spent_of(read(path))) == 4
+
+
+def test_the_ledger_pays_before_private_training_touches_anything(tmp_path: Path) -> None:
+    ledger = book(tmp_path / "ledger", Budget(2.0, 1e-5), accountant=Rdp())
+    model = mlp()
+    spender = ledger.spender(study="s", round_number=1, exchange="update")
+    private = PrivateTraining(mechanism(sigma=4.0, rate=0.5), engine="loop", spend=spender)
+    private.run(model, sgd(model), CROSS_ENTROPY, table(), steps=2)
+    assert spent_of(read(tmp_path / "ledger"))[0].event == mechanism(sigma=4.0, rate=0.5).event(2)
+    before = parameters(model)
+    with pytest.raises(BudgetExceeded):
+        private.run(model, sgd(model), CROSS_ENTROPY, table(), steps=500)
+    assert torch.equal(parameters(model), before)
 
 
 @pytest.mark.parametrize(
