@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from secfed.algorithms.framework.base import Algorithm, SiteProgram, contributors
+from secfed.algorithms.framework.base import Algorithm, ServerProgram, SiteProgram, contributors
 from secfed.config.sections import BROADCAST_BOUND
 from secfed.crypto.attempt import AttemptJournal, Entropy, SiteContribution, SiteLimits
 from secfed.crypto.codec import Buffer
@@ -56,7 +56,14 @@ class Site:
         alarm: told where local work failed and added zeros. Security: what it says depends on records, and
             must stay at this site.
         only_values: contain failures of values only, and let defects of the program through; simulation only.
+
+    Attributes:
+        replica: the server program that this site replays; None where the aggregator runs it.
+        sums: how many sums the replica has taken.
     """
+
+    replica: ServerProgram | None = None
+    sums: int = 0
 
     def __init__(
         self,
@@ -113,6 +120,9 @@ class Site:
         self._local.resume()
         if self._local.pending is not None:
             memory.rebuild(self._answer, lambda: -1 if self._session is None else self._attempt)
+
+    def close(self) -> None:
+        """Stop what runs beside this process."""
 
     def handle(self, frame: Buffer) -> Buffer:
         """Answer one frame.
@@ -258,7 +268,7 @@ class Site:
         self, pending: Pending, entropy: Entropy | None = None, journal: AttemptJournal | None = None
     ) -> SiteSession:
         """This site's half of a new attempt."""
-        return self._protection.site(self._contribution(pending, entropy, journal))
+        return self._protection.site(pending.exchange, self._contribution(pending, entropy, journal))
 
     def _contribution(
         self, pending: Pending, entropy: Entropy | None, journal: AttemptJournal | None
