@@ -10,10 +10,11 @@ from secfed.algorithms.framework.base import Algorithm
 from secfed.config.protections import TRAITS, ProtectionTraits
 from secfed.config.sections import ProtectionSection
 from secfed.crypto.attempt import SiteContribution
-from secfed.crypto.codec import Buffer, Reader, Writer
 from secfed.crypto.encrypted.bfv import Parameters, Ring, choose_ring, fit
 from secfed.crypto.identity import Roster
-from secfed.crypto.messages import DIGEST_BYTES, Specification
+from secfed.crypto.message_base import U32, Digest
+from secfed.crypto.messages import Specification
+from secfed.crypto.record import Record
 from secfed.errors import ConfigError, RangeError, WrongState
 from secfed.wire.layout import Exchange
 
@@ -99,18 +100,9 @@ class Encrypted:
         return FrameFormat(self.parameters(exchange), SUM).total_bytes
 
 
-def encode_expected(sums: int, state_digest: bytes) -> bytes:
+@dataclass(frozen=True)
+class ExpectedState(Record):
     """What a task carries instead of a state: how many sums, and which state they lead to."""
-    return Writer().uint(sums, 4).fixed(state_digest, DIGEST_BYTES).done()
 
-
-def decode_expected(data: Buffer) -> tuple[int, bytes]:
-    """The inverse of :func:`encode_expected`.
-
-    Raises:
-        MalformedMessage: not that.
-    """
-    reader = Reader(data)
-    sums, digest = reader.uint(4), reader.fixed(DIGEST_BYTES)
-    reader.end()
-    return sums, digest
+    sums: U32
+    digest: Digest

@@ -31,7 +31,7 @@ from secfed.crypto.encrypted.study_keys import check_hello, key_context
 from secfed.crypto.identity import verify
 from secfed.crypto.messages import DIGEST_BYTES, Result
 from secfed.errors import ProtocolError, RoundAborted
-from secfed.protection.encrypted import Encrypted, encode_expected
+from secfed.protection.encrypted import Encrypted, ExpectedState
 from secfed.protection.interface import SiteId
 from secfed.server.round import Ask, Rules, carry_step, check_contributors, drive, specify, too_few
 from secfed.storage import failpoints
@@ -152,7 +152,7 @@ class EncryptedRounds:
         views: dict[SiteId, StateView] = {}
         hear = partial(self._hear_view, views)
         for _ in range(2):
-            expected = encode_expected(self.store.count, self.state)
+            expected = ExpectedState(self.store.count, self.state).encode()
             task = Task(self.rules.study, number, index, exchange.name, expected).encode()
             asked = [site for site in members if site not in views or views[site].sums < self.store.count]
             self._ask("train", dict.fromkeys(asked, task), hear)

@@ -34,9 +34,9 @@ from secfed.errors import (
     SecfedError,
     WrongState,
 )
-from secfed.protection.encrypted import Encrypted, decode_expected
+from secfed.protection.encrypted import Encrypted, ExpectedState
 from secfed.protection.interface import SiteSession
-from secfed.site.encrypted_store import EncryptedStore, Settled
+from secfed.site.encrypted_store import TAKING, UPLOADED, EncryptedStore, Replica, Settled
 from secfed.site.local_work import Pending
 from secfed.site.session import Site
 from secfed.storage.failpoints import failpoint
@@ -82,10 +82,11 @@ class EncryptedSession(Site):
         kept = self._kept
         if kept is not None:
             self._keys.restore(*kept.keys())
-            if (replica := kept.replica()) is not None:
+            if (found := kept.replica()) is not None:
+                replica, state = found
                 self.sums, self._last, self._taken = replica.sums, replica.last, replica.taken
-                self.replica.load(replica.state)
-            self._taking, self._uploaded = kept.taking(), kept.uploaded()
+                self.replica.load(state)
+            self._taking, self._uploaded = kept.settled(TAKING), kept.settled(UPLOADED)
         super().resume()
 
     def close(self) -> None:
@@ -94,10 +95,10 @@ class EncryptedSession(Site):
             self._cipher.close()
 
     def _work(self, task: Task) -> Buffer:
-        expected_sums, expected_digest = decode_expected(task.state)
+        expected = ExpectedState.decode(task.state)
         tag = self._state_tag()
-        if self.sums == expected_sums:
-            if expected_digest not in (bytes(DIGEST_BYTES), tag):
+        if self.sums == expected.sums:
+            if expected.digest not in (bytes(DIGEST_BYTES), tag):
                 raise InconsistentView(
                     "this site's state differs from the other sites' after the same sums",
                     remedy="check that all sites run the same secfed and torch versions; remove the study's "
@@ -156,7 +157,7 @@ class EncryptedSession(Site):
         uploaded = Settled(here, spec_digest)
         if self._kept is not None and uploaded != self._uploaded:
             failpoint("site: before upload noted")
-            self._kept.keep_uploaded(uploaded)
+            self._kept.settle(UPLOADED, uploaded)
         self._uploaded = uploaded
         failpoint("site: after upload noted")
 
@@ -171,7 +172,7 @@ class EncryptedSession(Site):
             self._take(Summed.decode(message))
             self._taken = arrived
             failpoint("site: before state noted")
-            kept.keep_replica(self.sums, self._last, arrived, self.replica.save())
+            kept.keep_replica(Replica(self.sums, self._last, arrived), self.replica.save())
             failpoint("site: after state noted")
         memory.finish(self._last)
 
@@ -227,7 +228,7 @@ class EncryptedSession(Site):
                 raise InconsistentView("another sum of this exchange, or of a later one, was begun before")
             return
         if self._kept is not None:
-            self._kept.keep_taking(taking)
+            self._kept.settle(TAKING, taking)
         self._taking = taking
         failpoint("site: after sum noted")
 
