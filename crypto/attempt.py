@@ -49,8 +49,6 @@ class SiteLimits:
     """What a site insists on, whatever the server asks.
 
     Attributes:
-        min_cohort: fewest sites in a cohort.
-        min_threshold: lowest threshold.
         colluders: colluding sites to be safe against; None means ceil(n/3) - 1 of the *roster's* n sites,
             however small a cohort the server names. Set it where cohorts are much smaller than the roster.
         max_elements: largest vector.
@@ -117,17 +115,13 @@ class SumRules:
 
 @dataclass(frozen=True, kw_only=True)
 class SiteContribution(SumRules):
-    """One site's input to one attempt: who it is, what it was asked, what it has, what it insists on.
+    """One site's input to one attempt: who it is, what it serves now, what it has, what it insists on.
 
     Attributes:
-        identity: the site's signing key.
-        study, round, exchange, exchange_index: what the site is serving now.
         shape: runs and digest of the layout that *this site* derived from the study.
         broadcast_digest: digest of the broadcast this site trained on.
         source: the quantised update, read once.
-        journal: the site's durable memory.
         privacy_applied: whether the update was made under the policy's differential privacy.
-        entropy: randomness.
     """
 
     identity: Identity

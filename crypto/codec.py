@@ -41,7 +41,7 @@ class Writer:
         return self
 
     def raw(self, value: Buffer) -> Writer:
-        """Append bytes without a length and without copying them before :meth:`done`."""
+        """Append bytes without a length; they are copied by :meth:`done` only."""
         self._parts.append(value)
         return self
 

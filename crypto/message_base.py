@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, ClassVar, Self
 
 from secfed.crypto import labels
 from secfed.crypto.codec import Buffer, Writer, digest
-from secfed.crypto.identity import MAX_NAME_BYTES, MAX_SITES, SIGNATURE_BYTES
-from secfed.crypto.record import Record, fixed, many, text, uint
+from secfed.crypto.identity import MAX_NAME_BYTES, MAX_SITES, SIGNATURE_BYTES, Identity
+from secfed.crypto.record import R, Record, fixed, many, text, uint
 from secfed.errors import MalformedMessage
 
 DIGEST_BYTES = 32
@@ -43,6 +43,12 @@ class Message(Record):
         if peek_type(data) != cls.TYPE:
             raise MalformedMessage(f"expected a message of type {cls.TYPE} ({cls.__name__})")
         return super().decode(data)
+
+
+def signed(record: R, identity: Identity, label: bytes, *context: Buffer) -> R:
+    """The record with its signature, over the context and :meth:`~secfed.crypto.record.Record.body`."""
+    fields = {"signature": identity.sign(label, *context, record.body())}
+    return replace(record, **fields)
 
 
 def peek_type(data: Buffer) -> int:

@@ -101,6 +101,7 @@ def sized_rest(what: str) -> Wire[Buffer]:
     return Wire(write, read)
 
 
+@dataclass(frozen=True)
 class Record:
     """Base of frozen dataclasses with a canonical encoding."""
 
@@ -155,7 +156,7 @@ _known: dict[type[Record], tuple[tuple[str, Wire[Any]], ...]] = {}
 def _wires(kind: type[Record]) -> tuple[tuple[str, Wire[Any]], ...]:
     if kind not in _known:
         hints = get_type_hints(kind, include_extras=True)
-        _known[kind] = tuple((item.name, _wire_of(hints[item.name])) for item in fields(kind))  # type: ignore[arg-type]
+        _known[kind] = tuple((item.name, _wire_of(hints[item.name])) for item in fields(kind))
     return _known[kind]
 
 

@@ -4,24 +4,55 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from itertools import pairwise
+from typing import Protocol, TypeVar
 
 from secfed.crypto import labels
 from secfed.crypto.attempt import SiteContribution, SumRules
 from secfed.crypto.codec import Buffer
 from secfed.crypto.identity import verify
-from secfed.crypto.messages import Specification
+from secfed.crypto.messages import Message, Specification, peek_type
 from secfed.crypto.refusals import Refusal
-from secfed.errors import BadSignature
+from secfed.errors import BadSignature, MalformedMessage
+
+M = TypeVar("M", bound=Message)
+
+
+class Signed(Protocol):
+    """A record with a signature over its body."""
+
+    @property
+    def signature(self) -> bytes:
+        """64 bytes."""
+        ...
+
+    def body(self) -> bytes:
+        """See :meth:`secfed.crypto.record.Record.body`."""
+        ...
 
 
 def verified(
-    public: bytes, signature: bytes, label: bytes, *parts: Buffer, who: str, refusal: Refusal
+    record: Signed, public: bytes, label: bytes, *context: Buffer, who: str, refusal: Refusal
 ) -> None:
-    """Check a signature; a wrong one is this refusal, naming ``who``."""
+    """Check the signature of context and body; a wrong one is this refusal, naming ``who``."""
     try:
-        verify(public, signature, label, *parts, who=who)
+        verify(public, record.signature, label, *context, record.body(), who=who)
     except BadSignature:
         raise refusal.refuse(who) from None
+
+
+def decode_as(kind: type[M] | None, message: Buffer) -> M:
+    """The message as the only type that is taken now; ``kind`` is None where nothing is.
+
+    Raises:
+        SecfedError: refusals 1 and 2.
+    """
+    try:
+        found = peek_type(message)
+        if kind is None or found != kind.TYPE:
+            raise Refusal.OUT_OF_ORDER.refuse(f"message type {found}")
+        return kind.decode(message)
+    except MalformedMessage as error:
+        raise Refusal.MALFORMED.refuse(error.message) from None
 
 
 def ordered_subset(names: Iterable[str], whole: tuple[str, ...]) -> bool:
@@ -80,14 +111,8 @@ def check_specification(spec: Specification, given: SiteContribution, *, floor: 
         SecfedError: refusals 3-8, 10-16, 38 and 39.
     """
     roster, limits = given.roster, given.limits
-    verified(
-        roster.aggregator,
-        spec.signature,
-        labels.SIGN_SPEC,
-        spec.body(),
-        who="aggregator",
-        refusal=Refusal.SPEC_SIGNATURE,
-    )
+    refusal = Refusal.SPEC_SIGNATURE
+    verified(spec, roster.aggregator, labels.SIGN_SPEC, who="aggregator", refusal=refusal)
     check_cohort(spec, given, floor=floor, site=given.site)
     asked = (spec.study, spec.round, spec.exchange_index, spec.exchange)
     if asked != (given.study, given.round, given.exchange_index, given.exchange):

@@ -62,13 +62,7 @@ def new_nonce() -> bytes:
 
 @dataclass(frozen=True)
 class TagKey:
-    """What one specification's tags are made and checked with.
-
-    Attributes:
-        secret_key: the study's.
-        spec_digest: of the specification.
-        modulus: the prime q of the ring.
-    """
+    """What one specification's tags are made and checked with, modulo the prime q of the ring."""
 
     secret_key: bytes = field(repr=False)
     spec_digest: bytes
@@ -105,12 +99,7 @@ class TagKey:
         return tuple(int.from_bytes(number, "big") % self.modulus for number in numbers)
 
     def upload_tag(self, site: str, products: Iterable[Tag]) -> bytes:
-        """What follows the frames of an upload: a fresh nonce and the tags.
-
-        Args:
-            site: who uploads.
-            products: of all frames.
-        """
+        """What follows the frames of an upload, from the products of all of them: nonce and tags."""
         nonce = new_nonce()
         tag = add_tags(self.modulus, self.pads(site, nonce), *products)
         return nonce + encode_tag(tag)

@@ -16,11 +16,11 @@ Source: Bonawitz et al. 2017, with the hardening described in docs/protocol.md.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from secfed.crypto import labels, shamir, thresholds
 from secfed.crypto.attempt import AttemptId, SiteContribution
-from secfed.crypto.codec import Buffer, Writer
+from secfed.crypto.codec import Buffer
 from secfed.crypto.masked.key_derivation import (
     commitment,
     envelope_context,
@@ -29,8 +29,9 @@ from secfed.crypto.masked.key_derivation import (
     share_digest,
 )
 from secfed.crypto.masked.state import ClientState, Closed, Secrets, expect
-from secfed.crypto.masked.unmask import AwaitResult, AwaitSurvivors, AwaitUnmask, Finished
-from secfed.crypto.masked.upload import AwaitDeliveries, AwaitSharingSet, Complained
+from secfed.crypto.masked.unmask import AwaitResult, Finished
+from secfed.crypto.masked.upload import AwaitDeliveries, Complained
+from secfed.crypto.message_base import signed
 from secfed.crypto.messages import (
     Advert,
     Adverts,
@@ -44,24 +45,8 @@ from secfed.crypto.messages import (
     peek_type,
 )
 from secfed.crypto.refusals import Refusal
-from secfed.crypto.specification import check_specification, ordered_subset, verified
-from secfed.errors import MalformedMessage
-
-# The whole session, whichever of the files a state stands in.
-__all__ = [
-    "AwaitAdverts",
-    "AwaitDeliveries",
-    "AwaitResult",
-    "AwaitSharingSet",
-    "AwaitSpecification",
-    "AwaitSurvivors",
-    "AwaitUnmask",
-    "ClientState",
-    "Closed",
-    "Complained",
-    "Finished",
-    "MaskedSite",
-]
+from secfed.crypto.specification import check_specification, decode_as, ordered_subset, verified
+from secfed.errors import MalformedMessage, WrongState
 
 
 @dataclass(frozen=True)
@@ -92,8 +77,7 @@ class AwaitSpecification:
             seal_key=secrets.seal_key.public_bytes,
             commitment=commitment(secrets.self_seed),
         )
-        signature = given.identity.sign(labels.SIGN_ADVERT, spec.digest, advert.body())
-        advert = Advert(advert.site, advert.mask_key, advert.seal_key, advert.commitment, signature)
+        advert = signed(advert, given.identity, labels.SIGN_ADVERT, spec.digest)
         return AwaitAdverts(given, spec, secrets, advert), advert.encode()
 
 
@@ -118,15 +102,8 @@ class AwaitAdverts:
         if not ordered_subset(names, spec.cohort):
             raise Refusal.ADVERT_ORDER.refuse()
         for advert in relayed.adverts:
-            verified(
-                given.roster.public(advert.site),
-                advert.signature,
-                labels.SIGN_ADVERT,
-                spec.digest,
-                advert.body(),
-                who=advert.site,
-                refusal=Refusal.ADVERT_SIGNATURE,
-            )
+            public, label = given.roster.public(advert.site), labels.SIGN_ADVERT
+            verified(advert, public, label, spec.digest, who=advert.site, refusal=Refusal.ADVERT_SIGNATURE)
         if self.advert not in relayed.adverts:
             raise Refusal.OWN_ADVERT.refuse()
         advertised_by: dict[bytes, str] = {}
@@ -157,7 +134,7 @@ class AwaitAdverts:
         given, spec_digest = self.given, self.spec.digest
         context = envelope_context(spec_digest, adverts_digest, given.site, peer.site)
         seed = outgoing_seed(self.secrets.mask_secret, spec_digest, given.site, peer.site)
-        both = Writer().fixed(share_r, shamir.SHARE_BYTES).fixed(share_b, shamir.SHARE_BYTES).done()
+        both = share_r + share_b
         envelope = Envelope(
             sender=given.site,
             recipient=peer.site,
@@ -166,8 +143,7 @@ class AwaitAdverts:
             mask_secret_share_digest=share_digest(labels.MASK_SECRET_SHARE, context, share_r),
             self_mask_share_digest=share_digest(labels.SELF_MASK_SHARE, context, share_b),
         )
-        parts = spec_digest, adverts_digest, envelope.body()
-        return replace(envelope, signature=given.identity.sign(labels.SIGN_ENVELOPE, *parts))
+        return signed(envelope, given.identity, labels.SIGN_ENVELOPE, spec_digest, adverts_digest)
 
     def _seal(
         self, peer: str, public: bytes, plaintext: bytes, label: bytes, context: tuple[bytes, ...]
@@ -192,14 +168,11 @@ class MaskedSite:
         """
         state, self.state = self.state, Closed()
         try:
-            kind = peek_type(message)
-            if state.accepts is None or kind != state.accepts.TYPE:
-                if isinstance(state, AwaitResult) and kind == UnmaskRequest.TYPE:
-                    raise Refusal.SECOND_UNMASK.refuse()
-                raise Refusal.OUT_OF_ORDER.refuse(f"message type {kind}")
-            decoded = state.accepts.decode(message)
-        except MalformedMessage as error:
-            raise Refusal.MALFORMED.refuse(error.message) from None
+            decoded = decode_as(state.accepts, message)
+        except WrongState:
+            if isinstance(state, AwaitResult) and peek_type(message) == UnmaskRequest.TYPE:
+                raise Refusal.SECOND_UNMASK.refuse() from None
+            raise
         self.state, reply = state.handle(decoded)
         return reply
 

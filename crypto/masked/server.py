@@ -304,13 +304,7 @@ class _Done:
 
 
 class MaskedServer:
-    """The aggregator's session for one attempt. Sans-I/O.
-
-    Args:
-        spec: the signed specification.
-        roster: the consortium's roster.
-        shape: runs and digest of the layout.
-    """
+    """The aggregator's session for one attempt. Sans-I/O."""
 
     def __init__(self, spec: Specification, roster: Roster, shape: VectorShape) -> None:
         context = masks.MaskContext(spec.digest, spec.broadcast_digest, shape)

@@ -22,6 +22,7 @@ from secfed.crypto.attempt import AttemptId, SiteContribution
 from secfed.crypto.codec import Buffer
 from secfed.crypto.identity import Roster
 from secfed.crypto.masked.state import ClientState, expect
+from secfed.crypto.message_base import signed
 from secfed.crypto.messages import (
     MaskSecretShare,
     Message,
@@ -90,14 +91,11 @@ class AwaitUnmask:
             raise Refusal.VIEW_OUTSIDER.refuse()
         parts = view_parts(spec.digest, before.adverts_digest, before.sharing, self.survivors)
         for view in request.views:
-            verified(
-                given.roster.public(view.site),
-                view.signature,
-                labels.SIGN_VIEW,
-                *parts,
-                who=view.site,
-                refusal=Refusal.VIEW_SIGNATURE,
-            )
+            public = given.roster.public(view.site)
+            try:
+                verify(public, view.signature, labels.SIGN_VIEW, *parts, who=view.site)
+            except BadSignature:
+                raise Refusal.VIEW_SIGNATURE.refuse(view.site) from None
         if len(signers) < spec.threshold:
             raise Refusal.TOO_FEW_VIEWS.refuse(f"{len(signers)} of {spec.threshold}")
         complement = tuple(name for name in before.sharing if name not in self.survivors)
@@ -113,9 +111,7 @@ class AwaitUnmask:
                 shares.append(SelfMaskShare(peer, before.held[peer][1]))
             else:
                 shares.append(MaskSecretShare(peer, before.held[peer][0]))
-        unsigned = Shares(tuple(shares))
-        signature = given.identity.sign(labels.SIGN_UNMASK, spec.digest, unsigned.body())
-        reply = Shares(unsigned.shares, signature)
+        reply = signed(Shares(tuple(shares)), given.identity, labels.SIGN_UNMASK, spec.digest)
         return AwaitResult(given.roster, spec, self.survivors), reply.encode()
 
 
@@ -131,14 +127,8 @@ class AwaitResult:
     def handle(self, message: Message) -> tuple[ClientState, Buffer]:
         """Message 7 -> nothing."""
         result = expect(message, Result)
-        verified(
-            self.roster.aggregator,
-            result.signature,
-            labels.SIGN_RESULT,
-            result.body(),
-            who="aggregator",
-            refusal=Refusal.RESULT_SIGNATURE,
-        )
+        public, refusal = self.roster.aggregator, Refusal.RESULT_SIGNATURE
+        verified(result, public, labels.SIGN_RESULT, who="aggregator", refusal=refusal)
         if result.spec_digest != self.spec.digest or result.survivors != self.survivors:
             raise Refusal.RESULT_MISMATCH.refuse()
         return Finished(result), b""

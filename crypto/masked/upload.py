@@ -16,7 +16,7 @@ Source: Bonawitz et al. 2017, with the hardening described in docs/protocol.md.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from secfed.crypto import labels, sealing, shamir
 from secfed.crypto.attempt import AttemptId, SiteContribution
@@ -31,6 +31,7 @@ from secfed.crypto.masked.key_derivation import (
 )
 from secfed.crypto.masked.state import ClientState, Secrets, expect
 from secfed.crypto.masked.unmask import AwaitSurvivors
+from secfed.crypto.message_base import signed
 from secfed.crypto.messages import (
     Confirmation,
     Deliveries,
@@ -77,26 +78,17 @@ class AwaitDeliveries:
         if not addressed or not ordered_subset(senders, peers):
             raise Refusal.ENVELOPE_STRAY.refuse()
         for envelope in delivered.envelopes:
-            verified(
-                given.roster.public(envelope.sender),
-                envelope.signature,
-                labels.SIGN_ENVELOPE,
-                spec.digest,
-                self.adverts_digest,
-                envelope.body(),
-                who=envelope.sender,
-                refusal=Refusal.ENVELOPE_SIGNATURE,
-            )
+            public, refusal = given.roster.public(envelope.sender), Refusal.ENVELOPE_SIGNATURE
+            context = labels.SIGN_ENVELOPE, spec.digest, self.adverts_digest
+            verified(envelope, public, *context, who=envelope.sender, refusal=refusal)
         if len(senders) + 1 < spec.threshold:
             raise Refusal.TOO_FEW_SHARING.refuse(f"{len(senders) + 1} of {spec.threshold}")
         key = mask_key(self.secrets.mask_secret)
         found = {envelope.sender: self._open(envelope, key) for envelope in delivered.envelopes}
         good = {sender: opened for sender, opened in found.items() if opened is not None}
         confirmation = Confirmation(me, tuple(name for name in senders if name not in good))
-        signature = given.identity.sign(
-            labels.SIGN_CONFIRMATION, spec.digest, self.adverts_digest, confirmation.body()
-        )
-        reply = replace(confirmation, signature=signature).encode()
+        context = spec.digest, self.adverts_digest
+        reply = signed(confirmation, given.identity, labels.SIGN_CONFIRMATION, *context).encode()
         if confirmation.complaints:
             return Complained(confirmation.complaints), reply
         state = AwaitSharingSet(

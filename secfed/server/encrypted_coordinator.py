@@ -14,15 +14,7 @@ from secfed.wire.layout import State
 
 
 class EncryptedCoordinator(StudyRun):
-    """One study at an aggregator that adds ciphertexts.
-
-    Args:
-        algorithm: the study's plan; only its exchanges and members are asked for.
-        rounds: training rounds; one closing evaluation follows.
-        encrypted: the aggregator's side of a round.
-        log: the aggregator's transcript.
-        keeper: keeps the run, and says where to begin.
-    """
+    """One study at an aggregator that adds ciphertexts: it uses exchanges and members of the algorithm."""
 
     def __init__(
         self,

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
@@ -29,6 +29,7 @@ from secfed.crypto.encrypted.messages import (
 )
 from secfed.crypto.encrypted.study_keys import check_hello, key_context
 from secfed.crypto.identity import verify
+from secfed.crypto.message_base import signed
 from secfed.crypto.messages import DIGEST_BYTES, Result
 from secfed.errors import ProtocolError, RoundAborted
 from secfed.protection.encrypted import Encrypted, ExpectedState
@@ -185,8 +186,7 @@ class EncryptedRounds:
         drive(session, partial(carry_step, number, index, 0), self.ask, list(cohort))
         parts = session.nonces, session.tag, session.ciphertext()
         unsigned = Result(spec.digest, session.survivors, totals_digest(spec.layout_digest, *parts))
-        signature = self.rules.identity.sign(labels.SIGN_RESULT, unsigned.body())
-        return Summed(spec, replace(unsigned, signature=signature), *parts)
+        return Summed(spec, signed(unsigned, self.rules.identity, labels.SIGN_RESULT), *parts)
 
     def publish(self, summed: Summed, members: Sequence[SiteId]) -> dict[str, list[SiteId]]:
         """Hand the sum to every site with the key; which sites came to which state (hex digest)."""

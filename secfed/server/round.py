@@ -15,7 +15,7 @@ read a total, so that round is another one: ``encrypted_round.py``.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
@@ -25,6 +25,7 @@ from secfed.crypto import labels, thresholds
 from secfed.crypto.codec import Buffer, digest
 from secfed.crypto.identity import Identity, Roster
 from secfed.crypto.masked.disputes import settle
+from secfed.crypto.message_base import signed
 from secfed.crypto.messages import Result, Specification
 from secfed.errors import ProtocolError, RangeError, RoundAborted
 from secfed.protection.interface import Protection, RingSums, ServerSession, SiteId
@@ -304,11 +305,11 @@ def specify(
         layout_digest=exchange.layout.digest,
         broadcast_digest=broadcast_digest,
     )
-    return replace(unsigned, signature=rules.identity.sign(labels.SIGN_SPEC, unsigned.body()))
+    return signed(unsigned, rules.identity, labels.SIGN_SPEC)
 
 
 def conclude(spec: Specification, survivors: tuple[SiteId, ...], sums: RingSums, rules: Rules) -> Result:
     """The signed result of one attempt."""
     runs = (run.view(np.uint8).data for run in sums)
     unsigned = Result(spec.digest, survivors, digest(labels.TOTALS_DIGEST, spec.layout_digest, *runs))
-    return replace(unsigned, signature=rules.identity.sign(labels.SIGN_RESULT, unsigned.body()))
+    return signed(unsigned, rules.identity, labels.SIGN_RESULT)

@@ -10,7 +10,6 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -24,6 +23,7 @@ from secfed.crypto.encrypted.server import SUM, FrameFormat
 from secfed.crypto.encrypted.study_keys import StudyKeys
 from secfed.crypto.encrypted.sum_checks import ExpectedSum, check_signed, check_sum
 from secfed.crypto.keystream import derive
+from secfed.crypto.message_base import signed
 from secfed.crypto.messages import DIGEST_BYTES, FinalModel, Specification, peek_type
 from secfed.crypto.refusals import Refusal
 from secfed.errors import (
@@ -49,10 +49,9 @@ class EncryptedSession(Site):
     """One hospital's side of one study under encrypted protection.
 
     Args:
-        protection: the study's, as :func:`secfed.protection.registry.make_protection` made it.
         start: gives the model that the study begins with, asked for unless the state is there already; None
             for the seed's.
-        arguments: those of :class:`secfed.site.session.Site`.
+        arguments: the others of :class:`secfed.site.session.Site`.
     """
 
     def __init__(
@@ -112,11 +111,7 @@ class EncryptedSession(Site):
         return encode_state(self.replica.broadcast(round_number, exchange))
 
     def handle(self, frame: Buffer) -> Buffer:
-        """Answer one frame; after a sum that could not be decrypted, nothing is answered any more.
-
-        Raises:
-            SecfedError: the frame is refused.
-        """
+        """Answer one frame; after a sum that could not be decrypted, nothing is answered any more."""
         if self._local.stopped:
             raise WrongState(
                 "this site has stopped the study: a sum that the aggregator signed could not be decrypted",
@@ -180,11 +175,9 @@ class EncryptedSession(Site):
         """Decrypt one sum and replay the server step.
 
         Raises:
-            BadSignature, InconsistentView, PolicyRefused, RosterError, UnmaskRefused: it is not the
-                aggregator's sum of this study, not the next, not one that this site's rules permit, or not
-                the one whose decryption was begun.
-            InconsistentView, MalformedMessage, RangeError, RoundAborted: it is none of honest uploads; the
-                site has stopped.
+            SecfedError: it is not the aggregator's sum of this study, not the next, not one that this site's
+                rules permit, or not the one whose decryption was begun; or it is not of honest uploads, and
+                the site has stopped.
         """
         spec, result = summed.spec, summed.result
         check_signed(summed, self._roster, self._study)
@@ -281,6 +274,5 @@ class EncryptedSession(Site):
         return derive(self._keys.required.secret_key, labels.DERIVE_STATE_TAG, state)
 
     def _view(self, tag: bytes) -> bytes:
-        unsigned = StateView(self._identity.name, self.sums, tag)
-        signature = self._identity.sign(labels.SIGN_STATE, self._study.encode(), unsigned.body())
-        return replace(unsigned, signature=signature).encode()
+        view = StateView(self._identity.name, self.sums, tag)
+        return signed(view, self._identity, labels.SIGN_STATE, self._study.encode()).encode()

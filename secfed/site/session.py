@@ -18,7 +18,8 @@ from secfed.crypto.identity import Identity, Roster
 from secfed.crypto.lanes import VectorSource
 from secfed.crypto.messages import FinalModel, Result, Specification, peek_type
 from secfed.crypto.refusals import Refusal
-from secfed.errors import MalformedMessage, Replay, SecfedError, WrongState
+from secfed.crypto.specification import decode_as
+from secfed.errors import Replay, SecfedError, WrongState
 from secfed.protection.interface import Protection, SiteSession
 from secfed.records.transcript import COMPLAINED, FOLLOWED, RELEASED, SUMMED, Complaint, Log, SumRecord
 from secfed.runs.final_model import open_final
@@ -172,12 +173,7 @@ class Site:
         if step.attempt > self._attempt:
             # Only a specification that is accepted ends the attempt before it: the number alone is
             # not signed.
-            try:
-                if (kind := peek_type(step.message)) != Specification.TYPE:
-                    raise Refusal.OUT_OF_ORDER.refuse(f"message type {kind}")
-                signed = Specification.decode(step.message)
-            except MalformedMessage as error:
-                raise Refusal.MALFORMED.refuse(error.message) from None
+            signed = decode_as(Specification, step.message)
             if signed.attempt != step.attempt:
                 raise Refusal.OTHER_EXCHANGE.refuse(f"attempt {step.attempt}")
             session, reply = self._begin(pending, step)

@@ -12,8 +12,9 @@ from secfed.crypto.attempt import SiteLimits
 from secfed.crypto.codec import Buffer
 from secfed.crypto.identity import Roster
 from secfed.crypto.lanes import Run
-from secfed.crypto.masked.client import ClientState, MaskedSite
+from secfed.crypto.masked.client import MaskedSite
 from secfed.crypto.masked.server import MaskedServer
+from secfed.crypto.masked.state import ClientState
 from secfed.crypto.messages import Envelope, Message
 from secfed.errors import RoundAborted
 from tests.journals import NoMemory

@@ -8,8 +8,10 @@ from functools import cache
 import pytest
 
 from secfed.crypto.masked import client as masked_site
-from secfed.crypto.masked.client import ClientState, Closed, Complained, MaskedSite
+from secfed.crypto.masked.client import MaskedSite
 from secfed.crypto.masked.server import MaskedServer
+from secfed.crypto.masked.state import ClientState, Closed
+from secfed.crypto.masked.upload import Complained
 from secfed.crypto.messages import ALL, FinalModel
 from secfed.errors import MalformedMessage, ProtocolError, SecfedError, WrongState
 from tests.journals import NoMemory
