@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from secfed.crypto import labels
 from secfed.crypto.attempt import AttemptId, SiteContribution
 from secfed.crypto.codec import Buffer
-from secfed.crypto.identity import Roster
+from secfed.crypto.identity import Roster, verify
 from secfed.crypto.masked.state import ClientState, expect
 from secfed.crypto.message_base import signed
 from secfed.crypto.messages import (
@@ -38,6 +38,7 @@ from secfed.crypto.messages import (
 )
 from secfed.crypto.refusals import Refusal
 from secfed.crypto.specification import check_contributors, ordered_subset, verified
+from secfed.errors import BadSignature
 
 
 @dataclass(frozen=True)

@@ -79,8 +79,8 @@ class AwaitDeliveries:
             raise Refusal.ENVELOPE_STRAY.refuse()
         for envelope in delivered.envelopes:
             public, refusal = given.roster.public(envelope.sender), Refusal.ENVELOPE_SIGNATURE
-            context = labels.SIGN_ENVELOPE, spec.digest, self.adverts_digest
-            verified(envelope, public, *context, who=envelope.sender, refusal=refusal)
+            parts = labels.SIGN_ENVELOPE, spec.digest, self.adverts_digest
+            verified(envelope, public, *parts, who=envelope.sender, refusal=refusal)
         if len(senders) + 1 < spec.threshold:
             raise Refusal.TOO_FEW_SHARING.refuse(f"{len(senders) + 1} of {spec.threshold}")
         key = mask_key(self.secrets.mask_secret)
