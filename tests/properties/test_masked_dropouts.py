@@ -106,7 +106,9 @@ def _forks(server: MaskedServer, replies: Mapping[str, bytes]) -> list[tuple[Mas
 
 
 @pytest.mark.parametrize(
-    ("sites", "threshold"), [(3, 3), (4, 3), (4, 4), (5, 3), (5, 4), (5, 5)], ids=lambda number: str(number)
+    ("sites", "threshold"),
+    [(3, 3), (4, 3), (4, 4), pytest.param(5, 3, marks=pytest.mark.slow), (5, 5)],
+    ids=str,
 )
 def test_every_dropout_set_at_every_stage(
     sites: int, threshold: int, monkeypatch: pytest.MonkeyPatch

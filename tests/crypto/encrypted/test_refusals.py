@@ -181,7 +181,7 @@ def test_words_that_are_no_encryption_under_the_key_are_reported_not_decoded(cas
 def test_altered_bytes_never_crash_the_library(repository):
     """In a child process, because a crash would take the process with it."""
     child = subprocess.run(
-        [sys.executable, "-m", "tests.crypto.encrypted_fuzz", "60", "20240601"],
+        [sys.executable, "-m", "tests.crypto.encrypted_fuzz", "25", "20240601"],
         cwd=repository,
         capture_output=True,
         text=True,
@@ -190,10 +190,10 @@ def test_altered_bytes_never_crash_the_library(repository):
     )
     assert child.returncode == 0, child.stderr[-2000:]
     outcomes = json.loads(child.stdout)
-    assert sum(outcomes.values()) == 2 * 4 * 60
+    assert sum(outcomes.values()) == 2 * 4 * 25
     for name in ("upload", "sum", "encryption key", "secret key"):
-        assert outcomes[f"{name} refused"] > 20, outcomes
-        assert outcomes[f"{name} unreadable"] > 5, outcomes  # well-formed words reached the library
+        assert outcomes[f"{name} refused"] > 8, outcomes
+        assert outcomes[f"{name} unreadable"] > 1, outcomes  # well-formed words reached the library
 
 
 # What the aggregator holds.
