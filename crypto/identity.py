@@ -76,12 +76,7 @@ def fingerprint(public_bytes: bytes) -> str:
 
 @dataclass(frozen=True)
 class Roster(Record):
-    """The identities of one consortium, in a fixed order.
-
-    Attributes:
-        aggregator: the aggregator's public identity key.
-        members: (site id, public identity key), sorted by site id.
-    """
+    """The identities of one consortium: (site id, public identity key), sorted by site id."""
 
     aggregator: Annotated[bytes, fixed(PUBLIC_BYTES)]
     members: Annotated[
@@ -133,11 +128,7 @@ class Roster(Record):
         return self._positions[site]
 
     def public(self, site: str) -> bytes:
-        """A site's public identity key.
-
-        Raises:
-            RosterError: the site is not in the roster.
-        """
+        """A site's public identity key; :class:`RosterError` for a stranger."""
         try:
             return self._keys[site]
         except KeyError:

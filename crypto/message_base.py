@@ -35,11 +35,7 @@ class Message(Record):
 
     @classmethod
     def decode(cls, data: Buffer) -> Self:
-        """Read canonical bytes of exactly this type.
-
-        Raises:
-            MalformedMessage: anything else.
-        """
+        """Read canonical bytes of exactly this type; anything else is malformed."""
         if peek_type(data) != cls.TYPE:
             raise MalformedMessage(f"expected a message of type {cls.TYPE} ({cls.__name__})")
         return super().decode(data)
@@ -52,11 +48,7 @@ def signed(record: R, identity: Identity, label: bytes, *context: Buffer) -> R:
 
 
 def peek_type(data: Buffer) -> int:
-    """Type of a message, after checking the protocol name.
-
-    Raises:
-        MalformedMessage: too short, or another protocol or version.
-    """
+    """Type of a message of this protocol version; anything else is malformed."""
     view = memoryview(data)
     if len(view) < HEADER_BYTES or bytes(view[: len(labels.PROTOCOL)]) != labels.PROTOCOL:
         raise MalformedMessage("not a secfed/v1 message")

@@ -115,11 +115,7 @@ class Record:
 
     @classmethod
     def decode(cls, data: Buffer) -> Self:
-        """Read canonical bytes.
-
-        Raises:
-            MalformedMessage: anything else.
-        """
+        """Read canonical bytes; anything else is malformed."""
         reader = Reader(data)
         if reader.fixed(len(cls.HEADER)) != cls.HEADER:
             raise MalformedMessage(f"this does not begin as a {cls.__name__} does")

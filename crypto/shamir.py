@@ -32,7 +32,7 @@ def split(
     Args:
         secret: 32 bytes.
         threshold: 1..len(points).
-        points: distinct x-coordinates, 1..2^16.
+        points: distinct, 1..2^16.
         randbelow: uniform integers below its argument; replaced only to make test vectors.
 
     Raises:

@@ -41,11 +41,7 @@ def verified(
 
 
 def decode_as(kind: type[M] | None, message: Buffer) -> M:
-    """The message as the only type that is taken now; ``kind`` is None where nothing is.
-
-    Raises:
-        SecfedError: refusals 1 and 2.
-    """
+    """The message as the only type that is taken now (refusals 1 and 2); ``kind`` None takes none."""
     try:
         found = peek_type(message)
         if kind is None or found != kind.TYPE:
@@ -63,11 +59,7 @@ def ordered_subset(names: Iterable[str], whole: tuple[str, ...]) -> bool:
 
 
 def check_contributors(sites: Iterable[str], given: SumRules) -> None:
-    """Whether enough of these sites add more than zeros to every part of the sum: zeros hide nothing.
-
-    Raises:
-        PolicyRefused: refusal 39.
-    """
+    """Refuse (39) where too few of these sites add more than zeros to a part: zeros hide nothing."""
     present = frozenset(sites)
     for part, least in given.contributors:
         found, needed = len(part & present), max(least, given.colluders + 2)
@@ -78,11 +70,7 @@ def check_contributors(sites: Iterable[str], given: SumRules) -> None:
 def check_cohort(spec: Specification, given: SumRules, *, floor: int, site: str | None) -> None:
     """Who may be in a sum: the same whether a site is asked to contribute to it or given the sum.
 
-    Args:
-        spec: what the aggregator signed.
-        given: what this site insists on.
-        floor: the smallest cohort of the protection.
-        site: who must be in the cohort; None for nobody in particular.
+    ``floor`` is the smallest cohort of the protection; ``site`` must be in the cohort, None requires nobody.
 
     Raises:
         SecfedError: refusals 4-8 and 38.

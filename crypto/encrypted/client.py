@@ -42,12 +42,7 @@ class SiteCipher:
         self._pool = WorkerPool(keys, processes) if processes else FrameCipher(keys)
 
     def encrypt(self, parameters: Parameters, source: VectorSource) -> Iterator[bytes]:
-        """Read a vector once and yield its upload, frame by frame.
-
-        Raises:
-            MalformedMessage: the keys are for another ring.
-            WrongState: workers were given other work before the last frame was taken.
-        """
+        """Read a vector once and yield its upload, frame by frame; take all before other work is given."""
         form = FrameFormat(parameters, UPLOAD)
         slots = (frame.data.cast("B") for frame in slot_frames(source, parameters))
         for index, body in enumerate(self._pool.map("encrypt", parameters, slots)):
@@ -83,12 +78,7 @@ class SiteCipher:
         return tagging.key(self._keys).upload_tag(site, self._products(tagging, frames))
 
     def verify(self, parameters: Parameters, summed: Summed, frames: Iterable[Buffer]) -> None:
-        """Check that a sum's frames are those of the survivors' uploads; to be called before :meth:`decrypt`.
-
-        Raises:
-            InconsistentView: refusal 45.
-            MalformedMessage: a frame is refused.
-        """
+        """Refuse (45) frames that are not the survivors' uploads in sum; call it before :meth:`decrypt`."""
         tagging = Tagging(FrameFormat(parameters, SUM), summed.spec.digest)
         uploads = zip(summed.result.survivors, summed.each_nonce(), strict=True)
         if not tagging.key(self._keys).is_sum(summed.tag, uploads, self._products(tagging, frames)):

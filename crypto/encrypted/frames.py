@@ -48,11 +48,7 @@ class FrameCipher:
         self._expanders: dict[Ring, SeedExpander] = {}
 
     def encrypt(self, parameters: Parameters, slots: Slots) -> bytes:
-        """The body of one frame of an upload, from [ciphertexts, slots per ciphertext].
-
-        Raises:
-            MalformedMessage: the keys are for another ring.
-        """
+        """The body of one frame of an upload, from [ciphertexts, slots per ciphertext]."""
         if parameters not in self._encryptors:
             symmetric = parameters.ring.key_mode == "symmetric"
             key = self._keys.secret_key if symmetric else self._keys.public_key
@@ -63,7 +59,6 @@ class FrameCipher:
         """The slots of one frame of a sum: [ciphertexts, slots per ciphertext].
 
         Raises:
-            MalformedMessage: the frame is refused, or the keys are for another ring.
             RangeError: the noise leaves no margin.
         """
         words, _ = FrameFormat(parameters, SUM).words(frame, index)

@@ -100,11 +100,7 @@ class Summed(Message):
         return totals_digest(self.spec.layout_digest, self.nonces, self.tag, self.ciphertext)
 
     def each_nonce(self) -> list[bytes]:
-        """One nonce per survivor.
-
-        Raises:
-            MalformedMessage: there are more or fewer.
-        """
+        """One nonce per survivor; more or fewer are malformed."""
         if len(self.nonces) != NONCE_BYTES * len(self.result.survivors):
             raise MalformedMessage("a sum without one nonce for every survivor")
         return [self.nonces[at : at + NONCE_BYTES] for at in range(0, len(self.nonces), NONCE_BYTES)]

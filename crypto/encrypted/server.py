@@ -68,11 +68,7 @@ class FrameFormat:
         return self.frame_bytes(0) * last + self.frame_bytes(last)
 
     def split(self, data: Buffer) -> Iterator[memoryview]:
-        """Cut a whole upload or sum into its frames, without copying.
-
-        Raises:
-            MalformedMessage: the length is not the one length it can have.
-        """
+        """Cut a whole upload or sum, of the one length it can have, into its frames, without copying."""
         view = memoryview(data).cast("B")
         if len(view) != self.total_bytes:
             raise MalformedMessage(f"{len(view)} bytes of ciphertexts, expected {self.total_bytes}")
@@ -148,9 +144,7 @@ class RunningSum:
         """Check and add a whole upload; nothing is added if any part of it is refused.
 
         Raises:
-            MalformedMessage: a wrong length, or see :meth:`FrameFormat.words`.
-            Replay: this site's upload is already in the sum.
-            WrongState: the noise budget is for fewer uploads.
+            ProtocolError: it is malformed, the site's upload is in the sum, or the sum has as many as it can.
 
         Security: the caller has verified the site's signature over the upload.
         """
@@ -165,11 +159,7 @@ class RunningSum:
         self._sites.append(site)
 
     def frames(self) -> Iterator[bytes]:
-        """The sum, frame by frame, for :meth:`secfed.crypto.encrypted.client.SiteCipher.decrypt`.
-
-        Raises:
-            WrongState: nothing was added.
-        """
+        """The sum, frame by frame; there must be an upload in it."""
         if not self._sites:
             raise WrongState("there is no upload in the encrypted sum")
         form = FrameFormat(self.parameters, SUM)

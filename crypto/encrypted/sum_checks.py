@@ -40,11 +40,7 @@ class ExpectedSum:
 
 
 def check_signed(summed: Summed, roster: Roster, study: str) -> None:
-    """Whether it is the aggregator's sum of this study.
-
-    Raises:
-        SecfedError: refusals 3, 4, 10 and 35.
-    """
+    """Refuse (3, 4, 10, 35) what is not the aggregator's sum of this study."""
     spec, result = summed.spec, summed.result
     signed = (
         (spec, labels.SIGN_SPEC, Refusal.SPEC_SIGNATURE),
@@ -59,11 +55,7 @@ def check_signed(summed: Summed, roster: Roster, study: str) -> None:
 
 
 def check_sum(summed: Summed, expected: ExpectedSum) -> None:
-    """Whether a signed sum is one that this site may decrypt, as far as can be told without its words.
-
-    Raises:
-        SecfedError: refusals 4-6, 8, 10, 13, 29, 36, 38 and 39.
-    """
+    """Refuse (4-6, 8, 10, 13, 29, 36, 38, 39) a sum that this site may not decrypt, words aside."""
     spec, result, rules = summed.spec, summed.result, expected.rules
     if spec.exchange != expected.exchange:
         raise Refusal.OTHER_EXCHANGE.refuse()

@@ -161,11 +161,7 @@ class MaskedSite:
         self.state: ClientState = AwaitSpecification(given)
 
     def handle(self, message: Buffer) -> Buffer:
-        """Answer one message.
-
-        Raises:
-            SecfedError: the message is refused (see ``refusals.py``); the session is closed.
-        """
+        """Answer one message; a refusal (``refusals.py``) closes the session."""
         state, self.state = self.state, Closed()
         try:
             decoded = decode_as(state.accepts, message)

@@ -219,11 +219,7 @@ class Accumulator:
         self.runs = tuple(np.zeros(run.count, run.dtype) for run in shape.runs)
 
     def add(self, vector: memoryview) -> None:
-        """Add one masked vector, chunk by chunk.
-
-        Raises:
-            MalformedMessage: wrong size, or padding bits that are not zero; nothing was added then.
-        """
+        """Add one masked vector, chunk by chunk, or nothing of one that is malformed."""
         _check_size(vector, self._shape)
         at = 0
         for run, total in zip(self._shape.runs, self.runs, strict=True):

@@ -29,7 +29,6 @@ class Encrypted:
     """Homomorphic encryption: the aggregator adds ciphertexts that only the sites can read.
 
     Attributes:
-        ring: what the study's keys are for.
         holder: the site that makes the keys.
         processes: worker processes for encryption at each site; 0 works in the site's own.
         cipher: gives the cipher under the study key; None at the aggregator, which has none.
@@ -70,11 +69,7 @@ class Encrypted:
         return fit(self.ring, exchange.layout.shape.runs, exchange.layout.sites)
 
     def site(self, exchange: Exchange, contribution: SiteContribution) -> EncryptedSite:
-        """One site's half.
-
-        Raises:
-            WrongState: this party has no study key.
-        """
+        """One site's half; it needs the study key."""
         from secfed.crypto.encrypted.session import EncryptedSite
 
         if self.cipher is None:

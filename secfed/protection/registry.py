@@ -55,12 +55,6 @@ def make_protection(
 ) -> Protection:
     """The protection of a study, the same at every party because it depends on the study alone.
 
-    Args:
-        settings: ``[protection]``.
-        algorithm: the study's plan, noise included.
-        rounds: training rounds.
-        sites: all sites of the study.
-
     Raises:
         ConfigError: no encryption parameters fit the study, or the key holder is not a site.
     """

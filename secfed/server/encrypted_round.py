@@ -66,10 +66,6 @@ class EncryptedRounds:
     """The aggregator's side of a study under encrypted protection.
 
     Attributes:
-        protection: ring, parameters, key holder.
-        rules: identities, thresholds.
-        store: past sums.
-        ask: carries requests to sites.
         state: digest of the state that most sites have; zeros while unknown.
     """
 

@@ -23,17 +23,10 @@ def make_run(
     start: State | None = None,
     sums: Path,
 ) -> StudyRun:
-    """Make the run of one study.
+    """Make the run of one study; arguments are those of :class:`~secfed.server.coordinator.Coordinator`.
 
-    Args:
-        algorithm: the study's plan.
-        rounds: training rounds; one closing evaluation follows.
-        rules: identities, protection, thresholds.
-        ask: carries requests to sites.
-        log: the aggregator's transcript.
-        keeper: keeps the run, and says where to begin.
-        start: the model that the study begins with, where the aggregator runs the server program.
-        sums: folder for sums that the aggregator cannot read; made where it is needed.
+    ``start`` matters where the aggregator runs the server program; in the folder ``sums``, made where it is
+    needed, it keeps sums that it cannot read.
     """
     protection = rules.protection
     if isinstance(protection, Encrypted):

@@ -48,10 +48,8 @@ from secfed.wire.layout import Exchange, State, state_digest
 class EncryptedSession(Site):
     """One hospital's side of one study under encrypted protection.
 
-    Args:
-        start: gives the model that the study begins with, asked for unless the state is there already; None
-            for the seed's.
-        arguments: the others of :class:`secfed.site.session.Site`.
+    ``start`` gives the model that the study begins with, asked for unless the state is there already; None
+    for the seed's. Other arguments are those of :class:`secfed.site.session.Site`.
     """
 
     def __init__(
@@ -211,9 +209,6 @@ class EncryptedSession(Site):
 
         What fails from here on for this machine's sake, or is cut off by a crash, may be tried again with the
         same sum only: another one would be a second answer for the exchange.
-
-        Raises:
-            InconsistentView: another sum of this exchange, or one of a later exchange, was begun before.
         """
         before = self._taking
         if before is not None and taking.here <= before.here:
@@ -231,12 +226,6 @@ class EncryptedSession(Site):
 
         An honest aggregator signs no malformed sum, and honest totals divide by no zero. So whatever goes
         wrong here is an answer, also where nobody thought of it; what this machine lacks is none.
-
-        Args:
-            refusals: further errors that are answers.
-
-        Raises:
-            RoundAborted: the server step could not be made, for a reason that is not told.
         """
         answers: tuple[type[SecfedError], ...] = (MalformedMessage, RangeError, *refusals)
         try:

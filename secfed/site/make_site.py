@@ -32,11 +32,7 @@ def make_site(
 
 
 def newest_replica(sites: Iterable[Site]) -> ServerProgram:
-    """The server program of the site that has taken most sums; simulation only.
-
-    Raises:
-        WrongState: no site has one.
-    """
+    """The server program of the site that has taken most sums; simulation only."""
     newest = max(sites, key=lambda site: site.sums, default=None)
     if newest is None or newest.replica is None:
         raise WrongState("there is no site to read the state from")
