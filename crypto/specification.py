@@ -58,16 +58,16 @@ def ordered_subset(names: Iterable[str], whole: tuple[str, ...]) -> bool:
     return all(index >= 0 for index in at) and all(a < b for a, b in pairwise(at))
 
 
-def check_contributors(sites: Iterable[str], given: SumRules) -> None:
+def check_contributors(sites: Iterable[str], own: SumRules) -> None:
     """Refuse (39) where too few of these sites add more than zeros to a part: zeros hide nothing."""
     present = frozenset(sites)
-    for part, least in given.contributors:
-        found, needed = len(part & present), max(least, given.colluders + 2)
+    for part, least in own.contributors:
+        found, needed = len(part & present), max(least, own.colluders + 2)
         if 0 < found < needed:
             raise Refusal.TOO_FEW_CONTRIBUTORS.refuse(f"{found} of {needed}")
 
 
-def check_cohort(spec: Specification, given: SumRules, *, floor: int, site: str | None) -> None:
+def check_cohort(spec: Specification, own: SumRules, *, floor: int, site: str | None) -> None:
     """Who may be in a sum: the same whether a site is asked to contribute to it or given the sum.
 
     ``floor`` is the smallest cohort of the protection; ``site`` must be in the cohort, None requires nobody.
@@ -75,7 +75,7 @@ def check_cohort(spec: Specification, given: SumRules, *, floor: int, site: str 
     Raises:
         SecfedError: refusals 4-8 and 38.
     """
-    roster, limits = given.roster, given.limits
+    roster, limits = own.roster, own.limits
     if spec.roster_digest != roster.digest:
         raise Refusal.ROSTER_CHANGED.refuse()
     for name in spec.cohort:
@@ -86,31 +86,31 @@ def check_cohort(spec: Specification, given: SumRules, *, floor: int, site: str 
     if site is not None and site not in spec.cohort:
         raise Refusal.NOT_INVITED.refuse()
     for name in spec.cohort:
-        if given.planned is not None and name not in given.planned:
+        if own.planned is not None and name not in own.planned:
             raise Refusal.NOT_PLANNED.refuse(name)
     if len(spec.cohort) < max(limits.min_cohort, floor):
         raise Refusal.COHORT_TOO_SMALL.refuse(f"{len(spec.cohort)} sites")
 
 
-def check_specification(spec: Specification, given: SiteContribution, *, floor: int) -> None:
+def check_specification(spec: Specification, own: SiteContribution, *, floor: int) -> None:
     """The rules for message 0 that every protection shares; ``floor`` is its smallest cohort.
 
     Raises:
         SecfedError: refusals 3-8, 10-16, 38 and 39.
     """
-    roster, limits = given.roster, given.limits
+    roster, limits = own.roster, own.limits
     refusal = Refusal.SPEC_SIGNATURE
     verified(spec, roster.aggregator, labels.SIGN_SPEC, who="aggregator", refusal=refusal)
-    check_cohort(spec, given, floor=floor, site=given.site)
+    check_cohort(spec, own, floor=floor, site=own.site)
     asked = (spec.study, spec.round, spec.exchange_index, spec.exchange)
-    if asked != (given.study, given.round, given.exchange_index, given.exchange):
+    if asked != (own.study, own.round, own.exchange_index, own.exchange):
         raise Refusal.OTHER_EXCHANGE.refuse()
-    check_contributors(spec.cohort, given)
-    if given.shape.elements > limits.max_elements:
-        raise Refusal.LAYOUT_TOO_LARGE.refuse(f"{given.shape.elements} elements")
-    if spec.layout_digest != given.shape.digest:
+    check_contributors(spec.cohort, own)
+    if own.shape.elements > limits.max_elements:
+        raise Refusal.LAYOUT_TOO_LARGE.refuse(f"{own.shape.elements} elements")
+    if spec.layout_digest != own.shape.digest:
         raise Refusal.LAYOUT_CHANGED.refuse()
-    if spec.broadcast_digest != given.broadcast_digest:
+    if spec.broadcast_digest != own.broadcast_digest:
         raise Refusal.BROADCAST_UNKNOWN.refuse()
-    if limits.require_privacy and not given.privacy_applied:
+    if limits.require_privacy and not own.privacy_applied:
         raise Refusal.PRIVACY_FLOOR.refuse()

@@ -216,7 +216,7 @@ class _Library:
         name = "secret key" if secret else "public key"
         label = _key_label(self._ring, secret=secret)
         if not data.startswith(label):
-            raise MalformedMessage(f"this is no {name} of the study's encryption ring")
+            raise MalformedMessage(f"this is not a {name} of the study's encryption ring")
         moduli = self._ring.key_moduli * (1 if secret else 2)
         sizes = [self._ring.size * modulus.bit_length() // 8 for modulus in moduli]
         if len(data) != len(label) + sum(sizes):

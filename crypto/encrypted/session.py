@@ -54,21 +54,21 @@ class EncryptedSite:
         used, self._used = self._used, True
         if used:
             decode_as(None, message)
-        given = self._contribution
+        own = self._contribution
         # Every site can read sums. Two sums that differ by one site would tell that site's update, so an
         # update that has left once never leaves again.
-        spec = open_specification(message, given, floor=FLOOR)
+        spec = open_specification(message, own, floor=FLOOR)
         form = FrameFormat(self._parameters, UPLOAD)
         size = form.total_bytes + UPLOAD_TAG_BYTES
         buffer = Upload.frame(size)
         vector, at = buffer[Upload.VECTOR_AT : Upload.VECTOR_AT + size], 0
-        for frame in self._cipher.encrypt(self._parameters, given.source):
+        for frame in self._cipher.encrypt(self._parameters, own.source):
             vector[at : at + len(frame)] = frame
             at += len(frame)
-        vector[at:] = self._cipher.tag(self._parameters, spec.digest, given.site, form.split(vector[:at]))
+        vector[at:] = self._cipher.tag(self._parameters, spec.digest, own.site, form.split(vector[:at]))
         vector_digest = masks.vector_digest(vector)
         parameters = self._parameters.digest
-        signature = given.identity.sign(labels.SIGN_UPLOAD, spec.digest, parameters, vector_digest)
+        signature = own.identity.sign(labels.SIGN_UPLOAD, spec.digest, parameters, vector_digest)
         Upload.finish(buffer, parameters, vector_digest, signature)
         return buffer
 

@@ -73,8 +73,8 @@ class SharedMemory:
         assert_spawning(self)
         return DupFd(self._descriptor)
 
-    def __setstate__(self, given: Any) -> None:
-        self._descriptor = given.detach()
+    def __setstate__(self, shared: Any) -> None:
+        self._descriptor = shared.detach()
         self._map()
 
     def __del__(self) -> None:

@@ -53,39 +53,39 @@ from secfed.errors import MalformedMessage, WrongState
 class AwaitSpecification:
     """Nothing has happened yet."""
 
-    given: SiteContribution
+    own: SiteContribution
     accepts: type[Message] = Specification
 
     def handle(self, message: Message) -> tuple[ClientState, Buffer]:
         """Message 0 -> message 1."""
         spec = expect(message, Specification)
-        given = self.given
-        check_specification(spec, given, floor=thresholds.FLOOR)
-        too_low = spec.threshold < max(given.limits.min_threshold, given.limits.min_cohort)
-        if too_low or not thresholds.is_safe(spec.threshold, len(spec.cohort), given.colluders):
+        own = self.own
+        check_specification(spec, own, floor=thresholds.FLOOR)
+        too_low = spec.threshold < max(own.limits.min_threshold, own.limits.min_cohort)
+        if too_low or not thresholds.is_safe(spec.threshold, len(spec.cohort), own.colluders):
             raise Refusal.THRESHOLD_TOO_LOW.refuse(f"{spec.threshold} of {len(spec.cohort)}")
         # Durable before any secret of this attempt exists: an attempt is never run twice.
-        given.journal.begin(spec.study, AttemptId(spec.round, spec.exchange_index, spec.attempt))
+        own.journal.begin(spec.study, AttemptId(spec.round, spec.exchange_index, spec.attempt))
         secrets = Secrets(
-            mask_secret=given.entropy.token("mask secret"),
-            self_seed=given.entropy.token("self-mask seed"),
-            seal_key=given.entropy.seal_key(),
+            mask_secret=own.entropy.token("mask secret"),
+            self_seed=own.entropy.token("self-mask seed"),
+            seal_key=own.entropy.seal_key(),
         )
         advert = Advert(
-            site=given.site,
+            site=own.site,
             mask_key=mask_key(secrets.mask_secret).public_bytes,
             seal_key=secrets.seal_key.public_bytes,
             commitment=commitment(secrets.self_seed),
         )
-        advert = signed(advert, given.identity, labels.SIGN_ADVERT, spec.digest)
-        return AwaitAdverts(given, spec, secrets, advert), advert.encode()
+        advert = signed(advert, own.identity, labels.SIGN_ADVERT, spec.digest)
+        return AwaitAdverts(own, spec, secrets, advert), advert.encode()
 
 
 @dataclass(frozen=True)
 class AwaitAdverts:
     """Own keys are out; the others' are expected."""
 
-    given: SiteContribution
+    own: SiteContribution
     spec: Specification
     secrets: Secrets = field(repr=False)
     advert: Advert
@@ -94,7 +94,7 @@ class AwaitAdverts:
     def handle(self, message: Message) -> tuple[ClientState, Buffer]:
         """Message 2 -> message 3."""
         relayed = expect(message, Adverts)
-        given, spec = self.given, self.spec
+        own, spec = self.own, self.spec
         names = tuple(advert.site for advert in relayed.adverts)
         for name in names:
             if name not in spec.cohort:
@@ -102,7 +102,7 @@ class AwaitAdverts:
         if not ordered_subset(names, spec.cohort):
             raise Refusal.ADVERT_ORDER.refuse()
         for advert in relayed.adverts:
-            public, label = given.roster.public(advert.site), labels.SIGN_ADVERT
+            public, label = own.roster.public(advert.site), labels.SIGN_ADVERT
             verified(advert, public, label, spec.digest, who=advert.site, refusal=Refusal.ADVERT_SIGNATURE)
         if self.advert not in relayed.adverts:
             raise Refusal.OWN_ADVERT.refuse()
@@ -115,41 +115,41 @@ class AwaitAdverts:
         if len(names) < spec.threshold:
             raise Refusal.TOO_FEW_ADVERTS.refuse(f"{len(names)} of {spec.threshold}")
         adverts_digest = relayed.digest
-        points = [given.roster.position(name) + 1 for name in names]
-        below = given.entropy.below
+        points = [own.roster.position(name) + 1 for name in names]
+        below = own.entropy.below
         shares_r = shamir.split(self.secrets.mask_secret, spec.threshold, points, randbelow=below)
         shares_b = shamir.split(self.secrets.self_seed, spec.threshold, points, randbelow=below)
         envelopes = []
         for advert in relayed.adverts:
-            if advert.site != given.site:
-                point = given.roster.position(advert.site) + 1
+            if advert.site != own.site:
+                point = own.roster.position(advert.site) + 1
                 envelopes.append(self._envelope(advert, adverts_digest, shares_r[point], shares_b[point]))
-        own_point = given.roster.position(given.site) + 1
-        own_share = SelfMaskShare(given.site, shares_b[own_point])
-        state = AwaitDeliveries(given, spec, self.secrets, names, adverts_digest, own_share)
+        own_point = own.roster.position(own.site) + 1
+        own_share = SelfMaskShare(own.site, shares_b[own_point])
+        state = AwaitDeliveries(own, spec, self.secrets, names, adverts_digest, own_share)
         return state, Sharing(tuple(envelopes)).encode()
 
     def _envelope(self, peer: Advert, adverts_digest: bytes, share_r: bytes, share_b: bytes) -> Envelope:
         """The signed envelope for one peer."""
-        given, spec_digest = self.given, self.spec.digest
-        context = envelope_context(spec_digest, adverts_digest, given.site, peer.site)
-        seed = outgoing_seed(self.secrets.mask_secret, spec_digest, given.site, peer.site)
+        own, spec_digest = self.own, self.spec.digest
+        context = envelope_context(spec_digest, adverts_digest, own.site, peer.site)
+        seed = outgoing_seed(self.secrets.mask_secret, spec_digest, own.site, peer.site)
         both = share_r + share_b
         envelope = Envelope(
-            sender=given.site,
+            sender=own.site,
             recipient=peer.site,
             sealed_seed=self._seal(peer.site, peer.mask_key, seed, labels.SEAL_PAIR_SEED, context),
             sealed_shares=self._seal(peer.site, peer.seal_key, both, labels.SEAL_SHARES, context),
             mask_secret_share_digest=share_digest(labels.MASK_SECRET_SHARE, context, share_r),
             self_mask_share_digest=share_digest(labels.SELF_MASK_SHARE, context, share_b),
         )
-        return signed(envelope, given.identity, labels.SIGN_ENVELOPE, spec_digest, adverts_digest)
+        return signed(envelope, own.identity, labels.SIGN_ENVELOPE, spec_digest, adverts_digest)
 
     def _seal(
         self, peer: str, public: bytes, plaintext: bytes, label: bytes, context: tuple[bytes, ...]
     ) -> bytes:
         try:
-            return self.given.entropy.seal(public, plaintext, label, *context)
+            return self.own.entropy.seal(public, plaintext, label, *context)
         except MalformedMessage:
             raise Refusal.MALFORMED.refuse(f"{peer} advertises an invalid key") from None
 
@@ -157,8 +157,8 @@ class AwaitAdverts:
 class MaskedSite:
     """One site's session for one attempt. Sans-I/O; see :class:`secfed.protection.interface.SiteSession`."""
 
-    def __init__(self, given: SiteContribution) -> None:
-        self.state: ClientState = AwaitSpecification(given)
+    def __init__(self, own: SiteContribution) -> None:
+        self.state: ClientState = AwaitSpecification(own)
 
     def handle(self, message: Buffer) -> Buffer:
         """Answer one message; a refusal (``refusals.py``) closes the session."""

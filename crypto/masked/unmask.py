@@ -50,7 +50,7 @@ class AwaitSurvivors:
     folder of a site").
     """
 
-    given: SiteContribution
+    own: SiteContribution
     spec: Specification
     adverts_digest: bytes
     sharing: tuple[str, ...]
@@ -61,16 +61,16 @@ class AwaitSurvivors:
     def handle(self, message: Message) -> tuple[ClientState, Buffer]:
         """Message 5 -> a signed view."""
         survivors = expect(message, Survivors).survivors
-        given, spec = self.given, self.spec
+        own, spec = self.own, self.spec
         if not ordered_subset(survivors, self.sharing):
             raise Refusal.SURVIVORS_OUTSIDE.refuse()
-        if given.site not in survivors:
+        if own.site not in survivors:
             raise Refusal.SURVIVORS_WITHOUT_SELF.refuse()
-        if len(survivors) < max(spec.threshold, given.limits.min_cohort):
+        if len(survivors) < max(spec.threshold, own.limits.min_cohort):
             raise Refusal.TOO_FEW_SURVIVORS.refuse(f"{len(survivors)} of {spec.threshold}")
-        check_contributors(survivors, given)
+        check_contributors(survivors, own)
         parts = view_parts(spec.digest, self.adverts_digest, self.sharing, survivors)
-        view = View(given.site, given.identity.sign(labels.SIGN_VIEW, *parts))
+        view = View(own.site, own.identity.sign(labels.SIGN_VIEW, *parts))
         return AwaitUnmask(self, survivors), view.encode()
 
 
@@ -86,13 +86,13 @@ class AwaitUnmask:
         """Message 6 -> one share per peer."""
         request = expect(message, UnmaskRequest)
         before = self.before
-        given, spec = before.given, before.spec
+        own, spec = before.own, before.spec
         signers = tuple(view.site for view in request.views)
         if not ordered_subset(signers, self.survivors):
             raise Refusal.VIEW_OUTSIDER.refuse()
         parts = view_parts(spec.digest, before.adverts_digest, before.sharing, self.survivors)
         for view in request.views:
-            public = given.roster.public(view.site)
+            public = own.roster.public(view.site)
             try:
                 verify(public, view.signature, labels.SIGN_VIEW, *parts, who=view.site)
             except BadSignature:
@@ -103,17 +103,17 @@ class AwaitUnmask:
         if request.dropped != complement:
             raise Refusal.DROPPED_MISMATCH.refuse()
         # Durable before the shares leave: after this line the update is never contributed again.
-        given.journal.unmasked(spec.study, AttemptId(spec.round, spec.exchange_index, spec.attempt))
+        own.journal.unmasked(spec.study, AttemptId(spec.round, spec.exchange_index, spec.attempt))
         shares: list[PeerShare] = []
         for peer in sorted(before.sharing):
-            if peer == given.site:
+            if peer == own.site:
                 shares.append(before.own_share)
             elif peer in self.survivors:
                 shares.append(SelfMaskShare(peer, before.held[peer][1]))
             else:
                 shares.append(MaskSecretShare(peer, before.held[peer][0]))
-        reply = signed(Shares(tuple(shares)), given.identity, labels.SIGN_UNMASK, spec.digest)
-        return AwaitResult(given.roster, spec, self.survivors), reply.encode()
+        reply = signed(Shares(tuple(shares)), own.identity, labels.SIGN_UNMASK, spec.digest)
+        return AwaitResult(own.roster, spec, self.survivors), reply.encode()
 
 
 @dataclass(frozen=True)

@@ -32,14 +32,14 @@ class PlainSite:
         expects, self._expects = self._expects, None  # a refusal below ends the session
         if expects is not Specification:
             return self._finish(decode_as(expects, message))
-        given = self._contribution
-        spec = open_specification(message, given, floor=1)
+        own = self._contribution
+        spec = open_specification(message, own, floor=1)
         self._spec_digest, self._expects = spec.digest, Result
-        buffer = Upload.frame(given.shape.wire_bytes)
-        room = buffer[Upload.VECTOR_AT : Upload.VECTOR_AT + given.shape.wire_bytes]
-        context = masks.MaskContext(spec.digest, given.broadcast_digest, given.shape)
-        vector_digest = masks.write_masked(given.source, [], context, room)
-        signature = given.identity.sign(labels.SIGN_UPLOAD, spec.digest, vector_digest)
+        buffer = Upload.frame(own.shape.wire_bytes)
+        room = buffer[Upload.VECTOR_AT : Upload.VECTOR_AT + own.shape.wire_bytes]
+        context = masks.MaskContext(spec.digest, own.broadcast_digest, own.shape)
+        vector_digest = masks.write_masked(own.source, [], context, room)
+        signature = own.identity.sign(labels.SIGN_UPLOAD, spec.digest, vector_digest)
         Upload.finish(buffer, bytes(32), vector_digest, signature)
         return buffer
 

@@ -106,7 +106,7 @@ class EncryptedRounds:
     def share_keys(self, members: Sequence[SiteId]) -> list[SiteId]:
         """Bring the study key to members that lack it; the members that have it now.
 
-        The site that holds the key is asked for it also where it is no member of this cohort.
+        The site that holds the key is asked for it also where it is not a member of this cohort.
         """
         hellos: dict[SiteId, KeyHello] = {}
         context = key_context(
@@ -114,14 +114,14 @@ class EncryptedRounds:
         )
         hello_request = Notice(KeyRequest(()).encode()).encode()
 
-        def hear(site: SiteId, reply: Buffer) -> None:
+        def on_hello(site: SiteId, reply: Buffer) -> None:
             hello = KeyHello.decode(reply)
             check_hello(hello, self.rules.roster, context)
             if hello.site == site:
                 hellos[site] = hello
 
         self._ask(
-            "keys", dict.fromkeys(dict.fromkeys([*members, self.protection.holder]), hello_request), hear
+            "keys", dict.fromkeys(dict.fromkeys([*members, self.protection.holder]), hello_request), on_hello
         )
         holding = [site for site in hellos if hellos[site].holds_key]
         lacking = tuple(hello for hello in hellos.values() if not hello.holds_key)
@@ -147,21 +147,21 @@ class EncryptedRounds:
     def train(self, number: int, index: int, exchange: Exchange, members: Sequence[SiteId]) -> list[SiteId]:
         """Ask for the local work; sites that lag behind take the sums they missed first."""
         views: dict[SiteId, StateView] = {}
-        hear = partial(self._hear_view, views)
+        on_view = partial(self._take_view, views)
         for _ in range(2):
             expected = ExpectedState(self.store.count, self.state).encode()
             task = Task(self.rules.study, number, index, exchange.name, expected).encode()
             asked = [site for site in members if site not in views or views[site].sums < self.store.count]
-            self._ask("train", dict.fromkeys(asked, task), hear)
+            self._ask("train", dict.fromkeys(asked, task), on_view)
             behind = {site: view.sums for site, view in views.items() if view.sums < self.store.count}
             if not behind:
                 break
             for missing in range(min(behind.values()), self.store.count):
                 late = [site for site, sums in behind.items() if sums <= missing]
                 summed = Notice(self.store.read(missing)).encode()
-                self._ask("train", dict.fromkeys(late, summed), hear)
+                self._ask("train", dict.fromkeys(late, summed), on_view)
             views = {site: view for site, view in views.items() if site not in behind}
-            hear = partial(self._hear_view, views)
+            on_view = partial(self._take_view, views)
         current = {site: view for site, view in views.items() if view.sums == self.store.count}
         self.state = _most_common(current)
         return [site for site in members if site in current and current[site].state_digest == self.state]
@@ -188,7 +188,7 @@ class EncryptedRounds:
         """Hand the sum to every site with the key; which sites came to which state (hex digest)."""
         views: dict[SiteId, StateView] = {}
         notice = Notice(summed.encode()).encode()
-        self._ask("result", dict.fromkeys(members, notice), partial(self._hear_view, views))
+        self._ask("result", dict.fromkeys(members, notice), partial(self._take_view, views))
         current = {site: view for site, view in views.items() if view.sums == self.store.count}
         self.state = _most_common(current)
         states: dict[str, list[SiteId]] = {}
@@ -196,7 +196,7 @@ class EncryptedRounds:
             states.setdefault(view.state_digest.hex(), []).append(site)
         return states
 
-    def _hear_view(self, views: dict[SiteId, StateView], site: SiteId, reply: Buffer) -> None:
+    def _take_view(self, views: dict[SiteId, StateView], site: SiteId, reply: Buffer) -> None:
         view = StateView.decode(reply)
         study = self.rules.study.encode()
         public = self.rules.roster.public(site)

@@ -61,12 +61,12 @@ class EncryptedSession(Site):
     ) -> None:
         self._encrypted = protection.with_cipher(self._site_cipher)
         super().__init__(protection=self._encrypted, **arguments)
-        kept = self._kept = None if self._memory is None else EncryptedStore(self._memory.files)
+        store = self._store = None if self._memory is None else EncryptedStore(self._memory.files)
         self._keys = StudyKeys(self._identity, self._roster, self._study, protection.holder, protection.ring)
-        if kept is not None:
-            self._keys.received, self._keys.new_seal_key = kept.keep_keys, kept.new_seal_key
+        if store is not None:
+            self._keys.received, self._keys.new_seal_key = store.keep_keys, store.new_seal_key
         self._cipher: SiteCipher | None = None
-        is_new = start is not None and (kept is None or kept.replica() is None)
+        is_new = start is not None and (store is None or store.replica() is None)
         self.replica: ServerProgram = initial_server(self._algorithm, start() if start and is_new else None)
         self.sums = 0
         self._last = (0, 0)  # round and exchange index of the newest sum taken
@@ -76,14 +76,14 @@ class EncryptedSession(Site):
 
     def resume(self) -> None:
         """Go on where this site was interrupted; see :meth:`secfed.site.session.Site.resume`."""
-        kept = self._kept
-        if kept is not None:
-            self._keys.restore(*kept.keys())
-            if (found := kept.replica()) is not None:
+        store = self._store
+        if store is not None:
+            self._keys.restore(*store.keys())
+            if (found := store.replica()) is not None:
                 replica, state = found
                 self.sums, self._last, self._taken = replica.sums, replica.last, replica.taken
                 self.replica.load(state)
-            self._taking, self._uploaded = kept.settled(TAKING), kept.settled(UPLOADED)
+            self._taking, self._uploaded = store.settled(TAKING), store.settled(UPLOADED)
         super().resume()
 
     def close(self) -> None:
@@ -124,7 +124,7 @@ class EncryptedSession(Site):
             return self._keys.pack(request) if request.hellos else self._keys.hello()
         if kind == KeyDelivery.TYPE:
             delivery, keys = KeyDelivery.decode(notice.message), self._keys.keys
-            if self._kept is None or keys is None or keys.public_key != delivery.public_key:
+            if self._store is None or keys is None or keys.public_key != delivery.public_key:
                 self._keys.unpack(delivery)
             return READY  # also when a crash came between keeping the keys and saying so
         if kind == Summed.TYPE:
@@ -148,16 +148,16 @@ class EncryptedSession(Site):
     def _note_upload(self, here: tuple[int, int], spec_digest: bytes) -> None:
         """The sum of this exchange must be of the specification that this site signed its upload for."""
         uploaded = Settled(here, spec_digest)
-        if self._kept is not None and uploaded != self._uploaded:
+        if self._store is not None and uploaded != self._uploaded:
             failpoint("site: before upload noted")
-            self._kept.settle(UPLOADED, uploaded)
+            self._store.settle(UPLOADED, uploaded)
         self._uploaded = uploaded
         failpoint("site: after upload noted")
 
     def _take_once(self, message: Buffer) -> None:
         """Take a sum; the newest one may come again after a crash and is then taken already."""
-        kept, memory = self._kept, self._memory
-        if kept is None or memory is None:
+        store, memory = self._store, self._memory
+        if store is None or memory is None:
             self._take(Summed.decode(message))
             return
         arrived = hashlib.sha256(message).digest()
@@ -165,7 +165,7 @@ class EncryptedSession(Site):
             self._take(Summed.decode(message))
             self._taken = arrived
             failpoint("site: before state noted")
-            kept.keep_replica(Replica(self.sums, self._last, arrived), self.replica.save())
+            store.keep_replica(Replica(self.sums, self._last, arrived), self.replica.save())
             failpoint("site: after state noted")
         memory.finish(self._last)
 
@@ -215,8 +215,8 @@ class EncryptedSession(Site):
             if taking != before:
                 raise InconsistentView("another sum of this exchange, or of a later one, was begun before")
             return
-        if self._kept is not None:
-            self._kept.settle(TAKING, taking)
+        if self._store is not None:
+            self._store.settle(TAKING, taking)
         self._taking = taking
         failpoint("site: after sum noted")
 
