@@ -4,21 +4,31 @@ from __future__ import annotations
 
 from dataclasses import replace
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 
+from secfed.config.protections import TRAITS, ProtectionName
 from secfed.crypto import labels
 from secfed.crypto.attempt import SiteLimits
 from secfed.crypto.messages import Result, Specification, Survivors, Upload
 from secfed.crypto.refusals import Refusal
 from secfed.errors import BadSignature, MalformedMessage, RoundAborted, SecfedError, WrongState
 from secfed.protection.plain import PlainServer, PlainSite
-from secfed.protection.registry import MASKED, PLAIN
+from secfed.protection.registry import MASKED, PLAIN, make_protection
+from secfed.study.build import build
+from secfed.study.study import Study
 from tests.ring import as_integers
 from tests.simulator import Consortium
 
 SITE = "hospital-0"
+SITES = ("hospital-1", "hospital-2", "hospital-3")
+STUDY = """
+study = { name = "s", rounds = 1 }
+algorithm = { name = "fedavg" }
+model = { name = "logistic-regression" }
+data = { name = "breast-cancer", sites = 3 }
+"""
 
 
 def plain_attempt(
@@ -67,6 +77,23 @@ def test_a_protection_sums(name: str) -> None:
         assert site.result is None
         assert site.handle(message) == b""
         assert site.result == Result.decode(message)
+
+
+def test_every_protection_is_made_from_a_study_alike_at_every_party() -> None:
+    for name in get_args(ProtectionName):
+        study = Study.parse(STUDY).replace("protection.name", name)
+        made = [make_protection(study.protection, build(study), 1, SITES) for _ in range(2)]
+        assert made[0] == made[1]
+        assert made[0].traits is TRAITS[name] is study.protection.traits
+
+
+def test_a_party_without_the_study_key_encrypts_nothing() -> None:
+    study = Study.parse(STUDY).replace("protection.name", "encrypted")
+    algorithm = build(study)
+    protection = make_protection(study.protection, algorithm, 1, SITES)
+    pytest.importorskip("tenseal")
+    with pytest.raises(WrongState, match="study key"):
+        protection.site(algorithm.exchanges(1)[0], Consortium(3).contribution(SITE))
 
 
 def test_plain_sums_the_survivors_in_roster_order() -> None:
