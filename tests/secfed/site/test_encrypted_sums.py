@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -107,8 +108,8 @@ class Held:
         return False
 
 
-@pytest.fixture
-def held(monkeypatch: pytest.MonkeyPatch) -> Held:
+@pytest.fixture(scope="module")
+def played() -> Held:
     made = Held({}, None, [], {}, [])  # type: ignore[arg-type]
     publish, take, receive = EncryptedRounds.publish, EncryptedSession._take, EncryptedServer.receive
 
@@ -131,7 +132,7 @@ def held(monkeypatch: pytest.MonkeyPatch) -> Held:
         if self._identity.name != SITE or one.spec.round < 2:
             take(self, one)
 
-    with monkeypatch.context() as patch:
+    with pytest.MonkeyPatch.context() as patch:
         patch.setattr(encrypted_session, "EncryptedSession", Noted)
         patch.setattr(EncryptedRounds, "publish", note_sum)
         patch.setattr(EncryptedServer, "receive", note_upload)
@@ -139,6 +140,15 @@ def held(monkeypatch: pytest.MonkeyPatch) -> Held:
         simulate(Study.parse(STUDY).replace("study.rounds", 2), out=None, drops=[], observer=SilentObserver())
     made.sums = made.sums[:2]
     assert (made.site.sums, made.last.spec.round) == (1, 2)
+    return made
+
+
+@pytest.fixture
+def held(played: Held, monkeypatch: pytest.MonkeyPatch) -> Held:
+    """With a copy of the site, which each test brings into another state."""
+    site = copy.copy(played.site)
+    site._local, site.replica = copy.copy(site._local), copy.deepcopy(site.replica)
+    made = replace(played, sites={**played.sites, SITE: site}, decrypted=[])
     decrypt = SiteCipher.decrypt
 
     def noted(self: SiteCipher, parameters: Parameters, frames: Any) -> Any:
