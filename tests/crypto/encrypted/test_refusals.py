@@ -217,7 +217,7 @@ def test_the_aggregator_holds_no_key_and_cannot_decrypt_what_it_holds(case):
 def test_the_public_key_does_not_decrypt_even_when_relabelled():
     parameters, cipher = small(RUNS, 3, "public")
     keys = keys_of(parameters.ring)
-    with pytest.raises(MalformedMessage, match="no secret key"):
+    with pytest.raises(MalformedMessage, match="not a secret key"):
         Decryptor(parameters, keys.public_key)
     head = keys.secret_key[: len(keys.secret_key) - _key_words(parameters)]
     forged = head + keys.public_key[-_key_words(parameters) :]
