@@ -311,8 +311,7 @@ def _peaks(study: _Study, processes: int) -> dict[str, float]:
     aggregator.start()
     far.close()
     for _ in range(study.parameters.sites):
-        for frame in frames:
-            near.send_bytes(frame)
+        near.send_bytes(b"".join(frames))
     aggregator_peak = near.recv()
     aggregator.join()
     return {"site": site_peak, "aggregator": aggregator_peak}
@@ -336,10 +335,7 @@ def _aggregator_role(pipe: Connection, parameters: Parameters) -> None:
 
     total = RunningSum(parameters)
     for index in range(parameters.sites):
-        upload = total.open(str(index))
-        while upload.next_frame_bytes:
-            upload.feed(pipe.recv_bytes(upload.next_frame_bytes))
-        upload.commit()
+        total.add(str(index), pipe.recv_bytes())
     for _ in total.frames():
         pass
     pipe.send(_peak_mib("self"))

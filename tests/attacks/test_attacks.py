@@ -33,20 +33,19 @@ def named(attack: Attack) -> str:
     return attack.name
 
 
-@pytest.mark.parametrize("hospitals", [3, 4, 5, 8, 13])
+@pytest.mark.parametrize("hospitals", [3, 4, 8])
 @pytest.mark.parametrize("attack", STOPPED, ids=named)
 def test_the_aggregator_learns_nothing(attack: Attack, hospitals: int) -> None:
     (outcome,) = run_attacks([attack], AttackSetting(hospitals, seed=hospitals))
     assert outcome.as_documented, outcome.evidence
 
 
-@pytest.mark.parametrize("hospitals", [5, 8])
 @pytest.mark.parametrize("attack", STOPPED, ids=named)
-def test_every_attack_is_tried_where_there_are_hospitals_enough(attack: Attack, hospitals: int) -> None:
-    attack.run(AttackSetting(hospitals))
+def test_every_attack_is_tried_where_there_are_hospitals_enough(attack: Attack) -> None:
+    attack.run(AttackSetting(5))
 
 
-@pytest.mark.parametrize("hospitals", [5, 6, 8])
+@pytest.mark.parametrize("hospitals", [5, 8])
 @pytest.mark.parametrize("attack", LIMITS, ids=named)
 def test_what_the_documents_admit_is_true(attack: Attack, hospitals: int) -> None:
     assert attack.run(AttackSetting(hospitals)).learned == "everything"
@@ -144,7 +143,7 @@ def test_names_are_whole_at_80_columns(last: str) -> None:
 
 
 def test_json_has_one_record_per_attack() -> None:
-    chosen = ("second-sum", "all-others-help", "bisection", "framing")
+    chosen = ("second-sum", "all-others-help", "overflow-oracle", "framing")
     code, text = run("--json", "--hospitals", "3", *(word for name in chosen for word in ("--only", name)))
     assert code == 0
     keys = ("name", "expected", "outcome", "learned", "documented_in")
@@ -153,7 +152,7 @@ def test_json_has_one_record_per_attack() -> None:
     assert {tuple(record.values()) for record in json.loads(text)} == {
         ("second-sum", *nothing, "nothing", None),
         ("all-others-help", *everything, "everything", "What each party sees"),
-        ("bisection", *nothing, "nothing", None),
+        ("overflow-oracle", *nothing, "nothing", None),
         ("framing", "nothing learned", "not played: not possible with so few", None, None),
     }
 
