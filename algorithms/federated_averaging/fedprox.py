@@ -10,6 +10,7 @@ MLSys 2020, equation (2) and Algorithm 2.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -44,15 +45,18 @@ class FedProx(FedAvg):
         return training
 
 
-def add_proximal_pull(optimiser: torch.optim.Optimizer, mu: float) -> None:
-    """Let every step of the optimiser see mu * (w - w_now) in addition to the gradient.
+def add_proximal_pull(
+    optimiser: torch.optim.Optimizer, mu: float, towards: Sequence[torch.Tensor] | None = None
+) -> None:
+    """Let every step of the optimiser see mu * (w - anchor) in addition to the gradient.
 
     Args:
-        optimiser: over parameters that now hold the received model.
+        optimiser: over the parameters w.
         mu: strength; 0 changes nothing.
+        towards: the anchors, parameter by parameter; by default what the parameters hold now.
     """
     parameters = [parameter for group in optimiser.param_groups for parameter in group["params"]]
-    anchors = [parameter.detach().clone() for parameter in parameters]
+    anchors = [parameter.detach().clone() for parameter in parameters] if towards is None else towards
 
     def pull(_optimiser: torch.optim.Optimizer, _args: tuple[Any, ...], _kwargs: dict[str, Any]) -> None:
         for parameter, anchor in zip(parameters, anchors, strict=True):

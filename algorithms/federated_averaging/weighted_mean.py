@@ -101,6 +101,7 @@ class WeightedMean(Algorithm):
         ConfigError: a model, data set or ``[privacy]`` that this algorithm cannot work with.
     """
 
+    options_type = FedAvgOptions
     warm_start = True
     shares_state: ClassVar[bool] = False
     personal: ClassVar[bool] = False

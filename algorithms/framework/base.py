@@ -42,6 +42,7 @@ from secfed.errors import ConfigError, MalformedMessage, WrongState
 from secfed.wire.layout import Exchange, State, Summands, Totals
 
 if TYPE_CHECKING:
+    from secfed.config.schema import Options
     from secfed.dp.training.local_privacy import LocalPrivacy
 
 SiteId = str
@@ -171,12 +172,15 @@ class Algorithm(ABC):
     """One research algorithm, bound to one study.
 
     Attributes:
+        options_type: of its ``[algorithm]`` table; it is then made with (setting, options). Without it a
+            user's own is made with (setting, **keys of the table).
         private_units: the units of ``[privacy]`` that it supports. ``record`` and ``group`` need site
             programs with :meth:`SiteProgram.use_privacy`; for ``site``, noise covers a whole exchange.
         warm_start: whether a study can begin with a model from a file; :meth:`model_in` and
             :meth:`ServerProgram.begin` are then its own.
     """
 
+    options_type: ClassVar[type[Options] | None] = None
     private_units: ClassVar[tuple[str, ...]] = ("site",)
     warm_start: ClassVar[bool] = False
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import nn
@@ -64,20 +64,28 @@ def write_parameters(model: nn.Module, state: State) -> None:
             parameter.copy_(state[name])
 
 
-def trainable(model: nn.Module) -> tuple[str, ...]:
+def trainable(model: nn.Module, local: Sequence[str] = ()) -> tuple[str, ...]:
     """Names of the parameters that training changes, after a check that they are all there is to sum.
 
+    Args:
+        model: the model.
+        local: names of layers that stay at the sites: no parameter of them is named.
+
     Raises:
-        ConfigError: no trainable parameters, or batch normalisation.
+        ConfigError: no trainable parameters, or batch normalisation that is not local.
     """
+
+    def stays(name: str) -> bool:
+        return any(f"{name}.".startswith(f"{layer}.") for layer in local)
+
     for name, module in model.named_modules():
         # Batch statistics mix the records of a batch and are buffers, which no exchange carries.
-        if isinstance(module, nn.modules.batchnorm._BatchNorm):
+        if isinstance(module, nn.modules.batchnorm._BatchNorm) and not stays(name):
             raise ConfigError(
                 f"model.name: layer {name!r} is batch normalisation, whose statistics would not be summed",
                 remedy="use torch.nn.GroupNorm or torch.nn.LayerNorm",
             )
-    names = tuple(name for name, parameter in model.named_parameters() if parameter.requires_grad)
+    names = tuple(n for n, parameter in model.named_parameters() if parameter.requires_grad and not stays(n))
     if not names:
         raise ConfigError("model.name: the model has no trainable parameters", remedy="use another model")
     return names

@@ -16,6 +16,7 @@ from pkgutil import iter_modules
 from types import MappingProxyType
 from typing import Any, Final, TypeVar
 
+from secfed.algorithms.framework.base import Algorithm
 from secfed.config.schema import Options
 from secfed.errors import ConfigError
 
@@ -31,7 +32,7 @@ class RegistryEntry:
     build: Callable[..., Any]
 
 
-_Class = TypeVar("_Class", bound=type)
+_Class = TypeVar("_Class", bound=type[Algorithm])
 _registered: dict[str, RegistryEntry] = {}
 
 
@@ -46,6 +47,7 @@ def register(name: str, *, options: type[Options]) -> Callable[[_Class], _Class]
         known = _registered.get(name)
         if known is not None and known.build.__qualname__ != algorithm.__qualname__:
             raise ConfigError(f"two algorithms have the name {name!r}", remedy="rename one of them")
+        algorithm.options_type = options
         _registered[name] = RegistryEntry(options, algorithm)
         return algorithm
 

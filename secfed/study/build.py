@@ -12,7 +12,7 @@ from secfed.algorithms.framework.base import Algorithm
 from secfed.algorithms.framework.datasets import FederatedData
 from secfed.algorithms.framework.randomness import seeded
 from secfed.algorithms.framework.setting import Setting
-from secfed.config.plugins import make
+from secfed.config.plugins import is_user_code, make
 from secfed.config.schema import Options, OwnOptions
 from secfed.dp.accounting.unit import Adjacency, no_patients
 from secfed.errors import ConfigError
@@ -95,4 +95,6 @@ def build_model(study: Study, setting: Setting) -> nn.Module:
 def _make(kind: str, options: Options, own: tuple[Any, ...], built_in: tuple[Any, ...]) -> Any:
     if isinstance(options, OwnOptions):
         return make(options.name, f"{kind}.name", *own, **options.arguments)
+    if is_user_code(options.name):  # a class with options of its own
+        return make(options.name, f"{kind}.name", *built_in)
     return KINDS[kind][0][options.name].build(*built_in)

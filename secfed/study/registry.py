@@ -7,8 +7,9 @@ line here. A user's own is ``name = "package.module:factory"``; the other keys o
   is the short way; :class:`~secfed.algorithms.framework.datasets.LabelledData` is what is required);
 * ``[model]``: ``factory(input_shape, classes, **options)`` gives a ``torch.nn.Module``;
 * ``[algorithm]``: ``factory(setting, **options)`` gives an
-  :class:`~secfed.algorithms.framework.base.Algorithm`. What
-  its sites draw in their own work takes ``setting.local_seed``, what all parties agree on ``study.seed``.
+  :class:`~secfed.algorithms.framework.base.Algorithm`; a class with ``options_type`` is made with (setting,
+  options), and its table is checked like a built-in's. What its sites draw in their own work takes
+  ``setting.local_seed``, what all parties agree on ``study.seed``.
 """
 
 from __future__ import annotations
@@ -122,8 +123,12 @@ def resolve(kind: str, section: Mapping[str, Any], own_code: Collection[str] | N
                 f"{kind}.name: {name!r} is not permitted here",
                 remedy="the administrator of this machine can permit it after reading the code",
             )
+        factory = load_factory(name, f"{kind}.name")
+        declared: type[Options] | None = getattr(factory, "options_type", None)
+        if kind == "algorithm" and declared is not None:
+            return checked(declared, section, kind)
         options = checked(OwnModelOptions if kind == "model" else OwnOptions, section, kind)
-        check_arguments(load_factory(name, f"{kind}.name"), given, options.arguments, kind)
+        check_arguments(factory, given, options.arguments, kind)
         return options
     if name not in entries:
         hint = suggestion(name, entries, "use one of: ")
