@@ -137,17 +137,19 @@ class _Case:
         return Study.parse(_STUDY).model_copy(update={"privacy": self.privacy})
 
     def algorithm(self) -> Algorithm:
-        kind, study = self.type.options_type, self.study
+        make, kind, study = cast("Callable[..., Algorithm]", self.type), self.type.options_type, self.study
         if kind is None:
-            setting = Setting(study, _Records(self.records), self.model)
-            return cast("Any", self.type)(setting, **self.options)
-        default = {"batch_size": 1000, "learning_rate": 0.1} if self.privacy is None else {"batch_size": 8}
+            return make(Setting(study, _Records(self.records), self.model), **self.options)
+        default: dict[str, object] = {
+            "batch_size": 1000,
+            "learning_rate": 0.1,
+        }  # whole passes: no draws differ
         if self.privacy is not None:
-            default["weighting"] = "equal"
+            default = {"batch_size": 8, "weighting": "equal"}
         known = {key: value for key, value in default.items() if key in kind.model_fields}
         options = checked(kind, {"name": "checked", **known, **self.options}, "algorithm")
-        setting = Setting(study.model_copy(update={"algorithm": options}), _Records(self.records), self.model)
-        return cast("Any", self.type)(setting, options)
+        study = study.model_copy(update={"algorithm": options})
+        return make(Setting(study, _Records(self.records), self.model), options)
 
     def fault(self, check: str, what: str, remedy: str) -> AlgorithmFault:
         return AlgorithmFault(f"{self.type.__name__}, {check}: {what}; {remedy}")

@@ -6,6 +6,8 @@ Networks from Decentralized Data", AISTATS 2017, Algorithm 1.
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 import torch
 from torch import nn
 
@@ -22,7 +24,7 @@ from secfed.wire.layout import Summands
 class FedAvg(WeightedMean):
     """Federated averaging, bound to one study."""
 
-    private_units = ("record", "group", "site")
+    private_units: ClassVar[tuple[str, ...]] = ("record", "group", "site")
 
     def training(self, model: nn.Module, data: SiteData, generator: torch.Generator) -> Training:
         """What one site's training of one round consists of; variants of the algorithm change it here.

@@ -51,17 +51,14 @@ class FedBn(FedAvg):
         """All trainable parameters but those of local layers.
 
         Raises:
-            ConfigError: a layer that the model does not have, or no parameter left to sum.
+            ConfigError: a layer that the model does not have, or no parameter is left to sum.
         """
         layers = dict(model.named_modules())
         for name in self.options.local_layers:
             if name not in layers:
                 known = ", ".join(filter(None, layers))
                 raise ConfigError(f"{_KEY}: the model has no layer {name!r}", remedy=f"its layers: {known}")
-        names = trainable(model, local=self.options.local_layers)
-        if not names:
-            raise ConfigError(f"{_KEY}: nothing is left to average", remedy="name fewer layers")
-        return names
+        return trainable(model, local=self.options.local_layers)
 
     def _local(self, model: nn.Module) -> dict[str, torch.Tensor]:
         """Parameters and statistics of the local layers, in the model."""

@@ -87,7 +87,10 @@ def trainable(model: nn.Module, local: Sequence[str] = ()) -> tuple[str, ...]:
             )
     names = tuple(n for n, parameter in model.named_parameters() if parameter.requires_grad and not stays(n))
     if not names:
-        raise ConfigError("model.name: the model has no trainable parameters", remedy="use another model")
+        more = " outside the local layers" if local else ""
+        raise ConfigError(
+            f"model.name: the model has no trainable parameters{more}", remedy="use another model"
+        )
     return names
 
 

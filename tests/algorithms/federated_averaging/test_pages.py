@@ -38,20 +38,16 @@ def net(input_shape: tuple[int, ...], classes: int, norm: bool = False) -> nn.Mo
     return nn.Sequential(*hidden, nn.Linear(4, classes))
 
 
-def study(name: str, **options: Any) -> Study:
+def study(name: str, *, norm: bool = False, **options: Any) -> Study:
     here = "tests.algorithms.federated_averaging.test_pages"
-    norm = options.pop("norm", False)
     chosen = Study.parse(f"""
         study = {{ name = "page", rounds = {ROUNDS}, seed = 2 }}
-        algorithm = {{ name = "{name}", learning_rate = {RATE}, batch_size = 100 }}
-        model = {{ name = "{here}:net" }}
+        algorithm = {{ name = "fedavg" }}
+        model = {{ name = "{here}:net", norm = {str(norm).lower()} }}
         data = {{ name = "{here}:clinics" }}
         protection = {{ name = "plain", min_cohort = 2 }}
         """)
-    if norm:
-        chosen = chosen.replace("model.norm", True)
-    table = {**chosen.algorithm.model_dump(exclude_unset=True), **options}
-    return chosen.replace("algorithm", table)
+    return chosen.replace("algorithm", {"name": name, "learning_rate": RATE, "batch_size": 100, **options})
 
 
 def rows(algorithm: Any) -> Rows:
@@ -112,7 +108,9 @@ def test_fednova_averages_directions_and_steps(momentum: float) -> None:
         moved.append(flat({n: given[f"update/{n}"] for n in names}, names) / weight)
         shares.append(weight)
         steps = 2 * math.ceil(len(data[site][1]) / 5)
-        norms.append(sum(sum(momentum**k for k in range(j)) for j in range(1, steps + 1)))  # as the paper adds
+        norms.append(
+            sum(sum(momentum**k for k in range(j)) for j in range(1, steps + 1))
+        )  # as the paper adds
     p = torch.tensor(shares) / sum(shares)
     direction = sum(p[i] * moved[i] / norms[i] for i in range(3))
     expected = flat(algorithm.initial, names) + float(sum(p[i] * norms[i] for i in range(3))) * direction
@@ -135,7 +133,7 @@ def test_scaffold_is_that_of_the_paper_and_a_lost_contribution_leaves_no_trace(l
         given = {site: programs[site].contribute(number, update, state) for site in SITES}
         summed = [site for site in SITES if (number, site) not in lost]
         server.absorb(number, update, add(update, {site: given[site] for site in summed}))
-        y = {site: alone.descend(x, data[site], 2, lambda _, s=site: c - own[s]) for site in summed}
+        y = {site: alone.descend(x, data[site], 2, lambda _, by=c - own[site]: by) for site in summed}
         new = {site: own[site] - c + (x - y[site]) / (2 * RATE) for site in summed}
         x = x + 0.8 * torch.stack([y[site] - x for site in summed]).mean(dim=0)
         c = c + torch.stack([new[site] - own[site] for site in summed]).sum(dim=0) / len(SITES)
@@ -160,14 +158,16 @@ def test_local_layers_stay_where_they_are_with_their_statistics() -> None:
             number, update, add(update, {s: programs[s].contribute(number, update, state) for s in SITES})
         )
     kept = [programs[site].save() for site in SITES]
-    assert set(kept[0]) == {f"1.{n}" for n in ("weight", "bias", "running_mean", "running_var", "num_batches_tracked")}
+    assert set(kept[0]) == {
+        f"1.{n}" for n in ("weight", "bias", "running_mean", "running_var", "num_batches_tracked")
+    }
     assert not torch.equal(kept[0]["1.running_mean"], kept[1]["1.running_mean"])
     assert all(torch.equal(server.model()[f"1.{n}"], algorithm.initial[f"1.{n}"]) for n in ("weight", "bias"))
     with pytest.raises(ConfigError, match="batch normalisation"):
         build(study("fedbn", norm=True, local_layers=["0"]))
     with pytest.raises(ConfigError, match="has no layer 'head'"):
         build(study("fedbn", local_layers=["head"]))
-    with pytest.raises(ConfigError, match="no trainable|nothing is left"):
+    with pytest.raises(ConfigError, match="no trainable parameters"):
         build(study("fedbn", local_layers=["0", "2"]))
 
 
