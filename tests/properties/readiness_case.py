@@ -67,6 +67,7 @@ name = "{algorithm}"
 batch_size = 9
 local_epochs = 1
 weighting = "{weighting}"
+{more}
 [model]
 name = "mlp"
 hidden = [4]
@@ -173,6 +174,19 @@ OF_PAIRS = {
 }
 
 
+# Algorithms of weighted means: more keys, and the units that are played.
+OF_MEANS: dict[str, tuple[str, tuple[str, ...]]] = {
+    "fedavg": ("", ("none", "record", "group", "site")),
+    "fedprox": ("", ("none", "record", "group", "site")),
+    "fedadam": ("", ("none", "site")),
+    "fedyogi": ("", ("none",)),
+    "fednova": ("", ("none",)),
+    "scaffold": ("", ("none", "record")),
+    "fedbn": ('local_layers = ["1"]', ("none", "record")),
+    "ditto": ("", ("none", "record")),
+}
+
+
 def tables() -> SiteTables:
     """Two overlapping classes at five hospitals."""
     rng = np.random.default_rng(3)
@@ -186,9 +200,9 @@ def tables() -> SiteTables:
 def tiny(algorithm: str, unit: str = "none", *, variant: str = "") -> Study:
     """A study of that algorithm under that unit of privacy; variants are of the algorithm."""
     more = ""
-    if algorithm in ("fedavg", "fedprox"):
-        weighting = "records" if unit == "none" else "equal"
-        text = CLASSIFIER.format(algorithm=algorithm, weighting=weighting)
+    if algorithm in OF_MEANS:
+        weighting = "records" if unit == "none" and algorithm != "scaffold" else "equal"
+        text = CLASSIFIER.format(algorithm=algorithm, weighting=weighting, more=OF_MEANS[algorithm][0])
         engine = f'engine = "{variant}"' if variant in ("loop", "ghost") else ""
         more = 'metrics = "private"' if variant == "private-metrics" else engine
     elif algorithm == "fmcsc":

@@ -21,6 +21,7 @@ from secfed.wire.refusal_codes import outgoing
 from tests.properties.readiness_case import (
     BROADCASTS,
     LARGE,
+    OF_MEANS,
     OF_PAIRS,
     SITES,
     TRAP,
@@ -32,7 +33,7 @@ from tests.properties.readiness_case import (
 )
 
 CASES = [
-    *((name, "", unit) for name in ("fedavg", "fedprox") for unit in ("none", "record", "group", "site")),
+    *((name, "", unit) for name, (_, units) in OF_MEANS.items() for unit in units),
     ("fedavg", "private-metrics", "record"),
     *(("fedavg", engine, "record") for engine in ("loop", "ghost")),  # hooks are the usual ones
     *(("fmcsc", variant, unit) for variant in ("", "one-view") for unit in ("none", "group", "site")),

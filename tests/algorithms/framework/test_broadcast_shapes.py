@@ -12,11 +12,10 @@ from secfed.errors import MalformedMessage
 from secfed.site.privacy import with_privacy
 from secfed.study.build import build
 from secfed.study.registry import ALGORITHMS
-from tests.properties.readiness_case import OF_PAIRS, tiny
+from tests.properties.readiness_case import OF_MEANS, OF_PAIRS, tiny
 
 CASES = [
-    ("fedavg", ""),
-    ("fedprox", ""),
+    *((name, "") for name in OF_MEANS),
     ("fmcsc", ""),
     ("fmcsc", "one-view"),
     ("fedcola", ""),
