@@ -88,11 +88,12 @@ class Means(Mapping[str, torch.Tensor]):
 
 
 class WeightedMean(Algorithm):
-    """One algorithm of weighted means, bound to one study.
+    """One algorithm of weighted means, bound to one study. Subclasses change what comes first here.
+
+    A class that writes a :meth:`local_update` supports the units of ``[privacy]`` that it declares in
+    ``private_units``, and ``site`` if it declares none.
 
     Attributes:
-        private_units: a class that writes a :meth:`local_update` of its own supports the units that it
-            declares itself, and ``site`` if it declares none.
         shares_state: whether sites receive :meth:`server_state` with the model.
         personal: whether a site uses another model than the received one; :meth:`personalise` makes it.
         trained: names of the parameters that sites sum.
@@ -133,27 +134,16 @@ class WeightedMean(Algorithm):
 
     @abstractmethod
     def local_update(self, model: nn.Module, data: SiteData, context: LocalContext) -> Summands:
-        """One site's training of one round.
-
-        Args:
-            model: holds the received parameters; changed in place.
-            data: the site's records.
-            context: how to train (:meth:`LocalContext.train`), what was received, what the site keeps.
+        """One site's training of one round: trains ``model``, which holds the received parameters, in place.
 
         Returns:
             A value for every one of :meth:`fields`, not weighted, and ``train_loss``, the mean per record.
-
-        Raises:
-            BudgetExceeded: the site's budget does not cover the round.
         """
 
     def server_step(self, model: State, mean: Means, state: dict[str, torch.Tensor]) -> State:
         """The parameters that change, from the means of what sites added; by default the model plus the mean.
 
-        Args:
-            model: the current parameters.
-            mean: weighted means by field name, and who is in them.
-            state: as :meth:`server_state` began it; changed in place.
+        ``state`` is what :meth:`server_state` began; changed in place.
         """
         del state
         return {name: model[name].to(torch.float64) + mean[f"update/{name}"] for name in self.trained}
@@ -177,19 +167,11 @@ class WeightedMean(Algorithm):
         """Turn the received model into the one that this site evaluates; in place."""
 
     def summed_parameters(self, model: nn.Module) -> tuple[str, ...]:
-        """Names of the parameters that leave in sums; by default all that training changes.
-
-        Raises:
-            ConfigError: a model that cannot be summed.
-        """
+        """Names of the parameters that leave in sums; by default all that training changes."""
         return trainable(model)
 
     def check_privacy(self) -> None:
-        """Refuse a study whose sums would tell what its ``[privacy]`` withholds.
-
-        Raises:
-            ConfigError: weights that would leave without noise.
-        """
+        """Refuse a study whose sums would tell what its ``[privacy]`` withholds, with a ConfigError."""
         privacy = self.setting.study.privacy
         if privacy is None or self.options.weighting == "equal":
             return
@@ -244,11 +226,7 @@ class WeightedMean(Algorithm):
         return classification.fields(self.data.classes, noisy=noisy) if wanted else ()
 
     def exchanges(self, round_number: int) -> Sequence[Exchange]:
-        """``update`` in rounds 1 to ``rounds``, then ``evaluate``; fewer where no metrics leave.
-
-        Raises:
-            WrongState: the study has no such round.
-        """
+        """``update`` in rounds 1 to ``rounds``, then ``evaluate``; fewer where no metrics leave."""
         rounds = self.setting.study.rounds
         check_round(round_number, rounds)
         evaluate = () if self._metrics == "withheld" else (self._evaluate,)
@@ -291,11 +269,7 @@ class WeightedMean(Algorithm):
         return WeightedMeanSite(self, site_id)
 
     def site_data(self, site_id: SiteId) -> SiteData:
-        """One site's checked records.
-
-        Raises:
-            DataError: records that cannot be used.
-        """
+        """One site's checked records."""
         data, shape = self.data.site(site_id), self.data.input_shape
         return check_site(site_id, data, input_shape=shape, classes=self.data.classes)
 
@@ -332,11 +306,7 @@ class WeightedMeanSite(SiteProgram):
         self._privacy: LocalPrivacy | None = None
 
     def use_privacy(self, privacy: LocalPrivacy) -> None:
-        """Train under privacy from now on.
-
-        Raises:
-            ConfigError: no noise reaches the study's epsilon, or a relation that hides patients without any.
-        """
+        """Train under privacy from now on."""
         privacy.plan(*self._algorithm.phases(self._data))
         self._privacy = privacy
 
@@ -350,13 +320,7 @@ class WeightedMeanSite(SiteProgram):
         return {name: value for name, value in known.items() if name in names}
 
     def contribute(self, round_number: int, exchange: Exchange, broadcast: State) -> Summands:
-        """Evaluate the received model and, in ``update``, train it; a part that fails is left out.
-
-        Raises:
-            WrongState: the study has no such exchange in this round.
-            MalformedMessage: the broadcast is not this study's model.
-            BudgetExceeded: the site's budget does not cover the work; no record was touched.
-        """
+        """Evaluate the received model and, in ``update``, train it; a part that fails is left out."""
         self._check(round_number, exchange)
         received = self._algorithm.model_in(broadcast)
         names = {field.name for field in exchange.layout.fields}
@@ -381,11 +345,7 @@ class WeightedMeanSite(SiteProgram):
         return copies(self._memory)
 
     def load(self, state: State) -> None:
-        """Continue from :meth:`save`.
-
-        Raises:
-            MalformedMessage: kept by another study.
-        """
+        """Continue from :meth:`save`."""
         self._memory = model_of(state, self._memory, "")
 
     def _check(self, round_number: int, exchange: Exchange) -> None:
@@ -464,11 +424,7 @@ class WeightedMeanServer(ModelServer):
         return {**super().save(), **self._named_state()}
 
     def load(self, state: State) -> None:
-        """Continue from :meth:`save`.
-
-        Raises:
-            MalformedMessage: a checkpoint of another model.
-        """
+        """Continue from :meth:`save`."""
         super().load(state)
         self._state = model_of(state, self._state, _STATE)
 

@@ -245,7 +245,6 @@ class PlannedExchange(Protocol):
     @property
     def exchange(self) -> Exchange:
         """The sum."""
-        ...
 
 
 _Planned = TypeVar("_Planned", bound=PlannedExchange)

@@ -49,7 +49,6 @@ class FederatedData(Protocol):
     @property
     def sites(self) -> tuple[SiteId, ...]:
         """All sites of the study, in a fixed order."""
-        ...
 
 
 @runtime_checkable
@@ -59,12 +58,10 @@ class LabelledData(FederatedData, Protocol):
     @property
     def input_shape(self) -> tuple[int, ...]:
         """Shape of one record: (features,) or (channels, height, width)."""
-        ...
 
     @property
     def classes(self) -> int:
         """Number of classes, at least 2."""
-        ...
 
     def site(self, site_id: SiteId) -> SiteData:
         """One site's records.
@@ -72,7 +69,6 @@ class LabelledData(FederatedData, Protocol):
         Raises:
             DataError: records that are missing, empty or malformed, naming the site.
         """
-        ...
 
 
 def numbered(patients: Iterable[str | None]) -> tuple[int, ...] | None:
