@@ -51,6 +51,7 @@ class Ditto(FedAvg):
 
     private_units = ("record", "group", "site")
     personal = True
+    warm_start = False  # what stays at the sites would not begin with that model
     options: DittoOptions
 
     def phases(self, data: SiteData) -> tuple[Phase, ...]:

@@ -27,13 +27,7 @@ class FedAvg(WeightedMean):
     private_units: ClassVar[tuple[str, ...]] = ("record", "group", "site")
 
     def training(self, model: nn.Module, data: SiteData, generator: torch.Generator) -> Training:
-        """What one site's training of one round consists of; variants of the algorithm change it here.
-
-        Args:
-            model: holds the received parameters.
-            data: the site's records.
-            generator: decides the order of the records.
-        """
+        """One site's training of one round; variants change it here. The generator orders the records."""
         options = self.options
         optimiser = make_optimiser(
             model,

@@ -45,6 +45,7 @@ class FedBn(FedAvg):
 
     private_units = ("record", "group", "site")
     personal = True
+    warm_start = False  # what stays at the sites would not begin with that model
     options: FedBnOptions
 
     def summed_parameters(self, model: nn.Module) -> tuple[str, ...]:

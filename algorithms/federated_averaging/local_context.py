@@ -50,16 +50,11 @@ class LocalContext:
     def train(self, training: Training, epochs: int, phase: str = TRAIN) -> float:
         """Train in place; under ``[privacy]`` paid for, clipped and with noise.
 
-        Args:
-            training: model, optimiser, loss and batches.
-            epochs: passes over the records.
-            phase: one of the algorithm's ``phases``.
-
         Returns:
             Mean training loss per record; NaN under privacy.
 
         Raises:
-            BudgetExceeded: the site's budget does not cover it.
+            BudgetExceeded: the site's budget does not cover this phase, which is one of ``phases``.
         """
         if self.privacy is not None:
             # Random layers then draw from the site's secret stream: a public seed would undo the guarantee.

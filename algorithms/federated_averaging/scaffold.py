@@ -15,7 +15,7 @@ Federated Learning", ICML 2020, Algorithm 1.
 
 from __future__ import annotations
 
-from typing import Any, Final, Literal
+from typing import Any, Literal
 
 import torch
 from pydantic import Field
@@ -30,11 +30,9 @@ from secfed.algorithms.framework.registry import register
 from secfed.wire.layout import Field as Block
 from secfed.wire.layout import State, Summands
 
-_NOTHING_PENDING: Final = -1.0
-
 
 class ScaffoldOptions(FedAvgOptions):
-    """Options of ``scaffold``: those of ``fedavg`` with plain sgd and equal weights."""
+    """Options of ``scaffold``: those of ``fedavg``, with plain sgd and equal weights."""
 
     optimizer: Literal["sgd"] = Field(default="sgd", description='"sgd"')
     momentum: float = Field(default=0.0, ge=0, le=0, description="0")
@@ -54,6 +52,9 @@ class Scaffold(FedAvg):
     def _controls(self, prefix: str) -> dict[str, torch.Tensor]:
         return {f"{prefix}/{name}": torch.zeros_like(self.initial[name]) for name in self.trained}
 
+    def _nothing_pending(self) -> dict[str, torch.Tensor]:
+        return {**self._controls("pending"), "step": torch.tensor(-1.0)}
+
     def fields(self) -> tuple[Block, ...]:
         """Updates, and changes of the sites' control variates."""
         return (*super().fields(), *self.fields_like_model("control"))
@@ -65,11 +66,7 @@ class Scaffold(FedAvg):
 
     def site_memory(self) -> State:
         """c_i, its change that is not yet known to be in a sum, and the server's step that would have it."""
-        return {
-            **self._controls("control"),
-            **self._controls("pending"),
-            "step": torch.tensor(_NOTHING_PENDING),
-        }
+        return {**self._controls("control"), **self._nothing_pending()}
 
     def receive(self, context: LocalContext) -> None:
         """Take in the pending change if it was summed; forget it if not."""
@@ -77,15 +74,12 @@ class Scaffold(FedAvg):
         if float(context.shared["counted"][site]) == float(memory["step"]):
             for name in self.trained:
                 memory[f"control/{name}"] = memory[f"control/{name}"] + memory[f"pending/{name}"]
-        memory |= {**self._controls("pending"), "step": torch.tensor(_NOTHING_PENDING)}
+        memory |= self._nothing_pending()
 
     def local_update(self, model: nn.Module, data: SiteData, context: LocalContext) -> Summands:
         """Corrected steps; what they did to the model and to c_i."""
-        training, shared, memory = (
-            self.training(model, data, context.generator()),
-            context.shared,
-            context.memory,
-        )
+        shared, memory = context.shared, context.memory
+        training = self.training(model, data, context.generator())
         steps = add_to_gradients(
             training.optimiser,
             [(shared[f"control/{n}"] - memory[f"control/{n}"]).to(context.device) for n in self.trained],

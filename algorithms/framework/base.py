@@ -156,11 +156,7 @@ class ServerProgram(ABC):
         """Continue from a checkpoint."""
 
     def begin(self, model: State) -> None:
-        """Begin with this model of the study's names and shapes instead of the seed's; before round 1.
-
-        Raises:
-            ConfigError: a program that cannot.
-        """
+        """Begin with this model of the study's names and shapes instead of the seed's; before round 1."""
         del model
         raise ConfigError(
             "model.start: this algorithm's server program cannot begin with a model from a file",
@@ -194,11 +190,7 @@ class Algorithm(ABC):
 
     @abstractmethod
     def site(self, site_id: SiteId) -> SiteProgram:
-        """The program of one site, bound to that site's data.
-
-        Raises:
-            DataError: records that cannot be used.
-        """
+        """The program of one site, bound to that site's data; DataError if they cannot be used."""
 
     def members(self, round_number: int, exchange: Exchange, sites: Sequence[SiteId]) -> Sequence[SiteId]:
         """The cohort: which of the enrolled sites are asked for this exchange; all by default."""
@@ -271,11 +263,7 @@ def no_exchange(round_number: int, exchange: Exchange) -> WrongState:
 
 
 def check_round(round_number: int, rounds: int) -> None:
-    """Refuse a round that a study of ``rounds`` training rounds does not have.
-
-    Raises:
-        WrongState: it is not one of 1 to ``rounds + 1``, the closing evaluation.
-    """
+    """Refuse, with WrongState, a round that a study of ``rounds`` training rounds does not have."""
     if not 1 <= round_number <= rounds + 1:
         raise WrongState(
             f"the study has no round {round_number}",

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Final
 
 import torch
 from torch import nn
 
 from secfed.errors import ConfigError, MalformedMessage
 from secfed.wire.layout import State
+
+_SAME: Final = "the aggregator must run the same study file and the same version of the model"
 
 
 def read_parameters(model: nn.Module) -> dict[str, torch.Tensor]:
@@ -30,13 +33,13 @@ def check_shapes(received: State, shapes: Mapping[str, tuple[int, ...]]) -> None
         names = ", ".join(sorted(set(shapes) ^ set(received))[:5])
         raise MalformedMessage(
             f"the received model does not have this study's parameters: {names}",
-            remedy="the aggregator must run the same study file and the same version of the model",
+            remedy=_SAME,
         )
     for name, shape in shapes.items():
         if tuple(received[name].shape) != shape:
             raise MalformedMessage(
                 f"received parameter {name!r} has shape {tuple(received[name].shape)}, not {shape}",
-                remedy="the aggregator must run the same study file and the same version of the model",
+                remedy=_SAME,
             )
 
 
@@ -65,11 +68,7 @@ def write_parameters(model: nn.Module, state: State) -> None:
 
 
 def trainable(model: nn.Module, local: Sequence[str] = ()) -> tuple[str, ...]:
-    """Names of the parameters that training changes, after a check that they are all there is to sum.
-
-    Args:
-        model: the model.
-        local: names of layers that stay at the sites: no parameter of them is named.
+    """Names of the parameters that training changes, without those of ``local`` layers.
 
     Raises:
         ConfigError: no trainable parameters, or batch normalisation that is not local.
@@ -95,12 +94,7 @@ def trainable(model: nn.Module, local: Sequence[str] = ()) -> tuple[str, ...]:
 
 
 def check_scores(model: nn.Module, input_shape: tuple[int, ...], classes: int) -> None:
-    """Try a classifier on two records of zeros, before any site has to.
-
-    Args:
-        model: a user's own; it is put into evaluation mode.
-        input_shape: shape of one record.
-        classes: the number of scores that a record must get.
+    """Try a user's classifier on two records of zeros, before any site has to; it stays in evaluation mode.
 
     Raises:
         ConfigError: it cannot take such records, or gives something else. What PyTorch says about zeros

@@ -31,15 +31,10 @@ def copies(state: State) -> dict[str, torch.Tensor]:
 
 
 def model_of(state: State, own: State, start: str = MODEL) -> dict[str, torch.Tensor]:
-    """Copies of the tensors of a checkpoint whose names begin with ``start``.
-
-    Args:
-        state: a checkpoint.
-        own: what must be there, by name; only names and shapes count.
-        start: the model's, or of something else that is kept.
+    """Copies of what a checkpoint keeps under names with this start: the model, or something else.
 
     Raises:
-        MalformedMessage: other names or shapes.
+        MalformedMessage: other names or shapes than those of ``own``.
     """
     model = part_of(state, start)
     if {name: value.shape for name, value in model.items()} != {n: t.shape for n, t in own.items()}:
@@ -109,10 +104,6 @@ class ModelServer(ServerProgram):
         return {MODEL + name: value for name, value in self.model().items()} | self._metrics.save()
 
     def load(self, state: State) -> None:
-        """Continue from :meth:`save`.
-
-        Raises:
-            MalformedMessage: a checkpoint of another model.
-        """
+        """Continue from :meth:`save`."""
         self._model = model_of(state, self._model)
         self._metrics.load(state)
