@@ -56,6 +56,7 @@ data = {{ name = "breast-cancer", sites = 4 }}
 protection = {{ name = "plain", min_cohort = 2 }}
 """
 _PRIVACY: Final = {"epsilon": 8.0, "delta": 1e-4, "accountant": "rdp"}
+_Released = dict[tuple[int, str], torch.Tensor]  # by round and field
 _MORE: Final[Mapping[str, dict[str, object]]] = {"record": {}, "group": {"group_size": 4}, "site": {}}
 
 
@@ -362,17 +363,17 @@ def _check_releases(case: _Case, name: str) -> None:
     if spent > settings.epsilon * (1 + _EQUAL):
         what = f"the study pays epsilon {spent:.3g} of {settings.epsilon:g}"
         raise case.fault(name, what, "plan every private phase in phases")
-    for key, value in first.items():
-        alike = torch.equal(value, other_noise[key])
-        if alike and not torch.equal(value, other_records[key]):
-            what = f"{key!r} depends on records and leaves without noise"
+    for (number, key), value in first.items():
+        alike = torch.equal(value, other_noise[number, key])
+        if alike and not torch.equal(value, other_records[number, key]):
+            what = f"{key!r} depends on records and leaves without noise in round {number}"
             remedy = "make it from what private training gave, or say so in unprotected"
             raise case.fault(name, what, remedy)
 
 
-def _release(case: _Case, site: SiteId, secret: bytes) -> tuple[dict[str, torch.Tensor], list[Event]]:
-    """What a hospital adds in round 1, but for what is declared, and what it pays in the whole study."""
-    algorithm, paid, found = case.algorithm(), list[Event](), dict[str, torch.Tensor]()
+def _release(case: _Case, site: SiteId, secret: bytes) -> tuple[_Released, list[Event]]:
+    """What a hospital adds, by round and field, but for what is declared, and all that it pays."""
+    algorithm, paid, found = case.algorithm(), list[Event](), _Released()
     ledger: Any = SimpleNamespace(spender=lambda **_: paid.append)
     privacy = LocalPrivacy(
         cast("PrivacySection", case.privacy),
@@ -389,6 +390,6 @@ def _release(case: _Case, site: SiteId, secret: bytes) -> tuple[dict[str, torch.
             given = program.contribute(number, exchange, server.broadcast(number, exchange))
             said = {*algorithm.unprotected(exchange), *program.settled(number, exchange)}
             for key, value in given.items():
-                if key not in said and number == 1:
-                    found[key] = torch.as_tensor(value, dtype=torch.float64)
+                if key not in said:
+                    found[number, key] = torch.as_tensor(value, dtype=torch.float64)
     return found, paid

@@ -118,6 +118,18 @@ class Leaking(FedAvg):
         return {**super().local_update(model, data, context), "extra": data.train_x.mean()}
 
 
+class Recalling(Leaking):
+    private_units = ("record",)
+
+    def site_memory(self) -> Any:
+        return {"before": torch.zeros(())}
+
+    def local_update(self, model: Any, data: Any, context: Any) -> Any:
+        given = {**super().local_update(model, data, context), "extra": context.memory["before"]}
+        context.memory["before"] = data.train_x.mean()
+        return given
+
+
 class Unpaid(FedAvg):
     private_units = ("group",)
 
@@ -165,6 +177,7 @@ WRONG = [
     (Enrolled, "dropout: with one hospital fewer"),
     (Whispering, "dropout: programs of one algorithm object"),
     (Leaking, r"privacy plan \(record\): 'extra' depends on records and leaves without noise"),
+    (Recalling, r"privacy plan \(record\): 'extra' depends on records .* in round 2"),
     (Unpaid, r"privacy plan \(group\): nothing is paid"),
     (Overspending, r"privacy plan \(record\): the study pays epsilon [\d.]+ of 8"),
     (Unplanned, r"privacy plan \(record\): refused: .*was not planned"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,8 @@ import torch
 from torch import nn
 
 from secfed.algorithms.data.memory import SiteTables
+from secfed.dp.mechanisms.randomness import SecureRandom
+from secfed.dp.training.local_privacy import LocalPrivacy
 from secfed.errors import ConfigError
 from secfed.site.privacy import with_privacy
 from secfed.study.build import build
@@ -143,6 +146,24 @@ def test_scaffold_is_that_of_the_paper_and_a_lost_contribution_leaves_no_trace(l
         controls = flat({n: after[f"state/control/{n}"] for n in alone.names}, alone.names)
         assert torch.allclose(controls, c, atol=1e-4)
         assert torch.allclose(controls, sum(own.values()) / 3, atol=1e-4)  # whatever was lost
+
+
+def test_scaffold_counts_the_private_steps() -> None:
+    table = {"unit": "record", "epsilon": 8.0, "delta": 1e-4, "accountant": "rdp"}
+    chosen = study("scaffold", batch_size=4, local_epochs=2).replace("privacy", table)
+    algorithm: Any = build(chosen)
+    assert chosen.privacy is not None
+    free: Any = SimpleNamespace(spender=lambda **_: lambda _event: None)
+    random = lambda *place: SecureRandom.for_simulation(1, *map(str, place))  # noqa: E731
+    privacy = LocalPrivacy(chosen.privacy, free, study="s", seed=1, random=random)
+    program, [update] = algorithm.site("a"), algorithm.exchanges(1)
+    program.use_privacy(privacy)
+    privacy.enter(1, update.name)
+    given = program.contribute(1, update, algorithm.server().broadcast(1, update))
+    steps = 2 * privacy.mechanism().steps_per_pass
+    assert steps > 2
+    for name in algorithm.trained:
+        assert torch.allclose(given[f"control/{name}"], -given[f"update/{name}"] / (steps * RATE), atol=1e-6)
 
 
 def test_local_layers_stay_where_they_are_with_their_statistics() -> None:
