@@ -13,6 +13,8 @@ import torch
 from torch import nn
 
 from secfed.algorithms.data.memory import SiteTables
+from secfed.deploy.agent.training_child import Trainer
+from secfed.deploy.agent.training_wire import Job
 from secfed.dp.mechanisms.randomness import SecureRandom
 from secfed.dp.training.local_privacy import LocalPrivacy
 from secfed.errors import ConfigError
@@ -20,6 +22,7 @@ from secfed.site.privacy import with_privacy
 from secfed.study.build import build
 from secfed.study.study import Study
 from tests.algorithms.loop import add, simulate
+from tests.properties.readiness_case import CLASSIFIER
 
 SITES = ("a", "b", "c")
 ROUNDS, RATE = 3, 0.3
@@ -164,6 +167,30 @@ def test_scaffold_counts_the_private_steps() -> None:
     assert steps > 2
     for name in algorithm.trained:
         assert torch.allclose(given[f"control/{name}"], -given[f"update/{name}"] / (steps * RATE), atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("name", "more"), [("scaffold", ""), ("ditto", ""), ("fedbn", 'local_layers = ["1"]')]
+)
+def test_what_a_site_keeps_outlives_its_training_process(name: str, more: str) -> None:
+    text = CLASSIFIER.format(algorithm=name, weighting="equal", more=more)
+    job = Job(site="hospital-1", settings=text, own_code=("tests.properties.readiness_case:tables",))
+    server = build(Study.parse(text)).server()
+    unused: Any = None
+    one, given, kept = Trainer(job, unused, {}), [], {}
+    for number in (1, 2):
+        algorithm = build(Study.parse(text))
+        [exchange] = algorithm.exchanges(number)
+        broadcast, head = server.broadcast(number, exchange), {"round": number, "exchange": exchange.name}
+        restarted, _, _ = Trainer(job, unused, kept).contribute(head, broadcast)
+        summands, kept, failed = one.contribute(head, broadcast)
+        assert not failed
+        assert all(torch.equal(summands[field], restarted[field]) for field in summands)
+        given.append(summands)
+        server.absorb(number, exchange, add(exchange, {"hospital-1": summands}))
+    assert kept
+    fresh, _, _ = Trainer(job, unused, {}).contribute(head, broadcast)
+    assert any(not torch.equal(fresh[field], given[1][field]) for field in fresh)  # or it kept nothing of use
 
 
 def test_local_layers_stay_where_they_are_with_their_statistics() -> None:
