@@ -6,8 +6,9 @@
     report = simulate(Study.load(Path("examples/breast-cancer.toml")))
     print(report.final, report.saw)
 
-An algorithm of one's own implements :class:`Algorithm` with a :class:`SiteProgram` and a
-:class:`ServerProgram`; what it sums is an :class:`Exchange` of :class:`Field` blocks.
+An algorithm of one's own extends :class:`WeightedMean`, or :class:`Algorithm` with a :class:`SiteProgram` and
+a :class:`ServerProgram`; what it sums is an :class:`Exchange` of :class:`Field` blocks.
+:func:`secfed.testing.check_algorithm` checks it.
 """
 
 from __future__ import annotations
@@ -16,12 +17,22 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
+    from secfed.algorithms.federated_averaging.weighted_mean import WeightedMean
     from secfed.algorithms.framework.base import Algorithm, ServerProgram, SiteProgram
     from secfed.simulation.simulate import simulate
     from secfed.study.study import Study
     from secfed.wire.layout import Exchange, Field
 
-__all__ = ["Algorithm", "Exchange", "Field", "ServerProgram", "SiteProgram", "Study", "simulate"]
+__all__ = [
+    "Algorithm",
+    "Exchange",
+    "Field",
+    "ServerProgram",
+    "SiteProgram",
+    "Study",
+    "WeightedMean",
+    "simulate",
+]
 __version__ = "0.1.0"
 
 _HOMES: Final = {
@@ -31,6 +42,7 @@ _HOMES: Final = {
     "ServerProgram": "secfed.algorithms.framework.base",
     "SiteProgram": "secfed.algorithms.framework.base",
     "Study": "secfed.study.study",
+    "WeightedMean": "secfed.algorithms.federated_averaging.weighted_mean",
     "simulate": "secfed.simulation.simulate",
 }
 

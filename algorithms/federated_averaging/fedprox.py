@@ -10,6 +10,7 @@ MLSys 2020, equation (2) and Algorithm 2.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -19,7 +20,7 @@ from torch import nn
 from secfed.algorithms.federated_averaging.fedavg import FedAvg
 from secfed.algorithms.federated_averaging.options import FedAvgOptions
 from secfed.algorithms.framework.datasets import SiteData
-from secfed.algorithms.framework.setting import Setting
+from secfed.algorithms.framework.registry import register
 from secfed.dp.training.plain_loop import Training
 
 
@@ -31,29 +32,31 @@ class FedProxOptions(FedAvgOptions):
     )
 
 
+@register("fedprox", options=FedProxOptions)
 class FedProx(FedAvg):
     """FedProx, bound to one study."""
 
-    def __init__(self, setting: Setting, options: FedProxOptions) -> None:
-        super().__init__(setting, options)
-        self._mu = options.mu
+    options: FedProxOptions
 
     def training(self, model: nn.Module, data: SiteData, generator: torch.Generator) -> Training:
         """Federated averaging's training, with the pull added to every step."""
         training = super().training(model, data, generator)
-        add_proximal_pull(training.optimiser, self._mu)
+        add_proximal_pull(training.optimiser, self.options.mu)
         return training
 
 
-def add_proximal_pull(optimiser: torch.optim.Optimizer, mu: float) -> None:
-    """Let every step of the optimiser see mu * (w - w_now) in addition to the gradient.
+def add_proximal_pull(
+    optimiser: torch.optim.Optimizer, mu: float, towards: Sequence[torch.Tensor] | None = None
+) -> None:
+    """Let every step of the optimiser see mu * (w - anchor) in addition to the gradient.
 
     Args:
-        optimiser: over parameters that now hold the received model.
+        optimiser: over the parameters w.
         mu: strength; 0 changes nothing.
+        towards: the anchors, parameter by parameter; by default what the parameters hold now.
     """
     parameters = [parameter for group in optimiser.param_groups for parameter in group["params"]]
-    anchors = [parameter.detach().clone() for parameter in parameters]
+    anchors = [parameter.detach().clone() for parameter in parameters] if towards is None else towards
 
     def pull(_optimiser: torch.optim.Optimizer, _args: tuple[Any, ...], _kwargs: dict[str, Any]) -> None:
         for parameter, anchor in zip(parameters, anchors, strict=True):

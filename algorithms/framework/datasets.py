@@ -49,7 +49,6 @@ class FederatedData(Protocol):
     @property
     def sites(self) -> tuple[SiteId, ...]:
         """All sites of the study, in a fixed order."""
-        ...
 
 
 @runtime_checkable
@@ -59,28 +58,17 @@ class LabelledData(FederatedData, Protocol):
     @property
     def input_shape(self) -> tuple[int, ...]:
         """Shape of one record: (features,) or (channels, height, width)."""
-        ...
 
     @property
     def classes(self) -> int:
         """Number of classes, at least 2."""
-        ...
 
     def site(self, site_id: SiteId) -> SiteData:
-        """One site's records.
-
-        Raises:
-            DataError: records that are missing, empty or malformed, naming the site.
-        """
-        ...
+        """One site's records; a DataError names the site whose are missing, empty or malformed."""
 
 
 def numbered(patients: Iterable[str | None]) -> tuple[int, ...] | None:
-    """Names of patients as numbers from 0, in the order in which they are first seen; equal names are one.
-
-    Returns:
-        None if somebody has no name.
-    """
+    """Names of patients as numbers from 0, in order of appearance; None if somebody has no name."""
     known: dict[str, int] = {}
     numbers = []
     for patient in patients:

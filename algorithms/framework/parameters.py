@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from typing import Final
 
 import torch
 from torch import nn
 
 from secfed.errors import ConfigError, MalformedMessage
 from secfed.wire.layout import State
+
+_SAME: Final = "the aggregator must run the same study file and the same version of the model"
 
 
 def read_parameters(model: nn.Module) -> dict[str, torch.Tensor]:
@@ -30,13 +33,13 @@ def check_shapes(received: State, shapes: Mapping[str, tuple[int, ...]]) -> None
         names = ", ".join(sorted(set(shapes) ^ set(received))[:5])
         raise MalformedMessage(
             f"the received model does not have this study's parameters: {names}",
-            remedy="the aggregator must run the same study file and the same version of the model",
+            remedy=_SAME,
         )
     for name, shape in shapes.items():
         if tuple(received[name].shape) != shape:
             raise MalformedMessage(
                 f"received parameter {name!r} has shape {tuple(received[name].shape)}, not {shape}",
-                remedy="the aggregator must run the same study file and the same version of the model",
+                remedy=_SAME,
             )
 
 
@@ -64,32 +67,34 @@ def write_parameters(model: nn.Module, state: State) -> None:
             parameter.copy_(state[name])
 
 
-def trainable(model: nn.Module) -> tuple[str, ...]:
-    """Names of the parameters that training changes, after a check that they are all there is to sum.
+def trainable(model: nn.Module, local: Sequence[str] = ()) -> tuple[str, ...]:
+    """Names of the parameters that training changes, without those of ``local`` layers.
 
     Raises:
-        ConfigError: no trainable parameters, or batch normalisation.
+        ConfigError: no trainable parameters, or batch normalisation that is not local.
     """
+
+    def stays(name: str) -> bool:
+        return any(f"{name}.".startswith(f"{layer}.") for layer in local)
+
     for name, module in model.named_modules():
         # Batch statistics mix the records of a batch and are buffers, which no exchange carries.
-        if isinstance(module, nn.modules.batchnorm._BatchNorm):
+        if isinstance(module, nn.modules.batchnorm._BatchNorm) and not stays(name):
             raise ConfigError(
                 f"model.name: layer {name!r} is batch normalisation, whose statistics would not be summed",
                 remedy="use torch.nn.GroupNorm or torch.nn.LayerNorm",
             )
-    names = tuple(name for name, parameter in model.named_parameters() if parameter.requires_grad)
+    names = tuple(n for n, parameter in model.named_parameters() if parameter.requires_grad and not stays(n))
     if not names:
-        raise ConfigError("model.name: the model has no trainable parameters", remedy="use another model")
+        more = " outside the local layers" if local else ""
+        raise ConfigError(
+            f"model.name: the model has no trainable parameters{more}", remedy="use another model"
+        )
     return names
 
 
 def check_scores(model: nn.Module, input_shape: tuple[int, ...], classes: int) -> None:
-    """Try a classifier on two records of zeros, before any site has to.
-
-    Args:
-        model: a user's own; it is put into evaluation mode.
-        input_shape: shape of one record.
-        classes: the number of scores that a record must get.
+    """Try a user's classifier on two records of zeros, before any site has to; it stays in evaluation mode.
 
     Raises:
         ConfigError: it cannot take such records, or gives something else. What PyTorch says about zeros

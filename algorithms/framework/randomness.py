@@ -23,12 +23,7 @@ _SEED: Final = b"secfed/v1 training seed"
 
 
 def derive_seed(seed: int, *purpose: str | int) -> int:
-    """A 63-bit seed for one purpose.
-
-    Args:
-        seed: the study's or the site's, 0 <= seed < 2^63.
-        purpose: what the numbers are for, for example ``("train", site, round)``.
-    """
+    """A 63-bit seed for one purpose, for example ``("train", site, round)``; 0 <= seed < 2^63."""
     writer = Writer().uint(seed, 8)
     writer.many([str(part) for part in purpose], lambda w, part: w.text(part))
     return int.from_bytes(digest(_SEED, writer.done())[:8], "big") >> 1

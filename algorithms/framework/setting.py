@@ -25,42 +25,34 @@ class StudySettings(Protocol):
     @property
     def rounds(self) -> int:
         """Number of training rounds."""
-        ...
 
     @property
     def seed(self) -> int:
         """Seed of what all parties draw alike; protects nothing."""
-        ...
 
     @property
     def folder(self) -> Path:
         """Where relative paths start."""
-        ...
 
     @property
     def algorithm(self) -> Options:
         """``[algorithm]``."""
-        ...
 
     @property
     def model(self) -> ModelOptions:
         """``[model]``."""
-        ...
 
     @property
     def data(self) -> Options:
         """``[data]``."""
-        ...
 
     @property
     def protection(self) -> ProtectionSection:
         """``[protection]``."""
-        ...
 
     @property
     def privacy(self) -> PrivacySection | None:
         """``[privacy]``, if the study has it."""
-        ...
 
 
 @dataclass(frozen=True)

@@ -33,10 +33,7 @@ _listener: ContextVar[Callable[[DataError], None] | None] = ContextVar("unfit va
 def counted_as_defaults(listener: Callable[[DataError], None]) -> Iterator[None]:
     """Inside, values that do not fit count as their defaults: for loading at a hospital.
 
-    Args:
-        listener: told of each; must not raise.
-
-    Security: what it is told depends on records, and must not leave the hospital.
+    Security: what the listener is told depends on records, and must not leave the hospital.
     """
     token = _listener.set(listener)
     try:

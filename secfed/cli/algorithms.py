@@ -13,8 +13,7 @@ if TYPE_CHECKING:
 
     from rich.console import Console
 
-    from secfed.config.schema import Options
-    from secfed.study.registry import RegistryEntry
+    from secfed.algorithms.framework.registry import RegistryEntry
 
 _TITLES = {"algorithm": "Algorithms", "model": "Models", "data": "Data sets"}
 
@@ -46,6 +45,7 @@ def _show(console: Console, kind: str, entries: Mapping[str, RegistryEntry]) -> 
     from rich.padding import Padding
     from rich.text import Text
 
+    from secfed.study.option_tables import option_rows
     from secfed.terminal.tables import new_table
 
     console.print(Text.assemble((_TITLES.get(kind, kind), "bold"), (f'  [{kind}] name = "..."', "dim")))
@@ -55,34 +55,8 @@ def _show(console: Console, kind: str, entries: Mapping[str, RegistryEntry]) -> 
         table.show_header = False
         for header, wraps in (("key", False), ("default", True), ("meaning", True)):
             table.add_column(header, no_wrap=not wraps)
-        for key, default, meaning in _rows(entry.options):
+        for key, default, meaning in option_rows(entry.options):
             # As text: a meaning such as "column to [centre, spread]" is no markup.
             table.add_row(key, Text(default, style="yellow" if default == "required" else ""), Text(meaning))
         console.print(Padding(table if table.row_count else Text("no options", style="dim"), (0, 0, 0, 4)))
     console.print()
-
-
-def _rows(options: type[Options]) -> list[tuple[str, str, str]]:
-    """(key, default as TOML, meaning) of every key but ``name``; required keys first."""
-    rows = []
-    for key, field in options.model_fields.items():
-        if key != "name":
-            default = (
-                "required" if field.is_required() else _toml(field.get_default(call_default_factory=True))
-            )
-            rows.append((key, default, field.description or ""))
-    return sorted(rows, key=lambda row: row[1] != "required")
-
-
-def _toml(value: object) -> str:
-    if value is None:
-        return "not set"
-    if isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, str):
-        return f'"{value}"'
-    if isinstance(value, tuple | list):
-        return f"[{', '.join(_toml(item) for item in value)}]"
-    if isinstance(value, dict):
-        return "{" + ", ".join(f"{key} = {_toml(item)}" for key, item in value.items()) + "}"
-    return str(value)

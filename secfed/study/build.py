@@ -12,7 +12,7 @@ from secfed.algorithms.framework.base import Algorithm
 from secfed.algorithms.framework.datasets import FederatedData
 from secfed.algorithms.framework.randomness import seeded
 from secfed.algorithms.framework.setting import Setting
-from secfed.config.plugins import make
+from secfed.config.plugins import is_user_code, make
 from secfed.config.schema import Options, OwnOptions
 from secfed.dp.accounting.unit import Adjacency, no_patients
 from secfed.errors import ConfigError
@@ -45,11 +45,11 @@ def build(study: Study, *, site_seed: int | None = None) -> Algorithm:
     known = not isinstance(study.data, DataOptions) or study.data.names_patients
     if hides is Adjacency.REPLACE_PATIENT and not known:
         raise no_patients()  # a user's own data set is asked when a site plans its work
-    if study.model.start is not None and not hasattr(algorithm, "model_in"):
+    if study.model.start is not None and not algorithm.warm_start:
         raise ConfigError(
             f"model.start: {study.algorithm.name} cannot begin with a model from a file",
             remedy="remove model.start and model.start_sha256, or use fedavg, fedprox or a vision-language "
-            "algorithm; your own needs model_in and begin, see secfed.algorithms.framework.base",
+            "algorithm; your own sets warm_start, see secfed.algorithms.framework.base",
         )
     return algorithm
 
@@ -95,4 +95,6 @@ def build_model(study: Study, setting: Setting) -> nn.Module:
 def _make(kind: str, options: Options, own: tuple[Any, ...], built_in: tuple[Any, ...]) -> Any:
     if isinstance(options, OwnOptions):
         return make(options.name, f"{kind}.name", *own, **options.arguments)
+    if is_user_code(options.name):  # a class with options of its own
+        return make(options.name, f"{kind}.name", *built_in)
     return KINDS[kind][0][options.name].build(*built_in)

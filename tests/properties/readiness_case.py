@@ -19,7 +19,6 @@ from secfed.algorithms.data.image_text.base import ImageTextSite
 from secfed.algorithms.data.memory import SiteTables
 from secfed.algorithms.data.multiview.base import MultiviewSite
 from secfed.algorithms.data.transfer.base import TransferSite
-from secfed.algorithms.framework.base import settled
 from secfed.algorithms.framework.datasets import SiteData
 from secfed.crypto.attempt import SiteLimits
 from secfed.crypto.identity import Identity, Roster
@@ -68,6 +67,7 @@ name = "{algorithm}"
 batch_size = 9
 local_epochs = 1
 weighting = "{weighting}"
+{more}
 [model]
 name = "mlp"
 hidden = [4]
@@ -174,6 +174,19 @@ OF_PAIRS = {
 }
 
 
+# Algorithms of weighted means: more keys, and the units that are played.
+OF_MEANS: dict[str, tuple[str, tuple[str, ...]]] = {
+    "fedavg": ("", ("none", "record", "group", "site")),
+    "fedprox": ("", ("none", "record", "group", "site")),
+    "fedadam": ("", ("none", "site")),
+    "fedyogi": ("", ("none",)),
+    "fednova": ("", ("none",)),
+    "scaffold": ("", ("none", "record")),
+    "fedbn": ('local_layers = ["1"]', ("none", "record")),
+    "ditto": ("", ("none", "record")),
+}
+
+
 def tables() -> SiteTables:
     """Two overlapping classes at five hospitals."""
     rng = np.random.default_rng(3)
@@ -187,9 +200,9 @@ def tables() -> SiteTables:
 def tiny(algorithm: str, unit: str = "none", *, variant: str = "") -> Study:
     """A study of that algorithm under that unit of privacy; variants are of the algorithm."""
     more = ""
-    if algorithm in ("fedavg", "fedprox"):
-        weighting = "records" if unit == "none" else "equal"
-        text = CLASSIFIER.format(algorithm=algorithm, weighting=weighting)
+    if algorithm in OF_MEANS:
+        weighting = "records" if unit == "none" and algorithm != "scaffold" else "equal"
+        text = CLASSIFIER.format(algorithm=algorithm, weighting=weighting, more=OF_MEANS[algorithm][0])
         engine = f'engine = "{variant}"' if variant in ("loop", "ghost") else ""
         more = 'metrics = "private"' if variant == "private-metrics" else engine
     elif algorithm == "fmcsc":
@@ -366,7 +379,7 @@ def play(
             own = exchange if privacy is None else privacy.own_exchange(exchange)
             known = {
                 key: torch.as_tensor(one, dtype=torch.float64).tolist()
-                for key, one in settled(program, number, own).items()
+                for key, one in program.settled(number, own).items()
             }
             try:
                 reply: Any = member.handle(task.encode()) == READY

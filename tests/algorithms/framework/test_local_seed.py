@@ -33,6 +33,7 @@ def vlp(**changes: object) -> Study:
 ALGORITHMS: dict[str, Callable[[], Study]] = {
     "fedavg": fedavg,
     "fedprox": fedprox,
+    "ditto": lambda: fedavg().replace("algorithm.name", "ditto"),
     "fedcola": lambda: fedcola_case.study(model__drop_path=0.5),
     "feddra": vlp,
     "vlp-fedavg": lambda: vlp_case.study(algorithm=vlp_case.AVERAGING),

@@ -1,0 +1,242 @@
+"""What an algorithm of weighted means may change, and the sums that follow: its public half.
+
+The programs are in :mod:`secfed.algorithms.federated_averaging.weighted_mean`.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar, Final
+
+import torch
+from torch import nn
+
+from secfed.algorithms.federated_averaging.local_context import LocalContext
+from secfed.algorithms.federated_averaging.options import FedAvgOptions
+from secfed.algorithms.framework.base import (
+    LOSS_BOUND,
+    Algorithm,
+    check_round,
+)
+from secfed.algorithms.framework.datasets import SiteData, SiteId, check_site
+from secfed.algorithms.framework.parameters import (
+    check_scores,
+    check_shapes,
+    read_parameters,
+    shapes_of,
+    trainable,
+)
+from secfed.algorithms.framework.setting import Setting
+from secfed.algorithms.metrics import classification
+from secfed.config.schema import OwnOptions
+from secfed.errors import ConfigError
+from secfed.wire.layout import Exchange, Layout, State, Summands, Totals
+from secfed.wire.layout import Field as Block
+
+if TYPE_CHECKING:
+    from secfed.dp.training.local_plan import Phase
+
+UPDATE: Final = "update"
+EVALUATE: Final = "evaluate"
+STATE: Final = "state/"  # of the server, in broadcasts and checkpoints
+_EVERYONE: Final = "all"
+
+
+class Means(Mapping[str, torch.Tensor]):
+    """The weighted means over the survivors: float64, by field name."""
+
+    def __init__(self, totals: Totals, weight: float) -> None:
+        self._totals, self._weight, self.survivors = totals, weight, totals.survivors
+
+    def __getitem__(self, name: str) -> torch.Tensor:
+        return self._totals[name] / self._weight  # one at a time: totals are as large as the model
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._totals)
+
+    def __len__(self) -> int:
+        return len(self._totals)
+
+
+class WeightedPlan(Algorithm):
+    """Base of :class:`~secfed.algorithms.federated_averaging.weighted_mean.WeightedMean`.
+
+    A class that writes a :meth:`local_update` supports the units of ``[privacy]`` that it declares in
+    ``private_units``, and ``site`` if it declares none.
+
+    Attributes:
+        shares_state: whether sites receive :meth:`server_state` with the model.
+        personal: whether a site uses another model than the received one; :meth:`personalise` makes it.
+        trained: names of the parameters that sites sum.
+
+    Raises:
+        ConfigError: a model, data set or ``[privacy]`` that this algorithm cannot work with.
+    """
+
+    options_type = FedAvgOptions
+    warm_start = True
+    shares_state: ClassVar[bool] = False
+    personal: ClassVar[bool] = False
+
+    def __init_subclass__(cls, **given: Any) -> None:
+        super().__init_subclass__(**given)
+        if "local_update" in vars(cls) and "private_units" not in vars(cls):
+            cls.private_units = ("site",)
+
+    def __init__(self, setting: Setting, options: FedAvgOptions) -> None:
+        self.setting, self.options = setting, options
+        self.data = setting.labelled()
+        model = setting.model()
+        self.trained = self.summed_parameters(model)
+        if isinstance(setting.study.model, OwnOptions):
+            check_scores(model, self.data.input_shape, self.data.classes)
+        self.initial: State = read_parameters(model)
+        self.check_privacy()
+        privacy = setting.study.privacy
+        self._metrics = "unprotected" if privacy is None else privacy.metrics
+        self._site_level = privacy is not None and not privacy.in_local_steps
+        every_round = self._metrics == "unprotected" and not self._site_level
+        update = Layout((*self._update_fields(), *self._evaluation(every_round)), sites=len(setting.sites))
+        self._update = Exchange(UPDATE, _EVERYONE, update)
+        evaluation = Layout(self._evaluation(True), sites=len(setting.sites))
+        self._evaluate = Exchange(EVALUATE, _EVERYONE, evaluation)
+
+    # --- what an algorithm writes ---
+
+    @abstractmethod
+    def local_update(self, model: nn.Module, data: SiteData, context: LocalContext) -> Summands:
+        """One site's training of one round: trains ``model``, which holds the received parameters, in place.
+
+        Returns:
+            A value for every one of :meth:`fields`, not weighted, and ``train_loss``, the mean per record.
+        """
+
+    def server_step(self, model: State, mean: Means, state: dict[str, torch.Tensor]) -> State:
+        """The parameters that change, from the means of what sites added; by default the model plus the mean.
+
+        ``state`` is what :meth:`server_state` began; changed in place.
+        """
+        del state
+        return {name: model[name].to(torch.float64) + mean[f"update/{name}"] for name in self.trained}
+
+    def fields(self) -> tuple[Block, ...]:
+        """What sites sum beside weights, losses and metrics; by default ``update/parameter``."""
+        return self.fields_like_model("update")
+
+    def server_state(self) -> State:
+        """What the server keeps beside the model, as it is before round 1."""
+        return {}
+
+    def site_memory(self) -> State:
+        """What every site keeps between rounds, as it is before round 1; it never leaves the site."""
+        return {}
+
+    def receive(self, context: LocalContext) -> None:
+        """Bring ``context.memory`` up to the broadcast, looking at no record; kept even if training fails."""
+
+    def personalise(self, model: nn.Module, memory: State) -> None:
+        """Turn the received model into the one that this site evaluates; in place."""
+
+    def summed_parameters(self, model: nn.Module) -> tuple[str, ...]:
+        """Names of the parameters that leave in sums; by default all that training changes."""
+        return trainable(model)
+
+    def check_privacy(self) -> None:
+        """Refuse a study whose sums would tell what its ``[privacy]`` withholds, with a ConfigError."""
+        privacy = self.setting.study.privacy
+        if privacy is None or self.options.weighting == "equal":
+            return
+        if not privacy.in_local_steps or privacy.weights == "withheld":
+            raise ConfigError(
+                'algorithm.weighting: "records" lets the total number of records leave without noise',
+                remedy='set algorithm.weighting = "equal"'
+                + (', or say so with privacy.weights = "unprotected"' if privacy.in_local_steps else ""),
+            )
+
+    def phases(self, data: SiteData) -> tuple[Phase, ...]:
+        """The private training of the whole study at one site, for the noise to be chosen from."""
+        from secfed.dp.training.local_privacy import TRAIN, Phase  # the accountants are slow to import
+
+        passes = self.setting.study.rounds * self.options.local_epochs
+        records, patients = len(data.train_y), data.train_patients
+        return (Phase(TRAIN, records, self.options.batch_size, passes, patients=patients),)
+
+    # --- what it may use ---
+
+    def fields_like_model(self, prefix: str) -> tuple[Block, ...]:
+        """A field ``prefix/parameter`` for every summed parameter, with the study's bound and bits."""
+        protection = self.setting.study.protection
+        return tuple(
+            Block(f"{prefix}/{name}", tuple(self.initial[name].shape), protection.bound, protection.bits)
+            for name in self.trained
+        )
+
+    def difference(self, model: nn.Module, received: State) -> dict[str, torch.Tensor]:
+        """``update/parameter``: how far training moved each summed parameter."""
+        trained = read_parameters(model)
+        return {f"update/{name}": trained[name] - received[name] for name in self.trained}
+
+    def weight(self, records: int) -> float:
+        """A site's weight in the mean, 0 < w <= 1. It never leaves the site but inside a sum."""
+        if self.options.weighting == "equal":
+            return 1.0
+        return min(records, self.options.weight_cap) / self.options.weight_cap
+
+    # --- the plan ---
+
+    def _update_fields(self) -> tuple[Block, ...]:
+        if self._site_level:
+            return self.fields()
+        weight = Block("weight", (), 1.0, 64)
+        if self.setting.study.privacy is not None:
+            return (*self.fields(), weight)
+        return (*self.fields(), weight, Block("train_loss", (), LOSS_BOUND, 64))
+
+    def _evaluation(self, wanted: bool) -> tuple[Block, ...]:
+        noisy = self._metrics == "private"
+        return classification.fields(self.data.classes, noisy=noisy) if wanted else ()
+
+    def exchanges(self, round_number: int) -> Sequence[Exchange]:
+        """``update`` in rounds 1 to ``rounds``, then ``evaluate``; fewer where no metrics leave."""
+        rounds = self.setting.study.rounds
+        check_round(round_number, rounds)
+        evaluate = () if self._metrics == "withheld" else (self._evaluate,)
+        if round_number > rounds:
+            return evaluate
+        # The site's noise covers a whole exchange, so what leaves without noise has one of its own.
+        return (*(evaluate if self._site_level else ()), self._update)
+
+    def unprotected(self, exchange: Exchange) -> Sequence[str]:
+        """Metrics and weights, where ``[privacy]`` says so."""
+        privacy = self.setting.study.privacy
+        if privacy is None:
+            return ()
+        counted = self.options.weighting == "records"
+        return [
+            field.name
+            for field in exchange.layout.fields
+            if (field.name.startswith("eval/") and privacy.metrics == "unprotected")
+            or (field.name == "weight" and counted)
+        ]
+
+    def check_broadcast(self, round_number: int, exchange: Exchange, broadcast: State) -> None:
+        """Refuse a broadcast that is not this study's model, by names and shapes."""
+        del round_number, exchange
+        state = shapes_of(self.server_state(), STATE) if self.shares_state else {}
+        check_shapes(broadcast, shapes_of(self.initial) | state)
+
+    def model_in(self, broadcast: State) -> State:
+        """The model in a broadcast, without the server's state."""
+        return {name: value for name, value in broadcast.items() if not name.startswith(STATE)}
+
+    def site_data(self, site_id: SiteId) -> SiteData:
+        """One site's checked records."""
+        data, shape = self.data.site(site_id), self.data.input_shape
+        return check_site(site_id, data, input_shape=shape, classes=self.data.classes)
+
+    def evaluate(self, model: nn.Module, data: SiteData, device: torch.device) -> dict[str, torch.Tensor]:
+        """Sums over the held-out records of one site, by field name."""
+        return classification.evaluate(
+            model, data.test_x, data.test_y, classes=self.data.classes, device=device
+        )

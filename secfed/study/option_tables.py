@@ -1,0 +1,53 @@
+"""The tables of options that people read, made from what checks the study file."""
+
+from __future__ import annotations
+
+from secfed.config.schema import Options
+from secfed.study.registry import KINDS
+
+
+def markdown_tables(kind: str) -> str:
+    """For a page of the docs: a heading and a table of options for every built-in.
+
+    Args:
+        kind: ``algorithm``, ``model`` or ``data``.
+    """
+    parts = []
+    for name, entry in KINDS[kind][0].items():
+        rows = [
+            f"| `{key}` | `{default}` | {_cell(meaning)} |"
+            for key, default, meaning in option_rows(entry.options)
+        ]
+        lines = ["| key | default | meaning |", "| --- | --- | --- |", *rows] if rows else ["No options."]
+        parts.append("\n".join([f"### `{name}`", "", *lines, ""]))
+    return "\n".join(parts)
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|")
+
+
+def option_rows(options: type[Options]) -> list[tuple[str, str, str]]:
+    """(key, default as TOML, meaning) of every key but ``name``; required keys first."""
+    rows = []
+    for key, field in options.model_fields.items():
+        if key != "name":
+            default = (
+                "required" if field.is_required() else _toml(field.get_default(call_default_factory=True))
+            )
+            rows.append((key, default, field.description or ""))
+    return sorted(rows, key=lambda row: row[1] != "required")
+
+
+def _toml(value: object) -> str:
+    if value is None:
+        return "not set"
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, str):
+        return f'"{value}"'
+    if isinstance(value, tuple | list):
+        return f"[{', '.join(_toml(item) for item in value)}]"
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{key} = {_toml(item)}" for key, item in value.items()) + "}"
+    return str(value)
