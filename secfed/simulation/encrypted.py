@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
-from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
 
-from secfed.algorithms.framework.base import Algorithm, ServerProgram
+from secfed.algorithms.framework.base import ServerProgram
+from secfed.errors import WrongState
 from secfed.protection.encrypted_plan import EncryptedPlan
 from secfed.records.transcript import Log
 from secfed.server.coordinator import StudyRun
@@ -17,50 +16,36 @@ from secfed.server.encrypted_coordinator import EncryptedCoordinator
 from secfed.server.encrypted_round import EncryptedRounds, SumStore
 from secfed.server.round import Rules
 from secfed.simulation.transport import SimulatedTransport
-from secfed.site.encrypted_session import EncryptedSession, newest
-from secfed.study.study import Study
+from secfed.site.session import Site
+from secfed.site.terms import Terms
 
 
 def assemble(
-    study: Study,
-    algorithm: Algorithm,
-    arguments: Mapping[str, Mapping[str, Any]],
+    terms: Terms,
+    sites: Mapping[str, Site],
     rules: Rules,
     carrier: SimulatedTransport,
     log: Log,
     stack: ExitStack,
-) -> tuple[StudyRun, Callable[[], ServerProgram], Mapping[str, EncryptedSession]]:
-    """Make the sites, connect them, and give the run and a view of the state.
-
-    Args:
-        study: the study.
-        algorithm: built from it.
-        arguments: per site, what :class:`secfed.site.session.Site` takes.
-        rules: the aggregator's.
-        carrier: the link.
-        log: the aggregator's transcript.
-        stack: closes worker processes and temporary files.
-
-    Returns:
-        The run, a function that gives the server program of an up-to-date *site* (the aggregator has no
-        state that could be looked at), and the sites.
-    """
-    chosen = study.protection
+) -> tuple[StudyRun, Callable[[], ServerProgram]]:
+    """The run, and a view of the newest site's state."""
+    chosen = terms.study.protection
     plan = EncryptedPlan.derive(
-        algorithm,
-        study.rounds,
-        tuple(arguments),
+        terms.algorithm,
+        terms.study.rounds,
+        terms.sites,
         key_mode=chosen.key_mode,
         scheme=chosen.scheme,
         holder=chosen.key_holder,
     )
-    sites = {
-        name: EncryptedSession(plan=plan, processes=chosen.processes, **given)
-        for name, given in arguments.items()
-    }
-    for site in sites.values():
-        stack.callback(site.close)
-    carrier.connect({name: site.handle for name, site in sites.items()})
     folder = Path(stack.enter_context(TemporaryDirectory(prefix="secfed-sums-")))
     rounds = EncryptedRounds(plan, rules, SumStore(folder), carrier.ask)
-    return EncryptedCoordinator(algorithm, study.rounds, rounds, log), partial(newest, sites), sites
+    run = EncryptedCoordinator(terms.algorithm, terms.study.rounds, rounds, log)
+
+    def newest() -> ServerProgram:
+        replica = max(sites.values(), key=lambda site: site.sums).replica
+        if replica is None:
+            raise WrongState("there is no site to read the state from")
+        return replica
+
+    return run, newest

@@ -42,7 +42,7 @@ from secfed.site.session import Site
 from secfed.storage.failpoints import failpoint
 from secfed.study.warm_start import initial_server
 from secfed.wire.frames import READY, Notice, Task, encode_state
-from secfed.wire.layout import Exchange, State, state_digest
+from secfed.wire.layout import Exchange, state_digest
 
 
 class _Session:
@@ -68,28 +68,22 @@ class EncryptedSession(Site):
     Args:
         plan: ring and parameters, derived from the study.
         processes: worker processes for encryption; 0 works in this process.
-        start: gives the model that the study begins with, asked for unless the state is there already; None
-            for the seed's.
         arguments: those of :class:`secfed.site.session.Site`.
     """
 
-    def __init__(
-        self,
-        *,
-        plan: EncryptedPlan,
-        processes: int = 0,
-        start: Callable[[], State | None] | None = None,
-        **arguments: Any,
-    ) -> None:
-        super().__init__(**arguments)
+    replica: ServerProgram
+
+    def __init__(self, *arguments: Any, plan: EncryptedPlan, processes: int = 0, **more: Any) -> None:
+        super().__init__(*arguments, **more)
         self._plan, self._processes = plan, processes
-        kept = self._kept = None if self._memory is None else EncryptedStore(self._memory.files)
+        files = self._store.files
+        kept = self._kept = None if files is None else EncryptedStore(files)
         self._keys = StudyKeys(self._identity, self._roster, self._study, plan.holder, plan.ring)
         if kept is not None:
             self._keys.received, self._keys.new_seal_key = kept.keep_keys, kept.new_seal_key
         self._cipher: SiteCipher | None = None
-        is_new = start is not None and (kept is None or kept.replica() is None)
-        self.replica: ServerProgram = initial_server(self._algorithm, start() if start and is_new else None)
+        is_new = kept is None or kept.replica() is None
+        self.replica = initial_server(self._algorithm, self._services.initial_model() if is_new else None)
         self.sums = 0
         self._last = (0, 0)  # round and exchange index of the newest sum taken
         self._taken = b""  # digest of the newest sum taken, as it arrived
@@ -164,9 +158,7 @@ class EncryptedSession(Site):
         """
         raise Refusal.MODEL_MISMATCH.refuse("this site computes the model itself")
 
-    def _open(
-        self, pending: Pending, entropy: Entropy | None = None, journal: AttemptJournal | None = None
-    ) -> _Session:
+    def _open(self, pending: Pending, entropy: Entropy, journal: AttemptJournal) -> _Session:
         parameters = self._plan.parameters(pending.exchange)
         given = self._contribution(pending, entropy, journal)
         made = partial(self._note_upload, (pending.round, pending.exchange_index))
@@ -183,8 +175,8 @@ class EncryptedSession(Site):
 
     def _take_once(self, message: Buffer) -> None:
         """Take a sum; the newest one may come again after a crash and is then taken already."""
-        kept, memory = self._kept, self._memory
-        if kept is None or memory is None:
+        kept = self._kept
+        if kept is None:
             self._take(Summed.decode(message))
             return
         arrived = hashlib.sha256(message).digest()
@@ -194,7 +186,7 @@ class EncryptedSession(Site):
             failpoint("site: before state noted")
             kept.keep_replica(self.sums, self._last, arrived, self.replica.save())
             failpoint("site: after state noted")
-        memory.finish(self._last)
+        self._store.finish(self._last)
 
     def _take(self, summed: Summed) -> None:
         """Decrypt one sum and replay the server step.

@@ -31,7 +31,7 @@ from secfed.dp.training.local_privacy import LocalPrivacy
 from secfed.errors import ConfigError, RangeError
 from secfed.server import round as secure_round
 from secfed.site import local_work
-from secfed.site.attempt_store import AttemptStore
+from secfed.site.durable_store import DurableStore
 from secfed.site.session import Site
 from secfed.study.study import Study
 
@@ -174,7 +174,7 @@ def test_engines_that_are_compared_on_real_records_tell_of_them(monkeypatch: pyt
 
 
 def test_batches_in_a_public_order_give_the_update_away(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(AttemptStore, "site_seed", lambda _: 3)
+    monkeypatch.setattr(DurableStore, "site_seed", lambda _: 3)
     assert noticed("twin-study") == "part"
 
 

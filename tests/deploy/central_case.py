@@ -17,13 +17,15 @@ from secfed.crypto.keystream import rounding_stream_for_simulation
 from secfed.deploy.aggregator.run import CentralRun
 from secfed.deploy.aggregator.standstill import Refusal
 from secfed.deploy.aggregator.study import CentralStudy
-from secfed.protection.interface import protection
 from secfed.records.transcript import Log, Transcript
 from secfed.runs.run_folder import MODEL_FILE, site_folder
 from secfed.runs.run_report import RunReport, SilentObserver
 from secfed.simulation.transport import SimulatedTransport
+from secfed.site.attempt_store import NullStore
+from secfed.site.build import build_site
 from secfed.site.journal import Journal
-from secfed.site.session import Site
+from secfed.site.parts import Draws, Member, Services
+from secfed.site.terms import Terms
 from secfed.storage import failpoints
 from secfed.study.limits import study_id
 from secfed.study.study import Study
@@ -98,26 +100,15 @@ class Hospitals:
                 sink=folder / f"{name}.jsonl",
             )
             self.logs.append(log)
-            given = {
-                "identity": identity,
-                "roster": self.roster,
-                "study": study_id(self.study),
-                "algorithm": self.central.algorithm,
-                "program": self.central.algorithm.site(name),
-                "protection": protection(protection_name),
-                "journal": Journal(),
-                "log": log,
-                "rounding": partial(rounding, self.study.seed, name),
-                "limits": SiteLimits(),
-            }
-            self.sites[name] = self._site(given)
-
-    def _site(self, given: Mapping[str, Any]) -> Site:
-        if self.central.plan is None:
-            return Site(**given)
-        from secfed.site.encrypted_session import EncryptedSession
-
-        return EncryptedSession(plan=self.central.plan, **given)
+            self.sites[name] = build_site(
+                Terms(self.study, self.central.algorithm, self.names),
+                Member(identity, self.roster),
+                self.central.algorithm.site(name),
+                limits=SiteLimits(),
+                draws=Draws.seeded(self.study.seed, name),
+                store=NullStore(Journal(), study_id(self.study)),
+                services=Services(log),
+            )
 
     def handle(self, name: str, frame: Buffer) -> Buffer:
         """What an agent does: a frame that was answered is answered from the record."""

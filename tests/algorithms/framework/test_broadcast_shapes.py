@@ -11,7 +11,7 @@ import torch
 from secfed.algorithms.dro.answer import DroAnswer
 from secfed.algorithms.framework.base import check_broadcast
 from secfed.errors import MalformedMessage
-from secfed.site.privacy import with_privacy
+from secfed.pipeline.noised_algorithm import with_privacy
 from secfed.study.build import build
 from secfed.study.registry import ALGORITHMS
 from tests.properties.readiness_case import OF_PAIRS, tiny

@@ -1,0 +1,69 @@
+"""Where a site is put together: the one place, for hospitals, simulations and attacks alike."""
+
+from __future__ import annotations
+
+from secfed.algorithms.framework.base import SiteProgram
+from secfed.crypto.attempt import SiteLimits
+from secfed.dp.ledger.ledger import Ledger
+from secfed.protection.interface import protection
+from secfed.site.attempt_store import AttemptStore
+from secfed.site.parts import Agreement, Draws, Member, Services
+from secfed.site.privacy import SitePrivacy
+from secfed.site.session import Site
+from secfed.site.terms import Terms
+from secfed.study.warm_start import pinned_model
+
+
+def build_site(
+    terms: Terms,
+    member: Member,
+    program: SiteProgram,
+    *,
+    limits: SiteLimits,
+    draws: Draws,
+    store: AttemptStore,
+    services: Services,
+    ledger: Ledger | None = None,
+) -> Site:
+    """One hospital's side of one study.
+
+    Args:
+        terms: the study.
+        member: who the site is.
+        program: the local work, bound to this site's data.
+        limits: what it insists on, in every attempt.
+        draws: its randomness; from the store in a hospital, from the study's seed in a simulation.
+        store: its memory; on the disk in a hospital, a ``NullStore`` in a simulation.
+        services: transcript, alarm, and what becomes of the model.
+        ledger: of the data set; needed where the study has ``[privacy]``.
+
+    Raises:
+        ConfigError: a program that cannot train under the study's privacy.
+    """
+    study, privacy = terms.study, None
+    if study.privacy is not None and ledger is not None:
+        privacy = SitePrivacy(study.privacy, terms.algorithm, ledger, terms.study_id, study.seed, draws)
+    agreement = Agreement(
+        terms.study_id,
+        terms.algorithm,
+        protection(study.protection.name),
+        tuple(name for name in member.roster.sites if name in terms.sites),
+        begins_with=pinned_model(study),
+        broadcast_bound=study.protection.broadcast_bound,
+    )
+    own = {"limits": limits, "draws": draws, "store": store, "services": services, "privacy": privacy}
+    if study.protection.name == "encrypted":
+        from secfed.protection.encrypted_plan import EncryptedPlan
+        from secfed.site.encrypted_session import EncryptedSession
+
+        chosen = study.protection
+        plan = EncryptedPlan.derive(
+            terms.algorithm,
+            study.rounds,
+            terms.sites,
+            key_mode=chosen.key_mode,
+            scheme=chosen.scheme,
+            holder=chosen.key_holder,
+        )
+        return EncryptedSession(member, agreement, program, plan=plan, processes=chosen.processes, **own)
+    return Site(member, agreement, program, **own)  # type: ignore[arg-type]
