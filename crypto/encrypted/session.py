@@ -7,6 +7,9 @@ aggregator adds. A site that falls silent is simply not in the sum.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
+
+from numpy.typing import NDArray
 
 from secfed.crypto import labels
 from secfed.crypto.attempt import AttemptId, SiteContribution
@@ -26,20 +29,18 @@ from secfed.crypto.encrypted.tags import (
 )
 from secfed.crypto.identity import Roster, verify
 from secfed.crypto.masked import masks
-from secfed.crypto.messages import Specification, Upload, peek_type
+from secfed.crypto.messages import Result, Specification, Upload, peek_type
 from secfed.crypto.refusals import Refusal
 from secfed.crypto.specification import check_specification
 from secfed.errors import MalformedMessage, Replay, RoundAborted, WrongState
 
 
 class EncryptedSite:
-    """One site's half: specification -> signed ciphertexts.
+    """One site's half: specification -> signed ciphertexts."""
 
-    Attributes:
-        spec_digest: of the specification that the upload was made for; empty before.
-    """
-
-    spec_digest: bytes = b""
+    released: tuple[str, ...] | None = None  # sums come outside the attempt, and nothing is unmasked
+    complaints: tuple[str, ...] = ()
+    result: Result | None = None
 
     def __init__(self, given: SiteContribution, cipher: SiteCipher, parameters: Parameters) -> None:
         self._given, self._cipher, self._parameters = given, cipher, parameters
@@ -78,7 +79,6 @@ class EncryptedSite:
         parameters = self._parameters.digest
         signature = given.identity.sign(labels.SIGN_UPLOAD, spec.digest, parameters, vector_digest)
         Upload.finish(buffer, parameters, vector_digest, signature)
-        self.spec_digest = spec.digest
         return buffer
 
 
@@ -93,6 +93,7 @@ class EncryptedServer:
         self._answered: set[str] = set()
         self._finished = False
         self.spent = False
+        self.disputes: tuple[tuple[str, str], ...] = ()  # sites send each other nothing
 
     @property
     def stage(self) -> str:
@@ -153,6 +154,15 @@ class EncryptedServer:
     def survivors(self) -> tuple[str, ...]:
         """Sites whose ciphertexts are in the sum, in roster order."""
         return tuple(name for name in self._spec.cohort if name in self._total.sites)
+
+    @property
+    def sums(self) -> tuple[NDArray[Any], ...]:
+        """Not at the aggregator.
+
+        Raises:
+            WrongState: always.
+        """
+        raise WrongState("an aggregator cannot read encrypted sums")
 
     def ciphertext(self) -> bytes:
         """The sum: all frames in order."""

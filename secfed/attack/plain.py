@@ -7,7 +7,7 @@ from typing import Final
 from secfed.attack.attack import Attack, AttackSetting, lanes_of
 from secfed.attack.evidence import Evidence
 from secfed.crypto.messages import Upload
-from secfed.protection.interface import PlainSite
+from secfed.protection.plain import PlainSite
 
 
 def _read_upload(setting: AttackSetting) -> Evidence:

@@ -27,7 +27,7 @@ from secfed.dp.ledger.ledger import Ledger, verify
 from secfed.dp.mechanisms.randomness import SecureRandom
 from secfed.errors import MalformedMessage, SecfedError
 from secfed.pipeline.noised_algorithm import with_privacy
-from secfed.protection.interface import protection
+from secfed.protection.registry import make_protection
 from secfed.server.coordinator import Coordinator
 from secfed.server.round import Rules, specify
 from secfed.site.attempt_store import NullStore
@@ -103,7 +103,7 @@ class Federation:
             study_id(study),
             aggregator,
             roster,
-            protection(study.protection.name),
+            make_protection(study.protection, algorithm, study.rounds, roster.sites),
             partial(threshold, study.protection, members),
             min_cohort=min_cohort(study.protection, members),
             sites=tuple(name for name in roster.sites if name in sites),

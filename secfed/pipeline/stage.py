@@ -8,7 +8,7 @@ noise is added exactly. :meth:`Pipeline.on_total` visits them in the opposite or
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from secfed.crypto.lanes import VectorSource
 from secfed.pipeline.encode import FixedPoint
@@ -57,7 +57,7 @@ class Pipeline:
     """
 
     before: tuple[Stage, ...] = ()
-    encode: FixedPoint = FixedPoint()
+    encode: FixedPoint = field(default_factory=FixedPoint)
     after: tuple[RingStage, ...] = ()
 
     def at_site(self, exchange: Exchange, summands: Summands) -> Summands:

@@ -27,12 +27,11 @@ from secfed.crypto.encrypted.messages import (
     Summed,
     totals_digest,
 )
-from secfed.crypto.encrypted.session import EncryptedServer
 from secfed.crypto.encrypted.study_keys import check_hello, key_context
 from secfed.crypto.identity import verify
 from secfed.crypto.messages import DIGEST_BYTES, Result
 from secfed.errors import ProtocolError, RoundAborted
-from secfed.protection.encrypted_plan import EncryptedPlan, encode_expected
+from secfed.protection.encrypted import Encrypted, encode_expected
 from secfed.protection.interface import SiteId
 from secfed.server.round import Ask, Rules, carry_step, check_contributors, drive, specify, too_few
 from secfed.storage import failpoints
@@ -66,14 +65,14 @@ class EncryptedRounds:
     """The aggregator's side of a study under encrypted protection.
 
     Attributes:
-        plan: ring, parameters, key holder.
+        protection: ring, parameters, key holder.
         rules: identities, thresholds.
         store: past sums.
         ask: carries requests to sites.
         state: digest of the state that most sites have; zeros while unknown.
     """
 
-    plan: EncryptedPlan
+    protection: Encrypted
     rules: Rules
     store: SumStore
     ask: Ask
@@ -113,7 +112,9 @@ class EncryptedRounds:
         The site that holds the key is asked for it also where it is no member of this cohort.
         """
         hellos: dict[SiteId, KeyHello] = {}
-        context = key_context(self.rules.study, self.rules.roster, self.plan.ring, self.plan.holder)
+        context = key_context(
+            self.rules.study, self.rules.roster, self.protection.ring, self.protection.holder
+        )
         hello_request = Notice(KeyRequest(()).encode()).encode()
 
         def hear(site: SiteId, reply: Buffer) -> None:
@@ -122,15 +123,19 @@ class EncryptedRounds:
             if hello.site == site:
                 hellos[site] = hello
 
-        self._ask("keys", dict.fromkeys(dict.fromkeys([*members, self.plan.holder]), hello_request), hear)
+        self._ask(
+            "keys", dict.fromkeys(dict.fromkeys([*members, self.protection.holder]), hello_request), hear
+        )
         holding = [site for site in hellos if hellos[site].holds_key]
         lacking = tuple(hello for hello in hellos.values() if not hello.holds_key)
-        if not lacking or self.plan.holder not in holding:
+        if not lacking or self.protection.holder not in holding:
             return [site for site in members if site in holding]
         packed: list[KeyPackages] = []
         waiting = {hello.site for hello in lacking}
         request = Notice(KeyRequest(lacking).encode()).encode()
-        self._ask("keys", {self.plan.holder: request}, lambda _, r: packed.append(KeyPackages.decode(r)))
+        self._ask(
+            "keys", {self.protection.holder: request}, lambda _, r: packed.append(KeyPackages.decode(r))
+        )
         for packages in packed:
             self.public_key = packages.public_key
             # Recipients are the holder's word: a site that asked for no key gets none, a stranger cannot.
@@ -176,7 +181,7 @@ class EncryptedRounds:
                 f"round {number}, exchange {exchange.name!r}: {missing}", remedy="wait for more sites"
             )
         spec = specify(number, index, exchange, 0, cohort, self.state, self.rules)
-        session = EncryptedServer(spec, self.rules.roster, self.plan.parameters(exchange))
+        session = self.protection.server(exchange, spec, self.rules.roster)
         drive(session, partial(carry_step, number, index, 0), self.ask, list(cohort))
         parts = session.nonces, session.tag, session.ciphertext()
         unsigned = Result(spec.digest, session.survivors, totals_digest(spec.layout_digest, *parts))

@@ -27,7 +27,7 @@ from secfed.crypto.identity import Identity, Roster
 from secfed.crypto.masked.disputes import settle
 from secfed.crypto.messages import Result, Specification
 from secfed.errors import ProtocolError, RangeError, RoundAborted
-from secfed.protection.interface import OpenServerSession, Protection, RingSums, ServerSession, SiteId
+from secfed.protection.interface import Protection, RingSums, ServerSession, SiteId
 from secfed.wire.frames import READY, Step, Task, encode_state
 from secfed.wire.layout import Exchange, Totals, state_digest
 from secfed.wire.transport import OnReply
@@ -191,7 +191,7 @@ def sum_securely(
             why = why or missing
             break
         spec = specify(number, index, exchange, attempt, cohort, state_digest(state), rules)
-        session = rules.protection.server(spec, rules.roster, exchange.layout.shape)
+        session = rules.protection.server(exchange, spec, rules.roster)
         step = partial(carry_step, number, index, attempt)
         try:
             drive(session, step, ask, alive, faults)
@@ -229,7 +229,7 @@ def too_few(cohort: Sequence[SiteId], rules: Rules) -> str:
     return f"too few sites for a sum: {len(cohort)} can take part, {needed} are needed; nothing was revealed."
 
 
-def decode(exchange: Exchange, session: OpenServerSession) -> Totals:
+def decode(exchange: Exchange, session: ServerSession) -> Totals:
     """The totals of a finished sum.
 
     Raises:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import partial
@@ -15,14 +15,15 @@ from secfed.crypto.identity import Identity, Roster
 from secfed.dp.accounting.budget import Budget
 from secfed.dp.accounting.interface import accountant
 from secfed.dp.ledger.ledger import Ledger
+from secfed.errors import WrongState
 from secfed.pipeline.clip import ClippedShare
 from secfed.pipeline.noised_algorithm import NoisedAlgorithm, with_privacy
 from secfed.pipeline.stage import Stage
-from secfed.protection.interface import protection
 from secfed.records.roster_file import ROSTER_FILE, write_roster
 from secfed.records.transcript import SETTINGS, Transcript
 from secfed.runs.run_folder import TRANSCRIPT_FILE, ledger_file, site_folder
-from secfed.server.coordinator import Coordinator, StudyRun
+from secfed.server.coordinator import StudyRun
+from secfed.server.make_run import make_run
 from secfed.server.round import Rules
 from secfed.simulation.transport import SimulatedTransport
 from secfed.site.attempt_store import NullStore
@@ -52,6 +53,7 @@ class Consortium:
         clipped: how much of updates fixed point clipped.
         sites: the hospitals, by name.
         failures: what the hospitals heard of their own failed work.
+        run: of the study, once they are connected.
     """
 
     terms: Terms
@@ -63,7 +65,7 @@ class Consortium:
     clipped: ClippedShare
     sites: dict[str, Site] = field(default_factory=dict)
     failures: dict[str, list[Failure]] = field(default_factory=dict)
-    server_program: Callable[[], ServerProgram] = field(init=False)
+    run: StudyRun = field(init=False)
 
     def connect(self, carrier: SimulatedTransport, stack: ExitStack) -> StudyRun:
         """Join sites and aggregator by a link; the run of the study."""
@@ -72,20 +74,29 @@ class Consortium:
             study=self.terms.study_id,
             identity=self.aggregator,
             roster=self.roster,
-            protection=protection(study.protection.name),
+            protection=self.terms.protection,
             threshold=partial(threshold, study.protection, len(names)),
             min_cohort=min_cohort(study.protection, len(names)),
             colluders=study.protection.colluders_for(len(names)),
         )
         carrier.connect({name: site.handle for name, site in self.sites.items()})
-        if study.protection.name == "encrypted":
-            from secfed.simulation.encrypted import assemble  # TenSEAL is an optional dependency
+        sums = Path(stack.enter_context(TemporaryDirectory(prefix="secfed-sums-")))
+        self.run = make_run(
+            self.terms.algorithm, study.rounds, rules, carrier.ask, self.log, start=self.start, sums=sums
+        )
+        return self.run
 
-            run, self.server_program = assemble(self.terms, self.sites, rules, carrier, self.log, stack)
-            return run
-        run = Coordinator(self.terms.algorithm, study.rounds, rules, carrier.ask, self.log, start=self.start)
-        self.server_program = lambda: run.server
-        return run
+    def server_program(self) -> ServerProgram:
+        """The study's state: the aggregator's, or that of the site that has taken most sums.
+
+        Raises:
+            WrongState: nobody has one.
+        """
+        newest = max(self.sites.values(), key=lambda site: site.sums)
+        program = self.run.server or newest.replica
+        if program is None:
+            raise WrongState("nobody runs this study's server program")
+        return program
 
 
 def open_consortium(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from secfed.algorithms.framework.base import SiteProgram
 from secfed.crypto.attempt import SiteLimits
 from secfed.dp.ledger.ledger import Ledger
-from secfed.protection.interface import protection
+from secfed.protection.encrypted import Encrypted
 from secfed.site.attempt_store import AttemptStore
 from secfed.site.parts import Agreement, Draws, Member, Services
 from secfed.site.privacy import SitePrivacy
@@ -46,24 +46,23 @@ def build_site(
     agreement = Agreement(
         terms.study_id,
         terms.algorithm,
-        protection(study.protection.name),
+        terms.protection,
         tuple(name for name in member.roster.sites if name in terms.sites),
         begins_with=pinned_model(study),
         broadcast_bound=study.protection.broadcast_bound,
     )
-    own = {"limits": limits, "draws": draws, "store": store, "services": services, "privacy": privacy}
-    if study.protection.name == "encrypted":
-        from secfed.protection.encrypted_plan import EncryptedPlan
-        from secfed.site.encrypted_session import EncryptedSession
+    site_type = Site
+    if isinstance(terms.protection, Encrypted):
+        from secfed.site.encrypted_session import EncryptedSession  # TenSEAL is an optional dependency
 
-        chosen = study.protection
-        plan = EncryptedPlan.derive(
-            terms.algorithm,
-            study.rounds,
-            terms.sites,
-            key_mode=chosen.key_mode,
-            scheme=chosen.scheme,
-            holder=chosen.key_holder,
-        )
-        return EncryptedSession(member, agreement, program, plan=plan, processes=chosen.processes, **own)
-    return Site(member, agreement, program, **own)  # type: ignore[arg-type]
+        site_type = EncryptedSession
+    return site_type(
+        member,
+        agreement,
+        program,
+        limits=limits,
+        draws=draws,
+        store=store,
+        services=services,
+        privacy=privacy,
+    )

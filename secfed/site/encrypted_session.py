@@ -8,24 +8,23 @@ signed digest. A site that was away takes the sums it missed, in order, before i
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from secfed.algorithms.framework.base import ServerProgram
+from secfed.algorithms.framework.base import ServerProgram, SiteProgram
 from secfed.crypto import labels
-from secfed.crypto.attempt import AttemptJournal, Entropy, SumRules
+from secfed.crypto.attempt import SumRules
 from secfed.crypto.codec import Buffer
 from secfed.crypto.encrypted.client import SiteCipher
 from secfed.crypto.encrypted.messages import KeyDelivery, KeyRequest, StateView, Summed
 from secfed.crypto.encrypted.server import SUM, FrameFormat
-from secfed.crypto.encrypted.session import EncryptedSite
 from secfed.crypto.encrypted.study_keys import StudyKeys
 from secfed.crypto.encrypted.sum_checks import ExpectedSum, check_signed, check_sum
 from secfed.crypto.keystream import derive
-from secfed.crypto.messages import DIGEST_BYTES, FinalModel, Result, peek_type
+from secfed.crypto.messages import DIGEST_BYTES, FinalModel, Specification, peek_type
 from secfed.crypto.refusals import Refusal
 from secfed.errors import (
     InconsistentView,
@@ -35,50 +34,40 @@ from secfed.errors import (
     SecfedError,
     WrongState,
 )
-from secfed.protection.encrypted_plan import EncryptedPlan, decode_expected
+from secfed.protection.encrypted import Encrypted, decode_expected
+from secfed.protection.interface import SiteSession
 from secfed.site.encrypted_store import EncryptedStore, Settled
 from secfed.site.local_work import Pending
+from secfed.site.parts import Agreement, Member
 from secfed.site.session import Site
 from secfed.storage.failpoints import failpoint
 from secfed.study.warm_start import initial_server
-from secfed.wire.frames import READY, Notice, Task, encode_state
+from secfed.wire.frames import READY, Notice, Step, Task, encode_state
 from secfed.wire.layout import Exchange, state_digest
-
-
-class _Session:
-    """Adapts one encrypted upload to ``SiteSession``; sums come as notices."""
-
-    released: tuple[str, ...] | None = None
-    complaints: tuple[str, ...] = ()
-    result: Result | None = None
-
-    def __init__(self, upload: EncryptedSite, made: Callable[[bytes], None]) -> None:
-        self._upload, self._made = upload, made
-
-    def handle(self, message: Buffer) -> Buffer:
-        """Answer the specification; which one it was is noted before the upload leaves."""
-        reply = self._upload.handle(message)
-        self._made(self._upload.spec_digest)
-        return reply
 
 
 class EncryptedSession(Site):
     """One hospital's side of one study under encrypted protection.
 
     Args:
-        plan: ring and parameters, derived from the study.
-        processes: worker processes for encryption; 0 works in this process.
-        arguments: those of :class:`secfed.site.session.Site`.
+        member, agreement, program, own: as for :class:`secfed.site.session.Site`.
+
+    Raises:
+        WrongState: the study's protection is another one.
     """
 
     replica: ServerProgram
 
-    def __init__(self, *arguments: Any, plan: EncryptedPlan, processes: int = 0, **more: Any) -> None:
-        super().__init__(*arguments, **more)
-        self._plan, self._processes = plan, processes
+    def __init__(self, member: Member, agreement: Agreement, program: SiteProgram, **own: Any) -> None:
+        if not isinstance(agreement.protection, Encrypted):
+            raise WrongState("an encrypted session needs encrypted protection")
+        self._encrypted = agreement.protection.with_cipher(self._site_cipher)
+        super().__init__(member, replace(agreement, protection=self._encrypted), program, **own)
         files = self._store.files
         kept = self._kept = None if files is None else EncryptedStore(files)
-        self._keys = StudyKeys(self._identity, self._roster, self._study, plan.holder, plan.ring)
+        self._keys = StudyKeys(
+            self._identity, self._roster, self._study, self._encrypted.holder, self._encrypted.ring
+        )
         if kept is not None:
             self._keys.received, self._keys.new_seal_key = kept.keep_keys, kept.new_seal_key
         self._cipher: SiteCipher | None = None
@@ -158,11 +147,11 @@ class EncryptedSession(Site):
         """
         raise Refusal.MODEL_MISMATCH.refuse("this site computes the model itself")
 
-    def _open(self, pending: Pending, entropy: Entropy, journal: AttemptJournal) -> _Session:
-        parameters = self._plan.parameters(pending.exchange)
-        given = self._contribution(pending, entropy, journal)
-        made = partial(self._note_upload, (pending.round, pending.exchange_index))
-        return _Session(EncryptedSite(given, self._site_cipher(), parameters), made)
+    def _begin(self, pending: Pending, step: Step) -> tuple[SiteSession, Buffer]:
+        session, reply = super()._begin(pending, step)
+        spec = Specification.decode(step.message)
+        self._note_upload((pending.round, pending.exchange_index), spec.digest)
+        return session, reply
 
     def _note_upload(self, here: tuple[int, int], spec_digest: bytes) -> None:
         """The sum of this exchange must be of the specification that this site signed its upload for."""
@@ -215,7 +204,7 @@ class EncryptedSession(Site):
         me, layout = self._identity.name, exchange.layout
         check_sum(summed, ExpectedSum(me, rules, exchange.name, layout.digest, self._state_tag(), own))
         self._begin_taking(Settled(here, hashlib.sha256(result.body()).digest()))
-        parameters, cipher = self._plan.parameters(exchange), self._site_cipher()
+        parameters, cipher = self._encrypted.parameters(exchange), self._site_cipher()
         with self._stopping_at_refusal(InconsistentView):
             frames = list(FrameFormat(parameters, SUM).split(summed.ciphertext))
             cipher.verify(parameters, summed, frames)  # all of them, before the first is decrypted
@@ -280,7 +269,7 @@ class EncryptedSession(Site):
 
     def _site_cipher(self) -> SiteCipher:
         if self._cipher is None:
-            self._cipher = SiteCipher(self._keys.required, processes=self._processes)
+            self._cipher = SiteCipher(self._keys.required, processes=self._encrypted.processes)
         return self._cipher
 
     def _state_tag(self) -> bytes:
@@ -296,14 +285,3 @@ class EncryptedSession(Site):
         unsigned = StateView(self._identity.name, self.sums, tag)
         signature = self._identity.sign(labels.SIGN_STATE, self._study.encode(), unsigned.body())
         return replace(unsigned, signature=signature).encode()
-
-
-def newest(sites: Mapping[str, EncryptedSession]) -> ServerProgram:
-    """The state of a site that has taken every sum; simulation only.
-
-    Raises:
-        WrongState: there are no sites.
-    """
-    if not sites:
-        raise WrongState("there is no site to read the state from")
-    return max(sites.values(), key=lambda site: site.sums).replica

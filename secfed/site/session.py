@@ -90,7 +90,7 @@ class Site:
             self._store.rebuild(self._answer, lambda: -1 if self._session is None else self._attempt)
 
     def close(self) -> None:
-        """Stop worker processes, if there are any."""
+        """Stop what runs beside this process."""
 
     def handle(self, frame: Buffer) -> Buffer:
         """Answer one frame.
@@ -218,7 +218,7 @@ class Site:
 
     def _open(self, pending: Pending, entropy: Entropy, journal: AttemptJournal) -> SiteSession:
         """This site's half of a new attempt."""
-        return self._protection.site(self._contribution(pending, entropy, journal))
+        return self._protection.site(pending.exchange, self._contribution(pending, entropy, journal))
 
     def _contribution(self, pending: Pending, entropy: Entropy, journal: AttemptJournal) -> SiteContribution:
         return SiteContribution(

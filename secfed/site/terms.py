@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 from secfed.algorithms.framework.base import Algorithm
 from secfed.crypto.attempt import SiteLimits
 from secfed.crypto.identity import Roster
 from secfed.errors import PolicyRefused
 from secfed.pipeline.noised_algorithm import with_privacy
+from secfed.protection.interface import Protection
+from secfed.protection.registry import make_protection
 from secfed.study.build import build, build_data
 from secfed.study.limits import limits_of, study_id
 from secfed.study.study import Study
@@ -54,6 +57,11 @@ class Terms:
             )
         pinned_model(study)
         return cls(study, with_privacy(study, build(study), len(sites)), sites)
+
+    @cached_property
+    def protection(self) -> Protection:
+        """The study's."""
+        return make_protection(self.study.protection, self.algorithm, self.study.rounds, self.sites)
 
     @property
     def study_id(self) -> str:

@@ -138,8 +138,7 @@ class Hospitals:
     def close(self) -> None:
         for name, log in zip(self.names, self.logs, strict=True):
             log.close()
-            if self.central.plan is not None:
-                self.sites[name].close()
+            self.sites[name].close()
 
     def model(self) -> bytes:
         return save(load_file(self.out / MODEL_FILE))

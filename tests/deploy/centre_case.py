@@ -84,7 +84,7 @@ class Hospital:
             services=Services(self.log),
         )
         tls = folder.tls_material(None)
-        caps = FrameCaps.of(central.algorithm, study.rounds, len(central.roster.sites))
+        caps = FrameCaps.of(central.algorithm, study.rounds, len(central.roster.sites), central.protection)
         self.link = GrpcSiteConnection(
             address,
             TlsFiles(tls.ca, tls.certificate, tls.private_key),

@@ -14,7 +14,7 @@ from secfed.crypto.fixedpoint import FixedPoint
 from secfed.crypto.keystream import RoundingStream
 from secfed.crypto.lanes import Run
 from secfed.errors import RoundAborted
-from secfed.protection.interface import PlainServer, PlainSite
+from secfed.protection.plain import PlainServer, PlainSite
 from secfed.wire.layout import Field, Layout
 from tests.ring import as_integers
 from tests.simulator import STAGES, Attempt, Consortium

@@ -14,7 +14,7 @@ from secfed.crypto.codec import Buffer
 from secfed.crypto.identity import Identity, Roster
 from secfed.crypto.refusals import Refusal
 from secfed.errors import RoundAborted, SecfedError
-from secfed.protection.interface import protection
+from secfed.protection.registry import MASKED
 from secfed.server.round import Rules, run_round, sum_securely, train
 from secfed.site.attempt_store import NullStore
 from secfed.site.build import build_site
@@ -63,7 +63,7 @@ class Hospitals:
             study=study_id(made),
             identity=aggregator,
             roster=roster,
-            protection=protection("masked"),
+            protection=MASKED,
             threshold=partial(threshold, made.protection, len(names)),
             min_cohort=min_cohort(made.protection, len(names)),
         )

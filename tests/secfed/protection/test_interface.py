@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -11,8 +12,9 @@ from secfed.crypto import labels
 from secfed.crypto.attempt import SiteLimits
 from secfed.crypto.messages import Result, Specification, Survivors, Upload
 from secfed.crypto.refusals import Refusal
-from secfed.errors import BadSignature, ConfigError, MalformedMessage, RoundAborted, SecfedError, WrongState
-from secfed.protection.interface import PROTECTIONS, PlainServer, PlainSite, protection
+from secfed.errors import BadSignature, MalformedMessage, RoundAborted, SecfedError, WrongState
+from secfed.protection.plain import PlainServer, PlainSite
+from secfed.protection.registry import MASKED, PLAIN
 from tests.ring import as_integers
 from tests.simulator import Consortium
 
@@ -40,12 +42,12 @@ def result_of(consortium: Consortium, survivors: tuple[str, ...], **changes: Any
 
 
 @pytest.mark.parametrize("name", ["plain", "masked"])
-def test_a_protection_is_found_by_its_study_name_and_sums(name: str) -> None:
+def test_a_protection_sums(name: str) -> None:
     consortium = Consortium(3)
-    chosen = protection(name)
-    assert chosen is PROTECTIONS[name]
-    server = chosen.server(consortium.specification(), consortium.roster, consortium.shape)
-    sites = {site: chosen.site(consortium.contribution(site)) for site in consortium.names}
+    protection = {"plain": PLAIN, "masked": MASKED}[name]
+    exchange: Any = SimpleNamespace(layout=SimpleNamespace(shape=consortium.shape))
+    server = protection.server(exchange, consortium.specification(), consortium.roster)
+    sites = {site: protection.site(exchange, consortium.contribution(site)) for site in consortium.names}
     requests = server.begin()
     stages = []
     while requests:
@@ -65,12 +67,6 @@ def test_a_protection_is_found_by_its_study_name_and_sums(name: str) -> None:
         assert site.result is None
         assert site.handle(message) == b""
         assert site.result == Result.decode(message)
-
-
-def test_an_unknown_protection_is_named_with_the_known_ones() -> None:
-    with pytest.raises(ConfigError, match=r"protection\.name: 'quantum'") as caught:
-        protection("quantum")
-    assert "plain, masked" in caught.value.remedy
 
 
 def test_plain_sums_the_survivors_in_roster_order() -> None:

@@ -14,7 +14,7 @@ import torch
 
 from secfed.crypto.attempt import SiteLimits
 from secfed.crypto.identity import Identity, Roster
-from secfed.protection.interface import PROTECTIONS
+from secfed.protection.registry import PLAIN
 from secfed.records.chain_file import verify_file
 from secfed.records.transcript import SUMMED, TRANSCRIPT, Transcript
 from secfed.server.checkpoints import KeptRun
@@ -99,7 +99,7 @@ class Toy:
         self.sites = {
             identity.name: Site(
                 Member(identity, self.roster),
-                Agreement("study", self.algorithm, PROTECTIONS["plain"], self.roster.sites),  # type: ignore[arg-type]
+                Agreement("study", self.algorithm, PLAIN, self.roster.sites),  # type: ignore[arg-type]
                 self.algorithm.site(identity.name),
                 limits=SiteLimits(min_cohort=2, min_threshold=2),
                 draws=replace(Draws.seeded(0, identity.name), rounding=lambda *_: Zeros()),
@@ -119,7 +119,7 @@ class Toy:
 
     def run(self) -> tuple[torch.Tensor, list[tuple[int, str]]]:
         path = self.folder / "transcript.jsonl"
-        rules = Rules("study", self.identity, self.roster, PROTECTIONS["plain"], lambda cohort: cohort, 2)
+        rules = Rules("study", self.identity, self.roster, PLAIN, lambda cohort: cohort, 2)
         log = Transcript(self.identity, study="study", roster_digest=self.roster.digest, sink=path)
         with log:
             entries = verify_file(path, self.identity.public_bytes, TRANSCRIPT)

@@ -28,10 +28,10 @@ from secfed.errors import (
 from secfed.runs.run_folder import prepare
 from secfed.runs.run_report import RunReport, SilentObserver
 from secfed.server.encrypted_round import EncryptedRounds
-from secfed.simulation import encrypted
 from secfed.simulation.dropouts import Dropout
 from secfed.simulation.simulate import simulate
 from secfed.simulation.transport import SimulatedTransport
+from secfed.site import encrypted_session
 from secfed.site.encrypted_session import EncryptedSession
 from secfed.study.study import Study
 from secfed.wire.frames import Notice, decode
@@ -86,7 +86,7 @@ def sites(monkeypatch: pytest.MonkeyPatch) -> dict[str, EncryptedSession]:
             super().__init__(**arguments)
             made[self._identity.name] = self
 
-    monkeypatch.setattr(encrypted, "EncryptedSession", Noted)
+    monkeypatch.setattr(encrypted_session, "EncryptedSession", Noted)
     return made
 
 
@@ -264,7 +264,7 @@ def test_a_total_that_no_honest_sites_can_have_made_stops_the_study_at_the_site(
     assert isinstance(notice, Notice)
     real = Summed.decode(notice.message)
     exchange = site._exchange(real.spec.round, real.spec.exchange_index)
-    parameters = site._plan.parameters(exchange)
+    parameters = site._encrypted.parameters(exchange)
     form, cipher, vectors = FrameFormat(parameters, UPLOAD), site._site_cipher(), {}
     for name in durable_case.NAMES:
         largest = {item.name: torch.full(item.shape, item.bound) for item in exchange.layout.fields}

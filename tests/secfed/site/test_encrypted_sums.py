@@ -35,8 +35,8 @@ from secfed.errors import (
 )
 from secfed.runs.run_report import SilentObserver
 from secfed.server.encrypted_round import EncryptedRounds
-from secfed.simulation import encrypted
 from secfed.simulation.simulate import simulate
+from secfed.site import encrypted_session
 from secfed.site.encrypted_session import EncryptedSession
 from secfed.study.study import Study
 from secfed.wire.frames import Notice, Step, decode
@@ -76,7 +76,7 @@ class Held:
     @property
     def parameters(self) -> Parameters:
         exchange = self.site._exchange(self.last.spec.round, self.last.spec.exchange_index)
-        return self.rounds.plan.parameters(exchange)
+        return self.rounds.protection.parameters(exchange)
 
     def sum_of(self, *names: str, of: Summed | None = None) -> dict[str, Any]:
         """The honest sum of some uploads, with nonces and tag."""
@@ -132,7 +132,7 @@ def held(monkeypatch: pytest.MonkeyPatch) -> Held:
             take(self, one)
 
     with monkeypatch.context() as patch:
-        patch.setattr(encrypted, "EncryptedSession", Noted)
+        patch.setattr(encrypted_session, "EncryptedSession", Noted)
         patch.setattr(EncryptedRounds, "publish", note_sum)
         patch.setattr(EncryptedServer, "receive", note_upload)
         patch.setattr(EncryptedSession, "_take", all_but_the_last)

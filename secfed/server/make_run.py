@@ -1,0 +1,47 @@
+"""The aggregator's side of a study, as its protection wants it: the same call for runs and simulations."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from secfed.algorithms.framework.base import Algorithm
+from secfed.protection.encrypted import Encrypted
+from secfed.records.transcript import Log
+from secfed.server.coordinator import Coordinator, Keeper, StudyRun
+from secfed.server.round import Ask, Rules
+from secfed.wire.layout import State
+
+
+def make_run(
+    algorithm: Algorithm,
+    rounds: int,
+    rules: Rules,
+    ask: Ask,
+    log: Log,
+    keeper: Keeper | None = None,
+    *,
+    start: State | None = None,
+    sums: Path,
+) -> StudyRun:
+    """Make the run of one study.
+
+    Args:
+        algorithm: the study's plan.
+        rounds: training rounds; one closing evaluation follows.
+        rules: identities, protection, thresholds.
+        ask: carries requests to sites.
+        log: the aggregator's transcript.
+        keeper: keeps the run, and says where to begin.
+        start: the model that the study begins with, where the aggregator runs the server program.
+        sums: folder for sums that the aggregator cannot read; made where it is needed.
+    """
+    protection = rules.protection
+    if isinstance(protection, Encrypted):
+        # TenSEAL is an optional dependency.
+        from secfed.server.encrypted_coordinator import EncryptedCoordinator
+        from secfed.server.encrypted_round import EncryptedRounds, SumStore
+
+        sums.mkdir(mode=0o700, exist_ok=True)
+        encrypted = EncryptedRounds(protection, rules, SumStore(sums), ask)
+        return EncryptedCoordinator(algorithm, rounds, encrypted, log, keeper)
+    return Coordinator(algorithm, rounds, rules, ask, log, keeper, start)
