@@ -64,11 +64,6 @@ class Agent:
     """One hospital's agent.
 
     Args:
-        folder: the site's folder.
-        passphrase: of its keys; None if they have none.
-        board: status.
-        limits: timeouts of the link.
-        now: the time, with a time zone.
         poll_s: pause before asking again about a study that is held, refused or over.
         once: end when a study is over.
         simulated_randomness: take rounding and noise from the study's seed. Tests only: it protects nothing.

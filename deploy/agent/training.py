@@ -73,8 +73,6 @@ class TrainingProcess:
     """A site program whose work is done by another process.
 
     Args:
-        job: what it works on.
-        gpu: whether it may see a GPU.
         log_path: gets what the process prints (mode 0600): it may tell about records, so it stays here.
         local_key: (round, exchange) -> key of sampling and noise; None without private steps.
         ledger: pays for private steps; None without.

@@ -26,29 +26,19 @@ Tensors = Mapping[str, torch.Tensor]
 
 @dataclass(frozen=True)
 class Job:
-    """What a training process needs to know once.
+    """What a training process needs to know once."""
 
-    Attributes:
-        site: name of this site.
-        settings: the study, TOML.
-        own_code: names of factories that the site's policy permits.
-        data_path: where the data set is on this machine; None if the study needs no path.
-        study: study id.
-        simulated: take randomness from the study's seed. Tests only.
-        max_delta_times_records: of the site's policy.
-        site_seed: of the site's own work; None takes the study's.
-        strict: a value that does not fit the study's ``[data]`` is an error. For a check by the hospital's
-            own people: an aggregator that hears of the error learns that there is such a value.
-    """
-
-    site: str
-    settings: str = field(repr=False)
-    own_code: tuple[str, ...] = ()
+    site: str  # name of this site
+    settings: str = field(repr=False)  # the study, TOML
+    own_code: tuple[str, ...] = ()  # names of factories that the site's policy permits
+    # where the data set is on this machine; None if the study needs no path
     data_path: str | None = field(default=None, repr=False)
-    study: str = ""
-    simulated: bool = False
-    max_delta_times_records: float = 10.0
-    site_seed: int | None = field(default=None, repr=False)
+    study: str = ""  # study id
+    simulated: bool = False  # take randomness from the study's seed. Tests only.
+    max_delta_times_records: float = 10.0  # of the site's policy
+    site_seed: int | None = field(default=None, repr=False)  # of the site's own work; None takes the study's
+    # a value that does not fit the study's ``[data]`` is an error. For a check by the hospital's own people:
+    # an aggregator that hears of the error learns that there is such a value.
     strict: bool = False
 
     def head(self) -> dict[str, Any]:

@@ -42,9 +42,6 @@ class NoisedAlgorithm:
     """An algorithm whose sums carry site-level noise.
 
     Args:
-        inner: the algorithm.
-        settings: the study's ``[privacy]``, with ``unit = "site"``.
-        rounds: training rounds; one closing evaluation follows.
         min_survivors: the smallest survivor set that may be summed; every site insists on it.
         colluders: sites whose noise does not count.
 
@@ -200,11 +197,6 @@ class _StagedServer:
 def with_privacy(study: Study, algorithm: Algorithm, sites: int) -> Algorithm:
     """The algorithm as the study's ``[privacy]`` wants it.
 
-    Args:
-        study: the study.
-        algorithm: built from it.
-        sites: enrolled sites.
-
     Raises:
         ConfigError: the algorithm cannot work under that unit.
     """
@@ -240,12 +232,7 @@ def inner_exchange(algorithm: Algorithm, exchange: Exchange) -> Exchange:
 
 
 def first_payment(algorithm: Algorithm, rounds: int) -> Event | None:
-    """What a study pays first, where that does not depend on the site's records; None where it does.
-
-    Args:
-        algorithm: from :func:`with_privacy`.
-        rounds: training rounds; one closing evaluation follows.
-    """
+    """What a study pays first, where that does not depend on the site's records; None where it does."""
     if not isinstance(algorithm, NoisedAlgorithm):
         return None
     planned = (each for number in range(1, rounds + 2) for each in algorithm.exchanges(number))

@@ -48,17 +48,11 @@ class RingStage:
 
 @dataclass(frozen=True)
 class Pipeline:
-    """The stages of one exchange, in order.
+    """The stages of one exchange, in order."""
 
-    Attributes:
-        before: on values.
-        encode: values to ring integers.
-        after: in the ring.
-    """
-
-    before: tuple[Stage, ...] = ()
-    encode: FixedPoint = field(default_factory=FixedPoint)
-    after: tuple[RingStage, ...] = ()
+    before: tuple[Stage, ...] = ()  # on values
+    encode: FixedPoint = field(default_factory=FixedPoint)  # values to ring integers
+    after: tuple[RingStage, ...] = ()  # in the ring
 
     def at_site(self, exchange: Exchange, summands: Summands) -> Summands:
         """The stages on values: once for an exchange, for what they return is kept on the disk."""
@@ -73,8 +67,6 @@ class Pipeline:
 
         Args:
             exchange: whose layout the integers have.
-            summands: from :meth:`at_site`.
-            rounding: words for stochastic rounding.
             noise_key: 32 secret bytes; None without stages in the ring.
         """
         source: VectorSource = self.encode.at_site(exchange, summands, rounding)

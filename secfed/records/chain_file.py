@@ -34,11 +34,6 @@ class Verified:
     It spares whoever uses one file again and again the signatures, not the reading: all bytes are read and
     hashed every time, and only where they are the very bytes that were verified do the entries stand.
 
-    Attributes:
-        size: so many bytes.
-        sha256: their SHA-256.
-        entries: what they say.
-
     Security: think of somebody who can write to the file between two uses, and knows this code. Length,
     inode and times prove nothing to such a person: a file can be changed in place at the same length, and
     its times set back. So nothing is believed but the digest, over bytes that are read once into memory and
@@ -51,9 +46,9 @@ class Verified:
     the head it saw last, and by those that transcripts recorded.
     """
 
-    size: int
-    sha256: bytes
-    entries: tuple[Entry, ...] = field(repr=False)
+    size: int  # so many bytes
+    sha256: bytes  # their SHA-256
+    entries: tuple[Entry, ...] = field(repr=False)  # what they say
 
     def begins(self, data: bytes) -> bool:
         """Whether these bytes begin with those that were verified."""
@@ -177,12 +172,8 @@ class ChainFile:
         is cut off, as are zeros after the last newline. Call it once, before the first :meth:`append`.
 
         Args:
-            public_bytes: the owner's public key.
-            chain_type: which labels to expect.
-            owner: whose chain it must be.
             known: :attr:`verified` of an earlier use with the same key, type and owner. Signatures of what it
                 covers are not checked again where the file still begins with the very same bytes.
-            remedy: for a file that does not verify.
 
         Returns:
             The entries, and the bytes that were cut off (empty if none).

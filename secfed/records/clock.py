@@ -47,9 +47,6 @@ def refuse_ahead(ledger: Path, entries: Iterable[Entry], now_s: int, anew: str) 
     """Refuse to pay at a time before that of an earlier entry.
 
     Args:
-        ledger: its file.
-        entries: all of it.
-        now_s: what the clock says.
         anew: what to do where the clock is right, and the entry is not.
 
     Raises:

@@ -46,10 +46,6 @@ class DecisionLog:
 
     Args:
         path: created on first use; its folder must exist.
-        identity: the site's signing key.
-        clock: seconds since 1970.
-        lock_timeout_s: how long to wait for another process' turn.
-        open_file: opens the chain file; replaced in tests.
     """
 
     def __init__(

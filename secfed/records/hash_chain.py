@@ -44,17 +44,11 @@ Sink = Callable[[bytes], None]
 
 @dataclass(frozen=True)
 class ChainType:
-    """What one kind of chain is called and which labels separate it from the others.
+    """What one kind of chain is called and which labels separate it from the others."""
 
-    Attributes:
-        name: for messages to people, for example ``transcript``.
-        chain_label: label of the hashes, from :mod:`secfed.crypto.labels`.
-        sign_label: label of the signatures.
-    """
-
-    name: str
-    chain_label: bytes
-    sign_label: bytes
+    name: str  # for messages to people, for example ``transcript``
+    chain_label: bytes  # label of the hashes, from :mod:`secfed.crypto.labels`
+    sign_label: bytes  # label of the signatures
 
 
 class BrokenChain(TranscriptError):
@@ -82,23 +76,14 @@ class BadlySigned(BrokenChain):
 
 @dataclass(frozen=True)
 class Entry:
-    """One verified or newly made entry.
+    """One verified or newly made entry."""
 
-    Attributes:
-        seq: position, from 0.
-        prev: hash of the entry before, 32 bytes.
-        kind: what the body is about.
-        body: JSON object.
-        hash: 32 bytes.
-        signature: 64 bytes.
-    """
-
-    seq: int
-    prev: bytes
-    kind: str
-    body: Mapping[str, Any]
-    hash: bytes
-    signature: bytes
+    seq: int  # position, from 0
+    prev: bytes  # hash of the entry before, 32 bytes
+    kind: str  # what the body is about
+    body: Mapping[str, Any]  # JSON object
+    hash: bytes  # 32 bytes
+    signature: bytes  # 64 bytes
 
     def line(self) -> bytes:
         """The entry as it stands in the file, newline included."""
@@ -154,8 +139,6 @@ class Chain:
     """The writing half, without I/O: makes entries and hands each finished line to a sink.
 
     Args:
-        identity: the owner; its name and key are in every entry.
-        chain_type: which labels to use.
         sink: takes one line, newline included, and returns once it is safe; None keeps nothing.
         entries: what the chain already holds, verified.
 
@@ -221,9 +204,7 @@ def verify_chain(
     """Check every line of a chain, in order.
 
     Args:
-        lines: each with its newline, as a binary file yields them.
         public_bytes: the owner's public key, from a pinned roster.
-        chain_type: which labels to expect.
         owner: whose chain it must be; None takes the name that the first entry gives.
         after: the entries before these lines, as this function returned them for the same owner and key.
 

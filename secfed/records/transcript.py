@@ -47,9 +47,6 @@ class Transcript:
     """One party's transcript; the first entry names study, owner and roster.
 
     Args:
-        identity: the owner.
-        study: the study's name.
-        roster_digest: 32 bytes, of the pinned roster.
         sink: a path (created, or verified and continued), a callable that takes each line, or None.
 
     Raises:
@@ -116,19 +113,12 @@ class Transcript:
 
 @dataclass(frozen=True)
 class Complaint:
-    """What a site says about envelopes of others; it follows from messages, never from records.
+    """What a site says about envelopes of others; it follows from messages, never from records."""
 
-    Attributes:
-        round: counted from 1.
-        exchange: its name within the round.
-        attempt: counted from 0.
-        of: senders of the envelopes that are no good, in roster order.
-    """
-
-    round: int
-    exchange: str
-    attempt: int
-    of: tuple[str, ...]
+    round: int  # counted from 1
+    exchange: str  # its name within the round
+    attempt: int  # counted from 0
+    of: tuple[str, ...]  # senders of the envelopes that are no good, in roster order
 
     def to_body(self) -> dict[str, Any]:
         """Body of a :data:`COMPLAINED` entry."""
@@ -171,25 +161,15 @@ def verify(lines: Iterable[bytes], public_bytes: bytes, *, owner: str | None = N
 
 @dataclass(frozen=True)
 class SumRecord:
-    """One finished secure sum, as the aggregator and every survivor record it.
+    """One finished secure sum, as the aggregator and every survivor record it."""
 
-    Attributes:
-        round: counted from 1.
-        exchange: its name within the round.
-        attempt: counted from 0.
-        spec_digest: commits to study, cohort, threshold, roster, layout and broadcast; 32 bytes.
-        survivors: sites in the sum, in roster order.
-        totals_digest: of the summed integers; 32 bytes.
-        result_signature: the aggregator's, over the three fields above; 64 bytes.
-    """
-
-    round: int
-    exchange: str
-    attempt: int
-    spec_digest: bytes
-    survivors: tuple[str, ...]
-    totals_digest: bytes
-    result_signature: bytes
+    round: int  # counted from 1
+    exchange: str  # its name within the round
+    attempt: int  # counted from 0
+    spec_digest: bytes  # commits to study, cohort, threshold, roster, layout and broadcast; 32 bytes
+    survivors: tuple[str, ...]  # sites in the sum, in roster order
+    totals_digest: bytes  # of the summed integers; 32 bytes
+    result_signature: bytes  # the aggregator's, over the three fields above; 64 bytes
 
     @classmethod
     def of(cls, spec: Specification, result: Result) -> SumRecord:

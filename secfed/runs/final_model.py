@@ -22,15 +22,7 @@ from secfed.wire.frames import Notice, decode_state
 
 
 def final_frame(identity: Identity, roster: Roster, study: str, record: ModelRecord, data: Buffer) -> bytes:
-    """The frame that carries a finished model to the sites.
-
-    Args:
-        identity: the aggregator's.
-        roster: of the consortium.
-        study: study id.
-        record: what the aggregator's transcript says about the model.
-        data: bytes of the model file.
-    """
+    """The frame that carries a finished model to the sites."""
     unsigned = FinalModel(study, roster.digest, record.round, record.sums, record.sha256, model=data)
     signature = identity.sign(labels.SIGN_MODEL, unsigned.body())
     return Notice(replace(unsigned, signature=signature).encode()).encode()
@@ -38,11 +30,6 @@ def final_frame(identity: Identity, roster: Roster, study: str, record: ModelRec
 
 def open_final(message: Buffer, roster: Roster, study: str) -> FinalModel:
     """Read and check a finished model.
-
-    Args:
-        message: as it arrived.
-        roster: the pinned roster.
-        study: study id.
 
     Raises:
         MalformedMessage: it is no such message, or not a model (refusal 1).

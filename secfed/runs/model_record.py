@@ -33,22 +33,14 @@ _SUMS: Final = (SUMMED, FOLLOWED)
 
 @dataclass(frozen=True)
 class ModelRecord:
-    """One finished model.
+    """One finished model."""
 
-    Attributes:
-        round: last training round of which a sum is in it; 0 for the model that training began with.
-        sums: sums that its owner took before it was written, those of the closing evaluation included.
-        sha256: of the file, 32 bytes.
-        size_bytes: of the file.
-        metrics: digest of what was measured, see :func:`metrics_digest`; empty if nothing was.
-        signature: the aggregator's, where the owner was given the model; empty where it computed it.
-    """
-
-    round: int
-    sums: int
-    sha256: bytes
-    size_bytes: int
-    metrics: bytes = b""
+    round: int  # last training round of which a sum is in it; 0 for the model that training began with
+    sums: int  # sums that its owner took before it was written, those of the closing evaluation included
+    sha256: bytes  # of the file, 32 bytes
+    size_bytes: int  # of the file
+    metrics: bytes = b""  # digest of what was measured, see :func:`metrics_digest`; empty if nothing was
+    # the aggregator's, where the owner was given the model; empty where it computed it
     signature: bytes = b""
 
     @classmethod
@@ -64,10 +56,6 @@ class ModelRecord:
         """The record of a model file, from its owner's transcript.
 
         Args:
-            entries: of the owner's transcript.
-            data: bytes of the file.
-            rounds: training rounds of the study.
-            metrics: their digest.
             sums: how many of the recorded sums are in the model; None for all.
 
         Raises:

@@ -41,20 +41,13 @@ _FACTS: Final = "secfed"  # the name of our facts in the safetensors header
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """One checkpoint.
+    """One checkpoint."""
 
-    Attributes:
-        study: study id.
-        position: the next exchange.
-        state: what the server program saved; empty under encrypted protection.
-        facts: what else its protection needs: plain JSON.
-        notes: what the run reports about its past: plain JSON, nothing of a single site's data.
-    """
-
-    study: str
-    position: Position
-    state: State
-    facts: Mapping[str, Any]
+    study: str  # study id
+    position: Position  # the next exchange
+    state: State  # what the server program saved; empty under encrypted protection
+    facts: Mapping[str, Any]  # what else its protection needs: plain JSON
+    # what the run reports about its past: plain JSON, nothing of a single site's data
     notes: Mapping[str, Any]
 
     def encode(self) -> bytes:
@@ -77,7 +70,6 @@ class ReplayedLog:
     """A transcript to which a repeated exchange appends nothing twice.
 
     Args:
-        log: the transcript.
         said: its entries since the last checkpoint.
     """
 
@@ -125,17 +117,12 @@ class KeptRun:
     """Keeps one run of a study; see :class:`secfed.server.coordinator.Keeper`.
 
     Args:
-        folder: the run's folder.
-        study: study id.
-        log: the run's transcript, open.
-        entries: what it holds.
         carry: carries requests to the sites.
 
     Attributes:
         start, state, facts: where to begin or go on, and what was kept there.
         resumed: whether there is something to go on with.
         asks: carries requests, and answers from the record what was asked before.
-        log: the transcript, without repetitions.
         notes: kept with the next checkpoint; from the last one after a restart.
 
     Raises:

@@ -174,12 +174,7 @@ class AskRecord:
 
 
 class ReplayableExchange:
-    """An ``ask`` that records, and that answers from the record what was asked before.
-
-    Args:
-        ask: carries the requests.
-        folder: where the record is.
-    """
+    """An ``ask`` that records, and that answers from the record what was asked before."""
 
     def __init__(self, ask: Ask, folder: Path) -> None:
         self._carry, self._folder = ask, folder
@@ -190,7 +185,6 @@ class ReplayableExchange:
         """Begin, or go on with, the record of one exchange; those of others are removed.
 
         Args:
-            name: plain file name, different for every exchange.
             belongs: 32 bytes that say which exchange of which study this is.
 
         Raises:

@@ -26,12 +26,6 @@ def make_run(
     """Make the run of one study.
 
     Args:
-        algorithm: the study's plan.
-        rounds: training rounds; one closing evaluation follows.
-        rules: identities, protection, thresholds.
-        ask: carries requests to sites.
-        log: the aggregator's transcript.
-        keeper: keeps the run, and says where to begin.
         start: the model that the study begins with, where the aggregator runs the server program.
         sums: folder for sums that the aggregator cannot read; made where it is needed.
     """

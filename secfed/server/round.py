@@ -42,30 +42,19 @@ carries a study
 
 @dataclass(frozen=True)
 class Rules:
-    """What the aggregator needs for any round of one study.
+    """What the aggregator needs for any round of one study."""
 
-    Attributes:
-        study: study id; names the study and its digest.
-        identity: the aggregator's signing key.
-        roster: the consortium's roster.
-        protection: how summands become totals.
-        threshold: cohort size -> answers needed.
-        min_cohort: fewest sites worth asking.
-        max_attempts: attempts per exchange; a site that drops before anything is revealed costs one. An
-            attempt that ends with complaints is not counted: there are fewer sites after each.
-        sites: sites of the study, in roster order; None for the whole roster.
-        colluders: sites that may not follow the protocol; None for the default of the roster.
-    """
-
-    study: str
-    identity: Identity
-    roster: Roster
-    protection: Protection
-    threshold: Callable[[int], int]
-    min_cohort: int
+    study: str  # study id; names the study and its digest
+    identity: Identity  # the aggregator's signing key
+    roster: Roster  # the consortium's roster
+    protection: Protection  # how summands become totals
+    threshold: Callable[[int], int]  # cohort size -> answers needed
+    min_cohort: int  # fewest sites worth asking
+    # attempts per exchange; a site that drops before anything is revealed costs one. An attempt that ends
+    # with complaints is not counted: there are fewer sites after each.
     max_attempts: int = 3
-    sites: tuple[SiteId, ...] | None = None
-    colluders: int | None = None
+    sites: tuple[SiteId, ...] | None = None  # sites of the study, in roster order; None for the whole roster
+    colluders: int | None = None  # sites that may not follow the protocol; None for the default of the roster
 
     @property
     def tolerated(self) -> int:
@@ -253,9 +242,6 @@ def drive(
     """Carry one attempt's messages to and fro until it is finished.
 
     Args:
-        session: the aggregator's half.
-        step: makes a frame of a message.
-        ask: carries it.
         alive: replaced by the sites that still answer, and answer what they should.
         faults: what was wrong with replies is appended here.
     """

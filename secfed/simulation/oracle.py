@@ -31,18 +31,12 @@ _LOSSES = ("loss", "infonce")
 
 @dataclass(frozen=True)
 class OracleComparison:
-    """One model for all against one model per hospital, on the same held-out records.
+    """One model for all against one model per hospital, on the same held-out records."""
 
-    Attributes:
-        federated: the federated model at each site.
-        alone: each site's own model at that site.
-        federated_everywhere: the federated model on the held-out records of all sites together.
-        alone_everywhere: each site's own model on the held-out records of all sites together.
-    """
-
-    federated: Mapping[SiteId, Metrics]
-    alone: Mapping[SiteId, Metrics]
-    federated_everywhere: Metrics
+    federated: Mapping[SiteId, Metrics]  # the federated model at each site
+    alone: Mapping[SiteId, Metrics]  # each site's own model at that site
+    federated_everywhere: Metrics  # the federated model on the held-out records of all sites together
+    # each site's own model on the held-out records of all sites together
     alone_everywhere: Mapping[SiteId, Metrics]
 
 

@@ -41,31 +41,19 @@ from secfed.wire.layout import State
 
 @dataclass
 class Consortium:
-    """Everybody who takes part. Make one with :func:`open_consortium`.
-
-    Attributes:
-        terms: the study.
-        roster: of all parties.
-        aggregator: the aggregator's key.
-        log: the aggregator's transcript.
-        logs: the sites' transcripts.
-        start: the model that the study begins with; None for the seed's.
-        clipped: how much of updates fixed point clipped.
-        sites: the hospitals, by name.
-        failures: what the hospitals heard of their own failed work.
-        run: of the study, once they are connected.
-    """
+    """Everybody who takes part. Make one with :func:`open_consortium`."""
 
     terms: Terms
     roster: Roster
-    aggregator: Identity
-    log: Transcript
-    logs: Mapping[str, Transcript]
-    start: State | None
-    clipped: ClippedShare
-    sites: dict[str, Site] = field(default_factory=dict)
+    aggregator: Identity  # the aggregator's key
+    log: Transcript  # the aggregator's transcript
+    logs: Mapping[str, Transcript]  # the sites' transcripts
+    start: State | None  # the model that the study begins with; None for the seed's
+    clipped: ClippedShare  # how much of updates fixed point clipped
+    sites: dict[str, Site] = field(default_factory=dict)  # the hospitals, by name
+    # what the hospitals heard of their own failed work
     failures: dict[str, list[Failure]] = field(default_factory=dict)
-    run: StudyRun = field(init=False)
+    run: StudyRun = field(init=False)  # of the study, once they are connected
 
     def connect(self, carrier: SimulatedTransport, stack: ExitStack) -> StudyRun:
         """Join sites and aggregator by a link; the run of the study."""
@@ -110,12 +98,10 @@ def open_consortium(
     """Make all parties and their records.
 
     Args:
-        study: the study.
         built: its algorithm, without noise.
         names: of the sites, sorted.
         out: folder of the run; None keeps ledgers in a temporary one, and transcripts nowhere.
         budgets: site to epsilon, where that is not the study's own.
-        stack: closes files and worker processes.
 
     Raises:
         ConfigError: privacy that the study cannot have, or a ``model.start`` that it cannot begin with.

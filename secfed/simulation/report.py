@@ -48,14 +48,7 @@ class Progress:
 def report_of(
     parties: Consortium, built: Algorithm, progress: Progress, compare: Literal["alone"] | None
 ) -> RunReport:
-    """The report of a finished run.
-
-    Args:
-        parties: who took part.
-        built: the study's algorithm, without noise.
-        progress: of the run.
-        compare: as for :func:`secfed.simulation.simulate.simulate`.
-    """
+    """The report of a finished run."""
     study, program = parties.terms.study, parties.server_program()
     sums = [summed for outcome in progress.outcomes for summed in outcome.sums]
     metrics, closing = program.metrics(), progress.outcomes[-1]

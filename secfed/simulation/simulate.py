@@ -40,10 +40,7 @@ def simulate(
     """Run a study in this process.
 
     Args:
-        study: what to run.
         out: folder for run.json, model.safetensors, transcripts and the roster; None writes nothing.
-        drops: planned dropouts.
-        observer: told of progress; None for nobody.
         compare: ``alone`` also trains each hospital by itself, outside the protocol.
         budgets: site to the epsilon that its policy allows, where that is not the study's own.
 

@@ -23,10 +23,6 @@ class AttemptStore:
     Without an override a method remembers nothing, which is right where nothing outlives the process;
     :class:`secfed.site.durable_store.DurableStore` overrides them all.
 
-    Args:
-        journal: of the whole site.
-        study: study id.
-
     Attributes:
         files: where protections keep secrets of the whole study; None without a disk.
     """
@@ -91,12 +87,7 @@ class AttemptStore:
         return handle(frame)
 
     def rebuild(self, handle: Callable[[Buffer], Buffer], current: Callable[[], int]) -> None:
-        """Read the messages of the running exchange again, with the code that read them first.
-
-        Args:
-            handle: of one message.
-            current: the attempt that is running afterwards.
-        """
+        """Read the messages of the running exchange again, with the code that read them first."""
 
     def finish(self, here: Place) -> None:
         """An exchange is over: its secrets go as soon as the answer to the last message is kept."""

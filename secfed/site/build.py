@@ -28,13 +28,9 @@ def build_site(
     """One hospital's side of one study.
 
     Args:
-        terms: the study.
-        member: who the site is.
         program: the local work, bound to this site's data.
-        limits: what it insists on, in every attempt.
         draws: its randomness; from the store in a hospital, from the study's seed in a simulation.
         store: its memory; on the disk in a hospital, a ``NullStore`` in a simulation.
-        services: transcript, alarm, and what becomes of the model.
         ledger: of the data set; needed where the study has ``[privacy]``.
 
     Raises:

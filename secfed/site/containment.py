@@ -93,9 +93,6 @@ def contained(
     """Summands that fit the exchange's layout and are finite, whatever the work does.
 
     Args:
-        round_number: for the alarm.
-        exchange: the exchange, as the program knows it.
-        work: the program's contribution.
         settled: what it adds whatever its values do; asked first.
         alarm: told of every failure; must not raise.
         only_values: let failures through that values alone do not explain. For simulations, where all sites
@@ -175,10 +172,6 @@ def check_broadcast(state: State, bound: float) -> None:
     """Refuse a broadcast with a number that is not finite, or beyond what the study permits.
 
     Every site refuses it alike, before it pays or touches a record.
-
-    Args:
-        state: the broadcast, decoded.
-        bound: largest magnitude of a number.
 
     Raises:
         MalformedMessage: refusal 43.

@@ -80,8 +80,6 @@ class DurableStore(AttemptStore):
     """A site's memory of one study on the disk; see :class:`~secfed.site.attempt_store.AttemptStore`.
 
     Args:
-        files: in a folder of this study alone.
-        journal, study: as there.
         began: told the release id before the work of an exchange is paid for.
 
     Raises:

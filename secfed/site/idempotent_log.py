@@ -23,13 +23,7 @@ _ONCE = {
 
 
 class IdempotentLog:
-    """Leaves out entries that are there already.
-
-    Args:
-        log: the transcript.
-        entries: what it holds, verified.
-        told: told of every new entry.
-    """
+    """Leaves out entries that are there already."""
 
     def __init__(
         self,

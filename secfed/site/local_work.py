@@ -50,10 +50,6 @@ class Pending:
 class LocalWork:
     """What one hospital works out in one study.
 
-    Args:
-        site: name of the hospital.
-        agreement, program, draws, store, services, privacy: as for :class:`secfed.site.session.Site`.
-
     Attributes:
         pending: the newest work; None before the first, and while other work is being done.
         stopped: whether this site works on nothing of the study any more.
@@ -95,7 +91,6 @@ class LocalWork:
         """Do the local work of one exchange, once, and keep what it gave.
 
         Args:
-            task: which exchange.
             broadcast: gives the state that the work starts from.
             digest: what the specification must name as the broadcast's digest.
 

@@ -29,39 +29,28 @@ class Member:
 
 @dataclass(frozen=True)
 class Agreement:
-    """What every party derives from a study.
+    """What every party derives from a study."""
 
-    Attributes:
-        study: study id.
-        algorithm: the study's plan; layouts come from here.
-        protection: how summands become totals.
-        sites: the study's, in roster order.
-        begins_with: digest of the model that the first broadcast must hold; None where the seed decides.
-        broadcast_bound: largest magnitude of a number in a broadcast.
-    """
-
-    study: str
-    algorithm: Algorithm
-    protection: Protection
-    sites: tuple[str, ...]
+    study: str  # study id
+    algorithm: Algorithm  # the study's plan; layouts come from here
+    protection: Protection  # how summands become totals
+    sites: tuple[str, ...]  # the study's, in roster order
+    # digest of the model that the first broadcast must hold; None where the seed decides
     begins_with: bytes | None = None
-    broadcast_bound: float = BROADCAST_BOUND
+    broadcast_bound: float = BROADCAST_BOUND  # largest magnitude of a number in a broadcast
 
 
 @dataclass(frozen=True)
 class Draws:
     """A site's randomness. Security: outside simulation from a key that is secret and this site's own.
 
-    Attributes:
-        rounding: (round, exchange index) -> words for stochastic rounding.
-        noise_key: (round, exchange) -> 32 bytes for the noise in one sum.
-        local: (round, exchange) -> source of sampling and noise in local steps.
-
     Each is fresh for every exchange, and the same for all attempts of one.
     """
 
-    rounding: Callable[[int, int], Rounding]
+    rounding: Callable[[int, int], Rounding]  # (round, exchange index) -> words for stochastic rounding
+    # (round, exchange) -> 32 bytes for the noise in one sum
     noise_key: Callable[[int, str], bytes] = field(repr=False)
+    # (round, exchange) -> source of sampling and noise in local steps
     local: Callable[[int, str], SecureRandom] = field(repr=False)
 
     @classmethod
@@ -83,21 +72,17 @@ class Draws:
 
 @dataclass(frozen=True)
 class Services:
-    """What a site tells, and asks of its surroundings.
+    """What a site tells, and asks of its surroundings."""
 
-    Attributes:
-        log: its transcript.
-        alarm: told where local work failed and added zeros. Security: what it says depends on records, and
-            must stay at this site.
-        take_model: given the finished model, checked; by default nothing is done with it.
-        initial_model: gives the model that the study begins with, where the site holds the state itself.
-        only_values: contain failures of values only, and let defects of the program through: simulation only.
-        watch: a stage that looks at what leaves the program: simulation only.
-    """
-
-    log: Log
+    log: Log  # its transcript
+    # told where local work failed and added zeros. Security: what it says depends on records, and must stay
+    # at this site.
     alarm: Alarm = lambda _failure: None
+    # given the finished model, checked; by default nothing is done with it
     take_model: Callable[[FinalModel], None] = lambda _final: None
+    # gives the model that the study begins with, where the site holds the state itself
     initial_model: Callable[[], State | None] = lambda: None
+    # contain failures of values only, and let defects of the program through: simulation only
     only_values: bool = False
+    # a stage that looks at what leaves the program: simulation only
     watch: Stage = field(default_factory=Stage)

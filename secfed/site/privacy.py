@@ -33,23 +33,14 @@ class PrivateSiteProgram(SiteProgram, Protocol):
 
 @dataclass
 class SitePrivacy:
-    """One site's privacy in one study.
+    """One site's privacy in one study."""
 
-    Attributes:
-        settings: the study's ``[privacy]``.
-        algorithm: from :func:`secfed.pipeline.noised_algorithm.with_privacy`.
-        ledger: of the data set that the study uses.
-        study: study id.
-        seed: the study's seed; decides groups of records only.
-        draws: gives sampling and noise of local steps.
-    """
-
-    settings: PrivacySection
-    algorithm: Algorithm
-    ledger: Ledger
-    study: str
-    seed: int
-    draws: Draws
+    settings: PrivacySection  # the study's ``[privacy]``
+    algorithm: Algorithm  # from :func:`secfed.pipeline.noised_algorithm.with_privacy`
+    ledger: Ledger  # of the data set that the study uses
+    study: str  # study id
+    seed: int  # the study's seed; decides groups of records only
+    draws: Draws  # gives sampling and noise of local steps
 
     def __post_init__(self) -> None:
         self._noised = self.algorithm if isinstance(self.algorithm, NoisedAlgorithm) else None

@@ -54,19 +54,12 @@ _STUDIES: Final = "studies"
 
 @dataclass
 class SiteStudy:
-    """A running study at a hospital. Make one with :func:`open_site_study`.
+    """A running study at a hospital. Make one with :func:`open_site_study`."""
 
-    Attributes:
-        site: answers frames.
-        terms: the study.
-        store: of the running exchange.
-        folder: the study's.
-    """
-
-    site: Site
+    site: Site  # answers frames
     terms: Terms
-    store: DurableStore
-    folder: Path
+    store: DurableStore  # of the running exchange
+    folder: Path  # the study's
     _transcript: Transcript = field(repr=False)
     _journal: Journal = field(repr=False)
     _log: Log = field(repr=False)
@@ -143,16 +136,9 @@ def open_site_study(
     """Open a study at this hospital, and go on where a crash interrupted it.
 
     Args:
-        terms: the study.
-        member: who the site is.
         state: the site's state folder; one process at a time.
         program: makes the local work.
-        limits: the policy's.
-        dataset: name of the data set, for its ledger.
-        budgets: of that data set.
         simulated: take rounding and noise from the study's seed, as ``secfed simulate`` does. Tests only.
-        on_entry: told of every new entry of the transcript.
-        alarm: told where local work failed and added zeros; see :class:`secfed.site.parts.Services`.
 
     Raises:
         SecfedError: a file that cannot be read or was changed, or a program that cannot be made.

@@ -30,13 +30,9 @@ class Site:
     """One hospital's side of one study; :func:`secfed.site.build.build_site` makes it from a study.
 
     Args:
-        member: who it is.
-        agreement: what the study is.
         program: the local work, bound to this site's data.
         limits: what the site insists on.
-        draws: its randomness.
         store: its memory; call :meth:`resume` once where that outlives a process.
-        services: its surroundings.
         privacy: pays for the work; None for a study without differential privacy.
 
     Attributes:

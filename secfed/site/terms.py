@@ -20,17 +20,11 @@ from secfed.study.warm_start import pinned_model
 
 @dataclass(frozen=True)
 class Terms:
-    """What a site's share in a study follows from.
-
-    Attributes:
-        study: the study.
-        algorithm: its plan, with noise.
-        sites: the hospitals that it names, sorted.
-    """
+    """What a site's share in a study follows from."""
 
     study: Study
-    algorithm: Algorithm
-    sites: tuple[str, ...]
+    algorithm: Algorithm  # its plan, with noise
+    sites: tuple[str, ...]  # the hospitals that it names, sorted
 
     @classmethod
     def of(cls, study: Study, roster: Roster, own: str) -> Terms:

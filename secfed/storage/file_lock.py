@@ -32,10 +32,6 @@ _PAUSE_S: Final = 0.02
 def locked(ledger: Path, timeout_s: float) -> Iterator[None]:
     """Have the ledger for oneself.
 
-    Args:
-        ledger: its file; the locks lie beside it.
-        timeout_s: how long to wait.
-
     Raises:
         TranscriptError: no turn in that time, or the folder cannot be written.
     """

@@ -106,10 +106,6 @@ def rename(old: Path, new: Path) -> None:
 def read(path: Path, what: str) -> bytes:
     """The content of a file of at most 1 MiB.
 
-    Args:
-        path: the file.
-        what: what it should be, for errors.
-
     Raises:
         ConfigError: missing, unreadable or too large.
     """

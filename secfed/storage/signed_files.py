@@ -28,8 +28,6 @@ class SignedFiles:
 
     Args:
         folder: created (mode 0700) if it is not there.
-        identity: signs and checks.
-        study: study id.
 
     Raises:
         ConfigError: the folder cannot be used.
@@ -60,7 +58,6 @@ class SignedFiles:
         """The parts of a file; None if there is no such file.
 
         Args:
-            name: of the file.
             sizes_bytes: sizes of all parts but the last, which is what is left.
 
         Raises:

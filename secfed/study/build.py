@@ -29,7 +29,6 @@ def build(study: Study, *, site_seed: int | None = None) -> Algorithm:
     No record is read until a site's program is asked for: the aggregator builds the same object.
 
     Args:
-        study: the study.
         site_seed: of this site's own work in it, see
             :attr:`~secfed.algorithms.framework.setting.Setting.local_seed`; None takes the study's.
 

@@ -50,15 +50,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class RegistryEntry:
-    """One built-in.
+    """One built-in."""
 
-    Attributes:
-        options: validates its table.
-        build: makes it; see the registry for the arguments.
-    """
-
-    options: type[Options]
-    build: Callable[..., Any]
+    options: type[Options]  # validates its table
+    build: Callable[..., Any]  # makes it; see the registry for the arguments
 
 
 def _no_classifier(*_: object) -> nn.Module:
@@ -139,8 +134,6 @@ def resolve(kind: str, section: Mapping[str, Any], own_code: Collection[str] | N
     """Validate the table ``[algorithm]``, ``[model]`` or ``[data]``.
 
     Args:
-        kind: which of the three.
-        section: its keys and values.
         own_code: names of factories that may be imported; None permits all.
 
     Raises:

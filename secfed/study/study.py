@@ -98,8 +98,6 @@ class Study(Strict):
         """Read a study from text.
 
         Args:
-            text: TOML.
-            source: what to call it in errors.
             own_code: the ``package.module:factory`` names that may be imported; None permits all.
 
         Raises:
@@ -188,11 +186,7 @@ class Study(Strict):
         return digest(labels.STUDY_DIGEST, text.encode("ascii"))
 
     def settings(self, sites: int) -> dict[str, Any]:
-        """What a transcript says about the study: nothing that belongs to a single site.
-
-        Args:
-            sites: enrolled sites.
-        """
+        """What a transcript says about the study: nothing that belongs to a single site."""
         start = {} if self.model.start is None else {"start": self.model.start_sha256}
         return {
             "algorithm": self.algorithm.name,

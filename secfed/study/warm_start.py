@@ -86,7 +86,6 @@ def load_initial_model(study: Study, algorithm: Algorithm) -> State | None:
 
     Args:
         study: its paths start at its folder.
-        algorithm: built from it.
 
     Raises:
         ConfigError: no such file, not a model of this study, or another one than the digest names.
@@ -114,8 +113,6 @@ def find_initial_model(study: Study, algorithm: Algorithm, state: Path) -> State
 
     Args:
         study: from elsewhere; its path is not used.
-        algorithm: built from it.
-        state: the site's state folder.
 
     Raises:
         ConfigError: it is not among them.
