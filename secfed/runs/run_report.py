@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 PHASES = ("train", "protect", "carry", "server")
 WAIT = "wait"  # beside the phases, between machines only: until enough hospitals were there to begin
@@ -216,40 +216,26 @@ class RunReport:
         return content
 
 
-class Observer(Protocol):
-    """Listens to a run. Called in the run's own thread; it must be quick and must not raise."""
+class Observer:
+    """Listens to a run. Called in the run's own thread; it must be quick and must not raise.
+
+    Override what is of interest.
+    """
 
     def started(self, study: str, sites: Sequence[str], rounds: int) -> None:
         """The run begins."""
-        ...
 
     def stage(self, round_number: int, exchange: str, stage: str, done: int, total: int) -> None:
         """Progress within a round: ``done`` of ``total`` sites have finished this stage."""
-        ...
 
     def round_finished(self, report: RoundReport) -> None:
         """A round is over; called again with the same round number once its metrics are known."""
-        ...
 
     def finished(self, report: RunReport) -> None:
         """The run is over."""
-        ...
 
 
-class SilentObserver:
-    """An :class:`Observer` that says nothing."""
-
-    def started(self, study: str, sites: Sequence[str], rounds: int) -> None:
-        """Ignore it."""
-
-    def stage(self, round_number: int, exchange: str, stage: str, done: int, total: int) -> None:
-        """Ignore it."""
-
-    def round_finished(self, report: RoundReport) -> None:
-        """Ignore it."""
-
-    def finished(self, report: RunReport) -> None:
-        """Ignore it."""
+SilentObserver = Observer
 
 
 def complete(reports: dict[int, RoundReport], metrics: Mapping[int, Metrics], observer: Observer) -> None:

@@ -30,7 +30,7 @@ from secfed.server.coordinator import Position
 from secfed.server.exchange_log import ReplayableExchange
 from secfed.server.round import Ask
 from secfed.storage import failpoints
-from secfed.storage.atomic import sync_folder, unwritable, write_durably
+from secfed.storage.atomic import sync_folder, unwritable_errors, write_durably
 from secfed.wire.layout import State
 
 CHECKPOINT: Final = "checkpoint"  # a kind of transcript entry: the state before an exchange, by its SHA-256
@@ -132,11 +132,9 @@ class KeptRun:
 
     def __init__(self, folder: Path, study: str, log: Log, entries: Sequence[Entry], carry: Ask) -> None:
         self._folder, self._study, self._transcript = folder / RESUME_FOLDER, study, log
-        try:
+        with unwritable_errors(self._folder):
             self._folder.mkdir(mode=0o700, exist_ok=True)
             sync_folder(folder)
-        except OSError as error:
-            raise unwritable(self._folder, error) from None
         self._path = self._folder / "checkpoint"
         last = max((at for at, entry in enumerate(entries) if entry.kind == CHECKPOINT), default=None)
         named = None if last is None else str(entries[last].body.get("sha256"))
@@ -180,11 +178,9 @@ class KeptRun:
         self.log.forget()
 
     def _install(self, coming: Path) -> None:
-        try:
+        with unwritable_errors(self._path):
             os.replace(coming, self._path)
             sync_folder(self._folder)
-        except OSError as error:
-            raise unwritable(self._path, error) from None
 
     def _find(self, named: str | None) -> bytes | None:
         """The checkpoint that the transcript names; None if it names none."""
@@ -192,12 +188,10 @@ class KeptRun:
             return None
         coming = self._path.with_suffix(".next")
         for path in (coming, self._path):
-            try:
-                data = path.read_bytes()
-            except FileNotFoundError:
+            if not path.exists():
                 continue
-            except OSError as error:
-                raise unwritable(path, error) from None
+            with unwritable_errors(path):
+                data = path.read_bytes()
             if hashlib.sha256(data).hexdigest() == named:
                 if path == coming:
                     self._install(coming)

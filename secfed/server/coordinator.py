@@ -60,20 +60,9 @@ class Keeper(Protocol):
         facts: likewise.
     """
 
-    @property
-    def start(self) -> Position:
-        """See the class."""
-        ...
-
-    @property
-    def state(self) -> State | None:
-        """See the class."""
-        ...
-
-    @property
-    def facts(self) -> Mapping[str, Any]:
-        """See the class."""
-        ...
+    start: Position
+    state: State | None
+    facts: Mapping[str, Any]
 
     def keep(self, position: Position, state: State, facts: Mapping[str, Any]) -> None:
         """Keep everything that the exchanges before ``position`` left behind."""

@@ -32,7 +32,7 @@ from secfed.errors import TranscriptError
 from secfed.protection.interface import SiteId
 from secfed.server.round import Ask
 from secfed.storage import failpoints
-from secfed.storage.atomic import unwritable, write_all, write_durably
+from secfed.storage.atomic import unwritable_errors, write_all, write_durably
 from secfed.wire.transport import OnReply
 
 _MAGIC: Final = b"secfed-asks-1\n"
@@ -70,7 +70,7 @@ class AskRecord:
         self.past: list[_Asked] = []
         if not path.exists():
             write_durably(path, header)
-        try:
+        with unwritable_errors(path):
             self._file = os.open(path, os.O_RDWR)
             if os.pread(self._file, len(header), 0) != header:
                 os.close(self._file)
@@ -81,8 +81,6 @@ class AskRecord:
             end = self._read(len(header))
             os.ftruncate(self._file, end)
             os.lseek(self._file, end, os.SEEK_SET)
-        except OSError as error:
-            raise unwritable(path, error) from None
 
     def asked(self, stage: str, digest: bytes) -> None:
         """Requests are about to leave."""
@@ -124,21 +122,17 @@ class AskRecord:
         label = name.encode()
         head = Writer().uint(kind, 1).uint(len(label), 2).uint(len(view), 8).done() + label
         checksum = hashlib.sha256(head)
-        try:
+        with unwritable_errors(self._path):
             write_all(self._file, head)
             for at in range(0, len(view), _PIECE_BYTES):
                 piece = view[at : at + _PIECE_BYTES]
                 checksum.update(piece)
                 write_all(self._file, piece)
             write_all(self._file, checksum.digest())
-        except OSError as error:
-            raise unwritable(self._path, error) from None
 
     def _sync(self) -> None:
-        try:
+        with unwritable_errors(self._path):
             os.fsync(self._file)
-        except OSError as error:
-            raise unwritable(self._path, error) from None
 
     def _read(self, at: int) -> int:
         """Read every whole entry; where the last one ends."""
