@@ -17,6 +17,7 @@ import torch
 from pydantic import Field
 
 from secfed.algorithms.federated_averaging.fedprox import add_proximal_pull
+from secfed.algorithms.framework.registry import register
 from secfed.algorithms.framework.setting import Setting
 from secfed.algorithms.vision_language.base import JOINT, Stage, VlpAlgorithm
 from secfed.algorithms.vision_language.options import VlpOptions
@@ -39,6 +40,7 @@ class VlpFedProxOptions(VlpFedAvgOptions):
     )
 
 
+@register("vlp-fedavg", options=VlpFedAvgOptions)
 class VlpFedAvg(VlpAlgorithm):
     """Federated averaging, bound to one study."""
 
@@ -67,6 +69,7 @@ class VlpFedProxSite(VlpSite):
             add_proximal_pull(optimiser, options.mu)
 
 
+@register("vlp-fedprox", options=VlpFedProxOptions)
 class VlpFedProx(VlpFedAvg):
     """FedProx, bound to one study."""
 

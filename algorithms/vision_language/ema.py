@@ -22,6 +22,7 @@ import torch
 from pydantic import Field
 
 from secfed.algorithms.framework.parameters import read_parameters, write_parameters
+from secfed.algorithms.framework.registry import register
 from secfed.algorithms.framework.setting import Setting
 from secfed.algorithms.losses.vlp import ema_merge, ema_scale
 from secfed.algorithms.vision_language.averaging import VlpFedAvg, VlpFedAvgOptions
@@ -100,6 +101,7 @@ class VlpEmaSite(VlpSite):
         self._scale = scale
 
 
+@register("vlp-fedema", options=VlpEmaOptions)
 class VlpEma(VlpFedAvg):
     """FedEMA, bound to one study."""
 

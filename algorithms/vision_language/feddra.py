@@ -25,6 +25,7 @@ import torch
 from pydantic import Field, model_validator
 from torch import nn
 
+from secfed.algorithms.framework.registry import register
 from secfed.algorithms.framework.setting import Setting
 from secfed.algorithms.losses.vlp import anchor_loss
 from secfed.algorithms.vision_language.base import ALIGN, JOINT, Stage, VlpAlgorithm
@@ -99,6 +100,7 @@ class FedDraSite(VlpSite):
         return constrained
 
 
+@register("feddra", options=FedDraOptions)
 class FedDra(VlpAlgorithm):
     """FedDRA, bound to one study."""
 

@@ -29,6 +29,7 @@ from typing import Final
 
 import torch
 
+from secfed.algorithms.framework.registry import register
 from secfed.algorithms.framework.setting import Setting
 from secfed.algorithms.vision_language.base import JOINT, Stage, VlpAlgorithm
 from secfed.algorithms.vision_language.fedrgb_options import FedRgbOptions
@@ -38,6 +39,7 @@ from secfed.errors import ConfigError
 WARM_UP: Final = "warm-up"
 
 
+@register("fedrgb", options=FedRgbOptions)
 class FedRgb(VlpAlgorithm):
     """FedRGB, bound to one study.
 

@@ -16,6 +16,7 @@ from __future__ import annotations
 from pydantic import Field
 
 from secfed.algorithms.framework.parameters import read_parameters
+from secfed.algorithms.framework.registry import register
 from secfed.algorithms.framework.setting import Setting
 from secfed.algorithms.losses.vlp import ldawa_cosines
 from secfed.algorithms.vision_language.averaging import VlpFedAvg, VlpFedAvgOptions
@@ -49,6 +50,7 @@ class VlpLdawaSite(VlpSite):
         return {name: cosines[name] * local[name] - received[name] for name in stage.summed}, loss
 
 
+@register("vlp-fedldawa", options=VlpLdawaOptions)
 class VlpLdawa(VlpFedAvg):
     """FedLDAWA, bound to one study."""
 

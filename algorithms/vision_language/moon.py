@@ -17,6 +17,7 @@ import torch
 from pydantic import Field
 
 from secfed.algorithms.framework.parameters import read_parameters
+from secfed.algorithms.framework.registry import register
 from secfed.algorithms.framework.setting import Setting
 from secfed.algorithms.losses.vlp import moon_loss
 from secfed.algorithms.vision_language.averaging import VlpFedAvg, VlpFedAvgOptions
@@ -91,6 +92,7 @@ class VlpMoonSite(VlpSite):
         self._previous = load_kept(_PREVIOUS, state, self.algorithm.shapes)
 
 
+@register("vlp-fedmoon", options=VlpMoonOptions)
 class VlpMoon(VlpFedAvg):
     """FedMOON, bound to one study."""
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 import torch
 
 from secfed.algorithms.dro.answer import DroAnswer
+from secfed.algorithms.framework.base import ServerProgram
 from secfed.algorithms.framework.server_state import MODEL, VersionMetrics, model_of, part_of
 from secfed.algorithms.metrics import retrieval
 from secfed.wire.layout import Exchange, State, Totals
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 _ANSWER: Final = "answer/"
 
 
-class VlpServer:
+class VlpServer(ServerProgram):
     """Moves the model by the mean update over the survivors of each sum; reads totals only.
 
     Args:

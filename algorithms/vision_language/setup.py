@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from torch import nn
 
@@ -60,7 +60,8 @@ class VlpSetup(Staged[Stage]):
         ConfigError: a model, data set, ``[privacy]`` or number of sites that this algorithm cannot work with.
     """
 
-    private_units: Final = ("group",)
+    private_units = ("group", "site")
+    warm_start = True
 
     def __init__(self, setting: Setting, options: VlpOptions, rule: DroRule | None = None) -> None:
         study = setting.study

@@ -11,7 +11,7 @@ from torch import nn
 
 from secfed.algorithms.dro.answer import DroAnswer
 from secfed.algorithms.dro.site import SiteWeight
-from secfed.algorithms.framework.base import SiteId
+from secfed.algorithms.framework.base import SiteId, SiteProgram
 from secfed.algorithms.framework.parameters import read_parameters, write_parameters
 from secfed.algorithms.framework.randomness import seeded, torch_generator
 from secfed.algorithms.framework.server_state import MODEL, part_of
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from secfed.dp.training.local_privacy import LocalPrivacy
 
 
-class VlpSite:
+class VlpSite(SiteProgram):
     """Runs inside one hospital. Keeps between exchanges what :meth:`save` names, and nothing else.
 
     Subclasses override :meth:`loss` (what a stage minimises), :meth:`train` (how it trains),

@@ -9,7 +9,7 @@ from typing import Any
 from rich.console import Console
 
 from secfed.deploy.transport.progress import ANSWERS, Waits, where
-from secfed.runs.run_report import RoundReport, RunReport
+from secfed.runs.run_report import Observer, RoundReport, RunReport
 from secfed.terminal.consoles import plain_text, plural
 
 

@@ -13,19 +13,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
-from typing import cast
 
-from secfed.algorithms.framework.base import (
-    Algorithm,
-    Metrics,
-    ServerProgram,
-    SiteProgram,
-    StartingServer,
-    check_broadcast,
-    contributors,
-    model_in,
-    unprotected_fields,
-)
+from secfed.algorithms.framework.base import Algorithm, Metrics, ServerProgram, SiteProgram
 from secfed.config.cohort_rules import min_survivors
 from secfed.dp.accounting.events import Event
 from secfed.dp.accounting.interface import accountant, calibrate
@@ -38,7 +27,7 @@ from secfed.study.study import Study
 from secfed.wire.layout import Exchange, State, Totals
 
 
-class NoisedAlgorithm:
+class NoisedAlgorithm(Algorithm):
     """An algorithm whose sums carry site-level noise.
 
     Args:
@@ -81,7 +70,7 @@ class NoisedAlgorithm:
         self._inner_of = {outer: exchange for exchange, outer in self._outer.items()}
 
     def _is_noised(self, exchange: Exchange) -> bool:
-        named = set(unprotected_fields(self.inner, exchange))
+        named = set(self.inner.unprotected(exchange))
         everything = {field.name for field in exchange.layout.fields}
         if named and named != everything:
             raise ConfigError(
@@ -120,7 +109,7 @@ class NoisedAlgorithm:
 
     def unprotected(self, exchange: Exchange) -> Sequence[str]:
         """Fields that leave without noise."""
-        return unprotected_fields(self.inner, self.inner_exchange(exchange))
+        return self.inner.unprotected(self.inner_exchange(exchange))
 
     def exchanges(self, round_number: int) -> Sequence[Exchange]:
         """The algorithm's exchanges, with room for noise."""
@@ -132,15 +121,15 @@ class NoisedAlgorithm:
 
     def contributors(self, round_number: int, exchange: Exchange) -> Sequence[tuple[Collection[str], int]]:
         """Who may add more than zeros to each part: as many of them are needed with noise as without."""
-        return contributors(self.inner, round_number, self.inner_exchange(exchange))
+        return self.inner.contributors(round_number, self.inner_exchange(exchange))
 
     def check_broadcast(self, round_number: int, exchange: Exchange, broadcast: State) -> None:
         """As the algorithm has it."""
-        check_broadcast(self.inner, round_number, self.inner_exchange(exchange), broadcast)
+        self.inner.check_broadcast(round_number, self.inner_exchange(exchange), broadcast)
 
     def model_in(self, broadcast: State) -> State:
         """As the algorithm has it."""
-        return model_in(self.inner, broadcast)
+        return self.inner.model_in(broadcast)
 
     def server(self) -> ServerProgram:
         """The algorithm's server program behind the stages on totals."""
@@ -151,7 +140,7 @@ class NoisedAlgorithm:
         return self.inner.site(site_id)
 
 
-class _StagedServer:
+class _StagedServer(ServerProgram):
     """A server program that is given what the stages make of a total."""
 
     def __init__(self, algorithm: NoisedAlgorithm, inner: ServerProgram) -> None:
@@ -159,7 +148,7 @@ class _StagedServer:
 
     def begin(self, model: State) -> None:
         """As the algorithm's."""
-        cast("StartingServer", self._inner).begin(model)
+        self._inner.begin(model)
 
     def absorb(self, round_number: int, exchange: Exchange, totals: Totals) -> None:
         """Pass the stages, then hand on.
@@ -203,14 +192,12 @@ def with_privacy(study: Study, algorithm: Algorithm, sites: int) -> Algorithm:
     settings = study.privacy
     if settings is None:
         return algorithm
+    if settings.unit not in algorithm.private_units:
+        raise ConfigError(
+            f"privacy.unit: {study.algorithm.name} does not train with the {settings.unit} as unit",
+            remedy=f"it supports: {', '.join(algorithm.private_units) or 'no unit; remove [privacy]'}",
+        )
     if settings.in_local_steps:
-        units: Sequence[str] = getattr(algorithm, "private_units", ())
-        if settings.unit not in units:
-            offered = ", ".join([*units, "site"])
-            raise ConfigError(
-                f"privacy.unit: {study.algorithm.name} does not train with the {settings.unit} as unit",
-                remedy=f"it supports: {offered}",
-            )
         return algorithm
     return NoisedAlgorithm(
         algorithm,

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-from secfed.algorithms.framework.base import Algorithm, Metrics, unprotected_fields
+from secfed.algorithms.framework.base import Algorithm, Metrics
 from secfed.runs.aggregator_saw import what_the_aggregator_saw
 from secfed.runs.run_report import (
     CLIPPED,
@@ -95,7 +95,7 @@ def _privacy(parties: Consortium, built: Algorithm) -> PrivacyReport | None:
         standing = one.ledger.standings()[0]
         spent = standing.spent or spent
         sites.append(SiteSpent(name, standing.epsilon, standing.budget.epsilon, one.refused))
-    unprotected = (name for plan in _plans(study, built) for name in unprotected_fields(built, plan))
+    unprotected = (name for plan in _plans(study, built) for name in built.unprotected(plan))
     return PrivacyReport(
         unit=settings.unit,
         adjacency=str(settings.privacy_unit.adjacency if spent is None else spent.adjacency),

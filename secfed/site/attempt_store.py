@@ -49,8 +49,8 @@ class AttemptStore:
         """The journal, for one attempt."""
         raise NotImplementedError
 
-    def keep(self, summands: Summands, program: State | None = None) -> None:
-        """What the program contributed, and what it needs for later exchanges; it is never asked again."""
+    def keep(self, summands: Summands, save: Callable[[], State] = dict) -> None:
+        """What the program contributed, and how it saves its state; it is never asked again."""
 
     def contribution(self) -> tuple[Work, dict[str, torch.Tensor]] | None:
         """What was kept for the exchange that was running when the site went down, if anything was."""

@@ -137,9 +137,10 @@ class DurableStore(AttemptStore):
         failpoint("site: after work noted")
         self._began(work.release_id(self._study))
 
-    def keep(self, summands: Summands, program: State | None = None) -> None:
+    def keep(self, summands: Summands, save: Callable[[], State] = dict) -> None:
         """Write the program's state first, then the contribution that makes it count."""
         failpoint("site: before contribution noted")
+        program = save()
         older = self._program_files()
         if program:
             self.files.write(program_file(self._required.here), encode_state(program))

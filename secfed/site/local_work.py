@@ -14,7 +14,7 @@ from functools import partial
 
 import torch
 
-from secfed.algorithms.framework.base import SiteProgram, model_in, settled
+from secfed.algorithms.framework.base import SiteProgram
 from secfed.crypto.lanes import VectorSource
 from secfed.crypto.refusals import Refusal
 from secfed.errors import BudgetExceeded, InconsistentView, Replay
@@ -123,8 +123,7 @@ class LocalWork:
         self._store.begin(here, digest)
         self.pending = None
         summands = self._work(task.round, exchange, state)
-        # Programs in a process of their own say what they need in order to go on after a crash.
-        self._store.keep(summands, getattr(self._program, "kept", None))
+        self._store.keep(summands, self._program.save)
         self._wait(here, exchange, digest, summands)
         return True
 
@@ -157,7 +156,7 @@ class LocalWork:
         if begins_with is None:
             return
         try:
-            check_initial_model(begins_with, model_in(self._algorithm, state))
+            check_initial_model(begins_with, self._algorithm.model_in(state))
         except InconsistentView as error:
             self._refused(1, exchange, error.message)
             self.stop()
@@ -187,7 +186,7 @@ class LocalWork:
                 number,
                 own,
                 partial(self._program.contribute, number, own, state),
-                partial(settled, self._program, number, own),
+                partial(self._program.settled, number, own),
                 self._services.alarm,
                 only_values=self._services.only_values,
             )

@@ -7,28 +7,14 @@ work raises :class:`~secfed.errors.BudgetExceeded`: the site is then a dropout l
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
 
-from secfed.algorithms.framework.base import Algorithm, SiteProgram, unprotected_fields
+from secfed.algorithms.framework.base import Algorithm, SiteProgram
 from secfed.dp.ledger.ledger import Ledger
 from secfed.dp.settings import PrivacySection
 from secfed.dp.training.local_privacy import LocalPrivacy
-from secfed.errors import ConfigError
 from secfed.pipeline.noised_algorithm import NoisedAlgorithm
 from secfed.site.parts import Draws
 from secfed.wire.layout import Exchange
-
-
-class PrivateSiteProgram(SiteProgram, Protocol):
-    """A site program that can train under privacy."""
-
-    def use_privacy(self, privacy: LocalPrivacy) -> None:
-        """Plan the study's private work, and use ``privacy`` for every step from now on.
-
-        Raises:
-            ConfigError: no noise reaches the study's epsilon.
-        """
-        ...
 
 
 @dataclass
@@ -57,15 +43,8 @@ class SitePrivacy:
         Raises:
             ConfigError: a program that cannot train under privacy.
         """
-        if self.local is None:
-            return
-        use = getattr(program, "use_privacy", None)
-        if use is None:
-            raise ConfigError(
-                "privacy.unit: this algorithm's site program cannot train under privacy",
-                remedy="give it a method use_privacy; see secfed.site.privacy.PrivateSiteProgram",
-            )
-        use(self.local)
+        if self.local is not None:
+            program.use_privacy(self.local)
 
     def begin(self, round_number: int, exchange: Exchange) -> None:
         """Pay for noise in the sum, note fields without noise, and say where local steps belong.
@@ -78,7 +57,7 @@ class SitePrivacy:
         event = None if self._noised is None else self._noised.event_of(exchange)
         if event is not None:
             self.ledger.spend(event, **where)  # type: ignore[arg-type]  # the three keys of one place
-        fields = unprotected_fields(self.algorithm, exchange)
+        fields = self.algorithm.unprotected(exchange)
         if fields:
             self.ledger.note_unprotected(fields, **where)  # type: ignore[arg-type]  # as above
         if self.local is not None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from secfed.algorithms.framework.base import ServerProgram, SiteProgram, contributors
+from secfed.algorithms.framework.base import ServerProgram, SiteProgram
 from secfed.crypto.attempt import AttemptJournal, Entropy, SiteContribution, SiteLimits
 from secfed.crypto.codec import Buffer
 from secfed.crypto.messages import FinalModel, Result, Specification, peek_type
@@ -122,7 +122,7 @@ class Site:
 
     def _contributors(self, number: int, exchange: Exchange) -> tuple[tuple[frozenset[str], int], ...]:
         """For each part of the sum to which some sites add only zeros, who may add more, and the fewest."""
-        parts = contributors(self._algorithm, number, exchange)
+        parts = self._algorithm.contributors(number, exchange)
         return tuple((frozenset(part), least) for part, least in parts)
 
     def _step(self, step: Step) -> Buffer:

@@ -48,7 +48,7 @@ class Hospital:
         return dict(self.process.contribute(number, self.exchange, self.state))
 
     def keep(self, given: dict[str, Any]) -> None:
-        self.memory.keep(given, self.process.kept)
+        self.memory.keep(given, self.process.save)
 
     @property
     def pid(self) -> int:

@@ -46,7 +46,7 @@ class Crashed:
         journal = Journal(self.site.state / "journal.sqlite")
         memory = DurableStore(self.files, journal, self.study)
         memory.begin((1, 0), bytes(32))
-        memory.keep({"weight": torch.ones(3)}, {"norm": torch.ones(1)})
+        memory.keep({"weight": torch.ones(3)}, lambda: {"norm": torch.ones(1)})
         memory.open(0)
         memory.note(0, b"a message")
         journal.close()

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 
+from secfed.algorithms.framework.base import Algorithm, ServerProgram, SiteProgram
 from secfed.crypto.attempt import SiteLimits
 from secfed.crypto.identity import Identity, Roster
 from secfed.protection.registry import PLAIN
@@ -29,7 +30,7 @@ from secfed.wire.layout import Exchange, Field, Layout, Totals
 from tests.secfed.checkpoint_case import SITES, Crash
 
 
-class TwoStep:
+class TwoStep(Algorithm):
     """Sums a number, then a number that depends on the first sum."""
 
     def __init__(self) -> None:
@@ -49,7 +50,7 @@ class TwoStep:
         return TwoStepSite(SITES.index(site_id) + 1)
 
 
-class TwoStepServer:
+class TwoStepServer(ServerProgram):
     def __init__(self) -> None:
         self.state = {"x": torch.zeros((), dtype=torch.float64)}
 
@@ -72,7 +73,7 @@ class TwoStepServer:
         self.state = dict(state)
 
 
-class TwoStepSite:
+class TwoStepSite(SiteProgram):
     def __init__(self, weight: int) -> None:
         self._weight = weight
 
@@ -99,7 +100,7 @@ class Toy:
         self.sites = {
             identity.name: Site(
                 Member(identity, self.roster),
-                Agreement("study", self.algorithm, PLAIN, self.roster.sites),  # type: ignore[arg-type]
+                Agreement("study", self.algorithm, PLAIN, self.roster.sites),
                 self.algorithm.site(identity.name),
                 limits=SiteLimits(min_cohort=2, min_threshold=2),
                 draws=replace(Draws.seeded(0, identity.name), rounding=lambda *_: Zeros()),
