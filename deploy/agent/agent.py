@@ -67,9 +67,6 @@ class Agent:
         poll_s: pause before asking again about a study that is held, refused or over.
         once: end when a study is over.
         simulated_randomness: take rounding and noise from the study's seed. Tests only: it protects nothing.
-
-    Raises:
-        SecfedError: keys, roster or settings that cannot be used.
     """
 
     def __init__(

@@ -26,11 +26,7 @@ _LOOK_S: Final = 0.1
 
 
 def make_state_folder(state: Path) -> None:
-    """Create the state folder for its owner only.
-
-    Raises:
-        ConfigError: it cannot be created, or others can reach it.
-    """
+    """Create the state folder for its owner only."""
     with unwritable_errors(state):
         state.mkdir(mode=0o700, parents=True, exist_ok=True)
     private_files.check_private(state)

@@ -49,11 +49,7 @@ class StudyHandler:
         self.withdrawn: SecfedError | None = None
 
     def handle(self, request: LinkRequest) -> Buffer:
-        """Answer one request.
-
-        Raises:
-            SecfedError: it is refused.
-        """
+        """Answer one request."""
         failpoint("agent: request arrived")
         frame = decode(request.frame)
         try:

@@ -118,13 +118,7 @@ class TrainingProcess(SiteProgram):
         return self.kept
 
     def settled(self, round_number: int, exchange: Exchange) -> Summands:
-        """What the program adds whatever its values do: asked first, for the process may die of the work.
-
-        Raises:
-            TrainingDied: it died.
-            SecfedError: what it raised.
-            Stopping: :meth:`stop` was called meanwhile.
-        """
+        """What the program adds whatever its values do: asked first, for the process may die of the work."""
         connection = self._started()
         try:
             send(connection, {"do": "settled", "round": round_number, "exchange": exchange.name})

@@ -53,11 +53,7 @@ class Job:
 
 
 def send(connection: Connection, head: Mapping[str, Any], tensors: Tensors | None = None) -> None:
-    """Send one message.
-
-    Raises:
-        OSError: the other process is gone.
-    """
+    """Send one message."""
     text = json.dumps(head, allow_nan=False)
     connection.send_bytes(Writer().text(text).done() + (encode_state(tensors) if tensors else b""))
 

@@ -151,11 +151,7 @@ class _StagedServer(ServerProgram):
         self._inner.begin(model)
 
     def absorb(self, round_number: int, exchange: Exchange, totals: Totals) -> None:
-        """Pass the stages, then hand on.
-
-        Raises:
-            RoundAborted: a total that honest sites cannot have made; the state is unchanged.
-        """
+        """Pass the stages, then hand on."""
         try:
             totals = self._algorithm.pipeline(exchange).on_total(exchange, totals)
         except RangeError as error:

@@ -20,11 +20,7 @@ AHEAD_S: Final = 3600  # two clocks that are right differ by less
 
 
 def checked_s(ledger: Path, now_s: float) -> int:
-    """What a clock says, if that is a date.
-
-    Raises:
-        TranscriptError: it is none.
-    """
+    """What a clock says, if that is a date."""
     if not 0 <= now_s <= LAST_S:
         raise TranscriptError(
             f"{ledger}: this machine's clock says {now_s:.0f} s since 1970, which is no date",

@@ -89,11 +89,7 @@ class DecisionLog:
             return tuple(made)
 
     def state(self) -> DecisionState:
-        """What the log says, as it was last used here.
-
-        Raises:
-            TranscriptError: as :meth:`note`, where it was not used here yet.
-        """
+        """What the log says, as it was last used here."""
         if self._state is None:
             self.note(lambda _state, _now_s: ())
         return self._state or DecisionState()

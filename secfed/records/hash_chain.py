@@ -5,12 +5,9 @@
     hash      = digest(chain label, prev, canonical JSON of {body, kind, owner, seq})
     signature = Ed25519 by the owner over (sign label, hash)
 
-The first entry has ``prev`` = 32 zero bytes, kind ``opened`` and a body that names the owner; the
-owner's name is in every hash. A line has exactly one spelling (sorted keys, no spaces, ASCII), so any
-changed byte shows, also one that would leave the meaning alone.
-
-No files here: see :mod:`secfed.records.chain_file`. Transcripts and privacy ledgers differ in their labels
-only.
+The first entry has ``prev`` = 32 zero bytes, kind ``opened`` and a body that names the owner; that name is in
+every hash. A line has exactly one spelling (sorted keys, no spaces, ASCII), so any changed byte shows.
+Transcripts, privacy ledgers and decision logs differ in their labels only.
 
 Security: a chain shows that nothing inside it was changed, reordered or removed. It cannot show that
 its *end* was cut off; for that, compare its head with a second witness (another party's chain, a

@@ -90,9 +90,6 @@ def kept_roster(path: Path, roster: Roster) -> Path:
 def read_rosters(path: Path) -> list[Roster]:
     """A roster file and the earlier rosters that are kept beside it, the current one first.
 
-    Raises:
-        ConfigError, RosterError: as :func:`read_roster`, of any of them.
-
     Security: who may write the folder decides what is believed, as with the file itself.
     """
     current = read_roster(path)

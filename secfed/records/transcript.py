@@ -122,7 +122,7 @@ class Complaint:
 
     def to_body(self) -> dict[str, Any]:
         """Body of a :data:`COMPLAINED` entry."""
-        return {"round": self.round, "exchange": self.exchange, "attempt": self.attempt, "of": list(self.of)}
+        return _plain(self)
 
     @classmethod
     def from_body(cls, body: Mapping[str, Any]) -> Complaint:
@@ -151,11 +151,7 @@ def _check_opening(path: Path, entries: tuple[Entry, ...], opening: Mapping[str,
 
 
 def verify(lines: Iterable[bytes], public_bytes: bytes, *, owner: str | None = None) -> tuple[Entry, ...]:
-    """Check a transcript's lines (each with its newline) under its owner's public key.
-
-    Raises:
-        BrokenChain: names the first bad line.
-    """
+    """Check a transcript's lines (each with its newline) under its owner's public key."""
     return verify_chain(lines, public_bytes, TRANSCRIPT, owner=owner)
 
 
@@ -174,27 +170,12 @@ class SumRecord:
     @classmethod
     def of(cls, spec: Specification, result: Result) -> SumRecord:
         """The record of one attempt, from its first and its last message."""
-        return cls(
-            spec.round,
-            spec.exchange,
-            spec.attempt,
-            result.spec_digest,
-            result.survivors,
-            result.totals_digest,
-            result.signature,
-        )
+        signed = result.spec_digest, result.survivors, result.totals_digest, result.signature
+        return cls(spec.round, spec.exchange, spec.attempt, *signed)
 
     def to_body(self) -> dict[str, Any]:
         """Body of a :data:`SUMMED` entry."""
-        return {
-            "round": self.round,
-            "exchange": self.exchange,
-            "attempt": self.attempt,
-            "spec_digest": self.spec_digest.hex(),
-            "survivors": list(self.survivors),
-            "totals_digest": self.totals_digest.hex(),
-            "result_signature": self.result_signature.hex(),
-        }
+        return _plain(self)
 
     @classmethod
     def from_body(cls, body: Mapping[str, Any]) -> SumRecord:
@@ -221,10 +202,14 @@ class SumRecord:
         return cls(number, exchange, attempt, spec, tuple(sites), totals, signature)
 
     def check_signature(self, aggregator: bytes) -> None:
-        """Check the aggregator's own signature over this result.
-
-        Raises:
-            BadSignature: it does not verify under the pinned key.
-        """
+        """Check the aggregator's own signature over this result."""
         body = Result(self.spec_digest, self.survivors, self.totals_digest).body()
         verify_signature(aggregator, self.result_signature, labels.SIGN_RESULT, body, who="aggregator")
+
+
+def _plain(record: object) -> dict[str, Any]:
+    """The fields of a record as JSON has them: bytes in hexadecimal, tuples as lists."""
+    return {
+        name: value.hex() if isinstance(value, bytes) else list(value) if isinstance(value, tuple) else value
+        for name, value in vars(record).items()
+    }

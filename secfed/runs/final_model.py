@@ -62,10 +62,6 @@ def record_of(final: FinalModel) -> ModelRecord:
 
 
 def check_signature(record: ModelRecord, roster: Roster, study: str) -> None:
-    """Check the aggregator's signature in a site's record of a model.
-
-    Raises:
-        BadSignature: it does not verify.
-    """
+    """Check the aggregator's signature in a site's record of a model."""
     body = FinalModel(study, roster.digest, record.round, record.sums, record.sha256).body()
     verify(roster.aggregator, record.signature, labels.SIGN_MODEL, body, who="aggregator")

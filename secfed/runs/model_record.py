@@ -1,14 +1,9 @@
 """The finished model in a transcript: which file a study came to.
 
-Whoever holds the model when a study ends writes one entry of kind :data:`secfed.records.transcript.MODEL`:
-the
-aggregator under plain and masked protection, every site under encrypted protection. So does a site that was
-given the model, with the aggregator's signature (:mod:`secfed.runs.final_model`).
-
-The digest is the SHA-256 of ``model.safetensors`` as it is written. It could be one over names, shapes,
-dtypes and values; but the file is canonical where it matters (safetensors orders tensors by dtype and name,
-so one version of it writes equal models as equal bytes, and the parties of a study run one version), and what
-a reader has in hand is a file: ``sha256sum`` compares it without this software.
+Whoever holds the model when a study ends writes one entry of kind MODEL into its transcript, with
+the aggregator's signature where it was given the model (:mod:`secfed.runs.final_model`). The digest is the
+SHA-256 of ``model.safetensors``: safetensors writes equal models as equal bytes, and ``sha256sum`` compares
+the file without this software.
 """
 
 from __future__ import annotations
@@ -57,9 +52,6 @@ class ModelRecord:
 
         Args:
             sums: how many of the recorded sums are in the model; None for all.
-
-        Raises:
-            TranscriptError: an entry about a sum cannot be read.
         """
         taken = [SumRecord.from_body(entry.body).round for entry in entries if entry.kind in _SUMS][:sums]
         last = max((number for number in taken if number <= rounds), default=0)
@@ -97,11 +89,7 @@ class ModelRecord:
 
 
 def _digest(value: object, size: int = DIGEST_BYTES) -> bytes:
-    """A digest or signature in hexadecimal, or nothing.
-
-    Raises:
-        TranscriptError: anything else.
-    """
+    """A digest or signature in hexadecimal, or nothing."""
     try:
         data = bytes.fromhex(value) if isinstance(value, str) else b"?"
     except ValueError:

@@ -199,21 +199,16 @@ class RunReport:
             "final": numbers(self.final),
             "aggregator_saw": self.saw,
         }
-        if self.start is not None:
-            content["start_sha256"] = self.start
-        if self.closing_aborted is not None:
-            content["closing_aborted"] = self.closing_aborted
-        if self.privacy is not None:
-            content["privacy"] = self.privacy.to_json()
-        if self.zeroed:
-            content["zeroed"] = {one.site: one.to_json() for one in self.zeroed}
-        if self.initial is not None:
-            content["initial"] = numbers(self.initial)
-        if self.oracle is not None:
-            content["oracle"] = numbers(self.oracle)
-        if self.compare is not None:
-            content["compare"] = self.compare.to_json()
-        return content
+        optional = {
+            "start_sha256": self.start,
+            "closing_aborted": self.closing_aborted,
+            "privacy": self.privacy and self.privacy.to_json(),
+            "zeroed": {one.site: one.to_json() for one in self.zeroed} or None,
+            "initial": None if self.initial is None else numbers(self.initial),
+            "oracle": None if self.oracle is None else numbers(self.oracle),
+            "compare": self.compare and self.compare.to_json(),
+        }
+        return content | {name: value for name, value in optional.items() if value is not None}
 
 
 class Observer:

@@ -6,9 +6,8 @@
     RUN/resume/000003-00.asks      what the sites answered in the running exchange (``exchange_log.py``)
 
 A checkpoint is written under its second name, its SHA-256 is appended to the transcript, and only then it
-gets its first name. After a crash between any two of these steps the transcript tells which file counts.
-Entries about sums that were appended after that checkpoint are expected again, word for word, when the
-running exchange is repeated from its record; they are compared, and not appended twice.
+gets its first name: after a crash the transcript tells which file counts. Entries about sums that follow it
+are expected again, word for word, when the running exchange is repeated; they are not appended twice.
 """
 
 from __future__ import annotations
@@ -78,11 +77,7 @@ class ReplayedLog:
         self._said = {_subject(entry.kind, entry.body): entry for entry in said if _is_once(entry.kind)}
 
     def append(self, kind: str, body: Mapping[str, object]) -> object:
-        """Append one entry, unless it is there.
-
-        Raises:
-            TranscriptError: about the same sum, or the model, the transcript says something else.
-        """
+        """Append one entry, unless it is there."""
         entry = self._said.get(_subject(kind, body)) if _is_once(kind) else None
         if entry is None:
             failpoints.failpoint(f"aggregate: before {kind} is in the transcript")
@@ -151,12 +146,7 @@ class KeptRun:
         self.resumed = kept is not None
 
     def keep(self, position: Position, state: State, facts: Mapping[str, Any]) -> None:
-        """Write a checkpoint, and begin the record of the exchange that follows.
-
-        Raises:
-            ConfigError: a file cannot be written.
-            TranscriptError: the transcript cannot be written.
-        """
+        """Write a checkpoint, and begin the record of the exchange that follows."""
         if self._at != position:
             self._write(Checkpoint(self._study, position, state, facts, self.notes))
         name = f"{position.round:06d}-{position.exchange_index:02d}"

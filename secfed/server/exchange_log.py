@@ -58,10 +58,6 @@ class AskRecord:
     Args:
         path: created, or read and continued.
         belongs: 32 bytes that say which exchange of which study this is.
-
-    Raises:
-        ConfigError: it cannot be read or written.
-        TranscriptError: it is the record of something else.
     """
 
     def __init__(self, path: Path, belongs: bytes) -> None:
@@ -180,9 +176,6 @@ class ReplayableExchange:
 
         Args:
             belongs: 32 bytes that say which exchange of which study this is.
-
-        Raises:
-            ConfigError: the file cannot be read or written.
         """
         self.close()
         path = self._folder / f"{name}.asks"
@@ -205,12 +198,7 @@ class ReplayableExchange:
             self._record = None
 
     def ask(self, stage: str, requests: Mapping[SiteId, Buffer], on_reply: OnReply) -> None:
-        """Carry one step; see :class:`secfed.server.round.Ask`.
-
-        Raises:
-            TranscriptError: after a restart, other requests are made than before it.
-            ConfigError: the record cannot be written.
-        """
+        """Carry one step; see :class:`secfed.server.round.Ask`."""
         record, digest = self._record, _digest(stage, requests)
         if record is None:  # outside any exchange there is nothing to repeat
             self._carry(stage, requests, on_reply)

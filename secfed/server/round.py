@@ -34,9 +34,7 @@ from secfed.wire.transport import OnReply
 
 Ask = Callable[[str, Mapping[SiteId, Buffer], OnReply], None]
 """(stage, requests, on_reply): carry one step, and hand over each reply as it comes; a site whose reply is
-not handed over has dropped out. Not :meth:`secfed.wire.transport.Transport.ask`, which knows no stages: what
-carries a study
-(``transport.py``, ``deploy/aggregator/measured_transport.py``) makes an ``Ask`` out of a link.
+not handed over has dropped out. What carries a study makes an ``Ask`` out of a link, which knows no stages.
 """
 
 
@@ -139,9 +137,6 @@ def check_contributors(
     """Give up, before anything is asked, a sum to a part of which too few sites would add more than zeros.
 
     Sites refuse it as well (refusal 39); this says why once, and costs no attempt.
-
-    Raises:
-        RoundAborted: so few are ready.
     """
     for part, least in parts:
         found = len(set(part) & set(ready))
@@ -219,11 +214,7 @@ def too_few(cohort: Sequence[SiteId], rules: Rules) -> str:
 
 
 def decode(exchange: Exchange, session: ServerSession) -> Totals:
-    """The totals of a finished sum.
-
-    Raises:
-        RoundAborted: a site put more into the sum than its layout permits; the round must not count.
-    """
+    """The totals of a finished sum."""
     try:
         return exchange.layout.decode(session.sums, session.survivors)
     except RangeError as error:

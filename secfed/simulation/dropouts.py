@@ -12,11 +12,7 @@ _FORM = "SITE@STAGE or SITE@STAGE:ROUND, for example hospital-2@mask:3"
 
 @dataclass(frozen=True)
 class Dropout:
-    """One planned dropout: from this stage on, the site no longer answers in this round.
-
-    Raises:
-        ConfigError: an empty site, an unknown stage, or a round below 1.
-    """
+    """One planned dropout: from this stage on, the site no longer answers in this round."""
 
     site: str  # the site that goes silent; whether it is enrolled is checked where the sites are known
     stage: str  # one of :data:`STAGES`; ``train`` means before it contributes anything

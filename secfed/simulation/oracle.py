@@ -78,11 +78,7 @@ def mean_over_sites(metrics: Mapping[SiteId, Metrics]) -> Metrics:
 
 
 def worst_site(metrics: Mapping[SiteId, Metrics], name: str) -> tuple[SiteId, float]:
-    """The site with the lowest value of one metric (the highest, for a loss).
-
-    Raises:
-        ConfigError: no site has this metric.
-    """
+    """The site with the lowest value of one metric (the highest, for a loss)."""
     having = {site: found[name] for site, found in metrics.items() if name in found}
     if not having:
         raise ConfigError(f"no site has the metric {name!r}", remedy="choose a metric of this study")

@@ -75,11 +75,7 @@ class Consortium:
         return self.run
 
     def server_program(self) -> ServerProgram:
-        """The study's state: the aggregator's, or that of the site that has taken most sums.
-
-        Raises:
-            WrongState: nobody has one.
-        """
+        """The study's state: the aggregator's, or that of the site that has taken most sums."""
         newest = max(self.sites.values(), key=lambda site: site.sums)
         program = self.run.server or newest.replica
         if program is None:
@@ -102,9 +98,6 @@ def open_consortium(
         names: of the sites, sorted.
         out: folder of the run; None keeps ledgers in a temporary one, and transcripts nowhere.
         budgets: site to epsilon, where that is not the study's own.
-
-    Raises:
-        ConfigError: privacy that the study cannot have, or a ``model.start`` that it cannot begin with.
     """
     terms = Terms(study, with_privacy(study, built, len(names)), names)
     start = load_initial_model(study, terms.algorithm)

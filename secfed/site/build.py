@@ -32,9 +32,6 @@ def build_site(
         draws: its randomness; from the store in a hospital, from the study's seed in a simulation.
         store: its memory; on the disk in a hospital, a ``NullStore`` in a simulation.
         ledger: of the data set; needed where the study has ``[privacy]``.
-
-    Raises:
-        ConfigError: a program that cannot train under the study's privacy.
     """
     study, privacy = terms.study, None
     if study.privacy is not None and ledger is not None:

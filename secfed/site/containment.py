@@ -171,9 +171,6 @@ def check_broadcast(state: State, bound: float) -> None:
     """Refuse a broadcast with a number that is not finite, or beyond what the study permits.
 
     Every site refuses it alike, before it pays or touches a record.
-
-    Raises:
-        MalformedMessage: refusal 43.
     """
     for tensor in state.values():
         if not tensor.numel():
@@ -192,9 +189,6 @@ def check_fits(algorithm: Algorithm, round_number: int, exchange: Exchange, stat
 
     Every site refuses it alike, before it notes the task, pays or touches a record; so an honest broadcast
     can still follow.
-
-    Raises:
-        MalformedMessage: refusal 44.
     """
     try:
         algorithm.check_broadcast(round_number, exchange, state)

@@ -81,10 +81,6 @@ class DurableStore(AttemptStore):
 
     Args:
         began: told the release id before the work of an exchange is paid for.
-
-    Raises:
-        ConfigError: a file cannot be read.
-        TranscriptError: a file was changed.
     """
 
     def __init__(
@@ -152,11 +148,7 @@ class DurableStore(AttemptStore):
         failpoint("site: after contribution noted")
 
     def program(self) -> dict[str, torch.Tensor]:
-        """What the program kept with the newest contribution; empty if it kept nothing.
-
-        Raises:
-            TranscriptError: the file was changed.
-        """
+        """What the program kept with the newest contribution; empty if it kept nothing."""
         names = self._program_files()
         if names and self._work is not None and self.contribution() is None:
             # Written by work that was cut off: it will be done again, from what was there before it.
@@ -168,11 +160,7 @@ class DurableStore(AttemptStore):
         return [name for name in self.files.names() if name.startswith("program-")]
 
     def contribution(self) -> tuple[Work, dict[str, torch.Tensor]] | None:
-        """Read it from the disk.
-
-        Raises:
-            TranscriptError: the file was changed.
-        """
+        """Read it from the disk."""
         found, work = self.files.read(_CONTRIBUTION, HEADER_BYTES), self._work
         if found is None or work is None or bytes(found[0]) != header_of(work):
             return None
@@ -212,10 +200,6 @@ class DurableStore(AttemptStore):
 
         Drawn when it is first asked for; another one in every study, and the same after a restart, so that
         work that is done again is the same work.
-
-        Raises:
-            ConfigError: it cannot be read or written.
-            TranscriptError: the file was changed.
         """
         found = self.files.read(_LOCAL_DRAWS)
         secret = secrets.token_bytes(SEED_BYTES) if found is None else bytes(found[0])
@@ -296,11 +280,7 @@ class DurableStore(AttemptStore):
         return reply
 
     def rebuild(self, handle: Callable[[Buffer], Buffer], current: Callable[[], int]) -> None:
-        """Handle the messages on the disk once more.
-
-        Raises:
-            TranscriptError: a file was changed.
-        """
+        """Handle the messages on the disk once more."""
         names = [name for name in self.files.names() if name.startswith("step-")]
         self._replaying = True
         try:

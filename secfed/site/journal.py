@@ -139,11 +139,7 @@ class Journal:
         return binding is not None and row is not None and row[which] == binding
 
     def _last(self, study: str) -> tuple[int, ...]:
-        """The newest row of a study: round, exchange, attempt, uploaded, unmasked; -1 if there is none.
-
-        Raises:
-            Replay: refusal 37: the table knows less than this object does.
-        """
+        """The newest row of a study: round, exchange, attempt, uploaded, unmasked; -1 if there is none."""
         row = self._db.execute(_LAST, (study,)).fetchone() or (-1, -1, -1, 0, 0)
         if row < self._newest.get(study, row):
             raise Refusal.JOURNAL_ROLLED_BACK.refuse("it knows less than this site remembers")

@@ -75,11 +75,7 @@ class LocalWork:
         self.stopped = False
 
     def resume(self) -> None:
-        """Read what the store keeps of the newest work.
-
-        Raises:
-            ConfigError, TranscriptError: the store cannot be read, or was changed.
-        """
+        """Read what the store keeps of the newest work."""
         self.stopped = self._store.stopped
         kept = self._store.contribution()
         if kept is not None:
@@ -96,9 +92,6 @@ class LocalWork:
 
         Returns:
             Whether it was done now; False if it was there already.
-
-        Raises:
-            SecfedError: the task is refused.
         """
         if self.stopped:
             raise Refusal.OTHER_START.refuse("this site has stopped the study")

@@ -38,11 +38,7 @@ class SitePrivacy:
             )
 
     def prepare(self, program: SiteProgram) -> None:
-        """Give the program what it needs; before its first work.
-
-        Raises:
-            ConfigError: a program that cannot train under privacy.
-        """
+        """Give the program what it needs; before its first work."""
         if self.local is not None:
             program.use_privacy(self.local)
 

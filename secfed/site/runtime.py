@@ -100,11 +100,7 @@ class SiteStudy:
 
 
 def _take_model(folder: Path, log: Log, entries: Callable[[], tuple[Entry, ...]], final: FinalModel) -> None:
-    """Keep a finished model that the aggregator signed: the file first, then its name in the transcript.
-
-    Raises:
-        InconsistentView: the transcript names another one (refusal 41).
-    """
+    """Keep a finished model that the aggregator signed: the file first, then its name in the transcript."""
     record = record_of(final)
     if any(e.body.get("sha256") != record.sha256.hex() for e in entries() if e.kind == MODEL):
         raise Refusal.MODEL_MISMATCH.refuse("this site was given another one")

@@ -56,11 +56,8 @@ class Site:
         privacy: SitePrivacy | None = None,
     ) -> None:
         self._identity, self._roster = member.identity, member.roster
-        self._study, self._algorithm, self._protection = (
-            agreement.study,
-            agreement.algorithm,
-            agreement.protection,
-        )
+        self._study, self._algorithm = agreement.study, agreement.algorithm
+        self._protection = agreement.protection
         self._limits, self._store, self._services, self.privacy = limits, store, services, privacy
         self._log = services.log
         self._attempt = -1
@@ -76,11 +73,7 @@ class Site:
         )
 
     def resume(self) -> None:
-        """Go on where a crash or a restart interrupted this site: read its memory again.
-
-        Raises:
-            ConfigError, TranscriptError: the memory cannot be read, or was changed.
-        """
+        """Go on where a crash or a restart interrupted this site: read its memory again."""
         self._local.resume()
         if self._local.pending is not None:
             self._store.rebuild(self._answer, lambda: -1 if self._session is None else self._attempt)
@@ -191,15 +184,8 @@ class Site:
             raise
 
     def _record(self, number: int, exchange: Exchange, attempt: int, result: Result) -> None:
-        record = SumRecord(
-            number,
-            exchange.name,
-            attempt,
-            result.spec_digest,
-            result.survivors,
-            result.totals_digest,
-            result.signature,
-        )
+        signed = result.spec_digest, result.survivors, result.totals_digest, result.signature
+        record = SumRecord(number, exchange.name, attempt, *signed)
         left: dict[str, object] = {
             "layout": exchange.layout.digest.hex(),
             "fields": [item.name for item in exchange.layout.fields],

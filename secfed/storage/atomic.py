@@ -49,9 +49,6 @@ def hidden_beside(path: Path, *parts: Buffer, mode: int = 0o600) -> Iterator[Pat
     """The content of a file on the disk, under a random hidden name beside it that is gone afterwards.
 
     Several processes may write the same file, and nobody can have put a link where this one writes.
-
-    Raises:
-        OSError: it cannot be written.
     """
     hidden = path.with_name(f".{path.name}.{secrets.token_hex(8)}{PART}")
     with _synchronised(hidden, parts, os.O_EXCL, mode):

@@ -41,11 +41,7 @@ def make_private_folder(folder: Path) -> None:
 
 
 def make_folder(folder: Path) -> None:
-    """Create a folder for this account alone, unless it is there.
-
-    Raises:
-        ConfigError: it cannot be made.
-    """
+    """Create a folder for this account alone, unless it is there."""
     with unwritable_errors(folder):
         folder.mkdir(mode=0o700, exist_ok=True)
 
@@ -142,11 +138,7 @@ def to_json(content: Mapping[str, Any]) -> bytes:
 
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """Take turns with other processes that change files in this folder.
-
-    Raises:
-        ConfigError: the folder cannot be written.
-    """
+    """Take turns with other processes that change files in this folder."""
     with unwritable_errors(folder):
         descriptor = os.open(folder / ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:

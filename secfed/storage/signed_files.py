@@ -26,9 +26,6 @@ class SignedFiles:
 
     Args:
         folder: created (mode 0700) if it is not there.
-
-    Raises:
-        ConfigError: the folder cannot be used.
     """
 
     def __init__(self, folder: Path, identity: Identity, study: str) -> None:
@@ -40,11 +37,7 @@ class SignedFiles:
                 left.unlink()
 
     def write(self, name: str, *parts: Buffer) -> None:
-        """Write a file, or replace it; it is on the disk when this returns.
-
-        Raises:
-            ConfigError: it cannot be written; an older one is unchanged.
-        """
+        """Write a file, or replace it; it is on the disk when this returns."""
         signature = self._identity.sign(labels.SIGN_SITE_FILE, *self._context(name), *parts)
         write_durably(self.folder / name, *parts, signature)
 
@@ -88,11 +81,7 @@ class SignedFiles:
             return tuple(sorted(path.name for path in self.folder.iterdir() if path.name[0] != "."))
 
     def erase(self, *names: str) -> None:
-        """Overwrite and remove files, in this order; those that are not there are left out.
-
-        Raises:
-            ConfigError: one cannot be removed.
-        """
+        """Overwrite and remove files, in this order; those that are not there are left out."""
         gone = []
         for name in names:
             path, nameless = self.folder / name, self.folder / f".{name}.{secrets.token_hex(8)}.part"

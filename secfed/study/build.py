@@ -54,11 +54,7 @@ def build(study: Study, *, site_seed: int | None = None) -> Algorithm:
 
 
 def build_data(study: Study) -> FederatedData:
-    """The study's data set.
-
-    Raises:
-        ConfigError: a user's factory gives something else.
-    """
+    """The study's data set."""
     folder: Path = study.folder
     data = _make("data", study.data, (), (study.data, study.seed, folder))
     if not isinstance(data, FederatedData) or not isinstance(data.sites, tuple):

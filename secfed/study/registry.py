@@ -105,9 +105,6 @@ def resolve(kind: str, section: Mapping[str, Any], own_code: Collection[str] | N
 
     Args:
         own_code: names of factories that may be imported; None permits all.
-
-    Raises:
-        ConfigError: names the key and the remedy.
     """
     entries, given = KINDS[kind]
     name = section.get("name")

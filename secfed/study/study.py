@@ -145,11 +145,7 @@ class Study(Strict):
         )
 
     def check_roster(self, sites: int) -> None:
-        """Check the study against the number of enrolled sites.
-
-        Raises:
-            ConfigError: names the key that is impossible for this number of sites.
-        """
+        """Check the study against the number of enrolled sites."""
         self.protection.check_cohort(sites)
 
     def tables(self) -> dict[str, Any]:

@@ -48,11 +48,7 @@ def check_initial_model(digest: bytes, model: State) -> None:
 
 
 def initial_server(algorithm: Algorithm, start: State | None) -> ServerProgram:
-    """A fresh server program, with the study's start if it has one.
-
-    Raises:
-        ConfigError: a program that cannot begin with a model from a file.
-    """
+    """A fresh server program, with the study's start if it has one."""
     server = algorithm.server()
     if start is not None:
         server.begin(start)
@@ -60,11 +56,7 @@ def initial_server(algorithm: Algorithm, start: State | None) -> ServerProgram:
 
 
 def pinned_model(study: Study) -> bytes | None:
-    """Digest of the model that a study begins with; None if the seed decides.
-
-    Raises:
-        ConfigError: the study names a file and no digest.
-    """
+    """Digest of the model that a study begins with; None if the seed decides."""
     if study.model.start is None:
         return None
     if study.model.start_sha256 is None:
@@ -137,9 +129,6 @@ def read_model(path: Path, like: State) -> dict[str, torch.Tensor]:
     Args:
         path: a safetensors file; nothing else is ever opened as a model.
         like: the model, for names and shapes.
-
-    Raises:
-        ConfigError: names the file and what is wrong with it.
     """
     if not path.is_file():
         raise ConfigError(
