@@ -69,9 +69,9 @@ def receive(connection: Connection) -> tuple[dict[str, Any], dict[str, torch.Ten
     try:
         head = json.loads(reader.text(_MAX_HEAD_BYTES))
     except ValueError:
-        raise MalformedMessage("the training process said something that is no message") from None
+        head = None
     if not isinstance(head, dict):
-        raise MalformedMessage("the training process said something that is no message")
+        raise MalformedMessage("the training process sent something that is not a message")
     rest = reader.rest()
     return head, decode_state(rest) if rest else {}
 

@@ -85,7 +85,7 @@ class ChainFile:
         verified: what :meth:`recover` verified, for whoever opens this file next.
 
     Raises:
-        TranscriptError: it cannot be opened, is no regular file, or another process is writing to it.
+        TranscriptError: it cannot be opened, is not a regular file, or another process is writing to it.
     """
 
     def __init__(self, path: Path) -> None:
@@ -258,7 +258,7 @@ def _open_regular(path: Path, flags: int) -> int:
     if stat.S_ISREG(os.fstat(descriptor).st_mode):
         return descriptor
     os.close(descriptor)
-    raise TranscriptError(f"{path}: it is no regular file.", remedy="move it away, and put the file back")
+    raise TranscriptError(f"{path}: it is not a regular file.", remedy="move it away, and put the file back")
 
 
 def _unreadable(path: Path, error: OSError) -> TranscriptError:

@@ -23,7 +23,7 @@ def checked_s(ledger: Path, now_s: float) -> int:
     """What a clock says, if that is a date."""
     if not 0 <= now_s <= LAST_S:
         raise TranscriptError(
-            f"{ledger}: this machine's clock says {now_s:.0f} s since 1970, which is no date",
+            f"{ledger}: this machine's clock says {now_s:.0f} s since 1970, which is not a date",
             remedy="set the clock",
         )
     return int(now_s)

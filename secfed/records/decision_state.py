@@ -195,8 +195,8 @@ class Repeats:
         """How often so far, this time included; 0 if this very frame was the last to be counted.
 
         Args:
-            frame: its digest. A frame that is asked again after a lost answer is refused again, and is no
-                second try.
+            frame: its digest. A frame that is asked again after a lost answer is refused again, and is
+                not a second try.
             before: what the log counts.
         """
         count, last = self._seen.get((digest, kind, number), (before, b""))

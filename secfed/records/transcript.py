@@ -26,7 +26,7 @@ SETTINGS = "settings"  # what the study asks for: algorithm, protection, rounds,
 SUMMED = "summed"  # one finished secure sum: a SumRecord
 RELEASED = "released"  # shares are about to leave for the sum over these survivors
 FOLLOWED = "followed"  # a sum that this site took into its state without being in it: a SumRecord
-COMPLAINED = "complained"  # this site names sites whose envelopes for it are no good
+COMPLAINED = "complained"  # this site names sites whose envelopes for it are invalid
 ABORTED = "aborted"  # an exchange that was given up
 REFUSED = "refused"  # a message this party would not answer, with the refusal's number
 MODEL = "model"  # the finished model, by its digest: a ModelRecord (model_record.py)
@@ -118,7 +118,7 @@ class Complaint:
     round: int  # counted from 1
     exchange: str  # its name within the round
     attempt: int  # counted from 0
-    of: tuple[str, ...]  # senders of the envelopes that are no good, in roster order
+    of: tuple[str, ...]  # senders of the invalid envelopes, in roster order
 
     def to_body(self) -> dict[str, Any]:
         """Body of a :data:`COMPLAINED` entry."""

@@ -32,7 +32,7 @@ def open_final(message: Buffer, roster: Roster, study: str) -> FinalModel:
     """Read and check a finished model.
 
     Raises:
-        MalformedMessage: it is no such message, or not a model (refusal 1).
+        MalformedMessage: another message, or not a model (refusal 1).
         BadSignature: the aggregator did not sign it (refusal 40).
         InconsistentView: it is for another study or roster, or other bytes than were signed (refusal 41).
     """

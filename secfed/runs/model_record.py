@@ -95,7 +95,7 @@ def _digest(value: object, size: int = DIGEST_BYTES) -> bytes:
     except ValueError:
         data = b"?"
     if len(data) not in (0, size):
-        raise TranscriptError("an entry about a model has a digest that is none")
+        raise TranscriptError("an entry about a model has a digest of the wrong form")
     return data
 
 

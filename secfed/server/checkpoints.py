@@ -69,16 +69,18 @@ class ReplayedLog:
     """A transcript to which a repeated exchange appends nothing twice.
 
     Args:
-        said: its entries since the last checkpoint.
+        entries: of the transcript since the last checkpoint.
     """
 
-    def __init__(self, log: Log, said: Sequence[Entry]) -> None:
+    def __init__(self, log: Log, entries: Sequence[Entry]) -> None:
         self._log = log
-        self._said = {_subject(entry.kind, entry.body): entry for entry in said if _is_once(entry.kind)}
+        self._recorded = {
+            _subject(entry.kind, entry.body): entry for entry in entries if _is_once(entry.kind)
+        }
 
     def append(self, kind: str, body: Mapping[str, object]) -> object:
         """Append one entry, unless it is there."""
-        entry = self._said.get(_subject(kind, body)) if _is_once(kind) else None
+        entry = self._recorded.get(_subject(kind, body)) if _is_once(kind) else None
         if entry is None:
             failpoints.failpoint(f"aggregate: before {kind} is in the transcript")
             appended = self._log.append(kind, body)
@@ -93,8 +95,8 @@ class ReplayedLog:
         return entry
 
     def forget(self) -> None:
-        """What was said belongs to a finished exchange."""
-        self._said = {}
+        """What was recorded belongs to a finished exchange."""
+        self._recorded = {}
 
 
 def _is_once(kind: str) -> bool:

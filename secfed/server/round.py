@@ -96,8 +96,8 @@ def run_round(
     ``server``, so that a checkpoint of it is enough.
 
     Raises:
-        RoundAborted: an exchange was given up: see :func:`sum_securely`, or its total is none that honest
-            sites can have made. The server state is that of the last finished exchange.
+        RoundAborted: an exchange was given up: see :func:`sum_securely`, or honest sites cannot have made
+            its total. The server state is that of the last finished exchange.
     """
     for index, exchange in list(enumerate(algorithm.exchanges(number)))[first:]:
         keep(index)
@@ -246,7 +246,7 @@ def drive(
             except ProtocolError as error:
                 if faults is not None:
                     faults.append(f"{site}: {error.message.rstrip('.')}")
-                return  # a wrong reply is no reply: the site is dropped
+                return  # a wrong reply counts as missing: the site is dropped
             answered.append(site)
 
         ask(session.stage, {site: step(message) for site, message in requests.items()}, on_reply)

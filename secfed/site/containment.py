@@ -98,8 +98,8 @@ def contained(
             belong to whoever runs them, and a defect should be seen.
 
     Returns:
-        float32 or float64 on the CPU, in the layout's order. Larger than a field's bound is no failure: fixed
-        point clips.
+        float32 or float64 on the CPU, in the layout's order. A value beyond a field's bound is not a
+        failure: fixed point clips it.
 
     Raises:
         BudgetExceeded, TranscriptError: a payment was refused.
@@ -212,6 +212,6 @@ def _usable(value: object, shape: tuple[int, ...]) -> torch.Tensor | str:
         # Extrema carry NaN and Inf along, without a second tensor of the field's size.
         if tensor.numel() and not all(bool(torch.isfinite(edge)) for edge in torch.aminmax(tensor)):
             return NOT_FINITE
-    except Exception:  # noqa: BLE001 - torch has no one error for what is no number, or for a failing device
+    except Exception:  # noqa: BLE001 - torch raises different errors for what is not a number, and for a failing device
         return MISFIT
     return tensor
