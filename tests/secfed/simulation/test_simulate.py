@@ -6,11 +6,9 @@ import io
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
-import torch
 from rich.console import Console
 from safetensors.torch import load_file
 
@@ -32,7 +30,6 @@ from secfed.wire.frames import Step, decode
 from secfed.wire.layout import Exchange, Layout, State, Summands, Totals
 from secfed.wire.stages import STAGES
 from secfed.wire.transport import OnReply
-from tests.secfed.run_case import a_run
 
 STUDY = """
 [study]
