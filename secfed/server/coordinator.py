@@ -21,22 +21,8 @@ from secfed.study.warm_start import initial_server
 from secfed.wire.layout import State
 
 
-class FinishedSum(Protocol):
-    """One finished exchange, whatever its protection."""
-
-    @property
-    def spec(self) -> Specification:
-        """What was asked for."""
-        ...
-
-    @property
-    def result(self) -> Result:
-        """What came of it."""
-        ...
-
-
 @dataclass(frozen=True)
-class _Outline:
+class FinishedSum:
     """What is kept of a finished exchange until the run ends: neither totals nor ciphertext."""
 
     spec: Specification
@@ -151,16 +137,17 @@ class StudyRun:
         """The exchange that a round begins at."""
         return self._start.exchange_index if number == self._start.round else 0
 
-    def _record(self, outcome: RoundOutcome, summed: FinishedSum, more: Mapping[str, Any]) -> None:
-        spec = summed.spec
-        outcome.sums.append(_Outline(spec, summed.result))
+    def _record(
+        self, outcome: RoundOutcome, spec: Specification, result: Result, more: Mapping[str, Any]
+    ) -> None:
+        outcome.sums.append(FinishedSum(spec, result))
         facts = {
             "cohort": list(spec.cohort),
             "threshold": spec.threshold,
             "layout": spec.layout_digest.hex(),
             "broadcast": spec.broadcast_digest.hex(),
         }
-        self._log.append(SUMMED, {**SumRecord.of(spec, summed.result).to_body(), **facts, **more})
+        self._log.append(SUMMED, {**SumRecord.of(spec, result).to_body(), **facts, **more})
 
 
 class Coordinator(StudyRun):
@@ -195,7 +182,7 @@ class Coordinator(StudyRun):
             self._rules,
             self._ask,
             lambda summed: self._record(
-                outcome, summed, {"faults": list(summed.faults)} if summed.faults else {}
+                outcome, summed.spec, summed.result, {"faults": list(summed.faults)} if summed.faults else {}
             ),
             first=self._first(number),
             keep=partial(self._keep, number),

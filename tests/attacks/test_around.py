@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from secfed.algorithms.federated_averaging import fedavg
+from secfed.algorithms.federated_averaging import weighted_mean
 from secfed.attack import twins
 from secfed.attack.attack import Attack, AttackSetting, Impossible
 from secfed.attack.catalogue import Outcome, attacks_on, run_attacks
@@ -111,7 +111,7 @@ def raising(_number: int, exchange: Any, work: Any, *_: Any, **__: Any) -> dict[
 @pytest.fixture
 def uncontained(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(local_work, "contained", raising)
-    monkeypatch.setattr(fedavg, "otherwise", lambda _fallback, part, *given: part(*given))
+    monkeypatch.setattr(weighted_mean, "otherwise", lambda _fallback, part, *given: part(*given))
 
 
 @pytest.mark.usefixtures("uncontained")
@@ -133,7 +133,7 @@ def test_an_answer_whose_length_depends_on_a_record_is_noticed(monkeypatch: pyte
     honest = Site._work
 
     def telling(self: Any, task: Any) -> bytes:
-        return bytes(honest(self, task)) + b" " * len(self._local._alarm.__self__)
+        return bytes(honest(self, task)) + b" " * len(self._services.alarm.__self__)
 
     monkeypatch.setattr(Site, "_work", telling)
     assert noticed("overflow-oracle") == "everything"
@@ -149,7 +149,7 @@ def test_work_before_the_payment_tells_of_the_record(monkeypatch: pytest.MonkeyP
         return honest(self, sums, *given, **options)
 
     monkeypatch.setattr(LocalPrivacy, "release_sums", careless)
-    monkeypatch.setattr(fedavg.classification, "evaluate", _careless_evaluation)
+    monkeypatch.setattr(weighted_mean.classification, "evaluate", _careless_evaluation)
     assert noticed("private-metrics-oracle") == "everything"
 
 
