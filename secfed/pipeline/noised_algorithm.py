@@ -147,7 +147,6 @@ class _StagedServer(ServerProgram):
         self._algorithm, self._inner = algorithm, inner
 
     def begin(self, model: State) -> None:
-        """As the algorithm's."""
         self._inner.begin(model)
 
     def absorb(self, round_number: int, exchange: Exchange, totals: Totals) -> None:
@@ -159,23 +158,18 @@ class _StagedServer(ServerProgram):
         self._inner.absorb(round_number, self._algorithm.inner_exchange(exchange), totals)
 
     def broadcast(self, round_number: int, exchange: Exchange) -> State:
-        """As the algorithm's."""
         return self._inner.broadcast(round_number, self._algorithm.inner_exchange(exchange))
 
     def model(self) -> State:
-        """As the algorithm's."""
         return self._inner.model()
 
     def metrics(self) -> Mapping[int, Metrics]:
-        """As the algorithm's."""
         return self._inner.metrics()
 
     def save(self) -> State:
-        """As the algorithm's."""
         return self._inner.save()
 
     def load(self, state: State) -> None:
-        """As the algorithm's."""
         self._inner.load(state)
 
 

@@ -75,12 +75,9 @@ class StudyRun:
     Args:
         rounds: training rounds; one closing evaluation follows.
         keeper: keeps the run, and says where to begin; None for a run that ends with its process.
-
-    Attributes:
-        server: the server program; None where only sites run it.
     """
 
-    server: ServerProgram | None = None
+    server: ServerProgram | None = None  # None where only sites run it
 
     def __init__(self, rounds: int, log: Log, keeper: Keeper | None = None) -> None:
         self._rounds, self._log, self._keeper = rounds, log, keeper
@@ -91,7 +88,7 @@ class StudyRun:
         finished: Callable[[RoundOutcome], None],
         stop: Callable[[RoundOutcome], StudyStopped | None] = lambda _: None,
     ) -> Sequence[RoundOutcome]:
-        """Run all rounds; ``finished`` is told of each.
+        """Run all rounds.
 
         Args:
             finished: told of every round.

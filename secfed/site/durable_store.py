@@ -17,9 +17,8 @@ inputs and arrives at the same state (:meth:`secfed.site.session.Site.resume`).
 
 Work that a crash cut off after it was paid is done again with the same key on the same broadcast: the same
 release, paid once (:meth:`secfed.dp.ledger.ledger.Ledger.spend`). Another broadcast for an exchange whose
-work has
-begun is refused. The journal takes a repeated entry only with the binding of the first time, which commits
-to contribution, seed and every message so far.
+work has begun is refused. The journal takes a repeated entry only with the binding of the first time, which
+commits to contribution, seed and every message so far.
 
 Security: while an exchange runs, the disk holds this site's update in the clear, and with the seed an
 attempt's masks can be computed; forward secrecy begins when the exchange is over. The folder's disk should

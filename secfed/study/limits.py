@@ -18,9 +18,8 @@ def limits_of(study: Study, sites: int) -> SiteLimits:
     # A threshold that the study names is one that algorithms rely on: fewer answers could be solved.
     least = max(rules.min_cohort, rules.threshold or 0)
     if privacy is not None and not privacy.in_local_steps:
-        least = max(
-            least, min_survivors(study.protection, sites)
-        )  # fewer would carry less noise than was paid for
+        # Fewer would carry less noise than was paid for.
+        least = max(least, min_survivors(study.protection, sites))
     return SiteLimits(
         min_cohort=rules.min_cohort,
         min_threshold=least,

@@ -7,8 +7,8 @@ line here. A user's own is ``name = "package.module:factory"``; the other keys o
   is the short way; :class:`~secfed.algorithms.framework.datasets.LabelledData` is what is required);
 * ``[model]``: ``factory(input_shape, classes, **options)`` gives a ``torch.nn.Module``;
 * ``[algorithm]``: ``factory(setting, **options)`` gives an
-  :class:`~secfed.algorithms.framework.base.Algorithm`. What
-  its sites draw in their own work takes ``setting.local_seed``, what all parties agree on ``study.seed``.
+  :class:`~secfed.algorithms.framework.base.Algorithm`. What its sites draw in their own work takes
+  ``setting.local_seed``, what all parties agree on ``study.seed``.
 """
 
 from __future__ import annotations

@@ -26,24 +26,15 @@ from secfed.study import registry
 
 
 class Study(Strict):
-    """A validated study. Make one with :meth:`load` or :meth:`parse`.
-
-    Attributes:
-        study: ``[study]``.
-        algorithm: ``[algorithm]``: the options model of the algorithm that ``name`` says.
-        model: ``[model]``, likewise.
-        data: ``[data]``, likewise.
-        protection: ``[protection]``; may be left out.
-        privacy: ``[privacy]``; without it the study has no differential privacy.
-        folder: where relative paths of the study start; no part of the study's identity.
-    """
+    """A validated study, one attribute for each table. Make one with :meth:`load` or :meth:`parse`."""
 
     study: StudySection
     algorithm: SerializeAsAny[Options]
     model: SerializeAsAny[ModelOptions]
     data: SerializeAsAny[Options]
     protection: ProtectionSection
-    privacy: PrivacySection | None = None
+    privacy: PrivacySection | None = None  # without it the study has no differential privacy
+    # Where relative paths of the study start; not a part of its identity.
     folder: Path = Field(default=Path(), exclude=True, repr=False)
 
     @model_validator(mode="after")

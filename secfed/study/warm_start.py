@@ -71,9 +71,6 @@ def pinned_model(study: Study) -> bytes | None:
 def load_initial_model(study: Study, algorithm: Algorithm) -> State | None:
     """The model that a study of one's own begins with; None if the seed decides.
 
-    Args:
-        study: its paths start at its folder.
-
     Raises:
         ConfigError: no such file, not a model of this study, or another one than the digest names.
     """
@@ -96,10 +93,7 @@ def load_initial_model(study: Study, algorithm: Algorithm) -> State | None:
 
 
 def find_initial_model(study: Study, algorithm: Algorithm, state: Path) -> State | None:
-    """The model that a study begins with, among those that a hospital has: earlier studies' and its own.
-
-    Args:
-        study: from elsewhere; its path is not used.
+    """The model that a study from elsewhere begins with, among those that a hospital has.
 
     Raises:
         ConfigError: it is not among them.
@@ -125,10 +119,7 @@ def read_model(path: Path, like: State) -> dict[str, torch.Tensor]:
     """The parameters in a file, which must be exactly those of a model.
 
     Its size, and then names, shapes and types, are compared before any parameter is read.
-
-    Args:
-        path: a safetensors file; nothing else is ever opened as a model.
-        like: the model, for names and shapes.
+    Nothing but a safetensors file is ever opened as a model.
     """
     if not path.is_file():
         raise ConfigError(
