@@ -21,8 +21,22 @@ from secfed.study.warm_start import initial_server
 from secfed.wire.layout import State
 
 
+class FinishedSum(Protocol):
+    """One finished exchange, whatever its protection."""
+
+    @property
+    def spec(self) -> Specification:
+        """What was asked for."""
+        ...
+
+    @property
+    def result(self) -> Result:
+        """What came of it."""
+        ...
+
+
 @dataclass(frozen=True)
-class FinishedSum:
+class _Outline:
     """What is kept of a finished exchange until the run ends: neither totals nor ciphertext."""
 
     spec: Specification
@@ -75,9 +89,12 @@ class StudyRun:
     Args:
         rounds: training rounds; one closing evaluation follows.
         keeper: keeps the run, and says where to begin; None for a run that ends with its process.
+
+    Attributes:
+        server: the server program; None where only sites run it.
     """
 
-    server: ServerProgram | None = None  # None where only sites run it
+    server: ServerProgram | None = None
 
     def __init__(self, rounds: int, log: Log, keeper: Keeper | None = None) -> None:
         self._rounds, self._log, self._keeper = rounds, log, keeper
@@ -88,7 +105,7 @@ class StudyRun:
         finished: Callable[[RoundOutcome], None],
         stop: Callable[[RoundOutcome], StudyStopped | None] = lambda _: None,
     ) -> Sequence[RoundOutcome]:
-        """Run all rounds.
+        """Run all rounds; ``finished`` is told of each.
 
         Args:
             finished: told of every round.
@@ -134,17 +151,16 @@ class StudyRun:
         """The exchange that a round begins at."""
         return self._start.exchange_index if number == self._start.round else 0
 
-    def _record(
-        self, outcome: RoundOutcome, spec: Specification, result: Result, more: Mapping[str, Any]
-    ) -> None:
-        outcome.sums.append(FinishedSum(spec, result))
+    def _record(self, outcome: RoundOutcome, summed: FinishedSum, more: Mapping[str, Any]) -> None:
+        spec = summed.spec
+        outcome.sums.append(_Outline(spec, summed.result))
         facts = {
             "cohort": list(spec.cohort),
             "threshold": spec.threshold,
             "layout": spec.layout_digest.hex(),
             "broadcast": spec.broadcast_digest.hex(),
         }
-        self._log.append(SUMMED, {**SumRecord.of(spec, result).to_body(), **facts, **more})
+        self._log.append(SUMMED, {**SumRecord.of(spec, summed.result).to_body(), **facts, **more})
 
 
 class Coordinator(StudyRun):
@@ -179,7 +195,7 @@ class Coordinator(StudyRun):
             self._rules,
             self._ask,
             lambda summed: self._record(
-                outcome, summed.spec, summed.result, {"faults": list(summed.faults)} if summed.faults else {}
+                outcome, summed, {"faults": list(summed.faults)} if summed.faults else {}
             ),
             first=self._first(number),
             keep=partial(self._keep, number),

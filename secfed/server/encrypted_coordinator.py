@@ -45,7 +45,7 @@ class EncryptedCoordinator(StudyRun):
         self._encrypted.run_round(
             number,
             self._algorithm,
-            lambda summed, states: self._record(outcome, summed.spec, summed.result, {"states": states}),
+            lambda summed, states: self._record(outcome, summed, {"states": states}),
             first=self._first(number),
             keep=partial(self._keep, number),
         )
