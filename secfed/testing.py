@@ -40,7 +40,7 @@ from secfed.dp.mechanisms.randomness import SecureRandom
 from secfed.dp.settings import PrivacySection
 from secfed.dp.training.local_privacy import LocalPrivacy
 from secfed.errors import SecfedError
-from secfed.site.privacy import with_privacy
+from secfed.pipeline.noised_algorithm import with_privacy
 from secfed.study.study import Study
 from secfed.wire.layout import Exchange, State, Summands, Totals
 

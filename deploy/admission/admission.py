@@ -23,7 +23,7 @@ from secfed.deploy.policy.sections import DataSet
 from secfed.deploy.transport.frame_sizes import FrameCaps
 from secfed.dp.accounting.budget import Budget
 from secfed.errors import DataError, MalformedMessage, PolicyRefused
-from secfed.site.runtime import Terms
+from secfed.site.terms import Terms
 from secfed.study.limits import study_id
 from secfed.study.study import Study
 

@@ -45,7 +45,7 @@ if TYPE_CHECKING:  # they bring torch, for which nobody who approves a study sho
     from secfed.algorithms.framework.base import Algorithm
     from secfed.records.transcript import Complaint
     from secfed.site.containment import Failure
-    from secfed.site.runtime import Terms
+    from secfed.site.terms import Terms
     from secfed.study.study import Study
     from secfed.wire.frames import Notice, Step, Task
 

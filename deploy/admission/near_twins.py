@@ -31,7 +31,7 @@ from secfed.storage.atomic import unwritable
 if TYPE_CHECKING:  # torch, for which nobody who approves a study should wait
     from secfed.deploy.enrolment.site_folder import SiteFolder
     from secfed.deploy.policy.sections import DataSet
-    from secfed.site.runtime import Terms
+    from secfed.site.terms import Terms
 
 WARNING: Final = (
     "If two studies over the same records sum over different hospitals, the difference of the sums can "

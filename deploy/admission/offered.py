@@ -24,7 +24,7 @@ from secfed.deploy.transport.messages import HelloReply
 from secfed.errors import InconsistentView, RosterError
 from secfed.records.hash_chain import canonical_json
 from secfed.records.transcript import TRANSCRIPT
-from secfed.site.runtime import Terms
+from secfed.site.terms import Terms
 from secfed.study.study import Study
 from secfed.wire.layout import Exchange
 

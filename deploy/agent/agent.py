@@ -4,7 +4,7 @@
 
 The agent has the connection, the keys, the journal and the ledger; training runs in a process of its own.
 Nothing that the aggregator sends is code. Killed at any moment, it goes on where it was when it is started
-again (``secfed/site/attempt_store.py``).
+again (``secfed/site/durable_store.py``).
 """
 
 from __future__ import annotations
@@ -38,14 +38,16 @@ from secfed.deploy.transport.client import CallFailed, SiteConnection
 from secfed.deploy.transport.limits import Backoff, ClientLimits
 from secfed.deploy.transport.messages import HelloReply
 from secfed.deploy.transport.progress import NOTHING, Waits
+from secfed.dp.ledger.ledger import Ledger
 from secfed.errors import ConfigError, LinkError, PolicyRefused, ProtocolError, SecfedError
 from secfed.records.transcript import COMPLAINED, SUMMED, Complaint
 from secfed.runs.run_folder import MODEL_FILE
-from secfed.site.attempt_store import AttemptStore
 from secfed.site.containment import Failure
+from secfed.site.durable_store import DurableStore
 from secfed.site.journal import Journal
-from secfed.site.privacy import SitePrivacy
-from secfed.site.runtime import SiteStudy, Terms, open_site_study, study_folder
+from secfed.site.parts import Member
+from secfed.site.runtime import SiteStudy, open_site_study, study_folder
+from secfed.site.terms import Terms
 from secfed.storage.signed_files import SignedFiles
 
 log = logging.getLogger("secfed.agent")
@@ -62,17 +64,9 @@ class Agent:
     """One hospital's agent.
 
     Args:
-        folder: the site's folder.
-        passphrase: of its keys; None if they have none.
-        board: status.
-        limits: timeouts of the link.
-        now: the time, with a time zone.
         poll_s: pause before asking again about a study that is held, refused or over.
         once: end when a study is over.
         simulated_randomness: take rounding and noise from the study's seed. Tests only: it protects nothing.
-
-    Raises:
-        SecfedError: keys, roster or settings that cannot be used.
     """
 
     def __init__(
@@ -212,7 +206,7 @@ class Agent:
         """Destroy what a study keeps for its running exchange; transcript, ledger and journal stay."""
         journal = Journal(self._folder.state / "journal.sqlite")
         try:
-            AttemptStore(SignedFiles(work, self._identity, study), journal, study).forget()
+            DurableStore(SignedFiles(work, self._identity, study), journal, study).forget()
         finally:
             journal.close()
 
@@ -306,8 +300,9 @@ class Agent:
             log.warning("local work failed: %s", failure, extra={"facts": {"study": admitted.terms.study_id}})
             self._decisions.alarms(admitted.terms.study, failure)
 
-        def program(terms: Terms, memory: AttemptStore, privacy: SitePrivacy | None) -> TrainingProcess:
-            local = privacy is not None and privacy.settings.in_local_steps
+        def program(terms: Terms, store: DurableStore, ledger: Ledger | None) -> TrainingProcess:
+            settings = terms.study.privacy
+            local = settings is not None and settings.in_local_steps
             path = admitted.data_path
             self._training = TrainingProcess(
                 Job(
@@ -318,19 +313,19 @@ class Agent:
                     study=terms.study_id,
                     simulated=self._simulated,
                     max_delta_times_records=admitted.max_delta_times_records,
-                    site_seed=None if self._simulated else memory.site_seed(),
+                    site_seed=None if self._simulated else store.site_seed(),
                 ),
                 gpu=admitted.gpu,
                 log_path=self._folder.state / "training.log",
-                local_key=memory.local_key if local else None,
-                ledger=None if privacy is None else privacy.ledger,
-                kept=memory.program,
+                local_key=store.local_key if local else None,
+                ledger=ledger,
+                kept=store.program,
                 alarm=alarm,
                 user=self._training_user,
             )
             return self._training
 
-        def told(kind: str, body: Mapping[str, object]) -> None:
+        def on_entry(kind: str, body: Mapping[str, object]) -> None:
             if kind == SUMMED:
                 kept = ("round", "exchange", "attempt", "survivors", "fields")
                 self._board.left({name: body[name] for name in kept if name in body})
@@ -342,15 +337,14 @@ class Agent:
 
         opened = open_site_study(
             admitted.terms,
-            identity=self._identity,
-            roster=self._roster,
-            state=self._folder.state,
+            Member(self._identity, self._roster),
+            self._folder.state,
             program=program,
             limits=admitted.limits,
             dataset=admitted.data.name,
             budgets=admitted.budgets,
             simulated=self._simulated,
-            told=told,
+            on_entry=on_entry,
             alarm=alarm,
         )
         try:

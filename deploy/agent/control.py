@@ -18,6 +18,7 @@ from typing import Final
 
 from secfed.errors import ConfigError
 from secfed.storage import private_files
+from secfed.storage.atomic import unwritable_errors
 
 _LOCK_FILE: Final = "agent.lock"
 _PAUSED_FILE: Final = "paused"
@@ -25,17 +26,9 @@ _LOOK_S: Final = 0.1
 
 
 def make_state_folder(state: Path) -> None:
-    """Create the state folder for its owner only.
-
-    Raises:
-        ConfigError: it cannot be created, or others can reach it.
-    """
-    try:
+    """Create the state folder for its owner only."""
+    with unwritable_errors(state):
         state.mkdir(mode=0o700, parents=True, exist_ok=True)
-    except OSError as error:
-        raise ConfigError(
-            f"{state}: {os.strerror(error.errno or 0)}", remedy="check the folder's owner and permissions"
-        ) from None
     private_files.check_private(state)
 
 

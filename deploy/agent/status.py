@@ -42,7 +42,6 @@ class StatusBoard:
 
     Args:
         path: the status file; its folder exists.
-        site: name of the site.
         clock: seconds since 1970.
     """
 
@@ -146,10 +145,6 @@ def read_status(path: Path) -> dict[str, Any] | None:
 
 class MetricsServer:
     """Serves ``/metrics`` on this machine only.
-
-    Args:
-        board: what to serve.
-        port: 0 takes a free one.
 
     Raises:
         ConfigError: the port is taken.

@@ -29,15 +29,6 @@ _LASTING = (PolicyRefused, ConfigError, BudgetExceeded, TranscriptError)
 class StudyHandler:
     """Handles one study's requests.
 
-    Args:
-        folder: the site's.
-        admitted: the study's terms.
-        opened: its open memory and site.
-        roster: the pinned one.
-        board: told of progress.
-        now: the time, with a time zone.
-        decisions: where refusals are recorded.
-
     Attributes:
         withdrawn: why this site takes no more work of the study now; None while it does. The agent says so:
             were it counted as there, rounds would fail in vain, and the other sites pay for each of them.
@@ -58,11 +49,7 @@ class StudyHandler:
         self.withdrawn: SecfedError | None = None
 
     def handle(self, request: LinkRequest) -> Buffer:
-        """Answer one request.
-
-        Raises:
-            SecfedError: it is refused.
-        """
+        """Answer one request."""
         failpoint("agent: request arrived")
         frame = decode(request.frame)
         try:

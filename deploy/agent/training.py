@@ -46,7 +46,7 @@ log = logging.getLogger("secfed.agent")
 
 _CHILD = "secfed.deploy.agent.training_child"
 _DYING_S = 5.0
-# What a training process needs of the environment; keys, passphrases and proxies are none of it.
+# What a training process needs of the environment; not keys, passphrases or proxies.
 _PASSED = (
     "PATH",
     "HOME",
@@ -67,15 +67,13 @@ class Stopping(BaseException):
 
 
 class TrainingDied(RoundAborted):
-    """The training process ended in the middle of its work, or said what is no message."""
+    """The training process ended in the middle of its work, or sent something that is not a message."""
 
 
 class TrainingProcess(SiteProgram):
     """A site program whose work is done by another process.
 
     Args:
-        job: what it works on.
-        gpu: whether it may see a GPU.
         log_path: gets what the process prints (mode 0600): it may tell about records, so it stays here.
         local_key: (round, exchange) -> key of sampling and noise; None without private steps.
         ledger: pays for private steps; None without.
@@ -120,20 +118,14 @@ class TrainingProcess(SiteProgram):
         return self.kept
 
     def settled(self, round_number: int, exchange: Exchange) -> Summands:
-        """What the program adds whatever its values do: asked first, for the process may die of the work.
-
-        Raises:
-            TrainingDied: it died.
-            SecfedError: what it raised.
-            Stopping: :meth:`stop` was called meanwhile.
-        """
+        """What the program adds whatever its values do: asked first, for the process may die of the work."""
         connection = self._started()
         try:
             send(connection, {"do": "settled", "round": round_number, "exchange": exchange.name})
-            said, tensors = receive(connection)
+            reply, tensors = receive(connection)
         except (EOFError, OSError, MalformedMessage):
             raise self._death() from None
-        raise_error(said)
+        raise_error(reply)
         return tensors
 
     def contribute(self, round_number: int, exchange: Exchange, broadcast: State) -> Summands:
@@ -160,16 +152,16 @@ class TrainingProcess(SiteProgram):
         try:
             send(connection, head, broadcast)
             while True:
-                said, tensors = receive(connection)
-                if said.get("do") != "spend":
+                reply, tensors = receive(connection)
+                if reply.get("do") != "spend":
                     break
-                send(connection, self._pay(said, round_number, exchange.name))
+                send(connection, self._pay(reply, round_number, exchange.name))
         except (EOFError, OSError, MalformedMessage):
             raise self._unpaid or self._death() from None
         if self._unpaid is not None:
             raise self._unpaid  # whatever the process made of it
-        raise_error(said)
-        for fields, kind in said.get("failed", ()):
+        raise_error(reply)
+        for fields, kind in reply.get("failed", ()):
             self._alarm(Failure(round_number, exchange.name, tuple(map(str, fields)), str(kind)))
         self.kept = {name[2:]: value for name, value in tensors.items() if name.startswith("k/")}
         self._state = _digest(self.kept)
@@ -199,15 +191,15 @@ class TrainingProcess(SiteProgram):
         if process is not None:
             process.kill()
 
-    def _pay(self, said: Mapping[str, Any], round_number: int, exchange: str) -> dict[str, Any]:
+    def _pay(self, reply: Mapping[str, Any], round_number: int, exchange: str) -> dict[str, Any]:
         """Pay for what the process is about to do; only for the exchange it was given."""
         ledger = self._ledger
-        if ledger is None or (said.get("round"), said.get("exchange")) != (round_number, exchange):
+        if ledger is None or (reply.get("round"), reply.get("exchange")) != (round_number, exchange):
             raise MalformedMessage("the training process asked for a payment out of place")
         failpoint("agent: before payment")
         try:
             ledger.spend(
-                from_value(said.get("event")),
+                from_value(reply.get("event")),
                 study=self._job.study,
                 round_number=round_number,
                 exchange=exchange,
@@ -259,11 +251,11 @@ class TrainingProcess(SiteProgram):
             kept = self._kept()
             self._state = _digest(kept)
             send(self._connection, self._job.head(), kept)
-            said, _ = receive(self._connection)
+            reply, _ = receive(self._connection)
         except (EOFError, OSError, MalformedMessage):
             raise self._death() from None
         try:
-            raise_error(said)
+            raise_error(reply)
         except SecfedError as error:
             self.close()
             log.warning("the training process cannot be started: %s", error)
@@ -272,7 +264,7 @@ class TrainingProcess(SiteProgram):
             ):  # of what is kept here; of a broadcast it would be a refusal
                 raise ConfigError(error.message, remedy=error.remedy) from None
             raise
-        if said.get("unfit"):
+        if reply.get("unfit"):
             self._alarm(Failure(0, LOADING, (DATA,), UNFIT))
         return self._connection
 

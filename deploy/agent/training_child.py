@@ -71,8 +71,6 @@ class Trainer:
     """One study's program in this process.
 
     Args:
-        job: which study, which site, which data.
-        connection: to the agent.
         kept: what an earlier process kept; empty for the first.
     """
 

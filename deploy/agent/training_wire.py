@@ -26,29 +26,19 @@ Tensors = Mapping[str, torch.Tensor]
 
 @dataclass(frozen=True)
 class Job:
-    """What a training process needs to know once.
+    """What a training process needs to know once."""
 
-    Attributes:
-        site: name of this site.
-        settings: the study, TOML.
-        own_code: names of factories that the site's policy permits.
-        data_path: where the data set is on this machine; None if the study needs no path.
-        study: study id.
-        simulated: take randomness from the study's seed. Tests only.
-        max_delta_times_records: of the site's policy.
-        site_seed: of the site's own work; None takes the study's.
-        strict: a value that does not fit the study's ``[data]`` is an error. For a check by the hospital's
-            own people: an aggregator that hears of the error learns that there is such a value.
-    """
-
-    site: str
-    settings: str = field(repr=False)
-    own_code: tuple[str, ...] = ()
+    site: str  # name of this site
+    settings: str = field(repr=False)  # the study, TOML
+    own_code: tuple[str, ...] = ()  # names of factories that the site's policy permits
+    # where the data set is on this machine; None if the study needs no path
     data_path: str | None = field(default=None, repr=False)
-    study: str = ""
-    simulated: bool = False
-    max_delta_times_records: float = 10.0
-    site_seed: int | None = field(default=None, repr=False)
+    study: str = ""  # study id
+    simulated: bool = False  # take randomness from the study's seed. Tests only.
+    max_delta_times_records: float = 10.0  # of the site's policy
+    site_seed: int | None = field(default=None, repr=False)  # of the site's own work; None takes the study's
+    # a value that does not fit the study's ``[data]`` is an error. For a check by the hospital's own people:
+    # an aggregator that hears of the error learns that there is such a value.
     strict: bool = False
 
     def head(self) -> dict[str, Any]:
@@ -63,11 +53,7 @@ class Job:
 
 
 def send(connection: Connection, head: Mapping[str, Any], tensors: Tensors | None = None) -> None:
-    """Send one message.
-
-    Raises:
-        OSError: the other process is gone.
-    """
+    """Send one message."""
     text = json.dumps(head, allow_nan=False)
     connection.send_bytes(Writer().text(text).done() + (encode_state(tensors) if tensors else b""))
 
@@ -83,9 +69,9 @@ def receive(connection: Connection) -> tuple[dict[str, Any], dict[str, torch.Ten
     try:
         head = json.loads(reader.text(_MAX_HEAD_BYTES))
     except ValueError:
-        raise MalformedMessage("the training process said something that is no message") from None
+        head = None
     if not isinstance(head, dict):
-        raise MalformedMessage("the training process said something that is no message")
+        raise MalformedMessage("the training process sent something that is not a message")
     rest = reader.rest()
     return head, decode_state(rest) if rest else {}
 

@@ -8,10 +8,10 @@ from secfed.algorithms.framework.base import Algorithm
 from secfed.config.cohort_rules import threshold
 from secfed.crypto.identity import Roster
 from secfed.errors import ConfigError, RosterError
+from secfed.pipeline.noised_algorithm import with_privacy
 from secfed.protection.encrypted import Encrypted
 from secfed.protection.interface import SiteId
 from secfed.protection.registry import make_protection
-from secfed.site.privacy import with_privacy
 from secfed.study.build import build, build_data
 from secfed.study.limits import study_id
 from secfed.study.study import Study

@@ -45,7 +45,8 @@ from secfed.records.chain_file import verify_file
 from secfed.records.clock import refuse_ahead
 from secfed.records.hash_chain import Entry
 from secfed.runs.run_folder import ledger_file
-from secfed.site.runtime import Terms, recorded_heads
+from secfed.site.runtime import recorded_heads
+from secfed.site.terms import Terms
 from secfed.study.limits import study_id
 from secfed.study.warm_start import find_initial_model
 

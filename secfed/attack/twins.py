@@ -31,8 +31,10 @@ from secfed.deploy.admission import near_twins
 from secfed.deploy.admission.admission import admit
 from secfed.deploy.enrolment.site_folder import SiteFolder
 from secfed.errors import PolicyRefused, SecfedError
-from secfed.site.attempt_store import AttemptStore
-from secfed.site.runtime import SiteStudy, Terms, open_site_study
+from secfed.site.durable_store import DurableStore
+from secfed.site.parts import Member
+from secfed.site.runtime import SiteStudy, open_site_study
+from secfed.site.terms import Terms
 from secfed.study.build import build
 from secfed.study.limits import study_id
 from secfed.study.study import Study
@@ -127,9 +129,8 @@ class _Deployment:
         state.mkdir(exist_ok=True)
         opened = open_site_study(
             Terms.of(study, self.roster, name),
-            identity=self.identities[name],
-            roster=self.roster,
-            state=state,
+            Member(self.identities[name], self.roster),
+            state,
             program=self._program(name),
             limits=SiteLimits(),
             dataset=_DATA_SET,
@@ -139,8 +140,8 @@ class _Deployment:
         return opened
 
     def _program(self, name: str) -> Any:
-        def make(terms: Terms, memory: AttemptStore, _privacy: object) -> SiteProgram:
-            algorithm = build(terms.study, site_seed=memory.site_seed())
+        def make(terms: Terms, store: DurableStore, _ledger: object) -> SiteProgram:
+            algorithm = build(terms.study, site_seed=store.site_seed())
             return _Kept(algorithm.site(name), self.contributed, (terms.study_id, name))
 
         return make

@@ -20,20 +20,22 @@ from secfed.config.cohort_rules import min_cohort, threshold
 from secfed.crypto import labels
 from secfed.crypto.codec import Buffer
 from secfed.crypto.identity import Identity, Roster
-from secfed.crypto.keystream import rounding_stream_for_simulation
 from secfed.crypto.messages import Specification, peek_type
 from secfed.dp.accounting.budget import Budget
 from secfed.dp.accounting.interface import accountant
 from secfed.dp.ledger.ledger import Ledger, verify
 from secfed.dp.mechanisms.randomness import SecureRandom
 from secfed.errors import MalformedMessage, SecfedError
+from secfed.pipeline.noised_algorithm import with_privacy
 from secfed.protection.registry import make_protection
 from secfed.server.coordinator import Coordinator
 from secfed.server.round import Rules, specify
+from secfed.site.attempt_store import NullStore
+from secfed.site.build import build_site
 from secfed.site.containment import Failure
 from secfed.site.journal import Journal
-from secfed.site.privacy import SitePrivacy, with_privacy
-from secfed.site.session import Site
+from secfed.site.parts import Draws, Member, Services
+from secfed.site.terms import Terms
 from secfed.study.build import build
 from secfed.study.limits import limits_of, study_id
 from secfed.study.study import Study
@@ -225,21 +227,18 @@ class Hospitals:
 
     def site(self, name: str) -> Callable[[Buffer], Buffer]:
         """A new site, over its journal and ledger."""
-        study = self._study
-        site = Site(
-            identity=self._identities[name],
-            roster=self.roster,
-            study=study_id(study),
-            algorithm=self.algorithm,
-            program=self.algorithm.site(name),
-            protection=make_protection(study.protection, self.algorithm, study.rounds, self.roster.sites),
-            journal=self._journals[name],
-            log=self._logs[name],
-            rounding=lambda number, index: rounding_stream_for_simulation(3, name, str(number), str(index)),
+        study, terms = self._study, Terms(self._study, self.algorithm, tuple(self._identities))
+        site = build_site(
+            terms,
+            Member(self._identities[name], self.roster),
+            self.algorithm.site(name),
             limits=limits_of(study, len(self.roster.sites)),
-            privacy=self._privacy(name),
-            broadcast_bound=study.protection.broadcast_bound,
-            alarm=self.alarms.append,
+            draws=replace(
+                Draws.seeded(3, name), noise_key=lambda _number, _exchange: SecureRandom().words(4).tobytes()
+            ),
+            store=NullStore(self._journals[name], terms.study_id),
+            services=Services(self._logs[name], self.alarms.append),
+            ledger=self._open_ledger(name),
         )
         return site.handle
 
@@ -258,26 +257,16 @@ class Hospitals:
         signature = self._aggregator.sign(labels.SIGN_SPEC, unsigned.body())
         return replace(unsigned, signature=signature)
 
-    def _privacy(self, name: str) -> SitePrivacy | None:
+    def _open_ledger(self, name: str) -> Ledger | None:
         settings = self._study.privacy
         if settings is None:
             return None
-        budget = Budget(settings.epsilon, settings.delta, protects=settings.budgeted)
-        ledger = Ledger(
+        return Ledger(
             self._ledger(name),
             self._identities[name],
             "wards",
-            [budget],
+            [Budget(settings.epsilon, settings.delta, protects=settings.budgeted)],
             accountant=accountant(settings.accountant),
-        )
-        return SitePrivacy(
-            settings,
-            self.algorithm,
-            ledger,
-            study=study_id(self._study),
-            seed=self._study.seed,
-            random=partial(SecureRandom.for_simulation, 3, name),
-            noise_key=lambda _number, _exchange: SecureRandom().words(4).tobytes(),
         )
 
     def _ledger(self, name: str) -> Path:

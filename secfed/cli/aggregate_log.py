@@ -9,7 +9,7 @@ from typing import Any
 from rich.console import Console
 
 from secfed.deploy.transport.progress import ANSWERS, Waits, where
-from secfed.runs.run_report import RoundReport, RunReport
+from secfed.runs.run_report import Observer, RoundReport, RunReport
 from secfed.terminal.consoles import plain_text, plural
 
 
@@ -63,7 +63,7 @@ def _why(facts: Mapping[str, Any]) -> str:
     return "".join(f"; {site}: {reason}" for site, reason in facts.get("why", {}).items())
 
 
-class EventLog:
+class EventLog(Observer):
     """An observer, and a teller, that log every event with its facts (see ``deploy/transport/json_log.py``).
 
     Security: names, counts, times and metrics from sums; never a value of a single site.

@@ -31,29 +31,18 @@ RESTORE: Final = (
 class Verified:
     """The beginning of a chain's file that was verified before: what it says, and which bytes said it.
 
-    It spares whoever uses one file again and again the signatures, not the reading: all bytes are read and
-    hashed every time, and only where they are the very bytes that were verified do the entries stand.
+    It spares repeated users of one file the signatures, not the reading.
 
-    Attributes:
-        size: so many bytes.
-        sha256: their SHA-256.
-        entries: what they say.
-
-    Security: think of somebody who can write to the file between two uses, and knows this code. Length,
-    inode and times prove nothing to such a person: a file can be changed in place at the same length, and
-    its times set back. So nothing is believed but the digest, over bytes that are read once into memory and
-    both hashed and parsed from there; what is changed on the disk after that reading is found by the next.
-    Any flipped, missing or moved byte gives another digest, and then everything is verified from its first
-    line, as if nothing were known: a forgery still needs the owner's key, and to let other bytes pass would
-    take a second preimage of SHA-256. Digest and entries are in this process' memory only, never on a disk
-    where they could be exchanged together with the file. What this does not find is what verifying all of
-    it does not find either: a file that was cut off at a newline is a good chain. The ledger knows that by
-    the head it saw last, and by those that transcripts recorded.
+    Security: whoever can write to the file can also set back its length and times, so only the digest counts,
+    over bytes that are read once, hashed and parsed. Any other byte gives another digest, and then everything
+    is verified from its first line. Digest and entries are in this process' memory only. A file that was cut
+    off at a newline is a good chain here as well: the ledger knows by the head it saw last, and by those that
+    transcripts recorded.
     """
 
-    size: int
-    sha256: bytes
-    entries: tuple[Entry, ...] = field(repr=False)
+    size: int  # so many bytes
+    sha256: bytes  # their SHA-256
+    entries: tuple[Entry, ...] = field(repr=False)  # what they say
 
     def begins(self, data: bytes) -> bool:
         """Whether these bytes begin with those that were verified."""
@@ -93,10 +82,10 @@ class ChainFile:
         path: created (mode 0640), with its folder, if it does not exist.
 
     Attributes:
-        verified: what :meth:`recover` verified, for the next one who opens this file.
+        verified: what :meth:`recover` verified, for whoever opens this file next.
 
     Raises:
-        TranscriptError: it cannot be opened, is no regular file, or another process is writing to it.
+        TranscriptError: it cannot be opened, is not a regular file, or another process is writing to it.
     """
 
     def __init__(self, path: Path) -> None:
@@ -177,12 +166,8 @@ class ChainFile:
         is cut off, as are zeros after the last newline. Call it once, before the first :meth:`append`.
 
         Args:
-            public_bytes: the owner's public key.
-            chain_type: which labels to expect.
-            owner: whose chain it must be.
             known: :attr:`verified` of an earlier use with the same key, type and owner. Signatures of what it
                 covers are not checked again where the file still begins with the very same bytes.
-            remedy: for a file that does not verify.
 
         Returns:
             The entries, and the bytes that were cut off (empty if none).
@@ -268,17 +253,12 @@ def torn_summary(fragment: bytes) -> dict[str, object]:
 
 
 def _open_regular(path: Path, flags: int) -> int:
-    """A descriptor of a regular file: a pipe could keep us waiting for ever, and forgets what is written.
-
-    Raises:
-        OSError: it cannot be opened.
-        TranscriptError: something else has that name.
-    """
+    """A descriptor of a regular file: a pipe could keep us waiting for ever, and forgets what is written."""
     descriptor = os.open(path, flags | os.O_NONBLOCK, 0o640)
     if stat.S_ISREG(os.fstat(descriptor).st_mode):
         return descriptor
     os.close(descriptor)
-    raise TranscriptError(f"{path}: it is no regular file.", remedy="move it away, and put the file back")
+    raise TranscriptError(f"{path}: it is not a regular file.", remedy="move it away, and put the file back")
 
 
 def _unreadable(path: Path, error: OSError) -> TranscriptError:

@@ -20,14 +20,10 @@ AHEAD_S: Final = 3600  # two clocks that are right differ by less
 
 
 def checked_s(ledger: Path, now_s: float) -> int:
-    """What a clock says, if that is a date.
-
-    Raises:
-        TranscriptError: it is none.
-    """
+    """What a clock says, if that is a date."""
     if not 0 <= now_s <= LAST_S:
         raise TranscriptError(
-            f"{ledger}: this machine's clock says {now_s:.0f} s since 1970, which is no date",
+            f"{ledger}: this machine's clock says {now_s:.0f} s since 1970, which is not a date",
             remedy="set the clock",
         )
     return int(now_s)
@@ -47,9 +43,6 @@ def refuse_ahead(ledger: Path, entries: Iterable[Entry], now_s: int, anew: str) 
     """Refuse to pay at a time before that of an earlier entry.
 
     Args:
-        ledger: its file.
-        entries: all of it.
-        now_s: what the clock says.
         anew: what to do where the clock is right, and the entry is not.
 
     Raises:

@@ -46,10 +46,6 @@ class DecisionLog:
 
     Args:
         path: created on first use; its folder must exist.
-        identity: the site's signing key.
-        clock: seconds since 1970.
-        lock_timeout_s: how long to wait for another process' turn.
-        open_file: opens the chain file; replaced in tests.
     """
 
     def __init__(
@@ -93,11 +89,7 @@ class DecisionLog:
             return tuple(made)
 
     def state(self) -> DecisionState:
-        """What the log says, as it was last used here.
-
-        Raises:
-            TranscriptError: as :meth:`note`, where it was not used here yet.
-        """
+        """What the log says, as it was last used here."""
         if self._state is None:
             self.note(lambda _state, _now_s: ())
         return self._state or DecisionState()

@@ -57,19 +57,12 @@ Place = tuple[int, str, int]  # round, exchange, attempt
 
 @dataclass(frozen=True)
 class ByPerson:
-    """What a person decided about one digest, or about a name whatever its digest.
+    """What a person decided about one digest, or about a name whatever its digest."""
 
-    Attributes:
-        digest: of the study, hexadecimal; empty for a name.
-        name: of the study; empty for a digest that was refused before it asked.
-        approved: or else refused.
-        decided_s: when; seconds since 1970.
-    """
-
-    digest: str
-    name: str
-    approved: bool
-    decided_s: int
+    digest: str  # of the study, hexadecimal; empty for a name
+    name: str  # of the study; empty for a digest that was refused before it asked
+    approved: bool  # or else refused
+    decided_s: int  # when; seconds since 1970
 
     @property
     def about(self) -> str:
@@ -172,16 +165,7 @@ class DecisionState:
     def stops(
         self, kind: str, digest: str, name: str, refusal: Mapping[str, Any], count: int, now_s: int
     ) -> list[Made]:
-        """A message or an exchange was refused for the ``count``-th time.
-
-        Args:
-            kind: ``refusal``, ``budget`` or ``alarm``.
-            digest: of the study.
-            name: of the study.
-            refusal: number, text and place.
-            count: how often so far, this time included.
-            now_s: the time.
-        """
+        """A message or an exchange was refused for the ``count``-th time."""
         return self._within_the_day(
             (kind, {"digest": digest, "name": name, **refusal, "count": count}), now_s
         )
@@ -211,11 +195,8 @@ class Repeats:
         """How often so far, this time included; 0 if this very frame was the last to be counted.
 
         Args:
-            digest: of the study.
-            kind: ``refusal``, ``budget`` or ``alarm``.
-            number: of the refusal.
-            frame: its digest. A frame that is asked again after a lost answer is refused again, and is no
-                second try.
+            frame: its digest. A frame that is asked again after a lost answer is refused again, and is
+                not a second try.
             before: what the log counts.
         """
         count, last = self._seen.get((digest, kind, number), (before, b""))
@@ -235,8 +216,6 @@ def refusal_facts(refusal: Refusal | None, error: Exception, place: Place) -> di
 
     Args:
         refusal: which; None for a message that does not fit what went before, which has no number.
-        error: its class stands for the text then.
-        place: round, exchange and attempt.
     """
     number = refusal.number if refusal is not None else 0
     text = refusal.text if refusal is not None else f"the message does not fit there ({type(error).__name__})"
@@ -247,9 +226,7 @@ def alarm_facts(fields: Iterable[str], kind: str, place: Place) -> dict[str, Any
     """What failed, and where.
 
     Args:
-        fields: groups of the exchange's fields.
         kind: class of the error, or another fixed text; a user's own code may have named the class.
-        place: round, exchange and attempt.
     """
     named = ", ".join(list(fields)[:_MOST_KEYS])[:_ALARM_CHARACTERS]
     return {"number": 0, "text": f"{named}: {kind[:_KEY_CHARACTERS]}", **where(place)}

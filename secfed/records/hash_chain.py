@@ -5,12 +5,9 @@
     hash      = digest(chain label, prev, canonical JSON of {body, kind, owner, seq})
     signature = Ed25519 by the owner over (sign label, hash)
 
-The first entry has ``prev`` = 32 zero bytes, kind ``opened`` and a body that names the owner; the
-owner's name is in every hash. A line has exactly one spelling (sorted keys, no spaces, ASCII), so any
-changed byte shows, also one that would leave the meaning alone.
-
-No files here: see :mod:`secfed.records.chain_file`. Transcripts and privacy ledgers differ in their labels
-only.
+The first entry has ``prev`` = 32 zero bytes, kind ``opened`` and a body that names the owner; that name is in
+every hash. A line has exactly one spelling (sorted keys, no spaces, ASCII), so any changed byte shows.
+Transcripts, privacy ledgers and decision logs differ in their labels only.
 
 Security: a chain shows that nothing inside it was changed, reordered or removed. It cannot show that
 its *end* was cut off; for that, compare its head with a second witness (another party's chain, a
@@ -44,17 +41,11 @@ Sink = Callable[[bytes], None]
 
 @dataclass(frozen=True)
 class ChainType:
-    """What one kind of chain is called and which labels separate it from the others.
+    """What one kind of chain is called and which labels separate it from the others."""
 
-    Attributes:
-        name: for messages to people, for example ``transcript``.
-        chain_label: label of the hashes, from :mod:`secfed.crypto.labels`.
-        sign_label: label of the signatures.
-    """
-
-    name: str
-    chain_label: bytes
-    sign_label: bytes
+    name: str  # for messages to people, for example ``transcript``
+    chain_label: bytes  # label of the hashes, from :mod:`secfed.crypto.labels`
+    sign_label: bytes  # label of the signatures
 
 
 class BrokenChain(TranscriptError):
@@ -82,23 +73,14 @@ class BadlySigned(BrokenChain):
 
 @dataclass(frozen=True)
 class Entry:
-    """One verified or newly made entry.
+    """One verified or newly made entry."""
 
-    Attributes:
-        seq: position, from 0.
-        prev: hash of the entry before, 32 bytes.
-        kind: what the body is about.
-        body: JSON object.
-        hash: 32 bytes.
-        signature: 64 bytes.
-    """
-
-    seq: int
-    prev: bytes
-    kind: str
-    body: Mapping[str, Any]
-    hash: bytes
-    signature: bytes
+    seq: int  # position, from 0
+    prev: bytes  # hash of the entry before, 32 bytes
+    kind: str  # what the body is about
+    body: Mapping[str, Any]  # JSON object
+    hash: bytes  # 32 bytes
+    signature: bytes  # 64 bytes
 
     def line(self) -> bytes:
         """The entry as it stands in the file, newline included."""
@@ -154,8 +136,6 @@ class Chain:
     """The writing half, without I/O: makes entries and hands each finished line to a sink.
 
     Args:
-        identity: the owner; its name and key are in every entry.
-        chain_type: which labels to use.
         sink: takes one line, newline included, and returns once it is safe; None keeps nothing.
         entries: what the chain already holds, verified.
 
@@ -221,9 +201,7 @@ def verify_chain(
     """Check every line of a chain, in order.
 
     Args:
-        lines: each with its newline, as a binary file yields them.
         public_bytes: the owner's public key, from a pinned roster.
-        chain_type: which labels to expect.
         owner: whose chain it must be; None takes the name that the first entry gives.
         after: the entries before these lines, as this function returned them for the same owner and key.
 

@@ -9,14 +9,13 @@ current one, as ``pinned-rosters/DIGEST.json``, and who checks records against t
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
 from secfed.crypto.identity import Roster
-from secfed.errors import ConfigError, RosterError
-from secfed.storage.atomic import write_atomic
+from secfed.errors import RosterError
+from secfed.storage.atomic import unwritable_errors, write_atomic
 
 ROSTER_FILE = "roster.json"
 PINNED_FILE: Final = "pinned-roster.json"  # at a hospital; deploy/enrolment/trust_store.py
@@ -59,13 +58,8 @@ def read_roster(path: Path) -> Roster:
     Security: the digest only shows that the file is consistent. That it is the *right* roster is what
     comparing the digest with the pinned one shows.
     """
-    try:
-        with path.open("rb") as stream:
-            data = stream.read(_MAX_BYTES + 1)
-    except OSError as error:
-        raise ConfigError(
-            f"{path}: {os.strerror(error.errno or 0)}.", remedy="check the path of the roster"
-        ) from None
+    with unwritable_errors(path), path.open("rb") as stream:
+        data = stream.read(_MAX_BYTES + 1)
     try:
         content = json.loads(data if len(data) <= _MAX_BYTES else b"")
         roster = roster_of(content["aggregator"], content["sites"])
@@ -95,9 +89,6 @@ def kept_roster(path: Path, roster: Roster) -> Path:
 
 def read_rosters(path: Path) -> list[Roster]:
     """A roster file and the earlier rosters that are kept beside it, the current one first.
-
-    Raises:
-        ConfigError, RosterError: as :func:`read_roster`, of any of them.
 
     Security: who may write the folder decides what is believed, as with the file itself.
     """

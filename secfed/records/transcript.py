@@ -26,7 +26,7 @@ SETTINGS = "settings"  # what the study asks for: algorithm, protection, rounds,
 SUMMED = "summed"  # one finished secure sum: a SumRecord
 RELEASED = "released"  # shares are about to leave for the sum over these survivors
 FOLLOWED = "followed"  # a sum that this site took into its state without being in it: a SumRecord
-COMPLAINED = "complained"  # this site names sites whose envelopes for it are no good
+COMPLAINED = "complained"  # this site names sites whose envelopes for it are invalid
 ABORTED = "aborted"  # an exchange that was given up
 REFUSED = "refused"  # a message this party would not answer, with the refusal's number
 MODEL = "model"  # the finished model, by its digest: a ModelRecord (model_record.py)
@@ -47,9 +47,6 @@ class Transcript:
     """One party's transcript; the first entry names study, owner and roster.
 
     Args:
-        identity: the owner.
-        study: the study's name.
-        roster_digest: 32 bytes, of the pinned roster.
         sink: a path (created, or verified and continued), a callable that takes each line, or None.
 
     Raises:
@@ -116,23 +113,16 @@ class Transcript:
 
 @dataclass(frozen=True)
 class Complaint:
-    """What a site says about envelopes of others; it follows from messages, never from records.
+    """What a site says about envelopes of others; it follows from messages, never from records."""
 
-    Attributes:
-        round: counted from 1.
-        exchange: its name within the round.
-        attempt: counted from 0.
-        of: senders of the envelopes that are no good, in roster order.
-    """
-
-    round: int
-    exchange: str
-    attempt: int
-    of: tuple[str, ...]
+    round: int  # counted from 1
+    exchange: str  # its name within the round
+    attempt: int  # counted from 0
+    of: tuple[str, ...]  # senders of the invalid envelopes, in roster order
 
     def to_body(self) -> dict[str, Any]:
         """Body of a :data:`COMPLAINED` entry."""
-        return {"round": self.round, "exchange": self.exchange, "attempt": self.attempt, "of": list(self.of)}
+        return _plain(self)
 
     @classmethod
     def from_body(cls, body: Mapping[str, Any]) -> Complaint:
@@ -161,60 +151,31 @@ def _check_opening(path: Path, entries: tuple[Entry, ...], opening: Mapping[str,
 
 
 def verify(lines: Iterable[bytes], public_bytes: bytes, *, owner: str | None = None) -> tuple[Entry, ...]:
-    """Check a transcript's lines (each with its newline) under its owner's public key.
-
-    Raises:
-        BrokenChain: names the first bad line.
-    """
+    """Check a transcript's lines (each with its newline) under its owner's public key."""
     return verify_chain(lines, public_bytes, TRANSCRIPT, owner=owner)
 
 
 @dataclass(frozen=True)
 class SumRecord:
-    """One finished secure sum, as the aggregator and every survivor record it.
+    """One finished secure sum, as the aggregator and every survivor record it."""
 
-    Attributes:
-        round: counted from 1.
-        exchange: its name within the round.
-        attempt: counted from 0.
-        spec_digest: commits to study, cohort, threshold, roster, layout and broadcast; 32 bytes.
-        survivors: sites in the sum, in roster order.
-        totals_digest: of the summed integers; 32 bytes.
-        result_signature: the aggregator's, over the three fields above; 64 bytes.
-    """
-
-    round: int
-    exchange: str
-    attempt: int
-    spec_digest: bytes
-    survivors: tuple[str, ...]
-    totals_digest: bytes
-    result_signature: bytes
+    round: int  # counted from 1
+    exchange: str  # its name within the round
+    attempt: int  # counted from 0
+    spec_digest: bytes  # commits to study, cohort, threshold, roster, layout and broadcast; 32 bytes
+    survivors: tuple[str, ...]  # sites in the sum, in roster order
+    totals_digest: bytes  # of the summed integers; 32 bytes
+    result_signature: bytes  # the aggregator's, over the three fields above; 64 bytes
 
     @classmethod
     def of(cls, spec: Specification, result: Result) -> SumRecord:
         """The record of one attempt, from its first and its last message."""
-        return cls(
-            spec.round,
-            spec.exchange,
-            spec.attempt,
-            result.spec_digest,
-            result.survivors,
-            result.totals_digest,
-            result.signature,
-        )
+        signed = result.spec_digest, result.survivors, result.totals_digest, result.signature
+        return cls(spec.round, spec.exchange, spec.attempt, *signed)
 
     def to_body(self) -> dict[str, Any]:
         """Body of a :data:`SUMMED` entry."""
-        return {
-            "round": self.round,
-            "exchange": self.exchange,
-            "attempt": self.attempt,
-            "spec_digest": self.spec_digest.hex(),
-            "survivors": list(self.survivors),
-            "totals_digest": self.totals_digest.hex(),
-            "result_signature": self.result_signature.hex(),
-        }
+        return _plain(self)
 
     @classmethod
     def from_body(cls, body: Mapping[str, Any]) -> SumRecord:
@@ -241,10 +202,14 @@ class SumRecord:
         return cls(number, exchange, attempt, spec, tuple(sites), totals, signature)
 
     def check_signature(self, aggregator: bytes) -> None:
-        """Check the aggregator's own signature over this result.
-
-        Raises:
-            BadSignature: it does not verify under the pinned key.
-        """
+        """Check the aggregator's own signature over this result."""
         body = Result(self.spec_digest, self.survivors, self.totals_digest).body()
         verify_signature(aggregator, self.result_signature, labels.SIGN_RESULT, body, who="aggregator")
+
+
+def _plain(record: object) -> dict[str, Any]:
+    """The fields of a record as JSON has them: bytes in hexadecimal, tuples as lists."""
+    return {
+        name: value.hex() if isinstance(value, bytes) else list(value) if isinstance(value, tuple) else value
+        for name, value in vars(record).items()
+    }

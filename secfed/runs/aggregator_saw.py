@@ -26,9 +26,6 @@ def what_the_aggregator_saw(
     """One honest sentence on what the aggregator could read in a run.
 
     Args:
-        protection: ``plain``, ``masked`` or ``encrypted``.
-        sums: completed secure sums.
-        survivors: number of survivors of each sum.
         layouts: of the study's exchanges; the largest is told. Parameters are the fields of the group
             ``update``; beside them there are weights, losses, counts, histograms of metrics.
     """

@@ -66,14 +66,7 @@ def styled() -> Iterator[None]:
 def new_figure(
     panels: int, *, across: int = 1, width_in: float = 7.2, height_in: float = 2.8
 ) -> tuple[Figure, list[Axes]]:
-    """A figure of panels in rows; without pyplot, so nothing global is left behind.
-
-    Args:
-        panels: how many are used.
-        across: panels in a row.
-        width_in: width of the figure in inches.
-        height_in: height of one row in inches.
-    """
+    """A figure of panels in rows; without pyplot, so nothing global is left behind."""
     rows = -(-panels // across)
     figure = Figure(figsize=(width_in, height_in * rows), layout="constrained")
     axes = list(figure.subplots(rows, across, squeeze=False).flat)

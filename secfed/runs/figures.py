@@ -31,10 +31,6 @@ _STAGE_COLOURS = {
 def write_figures(report: RunReport, folder: Path) -> tuple[Path, ...]:
     """Write ``metrics.svg``, ``participation.svg`` and ``cost.svg``; what has no data is left out.
 
-    Args:
-        report: a finished run.
-        folder: created if need be.
-
     Returns:
         The files written.
     """

@@ -22,15 +22,7 @@ from secfed.wire.frames import Notice, decode_state
 
 
 def final_frame(identity: Identity, roster: Roster, study: str, record: ModelRecord, data: Buffer) -> bytes:
-    """The frame that carries a finished model to the sites.
-
-    Args:
-        identity: the aggregator's.
-        roster: of the consortium.
-        study: study id.
-        record: what the aggregator's transcript says about the model.
-        data: bytes of the model file.
-    """
+    """The frame that carries a finished model to the sites."""
     unsigned = FinalModel(study, roster.digest, record.round, record.sums, record.sha256, model=data)
     signature = identity.sign(labels.SIGN_MODEL, unsigned.body())
     return Notice(replace(unsigned, signature=signature).encode()).encode()
@@ -39,13 +31,8 @@ def final_frame(identity: Identity, roster: Roster, study: str, record: ModelRec
 def open_final(message: Buffer, roster: Roster, study: str) -> FinalModel:
     """Read and check a finished model.
 
-    Args:
-        message: as it arrived.
-        roster: the pinned roster.
-        study: study id.
-
     Raises:
-        MalformedMessage: it is no such message, or not a model (refusal 1).
+        MalformedMessage: another message, or not a model (refusal 1).
         BadSignature: the aggregator did not sign it (refusal 40).
         InconsistentView: it is for another study or roster, or other bytes than were signed (refusal 41).
     """
@@ -75,10 +62,6 @@ def record_of(final: FinalModel) -> ModelRecord:
 
 
 def check_signature(record: ModelRecord, roster: Roster, study: str) -> None:
-    """Check the aggregator's signature in a site's record of a model.
-
-    Raises:
-        BadSignature: it does not verify.
-    """
+    """Check the aggregator's signature in a site's record of a model."""
     body = FinalModel(study, roster.digest, record.round, record.sums, record.sha256).body()
     verify(roster.aggregator, record.signature, labels.SIGN_MODEL, body, who="aggregator")

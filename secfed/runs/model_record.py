@@ -1,14 +1,9 @@
 """The finished model in a transcript: which file a study came to.
 
-Whoever holds the model when a study ends writes one entry of kind :data:`secfed.records.transcript.MODEL`:
-the
-aggregator under plain and masked protection, every site under encrypted protection. So does a site that was
-given the model, with the aggregator's signature (:mod:`secfed.runs.final_model`).
-
-The digest is the SHA-256 of ``model.safetensors`` as it is written. It could be one over names, shapes,
-dtypes and values; but the file is canonical where it matters (safetensors orders tensors by dtype and name,
-so one version of it writes equal models as equal bytes, and the parties of a study run one version), and what
-a reader has in hand is a file: ``sha256sum`` compares it without this software.
+Whoever holds the model when a study ends writes one entry of kind MODEL into its transcript, with
+the aggregator's signature where it was given the model (:mod:`secfed.runs.final_model`). The digest is the
+SHA-256 of ``model.safetensors``: safetensors writes equal models as equal bytes, and ``sha256sum`` compares
+the file without this software.
 """
 
 from __future__ import annotations
@@ -33,22 +28,14 @@ _SUMS: Final = (SUMMED, FOLLOWED)
 
 @dataclass(frozen=True)
 class ModelRecord:
-    """One finished model.
+    """One finished model."""
 
-    Attributes:
-        round: last training round of which a sum is in it; 0 for the model that training began with.
-        sums: sums that its owner took before it was written, those of the closing evaluation included.
-        sha256: of the file, 32 bytes.
-        size_bytes: of the file.
-        metrics: digest of what was measured, see :func:`metrics_digest`; empty if nothing was.
-        signature: the aggregator's, where the owner was given the model; empty where it computed it.
-    """
-
-    round: int
-    sums: int
-    sha256: bytes
-    size_bytes: int
-    metrics: bytes = b""
+    round: int  # last training round of which a sum is in it; 0 for the model that training began with
+    sums: int  # sums that its owner took before it was written, those of the closing evaluation included
+    sha256: bytes  # of the file, 32 bytes
+    size_bytes: int  # of the file
+    metrics: bytes = b""  # digest of what was measured, see :func:`metrics_digest`; empty if nothing was
+    # the aggregator's, where the owner was given the model; empty where it computed it
     signature: bytes = b""
 
     @classmethod
@@ -64,14 +51,7 @@ class ModelRecord:
         """The record of a model file, from its owner's transcript.
 
         Args:
-            entries: of the owner's transcript.
-            data: bytes of the file.
-            rounds: training rounds of the study.
-            metrics: their digest.
             sums: how many of the recorded sums are in the model; None for all.
-
-        Raises:
-            TranscriptError: an entry about a sum cannot be read.
         """
         taken = [SumRecord.from_body(entry.body).round for entry in entries if entry.kind in _SUMS][:sums]
         last = max((number for number in taken if number <= rounds), default=0)
@@ -109,17 +89,13 @@ class ModelRecord:
 
 
 def _digest(value: object, size: int = DIGEST_BYTES) -> bytes:
-    """A digest or signature in hexadecimal, or nothing.
-
-    Raises:
-        TranscriptError: anything else.
-    """
+    """A digest or signature in hexadecimal, or nothing."""
     try:
         data = bytes.fromhex(value) if isinstance(value, str) else b"?"
     except ValueError:
         data = b"?"
     if len(data) not in (0, size):
-        raise TranscriptError("an entry about a model has a digest that is none")
+        raise TranscriptError("an entry about a model has a digest of the wrong form")
     return data
 
 

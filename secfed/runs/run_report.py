@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 PHASES = ("train", "protect", "carry", "server")
 WAIT = "wait"  # beside the phases, between machines only: until enough hospitals were there to begin
@@ -23,15 +23,10 @@ _LEADING = ("roc_auc", "accuracy", "loss")
 
 @dataclass(frozen=True)
 class PerSite:
-    """Sizes over the sites of one round, in bytes; no site's own size is kept.
+    """Sizes over the sites of one round, in bytes; no site's own size is kept."""
 
-    Attributes:
-        mean: mean over the sites that sent or received anything.
-        max: the largest.
-    """
-
-    mean: float
-    max: int
+    mean: float  # mean over the sites that sent or received anything
+    max: int  # the largest
 
     @classmethod
     def over(cls, sizes_bytes: Iterable[int]) -> PerSite:
@@ -42,44 +37,26 @@ class PerSite:
 
 @dataclass(frozen=True)
 class SiteSpent:
-    """What one site's data set spent.
-
-    Attributes:
-        site: the site.
-        epsilon: spent so far, at the study's delta.
-        limit: what its budget allows; None for no limit.
-        refused: rounds that the budget refused.
-    """
+    """What one site's data set spent."""
 
     site: str
-    epsilon: float
-    limit: float | None
-    refused: int
+    epsilon: float  # spent so far, at the study's delta
+    limit: float | None  # what its budget allows; None for no limit
+    refused: int  # rounds that the budget refused
 
 
 @dataclass(frozen=True)
 class PrivacyReport:
-    """What a study under differential privacy spent, at every site.
+    """What a study under differential privacy spent, at every site."""
 
-    Attributes:
-        unit: what was clipped: record, group or site.
-        adjacency: the relation that epsilon is stated for.
-        delta: likewise.
-        accountant: name and version.
-        dataset: name of the data set.
-        sites: one entry per site.
-        unprotected: fields that left in sums without noise.
-        weak_delta: sites with so many records that delta is 1 / records or more.
-    """
-
-    unit: str
-    adjacency: str
-    delta: float
-    accountant: str
-    dataset: str
+    unit: str  # what was clipped: record, group or site
+    adjacency: str  # the relation that epsilon is stated for
+    delta: float  # likewise
+    accountant: str  # name and version
+    dataset: str  # name of the data set
     sites: tuple[SiteSpent, ...]
-    unprotected: tuple[str, ...]
-    weak_delta: tuple[str, ...] = ()
+    unprotected: tuple[str, ...]  # fields that left in sums without noise
+    weak_delta: tuple[str, ...] = ()  # sites with so many records that delta is 1 / records or more
 
     def to_json(self) -> dict[str, Any]:
         """JSON-ready."""
@@ -96,17 +73,11 @@ class PrivacyReport:
 
 @dataclass(frozen=True)
 class Zeroed:
-    """What one site added zeros for because its local work failed; only a simulation knows.
-
-    Attributes:
-        site: the site.
-        contributions: how many of them lack something.
-        first: what failed first, in words.
-    """
+    """What one site added zeros for because its local work failed; only a simulation knows."""
 
     site: str
-    contributions: int
-    first: str
+    contributions: int  # how many of them lack something
+    first: str  # what failed first, in words
 
     def to_json(self) -> dict[str, Any]:
         """JSON-ready."""
@@ -119,33 +90,22 @@ class RoundReport:
 
     Metrics of round r's model are summed together with the contributions of round r + 1, so a report
     is first made without them and completed later (:meth:`completed`). They need not come all at once.
-
-    Attributes:
-        round: counted from 1.
-        survivors: sites whose contribution is in a sum of the round.
-        asked: sites that were asked.
-        metrics: of the model after this round; None while they are not known.
-        bytes_up_per_site: what sites sent.
-        bytes_down_per_site: what sites received.
-        seconds: wall seconds by phase; keys from :data:`PHASES`, and :data:`WAIT` where anybody waited.
-        attempts: masking attempts over the round's exchanges; more than exchanges means retries.
-        aborted: why the round was given up, None if it was not. Of a round with several exchanges, those
-            that were finished before have moved the model; the one that was given up has not.
-        drops: (site, stage) of every dropout seen.
-        gave_up: which site was the first to give up, and why; only a simulation knows, and run.json does not
-            say it.
     """
 
-    round: int
-    survivors: tuple[str, ...]
-    asked: tuple[str, ...]
-    metrics: Metrics | None
-    bytes_up_per_site: PerSite
-    bytes_down_per_site: PerSite
+    round: int  # counted from 1
+    survivors: tuple[str, ...]  # sites whose contribution is in a sum of the round
+    asked: tuple[str, ...]  # sites that were asked
+    metrics: Metrics | None  # of the model after this round; None while they are not known
+    bytes_up_per_site: PerSite  # what sites sent
+    bytes_down_per_site: PerSite  # what sites received
+    # wall seconds by phase; keys from :data:`PHASES`, and :data:`WAIT` where anybody waited
     seconds: Mapping[str, float]
-    attempts: int = 1
+    attempts: int = 1  # masking attempts over the round's exchanges; more than exchanges means retries
+    # why the round was given up, None if it was not. Of a round with several exchanges, those that were
+    # finished before have moved the model; the one that was given up has not.
     aborted: str | None = None
-    drops: tuple[tuple[str, str], ...] = ()
+    drops: tuple[tuple[str, str], ...] = ()  # (site, stage) of every dropout seen
+    # which site was the first to give up, and why; only a simulation knows, and run.json does not say it
     gave_up: str | None = None
 
     @property
@@ -179,30 +139,19 @@ class RoundReport:
 
 @dataclass(frozen=True)
 class ComparisonRow:
-    """One line of a comparison, both measured on the same held-out records.
+    """One line of a comparison, both measured on the same held-out records."""
 
-    Attributes:
-        where: whose held-out records: a site, or ``mean`` over the sites.
-        federated: metrics of the federated model there.
-        other: metrics of the model it is compared with.
-    """
-
-    where: str
-    federated: Metrics
-    other: Metrics
+    where: str  # whose held-out records: a site, or ``mean`` over the sites
+    federated: Metrics  # metrics of the federated model there
+    other: Metrics  # metrics of the model it is compared with
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """The federated model beside another way of training. Simulation only: it looks at single sites.
+    """The federated model beside another way of training. Simulation only: it looks at single sites."""
 
-    Attributes:
-        other: what it is compared with, for example ``alone``.
-        rows: one per site, and ``mean`` last.
-    """
-
-    other: str
-    rows: tuple[ComparisonRow, ...]
+    other: str  # what it is compared with, for example ``alone``
+    rows: tuple[ComparisonRow, ...]  # one per site, and ``mean`` last
 
     def to_json(self) -> dict[str, Any]:
         """The value of ``compare`` in run.json."""
@@ -215,39 +164,23 @@ class Comparison:
 
 @dataclass(frozen=True)
 class RunReport:
-    """What a whole run did: the content of run.json.
+    """What a whole run did: the content of run.json."""
 
-    Attributes:
-        study: the study's name.
-        algorithm: its name.
-        protection: ``plain``, ``masked`` or ``encrypted``.
-        sites: ids of the enrolled sites.
-        rounds: one report per round, in order.
-        final: metrics of the final model, from sums; empty if it was not measured.
-        saw: one sentence: what the aggregator saw (``aggregator_saw.py``).
-        initial: metrics of the initial model, from sums, if they were measured.
-        oracle: numbers that need single sites; computed outside the protocol, simulation only.
-        compare: the comparison that was asked for; simulation only.
-        privacy: what was spent; simulation only.
-        closing_aborted: why the closing evaluation was given up; None if it was not.
-        start: digest of the model that the study began with; None where the seed decided.
-        zeroed: sites whose local work failed, and added zeros; simulation only.
-    """
-
-    study: str
+    study: str  # the study's name
     algorithm: str
-    protection: str
-    sites: tuple[str, ...]
-    rounds: tuple[RoundReport, ...]
-    final: Metrics
-    saw: str
-    initial: Metrics | None = None
+    protection: str  # ``plain``, ``masked`` or ``encrypted``
+    sites: tuple[str, ...]  # ids of the enrolled sites
+    rounds: tuple[RoundReport, ...]  # one report per round, in order
+    final: Metrics  # metrics of the final model, from sums; empty if it was not measured
+    saw: str  # one sentence: what the aggregator saw (``aggregator_saw.py``)
+    initial: Metrics | None = None  # metrics of the initial model, from sums, if they were measured
+    # numbers that need single sites; computed outside the protocol, simulation only
     oracle: Metrics | None = None
-    compare: Comparison | None = None
-    privacy: PrivacyReport | None = None
-    closing_aborted: str | None = None
-    start: str | None = None
-    zeroed: tuple[Zeroed, ...] = ()
+    compare: Comparison | None = None  # the comparison that was asked for; simulation only
+    privacy: PrivacyReport | None = None  # what was spent; simulation only
+    closing_aborted: str | None = None  # why the closing evaluation was given up; None if it was not
+    start: str | None = None  # digest of the model that the study began with; None where the seed decided
+    zeroed: tuple[Zeroed, ...] = ()  # sites whose local work failed, and added zeros; simulation only
 
     @property
     def last_measured(self) -> tuple[int, Metrics] | None:
@@ -266,67 +199,42 @@ class RunReport:
             "final": numbers(self.final),
             "aggregator_saw": self.saw,
         }
-        if self.start is not None:
-            content["start_sha256"] = self.start
-        if self.closing_aborted is not None:
-            content["closing_aborted"] = self.closing_aborted
-        if self.privacy is not None:
-            content["privacy"] = self.privacy.to_json()
-        if self.zeroed:
-            content["zeroed"] = {one.site: one.to_json() for one in self.zeroed}
-        if self.initial is not None:
-            content["initial"] = numbers(self.initial)
-        if self.oracle is not None:
-            content["oracle"] = numbers(self.oracle)
-        if self.compare is not None:
-            content["compare"] = self.compare.to_json()
-        return content
+        optional = {
+            "start_sha256": self.start,
+            "closing_aborted": self.closing_aborted,
+            "privacy": self.privacy and self.privacy.to_json(),
+            "zeroed": {one.site: one.to_json() for one in self.zeroed} or None,
+            "initial": None if self.initial is None else numbers(self.initial),
+            "oracle": None if self.oracle is None else numbers(self.oracle),
+            "compare": self.compare and self.compare.to_json(),
+        }
+        return content | {name: value for name, value in optional.items() if value is not None}
 
 
-class Observer(Protocol):
-    """Listens to a run. Called in the run's own thread; it must be quick and must not raise."""
+class Observer:
+    """Listens to a run. Called in the run's own thread; it must be quick and must not raise.
+
+    Override what is of interest.
+    """
 
     def started(self, study: str, sites: Sequence[str], rounds: int) -> None:
         """The run begins."""
-        ...
 
     def stage(self, round_number: int, exchange: str, stage: str, done: int, total: int) -> None:
         """Progress within a round: ``done`` of ``total`` sites have finished this stage."""
-        ...
 
     def round_finished(self, report: RoundReport) -> None:
         """A round is over; called again with the same round number once its metrics are known."""
-        ...
 
     def finished(self, report: RunReport) -> None:
         """The run is over."""
-        ...
 
 
-class SilentObserver:
-    """An :class:`Observer` that says nothing."""
-
-    def started(self, study: str, sites: Sequence[str], rounds: int) -> None:
-        """Ignore it."""
-
-    def stage(self, round_number: int, exchange: str, stage: str, done: int, total: int) -> None:
-        """Ignore it."""
-
-    def round_finished(self, report: RoundReport) -> None:
-        """Ignore it."""
-
-    def finished(self, report: RunReport) -> None:
-        """Ignore it."""
+SilentObserver = Observer
 
 
 def complete(reports: dict[int, RoundReport], metrics: Mapping[int, Metrics], observer: Observer) -> None:
-    """Complete the reports of rounds whose metrics a later sum brought, and tell the observer of each.
-
-    Args:
-        reports: by round; changed in place.
-        metrics: by model version, that is, by round; those without a report are left out.
-        observer: told of what is new.
-    """
+    """Complete the reports of rounds whose metrics a later sum brought, and tell the observer of each."""
     for number, found in metrics.items():
         known = reports.get(number)
         if known is None:

@@ -6,9 +6,8 @@
     RUN/resume/000003-00.asks      what the sites answered in the running exchange (``exchange_log.py``)
 
 A checkpoint is written under its second name, its SHA-256 is appended to the transcript, and only then it
-gets its first name. After a crash between any two of these steps the transcript tells which file counts.
-Entries about sums that were appended after that checkpoint are expected again, word for word, when the
-running exchange is repeated from its record; they are compared, and not appended twice.
+gets its first name: after a crash the transcript tells which file counts. Entries about sums that follow it
+are expected again, word for word, when the running exchange is repeated; they are not appended twice.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ from secfed.server.coordinator import Position
 from secfed.server.exchange_log import ReplayableExchange
 from secfed.server.round import Ask
 from secfed.storage import failpoints
-from secfed.storage.atomic import sync_folder, unwritable, write_durably
+from secfed.storage.atomic import sync_folder, unwritable_errors, write_durably
 from secfed.wire.layout import State
 
 CHECKPOINT: Final = "checkpoint"  # a kind of transcript entry: the state before an exchange, by its SHA-256
@@ -41,20 +40,13 @@ _FACTS: Final = "secfed"  # the name of our facts in the safetensors header
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """One checkpoint.
+    """One checkpoint."""
 
-    Attributes:
-        study: study id.
-        position: the next exchange.
-        state: what the server program saved; empty under encrypted protection.
-        facts: what else its protection needs: plain JSON.
-        notes: what the run reports about its past: plain JSON, nothing of a single site's data.
-    """
-
-    study: str
-    position: Position
-    state: State
-    facts: Mapping[str, Any]
+    study: str  # study id
+    position: Position  # the next exchange
+    state: State  # what the server program saved; empty under encrypted protection
+    facts: Mapping[str, Any]  # what else its protection needs: plain JSON
+    # what the run reports about its past: plain JSON, nothing of a single site's data
     notes: Mapping[str, Any]
 
     def encode(self) -> bytes:
@@ -77,21 +69,18 @@ class ReplayedLog:
     """A transcript to which a repeated exchange appends nothing twice.
 
     Args:
-        log: the transcript.
-        said: its entries since the last checkpoint.
+        entries: of the transcript since the last checkpoint.
     """
 
-    def __init__(self, log: Log, said: Sequence[Entry]) -> None:
+    def __init__(self, log: Log, entries: Sequence[Entry]) -> None:
         self._log = log
-        self._said = {_subject(entry.kind, entry.body): entry for entry in said if _is_once(entry.kind)}
+        self._recorded = {
+            _subject(entry.kind, entry.body): entry for entry in entries if _is_once(entry.kind)
+        }
 
     def append(self, kind: str, body: Mapping[str, object]) -> object:
-        """Append one entry, unless it is there.
-
-        Raises:
-            TranscriptError: about the same sum, or the model, the transcript says something else.
-        """
-        entry = self._said.get(_subject(kind, body)) if _is_once(kind) else None
+        """Append one entry, unless it is there."""
+        entry = self._recorded.get(_subject(kind, body)) if _is_once(kind) else None
         if entry is None:
             failpoints.failpoint(f"aggregate: before {kind} is in the transcript")
             appended = self._log.append(kind, body)
@@ -106,8 +95,8 @@ class ReplayedLog:
         return entry
 
     def forget(self) -> None:
-        """What was said belongs to a finished exchange."""
-        self._said = {}
+        """What was recorded belongs to a finished exchange."""
+        self._recorded = {}
 
 
 def _is_once(kind: str) -> bool:
@@ -125,17 +114,12 @@ class KeptRun:
     """Keeps one run of a study; see :class:`secfed.server.coordinator.Keeper`.
 
     Args:
-        folder: the run's folder.
-        study: study id.
-        log: the run's transcript, open.
-        entries: what it holds.
         carry: carries requests to the sites.
 
     Attributes:
         start, state, facts: where to begin or go on, and what was kept there.
         resumed: whether there is something to go on with.
         asks: carries requests, and answers from the record what was asked before.
-        log: the transcript, without repetitions.
         notes: kept with the next checkpoint; from the last one after a restart.
 
     Raises:
@@ -145,11 +129,9 @@ class KeptRun:
 
     def __init__(self, folder: Path, study: str, log: Log, entries: Sequence[Entry], carry: Ask) -> None:
         self._folder, self._study, self._transcript = folder / RESUME_FOLDER, study, log
-        try:
+        with unwritable_errors(self._folder):
             self._folder.mkdir(mode=0o700, exist_ok=True)
             sync_folder(folder)
-        except OSError as error:
-            raise unwritable(self._folder, error) from None
         self._path = self._folder / "checkpoint"
         last = max((at for at, entry in enumerate(entries) if entry.kind == CHECKPOINT), default=None)
         named = None if last is None else str(entries[last].body.get("sha256"))
@@ -166,12 +148,7 @@ class KeptRun:
         self.resumed = kept is not None
 
     def keep(self, position: Position, state: State, facts: Mapping[str, Any]) -> None:
-        """Write a checkpoint, and begin the record of the exchange that follows.
-
-        Raises:
-            ConfigError: a file cannot be written.
-            TranscriptError: the transcript cannot be written.
-        """
+        """Write a checkpoint, and begin the record of the exchange that follows."""
         if self._at != position:
             self._write(Checkpoint(self._study, position, state, facts, self.notes))
         name = f"{position.round:06d}-{position.exchange_index:02d}"
@@ -193,11 +170,9 @@ class KeptRun:
         self.log.forget()
 
     def _install(self, coming: Path) -> None:
-        try:
+        with unwritable_errors(self._path):
             os.replace(coming, self._path)
             sync_folder(self._folder)
-        except OSError as error:
-            raise unwritable(self._path, error) from None
 
     def _find(self, named: str | None) -> bytes | None:
         """The checkpoint that the transcript names; None if it names none."""
@@ -205,12 +180,10 @@ class KeptRun:
             return None
         coming = self._path.with_suffix(".next")
         for path in (coming, self._path):
-            try:
-                data = path.read_bytes()
-            except FileNotFoundError:
+            if not path.exists():
                 continue
-            except OSError as error:
-                raise unwritable(path, error) from None
+            with unwritable_errors(path):
+                data = path.read_bytes()
             if hashlib.sha256(data).hexdigest() == named:
                 if path == coming:
                     self._install(coming)

@@ -45,15 +45,10 @@ class _Outline:
 
 @dataclass(frozen=True, order=True)
 class Position:
-    """The next exchange of a study.
+    """The next exchange of a study."""
 
-    Attributes:
-        round: counted from 1; ``rounds + 2`` when all is done.
-        exchange_index: counted from 0.
-    """
-
-    round: int = 1
-    exchange_index: int = 0
+    round: int = 1  # counted from 1; ``rounds + 2`` when all is done
+    exchange_index: int = 0  # counted from 0
 
 
 class Keeper(Protocol):
@@ -65,20 +60,9 @@ class Keeper(Protocol):
         facts: likewise.
     """
 
-    @property
-    def start(self) -> Position:
-        """See the class."""
-        ...
-
-    @property
-    def state(self) -> State | None:
-        """See the class."""
-        ...
-
-    @property
-    def facts(self) -> Mapping[str, Any]:
-        """See the class."""
-        ...
+    start: Position
+    state: State | None
+    facts: Mapping[str, Any]
 
     def keep(self, position: Position, state: State, facts: Mapping[str, Any]) -> None:
         """Keep everything that the exchanges before ``position`` left behind."""
@@ -104,7 +88,6 @@ class StudyRun:
 
     Args:
         rounds: training rounds; one closing evaluation follows.
-        log: the aggregator's transcript.
         keeper: keeps the run, and says where to begin; None for a run that ends with its process.
 
     Attributes:
@@ -181,17 +164,7 @@ class StudyRun:
 
 
 class Coordinator(StudyRun):
-    """One study at an aggregator that learns the totals.
-
-    Args:
-        algorithm: the study's plan.
-        rounds: training rounds; one closing evaluation follows.
-        rules: identities, protection, thresholds.
-        ask: carries requests to sites.
-        log: the aggregator's transcript.
-        keeper: keeps the run, and says where to begin.
-        start: the model that the study begins with; None for the seed's.
-    """
+    """One study at an aggregator that learns the totals."""
 
     server: ServerProgram
 

@@ -32,7 +32,7 @@ from secfed.errors import TranscriptError
 from secfed.protection.interface import SiteId
 from secfed.server.round import Ask
 from secfed.storage import failpoints
-from secfed.storage.atomic import unwritable, write_all, write_durably
+from secfed.storage.atomic import unwritable_errors, write_all, write_durably
 from secfed.wire.transport import OnReply
 
 _MAGIC: Final = b"secfed-asks-1\n"
@@ -58,10 +58,6 @@ class AskRecord:
     Args:
         path: created, or read and continued.
         belongs: 32 bytes that say which exchange of which study this is.
-
-    Raises:
-        ConfigError: it cannot be read or written.
-        TranscriptError: it is the record of something else.
     """
 
     def __init__(self, path: Path, belongs: bytes) -> None:
@@ -70,7 +66,7 @@ class AskRecord:
         self.past: list[_Asked] = []
         if not path.exists():
             write_durably(path, header)
-        try:
+        with unwritable_errors(path):
             self._file = os.open(path, os.O_RDWR)
             if os.pread(self._file, len(header), 0) != header:
                 os.close(self._file)
@@ -81,8 +77,6 @@ class AskRecord:
             end = self._read(len(header))
             os.ftruncate(self._file, end)
             os.lseek(self._file, end, os.SEEK_SET)
-        except OSError as error:
-            raise unwritable(path, error) from None
 
     def asked(self, stage: str, digest: bytes) -> None:
         """Requests are about to leave."""
@@ -124,21 +118,17 @@ class AskRecord:
         label = name.encode()
         head = Writer().uint(kind, 1).uint(len(label), 2).uint(len(view), 8).done() + label
         checksum = hashlib.sha256(head)
-        try:
+        with unwritable_errors(self._path):
             write_all(self._file, head)
             for at in range(0, len(view), _PIECE_BYTES):
                 piece = view[at : at + _PIECE_BYTES]
                 checksum.update(piece)
                 write_all(self._file, piece)
             write_all(self._file, checksum.digest())
-        except OSError as error:
-            raise unwritable(self._path, error) from None
 
     def _sync(self) -> None:
-        try:
+        with unwritable_errors(self._path):
             os.fsync(self._file)
-        except OSError as error:
-            raise unwritable(self._path, error) from None
 
     def _read(self, at: int) -> int:
         """Read every whole entry; where the last one ends."""
@@ -174,12 +164,7 @@ class AskRecord:
 
 
 class ReplayableExchange:
-    """An ``ask`` that records, and that answers from the record what was asked before.
-
-    Args:
-        ask: carries the requests.
-        folder: where the record is.
-    """
+    """An ``ask`` that records, and that answers from the record what was asked before."""
 
     def __init__(self, ask: Ask, folder: Path) -> None:
         self._carry, self._folder = ask, folder
@@ -190,11 +175,7 @@ class ReplayableExchange:
         """Begin, or go on with, the record of one exchange; those of others are removed.
 
         Args:
-            name: plain file name, different for every exchange.
             belongs: 32 bytes that say which exchange of which study this is.
-
-        Raises:
-            ConfigError: the file cannot be read or written.
         """
         self.close()
         path = self._folder / f"{name}.asks"
@@ -217,12 +198,7 @@ class ReplayableExchange:
             self._record = None
 
     def ask(self, stage: str, requests: Mapping[SiteId, Buffer], on_reply: OnReply) -> None:
-        """Carry one step; see :class:`secfed.server.round.Ask`.
-
-        Raises:
-            TranscriptError: after a restart, other requests are made than before it.
-            ConfigError: the record cannot be written.
-        """
+        """Carry one step; see :class:`secfed.server.round.Ask`."""
         record, digest = self._record, _digest(stage, requests)
         if record is None:  # outside any exchange there is nothing to repeat
             self._carry(stage, requests, on_reply)

@@ -35,38 +35,25 @@ from secfed.wire.transport import OnReply
 
 Ask = Callable[[str, Mapping[SiteId, Buffer], OnReply], None]
 """(stage, requests, on_reply): carry one step, and hand over each reply as it comes; a site whose reply is
-not handed over has dropped out. Not :meth:`secfed.wire.transport.Transport.ask`, which knows no stages: what
-carries a study
-(``transport.py``, ``deploy/aggregator/measured_transport.py``) makes an ``Ask`` out of a link.
+not handed over has dropped out. What carries a study makes an ``Ask`` out of a link, which knows no stages.
 """
 
 
 @dataclass(frozen=True)
 class Rules:
-    """What the aggregator needs for any round of one study.
+    """What the aggregator needs for any round of one study."""
 
-    Attributes:
-        study: study id; names the study and its digest.
-        identity: the aggregator's signing key.
-        roster: the consortium's roster.
-        protection: how summands become totals.
-        threshold: cohort size -> answers needed.
-        min_cohort: fewest sites worth asking.
-        max_attempts: attempts per exchange; a site that drops before anything is revealed costs one. An
-            attempt that ends with complaints is not counted: there are fewer sites after each.
-        sites: sites of the study, in roster order; None for the whole roster.
-        colluders: sites that may not follow the protocol; None for the default of the roster.
-    """
-
-    study: str
-    identity: Identity
-    roster: Roster
-    protection: Protection
-    threshold: Callable[[int], int]
-    min_cohort: int
+    study: str  # study id; names the study and its digest
+    identity: Identity  # the aggregator's signing key
+    roster: Roster  # the consortium's roster
+    protection: Protection  # how summands become totals
+    threshold: Callable[[int], int]  # cohort size -> answers needed
+    min_cohort: int  # fewest sites worth asking
+    # attempts per exchange; a site that drops before anything is revealed costs one. An attempt that ends
+    # with complaints is not counted: there are fewer sites after each.
     max_attempts: int = 3
-    sites: tuple[SiteId, ...] | None = None
-    colluders: int | None = None
+    sites: tuple[SiteId, ...] | None = None  # sites of the study, in roster order; None for the whole roster
+    colluders: int | None = None  # sites that may not follow the protocol; None for the default of the roster
 
     @property
     def tolerated(self) -> int:
@@ -110,8 +97,8 @@ def run_round(
     ``server``, so that a checkpoint of it is enough.
 
     Raises:
-        RoundAborted: an exchange was given up: see :func:`sum_securely`, or its total is none that honest
-            sites can have made. The server state is that of the last finished exchange.
+        RoundAborted: an exchange was given up: see :func:`sum_securely`, or honest sites cannot have made
+            its total. The server state is that of the last finished exchange.
     """
     for index, exchange in list(enumerate(algorithm.exchanges(number)))[first:]:
         keep(index)
@@ -151,9 +138,6 @@ def check_contributors(
     """Give up, before anything is asked, a sum to a part of which too few sites would add more than zeros.
 
     Sites refuse it as well (refusal 39); this says why once, and costs no attempt.
-
-    Raises:
-        RoundAborted: so few are ready.
     """
     for part, least in parts:
         found = len(set(part) & set(ready))
@@ -231,11 +215,7 @@ def too_few(cohort: Sequence[SiteId], rules: Rules) -> str:
 
 
 def decode(exchange: Exchange, session: ServerSession) -> Totals:
-    """The totals of a finished sum.
-
-    Raises:
-        RoundAborted: a site put more into the sum than its layout permits; the round must not count.
-    """
+    """The totals of a finished sum."""
     try:
         return exchange.layout.decode(session.sums, session.survivors)
     except RangeError as error:
@@ -254,9 +234,6 @@ def drive(
     """Carry one attempt's messages to and fro until it is finished.
 
     Args:
-        session: the aggregator's half.
-        step: makes a frame of a message.
-        ask: carries it.
         alive: replaced by the sites that still answer, and answer what they should.
         faults: what was wrong with replies is appended here.
     """
@@ -270,7 +247,7 @@ def drive(
             except ProtocolError as error:
                 if faults is not None:
                     faults.append(f"{site}: {error.message.rstrip('.')}")
-                return  # a wrong reply is no reply: the site is dropped
+                return  # a wrong reply counts as missing: the site is dropped
             answered.append(site)
 
         ask(session.stage, {site: step(message) for site, message in requests.items()}, on_reply)

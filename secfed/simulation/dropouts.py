@@ -12,20 +12,11 @@ _FORM = "SITE@STAGE or SITE@STAGE:ROUND, for example hospital-2@mask:3"
 
 @dataclass(frozen=True)
 class Dropout:
-    """One planned dropout: from this stage on, the site no longer answers in this round.
+    """One planned dropout: from this stage on, the site no longer answers in this round."""
 
-    Attributes:
-        site: the site that goes silent; whether it is enrolled is checked where the sites are known.
-        stage: one of :data:`STAGES`; ``train`` means before it contributes anything.
-        round: the round, counted from 1; ``None`` means every round.
-
-    Raises:
-        ConfigError: an empty site, an unknown stage, or a round below 1.
-    """
-
-    site: str
-    stage: str
-    round: int | None = None
+    site: str  # the site that goes silent; whether it is enrolled is checked where the sites are known
+    stage: str  # one of :data:`STAGES`; ``train`` means before it contributes anything
+    round: int | None = None  # the round, counted from 1; ``None`` means every round
 
     def __post_init__(self) -> None:
         if not self.site:

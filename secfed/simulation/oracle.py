@@ -32,18 +32,12 @@ _LOSSES = ("loss", "infonce")
 
 @dataclass(frozen=True)
 class OracleComparison:
-    """One model for all against one model per hospital, on the same held-out records.
+    """One model for all against one model per hospital, on the same held-out records."""
 
-    Attributes:
-        federated: the federated model at each site.
-        alone: each site's own model at that site.
-        federated_everywhere: the federated model on the held-out records of all sites together.
-        alone_everywhere: each site's own model on the held-out records of all sites together.
-    """
-
-    federated: Mapping[SiteId, Metrics]
-    alone: Mapping[SiteId, Metrics]
-    federated_everywhere: Metrics
+    federated: Mapping[SiteId, Metrics]  # the federated model at each site
+    alone: Mapping[SiteId, Metrics]  # each site's own model at that site
+    federated_everywhere: Metrics  # the federated model on the held-out records of all sites together
+    # each site's own model on the held-out records of all sites together
     alone_everywhere: Mapping[SiteId, Metrics]
 
 
@@ -84,11 +78,7 @@ def mean_over_sites(metrics: Mapping[SiteId, Metrics]) -> Metrics:
 
 
 def worst_site(metrics: Mapping[SiteId, Metrics], name: str) -> tuple[SiteId, float]:
-    """The site with the lowest value of one metric (the highest, for a loss).
-
-    Raises:
-        ConfigError: no site has this metric.
-    """
+    """The site with the lowest value of one metric (the highest, for a loss)."""
     having = {site: found[name] for site, found in metrics.items() if name in found}
     if not having:
         raise ConfigError(f"no site has the metric {name!r}", remedy="choose a metric of this study")

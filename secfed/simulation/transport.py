@@ -22,11 +22,6 @@ _ORDER = {stage: index for index, stage in enumerate(("keys", *STAGES, "result")
 class SimulatedTransport:
     """``ask`` of a simulation: an in-process link with planned dropouts that measures what it carries.
 
-    Args:
-        drops: planned dropouts.
-        observer: told of progress.
-        log: where refusals are recorded.
-
     Attributes:
         gave_up: the first site that refused or could not do its own work, and why; None so far. Only a
             simulation knows: there all sites belong to whoever runs it.

@@ -1,262 +1,72 @@
-"""What a hospital's site keeps on its disk so that a kill at any moment loses nothing and repeats nothing.
-
-The site, the protection and the programs are deterministic given their inputs and their randomness. So
-before anything leaves, what it followed from is on the disk; after a restart the same code reads the same
-inputs and arrives at the same state (:meth:`secfed.site.session.Site.resume`).
-
-    begin     work          round, exchange, broadcast digest and one secret key: of all randomness of the
-                            exchange's work (steps, noise, rounding). Written before the ledger is paid
-    keep      contribution  what the program contributed. Written before any attempt
-              program-*     what the program needs for later exchanges; written with the contribution
-    open      seed-*        32 secret bytes: all randomness of one attempt
-    note      step-*        each message of an attempt, before it is handled
-    site_seed local-draws   32 secret bytes: batch order, dropout, augmentation; until the study is over
-    answer    answer        the last frame's answer, before it leaves: the same frame gets the same answer
-    (clear)   position      the exchange is over: everything above but the answer is overwritten and removed
-    stop      stopped       this site works on nothing of the study any more; stays when the study is over
-
-Work that a crash cut off after it was paid is done again with the same key on the same broadcast: the same
-release, paid once (:meth:`secfed.dp.ledger.ledger.Ledger.spend`). Another broadcast for an exchange whose
-work has
-begun is refused. The journal takes a repeated entry only with the binding of the first time, which commits
-to contribution, seed and every message so far.
-
-Security: while an exchange runs, the disk holds this site's update in the clear, and with the seed an
-attempt's masks can be computed; forward secrecy begins when the exchange is over. The folder's disk should
-be encrypted, and the folder left out of backups.
-"""
+"""What a site remembers of one study: the interface, and the memory of a site that dies with its process."""
 
 from __future__ import annotations
 
-import hashlib
-import secrets
 from collections.abc import Callable
-from typing import Final
 
 import torch
 
-from secfed.crypto import labels
 from secfed.crypto.attempt import AttemptJournal, Entropy
-from secfed.crypto.codec import Buffer, Reader, Writer, digest
-from secfed.crypto.keystream import RoundingStream, derive
-from secfed.crypto.seeded_entropy import SEED_BYTES, SeededEntropy
-from secfed.dp.mechanisms.randomness import SecureRandom
-from secfed.errors import ConfigError, InconsistentView, LinkError, Replay, SecfedError, TranscriptError
-from secfed.site.attempt_work import (
-    HEADER_BYTES,
-    REFUSED,
-    REPLIED,
-    Work,
-    attempt_of,
-    encode_summands,
-    given_back,
-    header_of,
-    program_file,
-    refusal_of,
-    seed_file,
-    step_file,
-)
+from secfed.crypto.codec import Buffer
+from secfed.errors import InconsistentView, Replay
+from secfed.site.attempt_work import Work
 from secfed.site.journal import Journal
-from secfed.site.journal_binding import BoundJournal
-from secfed.storage.failpoints import failpoint
 from secfed.storage.signed_files import SignedFiles
-from secfed.wire.frames import decode_state, encode_state
 from secfed.wire.layout import State, Summands
 
-STUDY_SECRETS: Final = ("study-key", "seal-key", "uploaded", "taking", "replica")  # of encrypted_store.py
-_LOCAL_DRAWS: Final = "local-draws"
-_WORK, _CONTRIBUTION, _ANSWER, _POSITION = "work", "contribution", "answer", "position"
-_STOPPED: Final = "stopped"
-_MAX_STEPS: Final = 16  # a site gets seven messages in an attempt; a server must not fill the disk
-
-# The disk or the line failed, not the request: asked again, it may succeed.
-_PASSING = (ConfigError, TranscriptError, LinkError)
+Place = tuple[int, int]  # round and exchange index
 
 
 class AttemptStore:
-    """A site's durable memory of one study.
+    """A site's memory of one study, told of everything before it happens.
 
-    Args:
-        files: in a folder of this study alone.
-        journal: of the whole site.
-        study: study id.
-        began: told the release id before the work of an exchange is paid for.
+    Without an override a method remembers nothing, which is right where nothing outlives the process;
+    :class:`secfed.site.durable_store.DurableStore` overrides them all.
 
-    Raises:
-        ConfigError: a file cannot be read.
-        TranscriptError: a file was changed.
+    Attributes:
+        files: where protections keep secrets of the whole study; None without a disk.
     """
 
-    def __init__(
-        self,
-        files: SignedFiles,
-        journal: Journal,
-        study: str,
-        *,
-        began: Callable[[str], None] = lambda _release: None,
-    ) -> None:
-        self.files, self._journal, self._study, self._began = files, journal, study, began
-        self._work = self._read_work()
-        answer = files.read(_ANSWER, 32, 1)
-        self._asked = None if answer is None else bytes(answer[0])  # digest of the last frame answered
-        self._bindings: dict[int, bytes] = {}  # attempt -> binding so far
-        self._steps: dict[int, int] = {}  # attempt -> messages noted
-        self._contribution = b""
-        self._over = self._replaying = False
+    files: SignedFiles | None = None
 
-    # --- local work -----------------------------------------------------------------------------------
+    def __init__(self, journal: Journal, study: str) -> None:
+        self._journal, self._study = journal, study
 
-    @property
-    def position(self) -> tuple[int, int]:
-        """Round and index of the newest exchange that is over; (-1, -1) before the first."""
-        found = self.files.read(_POSITION)
-        if found is None:
-            return -1, -1
-        reader = Reader(found[0])
-        return reader.uint(4), reader.uint(2)
+    def is_spent(self, here: Place) -> bool:
+        """Whether the update of an exchange has left."""
+        return self._journal.spent(self._study, *here)
 
-    def begin(self, here: tuple[int, int], broadcast_digest: bytes) -> None:
+    def begin(self, here: Place, broadcast_digest: bytes) -> None:
         """Before the work of an exchange is paid for.
 
         Raises:
             Replay: the exchange, or a later one, is over or was begun.
             InconsistentView: its work was begun from another broadcast.
         """
-        work = self._work
-        if here <= self.position or (work is not None and here < work.here):
-            raise Replay(f"round {here[0]}, exchange {here[1]} was already worked on")
-        if work is not None and work.here == here:
-            if work.broadcast_digest != broadcast_digest:
-                # The same randomness on another input would be a second release for one payment.
-                raise InconsistentView(f"round {here[0]} was begun from another broadcast")
-        else:
-            self._clear()
-            work = Work(*here, broadcast_digest, secrets.token_bytes(32))
-            failpoint("site: before work noted")
-            self.files.write(_WORK, header_of(work), work.work_key)
-            self._work = work
-        failpoint("site: after work noted")
-        self._began(work.release_id(self._study))
+        raise NotImplementedError
 
-    def keep(self, summands: Summands, program: State | None = None) -> None:
-        """What the program contributed; after this it is never asked again.
+    def journal(self, attempt: int) -> AttemptJournal:
+        """The journal, for one attempt."""
+        raise NotImplementedError
 
-        Args:
-            summands: for this exchange.
-            program: what the program needs for the exchanges that follow, if it keeps anything.
-        """
-        failpoint("site: before contribution noted")
-        older = self._program_files()
-        if program:
-            self.files.write(program_file(self._required.here), encode_state(program))
-        parts = header_of(self._required), encode_summands(summands)
-        self.files.write(_CONTRIBUTION, *parts)
-        self._contribution = digest(labels.ATTEMPT_BINDING, *parts)
-        if program:
-            self.files.erase(*(name for name in older if name != program_file(self._required.here)))
-        failpoint("site: after contribution noted")
-
-    def program(self) -> dict[str, torch.Tensor]:
-        """What the program kept with the newest contribution; empty if it kept nothing.
-
-        Raises:
-            TranscriptError: the file was changed.
-        """
-        names = self._program_files()
-        if names and self._work is not None and self.contribution() is None:
-            # Written by work that was cut off: it will be done again, from what was there before it.
-            names = [name for name in names if name != program_file(self._work.here)]
-        found = self.files.read(names[-1]) if names else None
-        return {} if found is None else decode_state(found[0])
-
-    def _program_files(self) -> list[str]:
-        return [name for name in self.files.names() if name.startswith("program-")]
+    def keep(self, summands: Summands, save: Callable[[], State] = dict) -> None:
+        """What the program contributed, and how it saves its state; it is never asked again."""
 
     def contribution(self) -> tuple[Work, dict[str, torch.Tensor]] | None:
-        """What was kept for the running exchange, if anything was.
-
-        Raises:
-            TranscriptError: the file was changed.
-        """
-        found, work = self.files.read(_CONTRIBUTION, HEADER_BYTES), self._work
-        if found is None or work is None or bytes(found[0]) != header_of(work):
-            return None
-        self._contribution = digest(labels.ATTEMPT_BINDING, *found)
-        return work, decode_state(found[1])
+        """What was kept for the exchange that was running when the site went down, if anything was."""
+        return None
 
     def stop(self) -> None:
-        """This site has stopped the study, whatever restarts."""
-        self.files.write(_STOPPED, b"")  # one part, as it is read: signatures tell none from an empty one
+        """This site works on nothing of the study any more, whatever restarts."""
 
     @property
     def stopped(self) -> bool:
-        """Whether it has."""
-        return self.files.read(_STOPPED) is not None
+        """Whether :meth:`stop` was called, in this process or an earlier one."""
+        return False
 
-    def is_spent(self, here: tuple[int, int]) -> bool:
-        """Whether the update of an exchange has left."""
-        return self._journal.spent(self._study, *here)
-
-    # --- randomness of the work: what Site and SitePrivacy are given outside simulation -----------------
-
-    def rounding(self, number: int, index: int) -> RoundingStream:
-        """Words for stochastic rounding: the same for every attempt of an exchange."""
-        where = number.to_bytes(4, "big"), index.to_bytes(2, "big")
-        return RoundingStream(derive(self._required.work_key, labels.DERIVE_ROUNDING, *where))
-
-    def noise_key(self, number: int, exchange: str) -> bytes:
-        """Key of the noise in one sum: the same for every attempt."""
-        return self._derived(labels.DERIVE_WORK_NOISE, number, exchange)
-
-    def local_key(self, number: int, exchange: str) -> bytes:
-        """Key of sampling and noise in local steps."""
-        return self._derived(labels.DERIVE_WORK_LOCAL, number, exchange)
-
-    def random(self, number: int, exchange: str) -> SecureRandom:
-        """Sampling and noise in local steps."""
-        return SecureRandom(self.local_key(number, exchange))
-
-    def site_seed(self) -> int:
-        """Seed of batch order, dropout and augmentation of this site in this study, 0 <= seed < 2^63.
-
-        Drawn when it is first asked for; another one in every study, and the same after a restart, so that
-        work that is done again is the same work.
-
-        Raises:
-            ConfigError: it cannot be read or written.
-            TranscriptError: the file was changed.
-        """
-        found = self.files.read(_LOCAL_DRAWS)
-        secret = secrets.token_bytes(SEED_BYTES) if found is None else bytes(found[0])
-        if found is None:
-            self.files.write(_LOCAL_DRAWS, secret)
-        return int.from_bytes(derive(secret, labels.DERIVE_LOCAL_SEED, size_bytes=8), "big") >> 1
-
-    def _derived(self, label: bytes, number: int, exchange: str) -> bytes:
-        return derive(self._required.work_key, label, number.to_bytes(4, "big"), exchange.encode())
-
-    @property
-    def _required(self) -> Work:
-        if self._work is None:
-            raise ConfigError("there is no exchange to work on")
-        return self._work
-
-    # --- attempts -------------------------------------------------------------------------------------
-
-    def open(self, attempt: int) -> Entropy:
+    def open(self, attempt: int) -> Entropy:  # noqa: ARG002
         """Randomness of an attempt: fresh, or the same again while it is being rebuilt."""
-        name = seed_file(attempt)
-        found = self.files.read(name) if self._replaying else None
-        if found is None:
-            seed = secrets.token_bytes(SEED_BYTES)
-            if not self._replaying:
-                self.files.write(name, seed)
-        else:
-            seed = bytes(found[0])
-        failpoint("site: after attempt opened")
-        parts = self._study.encode(), self._contribution, attempt.to_bytes(4, "big"), seed
-        self._bindings[attempt], self._steps[attempt] = digest(labels.ATTEMPT_BINDING, *parts), 0
-        return SeededEntropy(seed)
+        return Entropy()
 
     def note(self, attempt: int, frame: Buffer) -> None:
         """One message of an attempt, before it is handled.
@@ -264,134 +74,42 @@ class AttemptStore:
         Raises:
             Replay: more messages than any protocol has, or the attempt is over.
         """
-        count = self._steps.get(attempt)
-        if count is None:
-            raise Replay(f"attempt {attempt} is over")
-        if count >= _MAX_STEPS:
-            raise Replay(f"attempt {attempt} has had too many messages")
-        if not self._replaying:
-            failpoint("site: before message noted")
-            self.files.write(step_file(attempt, count), frame)
-            failpoint("site: after message noted")
-        self._steps[attempt] = count + 1
-        self._bindings[attempt] = digest(labels.ATTEMPT_BINDING, self._bindings[attempt], frame)
-
-    def journal(self, attempt: int) -> AttemptJournal:
-        """The journal, for one attempt."""
-        return BoundJournal(self._journal, lambda: self._bindings[attempt])
 
     def drop(self, attempts: Callable[[int], bool]) -> None:
         """Destroy attempts that were refused or are over."""
-        if self._replaying:
-            return  # what is being read is not changed meanwhile
-        gone = [name for name in self.files.names() if (at := attempt_of(name)) is not None and attempts(at)]
-        self.files.erase(*gone)
-
-    # --- answers --------------------------------------------------------------------------------------
 
     def answer(self, frame: Buffer, handle: Callable[[Buffer], Buffer]) -> Buffer:
-        """Answer a frame; the same frame once more gets the same answer, and nothing is done again.
+        """Answer a frame.
 
         Raises:
             SecfedError: the frame is, or was, refused.
         """
-        failpoint("site: frame arrived")
-        asked = hashlib.sha256(frame).digest()
-        if self._asked == asked and (kept := self.files.read(_ANSWER, 32, 1)) is not None:
-            return given_back(kept[1], kept[2])
-        try:
-            reply = handle(frame)
-        except _PASSING:
-            raise
-        except SecfedError as error:
-            self._store(asked, error)
-            raise
-        failpoint("site: before answer noted")
-        self._store(asked, reply)
-        failpoint("site: after answer noted")
-        self._settle()
-        return reply
+        return handle(frame)
 
     def rebuild(self, handle: Callable[[Buffer], Buffer], current: Callable[[], int]) -> None:
-        """Read the messages of the running exchange again, with the code that read them first.
+        """Read the messages of the running exchange again, with the code that read them first."""
 
-        Args:
-            handle: of one message.
-            current: the attempt that is running afterwards.
-
-        Raises:
-            TranscriptError: a file was changed.
-        """
-        names = [name for name in self.files.names() if name.startswith("step-")]
-        self._replaying = True
-        try:
-            for name in names:
-                frame = self._read_step(name)
-                outcome: Buffer | SecfedError
-                try:
-                    outcome = handle(frame)
-                except _PASSING:
-                    raise
-                except SecfedError as error:
-                    outcome = error
-                asked = hashlib.sha256(frame).digest()
-                if name == names[-1] and self._asked != asked:
-                    # It was handled, and the answer did not get onto the disk: so it did not leave either.
-                    self._store(asked, outcome)
-        finally:
-            self._replaying = False
-        self.drop(lambda attempt: attempt != current())
-        self._settle()
-
-    def forget_remains(self) -> None:
-        """Finish the clearing that a crash cut off."""
-        if self._work is None:
-            self._clear()
-
-    def _read_step(self, name: str) -> memoryview:
-        found = self.files.read(name)
-        if found is None:
-            raise ConfigError(f"{self.files.folder / name}: is gone", remedy="leave the state folder alone")
-        return found[0]
-
-    def finish(self, here: tuple[int, int]) -> None:
+    def finish(self, here: Place) -> None:
         """An exchange is over: its secrets go as soon as the answer to the last message is kept."""
-        self._over = self._work is not None and self._work.here <= here
 
     def forget(self) -> None:
         """The study is over: destroy everything but its position, so that nothing of it is served again."""
-        self._clear()
-        self.files.erase(_ANSWER, _LOCAL_DRAWS, *STUDY_SECRETS, *self._program_files())
-        self._asked = None
 
-    def _store(self, asked: bytes, outcome: Buffer | SecfedError) -> None:
-        if isinstance(outcome, SecfedError):
-            self.files.write(_ANSWER, asked, REFUSED, refusal_of(outcome))
-        else:
-            self.files.write(_ANSWER, asked, REPLIED, outcome)
-        self._asked = asked
 
-    def _settle(self) -> None:
-        if self._over:
-            self._clear()
+class NullStore(AttemptStore):
+    """The memory of a simulated site: which exchange it works on, and nothing on a disk."""
 
-    def _clear(self) -> None:
-        """Destroy what belongs to the exchange so far. Cut off anywhere, it can be done again."""
-        work = self._work
-        if work is not None:
-            failpoint("site: before secrets erased")
-            self.files.write(_POSITION, Writer().uint(work.round, 4).uint(work.exchange_index, 2).done())
-            failpoint("site: after position noted")
-        self.drop(lambda _attempt: True)
-        self.files.erase(_CONTRIBUTION, _WORK)
-        failpoint("site: after secrets erased")
-        self._work, self._over, self._contribution = None, False, b""
-        self._bindings, self._steps = {}, {}
+    _here: Place = (-1, -1)
+    _broadcast_digest = b""
 
-    def _read_work(self) -> Work | None:
-        found = self.files.read(_WORK, HEADER_BYTES)
-        if found is None:
-            return None
-        reader = Reader(found[0])
-        work = Work(reader.uint(4), reader.uint(2), reader.fixed(32), bytes(found[1]))
-        return None if work.here <= self.position else work
+    def begin(self, here: Place, broadcast_digest: bytes) -> None:
+        """See :class:`AttemptStore`."""
+        if here < self._here:
+            raise Replay(f"round {here[0]}, exchange {here[1]} was already worked on")
+        if here == self._here and broadcast_digest != self._broadcast_digest:
+            raise InconsistentView(f"round {here[0]} was begun from another broadcast")
+        self._here, self._broadcast_digest = here, broadcast_digest
+
+    def journal(self, attempt: int) -> AttemptJournal:  # noqa: ARG002
+        """The site's journal as it is."""
+        return self._journal

@@ -92,17 +92,14 @@ def contained(
     """Summands that fit the exchange's layout and are finite, whatever the work does.
 
     Args:
-        round_number: for the alarm.
-        exchange: the exchange, as the program knows it.
-        work: the program's contribution.
         settled: what it adds whatever its values do; asked first.
         alarm: told of every failure; must not raise.
         only_values: let failures through that values alone do not explain. For simulations, where all sites
             belong to whoever runs them, and a defect should be seen.
 
     Returns:
-        float32 or float64 on the CPU, in the layout's order. Larger than a field's bound is no failure: fixed
-        point clips.
+        float32 or float64 on the CPU, in the layout's order. A value beyond a field's bound is not a
+        failure: fixed point clips it.
 
     Raises:
         BudgetExceeded, TranscriptError: a payment was refused.
@@ -174,13 +171,6 @@ def check_broadcast(state: State, bound: float) -> None:
     """Refuse a broadcast with a number that is not finite, or beyond what the study permits.
 
     Every site refuses it alike, before it pays or touches a record.
-
-    Args:
-        state: the broadcast, decoded.
-        bound: largest magnitude of a number.
-
-    Raises:
-        MalformedMessage: refusal 43.
     """
     for tensor in state.values():
         if not tensor.numel():
@@ -199,9 +189,6 @@ def check_fits(algorithm: Algorithm, round_number: int, exchange: Exchange, stat
 
     Every site refuses it alike, before it notes the task, pays or touches a record; so an honest broadcast
     can still follow.
-
-    Raises:
-        MalformedMessage: refusal 44.
     """
     try:
         algorithm.check_broadcast(round_number, exchange, state)
@@ -225,6 +212,6 @@ def _usable(value: object, shape: tuple[int, ...]) -> torch.Tensor | str:
         # Extrema carry NaN and Inf along, without a second tensor of the field's size.
         if tensor.numel() and not all(bool(torch.isfinite(edge)) for edge in torch.aminmax(tensor)):
             return NOT_FINITE
-    except Exception:  # noqa: BLE001 - torch has no one error for what is no number, or for a failing device
+    except Exception:  # noqa: BLE001 - torch raises different errors for what is not a number, and for a failing device
         return MISFIT
     return tensor

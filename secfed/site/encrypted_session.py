@@ -8,12 +8,13 @@ signed digest. A site that was away takes the sums it missed, in order, before i
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from secfed.algorithms.framework.base import ServerProgram
+from secfed.algorithms.framework.base import ServerProgram, SiteProgram
 from secfed.crypto import labels
 from secfed.crypto.attempt import SumRules
 from secfed.crypto.codec import Buffer
@@ -38,36 +39,41 @@ from secfed.protection.encrypted import Encrypted, ExpectedState
 from secfed.protection.interface import SiteSession
 from secfed.site.encrypted_store import TAKING, UPLOADED, EncryptedStore, Replica, Settled
 from secfed.site.local_work import Pending
+from secfed.site.parts import Agreement, Member
 from secfed.site.session import Site
 from secfed.storage.failpoints import failpoint
 from secfed.study.warm_start import initial_server
 from secfed.wire.frames import READY, Notice, Step, Task, encode_state
-from secfed.wire.layout import Exchange, State, state_digest
+from secfed.wire.layout import Exchange, state_digest
 
 
 class EncryptedSession(Site):
     """One hospital's side of one study under encrypted protection.
 
-    ``start`` gives the model that the study begins with, asked for unless the state is there already; None
-    for the seed's. Other arguments are those of :class:`secfed.site.session.Site`.
+    Args:
+        member, agreement, program, own: as for :class:`secfed.site.session.Site`.
+
+    Raises:
+        WrongState: the study's protection is another one.
     """
 
-    def __init__(
-        self,
-        *,
-        protection: Encrypted,
-        start: Callable[[], State | None] | None = None,
-        **arguments: Any,
-    ) -> None:
-        self._encrypted = protection.with_cipher(self._site_cipher)
-        super().__init__(protection=self._encrypted, **arguments)
-        store = self._store = None if self._memory is None else EncryptedStore(self._memory.files)
-        self._keys = StudyKeys(self._identity, self._roster, self._study, protection.holder, protection.ring)
-        if store is not None:
-            self._keys.received, self._keys.new_seal_key = store.keep_keys, store.new_seal_key
+    replica: ServerProgram
+
+    def __init__(self, member: Member, agreement: Agreement, program: SiteProgram, **own: Any) -> None:
+        if not isinstance(agreement.protection, Encrypted):
+            raise WrongState("an encrypted session needs encrypted protection")
+        self._encrypted = agreement.protection.with_cipher(self._site_cipher)
+        super().__init__(member, replace(agreement, protection=self._encrypted), program, **own)
+        files = self._store.files
+        kept = self._encrypted_store = None if files is None else EncryptedStore(files)
+        self._keys = StudyKeys(
+            self._identity, self._roster, self._study, self._encrypted.holder, self._encrypted.ring
+        )
+        if kept is not None:
+            self._keys.received, self._keys.new_seal_key = kept.keep_keys, kept.new_seal_key
         self._cipher: SiteCipher | None = None
-        is_new = start is not None and (store is None or store.replica() is None)
-        self.replica: ServerProgram = initial_server(self._algorithm, start() if start and is_new else None)
+        is_new = kept is None or kept.replica() is None
+        self.replica = initial_server(self._algorithm, self._services.initial_model() if is_new else None)
         self.sums = 0
         self._last = (0, 0)  # round and exchange index of the newest sum taken
         self._taken = b""  # digest of the newest sum taken, as it arrived
@@ -76,7 +82,7 @@ class EncryptedSession(Site):
 
     def resume(self) -> None:
         """Go on where this site was interrupted; see :meth:`secfed.site.session.Site.resume`."""
-        store = self._store
+        store = self._encrypted_store
         if store is not None:
             self._keys.restore(*store.keys())
             if (found := store.replica()) is not None:
@@ -124,7 +130,7 @@ class EncryptedSession(Site):
             return self._keys.pack(request) if request.hellos else self._keys.hello()
         if kind == KeyDelivery.TYPE:
             delivery, keys = KeyDelivery.decode(notice.message), self._keys.keys
-            if self._store is None or keys is None or keys.public_key != delivery.public_key:
+            if self._encrypted_store is None or keys is None or keys.public_key != delivery.public_key:
                 self._keys.unpack(delivery)
             return READY  # also when a crash came between keeping the keys and saying so
         if kind == Summed.TYPE:
@@ -148,16 +154,16 @@ class EncryptedSession(Site):
     def _note_upload(self, here: tuple[int, int], spec_digest: bytes) -> None:
         """The sum of this exchange must be of the specification that this site signed its upload for."""
         uploaded = Settled(here, spec_digest)
-        if self._store is not None and uploaded != self._uploaded:
+        if self._encrypted_store is not None and uploaded != self._uploaded:
             failpoint("site: before upload noted")
-            self._store.settle(UPLOADED, uploaded)
+            self._encrypted_store.settle(UPLOADED, uploaded)
         self._uploaded = uploaded
         failpoint("site: after upload noted")
 
     def _take_once(self, message: Buffer) -> None:
         """Take a sum; the newest one may come again after a crash and is then taken already."""
-        store, memory = self._store, self._memory
-        if store is None or memory is None:
+        kept = self._encrypted_store
+        if kept is None:
             self._take(Summed.decode(message))
             return
         arrived = hashlib.sha256(message).digest()
@@ -165,9 +171,9 @@ class EncryptedSession(Site):
             self._take(Summed.decode(message))
             self._taken = arrived
             failpoint("site: before state noted")
-            store.keep_replica(Replica(self.sums, self._last, arrived), self.replica.save())
+            kept.keep_replica(Replica(self.sums, self._last, arrived), self.replica.save())
             failpoint("site: after state noted")
-        memory.finish(self._last)
+        self._store.finish(self._last)
 
     def _take(self, summed: Summed) -> None:
         """Decrypt one sum and replay the server step.
@@ -215,8 +221,8 @@ class EncryptedSession(Site):
             if taking != before:
                 raise InconsistentView("another sum of this exchange, or of a later one, was begun before")
             return
-        if self._store is not None:
-            self._store.settle(TAKING, taking)
+        if self._encrypted_store is not None:
+            self._encrypted_store.settle(TAKING, taking)
         self._taking = taking
         failpoint("site: after sum noted")
 

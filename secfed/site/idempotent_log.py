@@ -23,21 +23,15 @@ _ONCE = {
 
 
 class IdempotentLog:
-    """Leaves out entries that are there already.
-
-    Args:
-        log: the transcript.
-        entries: what it holds, verified.
-        told: told of every new entry.
-    """
+    """Leaves out entries that are there already."""
 
     def __init__(
         self,
         log: Log,
         entries: Iterable[Entry],
-        told: Callable[[str, Mapping[str, object]], None] = lambda _kind, _body: None,
+        on_entry: Callable[[str, Mapping[str, object]], None] = lambda _kind, _body: None,
     ) -> None:
-        self._log, self._told = log, told
+        self._log, self._on_entry = log, on_entry
         self._known = {_place(entry.kind, entry.body) for entry in entries if entry.kind in _ONCE}
 
     def append(self, kind: str, body: Mapping[str, object]) -> object:
@@ -48,7 +42,7 @@ class IdempotentLog:
         entry = self._log.append(kind, body)
         if place is not None:
             self._known.add(place)  # only now: an entry that could not be written is not there
-        self._told(kind, body)
+        self._on_entry(kind, body)
         return entry
 
 

@@ -5,8 +5,8 @@ update that has left, masked, is spent: no further attempt of its exchange begin
 sets for one update could differ by few hospitals. Shares are given out only for the newest attempt, only
 after its upload, and only once, whichever session or process asks.
 
-A site that was killed in the middle of an attempt rebuilds it (``attempt_store.py``) and asks again. A call
-with the *binding* that was noted the first time is therefore no new call: the binding commits to everything
+A site that was killed in the middle of an attempt rebuilds it (``durable_store.py``) and asks again. A call
+with the *binding* that was noted the first time is therefore the same call: the binding commits to everything
 that the site's answers up to there depend on, so what leaves is what would have left.
 """
 
@@ -139,11 +139,7 @@ class Journal:
         return binding is not None and row is not None and row[which] == binding
 
     def _last(self, study: str) -> tuple[int, ...]:
-        """The newest row of a study: round, exchange, attempt, uploaded, unmasked; -1 if there is none.
-
-        Raises:
-            Replay: refusal 37: the table knows less than this object does.
-        """
+        """The newest row of a study: round, exchange, attempt, uploaded, unmasked; -1 if there is none."""
         row = self._db.execute(_LAST, (study,)).fetchone() or (-1, -1, -1, 0, 0)
         if row < self._newest.get(study, row):
             raise Refusal.JOURNAL_ROLLED_BACK.refuse("it knows less than this site remembers")

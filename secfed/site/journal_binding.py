@@ -21,19 +21,19 @@ class BoundJournal:
         self._journal, self._binding = journal, binding
 
     def begin(self, study: str, attempt: AttemptId) -> None:
-        """See :class:`secfed.crypto.attempt.AttemptJournal`."""
+        """As :class:`secfed.crypto.attempt.AttemptJournal` has it."""
         failpoint("site: before begin journalled")
         self._journal.begin(study, attempt, self._binding())
         failpoint("site: after begin journalled")
 
     def uploaded(self, study: str, attempt: AttemptId) -> None:
-        """See :class:`secfed.crypto.attempt.AttemptJournal`."""
+        """As :class:`secfed.crypto.attempt.AttemptJournal` has it."""
         failpoint("site: before upload journalled")
         self._journal.uploaded(study, attempt, self._binding())
         failpoint("site: after upload journalled")
 
     def unmasked(self, study: str, attempt: AttemptId) -> None:
-        """See :class:`secfed.crypto.attempt.AttemptJournal`."""
+        """As :class:`secfed.crypto.attempt.AttemptJournal` has it."""
         failpoint("site: before unmask journalled")
         self._journal.unmasked(study, attempt, self._binding())
         failpoint("site: after unmask journalled")

@@ -8,119 +8,76 @@ computed per exchange, whatever happens to the attempts that carry it.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
-from secfed.algorithms.framework.base import Algorithm, ServerProgram, SiteProgram
-from secfed.config.sections import BROADCAST_BOUND
+from secfed.algorithms.framework.base import ServerProgram, SiteProgram
 from secfed.crypto.attempt import AttemptJournal, Entropy, SiteContribution, SiteLimits
 from secfed.crypto.codec import Buffer
-from secfed.crypto.identity import Identity, Roster
-from secfed.crypto.lanes import VectorSource
 from secfed.crypto.messages import FinalModel, Result, Specification, peek_type
 from secfed.crypto.refusals import Refusal
 from secfed.crypto.specification import decode_as
 from secfed.errors import Replay, SecfedError, WrongState
-from secfed.protection.interface import Protection, SiteSession
-from secfed.records.transcript import COMPLAINED, FOLLOWED, RELEASED, SUMMED, Complaint, Log, SumRecord
+from secfed.protection.interface import SiteSession
+from secfed.records.transcript import COMPLAINED, FOLLOWED, RELEASED, SUMMED, Complaint, SumRecord
 from secfed.runs.final_model import open_final
-from secfed.site.containment import Alarm
+from secfed.site.attempt_store import AttemptStore
 from secfed.site.local_work import LocalWork, Pending
+from secfed.site.parts import Agreement, Draws, Member, Services
+from secfed.site.privacy import SitePrivacy
 from secfed.wire.frames import READY, Notice, Step, Task, decode
-from secfed.wire.layout import Exchange, Rounding, state_digest
-
-if TYPE_CHECKING:
-    from secfed.site.attempt_store import AttemptStore
-    from secfed.site.privacy import SitePrivacy
+from secfed.wire.layout import Exchange, state_digest
 
 
 class Site:
-    """One hospital's side of one study.
+    """One hospital's side of one study; :func:`secfed.site.build.build_site` makes it from a study.
 
     Args:
-        identity: the site's signing key.
-        roster: the roster its administrator pinned.
-        study: study id.
-        algorithm: the study's plan; layouts come from here.
         program: the local work, bound to this site's data.
-        protection: the study's protection.
-        journal: durable memory of attempts.
-        log: the site's transcript.
-        rounding: (round, exchange index) -> random words for stochastic rounding: the same for every attempt
-            of an exchange, from a key that is secret and this site's own (outside simulation).
         limits: what the site insists on.
-        privacy: pays for the work, and adds noise; None for a study without differential privacy.
-        memory: makes the site survive a crash; None in simulations. Call :meth:`resume` once.
-        sites: the study's sites in roster order; None for the whole roster.
-        take_model: given the finished model, checked; by default nothing is done with it.
-        begins_with: digest of the model that the first broadcast must hold; None where the seed decides.
-        broadcast_bound: largest magnitude of a number in a broadcast; the study's.
-        alarm: told where local work failed and added zeros. Security: what it says depends on records, and
-            must stay at this site.
-        only_values: contain failures of values only, and let defects of the program through; simulation only.
+        store: its memory; call :meth:`resume` once where that outlives a process.
+        privacy: pays for the work; None for a study without differential privacy.
 
     Attributes:
-        replica: the server program that this site replays; None where the aggregator runs it.
-        sums: how many sums the replica has taken.
+        replica: the server program where sites hold the study's state (encrypted protection).
+        sums: how many sums it has taken.
     """
 
     replica: ServerProgram | None = None
-    sums: int = 0
+    sums = 0
 
     def __init__(
         self,
-        *,
-        identity: Identity,
-        roster: Roster,
-        study: str,
-        algorithm: Algorithm,
+        member: Member,
+        agreement: Agreement,
         program: SiteProgram,
-        protection: Protection,
-        journal: AttemptJournal,
-        log: Log,
-        rounding: Callable[[int, int], Rounding],
+        *,
         limits: SiteLimits,
+        draws: Draws,
+        store: AttemptStore,
+        services: Services,
         privacy: SitePrivacy | None = None,
-        memory: AttemptStore | None = None,
-        sites: tuple[str, ...] | None = None,
-        take_model: Callable[[FinalModel], None] = lambda _final: None,
-        begins_with: bytes | None = None,
-        broadcast_bound: float = BROADCAST_BOUND,
-        alarm: Alarm = lambda _failure: None,
-        only_values: bool = False,
     ) -> None:
-        self._identity, self._roster, self._study = identity, roster, study
-        self._algorithm, self._protection, self._privacy = algorithm, protection, privacy
-        self._journal, self._log, self._rounding, self._limits = journal, log, rounding, limits
+        self._identity, self._roster = member.identity, member.roster
+        self._study, self._algorithm = agreement.study, agreement.algorithm
+        self._protection = agreement.protection
+        self._limits, self._store, self._services, self.privacy = limits, store, services, privacy
+        self._log = services.log
         self._attempt = -1
         self._session: SiteSession | None = None
-        self._memory, self._take_model = memory, take_model
         self._local = LocalWork(
-            site=identity.name,
-            study=study,
-            algorithm=algorithm,
-            program=program,
-            log=log,
+            member.identity.name,
+            agreement,
+            program,
+            draws=draws,
+            store=store,
+            services=services,
             privacy=privacy,
-            memory=memory,
-            sites=roster.sites if sites is None else sites,
-            begins_with=begins_with,
-            broadcast_bound=broadcast_bound,
-            alarm=alarm,
-            only_values=only_values,
         )
 
     def resume(self) -> None:
-        """Go on where a crash or a restart interrupted this site: read its memory again.
-
-        Raises:
-            ConfigError, TranscriptError: the memory cannot be read, or was changed.
-        """
-        memory = self._memory
-        if memory is None:
-            return
+        """Go on where a crash or a restart interrupted this site: read its memory again."""
         self._local.resume()
         if self._local.pending is not None:
-            memory.rebuild(self._answer, lambda: -1 if self._session is None else self._attempt)
+            self._store.rebuild(self._answer, lambda: -1 if self._session is None else self._attempt)
 
     def close(self) -> None:
         """Stop what runs beside this process."""
@@ -131,7 +88,7 @@ class Site:
         Raises:
             SecfedError: the frame is refused; the study can go on with the next exchange.
         """
-        return self._answer(frame) if self._memory is None else self._memory.answer(frame, self._answer)
+        return self._store.answer(frame, self._answer)
 
     def _answer(self, frame: Buffer) -> Buffer:
         decoded = decode(frame)
@@ -151,11 +108,9 @@ class Site:
         raise WrongState("this study's protection has no messages outside an attempt")
 
     def _take_final(self, final: FinalModel) -> None:
-        """Take the finished model, which the aggregator signed."""
-        self._take_model(final)
+        self._services.take_model(final)
 
     def _contribute(self, task: Task, broadcast: Callable[[Exchange], bytes], digest: bytes) -> None:
-        """Do the local work of one exchange, once."""
         if self._local.contribute(task, broadcast, digest):
             self._attempt, self._session = -1, None
 
@@ -166,7 +121,7 @@ class Site:
 
     def _step(self, step: Step) -> Buffer:
         pending = self._local.pending
-        if pending is None or (step.round, step.exchange_index) != (pending.round, pending.exchange_index):
+        if pending is None or (step.round, step.exchange_index) != pending.here:
             raise WrongState("there is no local work for this round and exchange")
         if step.attempt < self._attempt:
             raise Replay(f"attempt {step.attempt} of round {step.round} is over")
@@ -203,51 +158,37 @@ class Site:
         result = self._session.result
         if result is not None:
             self._record(pending.round, pending.exchange, self._attempt, result)
-            if self._memory is not None:
-                self._memory.finish((pending.round, pending.exchange_index))
+            self._store.finish(pending.here)
         return reply
 
     def _begin(self, pending: Pending, step: Step) -> tuple[SiteSession, Buffer]:
         """Open an attempt with its specification."""
-        memory, number = self._memory, step.attempt
-        if memory is None:
-            session = self._open(pending)
-            return session, session.handle(step.message)
-        entropy = memory.open(number)
-        memory.note(number, step.encode())
-        session = self._open(pending, entropy, memory.journal(number))
+        store, number = self._store, step.attempt
+        entropy = store.open(number)
+        store.note(number, step.encode())
+        session = self._open(pending, entropy, store.journal(number))
         try:
             reply = session.handle(step.message)
         except SecfedError:
-            memory.drop(lambda attempt: attempt == number)
+            store.drop(lambda attempt: attempt == number)
             raise
-        memory.drop(lambda attempt: attempt < number)
+        store.drop(lambda attempt: attempt < number)
         return session, reply
 
     def _continue(self, session: SiteSession, step: Step) -> Buffer:
         """One more message of the running attempt."""
-        memory, number = self._memory, step.attempt
-        if memory is None:
-            return session.handle(step.message)
-        memory.note(number, step.encode())
+        self._store.note(step.attempt, step.encode())
         try:
             return session.handle(step.message)
         except SecfedError:
             # The session is closed and its secrets are gone: on the disk, too.
             self._session = None
-            memory.drop(lambda attempt: attempt == number)
+            self._store.drop(lambda attempt: attempt == step.attempt)
             raise
 
     def _record(self, number: int, exchange: Exchange, attempt: int, result: Result) -> None:
-        record = SumRecord(
-            number,
-            exchange.name,
-            attempt,
-            result.spec_digest,
-            result.survivors,
-            result.totals_digest,
-            result.signature,
-        )
+        signed = result.spec_digest, result.survivors, result.totals_digest, result.signature
+        record = SumRecord(number, exchange.name, attempt, *signed)
         left: dict[str, object] = {
             "layout": exchange.layout.digest.hex(),
             "fields": [item.name for item in exchange.layout.fields],
@@ -258,24 +199,13 @@ class Site:
 
     def _witness(self) -> dict[str, object]:
         """A second witness of the ledger: an older copy of it lacks a head that is recorded here."""
-        return {} if self._privacy is None else {"ledgers": self._privacy.heads()}
+        return {} if self.privacy is None else {"ledgers": self.privacy.heads()}
 
-    def _open(
-        self, pending: Pending, entropy: Entropy | None = None, journal: AttemptJournal | None = None
-    ) -> SiteSession:
+    def _open(self, pending: Pending, entropy: Entropy, journal: AttemptJournal) -> SiteSession:
         """This site's half of a new attempt."""
         return self._protection.site(pending.exchange, self._contribution(pending, entropy, journal))
 
-    def _contribution(
-        self, pending: Pending, entropy: Entropy | None, journal: AttemptJournal | None
-    ) -> SiteContribution:
-        layout = pending.exchange.layout
-        # A fresh reader with the same words and noise: every attempt carries the same integers.
-        words = self._rounding(pending.round, pending.exchange_index)
-        source: VectorSource = layout.encoder(pending.summands, words)
-        noise = None if self._privacy is None else self._privacy.noise_of(pending.exchange)
-        if noise is not None and pending.noise_key is not None:
-            source = noise.noised(source, pending.noise_key)
+    def _contribution(self, pending: Pending, entropy: Entropy, journal: AttemptJournal) -> SiteContribution:
         return SiteContribution(
             identity=self._identity,
             roster=self._roster,
@@ -283,13 +213,13 @@ class Site:
             round=pending.round,
             exchange=pending.exchange.name,
             exchange_index=pending.exchange_index,
-            shape=layout.shape,
+            shape=pending.exchange.layout.shape,
             broadcast_digest=pending.broadcast_digest,
-            source=source,
-            journal=journal or self._journal,
+            source=self._local.source(pending),
+            journal=journal,
             limits=self._limits,
-            privacy_applied=self._privacy is not None,
+            privacy_applied=self.privacy is not None,
             planned=self._local.planned(pending.round, pending.exchange),
             contributors=self._contributors(pending.round, pending.exchange),
-            entropy=entropy or Entropy(),
+            entropy=entropy,
         )

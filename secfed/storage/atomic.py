@@ -32,17 +32,16 @@ def write_atomic(path: Path, *parts: Buffer, mode: int = 0o666) -> None:
         os.replace(unfinished, path)
 
 
-def write_durably(path: Path, data: Buffer) -> None:
-    """Write a file whole or not at all, mode 0600, its name on the disk too; an existing one is replaced.
+def write_durably(path: Path, *parts: Buffer, mode: int = 0o600) -> None:
+    """As :func:`write_atomic`, with the file's name on the disk, too, beside others who write the same file.
 
     Raises:
         ConfigError: it cannot be written; an existing file is unchanged.
     """
-    try:
-        write_atomic(path, data, mode=0o600)
+    with unwritable_errors(path):
+        with hidden_beside(path, *parts, mode=mode) as hidden:
+            os.replace(hidden, path)
         sync_folder(path.parent)
-    except OSError as error:
-        raise unwritable(path, error) from None
 
 
 @contextmanager
@@ -50,9 +49,6 @@ def hidden_beside(path: Path, *parts: Buffer, mode: int = 0o600) -> Iterator[Pat
     """The content of a file on the disk, under a random hidden name beside it that is gone afterwards.
 
     Several processes may write the same file, and nobody can have put a link where this one writes.
-
-    Raises:
-        OSError: it cannot be written.
     """
     hidden = path.with_name(f".{path.name}.{secrets.token_hex(8)}{PART}")
     with _synchronised(hidden, parts, os.O_EXCL, mode):
@@ -90,12 +86,21 @@ def sync_folder(folder: Path) -> None:
         os.close(descriptor)
 
 
+@contextmanager
+def unwritable_errors(path: Path) -> Iterator[None]:
+    """Turn an ``OSError`` inside the block into :func:`unwritable`."""
+    try:
+        yield
+    except OSError as error:
+        raise unwritable(path, error) from None
+
+
 def unwritable(path: Path, error: OSError) -> ConfigError:
     """The error to raise for a file that cannot be read or written."""
     text = f"{path}: {os.strerror(error.errno or 0)}"
     if is_full(error):
         return DiskFull(text, remedy="free space on that disk and start it again")
-    return ConfigError(text, remedy="check the disk and the file's owner")
+    return ConfigError(text, remedy="check the path, the disk, and the file's owner and permissions")
 
 
 def is_full(error: OSError) -> bool:

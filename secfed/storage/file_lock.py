@@ -1,15 +1,12 @@
 """Turns at a ledger: one process or thread at a time, and nobody waits for ever while others come and go.
 
-With one lock file alone, whoever gives up the lock and wants it again at once has it before those who sleep
-between two tries, and also before those whom the kernel wakes: a study with much to pay starves the others.
-So there are two files. Who wants the ledger first takes ``LEDGER.next``, which one can have, then waits for
-``LEDGER.lock`` beside nobody but its holder, and gives up ``LEDGER.next`` once it has it. Whoever comes
-back finds somebody else next, and draws lots with those who wait.
+With one lock file alone, a study with much to pay starves the others: whoever gives up the lock and wants it
+again has it before those who sleep between two tries. So there are two files. Whoever wants the ledger first
+takes ``LEDGER.next``, waits for ``LEDGER.lock`` beside nobody but its holder, and then gives up
+``LEDGER.next``.
 
-Tries with pauses, rather than a call that blocks: such a call has no time limit without a signal, which
-belongs to the main thread, or a helper thread, which would take the lock after its caller had given up, and
-be missing in a fork. This way Ctrl-C ends the waiting at once, and a process that is killed leaves nothing
-behind: its locks go with it. They are given up by name, not by closing the file, because a child that was
+Tries with pauses, because a call that blocks has no time limit without a signal or a helper thread. The locks
+of a killed process go with it. They are given up by name, not by closing the file, because a child that was
 forked meanwhile has the file open, too.
 """
 
@@ -31,10 +28,6 @@ _PAUSE_S: Final = 0.02
 @contextmanager
 def locked(ledger: Path, timeout_s: float) -> Iterator[None]:
     """Have the ledger for oneself.
-
-    Args:
-        ledger: its file; the locks lie beside it.
-        timeout_s: how long to wait.
 
     Raises:
         TranscriptError: no turn in that time, or the folder cannot be written.

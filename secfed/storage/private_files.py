@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from secfed.errors import ConfigError
-from secfed.storage.atomic import hidden_beside, is_full, sync_folder, unwritable
+from secfed.storage.atomic import hidden_beside, sync_folder, unwritable_errors, write_durably
 
 MAX_BYTES: Final = 1 << 20  # no file of an enrolment is near this size
 LATEST_S: Final = 253_402_300_800  # seconds since 1970: the year 10000, which no date of Python reaches
@@ -31,24 +31,18 @@ def make_private_folder(folder: Path) -> None:
     Raises:
         ConfigError: it exists and is not an empty folder, or it cannot be created.
     """
-    try:
+    with unwritable_errors(folder):
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         if any(folder.iterdir()):
             raise ConfigError(
                 f"{folder}: the folder is not empty", remedy="name a new folder; keys are never overwritten"
             )
         folder.chmod(0o700)  # an empty folder that was there before, or an unusual umask
-    except OSError as error:
-        raise _unusable(folder, error) from None
 
 
 def make_folder(folder: Path) -> None:
-    """Create a folder for this account alone, unless it is there.
-
-    Raises:
-        ConfigError: it cannot be made.
-    """
-    with _errors(folder):
+    """Create a folder for this account alone, unless it is there."""
+    with unwritable_errors(folder):
         folder.mkdir(mode=0o700, exist_ok=True)
 
 
@@ -58,10 +52,8 @@ def check_private(path: Path) -> None:
     Raises:
         ConfigError: missing, or its mode lets the group or others in.
     """
-    try:
+    with unwritable_errors(path):
         mode = path.stat().st_mode
-    except OSError as error:
-        raise _unusable(path, error) from None
     if mode & _FOREIGN:
         plain = "700" if stat.S_ISDIR(mode) else "600"
         raise ConfigError(
@@ -76,25 +68,17 @@ def create(path: Path, data: bytes, *, mode: int = 0o600) -> None:
     Raises:
         ConfigError: it exists already, or it cannot be written.
     """
-    with _errors(path), hidden_beside(path, data, mode=mode) as written:
+    with unwritable_errors(path), hidden_beside(path, data, mode=mode) as written:
         try:
             os.link(written, path)  # unlike a rename, this fails when the name is taken
         except FileExistsError:
             raise ConfigError(
                 f"{path}: exists already", remedy="nothing was overwritten; move it away first"
             ) from None
-    sync_folder(path.parent)
+        sync_folder(path.parent)
 
 
-def replace(path: Path, data: bytes, *, mode: int = 0o600) -> None:
-    """Write a file whole or not at all, durably; an existing one is replaced.
-
-    Raises:
-        ConfigError: it cannot be written; an existing file is unchanged.
-    """
-    with _errors(path), hidden_beside(path, data, mode=mode) as written:
-        os.replace(written, path)
-    sync_folder(path.parent)
+replace = write_durably
 
 
 def rename(old: Path, new: Path) -> None:
@@ -106,18 +90,11 @@ def rename(old: Path, new: Path) -> None:
 def read(path: Path, what: str) -> bytes:
     """The content of a file of at most 1 MiB.
 
-    Args:
-        path: the file.
-        what: what it should be, for errors.
-
     Raises:
         ConfigError: missing, unreadable or too large.
     """
-    try:
-        with path.open("rb") as stream:
-            data = stream.read(MAX_BYTES + 1)
-    except OSError as error:
-        raise _unusable(path, error) from None
+    with unwritable_errors(path), path.open("rb") as stream:
+        data = stream.read(MAX_BYTES + 1)
     if len(data) > MAX_BYTES:
         raise ConfigError(f"{path}: too large for {what}", remedy="check that this is the right file")
     return data
@@ -161,15 +138,9 @@ def to_json(content: Mapping[str, Any]) -> bytes:
 
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """Take turns with other processes that change files in this folder.
-
-    Raises:
-        ConfigError: the folder cannot be written.
-    """
-    try:
+    """Take turns with other processes that change files in this folder."""
+    with unwritable_errors(folder):
         descriptor = os.open(folder / ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    except OSError as error:
-        raise _unusable(folder, error) from None
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX)
         yield
@@ -177,24 +148,8 @@ def locked(folder: Path) -> Iterator[None]:
         os.close(descriptor)
 
 
-@contextmanager
-def _errors(path: Path) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        raise _unusable(path, error) from None
-
-
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) != len(pairs):  # readers of the same file could disagree on which one counts
+    content = dict(pairs)
+    if len(content) != len(pairs):  # readers of the same file could disagree on which one counts
         raise ValueError("a name appears twice")
-    return found
-
-
-def _unusable(path: Path, error: OSError) -> ConfigError:
-    if is_full(error):
-        return unwritable(path, error)
-    return ConfigError(
-        f"{path}: {os.strerror(error.errno or 0)}", remedy="check the path, its owner and its permissions"
-    )
+    return content

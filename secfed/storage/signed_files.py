@@ -12,15 +12,13 @@ from __future__ import annotations
 
 import os
 import secrets
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 from secfed.crypto import labels
 from secfed.crypto.codec import Buffer
 from secfed.crypto.identity import SIGNATURE_BYTES, Identity, verify
-from secfed.errors import BadSignature, ConfigError, TranscriptError
-from secfed.storage.atomic import hidden_beside, sync_folder
+from secfed.errors import BadSignature, TranscriptError
+from secfed.storage.atomic import sync_folder, unwritable_errors, write_durably
 
 
 class SignedFiles:
@@ -28,39 +26,25 @@ class SignedFiles:
 
     Args:
         folder: created (mode 0700) if it is not there.
-        identity: signs and checks.
-        study: study id.
-
-    Raises:
-        ConfigError: the folder cannot be used.
     """
 
     def __init__(self, folder: Path, identity: Identity, study: str) -> None:
         self.folder, self._identity, self._study = folder, identity, study
-        with _errors(folder):
+        with unwritable_errors(folder):
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             for left in folder.glob(".*.part"):  # of a write or an erasure that was cut off
                 _overwrite(left)
                 left.unlink()
 
     def write(self, name: str, *parts: Buffer) -> None:
-        """Write a file, or replace it; it is on the disk when this returns.
-
-        Raises:
-            ConfigError: it cannot be written; an older one is unchanged.
-        """
-        path = self.folder / name
+        """Write a file, or replace it; it is on the disk when this returns."""
         signature = self._identity.sign(labels.SIGN_SITE_FILE, *self._context(name), *parts)
-        with _errors(path):
-            with hidden_beside(path, *parts, signature) as hidden:
-                os.replace(hidden, path)
-            sync_folder(self.folder)
+        write_durably(self.folder / name, *parts, signature)
 
     def read(self, name: str, *sizes_bytes: int) -> tuple[memoryview, ...] | None:
         """The parts of a file; None if there is no such file.
 
         Args:
-            name: of the file.
             sizes_bytes: sizes of all parts but the last, which is what is left.
 
         Raises:
@@ -68,7 +52,7 @@ class SignedFiles:
             TranscriptError: this site did not write it, or somebody changed it.
         """
         path = self.folder / name
-        with _errors(path):
+        with unwritable_errors(path):
             try:
                 data = memoryview(path.read_bytes())
             except FileNotFoundError:
@@ -93,23 +77,19 @@ class SignedFiles:
 
     def names(self) -> tuple[str, ...]:
         """Names of the files that are there, sorted."""
-        with _errors(self.folder):
+        with unwritable_errors(self.folder):
             return tuple(sorted(path.name for path in self.folder.iterdir() if path.name[0] != "."))
 
     def erase(self, *names: str) -> None:
-        """Overwrite and remove files, in this order; those that are not there are left out.
-
-        Raises:
-            ConfigError: one cannot be removed.
-        """
+        """Overwrite and remove files, in this order; those that are not there are left out."""
         gone = []
         for name in names:
             path, nameless = self.folder / name, self.folder / f".{name}.{secrets.token_hex(8)}.part"
-            with _errors(path):
+            with unwritable_errors(path):
                 if path.exists():
                     os.replace(path, nameless)
                     gone.append(nameless)
-        with _errors(self.folder):
+        with unwritable_errors(self.folder):
             # Durable before a byte changes: half overwritten under its own name, a file is not readable.
             sync_folder(self.folder)
             for nameless in gone:
@@ -128,14 +108,3 @@ def _overwrite(path: Path) -> None:
         while left > 0:
             left -= stream.write(bytes(min(left, 1 << 20)))
         os.fsync(stream.fileno())
-
-
-@contextmanager
-def _errors(path: Path) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        raise ConfigError(
-            f"{path}: {os.strerror(error.errno or 0)}",
-            remedy="check the disk's free space, the folder's owner and its permissions",
-        ) from None

@@ -29,7 +29,6 @@ def build(study: Study, *, site_seed: int | None = None) -> Algorithm:
     No record is read until a site's program is asked for: the aggregator builds the same object.
 
     Args:
-        study: the study.
         site_seed: of this site's own work in it, see
             :attr:`~secfed.algorithms.framework.setting.Setting.local_seed`; None takes the study's.
 
@@ -55,11 +54,7 @@ def build(study: Study, *, site_seed: int | None = None) -> Algorithm:
 
 
 def build_data(study: Study) -> FederatedData:
-    """The study's data set.
-
-    Raises:
-        ConfigError: a user's factory gives something else.
-    """
+    """The study's data set."""
     folder: Path = study.folder
     data = _make("data", study.data, (), (study.data, study.seed, folder))
     if not isinstance(data, FederatedData) or not isinstance(data.sites, tuple):

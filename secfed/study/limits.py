@@ -13,19 +13,13 @@ def study_id(study: Study) -> str:
 
 
 def limits_of(study: Study, sites: int) -> SiteLimits:
-    """What every site enforces in every attempt because the study says so, whatever its own policy.
-
-    Args:
-        study: the study.
-        sites: enrolled sites.
-    """
+    """What every site enforces in every attempt because the study says so, whatever its own policy."""
     rules, privacy = study.protection, study.privacy
     # A threshold that the study names is one that algorithms rely on: fewer answers could be solved.
     least = max(rules.min_cohort, rules.threshold or 0)
     if privacy is not None and not privacy.in_local_steps:
-        least = max(
-            least, min_survivors(study.protection, sites)
-        )  # fewer would carry less noise than was paid for
+        # Fewer would carry less noise than was paid for.
+        least = max(least, min_survivors(study.protection, sites))
     return SiteLimits(
         min_cohort=rules.min_cohort,
         min_threshold=least,

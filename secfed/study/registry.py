@@ -106,12 +106,7 @@ def resolve(kind: str, section: Mapping[str, Any], own_code: Collection[str] | N
     """Validate the table ``[algorithm]``, ``[model]`` or ``[data]``.
 
     Args:
-        kind: which of the three.
-        section: its keys and values.
         own_code: names of factories that may be imported; None permits all.
-
-    Raises:
-        ConfigError: names the key and the remedy.
     """
     entries, given = KINDS[kind]
     name = section.get("name")

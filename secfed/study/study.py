@@ -26,24 +26,15 @@ from secfed.study import registry
 
 
 class Study(Strict):
-    """A validated study. Make one with :meth:`load` or :meth:`parse`.
-
-    Attributes:
-        study: ``[study]``.
-        algorithm: ``[algorithm]``: the options model of the algorithm that ``name`` says.
-        model: ``[model]``, likewise.
-        data: ``[data]``, likewise.
-        protection: ``[protection]``; may be left out.
-        privacy: ``[privacy]``; without it the study has no differential privacy.
-        folder: where relative paths of the study start; no part of the study's identity.
-    """
+    """A validated study, one attribute for each table. Make one with :meth:`load` or :meth:`parse`."""
 
     study: StudySection
     algorithm: SerializeAsAny[Options]
     model: SerializeAsAny[ModelOptions]
     data: SerializeAsAny[Options]
     protection: ProtectionSection
-    privacy: PrivacySection | None = None
+    privacy: PrivacySection | None = None  # without it the study has no differential privacy
+    # Where relative paths of the study start; not a part of its identity.
     folder: Path = Field(default=Path(), exclude=True, repr=False)
 
     @model_validator(mode="after")
@@ -98,8 +89,6 @@ class Study(Strict):
         """Read a study from text.
 
         Args:
-            text: TOML.
-            source: what to call it in errors.
             own_code: the ``package.module:factory`` names that may be imported; None permits all.
 
         Raises:
@@ -147,11 +136,7 @@ class Study(Strict):
         )
 
     def check_roster(self, sites: int) -> None:
-        """Check the study against the number of enrolled sites.
-
-        Raises:
-            ConfigError: names the key that is impossible for this number of sites.
-        """
+        """Check the study against the number of enrolled sites."""
         self.protection.check_cohort(sites)
 
     def tables(self) -> dict[str, Any]:
@@ -188,11 +173,7 @@ class Study(Strict):
         return digest(labels.STUDY_DIGEST, text.encode("ascii"))
 
     def settings(self, sites: int) -> dict[str, Any]:
-        """What a transcript says about the study: nothing that belongs to a single site.
-
-        Args:
-            sites: enrolled sites.
-        """
+        """What a transcript says about the study: nothing that belongs to a single site."""
         start = {} if self.model.start is None else {"start": self.model.start_sha256}
         return {
             "algorithm": self.algorithm.name,

@@ -48,11 +48,7 @@ def check_initial_model(digest: bytes, model: State) -> None:
 
 
 def initial_server(algorithm: Algorithm, start: State | None) -> ServerProgram:
-    """A fresh server program, with the study's start if it has one.
-
-    Raises:
-        ConfigError: a program that cannot begin with a model from a file.
-    """
+    """A fresh server program, with the study's start if it has one."""
     server = algorithm.server()
     if start is not None:
         server.begin(start)
@@ -60,11 +56,7 @@ def initial_server(algorithm: Algorithm, start: State | None) -> ServerProgram:
 
 
 def pinned_model(study: Study) -> bytes | None:
-    """Digest of the model that a study begins with; None if the seed decides.
-
-    Raises:
-        ConfigError: the study names a file and no digest.
-    """
+    """Digest of the model that a study begins with; None if the seed decides."""
     if study.model.start is None:
         return None
     if study.model.start_sha256 is None:
@@ -78,10 +70,6 @@ def pinned_model(study: Study) -> bytes | None:
 
 def load_initial_model(study: Study, algorithm: Algorithm) -> State | None:
     """The model that a study of one's own begins with; None if the seed decides.
-
-    Args:
-        study: its paths start at its folder.
-        algorithm: built from it.
 
     Raises:
         ConfigError: no such file, not a model of this study, or another one than the digest names.
@@ -105,12 +93,7 @@ def load_initial_model(study: Study, algorithm: Algorithm) -> State | None:
 
 
 def find_initial_model(study: Study, algorithm: Algorithm, state: Path) -> State | None:
-    """The model that a study begins with, among those that a hospital has: earlier studies' and its own.
-
-    Args:
-        study: from elsewhere; its path is not used.
-        algorithm: built from it.
-        state: the site's state folder.
+    """The model that a study from elsewhere begins with, among those that a hospital has.
 
     Raises:
         ConfigError: it is not among them.
@@ -136,13 +119,7 @@ def read_model(path: Path, like: State) -> dict[str, torch.Tensor]:
     """The parameters in a file, which must be exactly those of a model.
 
     Its size, and then names, shapes and types, are compared before any parameter is read.
-
-    Args:
-        path: a safetensors file; nothing else is ever opened as a model.
-        like: the model, for names and shapes.
-
-    Raises:
-        ConfigError: names the file and what is wrong with it.
+    Nothing but a safetensors file is ever opened as a model.
     """
     if not path.is_file():
         raise ConfigError(

@@ -108,7 +108,9 @@ def check(study: Study) -> None:
     """
     algorithm = build.build(study)
     if study.privacy is not None:
-        from secfed.site.privacy import with_privacy  # differential privacy is an optional dependency
+        from secfed.pipeline.noised_algorithm import (
+            with_privacy,  # differential privacy is an optional dependency
+        )
 
         with_privacy(study, algorithm, len(build.build_data(study).sites))
     load_initial_model(study, algorithm)

@@ -37,7 +37,7 @@ def watching(console: Console, *, quiet: bool) -> Iterator[Observer]:
         yield LineObserver(console)
 
 
-class LiveObserver:
+class LiveObserver(Observer):
     """A progress bar, what is happening, and the last finished rounds."""
 
     def __init__(self, console: Console) -> None:
@@ -101,7 +101,7 @@ class LiveObserver:
         return f"round {round_number}/{self._rounds}"
 
 
-class LineObserver:
+class LineObserver(Observer):
     """One short line per fact, for log files and pipes."""
 
     def __init__(self, console: Console) -> None:

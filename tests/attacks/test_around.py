@@ -31,7 +31,7 @@ from secfed.dp.training.local_privacy import LocalPrivacy
 from secfed.errors import ConfigError, RangeError
 from secfed.server import round as secure_round
 from secfed.site import local_work
-from secfed.site.attempt_store import AttemptStore
+from secfed.site.durable_store import DurableStore
 from secfed.site.session import Site
 from secfed.study.study import Study
 
@@ -134,7 +134,7 @@ def test_an_answer_whose_length_depends_on_a_record_is_noticed(monkeypatch: pyte
     honest = Site._work
 
     def telling(self: Any, task: Any) -> bytes:
-        return bytes(honest(self, task)) + b" " * len(self._local._alarm.__self__)
+        return bytes(honest(self, task)) + b" " * len(self._services.alarm.__self__)
 
     monkeypatch.setattr(Site, "_work", telling)
     assert noticed("overflow-oracle") == "everything"
@@ -175,7 +175,7 @@ def test_engines_that_are_compared_on_real_records_tell_of_them(monkeypatch: pyt
 
 
 def test_batches_in_a_public_order_give_the_update_away(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(AttemptStore, "site_seed", lambda _: 3)
+    monkeypatch.setattr(DurableStore, "site_seed", lambda _: 3)
     assert noticed("twin-study") == "part"
 
 

@@ -22,7 +22,7 @@ from secfed.deploy.transport.limits import ClientLimits
 from secfed.deploy.transport.link import Offer
 from secfed.server.coordinator import Coordinator, RoundOutcome
 from secfed.server.round import Rules
-from secfed.site.runtime import Terms
+from secfed.site.terms import Terms
 from secfed.study.limits import study_id
 from secfed.study.study import Study
 from tests.deploy.centre_case import found_consortium

@@ -21,8 +21,11 @@ from secfed.records.transcript import Log, Transcript
 from secfed.runs.run_folder import MODEL_FILE, site_folder
 from secfed.runs.run_report import RunReport, SilentObserver
 from secfed.simulation.transport import SimulatedTransport
+from secfed.site.attempt_store import NullStore
+from secfed.site.build import build_site
 from secfed.site.journal import Journal
-from secfed.site.make_site import make_site
+from secfed.site.parts import Draws, Member, Services
+from secfed.site.terms import Terms
 from secfed.storage import failpoints
 from secfed.study.limits import study_id
 from secfed.study.study import Study
@@ -97,19 +100,15 @@ class Hospitals:
                 sink=folder / f"{name}.jsonl",
             )
             self.logs.append(log)
-            given = {
-                "identity": identity,
-                "roster": self.roster,
-                "study": study_id(self.study),
-                "algorithm": self.central.algorithm,
-                "program": self.central.algorithm.site(name),
-                "protection": self.central.protection,
-                "journal": Journal(),
-                "log": log,
-                "rounding": partial(rounding, self.study.seed, name),
-                "limits": SiteLimits(),
-            }
-            self.sites[name] = make_site(**given)
+            self.sites[name] = build_site(
+                Terms(self.study, self.central.algorithm, self.names),
+                Member(identity, self.roster),
+                self.central.algorithm.site(name),
+                limits=SiteLimits(),
+                draws=Draws.seeded(self.study.seed, name),
+                store=NullStore(Journal(), study_id(self.study)),
+                services=Services(log),
+            )
 
     def handle(self, name: str, frame: Buffer) -> Buffer:
         """What an agent does: a frame that was answered is answered from the record."""

@@ -8,7 +8,6 @@ import subprocess
 import sys
 import threading
 from collections.abc import Mapping
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,13 +25,15 @@ from secfed.deploy.transport.grpc.peer import TlsFiles
 from secfed.deploy.transport.limits import ClientLimits
 from secfed.records.roster_file import read_roster
 from secfed.records.transcript import Transcript
+from secfed.site.attempt_store import NullStore
+from secfed.site.build import build_site
 from secfed.site.journal import Journal
-from secfed.site.session import Site
+from secfed.site.parts import Draws, Member, Services
+from secfed.site.terms import Terms
 from secfed.storage import private_files
 from secfed.study.limits import study_id
 from secfed.study.study import Study
 from secfed.wire.frames import Notice, decode
-from tests.deploy.central_case import rounding
 from tests.ports import free_port, without_metrics
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -73,17 +74,14 @@ class Hospital:
             roster_digest=central.roster.digest,
             sink=folder.folder / "transcript.jsonl",
         )
-        self.site = Site(
-            identity=identity,
-            roster=folder.roster(),
-            study=study_id(study),
-            algorithm=central.algorithm,
-            program=central.algorithm.site(name),
-            protection=central.protection,
-            journal=Journal(),
-            log=self.log,
-            rounding=partial(rounding, study.seed, name),
+        self.site = build_site(
+            Terms(study, central.algorithm, central.names),
+            Member(identity, folder.roster()),
+            central.algorithm.site(name),
             limits=SiteLimits(),
+            draws=Draws.seeded(study.seed, name),
+            store=NullStore(Journal(), study_id(study)),
+            services=Services(self.log),
         )
         tls = folder.tls_material(None)
         caps = FrameCaps.of(central.algorithm, study.rounds, len(central.roster.sites), central.protection)

@@ -114,7 +114,7 @@ options = "any"
 epsilon = 20.0
 delta = 1e-4
 """
-# In the order in which they come by, in FedDRA's exchanges. Named in secfed/site/attempt_store.py,
+# In the order in which they come by, in FedDRA's exchanges. Named in secfed/site/durable_store.py,
 # journal_binding.py.
 POINTS: Final = (
     "site: before contribution noted",  # weights: the loss was measured, and is lost

@@ -22,17 +22,17 @@ from secfed.algorithms.data.transfer.base import TransferSite
 from secfed.algorithms.framework.datasets import SiteData
 from secfed.crypto.attempt import SiteLimits
 from secfed.crypto.identity import Identity, Roster
-from secfed.crypto.keystream import rounding_stream_for_simulation
 from secfed.dp.accounting.budget import Budget
 from secfed.dp.accounting.interface import accountant
 from secfed.dp.ledger.ledger import Ledger, verify
-from secfed.dp.mechanisms.randomness import SecureRandom
 from secfed.errors import SecfedError
-from secfed.protection.registry import PLAIN
+from secfed.pipeline.noised_algorithm import inner_exchange, with_privacy
+from secfed.site.attempt_store import NullStore
+from secfed.site.build import build_site
 from secfed.site.containment import Failure
 from secfed.site.journal import Journal
-from secfed.site.privacy import SitePrivacy, with_privacy
-from secfed.site.session import Site
+from secfed.site.parts import Draws, Member, Services
+from secfed.site.terms import Terms
 from secfed.study.build import build
 from secfed.study.limits import study_id
 from secfed.study.study import Study
@@ -330,6 +330,7 @@ def play(
         change: of the hospital's data.
         kind: what it holds, where hospitals hold different things; by default the first hospital is played.
     """
+    study = study.replace("protection.name", "plain")
     inner = build(study)
     names = tuple(inner.setting.sites)
     name = next(one for one in names if not kind or inner.data.kind_of[one] == kind)
@@ -338,36 +339,22 @@ def play(
     algorithm = with_privacy(study, inner, len(names))
     aggregator, identities = Identity.generate("aggregator"), [Identity.generate(one) for one in names]
     identity = identities[names.index(name)]
-    ledger, privacy = None, None
+    ledger = None
     if study.privacy is not None:
         folder.mkdir(parents=True, exist_ok=True)
         budget = Budget(study.privacy.epsilon, study.privacy.delta, protects=study.privacy.budgeted)
         ledger = Ledger(folder / "ledger.jsonl", identity, "set", [budget], accountant=accountant("rdp"))
-        privacy = SitePrivacy(
-            study.privacy,
-            algorithm,
-            ledger,
-            study=study_id(study),
-            seed=study.seed,
-            random=lambda number, exchange: SecureRandom.for_simulation(5, name, number, exchange),
-            noise_key=lambda number, exchange: bytes(32),
-        )
     log, failures, replies, finite = _Written(), [], [], True
     program = algorithm.site(name)
-    member = Site(
-        identity=identity,
-        roster=Roster.of(aggregator, identities),
-        study=study_id(study),
-        algorithm=algorithm,
-        program=program,
-        protection=PLAIN,
-        journal=Journal(),
-        log=log,
-        rounding=lambda number, index: rounding_stream_for_simulation(5, name, str(number), str(index)),
+    member = build_site(
+        Terms(study, algorithm, names),
+        Member(identity, Roster.of(aggregator, identities)),
+        program,
         limits=SiteLimits(),
-        privacy=privacy,
-        broadcast_bound=study.protection.broadcast_bound,
-        alarm=failures.append,
+        draws=replace(Draws.seeded(5, name), noise_key=lambda _number, _exchange: bytes(32)),
+        store=NullStore(Journal(), study_id(study)),
+        services=Services(log, failures.append),
+        ledger=ledger,
     )
     server = algorithm.server()
     for number in range(1, study.rounds + 2):
@@ -376,7 +363,7 @@ def play(
                 continue
             state = encode_state(broadcast.of(server.broadcast(number, exchange)))
             task = Task(study_id(study), number, index, exchange.name, state)
-            own = exchange if privacy is None else privacy.own_exchange(exchange)
+            own = inner_exchange(algorithm, exchange)
             known = {
                 key: torch.as_tensor(one, dtype=torch.float64).tolist()
                 for key, one in program.settled(number, own).items()

@@ -25,9 +25,11 @@ from secfed.runs.run_folder import ledger_file
 from secfed.server.coordinator import RoundOutcome
 from secfed.server.make_run import make_run
 from secfed.server.round import Rules
-from secfed.site import attempt_store, encrypted_session, journal_binding, local_work
+from secfed.site import durable_store, encrypted_session, journal_binding, local_work
 from secfed.site.containment import Failure
-from secfed.site.runtime import SiteStudy, Terms, open_site_study
+from secfed.site.parts import Member
+from secfed.site.runtime import SiteStudy, open_site_study
+from secfed.site.terms import Terms
 from secfed.study.build import build
 from secfed.study.study import Study
 from secfed.wire.layout import State
@@ -98,9 +100,8 @@ class Hospital:
             self.open.close()
         self.open = open_site_study(
             self.terms,
-            identity=self.identity,
-            roster=self.roster,
-            state=self.state,
+            Member(self.identity, self.roster),
+            self.state,
             program=self._program,
             limits=SiteLimits(),
             dataset="wards",
@@ -110,10 +111,10 @@ class Hospital:
         )
         return self.open
 
-    def _program(self, terms: Terms, memory: Any, privacy: Any) -> Any:
-        del privacy
+    def _program(self, terms: Terms, store: Any, ledger: Any) -> Any:
+        del ledger
         # As the training process makes it.
-        algorithm = build(terms.study, site_seed=None if self.simulated else memory.site_seed())
+        algorithm = build(terms.study, site_seed=None if self.simulated else store.site_seed())
         hospital, program = self, algorithm.site(self.identity.name)
 
         class Counted(ForwardingProgram):
@@ -229,7 +230,7 @@ class Plug:
         self.point, self.left, self.pulled = "", 0, 0
         self.passed: list[str] = []
         self.only = False
-        for module in (local_work, attempt_store, journal_binding, encrypted_session):
+        for module in (local_work, durable_store, journal_binding, encrypted_session):
             monkeypatch.setattr(module, "failpoint", self.reached)
 
     def set(self, point: str, count: int = 1) -> None:

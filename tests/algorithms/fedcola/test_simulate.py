@@ -13,13 +13,12 @@ from secfed.dp.accounting.events import Skellam
 from secfed.dp.ledger.ledger import SPENT
 from secfed.dp.ledger.ledger import verify as verify_ledger
 from secfed.errors import ConfigError
+from secfed.pipeline.noised_algorithm import NoisedAlgorithm, with_privacy
 from secfed.records.roster_file import ROSTER_FILE, read_roster
 from secfed.runs.run_folder import ledger_file, site_folder
 from secfed.runs.run_report import RunReport, SilentObserver
 from secfed.simulation.dropouts import Dropout
 from secfed.simulation.simulate import simulate
-from secfed.site.noised_algorithm import NoisedAlgorithm
-from secfed.site.privacy import with_privacy
 from secfed.study.build import build
 from secfed.study.study import Study
 from tests.algorithms.fedcola_case import TINY, Rounds, study

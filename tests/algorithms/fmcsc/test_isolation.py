@@ -12,13 +12,15 @@ from secfed.algorithms.framework.base import Algorithm
 from secfed.config.cohort_rules import min_cohort, threshold
 from secfed.crypto.codec import Buffer
 from secfed.crypto.identity import Identity, Roster
-from secfed.crypto.keystream import RoundingStream
 from secfed.crypto.refusals import Refusal
 from secfed.errors import RoundAborted, SecfedError
 from secfed.protection.registry import MASKED
 from secfed.server.round import Rules, run_round, sum_securely, train
+from secfed.site.attempt_store import NullStore
+from secfed.site.build import build_site
 from secfed.site.journal import Journal
-from secfed.site.session import Site
+from secfed.site.parts import Draws, Member, Services
+from secfed.site.terms import Terms
 from secfed.study.build import build
 from secfed.study.limits import limits_of, study_id
 from secfed.wire.frames import encode_state
@@ -46,17 +48,14 @@ class Hospitals:
         roster = Roster.of(aggregator, list(people.values()))
         self.journals = [Journal() for _ in names]
         self.sites = {
-            name: Site(
-                identity=people[name],
-                roster=roster,
-                study=study_id(made),
-                algorithm=self.algorithm,
-                program=self.algorithm.site(name),
-                protection=MASKED,
-                journal=journal,
-                log=_Log(),
-                rounding=lambda _round, _index: RoundingStream(b"k" * 32),
+            name: build_site(
+                Terms(made, self.algorithm, tuple(names)),
+                Member(people[name], roster),
+                self.algorithm.site(name),
                 limits=limits_of(made, len(names)),
+                draws=Draws.seeded(0, name),
+                store=NullStore(journal, study_id(made)),
+                services=Services(_Log()),
             )
             for name, journal in zip(names, self.journals, strict=True)
         }

@@ -16,12 +16,11 @@ from secfed.dp.accounting.unit import Adjacency
 from secfed.dp.ledger.ledger import spent_of
 from secfed.dp.ledger.ledger import verify as verify_ledger
 from secfed.errors import ConfigError
+from secfed.pipeline.noised_algorithm import NoisedAlgorithm, with_privacy
 from secfed.records.roster_file import ROSTER_FILE, read_roster
 from secfed.runs.run_folder import ledger_file, site_folder
 from secfed.runs.run_report import RunReport, SilentObserver
 from secfed.simulation.simulate import simulate
-from secfed.site.noised_algorithm import NoisedAlgorithm
-from secfed.site.privacy import with_privacy
 from secfed.study.build import build, build_data
 from secfed.study.study import Study
 from secfed.sweep.file import SweepFile
@@ -271,9 +270,9 @@ class TestSiteLevel:
         clipped = 0
         for number in range(1, 5):
             for index, outer in enumerate(noised.exchanges(number)):
-                noise = noised.noise_of(outer)
+                stages = noised.pipeline(outer)
                 for one in rounds.add_up(number, index).values():
-                    norm, after = _norm(one), _norm(noise.clip(one))
+                    norm, after = _norm(one), _norm(stages.at_site(outer, one))
                     assert after <= 1e-3
                     assert after == pytest.approx(min(norm, 1e-3))
                     clipped += norm > 1e-3

@@ -9,7 +9,7 @@ import torch
 
 from secfed.algorithms.dro.answer import DroAnswer
 from secfed.errors import MalformedMessage
-from secfed.site.privacy import with_privacy
+from secfed.pipeline.noised_algorithm import with_privacy
 from secfed.study.build import build
 from secfed.study.registry import ALGORITHMS
 from tests.properties.readiness_case import OF_MEANS, OF_PAIRS, tiny

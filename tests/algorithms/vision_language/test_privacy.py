@@ -22,11 +22,11 @@ from secfed.dp.accounting.unit import Adjacency
 from secfed.dp.ledger.ledger import spent_of
 from secfed.dp.ledger.ledger import verify as verify_ledger
 from secfed.errors import ConfigError
+from secfed.pipeline.noised_algorithm import with_privacy
 from secfed.records.roster_file import ROSTER_FILE, read_roster
 from secfed.runs.run_folder import ledger_file, site_folder
 from secfed.runs.run_report import RunReport, SilentObserver
 from secfed.simulation.simulate import simulate
-from secfed.site.privacy import with_privacy
 from secfed.study.build import build
 from secfed.study.study import Study
 from tests.algorithms.vlp_case import TINY, Rounds

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
 from secfed.crypto import labels
 from secfed.crypto.masked.client import AwaitAdverts
@@ -56,11 +55,10 @@ class TrainsHere:
     """Training in this process: what trains is not what is tested."""
 
     deaths = 0
-    kept: Mapping[str, torch.Tensor] = {}
 
     def __init__(self, job: Job, **_: Any) -> None:
         program = build(Study.parse(job.settings)).site(job.site)
-        self.contribute, self.settled = program.contribute, program.settled
+        self.contribute, self.settled, self.save = program.contribute, program.settled, program.save
 
     def check(self) -> None: ...
 

@@ -13,7 +13,7 @@ from secfed.crypto.identity import Identity
 from secfed.deploy.agent.training import TrainingProcess
 from secfed.deploy.agent.training_wire import Job
 from secfed.errors import BudgetExceeded, ConfigError
-from secfed.site.attempt_store import AttemptStore
+from secfed.site.durable_store import DurableStore
 from secfed.site.journal import Journal
 from secfed.storage.signed_files import SignedFiles
 from tests.deploy.agent.test_training import PRIVATE, Book, _work
@@ -30,7 +30,7 @@ class Hospital:
     def __init__(self, folder: Path) -> None:
         self.journal = Journal(folder / "journal.sqlite")
         self.files = SignedFiles(folder / "work", Identity.generate(NAMES[0]), STUDY)
-        self.memory = AttemptStore(self.files, self.journal, STUDY)
+        self.memory = DurableStore(self.files, self.journal, STUDY)
         self.book = Book(9)
         self.process = TrainingProcess(
             Job(site=NAMES[0], settings=TOML, study=STUDY),
@@ -48,7 +48,7 @@ class Hospital:
         return dict(self.process.contribute(number, self.exchange, self.state))
 
     def keep(self, given: dict[str, Any]) -> None:
-        self.memory.keep(given, self.process.kept)
+        self.memory.keep(given, self.process.save)
 
     @property
     def pid(self) -> int:

@@ -18,7 +18,7 @@ from secfed.deploy.enrolment.messages import utc_now
 from secfed.deploy.enrolment.site_folder import SiteFolder
 from secfed.deploy.transport.messages import HelloReply
 from secfed.runs.run_folder import TRANSCRIPT_FILE, ledger_file
-from secfed.site.attempt_store import AttemptStore
+from secfed.site.durable_store import DurableStore
 from secfed.site.journal import Journal
 from secfed.site.runtime import study_folder
 from secfed.storage.signed_files import SignedFiles
@@ -44,9 +44,9 @@ class Crashed:
         self.work = self.folder / "work"
         self.files = SignedFiles(self.work, self.site.identity(None), self.study)
         journal = Journal(self.site.state / "journal.sqlite")
-        memory = AttemptStore(self.files, journal, self.study)
+        memory = DurableStore(self.files, journal, self.study)
         memory.begin((1, 0), bytes(32))
-        memory.keep({"weight": torch.ones(3)}, {"norm": torch.ones(1)})
+        memory.keep({"weight": torch.ones(3)}, lambda: {"norm": torch.ones(1)})
         memory.open(0)
         memory.note(0, b"a message")
         journal.close()
@@ -82,7 +82,7 @@ def test_a_refused_study_that_is_over_leaves_no_secret_and_all_that_an_audit_nee
     assert (crashed.folder / TRANSCRIPT_FILE).read_bytes() == b"transcript"
     assert ledger_file(crashed.site.state, "wards").read_bytes() == b"ledger"
     journal = Journal(crashed.site.state / "journal.sqlite")
-    memory = AttemptStore(crashed.files, journal, crashed.study)
+    memory = DurableStore(crashed.files, journal, crashed.study)
     assert memory.position == (1, 0)  # the exchange is not served again
     journal.close()
 

@@ -156,5 +156,5 @@ def test_a_ledger_that_does_not_verify_says_which_file_and_what_its_owner_can_do
 
 def test_a_pipe_is_no_ledger(path: Path) -> None:
     os.mkfifo(path)
-    with pytest.raises(TranscriptError, match="it is no regular file"):
+    with pytest.raises(TranscriptError, match="it is not a regular file"):
         book(path)

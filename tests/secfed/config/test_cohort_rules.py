@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from secfed.crypto.attempt import SiteLimits
-from secfed.site.runtime import Terms
+from secfed.site.terms import Terms
 from secfed.study.limits import limits_of
 from secfed.study.study import Study
 from tests.algorithms.loop import BREAST_CANCER

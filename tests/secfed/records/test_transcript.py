@@ -136,7 +136,7 @@ class TestFile:
         path = tmp_path / "t.jsonl"
         os.mkfifo(path)
         for use in (lambda: transcript(path), lambda: verify_file(path, OWNER.public_bytes, TRANSCRIPT)):
-            with pytest.raises(TranscriptError, match=r"t\.jsonl: it is no regular file"):
+            with pytest.raises(TranscriptError, match=r"t\.jsonl: it is not a regular file"):
                 use()
 
     def test_a_damaged_middle_is_not_repaired_even_if_the_tail_is_torn(self, tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,9 @@ from secfed.records.transcript import SUMMED, TRANSCRIPT, Transcript
 from secfed.server.checkpoints import KeptRun
 from secfed.server.coordinator import Coordinator
 from secfed.server.round import Rules
+from secfed.site.attempt_store import NullStore
 from secfed.site.journal import Journal
+from secfed.site.parts import Agreement, Draws, Member, Services
 from secfed.site.session import Site
 from secfed.storage import failpoints
 from secfed.wire.layout import Exchange, Field, Layout, Totals
@@ -96,16 +99,13 @@ class Toy:
         self.asked: list[tuple[str, bytes]] = []
         self.sites = {
             identity.name: Site(
-                identity=identity,
-                roster=self.roster,
-                study="study",
-                algorithm=self.algorithm,
-                program=self.algorithm.site(identity.name),
-                protection=PLAIN,
-                journal=Journal(),
-                log=Transcript(identity, study="study", roster_digest=self.roster.digest),
-                rounding=lambda *_: Zeros(),
+                Member(identity, self.roster),
+                Agreement("study", self.algorithm, PLAIN, self.roster.sites),
+                self.algorithm.site(identity.name),
                 limits=SiteLimits(min_cohort=2, min_threshold=2),
+                draws=replace(Draws.seeded(0, identity.name), rounding=lambda *_: Zeros()),
+                store=NullStore(Journal(), "study"),
+                services=Services(Transcript(identity, study="study", roster_digest=self.roster.digest)),
             )
             for identity in identities
         }

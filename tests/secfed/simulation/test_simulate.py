@@ -6,11 +6,9 @@ import io
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
-import torch
 from rich.console import Console
 from safetensors.torch import load_file
 
@@ -23,7 +21,6 @@ from secfed.errors import ConfigError, RangeError, RoundAborted
 from secfed.records.roster_file import read_roster
 from secfed.runs.run_folder import prepare
 from secfed.runs.run_report import RoundReport, RunReport, SilentObserver
-from secfed.simulation import simulate as simulate_module
 from secfed.simulation.dropouts import Dropout
 from secfed.simulation.simulate import simulate
 from secfed.simulation.transport import SimulatedTransport
@@ -33,7 +30,6 @@ from secfed.wire.frames import Step, decode
 from secfed.wire.layout import Exchange, Layout, State, Summands, Totals
 from secfed.wire.stages import STAGES
 from secfed.wire.transport import OnReply
-from tests.secfed.run_case import a_run
 
 STUDY = """
 [study]
@@ -365,12 +361,3 @@ def test_a_sum_out_of_range_costs_its_round_and_not_the_study(tmp_path: Path) ->
     assert report.rounds[0].aborted is not None
     assert [entry.aborted for entry in report.rounds[1:]] == [None, None]
     assert "summed" not in [entry["kind"] for entry in entries(tmp_path / "out", "hospital-1")[1:2]]
-
-
-def test_a_model_whose_layers_share_a_tensor_is_written(tmp_path: Path) -> None:
-    weight = torch.arange(6.0).reshape(2, 3)
-    program: Any = SimpleNamespace(model=lambda: {"in": weight, "out": weight, "turned": weight.T})
-    simulate_module._write(tmp_path, program, a_run(), [], 1)
-    found = load_file(tmp_path / "model.safetensors")
-    wanted = {"in": weight, "out": weight, "turned": weight.T}
-    assert all(torch.equal(found[name], tensor) for name, tensor in wanted.items())

@@ -14,7 +14,7 @@ from secfed.errors import InconsistentView, Replay, SecfedError, TranscriptError
 from secfed.records.chain_file import verify_file
 from secfed.records.transcript import RELEASED, SUMMED, TRANSCRIPT
 from secfed.runs.run_folder import TRANSCRIPT_FILE
-from secfed.site import attempt_store
+from secfed.site import durable_store
 from secfed.site.encrypted_session import EncryptedSession
 from secfed.storage import signed_files
 from secfed.wire.frames import Notice, Step, Task, decode, encode_state
@@ -126,9 +126,9 @@ def test_work_that_was_paid_for_is_done_again_with_the_same_randomness(
 ) -> None:
     """Outside simulation, too: fresh keys, but the same ones after the kill; so one release, paid once."""
     plug, written = Plug(monkeypatch), []
-    encode = attempt_store.encode_summands
+    encode = durable_store.encode_summands
     monkeypatch.setattr(
-        attempt_store, "encode_summands", lambda summands: written.append(encode(summands)) or written[-1]
+        durable_store, "encode_summands", lambda summands: written.append(encode(summands)) or written[-1]
     )
     consortium = Consortium(study("masked", "record"), tmp_path / "x", simulated=False)
     hospital = consortium.hospitals[VICTIM]
@@ -301,7 +301,7 @@ def test_a_file_whose_erasure_was_cut_off_is_gone_and_not_changed(
     with monkeypatch.context() as patch:
         patch.setattr(signed_files, "_overwrite", cut_off)
         with pytest.raises(Killed):
-            hospital.open.memory.files.erase(name)
+            hospital.open.store.files.erase(name)
     hospital.start()
     assert not list((hospital.open.folder / "work").glob(".*"))
     consortium.close()

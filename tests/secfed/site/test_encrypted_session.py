@@ -82,8 +82,8 @@ def sites(monkeypatch: pytest.MonkeyPatch) -> dict[str, EncryptedSession]:
     made: dict[str, EncryptedSession] = {}
 
     class Noted(EncryptedSession):
-        def __init__(self, **arguments: Any) -> None:
-            super().__init__(**arguments)
+        def __init__(self, *arguments: Any, **more: Any) -> None:
+            super().__init__(*arguments, **more)
             made[self._identity.name] = self
 
     monkeypatch.setattr(encrypted_session, "EncryptedSession", Noted)

@@ -114,8 +114,8 @@ def played() -> Held:
     publish, take, receive = EncryptedRounds.publish, EncryptedSession._take, EncryptedServer.receive
 
     class Noted(EncryptedSession):
-        def __init__(self, **arguments: Any) -> None:
-            super().__init__(**arguments)
+        def __init__(self, *arguments: Any, **more: Any) -> None:
+            super().__init__(*arguments, **more)
             made.sites[self._identity.name] = self
 
     def note_sum(self: EncryptedRounds, one: Summed, members: Any) -> Any:

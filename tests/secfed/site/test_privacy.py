@@ -16,7 +16,7 @@ from secfed.dp.ledger.ledger import verify as verify_ledger
 from secfed.errors import ConfigError, RoundAborted
 from secfed.records.roster_file import ROSTER_FILE, read_roster
 from secfed.runs.run_folder import ledger_file, site_folder
-from secfed.simulation import simulate
+from secfed.simulation import parties
 from secfed.study.build import build, build_data
 from secfed.study.study import Study
 from tests.algorithms.loop import BREAST_CANCER
@@ -262,7 +262,7 @@ def test_a_site_that_demands_privacy_gives_nothing_to_a_study_without(
 ) -> None:
     """What the policy demands is held against what was done, not against what the study says."""
     demanding = SiteLimits(require_privacy=True)
-    monkeypatch.setattr(simulate, "limits_of", lambda *_: demanding)
+    monkeypatch.setattr(parties, "limits_of", lambda *_: demanding)
     run(study(protection="masked").replace("study.rounds", 1))
     bare = Study.parse(BREAST_CANCER.replace('"plain"', '"masked"')).replace("study.rounds", 1)
     with pytest.raises(RoundAborted):

@@ -13,7 +13,7 @@ from secfed.errors import TranscriptError, WrongState
 from secfed.records.chain_file import verify_file
 from secfed.records.transcript import SUMMED, TRANSCRIPT
 from secfed.runs.run_folder import TRANSCRIPT_FILE, ledger_file
-from secfed.site.runtime import Terms
+from secfed.site.terms import Terms
 from secfed.wire.frames import Task, decode
 from tests.secfed.durable_case import NAMES, VICTIM, Consortium, Hospital, Plug, pulling, study
 

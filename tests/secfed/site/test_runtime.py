@@ -18,7 +18,9 @@ from secfed.records.transcript import MODEL
 from secfed.runs.run_folder import MODEL_FILE
 from secfed.site import runtime
 from secfed.site.journal import Journal
-from secfed.site.runtime import SiteStudy, Terms, open_site_study
+from secfed.site.parts import Member
+from secfed.site.runtime import SiteStudy, open_site_study
+from secfed.site.terms import Terms
 from tests.secfed.durable_case import NAMES, study
 
 PEOPLE = [Identity.from_seed(name, hashlib.sha256(name.encode()).digest()) for name in NAMES]
@@ -29,10 +31,9 @@ def open_at(state: Path) -> SiteStudy:
     terms = Terms.of(study("masked", None), ROSTER, NAMES[0])
     return open_site_study(
         terms,
-        identity=PEOPLE[0],
-        roster=ROSTER,
-        state=state,
-        program=lambda terms, _memory, _privacy: terms.algorithm.site(NAMES[0]),
+        Member(PEOPLE[0], ROSTER),
+        state,
+        program=lambda terms, _store, _ledger: terms.algorithm.site(NAMES[0]),
         limits=SiteLimits(),
         dataset="wards",
         budgets=(),
@@ -40,7 +41,7 @@ def open_at(state: Path) -> SiteStudy:
     )
 
 
-@pytest.mark.parametrize("what", ["SignedFiles", "AttemptStore", "Transcript", "IdempotentLog"])
+@pytest.mark.parametrize("what", ["SignedFiles", "DurableStore", "Transcript", "IdempotentLog"])
 def test_what_was_opened_is_closed_where_the_rest_fails(
     what: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -79,13 +80,13 @@ def test_a_model_whose_layers_share_a_tensor_is_written(tmp_path: Path) -> None:
         model=lambda: {"in": weight, "out": weight, "turned": weight.T}, metrics=dict[int, Any]
     )
     forgotten: list[bool] = []
-    memory: Any = SimpleNamespace(forget=lambda: forgotten.append(True))
+    store: Any = SimpleNamespace(forget=lambda: forgotten.append(True))
     named: list[Any] = []
     log: Any = SimpleNamespace(append=lambda kind, body: named.append((kind, body["sha256"])))
     site: Any = SimpleNamespace(replica=replica, sums=1)
     terms: Any = SimpleNamespace(study=SimpleNamespace(rounds=1))
     nothing: Any = None
-    SiteStudy(site, terms, memory, nothing, None, tmp_path, nothing, log, tuple).finish()
+    SiteStudy(site, terms, store, tmp_path, nothing, nothing, log, tuple).finish()
     found = load_file(tmp_path / MODEL_FILE)
     assert torch.equal(found["in"], weight)
     assert torch.equal(found["out"], weight)

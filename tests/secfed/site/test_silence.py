@@ -141,7 +141,7 @@ def test_whatever_the_work_raises_the_answer_is_the_same(
         assert alarm.kind == type(error).__name__
         assert "4711" not in str(alarm)
         assert hospital.open is not None
-        kept = hospital.open.memory.contribution()
+        kept = hospital.open.store.contribution()
         assert kept is not None
         settled = {name: float(value) for name, value in kept[1].items() if name == "weight"}
         assert settled == weights

@@ -64,7 +64,7 @@ def update_of_the_left_out(folder: Path, batch: int, *, simulated: bool) -> torc
     """What the hospital contributed to the larger study, from what its own disk holds."""
     with ExitStack() as stack:
         made = with_stack(stack, Consortium(twin(4, batch), folder, simulated, people=PEOPLE))
-        memory = made.hospitals[LEFT_OUT].open.memory  # type: ignore[union-attr]
+        memory = made.hospitals[LEFT_OUT].open.store  # type: ignore[union-attr]
         algorithm: Any = build(made.chosen, site_seed=None if simulated else memory.site_seed())
         server, (exchange, *_) = algorithm.server(), algorithm.exchanges(1)
         given = algorithm.site(LEFT_OUT).contribute(1, exchange, server.broadcast(1, exchange))
@@ -116,9 +116,9 @@ def test_every_hospital_and_every_study_has_a_seed_of_its_own_until_the_study_is
         for chosen in (study("masked", None), study("masked", None).replace("study.name", "other")):
             made = with_stack(stack, Consortium(chosen, tmp_path, False))
             for hospital in made.hospitals.values():
-                memory = hospital.open.memory  # type: ignore[union-attr]
+                memory = hospital.open.store  # type: ignore[union-attr]
                 seeds.append(memory.site_seed())
-                assert hospital.start().memory.site_seed() == seeds[-1]  # and after a restart
+                assert hospital.start().store.site_seed() == seeds[-1]  # and after a restart
                 assert "local-draws" in hospital.files
         assert len({*seeds, chosen.seed}) == 7
         assert all(0 <= seed < 2**63 for seed in seeds)

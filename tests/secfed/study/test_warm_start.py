@@ -20,7 +20,7 @@ from secfed.records.transcript import REFUSED, SETTINGS, TRANSCRIPT
 from secfed.runs.run_folder import MODEL_FILE, TRANSCRIPT_FILE
 from secfed.runs.run_report import RunReport, SilentObserver
 from secfed.simulation.simulate import simulate
-from secfed.site.runtime import Terms
+from secfed.site.terms import Terms
 from secfed.study.build import build
 from secfed.study.study import Study
 from secfed.study.warm_start import MODELS_FOLDER, digest_of, load_initial_model

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 import torch
 
+from secfed.pipeline.clip import ClippedShare
 from secfed.runs.run_report import CLIPPED, RunReport, SilentObserver
 from secfed.simulation.simulate import simulate
-from secfed.site.clipping import Clipping
 from secfed.study.study import Study
 from secfed.wire.layout import Exchange, Field, Layout
 from tests.algorithms.loop import BREAST_CANCER
@@ -26,16 +26,16 @@ def exchange(*fields: Field) -> Exchange:
 
 
 def test_numbers_beyond_the_bound_are_counted_where_it_is_the_bound():
-    clipping, here = Clipping(1.0), exchange(Field("a", (4,), 1.0), Field("b", (), 10.0, 64))
-    clipping.count(1, here, {"a": torch.tensor([0.5, -1.0, 1.5, -2.0]), "b": 11.0})
-    assert (clipping.share, clipping.round) == (2 / 4, 1)
+    clipping, here = ClippedShare(1.0), exchange(Field("a", (4,), 1.0), Field("b", (), 10.0, 64))
+    clipping.at_site(here, {"a": torch.tensor([0.5, -1.0, 1.5, -2.0]), "b": 11.0})
+    assert clipping.share == 2 / 4
 
 
-def test_the_largest_share_and_its_round_are_kept():
-    clipping, here = Clipping(1.0), exchange(Field("a", (2,), 1.0))
-    for number, value in ((1, 0.0), (2, 3.0), (3, 0.5)):
-        clipping.count(number, here, {"a": torch.tensor([value, 0.0])})
-    assert (clipping.share, clipping.round) == (0.5, 2)
+def test_the_largest_share_is_kept():
+    clipping, here = ClippedShare(1.0), exchange(Field("a", (2,), 1.0))
+    for value in (0.0, 3.0, 0.5):
+        clipping.at_site(here, {"a": torch.tensor([value, 0.0])})
+    assert clipping.share == 0.5
 
 
 @pytest.mark.parametrize("protection", ["plain", "masked"])

@@ -12,10 +12,9 @@ from scipy import stats
 from secfed.algorithms.framework.base import Algorithm, ServerProgram, SiteProgram
 from secfed.config.cohort_rules import min_survivors
 from secfed.errors import ConfigError
+from secfed.pipeline.noised_algorithm import NoisedAlgorithm, with_privacy
 from secfed.simulation import simulate
 from secfed.simulation.dropouts import Dropout
-from secfed.site.noised_algorithm import NoisedAlgorithm
-from secfed.site.privacy import with_privacy
 from secfed.study.study import Study
 from secfed.wire.layout import Exchange, Field, Layout, State, Summands, Totals
 from tests.secfed.privacy_case import run, study

@@ -1,10 +1,9 @@
 """Site-level privacy for any algorithm: its exchanges, with room for noise, and the noise of each.
 
 The algorithm is left as it is. Its layouts are widened so that clipped contributions and noise fit
-(:meth:`secfed.dp.mechanisms.noise.SiteNoise.plan`); a site clips what the program contributed and adds its
-share of
-the noise; whoever decodes a total checks that its norm is possible before the server program sees it.
-All parties derive the same from the study.
+(:meth:`SiteNoise.plan`), its exchanges pass :func:`secfed.pipeline.order.with_noise`, and whoever decodes a
+total runs the same stages on it before the server program sees it. All parties derive the same from the
+study.
 
 Source of the mechanism: :mod:`secfed.dp.mechanisms.noise`.
 """
@@ -16,11 +15,15 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
 from secfed.algorithms.framework.base import Algorithm, Metrics, ServerProgram, SiteProgram
+from secfed.config.cohort_rules import min_survivors
 from secfed.dp.accounting.events import Event
 from secfed.dp.accounting.interface import accountant, calibrate
 from secfed.dp.mechanisms.noise import SiteNoise
 from secfed.dp.settings import PrivacySection
 from secfed.errors import ConfigError, RangeError, RoundAborted
+from secfed.pipeline.order import WITHOUT_NOISE, with_noise
+from secfed.pipeline.stage import Pipeline
+from secfed.study.study import Study
 from secfed.wire.layout import Exchange, State, Totals
 
 
@@ -28,9 +31,6 @@ class NoisedAlgorithm(Algorithm):
     """An algorithm whose sums carry site-level noise.
 
     Args:
-        inner: the algorithm.
-        settings: the study's ``[privacy]``, with ``unit = "site"``.
-        rounds: training rounds; one closing evaluation follows.
         min_survivors: the smallest survivor set that may be summed; every site insists on it.
         colluders: sites whose noise does not count.
 
@@ -97,13 +97,14 @@ class NoisedAlgorithm(Algorithm):
         """The algorithm's own exchange behind one with noise."""
         return self._inner_of.get(exchange, exchange)
 
-    def noise_of(self, exchange: Exchange) -> SiteNoise | None:
-        """The noise of an exchange, None if it leaves without."""
-        return self._noises.get(self.inner_exchange(exchange))
+    def pipeline(self, exchange: Exchange) -> Pipeline:
+        """The stages of an exchange."""
+        noise = self._noises.get(self.inner_exchange(exchange))
+        return WITHOUT_NOISE if noise is None else with_noise(noise)
 
     def event_of(self, exchange: Exchange) -> Event | None:
-        """What one sum of this exchange spends."""
-        noise = self.noise_of(exchange)
+        """What one sum of this exchange spends; None if it leaves without noise."""
+        noise = self._noises.get(self.inner_exchange(exchange))
         return None if noise is None else self._event(noise, 1)
 
     def unprotected(self, exchange: Exchange) -> Sequence[str]:
@@ -131,54 +132,85 @@ class NoisedAlgorithm(Algorithm):
         return self.inner.model_in(broadcast)
 
     def server(self) -> ServerProgram:
-        """The algorithm's server program behind the norm test."""
-        return _Checked(self, self.inner.server())
+        """The algorithm's server program behind the stages on totals."""
+        return _StagedServer(self, self.inner.server())
 
     def site(self, site_id: str) -> SiteProgram:
         """The algorithm's site program, which knows nothing of noise."""
         return self.inner.site(site_id)
 
 
-class _Checked(ServerProgram):
-    """A server program whose totals were tested first."""
+class _StagedServer(ServerProgram):
+    """A server program that is given what the stages make of a total."""
 
     def __init__(self, algorithm: NoisedAlgorithm, inner: ServerProgram) -> None:
         self._algorithm, self._inner = algorithm, inner
 
     def begin(self, model: State) -> None:
-        """As the algorithm's."""
         self._inner.begin(model)
 
     def absorb(self, round_number: int, exchange: Exchange, totals: Totals) -> None:
-        """Test, then hand on.
-
-        Raises:
-            RoundAborted: a total that honest sites cannot have made; the state is unchanged.
-        """
-        noise = self._algorithm.noise_of(exchange)
-        if noise is not None:
-            try:
-                noise.check_totals(totals)
-            except RangeError as error:
-                raise RoundAborted(error.message, remedy=error.remedy) from None
+        """Pass the stages, then hand on."""
+        try:
+            totals = self._algorithm.pipeline(exchange).on_total(exchange, totals)
+        except RangeError as error:
+            raise RoundAborted(error.message, remedy=error.remedy) from None
         self._inner.absorb(round_number, self._algorithm.inner_exchange(exchange), totals)
 
     def broadcast(self, round_number: int, exchange: Exchange) -> State:
-        """As the algorithm's."""
         return self._inner.broadcast(round_number, self._algorithm.inner_exchange(exchange))
 
     def model(self) -> State:
-        """As the algorithm's."""
         return self._inner.model()
 
     def metrics(self) -> Mapping[int, Metrics]:
-        """As the algorithm's."""
         return self._inner.metrics()
 
     def save(self) -> State:
-        """As the algorithm's."""
         return self._inner.save()
 
     def load(self, state: State) -> None:
-        """As the algorithm's."""
         self._inner.load(state)
+
+
+def with_privacy(study: Study, algorithm: Algorithm, sites: int) -> Algorithm:
+    """The algorithm as the study's ``[privacy]`` wants it.
+
+    Raises:
+        ConfigError: the algorithm cannot work under that unit.
+    """
+    settings = study.privacy
+    if settings is None:
+        return algorithm
+    if settings.unit not in algorithm.private_units:
+        raise ConfigError(
+            f"privacy.unit: {study.algorithm.name} does not train with the {settings.unit} as unit",
+            remedy=f"it supports: {', '.join(algorithm.private_units) or 'no unit; remove [privacy]'}",
+        )
+    if settings.in_local_steps:
+        return algorithm
+    return NoisedAlgorithm(
+        algorithm,
+        settings,
+        study.rounds,
+        min_survivors=min_survivors(study.protection, sites),
+        colluders=study.protection.colluders_for(sites),
+    )
+
+
+def pipeline_of(algorithm: Algorithm, exchange: Exchange) -> Pipeline:
+    """The stages of one of the algorithm's exchanges."""
+    return algorithm.pipeline(exchange) if isinstance(algorithm, NoisedAlgorithm) else WITHOUT_NOISE
+
+
+def inner_exchange(algorithm: Algorithm, exchange: Exchange) -> Exchange:
+    """The exchange as the algorithm's own programs know it."""
+    return algorithm.inner_exchange(exchange) if isinstance(algorithm, NoisedAlgorithm) else exchange
+
+
+def first_payment(algorithm: Algorithm, rounds: int) -> Event | None:
+    """What a study pays first, where that does not depend on the site's records; None where it does."""
+    if not isinstance(algorithm, NoisedAlgorithm):
+        return None
+    planned = (each for number in range(1, rounds + 2) for each in algorithm.exchanges(number))
+    return next((event for event in map(algorithm.event_of, planned) if event is not None), None)

@@ -1,0 +1,160 @@
+"""The parties of a simulation: an aggregator and hospitals, with identities made on the spot."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from secfed.algorithms.framework.base import Algorithm, ServerProgram
+from secfed.config.cohort_rules import min_cohort, threshold
+from secfed.crypto.identity import Identity, Roster
+from secfed.dp.accounting.budget import Budget
+from secfed.dp.accounting.interface import accountant
+from secfed.dp.ledger.ledger import Ledger
+from secfed.errors import WrongState
+from secfed.pipeline.clip import ClippedShare
+from secfed.pipeline.noised_algorithm import NoisedAlgorithm, with_privacy
+from secfed.pipeline.stage import Stage
+from secfed.records.roster_file import ROSTER_FILE, write_roster
+from secfed.records.transcript import SETTINGS, Transcript
+from secfed.runs.run_folder import TRANSCRIPT_FILE, ledger_file, site_folder
+from secfed.server.coordinator import StudyRun
+from secfed.server.make_run import make_run
+from secfed.server.round import Rules
+from secfed.simulation.transport import SimulatedTransport
+from secfed.site.attempt_store import NullStore
+from secfed.site.build import build_site
+from secfed.site.containment import Failure
+from secfed.site.journal import Journal
+from secfed.site.parts import Draws, Member, Services
+from secfed.site.session import Site
+from secfed.site.terms import Terms
+from secfed.study.limits import limits_of
+from secfed.study.study import Study
+from secfed.study.warm_start import load_initial_model
+from secfed.wire.layout import State
+
+
+@dataclass
+class Consortium:
+    """Everybody who takes part. Make one with :func:`open_consortium`."""
+
+    terms: Terms
+    roster: Roster
+    aggregator: Identity  # the aggregator's key
+    log: Transcript  # the aggregator's transcript
+    logs: Mapping[str, Transcript]  # the sites' transcripts
+    start: State | None  # the model that the study begins with; None for the seed's
+    clipped: ClippedShare  # how much of updates fixed point clipped
+    sites: dict[str, Site] = field(default_factory=dict)  # the hospitals, by name
+    # what the hospitals heard of their own failed work
+    failures: dict[str, list[Failure]] = field(default_factory=dict)
+    run: StudyRun = field(init=False)  # of the study, once they are connected
+
+    def connect(self, carrier: SimulatedTransport, stack: ExitStack) -> StudyRun:
+        """Join sites and aggregator by a link; the run of the study."""
+        study, names = self.terms.study, self.terms.sites
+        rules = Rules(
+            study=self.terms.study_id,
+            identity=self.aggregator,
+            roster=self.roster,
+            protection=self.terms.protection,
+            threshold=partial(threshold, study.protection, len(names)),
+            min_cohort=min_cohort(study.protection, len(names)),
+            colluders=study.protection.colluders_for(len(names)),
+        )
+        carrier.connect({name: site.handle for name, site in self.sites.items()})
+        sums = Path(stack.enter_context(TemporaryDirectory(prefix="secfed-sums-")))
+        self.run = make_run(
+            self.terms.algorithm, study.rounds, rules, carrier.ask, self.log, start=self.start, sums=sums
+        )
+        return self.run
+
+    def server_program(self) -> ServerProgram:
+        """The study's state: the aggregator's, or that of the site that has taken most sums."""
+        newest = max(self.sites.values(), key=lambda site: site.sums)
+        program = self.run.server or newest.replica
+        if program is None:
+            raise WrongState("nobody runs this study's server program")
+        return program
+
+
+def open_consortium(
+    study: Study,
+    built: Algorithm,
+    names: tuple[str, ...],
+    out: Path | None,
+    budgets: Mapping[str, float],
+    stack: ExitStack,
+) -> Consortium:
+    """Make all parties and their records.
+
+    Args:
+        built: its algorithm, without noise.
+        names: of the sites, sorted.
+        out: folder of the run; None keeps ledgers in a temporary one, and transcripts nowhere.
+        budgets: site to epsilon, where that is not the study's own.
+    """
+    terms = Terms(study, with_privacy(study, built, len(names)), names)
+    start = load_initial_model(study, terms.algorithm)
+    aggregator = Identity.generate("aggregator")
+    identities = {name: Identity.generate(name) for name in names}
+    roster = Roster.of(aggregator, list(identities.values()))
+    if out is not None:
+        out.mkdir(parents=True, exist_ok=True)
+        write_roster(out / ROSTER_FILE, roster)  # first: without it nobody can check a run that was stopped
+
+    def transcript(identity: Identity, folder: Path | None) -> Transcript:
+        sink = None if folder is None else folder / TRANSCRIPT_FILE
+        made = Transcript(identity, study=terms.study_id, roster_digest=roster.digest, sink=sink)
+        # Noise from the study's seed protects nobody: whoever reads the record should know.
+        made.append(SETTINGS, {**study.settings(len(names)), "simulated": True})
+        return stack.enter_context(made)
+
+    folder = out or Path(stack.enter_context(TemporaryDirectory(prefix="secfed-run-")))
+    parties = Consortium(
+        terms,
+        roster,
+        aggregator,
+        transcript(aggregator, out),
+        {name: transcript(one, out and site_folder(out, name)) for name, one in identities.items()},
+        start,
+        ClippedShare(study.protection.bound),
+    )
+    # Sums with noise have bounds of their own.
+    watch = Stage() if isinstance(terms.algorithm, NoisedAlgorithm) else parties.clipped
+    for name, identity in identities.items():
+        failures = parties.failures[name] = []
+        parties.sites[name] = site = build_site(
+            terms,
+            Member(identity, roster),
+            terms.algorithm.site(name),
+            limits=limits_of(study, len(names)),
+            draws=Draws.seeded(study.seed, name),
+            store=NullStore(Journal(), terms.study_id),
+            services=Services(
+                parties.logs[name],
+                failures.append,
+                initial_model=lambda: start,
+                only_values=True,  # all sites are this researcher's, who wants to see a defect
+                watch=watch,
+            ),
+            ledger=_ledger(study, identity, site_folder(folder, name), budgets.get(name)),
+        )
+        stack.callback(site.close)
+    return parties
+
+
+def _ledger(study: Study, identity: Identity, folder: Path, epsilon: float | None) -> Ledger | None:
+    settings = study.privacy
+    if settings is None:
+        return None
+    folder.mkdir(parents=True, exist_ok=True)
+    limit = settings.epsilon if epsilon is None else epsilon
+    budget = Budget(limit, settings.delta, protects=settings.budgeted)
+    path = ledger_file(folder, study.data.name)
+    return Ledger(path, identity, study.data.name, [budget], accountant=accountant(settings.accountant))

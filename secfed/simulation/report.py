@@ -1,0 +1,125 @@
+"""What a simulation reports: rounds as they end, and the whole run with what only a simulation can know."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+from secfed.algorithms.framework.base import Algorithm, Metrics
+from secfed.runs.aggregator_saw import what_the_aggregator_saw
+from secfed.runs.run_report import (
+    CLIPPED,
+    Comparison,
+    ComparisonRow,
+    Observer,
+    PrivacyReport,
+    RoundReport,
+    RunReport,
+    SiteSpent,
+    Zeroed,
+    complete,
+)
+from secfed.server.coordinator import RoundOutcome
+from secfed.simulation import oracle
+from secfed.simulation.parties import Consortium
+from secfed.study.study import Study
+from secfed.wire.layout import Exchange, State
+
+
+@dataclass
+class Progress:
+    """Collects round reports, and completes them with the metrics that later sums bring."""
+
+    rounds: int
+    observer: Observer
+    reports: dict[int, RoundReport] = field(default_factory=dict)
+    outcomes: list[RoundOutcome] = field(default_factory=list)
+
+    def add(self, report: RoundReport, outcome: RoundOutcome, metrics: Mapping[int, Metrics]) -> None:
+        """One more round is over."""
+        self.outcomes.append(outcome)
+        if report.round <= self.rounds:  # the closing evaluation has no row of its own
+            self.reports[report.round] = report
+            self.observer.round_finished(report)
+        complete(self.reports, metrics, self.observer)
+
+
+def report_of(
+    parties: Consortium, built: Algorithm, progress: Progress, compare: Literal["alone"] | None
+) -> RunReport:
+    """The report of a finished run."""
+    study, program = parties.terms.study, parties.server_program()
+    sums = [summed for outcome in progress.outcomes for summed in outcome.sums]
+    metrics, closing = program.metrics(), progress.outcomes[-1]
+    return RunReport(
+        study=study.study.name,
+        algorithm=study.algorithm.name,
+        protection=study.protection.name,
+        sites=parties.terms.sites,
+        rounds=tuple(progress.reports[number] for number in sorted(progress.reports)),
+        final=metrics.get(study.rounds, {}),  # only a closing evaluation that came to a sum measures it
+        saw=what_the_aggregator_saw(
+            study.protection.name,
+            sums=len(sums),
+            survivors=[len(summed.result.survivors) for summed in sums],
+            layouts=(plan.layout for plan in _plans(study, parties.terms.algorithm)),
+        ),
+        initial=metrics.get(0),
+        oracle=_oracle(parties, built, program.model()),
+        compare=None if compare is None else _comparison(study, program.model()),
+        privacy=_privacy(parties, built),
+        closing_aborted=closing.aborted.message if closing.aborted else None,
+        start=study.model.start_sha256,
+        zeroed=tuple(_zeroed(parties)),
+    )
+
+
+def _plans(study: Study, algorithm: Algorithm) -> list[Exchange]:
+    return [plan for number in range(1, study.rounds + 2) for plan in algorithm.exchanges(number)]
+
+
+def _zeroed(parties: Consortium) -> Iterator[Zeroed]:
+    for site, failures in parties.failures.items():
+        if failures:
+            yield Zeroed(site, len({(one.round, one.exchange) for one in failures}), str(failures[0]))
+
+
+def _privacy(parties: Consortium, built: Algorithm) -> PrivacyReport | None:
+    study, settings = parties.terms.study, parties.terms.study.privacy
+    if settings is None:
+        return None
+    private = {name: site.privacy for name, site in parties.sites.items() if site.privacy is not None}
+    sites, spent = [], None
+    for name, one in private.items():
+        standing = one.ledger.standings()[0]
+        spent = standing.spent or spent
+        sites.append(SiteSpent(name, standing.epsilon, standing.budget.epsilon, one.refused))
+    unprotected = (name for plan in _plans(study, built) for name in built.unprotected(plan))
+    return PrivacyReport(
+        unit=settings.unit,
+        adjacency=str(settings.privacy_unit.adjacency if spent is None else spent.adjacency),
+        delta=settings.delta,
+        accountant="none" if spent is None else f"{spent.accountant} ({spent.version})",
+        dataset=study.data.name,
+        sites=tuple(sites),
+        unprotected=tuple(dict.fromkeys(unprotected)),
+        weak_delta=tuple(name for name, one in private.items() if one.local and one.local.weak_delta),
+    )
+
+
+def _oracle(parties: Consortium, algorithm: Algorithm, model: State) -> Metrics | None:
+    """The final model at the site where it does worst, and how much of an update fixed point clipped."""
+    per_site = oracle.per_site_metrics(algorithm, model)
+    names = dict.fromkeys(name for metrics in per_site.values() for name in metrics)
+    worst = {f"worst_site_{name}": oracle.worst_site(per_site, name)[1] for name in names}
+    return worst | ({CLIPPED: parties.clipped.share} if parties.clipped.share else {}) or None
+
+
+def _comparison(study: Study, model: State) -> Comparison:
+    measured = oracle.compare_alone(study, model)
+    rows = [
+        ComparisonRow(site, measured.federated[site], measured.alone[site]) for site in measured.federated
+    ]
+    federated, alone = oracle.mean_over_sites(measured.federated), oracle.mean_over_sites(measured.alone)
+    return Comparison("alone", (*rows, ComparisonRow("mean", federated, alone)))

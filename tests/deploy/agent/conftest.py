@@ -1,0 +1,12 @@
+"""Here processes die by exceptions: what they wrote is there without waiting for the disk."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+
+@pytest.fixture(autouse=True)
+def no_waiting_for_the_disk(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "fsync", lambda _descriptor: None)
