@@ -27,16 +27,13 @@ NO_LENGTH = 1e-8
 
 
 class Gloria(Objective):
-    """Global cosine contrast plus word-region contrast.
+    """Global cosine contrast plus word-region contrast, each the sum of its two directions.
 
-    Both terms are the sum of their two directions. The global term has the method's own scale of 10; the
-    study's temperature is that of ``ObjectiveValue.infonce`` alone.
-
-    A report of one token has no words: its pair takes no part in the local term, as a pair or as a
-    negative.
+    The global term has a scale of its own; the study's temperature is that of ``ObjectiveValue.infonce``
+    alone. A report of one token has no words: its pair takes no part in the local term.
 
     Args:
-        temperature: of ``ObjectiveValue.infonce``, at least 1e-6.
+        temperature: of ``ObjectiveValue.infonce``.
         continuations: ids of the tokens that continue the word before them ("##ing"). The embeddings of
             a word's parts are summed before they meet the regions. Empty, or ``Aligned.tokens`` absent:
             every token is a word of its own.
@@ -96,14 +93,11 @@ class Gloria(Objective):
 
 
 def word_starts(tokens: torch.Tensor, continues: torch.Tensor) -> torch.Tensor:
-    """Which tokens begin a word.
+    """Which tokens begin a word: [B, T] bool.
 
     Args:
         tokens: [B, T] int64.
         continues: [V] bool: whether a token id continues a word; ids from V - 1 on are looked up there.
-
-    Returns:
-        [B, T] bool.
     """
     return ~continues[tokens.clamp(max=len(continues) - 1)]
 
@@ -115,9 +109,8 @@ def merge_words(
 
     Args:
         words: [B, T, d], one row per token.
-        is_word: [B, T] bool: True where a row is a token and not padding.
-        starts: [B, T] bool: True where a token begins a word; the first token of a report always does,
-            whatever stands there.
+        is_word: [B, T] bool, False for padding.
+        starts: [B, T] bool: True where a token begins a word; the first token of a report always does.
 
     Returns:
         [B, T, d], the words of a report first and zeros after them, and [B, T] bool, where there is a word.
@@ -195,15 +188,7 @@ def _match(
 
 
 def _among(logits: torch.Tensor, takes_part: torch.Tensor) -> torch.Tensor:
-    """Cross entropy both ways among some of the pairs, the others contributing nothing.
-
-    Args:
-        logits: [B, B].
-        takes_part: [B] bool.
-
-    Returns:
-        A scalar; 0 where nobody takes part.
-    """
+    """Cross entropy both ways among those of the [B, B] pairs that take part; 0 where none does."""
     both = takes_part[:, None] & takes_part
     # A pair that is left out keeps its own diagonal element alone, whose cross entropy is 0: shapes do
     # not depend on the records, and no row is empty.
@@ -213,11 +198,7 @@ def _among(logits: torch.Tensor, takes_part: torch.Tensor) -> torch.Tensor:
 
 
 def _table(ids: Iterable[int]) -> torch.Tensor | None:
-    """[V] bool, True at these ids and False in the last place; None without ids.
-
-    Raises:
-        ConfigError: an id that is padding or negative.
-    """
+    """[V] bool, True at these ids and False in the last place; None without ids."""
     continuing = sorted(set(ids))
     if not continuing:
         return None

@@ -26,13 +26,13 @@ class Mgca(Objective):
     one token has no words: its pair takes no part in the token term.
 
     The prototypes are the only parameters. They are used with rows of L2 norm 1, but never overwritten
-    with them: what is trained, averaged and sent is the parameter itself, so nothing changes it beside
-    the optimiser. While they are not trained, codes and predictions are used all the same.
+    with them: what is trained, averaged and sent is the parameter itself. While they are not trained, codes
+    and predictions are used all the same.
 
     Args:
-        temperature: of the InfoNCE, at least 1e-6.
-        embedding: d_e, the width of the embeddings.
-        prototypes: K, at least 2; below the batch size, or codes spread thinner than one pair each.
+        temperature: of the InfoNCE.
+        embedding: d_e.
+        prototypes: K; below the batch size, or codes spread thinner than one pair each.
         weights: w1, w2 and w3.
         local_temperature: of the token term.
         prototype_temperature: of the predicted assignments.
@@ -99,12 +99,8 @@ class Mgca(Objective):
 def token_loss(aligned: Aligned, *, temperature: float) -> torch.Tensor:
     """L_CTA: inside each pair, words against patches plus patches against words.
 
-    Args:
-        aligned: embeddings of a batch of pairs.
-        temperature: of the attention and of the logits.
-
-    Returns:
-        A scalar: the mean over the pairs whose report has words; 0 if none has.
+    ``temperature`` is that of the attention and of the logits. The mean is over the pairs whose report has
+    words; 0 if none has.
     """
     is_word = aligned.is_word
     has_words = is_word.any(dim=1)
@@ -155,7 +151,7 @@ def token_weights(attention: torch.Tensor | None, real: torch.Tensor) -> torch.T
     """Weights of a pair's tokens: attention between its 10 and 90 percent quantiles, scaled to sum 1.
 
     Args:
-        attention: [B, T], at least 0; or None: equal weights.
+        attention: [B, T], at least 0; None for equal weights.
         real: [B, T] bool: True where there is a token.
 
     Returns:
@@ -181,7 +177,7 @@ def _quantile(ordered: torch.Tensor, counts: torch.Tensor, share: float) -> torc
 
 @torch.no_grad()
 def sinkhorn(scores: torch.Tensor, *, smoothing: float, rounds: int) -> torch.Tensor:
-    """Soft assignments of records to prototypes, each record's summing to 1, prototypes about equally used.
+    """Soft assignments of records to prototypes: [B, K], rows summing to 1, columns to about B / K.
 
     exp(scores / epsilon) is scaled in turn so that every prototype has mass 1/K and every record 1/B, and
     at the end every record 1. Computed on logarithms: at a small epsilon the exponentials of float32
@@ -191,9 +187,6 @@ def sinkhorn(scores: torch.Tensor, *, smoothing: float, rounds: int) -> torch.Te
         scores: [B, K], similarities of records and prototypes.
         smoothing: epsilon, above 0.
         rounds: how often prototypes and records are balanced.
-
-    Returns:
-        [B, K] at least 0, without a gradient; rows sum to 1, columns to about B / K.
     """
     records, prototypes = scores.shape
     mass = scores / smoothing

@@ -18,6 +18,7 @@ from secfed.algorithms.vision_language.fedrgb_options import FedRgbOptions
 from secfed.algorithms.vision_language.stage import contrastive_batches, train_only
 from secfed.config.schema import checked
 from secfed.errors import ConfigError
+from tests.algorithms.dro_case import plain
 from tests.algorithms.loop import add_in_ring
 from tests.algorithms.vlp_case import AVERAGING, Rounds, same, study
 
@@ -242,7 +243,7 @@ def test_weights_of_the_sum_equal_the_plain_formula():
     assert rule.radius == 2.0
     made.take(2, index + 1)
     found = torch.tensor([made.weights[site] for site in sorted(made.programs)], dtype=torch.float64)
-    torch.testing.assert_close(found, rule.plain([0.2] * 5, losses), atol=1e-6, rtol=0)
+    torch.testing.assert_close(found, plain(rule, [0.2] * 5, losses), atol=1e-6, rtol=0)
     assert float(found.sum()) == pytest.approx(1.0)
 
 

@@ -29,6 +29,7 @@ from secfed.simulation.simulate import simulate
 from secfed.site.privacy import with_privacy
 from secfed.study.build import build
 from secfed.study.study import Study
+from tests.algorithms.dro_case import plain
 from tests.algorithms.vlp_case import TINY, Rounds
 from tests.dp.wards import audit
 
@@ -267,7 +268,7 @@ class TestWhatLeaves:
         recorded(rounds, losses)
         rounds.take(1, 0)
         rounds.take(1, 1)  # brings the answer
-        wanted = rounds.algorithm.rule.plain([0.2] * 5, losses)
+        wanted = plain(rounds.algorithm.rule, [0.2] * 5, losses)
         got = torch.tensor(list(rounds.weights.values()), dtype=torch.float64)
         assert torch.allclose(got, wanted, atol=1e-6)
         assert got[0] < got[-1]
