@@ -14,6 +14,7 @@ is labelled ``oracle``.
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -229,14 +230,15 @@ def summary(per_site: PerSite) -> dict[str, float]:
     at_1, at_5 = (
         {site: found[f"recall_at_{k}"] for site, found in per_site.items() if found} for k in (1, 5)
     )
-    spread = retrieval.disparity(at_1)
+    if not at_1:
+        raise ConfigError("no site has held-out pairs", remedy="let the study hold pairs out")
     return {
         "recall_at_1": math.fsum(at_1.values()) / len(at_1),
         "recall_at_5": math.fsum(at_5.values()) / len(at_5),
-        "worst_at_1": spread.worst,
-        "worst_at_5": retrieval.disparity(at_5).worst,
-        "disparity": spread.std,
-        "max_min": spread.max_min,
+        "worst_at_1": min(at_1.values()),
+        "worst_at_5": min(at_5.values()),
+        "disparity": statistics.pstdev(at_1.values()),
+        "max_min": max(at_1.values()) - min(at_1.values()),
     }
 
 
@@ -262,7 +264,7 @@ def _evaluate(algorithm: VlpAlgorithm, model: State, tests: Mapping[SiteId, Pair
     """Metrics of one model at each site that has held-out pairs."""
     network, batch = algorithm.network(model), algorithm.options.evaluation_batch
     return {
-        site: retrieval.metrics_of(retrieval.evaluate_site(network, pairs, batch, algorithm.device))
+        site: retrieval.finish(retrieval.evaluate_site(network, pairs, batch, algorithm.device))
         for site, pairs in tests.items()
         if len(pairs)
     }

@@ -18,16 +18,8 @@ from secfed.algorithms.framework.randomness import seeded
 from secfed.algorithms.framework.server_state import MODEL
 from secfed.algorithms.framework.setting import Setting
 from secfed.algorithms.framework.staged import PlannedStages
-from secfed.algorithms.models.transfer_options import Modality
-from secfed.algorithms.models.transfer_transformer import (
-    Classifier,
-    PairEncoder,
-    TransferFacts,
-    TransferTransformerOptions,
-    build,
-    initial,
-    shapes,
-)
+from secfed.algorithms.models.transfer_options import Modality, TransferFacts, TransferTransformerOptions
+from secfed.algorithms.models.transfer_transformer import Classifier, PairEncoder, build, initial, shapes
 from secfed.errors import ConfigError
 from secfed.wire.layout import Exchange, State
 

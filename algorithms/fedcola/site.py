@@ -18,7 +18,8 @@ from secfed.algorithms.framework.server_state import MODEL, part_of
 from secfed.algorithms.losses.objective import infonce
 from secfed.algorithms.metrics import transfer_scores
 from secfed.algorithms.metrics.score_grid import on_grid
-from secfed.algorithms.models.transfer_transformer import Classifier, PairEncoder, fuse, gate
+from secfed.algorithms.models.gated_linear import fuse, gate
+from secfed.algorithms.models.transfer_transformer import Classifier, PairEncoder
 from secfed.dp.training.losses import Batch, DeclaredLoss
 from secfed.dp.training.plain_loop import choose_device
 from secfed.errors import MalformedMessage, WrongState

@@ -35,9 +35,6 @@ class Alignment(nn.Module):
         embedding: d_e.
         pool: the embedding of a whole image or report is made from the mean of its tokens, or the first.
         parts: whether patches and words are projected too, by a head of their own.
-
-    Raises:
-        ConfigError: timm is not installed.
     """
 
     def __init__(
@@ -77,9 +74,7 @@ class Alignment(nn.Module):
     def attention_of_first(self, tokens: torch.Tensor, kept: torch.Tensor | None = None) -> torch.Tensor:
         """How much the first token attends to each of the others, on average over the block's heads.
 
-        Args:
-            tokens: [B, T, d], the same as for ``forward``.
-            kept: [B, T] bool or None, the same as for ``forward``.
+        Takes what ``forward`` takes.
 
         Returns:
             [B, T - 1], at least 0, at most 1 in sum, 0 for padding; without a gradient.

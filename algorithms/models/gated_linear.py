@@ -58,15 +58,14 @@ def gate(model: nn.Module, other: State, *, layers: Layers, trainable: bool) -> 
 
     Args:
         model: a plain classifier: its ``tower`` has ``blocks``.
-        other: the other modality's weights A, named as :func:`gated_weights` does; anything else in it is
-            ignored. They are copied.
+        other: the other modality's weights A, named as :func:`gated_weights` does; they are copied.
         layers: which layers of every block: "attention" (qkv, proj), "mlp" (fc1, fc2) or "all".
         trainable: whether A trains with the model, or g only.
 
     Raises:
-        WrongState: the model is gated already; it is left as it is.
-        MalformedMessage: a weight that is missing, of another shape or not finite; the model is left as
-            it is.
+        WrongState: the model is gated already.
+        MalformedMessage: a weight that is missing, of another shape or not finite. In both cases the model
+            stays as it is.
     """
     tower = cast("nn.Module", model.tower)
     if gates(model):

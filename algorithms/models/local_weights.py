@@ -34,11 +34,9 @@ _TYPE: Final = "embeddings.token_type_embeddings.weight"
 
 
 def load_image_weights(encoder: VisionEncoder, path: Path) -> None:
-    """Fill an image encoder from a state dict with timm's names.
+    """Fill an image encoder of the same patch size, width and depth from a state dict with timm's names.
 
-    Args:
-        encoder: of the same patch size, width and depth; the file may have more blocks.
-        path: a file, or a folder that has one.
+    The file, or one in the folder ``path``, may have more blocks.
 
     Raises:
         ConfigError: no such file, one that cannot be read, or parameters that are missing, of another
@@ -55,11 +53,9 @@ def load_image_weights(encoder: VisionEncoder, path: Path) -> None:
 
 
 def load_text_weights(encoder: TextEncoder, path: Path) -> None:
-    """Fill a text encoder from a BERT with Hugging Face's names.
+    """Fill a text encoder of the same width from a Hugging Face BERT, a folder or its weight file.
 
-    Args:
-        encoder: of the same width; the file may have more layers and more positions.
-        path: a Hugging Face folder, or its weight file.
+    The file may have more layers and more positions.
 
     Raises:
         ConfigError: as for :func:`load_image_weights`.
@@ -82,7 +78,6 @@ def _bert_name(name: str) -> str:
 
 
 def _read(path: Path, key: str) -> State:
-    """The tensors of a file, by name."""
     file = path
     if path.is_dir():
         file = next((path / name for name in _FILES if (path / name).is_file()), path / _FILES[0])
@@ -107,7 +102,7 @@ def _read(path: Path, key: str) -> State:
 
 
 def _tensors(file: Path) -> Any:
-    """What a file contains; nothing in it is executed."""
+    """Nothing in the file is executed."""
     if file.suffix != ".safetensors":
         return torch.load(file, map_location="cpu", weights_only=True)
     from safetensors import SafetensorError

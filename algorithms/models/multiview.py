@@ -40,11 +40,7 @@ class MultiviewModelOptions(ModelOptions):
 
 
 class MultiviewNetwork(nn.Module):
-    """Autoencoders and heads of all views.
-
-    Args:
-        view_sizes: features of each view.
-        options: the ``[model]`` table.
+    """Autoencoders and heads of all views; ``view_sizes`` are the features of each.
 
     Raises:
         ConfigError: a layer without units, or fewer than two views.
@@ -66,15 +62,12 @@ class MultiviewNetwork(nn.Module):
         self.fuse_head = _layers(size * len(view_sizes), head, size)
 
     def encode(self, views: Views, *, each_row: bool = False) -> list[torch.Tensor]:
-        """Z of every view.
+        """Z of every view: [n, features] each; a missing view's rows are equal.
 
         Args:
             views: [n, D_v] each; None for a view that the site does not hold. At least one is held.
             each_row: run the encoder on n zero rows for a missing view instead of one. Same result; clipping
                 per record needs a row per record.
-
-        Returns:
-            [n, features] for every view; a missing view's rows are equal.
         """
         held = next(view for view in views if view is not None)
         low = []
@@ -117,7 +110,6 @@ def with_storage(network: MultiviewNetwork, device: torch.device | str = "cpu") 
 
 
 def _layers(*widths: int) -> nn.Sequential:
-    """Fully connected layers with ReLU between them; the last one is linear."""
     layers: list[nn.Module] = []
     for before, after in pairwise(widths):
         layers += [nn.Linear(before, after), nn.ReLU()]

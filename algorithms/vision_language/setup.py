@@ -25,7 +25,8 @@ from secfed.algorithms.framework.setting import Setting
 from secfed.algorithms.framework.staged import Staged
 from secfed.algorithms.metrics import retrieval
 from secfed.algorithms.models import dual_encoder
-from secfed.algorithms.models.dual_encoder import DualEncoder, VisionLanguageOptions
+from secfed.algorithms.models.dual_encoder import DualEncoder
+from secfed.algorithms.models.dual_encoder_options import VisionLanguageOptions
 from secfed.algorithms.vision_language.options import VlpOptions
 from secfed.algorithms.vision_language.plan import ALIGN, EVALUATE, EVERYONE, JOINT, LOSS, Measures, Stage
 from secfed.algorithms.vision_language.privacy import check_privacy
@@ -314,4 +315,4 @@ class VlpSetup(Staged[Stage]):
             )
             for site in self.setting.sites
         }
-        return {site: retrieval.metrics_of(found) for site, found in sums.items()}
+        return {site: retrieval.finish(found) for site, found in sums.items()}

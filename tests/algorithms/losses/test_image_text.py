@@ -267,11 +267,6 @@ def test_objectives_work_without_weights_and_without_token_ids(name):
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_objectives_do_not_decompose_over_records(name):
-    assert objective(name).decomposes is False
-
-
-@pytest.mark.parametrize("name", NAMES)
 def test_objectives_give_shapes_on_the_meta_device(name):
     aligned = Aligned(**{key: value.to("meta") for key, value in vars(batch(dtype=torch.float32)).items()})
     assert objective(name).to("meta")(aligned).total.shape == ()

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from secfed.algorithms.models import encoder_libraries
-from secfed.algorithms.models.dual_encoder import DualEncoder, pretrain_loss, shapes_only
+from secfed.algorithms.models.dual_encoder import DualEncoder, shapes_only
 from secfed.algorithms.models.dual_encoder_options import VisionLanguageOptions
 from secfed.algorithms.models.encoder_libraries import bert_classes
 from secfed.config.schema import checked
@@ -22,10 +22,12 @@ from tests.algorithms.dual_encoder_case import (
     VOCABULARY,
     Shapes,
     count,
+    detached,
     model,
     on_meta,
     options,
     pairs,
+    pretrain_loss,
 )
 
 # Structure
@@ -122,14 +124,14 @@ def test_mixed_precision_gives_float32_embeddings() -> None:
 
 def test_encode_then_align_is_forward() -> None:
     dual, (images, tokens) = model(objective="gloria"), pairs()
-    whole, split = dual(images, tokens), dual.align(dual.encode(images, tokens).detach(), tokens)
+    whole, split = dual(images, tokens), dual.align(detached(dual.encode(images, tokens)), tokens)
     assert torch.equal(whole.image, split.image)
     assert torch.equal(whole.words, split.words)
 
 
 def test_a_frozen_encoder_lets_only_alignment_learn() -> None:
     dual, (images, tokens) = model(), pairs()
-    dual.objective(dual.align(dual.encode(images, tokens).detach(), tokens)).total.backward()
+    dual.objective(dual.align(detached(dual.encode(images, tokens)), tokens)).total.backward()
     assert {name for name, value in dual.named_parameters() if value.grad is not None} == set(
         dual.align_names
     )

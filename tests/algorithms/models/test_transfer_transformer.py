@@ -12,15 +12,8 @@ from torch.nn.functional import cross_entropy, normalize
 
 from secfed.algorithms.framework.parameters import trainable, write_parameters
 from secfed.algorithms.losses.objective import infonce
-from secfed.algorithms.models.transfer_transformer import (
-    Modality,
-    ModelKind,
-    PairEncoder,
-    TransferFacts,
-    initial,
-    is_attention,
-    shapes,
-)
+from secfed.algorithms.models.transfer_options import Modality, ModelKind, TransferFacts, is_attention
+from secfed.algorithms.models.transfer_transformer import PairEncoder, initial, shapes
 from secfed.errors import ConfigError
 from tests.algorithms.transfer_transformer_case import (
     FACTS,
