@@ -29,7 +29,8 @@ import sections
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from secfed.algorithms.vision_language.base import JOINT, VlpAlgorithm
+from secfed.algorithms.vision_language.base import VlpAlgorithm
+from secfed.algorithms.vision_language.plan import JOINT
 from secfed.runs.run_report import SilentObserver
 from secfed.simulation.simulate import simulate
 from secfed.study.build import build

@@ -29,9 +29,10 @@ from secfed.algorithms.framework.parameters import read_parameters
 from secfed.algorithms.framework.randomness import seeded, torch_generator
 from secfed.algorithms.metrics import retrieval
 from secfed.algorithms.models.dual_encoder import DualEncoder
-from secfed.algorithms.vision_language.base import JOINT, VlpAlgorithm
+from secfed.algorithms.vision_language.base import VlpAlgorithm
+from secfed.algorithms.vision_language.plan import JOINT
 from secfed.algorithms.vision_language.site import VlpSite
-from secfed.algorithms.vision_language.stage import Batch, contrastive_batches, run_stage
+from secfed.algorithms.vision_language.stage import Batch, begin_stage, contrastive_batches, run_stage
 from secfed.errors import ConfigError
 from secfed.study.warm_start import initial_server, load_initial_model
 from secfed.wire.layout import Exchange, State, Summands, Totals
@@ -293,17 +294,17 @@ def _fit(
         generator=torch_generator(seed, "batches", whose, round_number, JOINT),
     )
     with seeded(seed, "train", whose, round_number, JOINT):
-        run_stage(
+        optimiser = begin_stage(
             model,
-            trained=[name for name in algorithm.names if name not in frozen],
-            loss=objective,
-            batches=(options.augmentation((pairs.images[part], pairs.tokens[part])) for part in rows),
+            [name for name in algorithm.names if name not in frozen],
             learning_rate=options.learning_rate,
             optimizer=options.optimizer,
             weight_decay=options.weight_decay,
-            device=algorithm.device,
-            precision=options.precision,
             warmup=options.learning_rate_warmup,
+        )
+        batches = (options.augmentation((pairs.images[part], pairs.tokens[part])) for part in rows)
+        run_stage(
+            model, optimiser, objective, batches, device=algorithm.device, precision=options.precision
         )
 
 

@@ -74,9 +74,7 @@ class RobustOptions(VlpOptions, DroOptions):
     def rule(self, setting: Setting, *, cap_factor: float = CAP_FACTOR) -> DroRule | None:
         """How robust weights come about; None with ``rho = 0``, when all weights stay equal.
 
-        Args:
-            setting: gives the sites.
-            cap_factor: the default cap of a loss in units of log(loss_batch_size).
+        ``cap_factor`` is the default cap of a loss in units of log(loss_batch_size).
 
         Raises:
             ConfigError: gamma times the cap is too large.
