@@ -303,9 +303,7 @@ def _fit(
             warmup=options.learning_rate_warmup,
         )
         batches = (options.augmentation((pairs.images[part], pairs.tokens[part])) for part in rows)
-        run_stage(
-            model, optimiser, objective, batches, device=algorithm.device, precision=options.precision
-        )
+        run_stage(model, optimiser, objective, batches, device=algorithm.device, precision=options.precision)
 
 
 def _steps_in(algorithm: VlpAlgorithm, round_number: int) -> int:

@@ -25,16 +25,19 @@ head which classes.
 
 from __future__ import annotations
 
+from secfed.algorithms.fedcola.options import FedColaOptions
 from secfed.algorithms.fedcola.server import FedColaServer
 from secfed.algorithms.fedcola.setup import FedColaSetup
 from secfed.algorithms.fedcola.site import FedColaSite, score
 from secfed.algorithms.framework.base import SiteId
+from secfed.algorithms.framework.registry import register
 from secfed.algorithms.framework.server_state import part_of
 from secfed.algorithms.metrics import transfer_scores
 from secfed.dp.training.plain_loop import choose_device
 from secfed.wire.layout import State
 
 
+@register("fedcola", options=FedColaOptions)
 class FedCola(FedColaSetup):
     """FedCola, bound to one study.
 

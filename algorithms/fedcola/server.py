@@ -10,7 +10,7 @@ import torch
 from secfed.algorithms.data.transfer.base import Kind
 from secfed.algorithms.fedcola.aggregation import MODALITIES, denominators
 from secfed.algorithms.fedcola.plan import OTHER, FedColaPlan, FedColaStage
-from secfed.algorithms.framework.base import check_round, planned_for
+from secfed.algorithms.framework.base import ServerProgram, check_round, planned_for
 from secfed.algorithms.framework.server_state import MODEL, VersionMetrics, model_of, part_of
 from secfed.algorithms.metrics import transfer_scores
 from secfed.algorithms.models.transfer_options import Modality, is_attention
@@ -20,7 +20,7 @@ _PENDING: Final = "pending/"
 _COUNT: Final = "count"
 
 
-class FedColaServer:
+class FedColaServer(ServerProgram):
     """Moves every group's model once all sums of a round are there; reads totals only.
 
     Args:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from functools import cached_property
-from typing import Final
 
 import torch
 
@@ -39,7 +38,7 @@ class FedColaSetup(PlannedStages[FedColaStage]):
         with.
     """
 
-    private_units: Final = ("group",)
+    private_units = ("group", "site")
 
     def __init__(self, setting: Setting, options: FedColaOptions) -> None:
         study = setting.study

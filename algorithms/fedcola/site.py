@@ -11,7 +11,7 @@ from torch import nn
 
 from secfed.algorithms.data.transfer.base import Samples
 from secfed.algorithms.fedcola.plan import OTHER
-from secfed.algorithms.framework.base import SiteId
+from secfed.algorithms.framework.base import SiteId, SiteProgram
 from secfed.algorithms.framework.parameters import read_parameters
 from secfed.algorithms.framework.randomness import seeded, torch_generator
 from secfed.algorithms.framework.server_state import MODEL, part_of
@@ -35,7 +35,7 @@ _ROUND: Final = "round"
 _UPDATE: Final = "update/"
 
 
-class FedColaSite:
+class FedColaSite(SiteProgram):
     """Runs inside one hospital; keeps, between the sums of a round, what is left of its update.
 
     Args:

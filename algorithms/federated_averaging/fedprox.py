@@ -19,7 +19,7 @@ from torch import nn
 from secfed.algorithms.federated_averaging.fedavg import FedAvg
 from secfed.algorithms.federated_averaging.options import FedAvgOptions
 from secfed.algorithms.framework.datasets import SiteData
-from secfed.algorithms.framework.setting import Setting
+from secfed.algorithms.framework.registry import register
 from secfed.dp.training.plain_loop import Training
 
 
@@ -31,17 +31,16 @@ class FedProxOptions(FedAvgOptions):
     )
 
 
+@register("fedprox", options=FedProxOptions)
 class FedProx(FedAvg):
     """FedProx, bound to one study."""
 
-    def __init__(self, setting: Setting, options: FedProxOptions) -> None:
-        super().__init__(setting, options)
-        self._mu = options.mu
+    options: FedProxOptions
 
     def training(self, model: nn.Module, data: SiteData, generator: torch.Generator) -> Training:
         """Federated averaging's training, with the pull added to every step."""
         training = super().training(model, data, generator)
-        add_proximal_pull(training.optimiser, self._mu)
+        add_proximal_pull(training.optimiser, self.options.mu)
         return training
 
 

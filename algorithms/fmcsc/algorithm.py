@@ -21,12 +21,15 @@ long a hospital takes to answer is not hidden, and neither is what the study fil
 
 from __future__ import annotations
 
+from secfed.algorithms.fmcsc.options import FmcscOptions
 from secfed.algorithms.fmcsc.server import FmcscServer
 from secfed.algorithms.fmcsc.setup import FmcscSetup
 from secfed.algorithms.fmcsc.site import FmcscSite
 from secfed.algorithms.framework.base import SiteId
+from secfed.algorithms.framework.registry import register
 
 
+@register("fmcsc", options=FmcscOptions)
 class Fmcsc(FmcscSetup):
     """FMCSC, bound to one study.
 

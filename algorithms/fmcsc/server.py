@@ -9,7 +9,7 @@ import torch
 
 from secfed.algorithms.fmcsc.plan import FULL, FmcscPlan, FmcscStage
 from secfed.algorithms.fmcsc.scoring import ServerScoring
-from secfed.algorithms.framework.base import planned_for
+from secfed.algorithms.framework.base import ServerProgram, planned_for
 from secfed.algorithms.framework.server_state import MODEL, VersionMetrics, model_of, part_of
 from secfed.wire.layout import Exchange, State, Totals
 
@@ -17,7 +17,7 @@ _SCORING: Final = "scoring/"
 _NO_WEIGHT: Final = 1e-9  # fixed point leaves about 1e-13 of one site's weight
 
 
-class FmcscServer:
+class FmcscServer(ServerProgram):
     """Moves every group's model by its weighted mean update; reads totals only.
 
     A model is replaced, never changed in place: after pre-training all groups share one.

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cached_property
-from typing import Final
 
 import torch
 
@@ -42,7 +41,7 @@ class FmcscSetup(PlannedStages[FmcscStage]):
         ConfigError: a model, data set, ``[privacy]`` or number of sites that this algorithm cannot work with.
     """
 
-    private_units: Final = ("group",)
+    private_units = ("group", "site")
 
     def __init__(self, setting: Setting, options: FmcscOptions) -> None:
         study = setting.study

@@ -16,6 +16,7 @@ from secfed.algorithms.fmcsc.mutual_information import mutual_information
 from secfed.algorithms.fmcsc.plan import FULL, FmcscStage
 from secfed.algorithms.fmcsc.scoring import SiteScoring, loaded_pair, saved_pair
 from secfed.algorithms.fmcsc.training import fit, fused_adam, train_only
+from secfed.algorithms.framework.base import SiteProgram
 from secfed.algorithms.framework.datasets import SiteId
 from secfed.algorithms.framework.parameters import read_parameters, write_parameters
 from secfed.algorithms.framework.randomness import torch_generator
@@ -36,7 +37,7 @@ _MOST_BITS: Final = math.log2(10)  # of a mutual information over a 10 x 10 hist
 _LEAST_WEIGHT: Final = 1e-3  # so that a group whose weights are all clipped to 0 still averages
 
 
-class FmcscSite:
+class FmcscSite(SiteProgram):
     """Runs inside one hospital.
 
     Keeps, between exchanges: a single-view site's own model, what a multi-view site's copies are to learn

@@ -9,15 +9,40 @@ could receive one site's values.
 Both programs are plain objects over values: no files, no clock, no network. Given equal inputs the
 server program must do exactly the same everywhere, because under encrypted protection every site
 replays it.
+
+Abstract methods must be written; all others are hooks whose defaults suit an algorithm that has no use for
+them. :class:`~secfed.algorithms.federated_averaging.weighted_mean.WeightedMean` implements everything for
+weighted means. The least by hand, a sum of one number, and one hook::
+
+    class Count(Algorithm):
+        def __init__(self, setting, options):
+            layout = Layout((Field("records", (), 1e6, 64),), sites=len(setting.sites))
+            self.setting, self.exchange = setting, Exchange("count", "all", layout)
+
+        def exchanges(self, round_number):
+            return (self.exchange,)
+
+        def server(self):
+            return CountServer()
+
+        def site(self, site_id):
+            return CountSite(len(self.setting.labelled().site(site_id).train_y))
+
+        def check_broadcast(self, round_number, exchange, broadcast):
+            check_shapes(broadcast, {})  # nothing is broadcast: refuse whatever arrives, before any payment
 """
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import Final, Protocol, TypeVar
+from typing import TYPE_CHECKING, ClassVar, Final, Protocol, TypeVar
 
-from secfed.errors import WrongState
+from secfed.errors import ConfigError, MalformedMessage, WrongState
 from secfed.wire.layout import Exchange, State, Summands, Totals
+
+if TYPE_CHECKING:
+    from secfed.dp.training.local_privacy import LocalPrivacy
 
 SiteId = str
 Metrics = Mapping[str, float]
@@ -25,97 +50,189 @@ Metrics = Mapping[str, float]
 LOSS_BOUND: Final = 2.0**20  # of a mean training loss of one site, in a sum
 
 
-class SiteProgram(Protocol):
-    """Runs inside one hospital; may keep state between rounds.
+class SiteProgram(ABC):
+    """Runs inside one hospital; may keep state between rounds (:meth:`save`)."""
 
-    One more method counts, if a program has it: ``settled(round_number, exchange)``, the weights and counts
-    that it adds whatever its values do, by field name. It looks at how many records there are, at no record.
-    Where the work fails, these are added all the same: a total weight that falls by one hospital's count
-    would name it. The rest of what failed adds zeros (:mod:`secfed.site.containment`).
-    """
-
+    @abstractmethod
     def contribute(self, round_number: int, exchange: Exchange, broadcast: State) -> Summands:
         """Local work for one exchange: what this site adds to the sum.
 
         Tensors and scalars, already multiplied by the site's own weight. Called once per exchange and
         round, whatever happens to the attempts that carry the result.
         """
-        ...
 
+    def settled(self, round_number: int, exchange: Exchange) -> Summands:
+        """Weights and counts, by field name, that this site adds whatever its values do.
 
-class ServerProgram(Protocol):
-    """Sees totals only. Deterministic."""
+        Looks at how many records there are, at no record. Where the work fails, these are added all the same:
+        a total weight that falls by one hospital's count would name it. The rest of what failed adds zeros
+        (:mod:`secfed.site.containment`).
+        """
+        del round_number, exchange
+        return {}
 
-    def broadcast(self, round_number: int, exchange: Exchange) -> State:
-        """What every member of this exchange gets before it; changes nothing."""
-        ...
+    def use_privacy(self, privacy: LocalPrivacy) -> None:
+        """Plan the study's private local work, and use ``privacy`` for every step from now on.
 
-    def absorb(self, round_number: int, exchange: Exchange, totals: Totals) -> None:
-        """Take the totals of one exchange into the server's state."""
-        ...
-
-    def model(self) -> State:
-        """The trained parameters, by name."""
-        ...
-
-    def metrics(self) -> Mapping[int, Metrics]:
-        """Metrics known so far, by model version: 0 is the initial model, r the model after round r."""
-        ...
+        Raises:
+            ConfigError: a program that cannot train under privacy, or no noise reaches the study's epsilon.
+        """
+        del privacy
+        raise ConfigError(
+            "privacy.unit: this algorithm's site program cannot train under privacy",
+            remedy="write its method use_privacy; see secfed.algorithms.framework.base",
+        )
 
     def save(self) -> State:
-        """Everything needed to continue later (checkpoint)."""
-        ...
+        """What this site keeps for later rounds; saved with every contribution, and never leaves the site."""
+        return {}
 
     def load(self, state: State) -> None:
+        """Continue from :meth:`save`, after a restart; called only if that was not empty.
+
+        Raises:
+            MalformedMessage: a state of another study.
+        """
+        if state:
+            raise MalformedMessage(
+                "this algorithm keeps nothing at a site, but the site has a saved state",
+                remedy="resume with the study file that wrote it, or start the study anew",
+            )
+
+
+class ForwardingProgram(SiteProgram):
+    """Another program; subclasses change a part of it."""
+
+    def __init__(self, program: SiteProgram) -> None:
+        self._program = program
+
+    def contribute(self, round_number: int, exchange: Exchange, broadcast: State) -> Summands:
+        """As the program's."""
+        return self._program.contribute(round_number, exchange, broadcast)
+
+    def settled(self, round_number: int, exchange: Exchange) -> Summands:
+        """As the program's."""
+        return self._program.settled(round_number, exchange)
+
+    def use_privacy(self, privacy: LocalPrivacy) -> None:
+        """As the program's."""
+        self._program.use_privacy(privacy)
+
+    def save(self) -> State:
+        """As the program's."""
+        return self._program.save()
+
+    def load(self, state: State) -> None:
+        """As the program's."""
+        self._program.load(state)
+
+
+class ServerProgram(ABC):
+    """Sees totals only. Deterministic."""
+
+    @abstractmethod
+    def broadcast(self, round_number: int, exchange: Exchange) -> State:
+        """What every member of this exchange gets before it; changes nothing."""
+
+    @abstractmethod
+    def absorb(self, round_number: int, exchange: Exchange, totals: Totals) -> None:
+        """Take the totals of one exchange into the server's state."""
+
+    @abstractmethod
+    def model(self) -> State:
+        """The trained parameters, by name."""
+
+    @abstractmethod
+    def metrics(self) -> Mapping[int, Metrics]:
+        """Metrics known so far, by model version: 0 is the initial model, r the model after round r."""
+
+    @abstractmethod
+    def save(self) -> State:
+        """Everything needed to continue later (checkpoint)."""
+
+    @abstractmethod
+    def load(self, state: State) -> None:
         """Continue from a checkpoint."""
-        ...
-
-
-class StartingServer(ServerProgram, Protocol):
-    """A server program that can begin with any model of the study's names and shapes."""
 
     def begin(self, model: State) -> None:
-        """Begin with this model instead of the seed's; before round 1."""
-        ...
+        """Begin with this model of the study's names and shapes instead of the seed's; before round 1.
+
+        Raises:
+            ConfigError: a program that cannot.
+        """
+        del model
+        raise ConfigError(
+            "model.start: this algorithm's server program cannot begin with a model from a file",
+            remedy="write its method begin; see secfed.algorithms.framework.base",
+        )
 
 
-class Algorithm(Protocol):
+class Algorithm(ABC):
     """One research algorithm, bound to one study.
 
-    Under ``[privacy]`` two more members count, if an algorithm has them: ``private_units``, the units
-    (``record``, ``group``) its site programs train under, and ``unprotected(exchange)``, the fields of an
-    exchange that leave without noise by the study's explicit choice. Without them only the whole site
-    can be the unit, and every field carries noise.
-
-    One more keeps a broadcast that does not fit the study from costing a payment: ``check_broadcast(round,
-    exchange, broadcast)`` raises :class:`~secfed.errors.MalformedMessage` where names or shapes are not those
-    of the study. It looks at no record, and sites call it before they note or pay anything. Without it the
-    site program finds out, after the payment of site-level privacy.
-
-    Where some members add nothing but zeros to a part of a sum, one more counts: ``contributors(round,
-    exchange)``, for every such part the sites that may add more, and the fewest of them that may be summed.
-    Sites refuse a cohort, or survivors, with fewer.
-
-    Under ``[model] start`` one more: ``model_in(broadcast)``, the whole model in the first broadcast of a
-    study, by name, which every site compares with what the study names. The server program is then a
-    :class:`StartingServer`. Without it such a study is refused.
+    Attributes:
+        private_units: the units of ``[privacy]`` that it supports. ``record`` and ``group`` need site
+            programs with :meth:`SiteProgram.use_privacy`; for ``site``, noise covers a whole exchange.
+        warm_start: whether a study can begin with a model from a file; :meth:`model_in` and
+            :meth:`ServerProgram.begin` are then its own.
     """
 
+    private_units: ClassVar[tuple[str, ...]] = ("site",)
+    warm_start: ClassVar[bool] = False
+
+    @abstractmethod
     def exchanges(self, round_number: int) -> Sequence[Exchange]:
         """The sums of one round, in order. Round ``rounds + 1`` is the closing evaluation."""
-        ...
 
-    def members(self, round_number: int, exchange: Exchange, sites: Sequence[SiteId]) -> Sequence[SiteId]:
-        """The cohort: which of the enrolled sites are asked for this exchange."""
-        ...
-
+    @abstractmethod
     def server(self) -> ServerProgram:
         """A fresh server program, the same on every machine."""
-        ...
 
+    @abstractmethod
     def site(self, site_id: SiteId) -> SiteProgram:
-        """The program of one site, bound to that site's data."""
-        ...
+        """The program of one site, bound to that site's data.
+
+        Raises:
+            DataError: records that cannot be used.
+        """
+
+    def members(self, round_number: int, exchange: Exchange, sites: Sequence[SiteId]) -> Sequence[SiteId]:
+        """The cohort: which of the enrolled sites are asked for this exchange; all by default."""
+        del round_number, exchange
+        return tuple(sites)
+
+    def contributors(self, round_number: int, exchange: Exchange) -> Sequence[tuple[Collection[SiteId], int]]:
+        """For parts of a sum to which some members add only zeros: who may add more, and the fewest of them.
+
+        Sites refuse a cohort, or survivors, with fewer. Empty: everybody adds to everything.
+        """
+        del round_number, exchange
+        return ()
+
+    def check_broadcast(self, round_number: int, exchange: Exchange, broadcast: State) -> None:
+        """Refuse a broadcast whose names or shapes are not those of the study; looks at no record.
+
+        Sites call it before they note or pay anything. Without it the site program finds out, after the
+        payment of site-level privacy.
+
+        Raises:
+            MalformedMessage: it is not one of this study and exchange.
+        """
+        del round_number, exchange, broadcast
+
+    def unprotected(self, exchange: Exchange) -> Sequence[str]:
+        """Fields that leave without noise under ``[privacy]``, by the study's explicit choice."""
+        del exchange
+        return ()
+
+    def model_in(self, broadcast: State) -> State:
+        """The whole model in the first broadcast of a study; sites compare it with ``model.start``."""
+        return broadcast
+
+    def per_site(self, model: State) -> Mapping[SiteId, Metrics]:
+        """Metrics of one model at every site. Simulation only: in a study nobody has two sites' records."""
+        del model
+        return {}
 
 
 class PlannedExchange(Protocol):
@@ -131,12 +248,7 @@ _Planned = TypeVar("_Planned", bound=PlannedExchange)
 
 
 def planned_for(exchange: Exchange, round_number: int, stages: Iterable[_Planned]) -> _Planned:
-    """The stage of a round that an exchange belongs to.
-
-    Args:
-        exchange: from the other side.
-        round_number: for the error.
-        stages: of that round.
+    """The stage of a round that an exchange from the other side belongs to.
 
     Raises:
         WrongState: the round has no exchange of this name and layout.
@@ -144,61 +256,25 @@ def planned_for(exchange: Exchange, round_number: int, stages: Iterable[_Planned
     for stage in stages:
         if stage.exchange == exchange:
             return stage
-    raise WrongState(
+    raise no_exchange(round_number, exchange)
+
+
+def no_exchange(round_number: int, exchange: Exchange) -> WrongState:
+    """The error of an exchange that a round does not have."""
+    return WrongState(
         f"round {round_number} has no exchange {exchange.name!r} of this layout",
         remedy="the aggregator must run the same study file",
     )
 
 
 def check_round(round_number: int, rounds: int) -> None:
-    """Refuse a round that a study does not have.
-
-    Args:
-        round_number: counted from 1; ``rounds + 1`` is the closing evaluation.
-        rounds: training rounds of the study.
+    """Refuse a round that a study of ``rounds`` training rounds does not have.
 
     Raises:
-        WrongState: the study has no such round.
+        WrongState: it is not one of 1 to ``rounds + 1``, the closing evaluation.
     """
     if not 1 <= round_number <= rounds + 1:
         raise WrongState(
             f"the study has no round {round_number}",
             remedy=f"its rounds are 1 to {rounds}, and {rounds + 1} is the closing evaluation",
         )
-
-
-def contributors(
-    algorithm: Algorithm, round_number: int, exchange: Exchange
-) -> Sequence[tuple[Collection[SiteId], int]]:
-    """Who may add more than zeros to each part of a sum, and the fewest of them; empty: everybody to all."""
-    named = getattr(algorithm, "contributors", None)
-    return () if named is None else tuple(named(round_number, exchange))
-
-
-def check_broadcast(algorithm: Algorithm, round_number: int, exchange: Exchange, broadcast: State) -> None:
-    """Compare the names and shapes of a broadcast with the study's, if the algorithm says what they are.
-
-    Raises:
-        MalformedMessage: the broadcast is not one of this study and exchange.
-    """
-    check = getattr(algorithm, "check_broadcast", None)
-    if check is not None:
-        check(round_number, exchange, broadcast)
-
-
-def settled(program: SiteProgram, round_number: int, exchange: Exchange) -> Summands:
-    """Weights and counts of this exchange: what this site adds whatever its values do; {} if it has none."""
-    named = getattr(program, "settled", None)
-    return {} if named is None else dict(named(round_number, exchange))
-
-
-def model_in(algorithm: Algorithm, broadcast: State) -> State:
-    """The whole model in the first broadcast of a study; the algorithm must have ``model_in``."""
-    found: State = algorithm.model_in(broadcast)  # type: ignore[attr-defined]  # checked when it was built
-    return found
-
-
-def unprotected_fields(algorithm: Algorithm, exchange: Exchange) -> Sequence[str]:
-    """Fields of an exchange that leave without noise although the study has ``[privacy]``."""
-    named = getattr(algorithm, "unprotected", None)
-    return () if named is None else tuple(named(exchange))

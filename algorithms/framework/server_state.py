@@ -1,4 +1,4 @@
-"""What the servers of all algorithms keep in a checkpoint: models and metrics, as named tensors.
+"""What servers keep in a checkpoint, models and metrics as named tensors, and a base for their programs.
 
 model/<parameter>             the current model
 metrics/<version>             an empty mark, so that a version without any metric is kept, too
@@ -12,6 +12,7 @@ from typing import Final
 
 import torch
 
+from secfed.algorithms.framework.base import ServerProgram
 from secfed.errors import MalformedMessage
 from secfed.wire.layout import State
 
@@ -24,22 +25,34 @@ def part_of(state: State, start: str) -> dict[str, torch.Tensor]:
     return {name.removeprefix(start): value for name, value in state.items() if name.startswith(start)}
 
 
-def model_of(state: State, own: State) -> dict[str, torch.Tensor]:
-    """Copies of a checkpoint's model.
+def moved(value: torch.Tensor, total: torch.Tensor, divisor: float) -> torch.Tensor:
+    """A parameter plus a total divided by a weight or a count, computed in float64: float32."""
+    step: torch.Tensor = value.to(torch.float64) + total / divisor
+    return step.to(torch.float32)
+
+
+def copies(state: State) -> dict[str, torch.Tensor]:
+    """A copy of every tensor, by name."""
+    return {name: value.clone() for name, value in state.items()}
+
+
+def model_of(state: State, own: State, start: str = MODEL) -> dict[str, torch.Tensor]:
+    """Copies of the tensors of a checkpoint whose names begin with ``start``.
 
     Args:
         state: a checkpoint.
-        own: the parameters that it must have, by name; only their names and shapes count.
+        own: what must be there, by name; only names and shapes count.
+        start: the model's, or of something else that is kept.
 
     Raises:
         MalformedMessage: other names or shapes.
     """
-    model = part_of(state, MODEL)
+    model = part_of(state, start)
     if {name: value.shape for name, value in model.items()} != {n: t.shape for n, t in own.items()}:
         raise MalformedMessage(
             "the checkpoint belongs to another model", remedy="resume with the study file that wrote it"
         )
-    return {name: value.clone() for name, value in model.items()}
+    return copies(model)
 
 
 class VersionMetrics:
@@ -73,3 +86,39 @@ class VersionMetrics:
             found = self.of(int(version))
             if metric:
                 found[metric] = float(value)
+
+
+class ModelServer(ServerProgram):
+    """A server program with one model: how it begins, what it gives and how it is saved.
+
+    Subclasses write :meth:`broadcast` and :meth:`absorb`.
+    """
+
+    def __init__(self, initial: State) -> None:
+        self._model = copies(initial)
+        self._metrics = VersionMetrics()
+
+    def begin(self, model: State) -> None:
+        """Begin with this model instead of the seed's."""
+        self._model = copies(model)
+
+    def model(self) -> State:
+        """The current parameters, by name: float32 copies."""
+        return copies(self._model)
+
+    def metrics(self) -> Mapping[int, Mapping[str, float]]:
+        """Metrics by model version."""
+        return self._metrics.all()
+
+    def save(self) -> State:
+        """Model and metrics."""
+        return {MODEL + name: value for name, value in self.model().items()} | self._metrics.save()
+
+    def load(self, state: State) -> None:
+        """Continue from :meth:`save`.
+
+        Raises:
+            MalformedMessage: a checkpoint of another model.
+        """
+        self._model = model_of(state, self._model)
+        self._metrics.load(state)

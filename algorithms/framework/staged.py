@@ -2,25 +2,26 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Sequence
 from typing import Generic, Protocol, TypeVar
 
-from secfed.algorithms.framework.base import PlannedExchange, SiteId, check_round, planned_for
+from secfed.algorithms.framework.base import Algorithm, PlannedExchange, SiteId, check_round, planned_for
 from secfed.wire.layout import Exchange
 
 StageT = TypeVar("StageT", bound=PlannedExchange)
 
 
-class Staged(Generic[StageT]):
+class Staged(Algorithm, Generic[StageT]):
     """The exchanges of an algorithm, as those of its stages."""
 
+    @abstractmethod
     def stages(self, round_number: int) -> Sequence[StageT]:
         """The exchanges of one round, and what each is for.
 
         Raises:
             WrongState: the study has no such round.
         """
-        raise NotImplementedError
 
     def stage(self, round_number: int, exchange: Exchange) -> StageT:
         """What an exchange is for.

@@ -42,7 +42,7 @@ _WIDTH = 384
 
 def _std(width: int) -> float:
     """Of the weights of linear layers: larger where sums have fewer terms."""
-    return _STD * (_WIDTH / width) ** 0.5
+    return _STD * float((_WIDTH / width) ** 0.5)
 
 
 class ImageEmbedding(nn.Module):

@@ -35,6 +35,7 @@ from secfed.algorithms.vision_language.stage import Batch, StageLoss, frozen_cop
 from secfed.errors import ConfigError
 from secfed.wire.layout import State
 
+
 class FedDraOptions(RobustOptions):
     """Options of ``feddra``."""
 

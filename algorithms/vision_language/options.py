@@ -6,7 +6,8 @@ from typing import Literal
 
 from pydantic import Field
 
-from secfed.algorithms.dro.rule import CAP_FACTOR, DroOptions, DroRule
+from secfed.algorithms.dro.options import DroOptions
+from secfed.algorithms.dro.rule import CAP_FACTOR, DroRule
 from secfed.algorithms.framework.setting import Setting
 from secfed.algorithms.vision_language.augment import Augmentation
 from secfed.config.schema import OPERATIONAL, Options

@@ -175,8 +175,8 @@ class VlpSite(SiteProgram):
     def dro_loss(self, round_number: int, received: State) -> Callable[[Batch], torch.Tensor]:
         """What the robust weight is made from: the InfoNCE of :attr:`network`, as it is at that moment.
 
-        Gives a batch's loss, from a batch on the study's device; called without gradient. Under privacy it may
-        depend on that batch, the received model and what noisy steps made of it, and on nothing else.
+        Gives the loss of a batch on the study's device; called without gradient. Under privacy it may depend
+        on that batch, the received model and what noisy steps made of it, and on nothing else.
         """
         del round_number, received
         network = self.network
@@ -216,9 +216,7 @@ class VlpSite(SiteProgram):
                 generator=torch_generator(seed, "batches", self.site_id, round_number, stage.name),
             )
             batches = (options.augmentation(self.batch(part)) for part in rows)
-            return run_stage(
-                model, optimiser, loss, batches, device=self.device, precision=options.precision
-            )
+            return run_stage(model, optimiser, loss, batches, device=self.device, precision=options.precision)
 
     def _fit_privately(
         self, privacy: LocalPrivacy, optimiser: torch.optim.Optimizer, stage: Stage, loss: StageLoss
@@ -318,10 +316,10 @@ class VlpSite(SiteProgram):
                     f"what site {self.site_id!r} kept holds no robust weight",
                     remedy="it belongs to another study; start this one with an empty state folder",
                 ) from None
-        if self.keeps:
-            shapes = dict(self.algorithm.shapes.named_parameters())
-            kept = part_of(state, self.keeps)
-            self.own = model_of(state, {name: shapes[name] for name in self.kept_names}, self.keeps) if kept else {}
+        shapes = dict(self.algorithm.shapes.named_parameters())
+        own = {name: shapes[name] for name in self.kept_names}
+        has_own = self.keeps and part_of(state, self.keeps)
+        self.own = model_of(state, own, self.keeps) if has_own else {}
 
     @property
     def kept_names(self) -> tuple[str, ...]:

@@ -14,7 +14,7 @@ import hashlib
 from collections.abc import Sequence
 from typing import Final
 
-from secfed.algorithms.framework.base import Algorithm, contributors
+from secfed.algorithms.framework.base import Algorithm
 from secfed.config.cohort_rules import min_cohort, threshold
 from secfed.crypto import labels, thresholds
 from secfed.crypto.attempt import SiteLimits
@@ -121,7 +121,7 @@ def check_limits(terms: Terms, roster: Roster, limits: SiteLimits, own: str) -> 
             raise Refusal.THRESHOLD_TOO_LOW.refuse(f"{answers} of {len(cohort)}")
         if exchange.layout.shape.elements > limits.max_elements:
             raise Refusal.LAYOUT_TOO_LARGE.refuse(f"{exchange.layout.shape.elements} elements")
-        for part, least in contributors(terms.algorithm, number, exchange):
+        for part, least in terms.algorithm.contributors(number, exchange):
             found, needed = len(set(part) & set(cohort)), max(least, colluders + 2)
             if 0 < found < needed:
                 raise Refusal.TOO_FEW_CONTRIBUTORS.refuse(f"{found} of {needed}")

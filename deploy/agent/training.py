@@ -13,6 +13,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
+from secfed.algorithms.framework.base import SiteProgram
 from secfed.deploy.agent.training_wire import (
     SOCKET_VARIABLE,
     Job,
@@ -69,7 +70,7 @@ class TrainingDied(RoundAborted):
     """The training process ended in the middle of its work, or said what is no message."""
 
 
-class TrainingProcess:
+class TrainingProcess(SiteProgram):
     """A site program whose work is done by another process.
 
     Args:
@@ -105,7 +106,7 @@ class TrainingProcess:
         self._unpaid: SecfedError | None = None  # a payment of the running work that was refused
         self._process: subprocess.Popen[bytes] | None = None
         self._connection: Connection | None = None
-        self.kept: Tensors = {}  # what to keep with the contribution just made
+        self.kept: Tensors = {}
         self._state = b""  # digest of what the process has as its state
         self.deaths = 0
         self._stopping = False
@@ -113,6 +114,10 @@ class TrainingProcess:
     def use_privacy(self, privacy: LocalPrivacy) -> None:
         """The other process makes its own; payments are made here."""
         del privacy
+
+    def save(self) -> State:
+        """What to keep with the contribution just made."""
+        return self.kept
 
     def settled(self, round_number: int, exchange: Exchange) -> Summands:
         """What the program adds whatever its values do: asked first, for the process may die of the work.

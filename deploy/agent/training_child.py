@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import torch
 
-from secfed.algorithms.framework.base import Algorithm, SiteProgram, settled
+from secfed.algorithms.framework.base import Algorithm, SiteProgram
 from secfed.algorithms.framework.randomness import seeded
 from secfed.algorithms.framework.unfit import counted_as_defaults
 from secfed.deploy.agent.training_wire import (
@@ -101,7 +101,7 @@ class Trainer:
                 random=self._random,
                 max_delta_times_records=job.max_delta_times_records,
             )
-            cast("Any", self._program).use_privacy(self._local)  # checked by secfed.site.privacy.with_privacy
+            self._program.use_privacy(self._local)
             if self._local.weak_delta:
                 print(WEAK_DELTA, file=sys.stderr)  # the log of training, which stays at the site
         self._load(kept)
@@ -114,7 +114,7 @@ class Trainer:
 
     def settled(self, head: dict[str, Any]) -> Tensors:
         """What the program adds to one exchange whatever its values do."""
-        found = settled(self._program, int(head["round"]), self._exchange(head))
+        found = self._program.settled(int(head["round"]), self._exchange(head))
         return {name: torch.as_tensor(value, dtype=torch.float64) for name, value in found.items()}
 
     def contribute(self, head: dict[str, Any], broadcast: Tensors) -> tuple[Tensors, Tensors, list[Failure]]:
@@ -136,7 +136,7 @@ class Trainer:
                 raise
 
         found: list[Failure] = []
-        ahead = partial(settled, self._program, number, exchange)
+        ahead = partial(self._program.settled, number, exchange)
         given = contained(number, exchange, work, ahead, found.append)
         return given, self._save(), found
 
@@ -160,14 +160,13 @@ class Trainer:
         return SecureRandom(self._local_key)
 
     def _save(self) -> Tensors:
-        saved = getattr(self._program, "save", None)
-        state = {_PROGRAM + name: value for name, value in saved().items()} if callable(saved) else {}
+        state = {_PROGRAM + name: value for name, value in self._program.save().items()}
         return state if self._local is None else {**state, **self._local.save()}
 
     def _load(self, kept: Tensors) -> None:
         own = {n.removeprefix(_PROGRAM): value for n, value in kept.items() if n.startswith(_PROGRAM)}
         if own:
-            cast("Any", self._program).load(own)
+            self._program.load(own)
         if self._local is not None:
             self._local.load({n: value for n, value in kept.items() if not n.startswith(_PROGRAM)})
 

@@ -19,7 +19,7 @@ from typing import Any, Final
 
 import torch
 
-from secfed.algorithms.framework.base import SiteProgram
+from secfed.algorithms.framework.base import ForwardingProgram, SiteProgram
 from secfed.attack.attack import Attack, AttackSetting, Impossible, numbers
 from secfed.attack.evidence import Count
 from secfed.attack.wards import names, text
@@ -146,20 +146,18 @@ class _Deployment:
         return make
 
 
-class _Kept:
+class _Kept(ForwardingProgram):
     """A site's program; what it adds is kept, to be compared with what an attacker makes of the sums."""
 
     def __init__(
         self, program: SiteProgram, kept: dict[tuple[str, str], torch.Tensor], where: tuple[str, str]
     ) -> None:
-        self._program, self._kept, self._where = program, kept, where
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._program, name)
+        super().__init__(program)
+        self._kept, self._where = kept, where
 
     def contribute(self, round_number: int, exchange: Exchange, broadcast: State) -> Summands:
         """As the program does."""
-        given = self._program.contribute(round_number, exchange, broadcast)
+        given = super().contribute(round_number, exchange, broadcast)
         if exchange.name == "update":
             updates = {name: torch.as_tensor(value) for name, value in given.items() if "update/" in name}
             self._kept[self._where] = _flat(updates)

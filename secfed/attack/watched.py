@@ -151,7 +151,7 @@ def _kind(reply: bytes) -> str:
         return "bytes" if reply else "nothing"
 
 
-class _Crafting:
+class _Crafting(ServerProgram):
     """A server program whose broadcasts are made up, and that does not care for totals."""
 
     def __init__(self, honest: ServerProgram, craft: Craft) -> None:

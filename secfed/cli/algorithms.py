@@ -13,8 +13,8 @@ if TYPE_CHECKING:
 
     from rich.console import Console
 
+    from secfed.algorithms.framework.registry import RegistryEntry
     from secfed.config.schema import Options
-    from secfed.study.registry import RegistryEntry
 
 _TITLES = {"algorithm": "Algorithms", "model": "Models", "data": "Data sets"}
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
-from secfed.algorithms.framework.base import Algorithm, contributors
+from secfed.algorithms.framework.base import Algorithm
 from secfed.crypto import labels
 from secfed.crypto.codec import Buffer
 from secfed.crypto.encrypted.messages import (
@@ -99,7 +99,7 @@ class EncryptedRounds:
             members = algorithm.members(number, exchange, self.rules.asked)
             keyed = self.share_keys(members)
             ready = self.train(number, index, exchange, keyed)
-            parts = contributors(algorithm, number, exchange)
+            parts = algorithm.contributors(number, exchange)
             check_contributors(number, exchange, parts, ready)
             summed = self.sum_up(number, index, exchange, ready)
             # Before it is stored: every site would refuse it, now and whenever it catches up.

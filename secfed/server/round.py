@@ -20,7 +20,7 @@ from functools import partial
 
 import numpy as np
 
-from secfed.algorithms.framework.base import Algorithm, ServerProgram, contributors
+from secfed.algorithms.framework.base import Algorithm, ServerProgram
 from secfed.crypto import labels, thresholds
 from secfed.crypto.codec import Buffer, digest
 from secfed.crypto.identity import Identity, Roster
@@ -117,7 +117,7 @@ def run_round(
         state = encode_state(server.broadcast(number, exchange))
         members = algorithm.members(number, exchange, rules.asked)
         ready = train(number, index, exchange, state, members, rules, ask)
-        check_contributors(number, exchange, contributors(algorithm, number, exchange), ready)
+        check_contributors(number, exchange, algorithm.contributors(number, exchange), ready)
         summed = sum_securely(number, index, exchange, state, ready, rules, ask)
         record(summed)
         server.absorb(number, exchange, summed.totals)

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import torch
 
 from secfed.algorithms.federated_averaging.fedavg import FedAvg
+from secfed.algorithms.federated_averaging.local_context import LocalContext
 from secfed.algorithms.framework.base import Algorithm
 from secfed.algorithms.framework.datasets import SiteId
 from secfed.algorithms.framework.parameters import read_parameters, write_parameters
@@ -52,13 +53,7 @@ def per_site_metrics(algorithm: Algorithm, model: State) -> dict[SiteId, Metrics
     A metric that a site's records cannot give (ROC-AUC with one class) is left out for that site. An
     algorithm that trains no classifier may have a method ``per_site(model)`` of its own.
     """
-    own = getattr(algorithm, "per_site", None)
-    if own is not None:
-        return dict(own(model))
-    if not isinstance(algorithm, FedAvg):
-        return {}
-    classifier = algorithm
-    return {site: _finish(classifier, [sums]) for site, sums in _sums(classifier, model).items()}
+    return {site: dict(metrics) for site, metrics in algorithm.per_site(model).items()}
 
 
 def compare_alone(study: Study, model: State) -> OracleComparison:
@@ -102,7 +97,7 @@ def worst_site(metrics: Mapping[SiteId, Metrics], name: str) -> tuple[SiteId, fl
 
 
 def _classifier(algorithm: Algorithm) -> FedAvg:
-    if not isinstance(algorithm, FedAvg):
+    if not isinstance(algorithm, FedAvg) or algorithm.personal:
         raise ConfigError(
             "algorithm.name: metrics per site need a classifier trained by fedavg or fedprox",
             remedy="leave the comparison out",
@@ -113,11 +108,13 @@ def _classifier(algorithm: Algorithm) -> FedAvg:
 def _lonely_model(classifier: FedAvg, site: SiteId, start: State | None) -> State:
     alone = FedAvg(classifier.setting, classifier.options)
     data = alone.site_data(site)
-    network = alone.setting.model().to(choose_device(alone.options.device))
+    device = choose_device(alone.options.device)
+    network = alone.setting.model().to(device)
     if start is not None:
         write_parameters(network, start)
     for round_number in range(1, alone.setting.study.rounds + 1):
-        alone.train(network, data, site, round_number)
+        received, seed = read_parameters(network), alone.setting.local_seed
+        alone.local_update(network, data, LocalContext(site, round_number, received, {}, {}, device, seed))
     return read_parameters(network)
 
 

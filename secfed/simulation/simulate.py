@@ -18,7 +18,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, Literal
 
-from secfed.algorithms.framework.base import Algorithm, Metrics, ServerProgram, unprotected_fields
+from secfed.algorithms.framework.base import Algorithm, Metrics, ServerProgram
 from secfed.config.cohort_rules import min_cohort, threshold
 from secfed.crypto.identity import Identity, Roster
 from secfed.crypto.keystream import RoundingStream, rounding_stream_for_simulation
@@ -301,9 +301,7 @@ def _privacy_report(
         accountant="none" if spent is None else f"{spent.accountant} ({spent.version})",
         dataset=study.data.name,
         sites=tuple(sites),
-        unprotected=tuple(
-            dict.fromkeys(name for plan in plans for name in unprotected_fields(algorithm, plan))
-        ),
+        unprotected=tuple(dict.fromkeys(name for plan in plans for name in algorithm.unprotected(plan))),
         weak_delta=tuple(
             name for name, one in privacy.items() if one is not None and one.local and one.local.weak_delta
         ),

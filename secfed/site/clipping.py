@@ -6,11 +6,9 @@ there, so it can be counted; in a study the share of one hospital's clipped valu
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 
-from secfed.algorithms.framework.base import SiteProgram
+from secfed.algorithms.framework.base import ForwardingProgram, SiteProgram
 from secfed.wire.layout import Exchange, State, Summands
 
 
@@ -44,17 +42,15 @@ class Clipping:
             self.share, self.round = beyond / elements, round_number
 
 
-class _Watched:
+class _Watched(ForwardingProgram):
     """A site program of a simulation; all but ``contribute`` is the program's own."""
 
     def __init__(self, program: SiteProgram, clipping: Clipping) -> None:
-        self._program, self._clipping = program, clipping
+        super().__init__(program)
+        self._clipping = clipping
 
     def contribute(self, round_number: int, exchange: Exchange, broadcast: State) -> Summands:
         """What the program contributes, after a look at it."""
-        summands = self._program.contribute(round_number, exchange, broadcast)
+        summands = super().contribute(round_number, exchange, broadcast)
         self._clipping.count(round_number, exchange, summands)
         return summands
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._program, name)

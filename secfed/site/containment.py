@@ -26,7 +26,6 @@ import numpy as np
 import torch
 
 from secfed.algorithms.framework.base import Algorithm
-from secfed.algorithms.framework.base import check_broadcast as check_names_and_shapes
 from secfed.crypto.refusals import Refusal
 from secfed.errors import BudgetExceeded, DataError, MalformedMessage, RangeError, TranscriptError
 from secfed.wire.layout import Exchange, State, Summands
@@ -205,7 +204,7 @@ def check_fits(algorithm: Algorithm, round_number: int, exchange: Exchange, stat
         MalformedMessage: refusal 44.
     """
     try:
-        check_names_and_shapes(algorithm, round_number, exchange, state)
+        algorithm.check_broadcast(round_number, exchange, state)
     except MalformedMessage as error:
         raise Refusal.BROADCAST_SHAPE.refuse(error.message) from error
 

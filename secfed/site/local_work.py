@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from secfed.algorithms.framework.base import Algorithm, SiteProgram, model_in, settled
+from secfed.algorithms.framework.base import Algorithm, SiteProgram
 from secfed.crypto.refusals import Refusal
 from secfed.errors import BudgetExceeded, InconsistentView, Replay
 from secfed.records.transcript import REFUSED, Log
@@ -147,8 +147,7 @@ class LocalWork:
             self.pending = None
         summands, noise_key = self._work_privately(task.round, exchange, state)
         if self._memory is not None:
-            # Programs in a process of their own say what they need in order to go on after a crash.
-            self._memory.keep(summands, getattr(self._program, "kept", None))
+            self._memory.keep(summands, self._program.save())
         self.pending = Pending(*here, exchange, digest, summands, noise_key)
         return True
 
@@ -170,7 +169,7 @@ class LocalWork:
         if self._begins_with is None:
             return
         try:
-            check_initial_model(self._begins_with, model_in(self._algorithm, state))
+            check_initial_model(self._begins_with, self._algorithm.model_in(state))
         except InconsistentView as error:
             self._log.append(REFUSED, {"round": 1, "exchange": exchange.name, "reason": error.message})
             self.stop()
@@ -203,7 +202,7 @@ class LocalWork:
                 round_number,
                 own,
                 partial(self._program.contribute, round_number, own, state),
-                partial(settled, self._program, round_number, own),
+                partial(self._program.settled, round_number, own),
                 self._alarm,
                 only_values=self._only_values,
             )

@@ -14,19 +14,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
-from typing import cast
 
-from secfed.algorithms.framework.base import (
-    Algorithm,
-    Metrics,
-    ServerProgram,
-    SiteProgram,
-    StartingServer,
-    check_broadcast,
-    contributors,
-    model_in,
-    unprotected_fields,
-)
+from secfed.algorithms.framework.base import Algorithm, Metrics, ServerProgram, SiteProgram
 from secfed.dp.accounting.events import Event
 from secfed.dp.accounting.interface import accountant, calibrate
 from secfed.dp.mechanisms.noise import SiteNoise
@@ -35,7 +24,7 @@ from secfed.errors import ConfigError, RangeError, RoundAborted
 from secfed.wire.layout import Exchange, State, Totals
 
 
-class NoisedAlgorithm:
+class NoisedAlgorithm(Algorithm):
     """An algorithm whose sums carry site-level noise.
 
     Args:
@@ -81,7 +70,7 @@ class NoisedAlgorithm:
         self._inner_of = {outer: exchange for exchange, outer in self._outer.items()}
 
     def _is_noised(self, exchange: Exchange) -> bool:
-        named = set(unprotected_fields(self.inner, exchange))
+        named = set(self.inner.unprotected(exchange))
         everything = {field.name for field in exchange.layout.fields}
         if named and named != everything:
             raise ConfigError(
@@ -119,7 +108,7 @@ class NoisedAlgorithm:
 
     def unprotected(self, exchange: Exchange) -> Sequence[str]:
         """Fields that leave without noise."""
-        return unprotected_fields(self.inner, self.inner_exchange(exchange))
+        return self.inner.unprotected(self.inner_exchange(exchange))
 
     def exchanges(self, round_number: int) -> Sequence[Exchange]:
         """The algorithm's exchanges, with room for noise."""
@@ -131,15 +120,15 @@ class NoisedAlgorithm:
 
     def contributors(self, round_number: int, exchange: Exchange) -> Sequence[tuple[Collection[str], int]]:
         """Who may add more than zeros to each part: as many of them are needed with noise as without."""
-        return contributors(self.inner, round_number, self.inner_exchange(exchange))
+        return self.inner.contributors(round_number, self.inner_exchange(exchange))
 
     def check_broadcast(self, round_number: int, exchange: Exchange, broadcast: State) -> None:
         """As the algorithm has it."""
-        check_broadcast(self.inner, round_number, self.inner_exchange(exchange), broadcast)
+        self.inner.check_broadcast(round_number, self.inner_exchange(exchange), broadcast)
 
     def model_in(self, broadcast: State) -> State:
         """As the algorithm has it."""
-        return model_in(self.inner, broadcast)
+        return self.inner.model_in(broadcast)
 
     def server(self) -> ServerProgram:
         """The algorithm's server program behind the norm test."""
@@ -150,7 +139,7 @@ class NoisedAlgorithm:
         return self.inner.site(site_id)
 
 
-class _Checked:
+class _Checked(ServerProgram):
     """A server program whose totals were tested first."""
 
     def __init__(self, algorithm: NoisedAlgorithm, inner: ServerProgram) -> None:
@@ -158,7 +147,7 @@ class _Checked:
 
     def begin(self, model: State) -> None:
         """As the algorithm's."""
-        cast("StartingServer", self._inner).begin(model)
+        self._inner.begin(model)
 
     def absorb(self, round_number: int, exchange: Exchange, totals: Totals) -> None:
         """Test, then hand on.

@@ -10,11 +10,10 @@ work raises :class:`~secfed.errors.BudgetExceeded`: the site is then a dropout l
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Protocol
 
-from secfed.algorithms.framework.base import Algorithm, SiteProgram, unprotected_fields
+from secfed.algorithms.framework.base import Algorithm, SiteProgram
 from secfed.config.cohort_rules import min_survivors
 from secfed.dp.accounting.events import Event
 from secfed.dp.accounting.unit import Unit
@@ -27,18 +26,6 @@ from secfed.errors import ConfigError
 from secfed.site.noised_algorithm import NoisedAlgorithm
 from secfed.study.study import Study
 from secfed.wire.layout import Exchange
-
-
-class PrivateSiteProgram(SiteProgram, Protocol):
-    """A site program that can train under privacy."""
-
-    def use_privacy(self, privacy: LocalPrivacy) -> None:
-        """Plan the study's private work, and use ``privacy`` for every step from now on.
-
-        Raises:
-            ConfigError: no noise reaches the study's epsilon.
-        """
-        ...
 
 
 def with_privacy(study: Study, algorithm: Algorithm, sites: int) -> Algorithm:
@@ -55,14 +42,12 @@ def with_privacy(study: Study, algorithm: Algorithm, sites: int) -> Algorithm:
     settings = study.privacy
     if settings is None:
         return algorithm
+    if settings.unit not in algorithm.private_units:
+        raise ConfigError(
+            f"privacy.unit: {study.algorithm.name} does not train with the {settings.unit} as unit",
+            remedy=f"it supports: {', '.join(algorithm.private_units) or 'no unit; remove [privacy]'}",
+        )
     if settings.in_local_steps:
-        units: Sequence[str] = getattr(algorithm, "private_units", ())
-        if settings.unit not in units:
-            offered = ", ".join([*units, "site"])
-            raise ConfigError(
-                f"privacy.unit: {study.algorithm.name} does not train with the {settings.unit} as unit",
-                remedy=f"it supports: {offered}",
-            )
         return algorithm
     return NoisedAlgorithm(
         algorithm,
@@ -125,13 +110,7 @@ class SitePrivacy:
             ConfigError: a program that cannot train under privacy.
         """
         if self.local is not None:
-            use = getattr(program, "use_privacy", None)
-            if use is None:
-                raise ConfigError(
-                    "privacy.unit: this algorithm's site program cannot train under privacy",
-                    remedy="give it a method use_privacy; see secfed.site.privacy.PrivateSiteProgram",
-                )
-            use(self.local)
+            program.use_privacy(self.local)
         return program
 
     def begin(self, round_number: int, exchange: Exchange) -> None:
@@ -145,7 +124,7 @@ class SitePrivacy:
         event = None if self._noised is None else self._noised.event_of(exchange)
         if event is not None:
             self.ledger.spend(event, **where)  # type: ignore[arg-type]  # the three keys of one place
-        fields = unprotected_fields(self.algorithm, exchange)
+        fields = self.algorithm.unprotected(exchange)
         if fields:
             self.ledger.note_unprotected(fields, **where)  # type: ignore[arg-type]  # as above
         if self.local is not None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from secfed.algorithms.framework.base import Algorithm, SiteProgram, contributors
+from secfed.algorithms.framework.base import Algorithm, SiteProgram
 from secfed.config.sections import BROADCAST_BOUND
 from secfed.crypto.attempt import AttemptJournal, Entropy, SiteContribution, SiteLimits
 from secfed.crypto.codec import Buffer
@@ -150,7 +150,7 @@ class Site:
 
     def _contributors(self, number: int, exchange: Exchange) -> tuple[tuple[frozenset[str], int], ...]:
         """For each part of the sum to which some sites add only zeros, who may add more, and the fewest."""
-        parts = contributors(self._algorithm, number, exchange)
+        parts = self._algorithm.contributors(number, exchange)
         return tuple((frozenset(part), least) for part, least in parts)
 
     def _step(self, step: Step) -> Buffer:

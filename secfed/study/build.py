@@ -45,11 +45,11 @@ def build(study: Study, *, site_seed: int | None = None) -> Algorithm:
     known = not isinstance(study.data, pool.DataOptions) or study.data.names_patients
     if hides is Adjacency.REPLACE_PATIENT and not known:
         raise no_patients()  # a user's own data set is asked when a site plans its work
-    if study.model.start is not None and not hasattr(algorithm, "model_in"):
+    if study.model.start is not None and not algorithm.warm_start:
         raise ConfigError(
             f"model.start: {study.algorithm.name} cannot begin with a model from a file",
             remedy="remove model.start and model.start_sha256, or use fedavg, fedprox or a vision-language "
-            "algorithm; your own needs model_in and begin, see secfed.algorithms.framework.base",
+            "algorithm; your own sets warm_start, see secfed.algorithms.framework.base",
         )
     return algorithm
 

@@ -1,7 +1,7 @@
 """Names of the study file to code: algorithms, models, data sets, and a user's own.
 
-A built-in is an :class:`RegistryEntry`: the model of its options and a builder. Adding one is a line here. A
-user's own is ``name = "package.module:factory"``; the other keys of the table are its arguments:
+A built-in algorithm registers itself (:mod:`secfed.algorithms.framework.registry`); a model or data set is a
+line here. A user's own is ``name = "package.module:factory"``; the other keys of the table are its arguments:
 
 * ``[data]``: ``factory(**options)`` gives a data set (:class:`~secfed.algorithms.data.memory.SiteTables`
   is the short way; :class:`~secfed.algorithms.framework.datasets.LabelledData` is what is required);
@@ -13,9 +13,8 @@ user's own is ``name = "package.module:factory"``; the other keys of the table a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from collections.abc import Collection, Mapping
+from typing import Any
 
 from torch import nn
 
@@ -30,35 +29,13 @@ from secfed.algorithms.data.tabular import options as table_options
 from secfed.algorithms.data.transfer import files as transfer_files
 from secfed.algorithms.data.transfer import flickr, scenes
 from secfed.algorithms.data.transfer import options as transfer_options
-from secfed.algorithms.fedcola import algorithm as fedcola
-from secfed.algorithms.fedcola import options as fedcola_options
-from secfed.algorithms.federated_averaging import fedavg, fedprox
-from secfed.algorithms.federated_averaging import options as fedavg_options
-from secfed.algorithms.fmcsc import algorithm as fmcsc
-from secfed.algorithms.fmcsc import options as fmcsc_options
 from secfed.algorithms.framework.datasets import SiteId
+from secfed.algorithms.framework.registry import RegistryEntry, find_algorithms
 from secfed.algorithms.models import dual_encoder_options, multiview, networks
 from secfed.algorithms.models.transfer_options import TransferTransformerOptions
-from secfed.algorithms.vision_language import averaging, ema, feddra, fedrgb, fedrgb_options, ldawa, moon
 from secfed.config.plugins import check_arguments, is_user_code, load_factory
 from secfed.config.schema import ModelOptions, Options, OwnModelOptions, OwnOptions, checked, suggestion
 from secfed.errors import ConfigError
-
-if TYPE_CHECKING:
-    pass
-
-
-@dataclass(frozen=True)
-class RegistryEntry:
-    """One built-in.
-
-    Attributes:
-        options: validates its table.
-        build: makes it; see the registry for the arguments.
-    """
-
-    options: type[Options]
-    build: Callable[..., Any]
 
 
 def _no_classifier(*_: object) -> nn.Module:
@@ -70,19 +47,7 @@ def _no_classifier(*_: object) -> nn.Module:
 
 
 # build(setting, options) -> Algorithm
-ALGORITHMS: Mapping[str, RegistryEntry] = {
-    "fedavg": RegistryEntry(fedavg_options.FedAvgOptions, fedavg.FedAvg),
-    "fedprox": RegistryEntry(fedprox.FedProxOptions, fedprox.FedProx),
-    "fmcsc": RegistryEntry(fmcsc_options.FmcscOptions, fmcsc.Fmcsc),
-    "fedcola": RegistryEntry(fedcola_options.FedColaOptions, fedcola.FedCola),
-    "feddra": RegistryEntry(feddra.FedDraOptions, feddra.FedDra),
-    "vlp-fedavg": RegistryEntry(averaging.VlpFedAvgOptions, averaging.VlpFedAvg),
-    "fedrgb": RegistryEntry(fedrgb_options.FedRgbOptions, fedrgb.FedRgb),
-    "vlp-fedprox": RegistryEntry(averaging.VlpFedProxOptions, averaging.VlpFedProx),
-    "vlp-fedmoon": RegistryEntry(moon.VlpMoonOptions, moon.VlpMoon),
-    "vlp-fedema": RegistryEntry(ema.VlpEmaOptions, ema.VlpEma),
-    "vlp-fedldawa": RegistryEntry(ldawa.VlpLdawaOptions, ldawa.VlpLdawa),
-}
+ALGORITHMS: Mapping[str, RegistryEntry] = find_algorithms()
 
 # build(input_shape, classes, options) -> torch.nn.Module
 MODELS: Mapping[str, RegistryEntry] = {

@@ -12,12 +12,12 @@ import hashlib
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Final, cast
+from typing import Final
 
 import torch
 from safetensors import SafetensorError, safe_open
 
-from secfed.algorithms.framework.base import Algorithm, ServerProgram, StartingServer
+from secfed.algorithms.framework.base import Algorithm, ServerProgram
 from secfed.crypto.refusals import Refusal
 from secfed.errors import ConfigError
 from secfed.runs.run_folder import MODEL_FILE
@@ -55,12 +55,7 @@ def initial_server(algorithm: Algorithm, start: State | None) -> ServerProgram:
     """
     server = algorithm.server()
     if start is not None:
-        if not hasattr(server, "begin"):
-            raise ConfigError(
-                f"{_KEY}: this algorithm's server program cannot begin with a model from a file",
-                remedy="give it a method begin; see secfed.algorithms.framework.base",
-            )
-        cast("StartingServer", server).begin(start)
+        server.begin(start)
     return server
 
 

@@ -12,6 +12,7 @@ from secfed.algorithms.dro.answer import DroAnswer
 from secfed.algorithms.dro.options import DroOptions
 from secfed.algorithms.dro.rule import DroRule
 from secfed.algorithms.dro.site import SiteWeight
+from secfed.algorithms.framework.base import Algorithm, ServerProgram, SiteProgram
 from secfed.algorithms.framework.setting import Setting
 from secfed.wire.layout import Exchange, Layout, State, Summands, Totals
 from tests.algorithms.loop import add_in_ring
@@ -100,7 +101,7 @@ def losses_of(site: int, round_number: int) -> torch.Tensor:
     return 2.0 + 0.3 * site + 0.1 * ((torch.arange(16.0) * (round_number + site)) % 5)
 
 
-class WeightsOnly:
+class WeightsOnly(Algorithm):
     """An algorithm whose rounds are nothing but the exchange of DRO numbers."""
 
     last: WeightsOnly
@@ -125,7 +126,7 @@ class WeightsOnly:
         return WeightsSite(self, site_id)
 
 
-class WeightsServer:
+class WeightsServer(ServerProgram):
     def __init__(self, algorithm: WeightsOnly) -> None:
         self.algorithm = algorithm
         self.answer: DroAnswer | None = None
@@ -151,7 +152,7 @@ class WeightsServer:
         self.answer = DroAnswer.from_state(state)
 
 
-class WeightsSite:
+class WeightsSite(SiteProgram):
     def __init__(self, algorithm: WeightsOnly, site: str) -> None:
         self.algorithm, self.site = algorithm, site
         algorithm.weights[site] = SiteWeight.start(algorithm.rule)

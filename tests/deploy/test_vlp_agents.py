@@ -14,6 +14,7 @@ from typing import Any, Final
 import pytest
 from safetensors.torch import load, load_file, save
 
+from secfed.algorithms.framework.base import SiteProgram
 from secfed.deploy.agent import agent
 from secfed.deploy.agent.training import TrainingProcess
 from secfed.deploy.agent.training_child import Trainer
@@ -160,7 +161,7 @@ def sums(path: Path, key: bytes | None) -> list[tuple[Any, ...]]:
 # In threads, with a toy in place of the network: quick, and every exchange is there.
 
 
-class TrainingHere:
+class TrainingHere(SiteProgram):
     """What stands in for a training process: the same work, one site at a time, with what the site kept."""
 
     one_at_a_time = threading.Lock()  # training seeds the random numbers of its whole process
@@ -177,6 +178,9 @@ class TrainingHere:
             head = {"round": number, "exchange": exchange.name}
             given, self.kept, _ = trainer.contribute(head, broadcast)
         return given
+
+    def save(self) -> State:
+        return self.kept
 
     def check(self) -> None: ...
 

@@ -19,7 +19,6 @@ from secfed.algorithms.data.image_text.base import ImageTextSite
 from secfed.algorithms.data.memory import SiteTables
 from secfed.algorithms.data.multiview.base import MultiviewSite
 from secfed.algorithms.data.transfer.base import TransferSite
-from secfed.algorithms.framework.base import settled
 from secfed.algorithms.framework.datasets import SiteData
 from secfed.crypto.attempt import SiteLimits
 from secfed.crypto.identity import Identity, Roster
@@ -366,7 +365,7 @@ def play(
             own = exchange if privacy is None else privacy.own_exchange(exchange)
             known = {
                 key: torch.as_tensor(one, dtype=torch.float64).tolist()
-                for key, one in settled(program, number, own).items()
+                for key, one in program.settled(number, own).items()
             }
             try:
                 reply: Any = member.handle(task.encode()) == READY

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from secfed.algorithms.federated_averaging.fedavg import FedAvg, FedAvgServer
+from secfed.algorithms.federated_averaging.fedavg import FedAvg
+from secfed.algorithms.federated_averaging.weighted_mean import WeightedMeanServer
 from secfed.crypto.codec import Buffer
 from secfed.crypto.messages import peek_type
 from secfed.errors import SecfedError
@@ -128,7 +129,7 @@ def _replies(monkeypatch: pytest.MonkeyPatch) -> dict[str, list[object]]:
 def test_sums_come_about_among_the_same_hospitals(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """What the aggregator sees of a whole study: every reply, who is in each sum, who gave up."""
     study = tiny("fedavg").replace("protection.name", name)
-    honest, whole = FedAvgServer.broadcast, FedAvg.site_data
+    honest, whole = WeightedMeanServer.broadcast, FedAvg.site_data
     replies = _replies(monkeypatch)
 
     def seen() -> tuple[list[tuple[object, ...]], dict[str, list[object]]]:
@@ -137,7 +138,7 @@ def test_sums_come_about_among_the_same_hospitals(name: str, monkeypatch: pytest
         rounds = [(one.survivors, one.asked, one.attempts, one.aborted, one.gave_up) for one in report.rounds]
         return rounds, dict(replies)
 
-    monkeypatch.setattr(FedAvgServer, "broadcast", lambda *given: TRAP.of(honest(*given)))
+    monkeypatch.setattr(WeightedMeanServer, "broadcast", lambda *given: TRAP.of(honest(*given)))
     without = seen()
     monkeypatch.setattr(
         FedAvg,

@@ -15,6 +15,7 @@ import pytest
 import torch
 from safetensors.torch import save
 
+from secfed.algorithms.framework.base import ForwardingProgram
 from secfed.config.cohort_rules import threshold
 from secfed.crypto.attempt import SiteLimits
 from secfed.crypto.codec import Buffer
@@ -118,15 +119,12 @@ class Hospital:
         algorithm = build(terms.study, site_seed=None if self.simulated else memory.site_seed())
         hospital, program = self, algorithm.site(self.identity.name)
 
-        class Counted:
-            def __getattr__(self, name: str) -> Any:
-                return getattr(program, name)
-
+        class Counted(ForwardingProgram):
             def contribute(self, *arguments: Any) -> Any:
                 hospital.trained += 1
                 return program.contribute(*arguments)
 
-        return Counted()
+        return Counted(program)
 
     def handle(self, frame: Buffer) -> bytes:
         assert self.open is not None

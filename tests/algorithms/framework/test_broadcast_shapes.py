@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 
 from secfed.algorithms.dro.answer import DroAnswer
-from secfed.algorithms.framework.base import check_broadcast
 from secfed.errors import MalformedMessage
 from secfed.site.privacy import with_privacy
 from secfed.study.build import build
@@ -40,28 +38,23 @@ def test_a_broadcast_of_the_study_passes_and_one_with_other_names_or_shapes_does
     for number in range(1, study.rounds + 2):
         for exchange in algorithm.exchanges(number):
             honest = server.broadcast(number, exchange)
-            check_broadcast(algorithm, number, exchange, honest)
+            algorithm.check_broadcast(number, exchange, honest)
             wrong = [{**honest, "one more": torch.zeros(())}]
             for parameter, value in honest.items():
                 wrong.append({one: other for one, other in honest.items() if one != parameter})
                 wrong.append({**honest, parameter: value[None]})
             for state in wrong:
                 with pytest.raises(MalformedMessage):
-                    check_broadcast(algorithm, number, exchange, state)
+                    algorithm.check_broadcast(number, exchange, state)
 
 
 def test_noise_in_the_sum_leaves_the_check_to_the_algorithm() -> None:
     study = tiny("fmcsc", "site")
     algorithm = with_privacy(study, build(study), 6)
     exchange, server = algorithm.exchanges(1)[0], algorithm.server()
-    check_broadcast(algorithm, 1, exchange, server.broadcast(1, exchange))
+    algorithm.check_broadcast(1, exchange, server.broadcast(1, exchange))
     with pytest.raises(MalformedMessage):
-        check_broadcast(algorithm, 1, exchange, {})
-
-
-def test_an_algorithm_that_does_not_say_is_not_checked() -> None:
-    own: Any = SimpleNamespace()
-    check_broadcast(own, 1, build(tiny("fedavg")).exchanges(1)[0], {})
+        algorithm.check_broadcast(1, exchange, {})
 
 
 def test_an_answer_about_robust_weights_is_checked_with_the_model() -> None:
@@ -72,9 +65,9 @@ def test_an_answer_about_robust_weights_is_checked_with_the_model() -> None:
     for members, fits in ((len(rule.sites), True), (len(rule.sites) + 1, False)):
         state = {**model, **DroAnswer(1, sums, (True,) * members).to_state()}
         if fits:
-            check_broadcast(algorithm, 2, exchange, state)
+            algorithm.check_broadcast(2, exchange, state)
         else:
             with pytest.raises(MalformedMessage, match="another study"):
-                check_broadcast(algorithm, 2, exchange, state)
+                algorithm.check_broadcast(2, exchange, state)
     with pytest.raises(MalformedMessage, match="incomplete"):
-        check_broadcast(algorithm, 2, exchange, {**model, "dro/round": torch.tensor(1.0)})
+        algorithm.check_broadcast(2, exchange, {**model, "dro/round": torch.tensor(1.0)})

@@ -91,7 +91,9 @@ class TestFedAvg:
     def test_evaluation_and_training_do_not_fail_together(
         self, what: str, left: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(*((classification, what) if what == "evaluate" else (FedAvg, what)), _fails)
+        monkeypatch.setattr(
+            *((classification, what) if what == "evaluate" else (FedAvg, "local_update")), _fails
+        )
         algorithm = build(tiny("fedavg"))
         exchange, site = algorithm.exchanges(1)[0], algorithm.site("hospital-1")
         found = site.contribute(1, exchange, algorithm.server().broadcast(1, exchange))

@@ -13,7 +13,8 @@ from typing import Any, cast
 import pytest
 import torch
 
-from secfed.algorithms.federated_averaging.fedavg import FedAvgSite
+from secfed.algorithms.federated_averaging.weighted_mean import WeightedMeanSite
+from secfed.algorithms.framework.base import SiteProgram
 from secfed.deploy.agent import training
 from secfed.deploy.agent.training import Stopping, TrainingDied, TrainingProcess
 from secfed.deploy.agent.training_child import Trainer
@@ -116,7 +117,7 @@ def test_it_works_from_the_seed_of_the_site_and_repeats_its_work_in_another_proc
     assert any(not torch.equal(one[name], two[name]) for name in updates)
 
 
-class Drawing:
+class Drawing(SiteProgram):
     """A program of somebody's own that draws from torch's global generator."""
 
     def __init__(self) -> None:
@@ -185,10 +186,10 @@ def test_what_is_settled_is_asked_of_the_program(monkeypatch: pytest.MonkeyPatch
     def settled(_self: object, number: int, exchange: Any) -> dict[str, float]:
         return {"weight": number / 4} if exchange.name == "update" else {}
 
-    monkeypatch.setattr(FedAvgSite, "settled", settled, raising=False)
+    monkeypatch.setattr(WeightedMeanSite, "settled", settled, raising=False)
     trainer = Trainer(Job(site=NAMES[0], settings=TOML, study="tiny-id"), cast("Any", None), {})
     assert trainer.settled({"round": 1, "exchange": "update"}) == {"weight": torch.tensor(0.25).double()}
-    monkeypatch.setattr(FedAvgSite, "contribute", lambda *_: {"weight": float("nan")})
+    monkeypatch.setattr(WeightedMeanSite, "contribute", lambda *_: {"weight": float("nan")})
     given, _, failures = trainer.contribute({"round": 1, "exchange": "update"}, {})
     assert float(given["weight"]) == 0.25
     assert not any(bool(value.any()) for name, value in given.items() if name != "weight")

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from secfed.algorithms.federated_averaging.fedavg import FedAvgServer
+from secfed.algorithms.federated_averaging.weighted_mean import WeightedMeanServer
 from secfed.deploy.aggregator.run import CentralRun
 from secfed.runs.run_report import RoundReport, SilentObserver
 from secfed.wire.layout import Exchange, Totals
@@ -32,14 +32,14 @@ class Listening(SilentObserver):
 def test_metrics_that_a_later_round_adds_reach_their_row(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    original = FedAvgServer.absorb
+    original = WeightedMeanServer.absorb
 
-    def absorb(self: FedAvgServer, number: int, exchange: Exchange, totals: Totals) -> None:
+    def absorb(self: WeightedMeanServer, number: int, exchange: Exchange, totals: Totals) -> None:
         original(self, number, exchange, totals)
         if number >= 2:  # the row of round number - 2 has been completed once by now
             self._metrics.of(number - 2)["late"] = float(number)
 
-    monkeypatch.setattr(FedAvgServer, "absorb", absorb)
+    monkeypatch.setattr(WeightedMeanServer, "absorb", absorb)
     hospitals, observer = Hospitals(tmp_path, protection_name="plain", rounds=3), Listening()
     run = CentralRun(hospitals.central, hospitals.aggregator, hospitals.out, hospitals.carrier, observer)
     try:

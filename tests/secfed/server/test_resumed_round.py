@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 
+from secfed.algorithms.framework.base import Algorithm, ServerProgram, SiteProgram
 from secfed.crypto.attempt import SiteLimits
 from secfed.crypto.identity import Identity, Roster
 from secfed.protection.interface import PROTECTIONS
@@ -26,7 +27,7 @@ from secfed.wire.layout import Exchange, Field, Layout, Totals
 from tests.secfed.checkpoint_case import SITES, Crash
 
 
-class TwoStep:
+class TwoStep(Algorithm):
     """Sums a number, then a number that depends on the first sum."""
 
     def __init__(self) -> None:
@@ -46,7 +47,7 @@ class TwoStep:
         return TwoStepSite(SITES.index(site_id) + 1)
 
 
-class TwoStepServer:
+class TwoStepServer(ServerProgram):
     def __init__(self) -> None:
         self.state = {"x": torch.zeros((), dtype=torch.float64)}
 
@@ -69,7 +70,7 @@ class TwoStepServer:
         self.state = dict(state)
 
 
-class TwoStepSite:
+class TwoStepSite(SiteProgram):
     def __init__(self, weight: int) -> None:
         self._weight = weight
 
@@ -98,7 +99,7 @@ class Toy:
                 identity=identity,
                 roster=self.roster,
                 study="study",
-                algorithm=self.algorithm,  # type: ignore[arg-type]
+                algorithm=self.algorithm,
                 program=self.algorithm.site(identity.name),
                 protection=PROTECTIONS["plain"],
                 journal=Journal(),

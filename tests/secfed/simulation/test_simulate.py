@@ -14,7 +14,7 @@ import torch
 from rich.console import Console
 from safetensors.torch import load_file
 
-from secfed.algorithms.federated_averaging.fedavg import FedAvgServer, FedAvgSite
+from secfed.algorithms.federated_averaging.weighted_mean import WeightedMeanServer, WeightedMeanSite
 from secfed.audit.privacy import make_report
 from secfed.audit.transcript_check import verify_run
 from secfed.crypto.codec import Buffer
@@ -196,7 +196,7 @@ def test_a_defect_of_the_program_is_raised_in_a_simulation(monkeypatch: pytest.M
     def broken(*_: object) -> Summands:
         raise TypeError("update() takes no hospital")
 
-    monkeypatch.setattr(FedAvgSite, "contribute", broken)
+    monkeypatch.setattr(WeightedMeanSite, "contribute", broken)
     with pytest.raises(TypeError, match="takes no hospital"):
         run(study("plain"), None)
 
@@ -205,7 +205,7 @@ def test_a_study_without_any_sum_says_why_the_first_site_gave_up(monkeypatch: py
     def refuse(*_: object) -> Summands:
         raise ConfigError("the model is 7 feet tall", remedy="use a ladder")
 
-    monkeypatch.setattr(FedAvgSite, "contribute", refuse)
+    monkeypatch.setattr(WeightedMeanSite, "contribute", refuse)
     with pytest.raises(
         RoundAborted, match=r"no round .* hospital-1 was the first .*: the model is 7"
     ) as caught:
@@ -241,9 +241,9 @@ def test_run_json_has_what_is_promised(tmp_path: Path) -> None:
 
 
 def test_metrics_that_a_later_round_adds_reach_their_row() -> None:
-    original = FedAvgServer.absorb
+    original = WeightedMeanServer.absorb
 
-    def absorb(self: FedAvgServer, number: int, exchange: Exchange, totals: Totals) -> None:
+    def absorb(self: WeightedMeanServer, number: int, exchange: Exchange, totals: Totals) -> None:
         original(self, number, exchange, totals)
         if number >= 2:  # the row of round number - 2 has been completed once by now
             self._metrics.of(number - 2)["late"] = float(number)
@@ -255,7 +255,7 @@ def test_metrics_that_a_later_round_adds_reach_their_row() -> None:
             told.append(report.round)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(FedAvgServer, "absorb", absorb)
+        patch.setattr(WeightedMeanServer, "absorb", absorb)
         report = simulate(study("plain"), out=None, drops=[], observer=Listening())
     found = [row.metrics or {} for row in report.rounds]
     assert [metrics.get("late") for metrics in found] == [3.0, 4.0, None]
@@ -329,16 +329,16 @@ def test_a_step_whose_attempt_is_not_the_signed_one_is_refused_and_ends_nothing(
 
 
 def test_that_and_why_a_sites_own_work_failed_stays_at_the_site(tmp_path: Path) -> None:
-    original = FedAvgSite.contribute
+    original = WeightedMeanSite.contribute
 
-    def broken(self: FedAvgSite, number: int, exchange: Exchange, broadcast: State) -> Summands:
+    def broken(self: WeightedMeanSite, number: int, exchange: Exchange, broadcast: State) -> Summands:
         summands = dict(original(self, number, exchange, broadcast))
         if self._site_id == "hospital-3" and number == 2:
             summands["train_loss"] = float("nan")
         return summands
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(FedAvgSite, "contribute", broken)
+        patch.setattr(WeightedMeanSite, "contribute", broken)
         report = run(study(), tmp_path / "out")
     assert "hospital-3" in report.rounds[1].survivors
     (zeroed,) = report.zeroed

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from secfed.algorithms.framework.base import settled
+from secfed.algorithms.framework.base import SiteProgram
 from secfed.crypto.refusals import Refusal
 from secfed.errors import (
     BudgetExceeded,
@@ -202,7 +202,7 @@ def test_and_defects_are_raised(error: Exception) -> None:
 
 
 def test_a_program_without_settled_values_has_none() -> None:
-    class Program:
+    class Program(SiteProgram):
         def contribute(self, *_: object) -> Summands:
             return {}
 
@@ -210,8 +210,8 @@ def test_a_program_without_settled_values_has_none() -> None:
         def settled(self, round_number: int, exchange: Exchange) -> Summands:
             return {"weight": float(round_number)} if exchange is EXCHANGE else {}
 
-    assert settled(Program(), 2, EXCHANGE) == {}
-    assert settled(Settling(), 2, EXCHANGE) == {"weight": 2.0}
+    assert Program().settled(2, EXCHANGE) == {}
+    assert Settling().settled(2, EXCHANGE) == {"weight": 2.0}
 
 
 @pytest.mark.parametrize(

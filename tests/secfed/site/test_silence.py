@@ -15,7 +15,8 @@ import pytest
 import torch
 from torch import nn
 
-from secfed.algorithms.federated_averaging.fedavg import FedAvg, FedAvgSite
+from secfed.algorithms.federated_averaging.fedavg import FedAvg
+from secfed.algorithms.federated_averaging.weighted_mean import WeightedMeanSite
 from secfed.crypto.codec import Buffer
 from secfed.crypto.refusals import Refusal
 from secfed.errors import BudgetExceeded, SecfedError
@@ -130,9 +131,9 @@ def test_whatever_the_work_raises_the_answer_is_the_same(
     def failing(*_: object) -> Summands:
         raise error
 
-    monkeypatch.setattr(FedAvgSite, "contribute", failing)
+    monkeypatch.setattr(WeightedMeanSite, "contribute", failing)
     weights = {"weight": 0.25} if unit != "site" else {}
-    monkeypatch.setattr(FedAvgSite, "settled", lambda *_: weights, raising=False)
+    monkeypatch.setattr(WeightedMeanSite, "settled", lambda *_: weights, raising=False)
     with closing(Consortium(study("masked", unit), tmp_path)) as consortium:
         hospital = consortium.hospitals[VICTIM]
         assert hospital.handle(task(consortium)) == READY
@@ -151,7 +152,7 @@ def test_a_payment_that_is_refused_is_still_refused(tmp_path: Path, monkeypatch:
     def unpaid(*_: object) -> Summands:
         raise BudgetExceeded("nothing is left")
 
-    monkeypatch.setattr(FedAvgSite, "contribute", unpaid)
+    monkeypatch.setattr(WeightedMeanSite, "contribute", unpaid)
     with closing(Consortium(study("masked", "record"), tmp_path)) as consortium:
         with pytest.raises(BudgetExceeded):
             consortium.hospitals[VICTIM].handle(task(consortium))

@@ -13,6 +13,7 @@ import torch
 from safetensors.torch import load
 
 from secfed.algorithms.data.memory import SiteTables
+from secfed.algorithms.framework.base import ForwardingProgram
 from secfed.algorithms.framework.parameters import read_parameters
 from secfed.study.build import build
 from secfed.study.study import Study
@@ -141,12 +142,12 @@ def test_work_that_a_crash_cut_off_is_done_again_with_the_same_draws(
         def watched(*arguments: Any) -> Any:
             inner = program(*arguments)
 
-            class Watched:
+            class Watched(ForwardingProgram):
                 def contribute(self, *where: Any) -> Any:
                     given.append(inner.contribute(*where))
                     return given[-1]
 
-            return Watched()
+            return Watched(inner)
 
         monkeypatch.setattr(hospital, "_program", watched)
         hospital.start()
