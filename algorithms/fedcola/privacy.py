@@ -12,21 +12,13 @@ Source: :mod:`secfed.dp.accounting.unit` (units), :mod:`secfed.dp.training.local
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
+from secfed.algorithms.fedcola.options import FedColaOptions
+from secfed.dp.settings import PrivacySection
 from secfed.errors import ConfigError
-
-if TYPE_CHECKING:
-    from secfed.algorithms.fedcola.options import FedColaOptions
-    from secfed.dp.settings import PrivacySection
 
 
 def check_privacy(options: FedColaOptions, privacy: PrivacySection | None) -> None:
     """Refuse a study whose epsilon would be wrong, or that would let numbers out beside it.
-
-    Args:
-        options: the ``[algorithm]`` table.
-        privacy: the ``[privacy]`` table.
 
     Raises:
         ConfigError: names the key and what to set instead.

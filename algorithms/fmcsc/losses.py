@@ -22,7 +22,7 @@ from secfed.errors import WrongState
 
 
 def _network(model: nn.Module) -> MultiviewNetwork:
-    """The network inside ``model``, which a privacy engine may have wrapped."""
+    """The network itself, which a privacy engine may have wrapped."""
     if isinstance(model, MultiviewNetwork):
         return model
     for module in model.modules():
@@ -75,12 +75,8 @@ def distillation_loss(view: int, options: FmcscOptions, *, each_row: bool = Fals
     """Teach the model of one view what the multi-view model knows. Batch: all views, then h to be matched.
 
     The model sees one view; it reconstructs *all* views, and its h follows the given one. Without
-    distillation (an ablation) only the reconstruction is left.
-
-    Args:
-        view: the view that the model sees.
-        options: the study's.
-        each_row: as in :meth:`MultiviewNetwork.encode`.
+    distillation (an ablation) only the reconstruction is left. ``each_row`` as in
+    :meth:`MultiviewNetwork.encode`.
     """
 
     def loss(model: nn.Module, batch: Batch) -> torch.Tensor:
@@ -101,11 +97,7 @@ def distillation_loss(view: int, options: FmcscOptions, *, each_row: bool = Fals
 def single_view_loss(view: int, views: int, options: FmcscOptions, *, each_row: bool = False) -> DeclaredLoss:
     """Reconstruction of the site's own view, and the model contrast. Batch: the view, then the global h.
 
-    Args:
-        view: the view that the site holds.
-        views: number of views of the study.
-        options: the study's.
-        each_row: as in :meth:`MultiviewNetwork.encode`.
+    ``view`` is the one of ``views`` that the site holds; ``each_row`` as in :meth:`MultiviewNetwork.encode`.
     """
 
     def loss(model: nn.Module, batch: Batch) -> torch.Tensor:

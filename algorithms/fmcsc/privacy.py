@@ -18,14 +18,14 @@ from typing import TYPE_CHECKING, Final
 
 from secfed.algorithms.fmcsc.losses import multiview_loss
 from secfed.algorithms.fmcsc.options import FmcscOptions
+from secfed.algorithms.fmcsc.plan import FmcscPlan
+from secfed.algorithms.framework.base import SiteId
 from secfed.dp.accounting.unit import Adjacency
+from secfed.dp.settings import PrivacySection
 from secfed.dp.training.losses import require_decomposes
 from secfed.errors import ConfigError
 
 if TYPE_CHECKING:
-    from secfed.algorithms.fmcsc.plan import FmcscPlan
-    from secfed.algorithms.framework.base import SiteId
-    from secfed.dp.settings import PrivacySection
     from secfed.dp.training.local_privacy import Phase
 
 PRETRAIN: Final = "pretrain"
@@ -36,10 +36,6 @@ OWN_VIEW: Final = "own-view"
 
 def check_privacy(options: FmcscOptions, privacy: PrivacySection | None) -> None:
     """Refuse a study whose epsilon would be wrong, or that would let numbers out beside it.
-
-    Args:
-        options: the ``[algorithm]`` table.
-        privacy: the ``[privacy]`` table.
 
     Raises:
         ConfigError: names the key and what to set instead.
@@ -78,12 +74,11 @@ def check_privacy(options: FmcscOptions, privacy: PrivacySection | None) -> None
             "them is not offered",
             remedy='set privacy.metrics = "withheld", or "unprotected" where scores are for evaluation only',
         )
-    for key, given in (("privacy.weights", privacy.weights == "unprotected"),):
-        if given:
-            raise ConfigError(
-                f"{key}: has no effect, all sites of fmcsc count the same in pre-training",
-                remedy="remove it",
-            )
+    if privacy.weights == "unprotected":
+        raise ConfigError(
+            "privacy.weights: has no effect, all sites of fmcsc count the same in pre-training",
+            remedy="remove it",
+        )
     if options.view_types == "hidden" and not privacy.in_local_steps:
         raise ConfigError(
             'algorithm.view_types: with "hidden" the number of sites in a group is summed, which depends on '
@@ -96,12 +91,8 @@ def phases(plan: FmcscPlan, site: SiteId, records: int) -> tuple[Phase, ...]:
     """What a site is going to train in the whole study; all of it follows from public facts.
 
     A site that is sampled for some pre-training rounds only plans just these: who is sampled is known to
-    everybody, so it is no amplification and is not accounted as one.
-
-    Args:
-        plan: the study's.
-        site: whose.
-        records: how many it has; treated as public.
+    everybody, so it is not amplification and is not accounted as such. How many records it has is treated as
+    public.
     """
     from secfed.dp.training.local_privacy import Phase  # the accountants are slow to import
 

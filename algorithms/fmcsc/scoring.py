@@ -19,6 +19,7 @@ from secfed.algorithms.fmcsc import kmeans
 from secfed.algorithms.fmcsc.plan import FULL, FmcscPlan, FmcscStage
 from secfed.algorithms.framework.base import SiteId
 from secfed.algorithms.framework.randomness import derive_seed
+from secfed.algorithms.framework.server_state import copies, model_of
 from secfed.algorithms.metrics.clustering import contingency, scores
 from secfed.errors import MalformedMessage, WrongState
 from secfed.wire.layout import State, Summands, Totals
@@ -69,7 +70,7 @@ class SiteScoring:
             WrongState: this site has no features of this round's model.
             MalformedMessage: the broadcast is not what the step needs.
         """
-        if stage.kind != "table" and not self._belongs(stage):
+        if stage.kind != "table" and stage.group != self._group:
             return self._nothing(stage)
         if self._features is None or self._features[0] != round_number:
             raise WrongState(
@@ -87,9 +88,6 @@ class SiteScoring:
             return self._nothing(stage)
         sums, counts, inertia = kmeans.local_sums(features, centres)
         return {"sums": sums, "counts": counts, "inertia": inertia}
-
-    def _belongs(self, stage: FmcscStage) -> bool:
-        return stage.group == self._group
 
     def _centres(self, stage: FmcscStage, broadcast: State) -> torch.Tensor:
         size = (self._plan.classes, self._plan.features)
@@ -119,11 +117,7 @@ class SiteScoring:
 
 
 class ServerScoring:
-    """The server's half: centres, and how far each group has come.
-
-    Args:
-        plan: the study's.
-    """
+    """The server's half: centres, and how far each group has come."""
 
     def __init__(self, plan: FmcscPlan) -> None:
         self._plan = plan
@@ -199,19 +193,9 @@ class ServerScoring:
 
     def save(self) -> dict[str, torch.Tensor]:
         """Everything needed to continue."""
-        return {"centres": self.centres.clone(), "found": self.found.clone(), "active": self.active.clone()}
+        return copies({"centres": self.centres, "found": self.found, "active": self.active})
 
     def load(self, state: State) -> None:
-        """Continue from :meth:`save`.
-
-        Raises:
-            MalformedMessage: a checkpoint of another study.
-        """
-        for name, value in self.save().items():
-            if name not in state or state[name].shape != value.shape:
-                raise MalformedMessage(
-                    "the checkpoint belongs to another study",
-                    remedy="resume with the study file that wrote it",
-                )
-        self.centres, self.found = state["centres"].clone(), state["found"].clone()
-        self.active = state["active"].clone()
+        """Continue from :meth:`save`."""
+        kept = model_of(state, self.save(), "")
+        self.centres, self.found, self.active = kept["centres"], kept["found"], kept["active"]

@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-import torch
-
-from secfed.algorithms.fmcsc.plan import FULL, FmcscPlan, FmcscStage
+from secfed.algorithms.fmcsc.plan import FULL, FmcscPlan
 from secfed.algorithms.fmcsc.scoring import ServerScoring
-from secfed.algorithms.framework.base import ServerProgram, planned_for
-from secfed.algorithms.framework.server_state import MODEL, VersionMetrics, model_of, part_of
+from secfed.algorithms.framework.base import ServerProgram
+from secfed.algorithms.framework.server_state import MODEL, VersionMetrics, model_of, moved, part_of
 from secfed.wire.layout import Exchange, State, Totals
 
 _SCORING: Final = "scoring/"
@@ -21,10 +19,6 @@ class FmcscServer(ServerProgram):
     """Moves every group's model by its weighted mean update; reads totals only.
 
     A model is replaced, never changed in place: after pre-training all groups share one.
-
-    Args:
-        plan: the study's.
-        initial: the common start.
     """
 
     def __init__(self, plan: FmcscPlan, initial: State) -> None:
@@ -33,22 +27,15 @@ class FmcscServer(ServerProgram):
         self._scoring = ServerScoring(plan)
         self._metrics = VersionMetrics()
 
-    def _stage(self, round_number: int, exchange: Exchange) -> FmcscStage:
-        return planned_for(exchange, round_number, self._plan.stages(round_number))
-
     def broadcast(self, round_number: int, exchange: Exchange) -> State:
-        """What this exchange needs, and no more: models as ``group/parameter``, centres.
-
-        Raises:
-            WrongState: the study has no such exchange.
-        """
-        stage, plan = self._stage(round_number, exchange), self._plan
+        """What this exchange needs, and no more: models as ``group/parameter``, centres."""
+        stage, plan = self._plan.stage(round_number, exchange), self._plan
         state = {} if stage.kind in ("pretrain", "train") else self._scoring.broadcast(stage)
         for group in plan.broadcast_groups(stage):
             state.update(self._named(group))
         return state
 
-    def _named(self, group: int) -> dict[str, torch.Tensor]:
+    def _named(self, group: int) -> State:
         name = self._plan.groups[group]
         return {f"{name}/{parameter}": value for parameter, value in self._models[group].items()}
 
@@ -56,11 +43,8 @@ class FmcscServer(ServerProgram):
         """Take in one exchange.
 
         Losses belong to the model that training started from, scores to the model they were measured on.
-
-        Raises:
-            WrongState: the study has no such exchange.
         """
-        stage = self._stage(round_number, exchange)
+        stage = self._plan.stage(round_number, exchange)
         if stage.kind == "pretrain":
             self._pretrain(totals)
             self._note_loss(round_number, "pretrain_loss", totals, "sites")
@@ -92,7 +76,7 @@ class FmcscServer(ServerProgram):
                 continue
             for name in self._plan.pretrained:
                 if int(name.split(".")[1]) == view:
-                    model[name] = _moved(model[name], totals[f"update/{name}"], owners)
+                    model[name] = moved(model[name], totals[f"update/{name}"], owners)
         self._models = [model for _ in self._models]
 
     def _move(self, round_number: int, group: int, totals: Totals) -> None:
@@ -104,17 +88,14 @@ class FmcscServer(ServerProgram):
         if weight <= _NO_WEIGHT or sites < self._plan.options.min_group - 0.5:
             return
         self._models[group] = {
-            name: _moved(value, totals[f"update/{name}"], weight)
+            name: moved(value, totals[f"update/{name}"], weight)
             for name, value in self._models[group].items()
         }
 
     def model(self) -> State:
         """The current parameters of every group, as ``group/parameter``: float32 copies."""
-        return {
-            name: value.clone()
-            for group in range(len(self._models))
-            for name, value in self._named(group).items()
-        }
+        groups = range(len(self._models))
+        return {name: value.clone() for group in groups for name, value in self._named(group).items()}
 
     def metrics(self) -> Mapping[int, Mapping[str, float]]:
         """By model version: ``acc``, ``nmi``, ``ari`` where scored, and losses while training from it."""
@@ -127,20 +108,10 @@ class FmcscServer(ServerProgram):
         return state | self._metrics.save()
 
     def load(self, state: State) -> None:
-        """Continue from :meth:`save`.
-
-        Raises:
-            MalformedMessage: a checkpoint of another study.
-        """
+        """Continue from :meth:`save`."""
         models = model_of(state, self.model())
-        scoring = {name: value.clone() for name, value in part_of(state, _SCORING).items()}
-        self._scoring.load(scoring)
+        self._scoring.load(part_of(state, _SCORING))
         self._models = [
             {name: models[f"{group}/{name}"] for name in self._plan.shapes} for group in self._plan.groups
         ]
         self._metrics.load(state)
-
-
-def _moved(value: torch.Tensor, total: torch.Tensor, weight: float) -> torch.Tensor:
-    moved: torch.Tensor = value.to(torch.float64) + total / weight
-    return moved.to(torch.float32)

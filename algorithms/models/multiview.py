@@ -22,8 +22,11 @@ import torch
 from pydantic import Field
 from torch import nn
 
+from secfed.algorithms.framework.parameters import read_parameters, write_parameters
+from secfed.algorithms.framework.randomness import seeded
 from secfed.config.schema import ModelOptions
 from secfed.errors import ConfigError
+from secfed.wire.layout import State
 
 Views = Sequence[torch.Tensor | None]
 
@@ -98,15 +101,28 @@ class MultiviewNetwork(nn.Module):
         return self.common(self.encode(views))
 
 
-def shapes_only(view_sizes: Sequence[int], options: MultiviewModelOptions) -> MultiviewNetwork:
-    """A network without storage; :func:`with_storage` makes usable ones of it, quickly."""
-    with torch.device("meta"):
-        return MultiviewNetwork(view_sizes, options)
+class MultiviewNetworks:
+    """Networks of one study; ``shapes`` is one without storage, for names and shapes."""
 
+    def __init__(self, view_sizes: Sequence[int], options: MultiviewModelOptions) -> None:
+        self._arguments = (view_sizes, options)
+        with torch.device("meta"):
+            self.shapes = MultiviewNetwork(view_sizes, options)
 
-def with_storage(network: MultiviewNetwork, device: torch.device | str = "cpu") -> MultiviewNetwork:
-    """A copy whose parameters have storage and no values: they are about to be overwritten anyway."""
-    return copy.deepcopy(network).to_empty(device=device)
+    def start(self, seed: int, *purpose: str) -> State:
+        """Random initial parameters: the study's, or for a purpose, such as a site's name, its own."""
+        with seeded(seed, "initial model", *purpose):
+            return read_parameters(MultiviewNetwork(*self._arguments))
+
+    def holding(self, parameters: State, device: torch.device | str = "cpu") -> MultiviewNetwork:
+        """A network with these parameters.
+
+        Raises:
+            MalformedMessage: parameters of another model, or NaN or Inf.
+        """
+        network = copy.deepcopy(self.shapes).to_empty(device=device)
+        write_parameters(network, parameters)
+        return network
 
 
 def _layers(*widths: int) -> nn.Sequential:

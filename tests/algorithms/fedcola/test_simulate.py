@@ -157,7 +157,7 @@ class TestPrivacy:
         loss = rounds.programs["image-1"]._loss()
         assert loss.decomposes
         algorithm: FedCola = rounds.algorithm
-        network = algorithm.network("image", algorithm.initial["image"], torch.device("cpu"))
+        network = algorithm.plan.network("image", algorithm.initial["image"], torch.device("cpu"))
         rows = rounds.programs["image-1"]._rows(torch.arange(5))
         one_by_one = [loss(network, tuple(part[k : k + 1] for part in rows)) for k in range(5)]
         assert torch.allclose(loss(network, rows), torch.cat(one_by_one), atol=1e-5)

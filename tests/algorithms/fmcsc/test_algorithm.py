@@ -166,11 +166,10 @@ def test_distillation_brings_every_copy_nearer_to_the_multi_view_model():
         program, one = rounds.programs[site], got[site]
         wanted = program._target[1]
         seen = (program._views[0], None)
-        network = rounds.algorithm.empty()
         errors = []
         for weight in (0.0, 1.0):
             copy = {name: before[name] + weight * one[f"update/{name}"] / one["weight"] for name in before}
-            write_parameters(network, copy)
+            network = rounds.algorithm.networks.holding(copy)
             with torch.no_grad():
                 errors.append(float((network(seen) - wanted).square().mean()))
         assert errors[1] < errors[0]

@@ -83,8 +83,7 @@ def test_scores_are_those_of_all_records_together(tmp_path):
         data = algorithm.site_data(site)
         view = algorithm.plan.view_of[site]
         group = 0 if view is None else view + 1
-        network = algorithm.empty()
-        write_parameters(network, parameters_of(server.model(), algorithm.plan.groups[group]))
+        network = algorithm.networks.holding(parameters_of(server.model(), algorithm.plan.groups[group]))
         with torch.no_grad():
             found.append(kmeans.assign(network(data.views), centres[group]))
         labels.append(data.labels)
@@ -96,8 +95,7 @@ def test_scores_are_those_of_all_records_together(tmp_path):
 
 def pooled_features(algorithm, server, group: int) -> torch.Tensor:
     """h of all records that are scored with a group's model."""
-    network = algorithm.empty()
-    write_parameters(network, parameters_of(server.model(), algorithm.plan.groups[group]))
+    network = algorithm.networks.holding(parameters_of(server.model(), algorithm.plan.groups[group]))
     with torch.no_grad():
         sites = algorithm.plan.scored(group)
         return torch.cat([network(algorithm.site_data(site).views) for site in sites])
