@@ -11,20 +11,9 @@ One round of site i, with V the public loss cap and N the enrolled sites:
     sums over the survivors U of a_i and a_i^2               one exchange; n = |U|
     t_i = a_i / p1,  c = n p2 / p1^2 - 1,  s = min(1, sqrt(R / c)),  l_i = 1/n + s (t_i - 1/n)
 
-How it is used (``options`` is a DroOptions, ``site`` a site id, ``state`` a broadcast)::
-
-    rule   = DroRule.make(options, sites=ids, colluders=c, batch=64)
-    rule.check_cohort(len(ids), threshold)       ConfigError if sums over so few sites would reveal a loss
-    rule.fields()                                the fields of the exchange (all named "dro/...")
-    rule.loss(losses_of_batches)                 -> float: capped mean, blurred by less than 2^-16
-    rule.summand(weight, loss)                   -> {field name: float | tensor}: what the site adds
-    rule.answer(round_number, totals)            -> DroAnswer | None (too few: nobody changes)
-    answer.to_state(), DroAnswer.from_state(s)   as part of the next broadcast; None if it is not in there
-    rule.weight(site, weight, loss, answer)      -> the new weight; the old one for a site not in the sum
-    rule.step_scale(weight, n)                   -> what the site multiplies its learning rate by
-    rule.initial                                 1/N: every site's first weight
-
-``site.SiteWeight`` keeps a site's weight over rounds: one summand per round, every answer used once.
+A site adds :meth:`DroRule.summand`, the server tells :meth:`DroRule.answer` in its next broadcasts, and the
+site makes :meth:`DroRule.weight` and :meth:`DroRule.step_scale` of it. ``site.SiteWeight`` keeps a site's
+weight over rounds: one summand per round, every answer used once.
 
 Source: exponentiated gradient and Euclidean projection as in Zhang et al., "Unified fair federated
 learning for digital healthcare", Patterns 2023; chi-square ball as in Duchi, Namkoong, "Learning models

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection
-from functools import cache, partial
+from functools import cache
 from typing import TYPE_CHECKING, Final
 
 import torch
+from torch import nn
 
 from secfed.algorithms.data.multiview.base import MultiviewSite
 from secfed.algorithms.fmcsc import losses
@@ -160,17 +161,14 @@ class FmcscSite(SiteProgram):
             batch: gives all records; under privacy it is called when the phase has been paid for.
             phase: which one, under privacy.
             order_label: round and exchange: each has an order of its own.
-            trained: name prefixes such as ``enc.0`` or ``fuse_head``; the rest is frozen.
+            trained: as :func:`adam_over` has it.
             epochs: passes over the records, in batches that stay the same.
-            learning_rate: Adam's, whose moments live for one phase.
+            learning_rate: Adam's.
 
         Returns:
             Mean loss per record; NaN under privacy, which does not pay for it.
         """
-        for name, parameter in network.named_parameters():
-            parameter.requires_grad_(any(name.startswith(part + ".") for part in trained))
-        parameters = [parameter for parameter in network.parameters() if parameter.requires_grad]
-        optimiser = torch.optim.Adam(parameters, lr=learning_rate, fused=True)
+        optimiser = adam_over(network, trained, learning_rate)
         if self._privacy is not None:
             records = LazyRecords(self._records, batch)
             self._privacy.run(network, optimiser, loss, records, passes=epochs, phase=phase)
@@ -272,6 +270,7 @@ class FmcscSite(SiteProgram):
                 f"site {self._site_id!r} did not train on all views in round {round_number}",
                 remedy="it takes part again in the next round",
             )
+        target = self._target[1]
         seen = [records if at == view else None for at, records in enumerate(self._views)]
         network = self._network(received)
         before = None
@@ -281,7 +280,7 @@ class FmcscSite(SiteProgram):
         loss = self._fit(
             network,
             losses.distillation_loss(view, options),
-            partial(_joined, self._held, self._target[1]),
+            lambda: (*self._held, target),
             phase=private.TEACH,
             order_label=(round_number, stage.exchange.name),
             trained=("enc", "dec", "fuse_head") if options.distillation else ("enc", "dec"),
@@ -340,8 +339,17 @@ class FmcscSite(SiteProgram):
         return lambda update: update + laplace(update.shape, epsilon, generator)
 
 
-def _joined(views: Batch, target: torch.Tensor) -> Batch:
-    return (*views, target)
+def adam_over(network: nn.Module, parts: Collection[str], learning_rate: float) -> torch.optim.Optimizer:
+    """Adam over the parameters of ``parts``, prefixes such as ``enc.0``; the rest is frozen.
+
+    Its moments live for one phase.
+    """
+    trained = []
+    for name, parameter in network.named_parameters():
+        parameter.requires_grad_(any(name.startswith(part + ".") for part in parts))
+        if parameter.requires_grad:
+            trained.append(parameter)
+    return torch.optim.Adam(trained, lr=learning_rate, fused=True)
 
 
 def as_weight(information: float, most: float) -> float:

@@ -15,8 +15,7 @@ from torch import nn
 from torch.nn.functional import log_softmax, normalize
 
 from secfed.algorithms.losses.features import Aligned
-from secfed.algorithms.losses.objective import MIN_TEMPERATURE, Objective
-from secfed.errors import ConfigError
+from secfed.algorithms.losses.objective import Objective
 
 
 class Mgca(Objective):
@@ -38,9 +37,6 @@ class Mgca(Objective):
         prototype_temperature: of the predicted assignments.
         smoothing: of the codes (the epsilon of Sinkhorn's algorithm).
         sinkhorn_rounds: how often the codes are balanced.
-
-    Raises:
-        ConfigError: an option outside its range.
     """
 
     def __init__(
@@ -56,23 +52,6 @@ class Mgca(Objective):
         sinkhorn_rounds: int = 3,
     ) -> None:
         super().__init__(temperature)
-        if embedding < 1:
-            raise ConfigError("mgca: embeddings without dimensions", remedy="use an embedding of at least 1")
-        if prototypes < 2:
-            raise ConfigError("model.prototypes: fewer than 2", remedy="use at least 2; usual are 32 to 500")
-        if not all(0 <= weight < math.inf for weight in weights):
-            raise ConfigError(
-                "mgca: a weight is negative or not a number", remedy="use weights of at least 0"
-            )
-        if not all(
-            MIN_TEMPERATURE <= value < math.inf
-            for value in (local_temperature, prototype_temperature, smoothing)
-        ):
-            raise ConfigError(
-                "mgca: a temperature is not above 0", remedy="use 0.1, 0.2 and 0.05 as published"
-            )
-        if sinkhorn_rounds < 1:
-            raise ConfigError("mgca: no rounds of Sinkhorn's algorithm", remedy="use 3 as published")
         self.weights = weights
         self.local_temperature = local_temperature
         self.prototype_temperature = prototype_temperature

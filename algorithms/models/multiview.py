@@ -64,20 +64,16 @@ class MultiviewNetwork(nn.Module):
         self.view_head = nn.ModuleList(_layers(size, head, size) for _ in view_sizes)
         self.fuse_head = _layers(size * len(view_sizes), head, size)
 
-    def encode(self, views: Views, *, each_row: bool = False) -> list[torch.Tensor]:
-        """Z of every view: [n, features] each; a missing view's rows are equal.
+    def encode(self, views: Views) -> list[torch.Tensor]:
+        """Z of every view, [n, features] each; a missing view's rows are equal.
 
-        Args:
-            views: [n, D_v] each; None for a view that the site does not hold. At least one is held.
-            each_row: run the encoder on n zero rows for a missing view instead of one. Same result; clipping
-                per record needs a row per record.
+        ``views`` are [n, D_v] each, or None for a view that the site does not hold. At least one is held.
         """
         held = next(view for view in views if view is not None)
         low = []
         for encoder, size, view in zip(self.enc, self.view_sizes, views, strict=True):
             if view is None:
-                row = encoder(held.new_zeros(len(held) if each_row else 1, size))
-                low.append(row if each_row else row.expand(len(held), -1))
+                low.append(encoder(held.new_zeros(1, size)).expand(len(held), -1))
             else:
                 low.append(encoder(view))
         return low

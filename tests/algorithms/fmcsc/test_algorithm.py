@@ -8,7 +8,6 @@ from safetensors.torch import load, save
 
 from secfed.algorithms.fmcsc.options import FmcscOptions
 from secfed.algorithms.fmcsc.site import as_weight
-from secfed.algorithms.framework.parameters import write_parameters
 from secfed.errors import MalformedMessage, WrongState
 from secfed.wire.layout import Totals
 from tests.algorithms.fmcsc_case import Rounds, same, study, tiny, until

@@ -9,7 +9,6 @@ from torch.nn.functional import normalize
 
 from secfed.algorithms.losses.features import Aligned
 from secfed.algorithms.losses.mgca import Mgca, sinkhorn, token_loss, token_weights
-from secfed.errors import ConfigError
 
 LENGTHS = (3, 1, 5, 2)
 
@@ -346,20 +345,3 @@ def test_prototypes_get_a_gradient_unless_they_are_frozen():
 
 def test_prototypes_are_drawn_from_torchs_generator():
     assert torch.equal(mgca().prototypes, mgca().prototypes)
-
-
-@pytest.mark.parametrize(
-    "wrong",
-    [
-        {"prototypes": 1},
-        {"embedding": 0},
-        {"weights": (1.0, -1.0, 1.0)},
-        {"smoothing": 0.0},
-        {"local_temperature": math.nan},
-        {"prototype_temperature": -1.0},
-        {"sinkhorn_rounds": 0},
-    ],
-)
-def test_an_option_that_cannot_work_is_refused(wrong):
-    with pytest.raises(ConfigError):
-        Mgca(0.07, **{"embedding": 6, "prototypes": 4} | wrong)

@@ -139,7 +139,7 @@ def test_guidance_is_zero_at_the_first_step_of_a_round_and_not_later():
     guided = program.loss(2, stage, received)
     plain = float(program.network.objective(program.network(*batch)).total)
     assert float(guided(program.network, batch)) == pytest.approx(plain, abs=1e-6)
-    program.fit(program.network, 2, stage, guided)
+    program.fit(2, stage, guided)
     later = float(program.network.objective(program.network(*batch)).total)
     assert float(guided(program.network, batch)) > later + 1e-5
 
@@ -151,7 +151,7 @@ def test_guidance_is_its_definition_and_its_gradient_never_reaches_the_teacher(m
     monkeypatch.setattr(fedrgb_site, "frozen_copy", lambda *a: made.append(real(*a)) or made[-1])
     program, stage, received, batch = ready("encoder", guidance=3.0, guide_grad_through_features=through)
     guided = program.loss(2, stage, received)
-    program.fit(program.network, 2, stage, guided)  # so that model and teacher differ
+    program.fit(2, stage, guided)  # so that model and teacher differ
     network, teacher = program.network, made[-1]
     train_only(network, program.algorithm.names)
 
@@ -297,7 +297,7 @@ def test_gradients_of_stage_two_reach_the_teacher_and_the_copy_and_nothing_froze
     monkeypatch.setattr(fedrgb_site, "frozen_copy", lambda *a: made.append(real(*a)) or made[-1])
     program, stage, received, batch = ready("teacher", beta=2.0)
     loss = program.loss(2, stage, received)
-    program.fit(program.network, 2, stage, loss)  # so that the anchor is away from zero
+    program.fit(2, stage, loss)  # so that the anchor is away from zero
     network, local = program.network, made[-1]
     train_only(network, program.algorithm.names)
     assert not {id(p) for p in network.parameters()} & {id(p) for p in local.parameters()}

@@ -43,8 +43,17 @@ def batches(steps: int, seed: int = 0):
 
 
 def train(
-    model: Toy, *, trained=None, steps=5, loss=objective, seed=0, precision="float32", prepare=None,
-    learning_rate=0.02, step_scale=1.0, **options
+    model: Toy,
+    *,
+    trained=None,
+    steps=5,
+    loss=objective,
+    seed=0,
+    precision="float32",
+    prepare=None,
+    learning_rate=0.02,
+    step_scale=1.0,
+    **options,
 ) -> float:
     names = [name for name, _ in model.named_parameters()] if trained is None else trained
     optimiser = begin_stage(model, names, learning_rate=learning_rate * step_scale, **options)
@@ -267,7 +276,9 @@ def test_a_rising_learning_rate_reaches_its_value_and_stays_there(optimizer):
 
 def test_without_a_rising_rate_every_step_has_the_whole_rate():
     for steps in (0, 1):
-        optimiser = begin_stage(nn.Linear(3, 2), ["weight", "bias"], optimizer="sgd", learning_rate=0.1, weight_decay=0.0)
+        optimiser = begin_stage(
+            nn.Linear(3, 2), ["weight", "bias"], optimizer="sgd", learning_rate=0.1, weight_decay=0.0
+        )
         rising_rate(optimiser, steps)
         optimiser.step()
         assert optimiser.param_groups[0]["lr"] == 0.1
@@ -281,6 +292,8 @@ def test_a_stage_with_a_rising_rate_moves_less():
         before = model.weight.detach().clone()
         torch.manual_seed(1)
         optimiser = begin_stage(model, ["weight"], learning_rate=0.01, weight_decay=0.0, warmup=warmup)
-        run_stage(model, optimiser, lambda m, batch: m(batch[0]).mean(), [(torch.ones(2, 4),)] * 8, device=CPU)
+        run_stage(
+            model, optimiser, lambda m, batch: m(batch[0]).mean(), [(torch.ones(2, 4),)] * 8, device=CPU
+        )
         moved[warmup] = float((model.weight.detach() - before).abs().mean())
     assert moved[8] == pytest.approx(moved[0] * 4.5 / 8, rel=1e-3)  # (1 + ... + 8) / 8 of 8 steps
