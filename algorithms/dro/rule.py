@@ -139,16 +139,7 @@ class DroRule:
         return cohort.least_sites(self.revealed, self.colluders)
 
     def check_cohort(self, sites: int, threshold: int | None = None) -> None:
-        """Check that a sum over this cohort may be asked for.
-
-        Args:
-            sites: members of the cohort.
-            threshold: the study's ``protection.threshold``: sites help to open a sum over so many. None
-                leaves it unchecked, for protections that open nothing to the server.
-
-        Raises:
-            ConfigError: a sum over so few sites would let somebody solve for a site's loss.
-        """
+        """Refuse a sum over so few sites that a loss could be solved for: :func:`cohort.check`."""
         cohort.check(sites, threshold, self.minimum)
 
     # --- a site's part

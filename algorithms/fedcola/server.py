@@ -10,8 +10,7 @@ import torch
 from secfed.algorithms.data.transfer.base import Kind
 from secfed.algorithms.fedcola.aggregation import MODALITIES, denominators
 from secfed.algorithms.fedcola.plan import OTHER, FedColaPlan
-from secfed.algorithms.framework.base import ServerProgram
-from secfed.algorithms.framework.server_state import MODEL, VersionMetrics, model_of, moved, part_of
+from secfed.algorithms.framework.server_state import MODEL, GroupServer, copies, moved, part_of
 from secfed.algorithms.metrics import transfer_scores
 from secfed.algorithms.models.transfer_options import Modality, is_attention
 from secfed.wire.layout import Exchange, State, Totals
@@ -20,14 +19,13 @@ _PENDING: Final = "pending/"
 _COUNT: Final = "count"
 
 
-class FedColaServer(ServerProgram):
+class FedColaServer(GroupServer):
     """Moves every group's model once all sums of a round are there; reads totals only."""
 
     def __init__(self, plan: FedColaPlan, initial: Mapping[Kind, State]) -> None:
+        super().__init__({kind: initial[kind] for kind in plan.kinds})
         self._plan = plan
-        self._models: dict[Kind, State] = {kind: dict(initial[kind]) for kind in plan.kinds}
         self._pending: dict[str, dict[str, torch.Tensor]] = {}  # totals of this round, by exchange
-        self._metrics = VersionMetrics()
 
     def broadcast(self, round_number: int, exchange: Exchange) -> State:
         """The group's model, and for co-layers the other modality's blocks; nothing for attention layers."""
@@ -79,34 +77,19 @@ class FedColaServer(ServerProgram):
     def _count(self, exchange: str) -> float:
         return float(self._pending[exchange][_COUNT])
 
-    def model(self) -> State:
-        """The current parameters of every group, as ``group/parameter``: float32 copies."""
-        return {
-            f"{kind}/{name}": value.clone()
-            for kind in self._plan.kinds
-            for name, value in self._models[kind].items()
-        }
-
-    def metrics(self) -> Mapping[int, Mapping[str, float]]:
-        """By model version: scores, and losses of each group while training from it."""
-        return self._metrics.all()
-
     def save(self) -> State:
         """Models, metrics, and the totals of a round that is not whole yet."""
-        state = {MODEL + name: value for name, value in self.model().items()}
-        for exchange, totals in self._pending.items():
-            state.update({f"{_PENDING}{exchange}/{name}": value.clone() for name, value in totals.items()})
-        return state | self._metrics.save()
+        pending = {
+            f"{_PENDING}{exchange}/{name}": value
+            for exchange, totals in self._pending.items()
+            for name, value in totals.items()
+        }
+        return {**super().save(), **copies(pending)}
 
     def load(self, state: State) -> None:
         """Continue from :meth:`save`."""
-        models = model_of(state, self.model())
-        self._models = {
-            kind: {name: models[f"{kind}/{name}"] for name in self._plan.shapes[kind]}
-            for kind in self._plan.kinds
-        }
+        super().load(state)
         self._pending = {}
         for path, value in part_of(state, _PENDING).items():
             exchange, name = path.split("/", 1)
             self._pending.setdefault(exchange, {})[name] = value.clone()
-        self._metrics.load(state)

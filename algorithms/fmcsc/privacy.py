@@ -20,9 +20,9 @@ from secfed.algorithms.fmcsc.losses import multiview_loss
 from secfed.algorithms.fmcsc.options import FmcscOptions
 from secfed.algorithms.fmcsc.plan import FmcscPlan
 from secfed.algorithms.framework.base import SiteId
+from secfed.algorithms.framework.coupled_privacy import check_coupled
 from secfed.dp.accounting.unit import Adjacency
 from secfed.dp.settings import PrivacySection
-from secfed.dp.training.losses import require_decomposes
 from secfed.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -42,16 +42,8 @@ def check_privacy(options: FmcscOptions, privacy: PrivacySection | None) -> None
     """
     if privacy is None:
         return
-    if privacy.unit == "record":
-        try:
-            require_decomposes(multiview_loss(options))  # of every study: all need sites with all views
-        except ConfigError as error:
-            raise ConfigError(
-                'privacy.unit: "record" is impossible, for sites with all views train on a loss that couples '
-                f"records: {error.message}",
-                remedy='set privacy.unit = "group" and privacy.group_size (a record is still protected, '
-                'in a fixed group that is clipped as one), or privacy.unit = "site"',
-            ) from None
+    contrast = multiview_loss(options).name
+    check_coupled(privacy, "fmcsc", f"sites with all views train on the {contrast}, which couples records")
     if privacy.privacy_unit.adjacency is Adjacency.REPLACE_PATIENT:
         raise ConfigError(
             'privacy.adjacency: "replace-patient" is not offered, for multi-view data sets do not say which '
@@ -67,17 +59,6 @@ def check_privacy(options: FmcscOptions, privacy: PrivacySection | None) -> None
         raise ConfigError(
             "algorithm.paper_laplace_epsilon: is not a guarantee and has no place beside [privacy]",
             remedy="remove one of the two",
-        )
-    if privacy.metrics == "private":
-        raise ConfigError(
-            'privacy.metrics: the clusters of fmcsc are found and scored by many sums; "private" noise on '
-            "them is not offered",
-            remedy='set privacy.metrics = "withheld", or "unprotected" where scores are for evaluation only',
-        )
-    if privacy.weights == "unprotected":
-        raise ConfigError(
-            "privacy.weights: has no effect, all sites of fmcsc count the same in pre-training",
-            remedy="remove it",
         )
     if options.view_types == "hidden" and not privacy.in_local_steps:
         raise ConfigError(

@@ -155,15 +155,9 @@ class FmcscSite(SiteProgram):
     ) -> float:
         """One phase of training: the only place where records meet an optimiser.
 
-        Args:
-            network: trained in place.
-            loss: of ``network`` and a batch.
-            batch: gives all records; under privacy it is called when the phase has been paid for.
-            phase: which one, under privacy.
-            order_label: round and exchange: each has an order of its own.
-            trained: as :func:`adam_over` has it.
-            epochs: passes over the records, in batches that stay the same.
-            learning_rate: Adam's.
+        ``batch`` gives all records; under privacy it is called when the phase has been paid for.
+        ``order_label`` is round and exchange: each has an order of its own. Batches stay the same in all
+        passes.
 
         Returns:
             Mean loss per record; NaN under privacy, which does not pay for it.

@@ -49,16 +49,9 @@ def model_contrast(
 ) -> torch.Tensor:
     """Two-way contrast: a record's h should resemble the global model's h rather than its own z.
 
-    -log[ e^{cos(h, h^g)/t} / (e^{cos(h, h^g)/t} + e^{cos(h, z)/t}) ]
+    -log[ e^{cos(h, h^g)/t} / (e^{cos(h, h^g)/t} + e^{cos(h, z)/t}) ] of every record: [n]
 
-    Args:
-        common: h of the local model, [n, k].
-        reference: h of the global model, [n, k]; no gradient goes there.
-        low: z of the local model, [n, k].
-        temperature: t, above 0.
-
-    Returns:
-        [n], one value per record.
+    ``common`` is h and ``low`` z of the local model, ``reference`` h^g, which gets no gradient; all [n, k].
     """
     near = cosine_similarity(common, reference.detach(), dim=1)
     far = cosine_similarity(common, low, dim=1)

@@ -44,17 +44,11 @@ def make_objective(
     continuations: Iterable[int] = (),
     **more: Any,
 ) -> Objective:
-    """The objective that a study names.
+    """The objective that a study names: "convirt", "gloria" or "mgca".
 
     Its parameters, if it has any, are drawn from torch's global generator, as those of layers are.
-
-    Args:
-        name: "convirt", "gloria" or "mgca".
-        temperature: of the InfoNCE.
-        embedding: d_e, the width of the embeddings.
-        prototypes: K, for "mgca".
-        continuations: token ids that continue the word before them, for "gloria".
-        **more: further arguments of that objective's class.
+    ``prototypes`` are for "mgca", ``continuations`` (token ids that continue the word before them) for
+    "gloria"; ``more`` are further arguments of that objective's class.
 
     Raises:
         ConfigError: another name, or an option outside its range.

@@ -70,14 +70,8 @@ def moon_loss(
 ) -> torch.Tensor:
     """MOON's model contrast: mean of -log[ e^{cos(z, g)/t} / (e^{cos(z, g)/t} + e^{cos(z, p)/t}) ].
 
-    Args:
-        z: embeddings by the model being trained, [B, d].
-        z_global: g, by the received model; no gradient goes there.
-        z_previous: p, by this site's model at the end of its last round; no gradient goes there.
-        temperature: t, above 0.
-
-    Returns:
-        A scalar; log 2 where both models give the same embeddings.
+    [B, d] embeddings by the model being trained, by the received one and by this site's of its last round;
+    the last two get no gradient. log 2 where both models give the same embeddings.
     """
     return model_contrast(z, z_global, z_previous.detach(), temperature=temperature).mean()
 
@@ -96,13 +90,8 @@ def distance(one: State, other: State) -> float:
 def ema_scale(own: State, received: State, autoscale: float) -> float | None:
     """FedEMA's scale k = autoscale / ||received - own||, fixed once, when a site first has both.
 
-    Args:
-        own: what the site's training gave the last time.
-        received: the server's model now.
-        autoscale: the share of the own model that is kept this first time, from 0 to 1.
-
-    Returns:
-        The scale; None if the two models are the same, when there is nothing to measure yet.
+    ``own`` is what the site's training gave the last time. None if the two models are the same, when there is
+    nothing to measure yet.
     """
     length = max(distance(received, {name: torch.zeros_like(value) for name, value in received.items()}), 1.0)
     moved = distance(own, received)

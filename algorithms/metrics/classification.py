@@ -62,12 +62,8 @@ def evaluate(
 ) -> dict[str, torch.Tensor]:
     """One site's sums over its held-out records: float64 tensors by field name, see :func:`fields`.
 
-    Args:
-        model: gives [n, classes] scores (logits).
-        inputs: [n, ...] float32; n may be 0, then every sum is 0.
-        labels: [n] int64.
-        classes: number of classes.
-        device: where the model is.
+    ``model`` gives [n, classes] scores (logits) and is left in evaluation mode. Without records every sum is
+    0.
     """
     sums = {field.name: torch.zeros(field.shape, dtype=torch.float64) for field in fields(classes)}
     sums.update(counts(labels, classes))

@@ -21,13 +21,7 @@ from secfed.errors import RangeError
 
 
 def contingency(assigned: torch.Tensor, labels: torch.Tensor, clusters: int, classes: int) -> torch.Tensor:
-    """Count one site's records by cluster and class: [K, C] float64.
-
-    Args:
-        assigned: [n] int64, 0 <= cluster < clusters; n may be 0.
-        labels: [n] int64, 0 <= class < classes.
-        clusters: K.
-        classes: C.
+    """Count one site's records by cluster and class: [K, C] float64, from [n] int64 of each.
 
     Raises:
         RangeError: a cluster or class outside its range, or not one label per assignment.

@@ -105,11 +105,7 @@ def batches(pairs: int, batch: int) -> Iterator[slice]:
 def evaluate_site(model: DualEncoder, pairs: Pairs, batch: int, device: torch.device) -> dict[str, float]:
     """What one site adds to the sums: its own recall and InfoNCE on its held-out pairs, by field name.
 
-    Args:
-        model: on ``device``; left in evaluation mode.
-        pairs: the site's held-out pairs; with none, every summand is 0 and the site is not counted.
-        batch: pairs per retrieval batch.
-        device: where the model is.
+    Without pairs every summand is 0 and the site is not counted. The model is left in evaluation mode.
 
     Security: single-site values; they may leave only inside a protected sum.
     """

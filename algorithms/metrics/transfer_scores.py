@@ -117,11 +117,8 @@ def recall(
 ) -> tuple[float, float]:
     """Recall at 1, image to text and text to image: the means over galleries.
 
-    Args:
-        image: [m, d] features, at least one.
-        text: [n, d] features.
-        sources: [n] int64, which image each caption describes.
-        gallery: images per gallery; fewer images than that make one smaller gallery.
+    ``image``, [m, d], and ``text``, [n, d], are features; ``sources``, [n] int64, says which image each
+    caption describes. Fewer images than a gallery make one smaller gallery.
 
     Raises:
         ConfigError: a gallery of fewer than two images.

@@ -26,15 +26,11 @@ class Projected(NamedTuple):
 
 
 class Alignment(nn.Module):
-    """Block, pooling and heads.
+    """Block, pooling and heads for tokens of ``width`` d.
 
-    Args:
-        width: d, of the tokens.
-        heads: attention heads of the block.
-        head_hidden: hidden width of the projection head; 0 for a linear head.
-        embedding: d_e.
-        pool: the embedding of a whole image or report is made from the mean of its tokens, or the first.
-        parts: whether patches and words are projected too, by a head of their own.
+    ``head_hidden`` is the hidden width of the projection head, 0 for a linear one. The embedding of a whole
+    image or report is made from the mean of its tokens, or the first (``pool``). With ``parts``, patches and
+    words are projected too, by a head of their own.
     """
 
     def __init__(
@@ -49,12 +45,7 @@ class Alignment(nn.Module):
         self.pool, self.embedding = pool, embedding
 
     def forward(self, tokens: torch.Tensor, kept: torch.Tensor | None = None) -> Projected:
-        """Embeddings of one modality.
-
-        Args:
-            tokens: [B, T, d].
-            kept: [B, T] bool, False for padding; None if nothing is.
-        """
+        """Embeddings of [B, T, d] tokens; ``kept`` is [B, T] bool, False for padding."""
         mixed = self.block(tokens, attn_mask=None if kept is None else kept[:, None, None, :])
         # Embeddings are float32 under mixed precision too: their products are divided by a small temperature.
         whole = nn.functional.normalize(self.head(self._pooled(mixed, kept)).float(), dim=-1)

@@ -21,15 +21,9 @@ from secfed.wire.layout import State
 
 
 class GatedLinear(nn.Module):
-    """A linear layer with a gate: y = (W + g A) x + b.
+    """A linear layer with a gate: y = (W + g A) x + b, with g a scalar parameter that starts at 0.
 
-    Args:
-        plain: gives W and b; the parameters themselves, not copies.
-        aux: A, the shape of W.
-        trainable: whether A trains.
-
-    Attributes:
-        gate: g, a scalar parameter, 0 at first.
+    ``plain`` gives W and b, the parameters themselves; ``aux`` is A, copied, which trains if ``trainable``.
     """
 
     def __init__(self, plain: nn.Linear, aux: torch.Tensor, *, trainable: bool) -> None:

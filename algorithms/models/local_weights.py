@@ -55,10 +55,7 @@ def load_image_weights(encoder: VisionEncoder, path: Path) -> None:
 def load_text_weights(encoder: TextEncoder, path: Path) -> None:
     """Fill a text encoder of the same width from a Hugging Face BERT, a folder or its weight file.
 
-    The file may have more layers and more positions.
-
-    Raises:
-        ConfigError: as for :func:`load_image_weights`.
+    The file may have more layers and more positions. Raises what :func:`load_image_weights` does.
     """
     state = {_bert_name(name): value for name, value in _read(path, _TEXT_KEY).items()}
     for name in (_POSITION, _TYPE):

@@ -79,8 +79,7 @@ class FedRgbOptions(RobustOptions):
         description="true lets the guidance's gradient reach the encoders through the frozen teacher, too",
     )
     dro_task_term: bool = Field(
-        default=True,
-        description="false leaves the local aligner's loss out of the second stage",
+        default=True, description="false leaves the local aligner's loss out of the second stage"
     )
 
     @model_validator(mode="after")
