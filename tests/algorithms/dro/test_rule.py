@@ -164,11 +164,6 @@ def test_weights_that_are_none_are_refused_without_their_value():
             rule.summand(weight, 1.0)
 
 
-def test_noise_may_make_a_loss_negative_and_then_it_counts_as_0():
-    rule = a_rule(5, noised=True)
-    assert rule.summand(0.2, -3.0) == rule.summand(0.2, 0.0)
-
-
 def test_too_large_an_exponent_is_refused():
     with pytest.raises(ConfigError, match=r"algorithm\.gamma.*Remedy: set algorithm\.gamma"):
         DroRule.make(DroOptions(gamma=2.0), sites=names(5), colluders=1, batch=64)

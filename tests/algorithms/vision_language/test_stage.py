@@ -52,11 +52,10 @@ def train(
     precision="float32",
     prepare=None,
     learning_rate=0.02,
-    step_scale=1.0,
     **options,
 ) -> float:
     names = [name for name, _ in model.named_parameters()] if trained is None else trained
-    optimiser = begin_stage(model, names, learning_rate=learning_rate * step_scale, **options)
+    optimiser = begin_stage(model, names, learning_rate=learning_rate, **options)
     if prepare is not None:
         prepare(optimiser)
     return run_stage(model, optimiser, loss, batches(steps, seed), device=CPU, precision=precision)
@@ -136,52 +135,6 @@ class TestSteps:
         assert train(toy(), loss=loss) == pytest.approx(sum(float(v.detach()) for v in values) / 5)
         assert math.isnan(train(toy(), steps=0))
 
-    def test_adamw_notices_a_scale_of_the_learning_rate_and_not_one_of_the_loss(self):
-        lengths = {}
-        for name, options in {
-            "plain": {},
-            "rate": {"step_scale": 0.2},
-            "loss": {"loss": lambda model, batch: 0.2 * objective(model, batch)},
-        }.items():
-            model = toy()
-            before = read_parameters(model)
-            train(model, steps=20, learning_rate=1e-3, weight_decay=0.0, **options)
-            lengths[name] = moved(before, read_parameters(model))
-        plain = lengths["plain"].norm()
-        assert (lengths["loss"] - lengths["plain"]).norm() / plain < 1e-4  # epsilon of Adam
-        assert lengths["rate"].norm() / plain == pytest.approx(0.2, abs=0.03)
-
-    def test_sgd_takes_both_scales_for_the_same(self):
-        models = [toy(), toy()]
-        train(models[0], optimizer="sgd", step_scale=0.2, weight_decay=0.0)
-        train(
-            models[1],
-            optimizer="sgd",
-            weight_decay=0.0,
-            loss=lambda model, batch: 0.2 * objective(model, batch),
-        )
-        first, second = (read_parameters(model) for model in models)
-        assert all(torch.allclose(first[name], second[name], rtol=0, atol=1e-6) for name in first)
-
-    def test_a_scale_of_zero_stands_still(self):
-        model = toy()
-        before = read_parameters(model)
-        train(model, step_scale=0.0)
-        assert same(read_parameters(model), before)
-
-    def test_a_hook_sees_the_optimiser_before_its_first_step(self):
-        rates = []
-
-        def halve(optimiser: torch.optim.Optimizer) -> None:
-            rates.append(optimiser.param_groups[0]["lr"])
-            optimiser.param_groups[0]["lr"] = 0.0
-
-        model = toy()
-        before = read_parameters(model)
-        train(model, prepare=halve, step_scale=0.5)
-        assert rates == [0.01]
-        assert same(read_parameters(model), before)
-
     @pytest.mark.parametrize("name", ["adamw", "sgd"])
     def test_optimisers_hold_what_is_trained(self, name):
         model = toy()
@@ -248,10 +201,6 @@ class TestBatches:
         first, again, other = (self.rows(20, 6, 5, seed) for seed in (1, 1, 2))
         assert all(torch.equal(a, b) for a, b in zip(first, again, strict=True))
         assert not all(torch.equal(a, b) for a, b in zip(first, other, strict=True))
-
-    def test_fewer_steps_are_a_prefix_of_more(self):
-        few, more = self.rows(20, 6, 2), self.rows(20, 6, 5)
-        assert all(torch.equal(a, b) for a, b in zip(few, more, strict=False))
 
     def test_without_a_number_of_steps_there_is_no_end(self):
         found = contrastive_batches(4, batch_size=2, steps=None, generator=torch_generator(0, "b"))
