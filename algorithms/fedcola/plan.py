@@ -145,8 +145,8 @@ class FedColaPlan(RoundPlan[FedColaStage]):
         group, count = self.group(kind), self.sampled_count(kind)
         if count == len(group):
             return group
-        chosen = numpy_generator(self.seed, "fedcola sites", kind, round_number).permutation(len(group))
-        return tuple(group[pick] for pick in sorted(chosen[:count]))
+        order = numpy_generator(self.seed, "fedcola sites", kind, round_number).permutation(len(group))
+        return tuple(group[pick] for pick in sorted(order[:count]))
 
     def training_rounds(self, site: SiteId) -> int:
         """In how many rounds of the study a site trains."""

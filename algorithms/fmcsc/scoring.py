@@ -123,7 +123,7 @@ class ServerScoring:
         self._plan = plan
         size = (plan.classes, plan.features)
         self.centres = torch.zeros(plan.runs(FULL), *size, dtype=torch.float64)  # of the running k-means
-        self.found = torch.zeros(len(plan.groups), *size, dtype=torch.float64)  # of every group
+        self.group_centres = torch.zeros(len(plan.groups), *size, dtype=torch.float64)  # of every group
         self.active = torch.ones(len(plan.groups), dtype=torch.bool)
 
     def broadcast(self, stage: FmcscStage) -> dict[str, torch.Tensor]:
@@ -131,8 +131,8 @@ class ServerScoring:
         if stage.kind == "moments":
             return {}
         if stage.kind == "table":
-            return {"centres": self.found.clone()}
-        centres = self.centres if stage.group == FULL else self.found[stage.group : stage.group + 1]
+            return {"centres": self.group_centres.clone()}
+        centres = self.centres if stage.group == FULL else self.group_centres[stage.group : stage.group + 1]
         return {"centres": centres.clone(), "active": self.active[stage.group].clone()}
 
     def absorb(self, round_number: int, stage: FmcscStage, totals: Totals) -> Mapping[str, float]:
@@ -168,12 +168,12 @@ class ServerScoring:
         if group == FULL:
             self.centres = self._kind(kmeans.next_centres(self.centres, totals["sums"], totals["counts"]))
             if stage.iteration == plan.options.kmeans_iterations:
-                chosen = self.centres[kmeans.best(totals["inertia"])]
-                self.found = chosen.repeat(len(plan.groups), 1, 1)
+                best = self.centres[kmeans.best(totals["inertia"])]
+                self.group_centres = best.repeat(len(plan.groups), 1, 1)
         else:
-            moved = kmeans.next_centres(self.found[group], totals["sums"][0], totals["counts"][0])
-            moved = self._kind(moved)
-            self.found = torch.cat([self.found[:group], moved[None], self.found[group + 1 :]])
+            moved = kmeans.next_centres(self.group_centres[group], totals["sums"][0], totals["counts"][0])
+            self.group_centres = self.group_centres.clone()
+            self.group_centres[group] = self._kind(moved)
 
     def _kind(self, centres: torch.Tensor) -> torch.Tensor:
         """Centres of the study's kind of k-means: sites need not know which it is."""
@@ -193,9 +193,9 @@ class ServerScoring:
 
     def save(self) -> dict[str, torch.Tensor]:
         """Everything needed to continue."""
-        return copies({"centres": self.centres, "found": self.found, "active": self.active})
+        return copies({"centres": self.centres, "found": self.group_centres, "active": self.active})
 
     def load(self, state: State) -> None:
         """Continue from :meth:`save`."""
-        kept = model_of(state, self.save(), "")
-        self.centres, self.found, self.active = kept["centres"], kept["found"], kept["active"]
+        saved = model_of(state, self.save(), "")
+        self.centres, self.group_centres, self.active = saved["centres"], saved["found"], saved["active"]

@@ -64,7 +64,7 @@ class Gloria(Objective):
         self.match_scale = match_scale
         self.local_scale = local_scale
         self.continues: torch.Tensor | None
-        # A constant that follows the module to its device; not persistent, so it is no part of the model.
+        # A constant that follows the module to its device; not persistent, so it is not part of the model.
         self.register_buffer("continues", _table(continuations), persistent=False)
 
     def total(self, aligned: Aligned, plain: torch.Tensor) -> torch.Tensor:  # noqa: ARG002
@@ -117,8 +117,8 @@ def merge_words(
     # part[b, w, t] = 1 where token t belongs to word w: a product instead of a scattered sum, because
     # scattered sums on a GPU add in an order that changes from run to run.
     part = (number.unsqueeze(1) == place[:, None]) & is_word.unsqueeze(1)
-    kept = words.masked_fill(~is_word.unsqueeze(2), 0.0)
-    return part.to(words.dtype) @ kept, part.any(dim=2)
+    real_words = words.masked_fill(~is_word.unsqueeze(2), 0.0)
+    return part.to(words.dtype) @ real_words, part.any(dim=2)
 
 
 def match_reports(
@@ -156,12 +156,12 @@ def match_reports(
     for start in range(0, reports, step):
         some = (patches, words[start : start + step], real[start : start + step])
         if again:
-            found = checkpoint(
+            matched = checkpoint(
                 _match, *some, attention_scale, match_scale, use_reentrant=False, preserve_rng_state=False
             )
         else:
-            found = _match(*some, attention_scale, match_scale)
-        columns.append(found)
+            matched = _match(*some, attention_scale, match_scale)
+        columns.append(matched)
     return torch.cat(columns).T
 
 
@@ -176,8 +176,8 @@ def _match(
     product = (attention * similar).sum(dim=2)
     context = torch.einsum("rbpt,bpd->rbtd", attention, patches)
     lengths = vector_norm(context, dim=3) * vector_norm(words, dim=2).unsqueeze(1)
-    found: torch.Tensor = match_scale * product / lengths.clamp(min=NO_LENGTH)
-    return found.masked_fill(~real.unsqueeze(1), -torch.inf).logsumexp(dim=2)
+    matched: torch.Tensor = match_scale * product / lengths.clamp(min=NO_LENGTH)
+    return matched.masked_fill(~real.unsqueeze(1), -torch.inf).logsumexp(dim=2)
 
 
 def _among(logits: torch.Tensor, takes_part: torch.Tensor) -> torch.Tensor:

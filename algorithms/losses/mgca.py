@@ -142,9 +142,9 @@ def token_weights(attention: torch.Tensor | None, real: torch.Tensor) -> torch.T
         return equal
     ordered = attention.masked_fill(~real, torch.inf).sort(dim=1).values
     low, high = _quantile(ordered, counts, 0.1), _quantile(ordered, counts, 0.9)
-    kept = attention.clamp(low, high).masked_fill(~real, 0.0)
-    sums = kept.sum(dim=1, keepdim=True)
-    return torch.where(sums > 0, kept / sums, equal)
+    clipped = attention.clamp(low, high).masked_fill(~real, 0.0)
+    sums = clipped.sum(dim=1, keepdim=True)
+    return torch.where(sums > 0, clipped / sums, equal)
 
 
 def _quantile(ordered: torch.Tensor, counts: torch.Tensor, share: float) -> torch.Tensor:

@@ -44,25 +44,25 @@ class Alignment(nn.Module):
         self.parts_head = projection_head(width, head_hidden, embedding) if parts else None
         self.pool, self.embedding = pool, embedding
 
-    def forward(self, tokens: torch.Tensor, kept: torch.Tensor | None = None) -> Projected:
-        """Embeddings of [B, T, d] tokens; ``kept`` is [B, T] bool, False for padding."""
-        mixed = self.block(tokens, attn_mask=None if kept is None else kept[:, None, None, :])
+    def forward(self, tokens: torch.Tensor, is_token: torch.Tensor | None = None) -> Projected:
+        """Embeddings of [B, T, d] tokens; ``is_token`` is [B, T] bool, False for padding."""
+        mixed = self.block(tokens, attn_mask=None if is_token is None else is_token[:, None, None, :])
         # Embeddings are float32 under mixed precision too: their products are divided by a small temperature.
-        whole = nn.functional.normalize(self.head(self._pooled(mixed, kept)).float(), dim=-1)
+        whole = nn.functional.normalize(self.head(self._pooled(mixed, is_token)).float(), dim=-1)
         if self.parts_head is None:
             return Projected(whole, whole.new_zeros(len(whole), 0, self.embedding))
         return Projected(whole, self.parts_head(mixed[:, 1:]).float())
 
-    def _pooled(self, tokens: torch.Tensor, kept: torch.Tensor | None) -> torch.Tensor:
+    def _pooled(self, tokens: torch.Tensor, is_token: torch.Tensor | None) -> torch.Tensor:
         if self.pool == "cls":
             return tokens[:, 0]
-        if kept is None:
+        if is_token is None:
             return tokens.mean(dim=1)
-        share = (kept / kept.sum(dim=1, keepdim=True)).to(tokens.dtype)
+        share = (is_token / is_token.sum(dim=1, keepdim=True)).to(tokens.dtype)
         return torch.bmm(share[:, None], tokens)[:, 0]
 
     @torch.no_grad()
-    def attention_of_first(self, tokens: torch.Tensor, kept: torch.Tensor | None = None) -> torch.Tensor:
+    def attention_of_first(self, tokens: torch.Tensor, is_token: torch.Tensor | None = None) -> torch.Tensor:
         """How much the first token attends to each of the others, on average over the block's heads.
 
         Takes what ``forward`` takes.
@@ -78,8 +78,8 @@ class Alignment(nn.Module):
         query = nn.functional.linear(normed[:, :1], weight[:width], bias[:width]).view(shape)
         keys = nn.functional.linear(normed, weight[width : 2 * width], bias[width : 2 * width]).view(shape)
         scores = torch.einsum("bqhc,bthc->bht", query, keys).float() * attention.scale
-        if kept is not None:
-            scores = scores.masked_fill(~kept[:, None, :], -torch.inf)
+        if is_token is not None:
+            scores = scores.masked_fill(~is_token[:, None, :], -torch.inf)
         weights: torch.Tensor = scores.softmax(dim=-1).mean(dim=1)[:, 1:]
         return weights
 

@@ -46,9 +46,9 @@ def load_image_weights(encoder: VisionEncoder, path: Path) -> None:
     for ours, theirs in (("prefix.cls", "cls_token"), ("prefix.pos", "pos_embed")):
         if theirs in state:
             state[ours] = state.pop(theirs)
-    found = state.get(_PATCH)
-    if found is not None and found.dim() == 4 and encoder.patch_embed.proj.in_channels == 1:
-        state[_PATCH] = found.sum(dim=1, keepdim=True)
+    value = state.get(_PATCH)
+    if value is not None and value.dim() == 4 and encoder.patch_embed.proj.in_channels == 1:
+        state[_PATCH] = value.sum(dim=1, keepdim=True)
     _fill(encoder, state, _IMAGE_KEY, path, "use a ViT of the size and image side that the study has")
 
 
@@ -117,14 +117,14 @@ def _fill(module: nn.Module, state: State, key: str, path: Path, remedy: str) ->
     for name, parameter in parameters.items():
         if name not in state:
             raise ConfigError(f"{key}: {path} has no {name!r}", remedy=remedy)
-        found = state[name]
-        if found.shape != parameter.shape:
+        value = state[name]
+        if value.shape != parameter.shape:
             raise ConfigError(
-                f"{key}: {name!r} of {path} has shape {tuple(found.shape)}, "
+                f"{key}: {name!r} of {path} has shape {tuple(value.shape)}, "
                 f"but the study's model needs {tuple(parameter.shape)}",
                 remedy=remedy,
             )
-        if not found.is_floating_point() or not bool(torch.isfinite(found).all()):
+        if not value.is_floating_point() or not bool(torch.isfinite(value).all()):
             raise ConfigError(f"{key}: {name!r} of {path} has values that are not numbers", remedy=remedy)
     with torch.no_grad():
         for name, parameter in parameters.items():

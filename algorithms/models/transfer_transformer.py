@@ -110,12 +110,12 @@ class Attention(nn.Module):
         self.qkv = nn.Linear(width, 3 * width)
         self.proj = nn.Linear(width, width)
 
-    def forward(self, tokens: torch.Tensor, kept: torch.Tensor | None) -> torch.Tensor:
-        """[B, T, width] to the same shape; ``kept`` is [B, T] bool, False where nothing attends to."""
+    def forward(self, tokens: torch.Tensor, is_token: torch.Tensor | None) -> torch.Tensor:
+        """[B, T, width] to the same shape; ``is_token`` is [B, T] bool, False where nothing attends to."""
         batch, length, width = tokens.shape
         split = self.qkv(tokens).reshape(batch, length, 3, self.heads, width // self.heads)
         query, key, value = split.permute(2, 0, 3, 1, 4).unbind(0)
-        mask = None if kept is None else kept[:, None, None, :]
+        mask = None if is_token is None else is_token[:, None, None, :]
         mixed = scaled_dot_product_attention(query, key, value, attn_mask=mask)
         joined: torch.Tensor = self.proj(mixed.transpose(1, 2).reshape(batch, length, width))
         return joined
@@ -146,17 +146,17 @@ class Block(nn.Module):
         self.mlp = Mlp(options.width, options.hidden)
         self.skip = skip
 
-    def forward(self, tokens: torch.Tensor, kept: torch.Tensor | None) -> torch.Tensor:
+    def forward(self, tokens: torch.Tensor, is_token: torch.Tensor | None) -> torch.Tensor:
         """[B, T, width] to the same shape."""
-        tokens = tokens + self._thinned(self.attn(self.norm1(tokens), kept))
+        tokens = tokens + self._thinned(self.attn(self.norm1(tokens), is_token))
         return tokens + self._thinned(self.mlp(self.norm2(tokens)))
 
     def _thinned(self, branch: torch.Tensor) -> torch.Tensor:
         """The branch of some records only, scaled so that the expectation stays."""
         if not self.training or self.skip == 0:
             return branch
-        kept = torch.rand(len(branch), 1, 1, device=branch.device) >= self.skip
-        return branch * (kept / (1 - self.skip)).to(branch.dtype)
+        survives = torch.rand(len(branch), 1, 1, device=branch.device) >= self.skip
+        return branch * (survives / (1 - self.skip)).to(branch.dtype)
 
 
 class Tower(nn.Module):
@@ -174,13 +174,13 @@ class Tower(nn.Module):
 
     def forward(self, records: torch.Tensor) -> torch.Tensor:
         """[B, c, h, w] images or [B, L] tokens to [B, width]: the first token, before the final norm."""
-        hidden, kept = self.embed(records), None
+        hidden, is_token = self.embed(records), None
         if self._mask:
             # The first token is never padding: a text without any would leave nothing to attend to.
             first = torch.arange(records.shape[1], device=records.device) == 0
-            kept = (records != 0) | first
+            is_token = (records != 0) | first
         for block in self.blocks:
-            hidden = block(hidden, kept)
+            hidden = block(hidden, is_token)
         summary: torch.Tensor = hidden[:, 0]
         return summary
 
