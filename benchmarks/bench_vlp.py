@@ -29,7 +29,8 @@ import sections
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from secfed.algorithms.vision_language.base import JOINT, VlpAlgorithm
+from secfed.algorithms.vision_language.base import VlpAlgorithm
+from secfed.algorithms.vision_language.plan import JOINT
 from secfed.runs.run_report import SilentObserver
 from secfed.simulation.simulate import simulate
 from secfed.study.build import build
@@ -142,7 +143,7 @@ def _joint_step(algorithm: VlpAlgorithm, measured: int) -> tuple[float, float]:
 
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(device)
-    site.fit(site.network, 1, replace(stage, steps=_WARMUP + measured + 1), timed)
+    site.fit(1, replace(stage, steps=_WARMUP + measured + 1), timed)
     steps = [after - before for before, after in pairwise(times)][_WARMUP:]
     if device.type == "cuda":
         peak = torch.cuda.max_memory_allocated(device)
@@ -157,7 +158,7 @@ def _operations(algorithm: VlpAlgorithm) -> dict[str, int]:
     for stage in (stage for stage in algorithm.stages(1) if stage.trained):
         loss = site.loss(1, stage, received)
         with FlopCounterMode(display=False) as counter:
-            site.fit(site.network, 1, replace(stage, steps=1), loss)
+            site.fit(1, replace(stage, steps=1), loss)
         counted[stage.name] = counter.get_total_flops()
     return counted
 

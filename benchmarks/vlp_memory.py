@@ -15,7 +15,7 @@ import torch
 from torch import nn
 from torch.autograd.graph import saved_tensors_hooks
 
-from secfed.algorithms.models.dual_encoder import DualEncoder, pretrain_loss
+from secfed.algorithms.models.dual_encoder import DualEncoder
 from secfed.algorithms.models.dual_encoder_options import VisionLanguageOptions
 from secfed.config.schema import checked
 
@@ -58,7 +58,7 @@ def memory_estimate(
         images = torch.empty(batch, *image_shape)
         tokens = torch.ones(batch, text_length, dtype=torch.int64)
     parameters = _FLOAT_BYTES * sum(value.numel() for value in model.parameters())
-    activations = _saved_bytes(lambda: pretrain_loss(model, images, tokens).total, *model.parameters())
+    activations = _saved_bytes(lambda: model.objective(model(images, tokens)).total, *model.parameters())
     if options.gradient_checkpointing:
         # What is computed again is there too, one layer at a time.
         features = model.encode(images, tokens)

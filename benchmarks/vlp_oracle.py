@@ -14,6 +14,7 @@ is labelled ``oracle``.
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -28,9 +29,10 @@ from secfed.algorithms.framework.parameters import read_parameters
 from secfed.algorithms.framework.randomness import seeded, torch_generator
 from secfed.algorithms.metrics import retrieval
 from secfed.algorithms.models.dual_encoder import DualEncoder
-from secfed.algorithms.vision_language.base import JOINT, VlpAlgorithm
+from secfed.algorithms.vision_language.base import VlpAlgorithm
+from secfed.algorithms.vision_language.plan import JOINT
 from secfed.algorithms.vision_language.site import VlpSite
-from secfed.algorithms.vision_language.stage import Batch, contrastive_batches, run_stage
+from secfed.algorithms.vision_language.stage import Batch, begin_stage, contrastive_batches, run_stage
 from secfed.errors import ConfigError
 from secfed.study.warm_start import initial_server, load_initial_model
 from secfed.wire.layout import Exchange, State, Summands, Totals
@@ -229,14 +231,15 @@ def summary(per_site: PerSite) -> dict[str, float]:
     at_1, at_5 = (
         {site: found[f"recall_at_{k}"] for site, found in per_site.items() if found} for k in (1, 5)
     )
-    spread = retrieval.disparity(at_1)
+    if not at_1:
+        raise ConfigError("no site has held-out pairs", remedy="let the study hold pairs out")
     return {
         "recall_at_1": math.fsum(at_1.values()) / len(at_1),
         "recall_at_5": math.fsum(at_5.values()) / len(at_5),
-        "worst_at_1": spread.worst,
-        "worst_at_5": retrieval.disparity(at_5).worst,
-        "disparity": spread.std,
-        "max_min": spread.max_min,
+        "worst_at_1": min(at_1.values()),
+        "worst_at_5": min(at_5.values()),
+        "disparity": statistics.pstdev(at_1.values()),
+        "max_min": max(at_1.values()) - min(at_1.values()),
     }
 
 
@@ -262,7 +265,7 @@ def _evaluate(algorithm: VlpAlgorithm, model: State, tests: Mapping[SiteId, Pair
     """Metrics of one model at each site that has held-out pairs."""
     network, batch = algorithm.network(model), algorithm.options.evaluation_batch
     return {
-        site: retrieval.metrics_of(retrieval.evaluate_site(network, pairs, batch, algorithm.device))
+        site: retrieval.finish(retrieval.evaluate_site(network, pairs, batch, algorithm.device))
         for site, pairs in tests.items()
         if len(pairs)
     }
@@ -291,18 +294,16 @@ def _fit(
         generator=torch_generator(seed, "batches", whose, round_number, JOINT),
     )
     with seeded(seed, "train", whose, round_number, JOINT):
-        run_stage(
+        optimiser = begin_stage(
             model,
-            trained=[name for name in algorithm.names if name not in frozen],
-            loss=objective,
-            batches=(options.augmentation((pairs.images[part], pairs.tokens[part])) for part in rows),
+            [name for name in algorithm.names if name not in frozen],
             learning_rate=options.learning_rate,
             optimizer=options.optimizer,
             weight_decay=options.weight_decay,
-            device=algorithm.device,
-            precision=options.precision,
             warmup=options.learning_rate_warmup,
         )
+        batches = (options.augmentation((pairs.images[part], pairs.tokens[part])) for part in rows)
+        run_stage(model, optimiser, objective, batches, device=algorithm.device, precision=options.precision)
 
 
 def _steps_in(algorithm: VlpAlgorithm, round_number: int) -> int:

@@ -20,10 +20,10 @@ class DroAnswer:
     """What one secure sum tells everybody.
 
     Attributes:
-        NAMES: of its tensors in a broadcast.
         round: the round of the losses it is about.
         sums: (sum a, sum a^2) for chi2; the power sums for kl.
         members: for each site, in the order of sorted ids, whether its summand is in the sums.
+        NAMES: of its tensors in a broadcast.
     """
 
     round: int

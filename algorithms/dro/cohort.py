@@ -16,33 +16,34 @@ def least_sites(revealed: int, colluders: int) -> int:
     return max(colluders, 1) + revealed + 1
 
 
-def check_sites(sites: int, least: int) -> None:
-    """Refuse a cohort that is too small.
+def check(sites: int, threshold: int | None, least: int) -> None:
+    """Refuse a cohort that is too small, or whose sites would help to open a sum over too few of them.
+
+    Args:
+        sites: members of the cohort.
+        threshold: the study's ``protection.threshold``; None for a protection that opens nothing.
+        least: fewest sites in a sum.
 
     Raises:
-        ConfigError: says what could be worked out.
+        ConfigError: says what could be worked out, or names ``protection.threshold``.
     """
-    if sites >= least:
-        return
-    reasons = {
-        2: "of two sites each could work out the other's loss",
-        3: "of three sites each could work out the other two's losses, but for their order",
-    }
-    why = reasons.get(sites, "with fewer, sites that pool what they know could solve for the others' losses")
-    raise ConfigError(
-        f"algorithm.rho: DRO weights need sums over {least} sites, and there are {sites}: {why}",
-        remedy="set algorithm.rho = 0 (equal weights), add noise to the losses, or add sites"
-        + ("; or algorithm.allow_two_site_weight_disclosure = true, if both accept it" if sites == 2 else ""),
-    )
-
-
-def check_threshold(threshold: int, least: int) -> None:
-    """Refuse a study whose sites would help to open a sum over too few of them.
-
-    Raises:
-        ConfigError: names ``protection.threshold``.
-    """
-    if threshold < least:
+    if sites < least:
+        reasons = {
+            2: "of two sites each could work out the other's loss",
+            3: "of three sites each could work out the other two's losses, but for their order",
+        }
+        pooled = "with fewer, sites that pool what they know could solve for the others' losses"
+        raise ConfigError(
+            f"algorithm.rho: DRO weights need sums over {least} sites, and there are {sites}: "
+            f"{reasons.get(sites, pooled)}",
+            remedy="set algorithm.rho = 0 (equal weights), add noise to the losses, or add sites"
+            + (
+                "; or algorithm.allow_two_site_weight_disclosure = true, if both accept it"
+                if sites == 2
+                else ""
+            ),
+        )
+    if threshold is not None and threshold < least:
         raise ConfigError(
             f"protection.threshold: sites would open a sum of DRO numbers over {threshold} of them, "
             f"and a sum over fewer than {least} could be solved for single losses",

@@ -1,4 +1,4 @@
-"""KL balls around the uniform weights: the exact projection, and the same from a few power sums.
+"""KL balls around the uniform weights: the projection from a few power sums.
 
 With u the uniform weights over n sites, the ball is sum_i l_i log(n l_i) <= rho. KL is made by the same
 mirror map as the exponentiated step, so the matching (Bregman) projection of positive numbers a_i, known
@@ -27,7 +27,6 @@ from functools import lru_cache
 from typing import Final
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from scipy.optimize import nnls
 
@@ -47,45 +46,14 @@ def powers(count: int) -> tuple[float, ...]:
     return tuple((1.0 - math.cos(math.pi * k / count)) / 2.0 for k in range(1, count + 1))
 
 
-def divergence(weights: torch.Tensor) -> float:
-    """KL(weights || uniform) of [n] weights that sum to 1; in [0, log n]."""
-    return float(torch.special.xlogy(weights, len(weights) * weights).sum())
-
-
-def project(weights: torch.Tensor, rho: float) -> torch.Tensor:
-    """The nearest weights, in the sense of KL, inside the ball.
-
-    Args:
-        weights: [n] float64, at least 0, not all 0; need not sum to 1.
-        rho: radius, at least 0.
-
-    Returns:
-        [n] float64 that sum to 1.
-    """
-    count = len(weights)
-    if rho == 0.0:
-        return torch.full_like(weights, 1.0 / count)
-    logs = torch.log(weights)  # -inf for weight 0, which stays 0 under every power above 0
-
-    def tempered(power: float) -> torch.Tensor:
-        return torch.softmax(power * logs, dim=0)
-
-    if divergence(tempered(1.0)) <= rho:
-        return tempered(1.0)
-    return tempered(_largest(lambda power: divergence(tempered(power)) <= rho))
-
-
 @lru_cache(maxsize=4)  # in a simulation every site asks the same
 def solve(sums: tuple[float, ...], count: int, rho: float) -> tuple[float, float]:
-    """The power b and log M(b), from the sums alone.
+    """The power b in (0, 1] and log M(b): the weight of a member is exp(b log a_i - log M(b)).
 
     Args:
         sums: sum of a_i^b over the members, for b in ``powers(len(sums))``; all above 0, every a_i in (0, 1].
         count: members, n.
         rho: radius, above 0.
-
-    Returns:
-        b in (0, 1] and log M(b): the weight of a member is exp(b log a_i - log M(b)).
 
     Raises:
         MalformedMessage: sums that no numbers have.

@@ -32,10 +32,10 @@ def blurred_mean(losses: torch.Tensor, cap: float) -> float:
 
     Args:
         losses: [k] one loss per batch (or record); the more there are, the less can be guessed.
-        cap: larger losses, and what is no number, count as this.
+        cap: larger losses, and those that are not numbers, count as this.
 
     Raises:
-        RangeError: none given.
+        RangeError: no losses.
 
     Security: the result is a single site's value; it may leave only inside a protected sum.
     """
@@ -49,5 +49,5 @@ def blurred_mean(losses: torch.Tensor, cap: float) -> float:
 
 
 def capped(loss: float, cap: float) -> float:
-    """The loss between 0 and the cap; noise may have made it negative, and what is no number is the cap."""
+    """The loss between 0 (noise may have made it negative) and the cap, which NaN and Inf count as."""
     return min(max(loss, 0.0), cap) if math.isfinite(loss) else cap

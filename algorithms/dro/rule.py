@@ -11,21 +11,9 @@ One round of site i, with V the public loss cap and N the enrolled sites:
     sums over the survivors U of a_i and a_i^2               one exchange; n = |U|
     t_i = a_i / p1,  c = n p2 / p1^2 - 1,  s = min(1, sqrt(R / c)),  l_i = 1/n + s (t_i - 1/n)
 
-How it is used (``options`` is a DroOptions, ``site`` a site id, ``state`` a broadcast)::
-
-    rule   = DroRule.make(options, sites=ids, colluders=c, batch=64)
-    rule.check_cohort(len(ids), threshold)       ConfigError if sums over so few sites would reveal a loss
-    rule.fields()                                the fields of the exchange (all named "dro/...")
-    rule.loss(losses_of_batches)                 -> float: capped mean, blurred by less than 2^-16
-    rule.summand(weight, loss)                   -> {field name: float | tensor}: what the site adds
-    rule.answer(round_number, totals)            -> DroAnswer | None (too few: nobody changes)
-    answer.to_state(), DroAnswer.from_state(s)   as part of the next broadcast; None if it is not in there
-    rule.weight(site, weight, loss, answer)      -> the new weight; the old one for a site not in the sum
-    rule.step_scale(weight, n)                   -> what the site multiplies its learning rate by
-    rule.initial                                 1/N: every site's first weight
-    rule.plain(weights, losses)                  -> [n] float64: the same in the clear, for tests and docs
-
-``dro_site.SiteWeight`` keeps a site's weight over rounds: one summand per round, every answer used once.
+A site adds :meth:`DroRule.summand`, the server tells :meth:`DroRule.answer` in its next broadcasts, and the
+site makes :meth:`DroRule.weight` and :meth:`DroRule.step_scale` of it. ``site.SiteWeight`` keeps a site's
+weight over rounds: one summand per round, every answer used once.
 
 Source: exponentiated gradient and Euclidean projection as in Zhang et al., "Unified fair federated
 learning for digital healthcare", Patterns 2023; chi-square ball as in Duchi, Namkoong, "Learning models
@@ -38,19 +26,17 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Final, Literal, Self
+from typing import Final, Self
 
 import torch
 
-from secfed.algorithms.dro import chi2, cohort, kl
+from secfed.algorithms.dro import cohort, kl
 from secfed.algorithms.dro.answer import DroAnswer, malformed
-from secfed.algorithms.dro.loss import BLUR, blurred_mean, capped
+from secfed.algorithms.dro.loss import blurred_mean, capped
 from secfed.algorithms.dro.options import DroOptions
 from secfed.crypto.fixedpoint import NARROW_MAX_BITS, FixedPoint
 from secfed.errors import ConfigError, RangeError
 from secfed.wire.layout import Field, Totals
-
-__all__ = ["BLUR", "CAP_FACTOR", "MAX_EXPONENT", "WEIGHT_FLOOR", "DroAnswer", "DroOptions", "DroRule"]
 
 SiteId = str
 
@@ -69,37 +55,26 @@ class DroRule:
     """One study's DRO weights; the same on every machine.
 
     Attributes:
+        options: the study's keys.
         sites: ids of the enrolled sites, sorted.
-        colluders: sites assumed to pool what they know with the server; one counts as 1 all the same,
+        colluders: sites assumed to pool what they know with the server; none counts as 1 all the same,
             because every site knows its own numbers and is told the sums.
-        rho, gamma, divergence, divergence_factor, kl_nodes, weight_convention, least_step_scale: see
-            :class:`DroOptions`.
         cap: V, the public loss cap.
-        disclose_two: two sites were told that they see each other's loss, and accept it.
         noised: the losses already carry noise of a privacy guarantee, which the sums cannot undo; then
             the counting rule is not needed.
-        other_sums: further sums of the same losses that the study publishes (a mean loss as a metric, say);
-            the counting rule counts them too.
     """
 
+    options: DroOptions
     sites: tuple[SiteId, ...]
     colluders: int
     cap: float
-    rho: float = 0.1
-    gamma: float = 1.0
-    divergence: Literal["chi2", "kl"] = "chi2"
-    divergence_factor: float = 0.5
-    kl_nodes: int = 8
-    weight_convention: Literal["mean_one", "simplex"] = "mean_one"
-    least_step_scale: float = 0.25
-    disclose_two: bool = False
     noised: bool = False
-    other_sums: int = 0
 
     def __post_init__(self) -> None:
-        if not self.gamma * self.cap <= MAX_EXPONENT:
+        gamma = self.options.gamma
+        if not gamma * self.cap <= MAX_EXPONENT:
             raise ConfigError(
-                f"algorithm.gamma: gamma * loss_cap is {self.gamma * self.cap:.4g}, more than "
+                f"algorithm.gamma: gamma * loss_cap is {gamma * self.cap:.4g}, more than "
                 f"{MAX_EXPONENT:g}: small losses would drown in rounding",
                 remedy=f"set algorithm.gamma to {MAX_EXPONENT / self.cap:.4g} or less, "
                 "or lower algorithm.loss_cap",
@@ -117,7 +92,6 @@ class DroRule:
         batch: int,
         cap_factor: float = CAP_FACTOR,
         noised: bool = False,
-        other_sums: int = 0,
     ) -> Self:
         """The rule of a study.
 
@@ -125,10 +99,9 @@ class DroRule:
             options: the study's keys.
             sites: ids of the enrolled sites, in any order.
             colluders: the study's ``protection.colluders``.
-            batch: pairs per evaluation batch, at least 2; the default cap is ``cap_factor * log(batch)``.
+            batch: pairs per evaluation batch; the default cap is ``cap_factor * log(batch)``.
             cap_factor: in units of log(batch).
             noised: whether losses are released with noise of a privacy guarantee.
-            other_sums: further sums of the same losses that the study publishes.
 
         Raises:
             ConfigError: gamma * cap above 10, naming ``algorithm.gamma``; too small a batch for a cap.
@@ -138,21 +111,8 @@ class DroRule:
                 "algorithm.loss_cap: batches of one pair have no contrast, so there is no default",
                 remedy="set algorithm.loss_cap, or use batches of at least 2 pairs",
             )
-        return cls(
-            sites=tuple(sorted(sites)),
-            colluders=colluders,
-            cap=cap_factor * math.log(batch) if options.loss_cap is None else options.loss_cap,
-            rho=options.rho,
-            gamma=options.gamma,
-            divergence=options.divergence,
-            divergence_factor=options.divergence_factor,
-            kl_nodes=options.kl_nodes,
-            weight_convention=options.weight_convention,
-            least_step_scale=options.least_step_scale,
-            disclose_two=options.allow_two_site_weight_disclosure,
-            noised=noised,
-            other_sums=other_sums,
-        )
+        cap = cap_factor * math.log(batch) if options.loss_cap is None else options.loss_cap
+        return cls(options, tuple(sorted(sites)), colluders, cap, noised)
 
     # --- who may take part
 
@@ -164,54 +124,35 @@ class DroRule:
     @property
     def radius(self) -> float:
         """R = rho / divergence_factor: chi2 <= R."""
-        return self.rho / self.divergence_factor
+        return self.options.rho / self.options.divergence_factor
 
     @property
     def revealed(self) -> int:
         """How many sums of private numbers become known."""
-        return 2 if self.divergence == "chi2" else self.kl_nodes
+        return 2 if self.options.divergence == "chi2" else self.options.kl_nodes
 
     @property
     def minimum(self) -> int:
         """The least number of sites in a sum: n - t must exceed the revealed sums."""
-        if self.noised or (self.disclose_two and len(self.sites) == 2):
+        if self.noised or (self.options.allow_two_site_weight_disclosure and len(self.sites) == 2):
             return 2
-        return cohort.least_sites(self.revealed + self.other_sums, self.colluders)
+        return cohort.least_sites(self.revealed, self.colluders)
 
     def check_cohort(self, sites: int, threshold: int | None = None) -> None:
-        """Check that a sum over this cohort may be asked for.
-
-        Args:
-            sites: members of the cohort.
-            threshold: the study's ``protection.threshold``: sites help to open a sum over so many. None
-                leaves it unchecked, for protections that open nothing to the server.
-
-        Raises:
-            ConfigError: a sum over so few sites would let somebody solve for a site's loss.
-        """
-        cohort.check_sites(sites, self.minimum)
-        if threshold is not None:
-            cohort.check_threshold(threshold, self.minimum)
+        """Refuse a sum over so few sites that a loss could be solved for: :func:`cohort.check`."""
+        cohort.check(sites, threshold, self.minimum)
 
     # --- a site's part
 
     def loss(self, losses: torch.Tensor) -> float:
-        """The loss of a site from [k] losses of its batches: :func:`secfed.algorithms.dro.loss.blurred_mean`.
-
-        Raises:
-            RangeError: none given.
-        """
+        """The loss of a site from [k] losses of its batches; at least one."""
         return blurred_mean(losses, self.cap)
 
     def own(self, weight: float, loss: float) -> float:
-        """a_i, in (0, N]: a site's secret number. A loss that is no number counts as the cap.
-
-        Raises:
-            RangeError: a weight outside (0, 1]. Names no value.
-        """
+        """a_i, in (0, N]: a site's secret number. A loss that is not a number counts as the cap."""
         if not 0.0 < weight <= 1.0:
             raise RangeError("a DRO weight is outside (0, 1]", remedy="the site's saved state is damaged")
-        return len(self.sites) * weight * math.exp(self.gamma * (capped(loss, self.cap) - self.cap))
+        return len(self.sites) * weight * math.exp(self.options.gamma * (capped(loss, self.cap) - self.cap))
 
     def fields(self) -> tuple[Field, ...]:
         """The scalars of the exchange.
@@ -220,8 +161,8 @@ class DroRule:
         step, travels in one, and the rest, below a step, in another. The two totals add up to the sum.
         """
         count = len(self.sites)
-        if self.divergence == "kl":
-            return (Field(_POWERS, (self.kl_nodes,), bound=1.0, bits=64),)
+        if self.options.divergence == "kl":
+            return (Field(_POWERS, (self.options.kl_nodes,), bound=1.0, bits=64),)
         return (
             Field(_A, (), bound=float(count), bits=64),
             Field(_A2, (), bound=float(count) ** 2, bits=64),
@@ -254,9 +195,9 @@ class DroRule:
             RangeError: a weight outside (0, 1]. Names no value.
         """
         own = self.own(weight, loss)
-        if self.divergence == "kl":
+        if self.options.divergence == "kl":
             logarithm = math.log(own / len(self.sites))
-            sums = [math.exp(power * logarithm) for power in kl.powers(self.kl_nodes)]
+            sums = [math.exp(power * logarithm) for power in kl.powers(self.options.kl_nodes)]
             return {_POWERS: torch.tensor(sums, dtype=torch.float64)}
         square, step = own * own, self._steps[1]
         leading = math.floor(square / step) * step  # exact: step is a power of two
@@ -275,7 +216,7 @@ class DroRule:
         count = sum(members)
         if count < self.minimum:
             return None
-        if self.divergence == "kl":
+        if self.options.divergence == "kl":
             sums = tuple(float(one) for one in totals[_POWERS])
         else:
             sums = (totals.scalar(_A), totals.scalar(_A2) + totals.scalar(_A2_REST))
@@ -285,9 +226,9 @@ class DroRule:
 
     def _least_sums(self, count: int) -> tuple[float, ...]:
         """What each sum over ``count`` sites must reach to be more than its rounding."""
-        if self.divergence == "kl":
+        if self.options.divergence == "kl":
             step = FixedPoint.choose(bound=1.0, bits=64, sites=len(self.sites)).step
-            return (_TRUST * count * step,) * self.kl_nodes
+            return (_TRUST * count * step,) * self.options.kl_nodes
         return _TRUST * count * self._steps[0], _TRUST * count * self._steps[2]
 
     # --- back at the site
@@ -303,35 +244,27 @@ class DroRule:
             raise malformed("is for another study")
         if answer.n < self.minimum:
             raise malformed("is about fewer sites than the study's least")
-        if self.rho == 0.0:
+        if self.options.rho == 0.0:
             return
         # A lying site moves sums within the ring, a lying server anywhere, to where squares are 0 or inf.
         most = _RING_ROOM * len(self.sites) ** 3
         least_sums = self._least_sums(answer.n)
         if not all(least <= one <= most for one, least in zip(answer.sums, least_sums, strict=True)):
             raise malformed("holds sums that no sites add up to")
-        if self.divergence == "kl":
-            kl.solve(answer.sums, answer.n, self.rho)
+        if self.options.divergence == "kl":
+            kl.solve(answer.sums, answer.n, self.options.rho)
 
     def is_member(self, site: SiteId, answer: DroAnswer) -> bool:
-        """Whether the site's summand is in the sums.
-
-        Raises:
-            MalformedMessage: as :meth:`check`, or an answer for other sites.
-        """
+        """Whether the site's summand is in the sums; checks the answer."""
         self.check(answer)
         if site not in self.sites:
             raise malformed("is for other sites")
         return answer.members[self.sites.index(site)]
 
     def weight(self, site: SiteId, weight: float, loss: float, answer: DroAnswer | None) -> float:
-        """The site's new weight. The old one if there is no answer or the site is not in it.
+        """The site's new weight from the weight and loss that its summand was made with.
 
-        Args:
-            site: this site.
-            weight: the weight its summand was made with.
-            loss: the loss its summand was made with.
-            answer: the answer of the same round.
+        The old one if there is no answer or the site is not in it.
 
         Raises:
             RangeError: as for :meth:`summand`.
@@ -340,10 +273,10 @@ class DroRule:
         if answer is None or not self.is_member(site, answer):
             return weight
         own, count = self.own(weight, loss), answer.n
-        if self.rho == 0.0:
+        if self.options.rho == 0.0:
             return 1.0 / count
-        if self.divergence == "kl":
-            power, log_sum = kl.solve(answer.sums, count, self.rho)
+        if self.options.divergence == "kl":
+            power, log_sum = kl.solve(answer.sums, count, self.options.rho)
             new = math.exp(power * math.log(own / len(self.sites)) - log_sum)
         else:
             first, second = answer.sums
@@ -358,40 +291,25 @@ class DroRule:
 
         In the chi-square ball it mirrors the largest; :data:`WEIGHT_FLOOR` where a ball reaches to 0.
         """
-        if self.divergence == "kl":
+        if self.options.divergence == "kl":
             return WEIGHT_FLOOR
         return max((1.0 - math.sqrt(self.radius * (count - 1))) / count, WEIGHT_FLOOR)
 
     def largest(self, count: int) -> float:
         """The largest weight that any of ``count`` sites can have inside the ball."""
-        if self.divergence == "kl":
-            return kl.largest_weight(count, self.rho)
+        if self.options.divergence == "kl":
+            return kl.largest_weight(count, self.options.rho)
         return min((1.0 + math.sqrt(self.radius * (count - 1))) / count, 1.0)
 
     def step_scale(self, weight: float, count: int) -> float:
         """What the site multiplies its learning rate by (never the loss: Adam would divide it out).
 
-        Args:
-            weight: its weight.
-            count: n of the last answer; the number of enrolled sites before there is one.
+        ``count`` is n of the last answer; before there is one, the number of enrolled sites.
 
         Security: a server that publishes false sums, or leaves a site out of them, decides which weights
         fall. The study's least step scale keeps the others' updates from vanishing beside one site's.
         """
-        unit = float(count) if self.weight_convention == "mean_one" else 1.0
+        unit = float(count) if self.options.weight_convention == "mean_one" else 1.0
         if weight == 1.0 / count:  # count * (1 / count) is not 1 for every count
             return unit / count
-        return unit * min(max(weight, self.least_step_scale / count), self.largest(count))
-
-    # --- in the clear
-
-    def plain(
-        self, weights: Sequence[float] | torch.Tensor, losses: Sequence[float] | torch.Tensor
-    ) -> torch.Tensor:
-        """The same update for somebody who sees everything: [n] float64. For tests and documentation."""
-        old = torch.as_tensor(weights, dtype=torch.float64)
-        found = torch.as_tensor(losses, dtype=torch.float64)
-        moved = torch.softmax(torch.log(old) + self.gamma * found.clamp(max=self.cap), dim=0)
-        if self.divergence == "kl":
-            return kl.project(moved, self.rho)
-        return chi2.project(moved, self.radius)
+        return unit * min(max(weight, self.options.least_step_scale / count), self.largest(count))

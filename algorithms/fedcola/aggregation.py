@@ -33,12 +33,7 @@ MODALITIES: Final[tuple[Modality, ...]] = get_args(Modality)
 
 @dataclass(frozen=True)
 class Denominators:
-    """What totals are divided by.
-
-    Attributes:
-        own: for what only the group's own sites sum.
-        attention: for attention layers, by group and modality.
-    """
+    """What totals are divided by: attention layers by group and modality, the rest by the group's ``own``."""
 
     own: Mapping[Kind, float]
     attention: Mapping[tuple[Kind, Modality], float]
@@ -57,15 +52,8 @@ def denominators(
     """
     image, text, pairs = own.get("image", 0.0), own.get("text", 0.0), own["pairs"]
     if aggregation == "fedavg":
-        return Denominators(
-            own,
-            {
-                ("image", "image"): image,
-                ("text", "text"): text,
-                ("pairs", "image"): pairs,
-                ("pairs", "text"): pairs,
-            },
-        )
+        both: dict[tuple[Kind, Modality], float] = {("pairs", "image"): pairs, ("pairs", "text"): pairs}
+        return Denominators(own, {("image", "image"): image, ("text", "text"): text, **both})
     with_image, with_text = shared["image"], shared["text"]
     alone: dict[tuple[Kind, Modality], float] = {("image", "image"): with_image, ("text", "text"): with_text}
     if aggregation == "collaborative":

@@ -25,59 +25,111 @@ head which classes.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from functools import cached_property
+
+from secfed.algorithms.data.transfer.base import Kind, TransferData, TransferSite, check_transfer
 from secfed.algorithms.fedcola.options import FedColaOptions
+from secfed.algorithms.fedcola.plan import OTHER, FedColaPlan, FedColaStage
+from secfed.algorithms.fedcola.privacy import check_privacy
 from secfed.algorithms.fedcola.server import FedColaServer
-from secfed.algorithms.fedcola.setup import FedColaSetup
 from secfed.algorithms.fedcola.site import FedColaSite, score
-from secfed.algorithms.framework.base import SiteId
+from secfed.algorithms.framework.base import Metrics, SiteId
+from secfed.algorithms.framework.datasets import check_pairs
+from secfed.algorithms.framework.parameters import check_shapes
 from secfed.algorithms.framework.registry import register
-from secfed.algorithms.framework.server_state import part_of
+from secfed.algorithms.framework.server_state import MODEL, part_of
+from secfed.algorithms.framework.setting import Setting
+from secfed.algorithms.framework.staged import PlannedStages
 from secfed.algorithms.metrics import transfer_scores
+from secfed.algorithms.models import transfer_transformer
+from secfed.algorithms.models.transfer_options import Modality, TransferFacts, TransferTransformerOptions
 from secfed.dp.training.plain_loop import choose_device
-from secfed.wire.layout import State
+from secfed.errors import ConfigError
+from secfed.wire.layout import Exchange, State
 
 
 @register("fedcola", options=FedColaOptions)
-class FedCola(FedColaSetup):
+class FedCola(PlannedStages[FedColaStage]):
     """FedCola, bound to one study.
-
-    Args:
-        setting: study, data set and model.
-        options: the ``[algorithm]`` table.
-
-    Attributes:
-        private_units: what local training can protect; see :mod:`secfed.algorithms.fedcola.privacy`.
 
     Raises:
         ConfigError: a model, data set, ``[privacy]`` or number of sites that this algorithm cannot work
         with.
     """
 
+    private_units = ("group", "site")
+
+    def __init__(self, setting: Setting, options: FedColaOptions) -> None:
+        study, data = setting.study, setting.data
+        check_privacy(options, study.privacy)
+        if not isinstance(data, TransferData):
+            raise ConfigError(
+                "data.name: fedcola needs sites with images, with texts and with pairs, which "
+                f"{study.data.name} does not give",
+                remedy="use scenes, or transfer-files for records of your own",
+            )
+        if not isinstance(study.model, TransferTransformerOptions):
+            raise ConfigError(
+                "model.name: fedcola trains transformers whose layers three models have in common",
+                remedy='set model.name = "transfer-transformer"',
+            )
+        self.setting, self.options, self.data = setting, options, data
+        self.plan: FedColaPlan = FedColaPlan(
+            options=options,
+            protection=study.protection,
+            rounds=study.rounds,
+            seed=study.seed,
+            kind_of=data.kind_of,
+            model=study.model,
+            facts=TransferFacts(
+                data.image_shape, data.text_length, data.vocabulary, data.image_classes, data.text_classes
+            ),
+            privacy=study.privacy,
+        )
+
+    @cached_property
+    def initial(self) -> Mapping[Kind, State]:
+        """The first model of every group; blocks of all towers are equal."""
+        return transfer_transformer.initial(self.plan.seed, self.plan.facts, self.plan.model)
+
+    def check_broadcast(self, round_number: int, exchange: Exchange, broadcast: State) -> None:
+        """Refuse a broadcast with other names or shapes than :meth:`FedColaServer.broadcast` gives."""
+        stage, plan = self.stage(round_number, exchange), self.plan
+        expected: dict[str, tuple[int, ...]] = {}
+        if stage.step != "attention":
+            expected = {MODEL + name: shape for name, shape in plan.shapes[stage.of].items()}
+        if stage.step == "own" and stage.of != "pairs":
+            other: Modality = "text" if stage.of == "image" else "image"
+            for name in plan.co_layers:
+                expected[OTHER + name] = plan.shapes[other][f"{other}.{name}"]
+        check_shapes(broadcast, expected)
+
     def server(self) -> FedColaServer:
         """A fresh server program."""
         return FedColaServer(self.plan, self.initial)
 
     def site(self, site_id: SiteId) -> FedColaSite:
-        """One site's program, bound to that site's records.
+        """One site's program, bound to that site's records."""
+        return FedColaSite(self.setting, self.plan, site_id, self.site_data(site_id))
+
+    def site_data(self, site_id: SiteId) -> TransferSite:
+        """One site's checked records.
 
         Raises:
-            DataError: records that cannot be used.
+            DataError: records that cannot be used, or one pair only.
         """
-        return FedColaSite(self, site_id)
+        data = check_transfer(site_id, self.data.site(site_id), self.data)
+        if data.kind == "pairs":
+            check_pairs(site_id, len(data.train))
+        return data
 
-    def per_site(self, model: State) -> dict[SiteId, dict[str, float]]:
-        """Scores at every site. Simulation only: in a study nobody has two sites' records.
-
-        Args:
-            model: as the server program gives it.
-
-        Raises:
-            MalformedMessage: parameters of another model.
-        """
-        device = choose_device(self.options.device)
-        networks = {kind: self.network(kind, part_of(model, f"{kind}/"), device) for kind in self.plan.kinds}
-        found = {}
-        for site, kind in self.plan.kind_of.items():
+    def per_site(self, model: State) -> Mapping[SiteId, Metrics]:
+        """Scores at every site. Simulation only: in a study nobody has two sites' records."""
+        device, plan = choose_device(self.options.device), self.plan
+        networks = {kind: plan.network(kind, part_of(model, f"{kind}/"), device) for kind in plan.kinds}
+        scores = {}
+        for site, kind in plan.kind_of.items():
             sums = score(networks[kind], self.site_data(site).test, self.options.gallery, device)
-            found[site] = transfer_scores.finish(kind, sums)
-        return found
+            scores[site] = transfer_scores.finish(kind, sums)
+        return scores

@@ -17,25 +17,31 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Final, Literal, get_args
+from typing import Final, Literal, get_args
+
+import torch
 
 from secfed.algorithms.data.transfer.base import Kind
 from secfed.algorithms.fedcola.aggregation import MODALITIES
 from secfed.algorithms.fedcola.options import FedColaOptions
 from secfed.algorithms.framework.base import LOSS_BOUND, SiteId
-from secfed.algorithms.framework.randomness import numpy_generator
+from secfed.algorithms.framework.parameters import write_parameters
+from secfed.algorithms.framework.randomness import numpy_generator, seeded
+from secfed.algorithms.framework.staged import RoundPlan
 from secfed.algorithms.metrics import transfer_scores
-from secfed.algorithms.models.transfer_options import Modality, gated_weights, is_attention
+from secfed.algorithms.models import transfer_transformer
+from secfed.algorithms.models.transfer_options import (
+    Modality,
+    TransferFacts,
+    TransferTransformerOptions,
+    gated_weights,
+    is_attention,
+)
+from secfed.algorithms.models.transfer_transformer import Classifier, PairEncoder
 from secfed.errors import ConfigError
-from secfed.wire.layout import Exchange, Field, Layout
+from secfed.wire.layout import Exchange, Field, State
 
 OTHER: Final = "other/"  # blocks of the other modality, for co-layers
-
-
-if TYPE_CHECKING:
-    from secfed.config.sections import ProtectionSection
-    from secfed.dp.settings import PrivacySection
-
 KINDS: Final[tuple[Kind, ...]] = get_args(Kind)
 _TOKENS: Final = "text.embed.token."
 
@@ -56,32 +62,24 @@ class FedColaStage:
     of: Kind
 
 
-@dataclass(frozen=True)
-class FedColaPlan:
+@dataclass(frozen=True, kw_only=True)
+class FedColaPlan(RoundPlan[FedColaStage]):
     """The plan of one study.
 
     Attributes:
         options: the ``[algorithm]`` table.
-        protection: the ``[protection]`` table.
-        rounds: training rounds.
-        seed: the study's seed; here it only samples sites.
         kind_of: what every site holds.
-        depth: blocks of a tower.
-        shapes: of the parameters of each group's model.
-        privacy: the ``[privacy]`` table, checked.
+        model: the ``[model]`` table.
+        facts: what is public about the records.
 
     Raises:
         ConfigError: names the key that is impossible for these sites.
     """
 
     options: FedColaOptions
-    protection: ProtectionSection
-    rounds: int
-    seed: int
     kind_of: Mapping[SiteId, Kind]
-    depth: int
-    shapes: Mapping[Kind, Mapping[str, tuple[int, ...]]]
-    privacy: PrivacySection | None = None
+    model: TransferTransformerOptions
+    facts: TransferFacts
 
     def __post_init__(self) -> None:
         if "pairs" not in self.kinds:
@@ -103,6 +101,27 @@ class FedColaPlan:
                     "protection.threshold",
                 )
 
+    @property
+    def sites(self) -> tuple[SiteId, ...]:
+        """All sites."""
+        return tuple(self.kind_of)
+
+    @cached_property
+    def shapes(self) -> Mapping[Kind, Mapping[str, tuple[int, ...]]]:
+        """Of the parameters of each group's model."""
+        return {kind: transfer_transformer.shapes(kind, self.facts, self.model) for kind in KINDS}
+
+    def network(self, kind: Kind, parameters: State, device: torch.device) -> Classifier | PairEncoder:
+        """A group's network with these parameters.
+
+        Raises:
+            MalformedMessage: parameters of another model.
+        """
+        with seeded(0):  # about to be overwritten
+            made = transfer_transformer.build(kind, self.facts, self.model)
+        write_parameters(made, parameters)
+        return made.to(device)
+
     @cached_property
     def kinds(self) -> tuple[Kind, ...]:
         """The groups that have sites."""
@@ -114,10 +133,8 @@ class FedColaPlan:
 
     @cached_property
     def least(self) -> int:
-        """The smallest cohort that a sum is planned for, the same under every protection."""
-        rules = self.protection
-        colluders = rules.colluders_for(len(self.kind_of))
-        return max(self.options.min_group, rules.min_cohort, colluders + 2, rules.threshold or 0)
+        """The smallest cohort that a sum is planned for."""
+        return self.least_sites(self.options.min_group)
 
     def sampled_count(self, kind: Kind) -> int:
         """How many sites of a group train in a round."""
@@ -128,8 +145,8 @@ class FedColaPlan:
         group, count = self.group(kind), self.sampled_count(kind)
         if count == len(group):
             return group
-        chosen = numpy_generator(self.seed, "fedcola sites", kind, round_number).permutation(len(group))
-        return tuple(group[pick] for pick in sorted(chosen[:count]))
+        order = numpy_generator(self.seed, "fedcola sites", kind, round_number).permutation(len(group))
+        return tuple(group[pick] for pick in sorted(order[:count]))
 
     def training_rounds(self, site: SiteId) -> int:
         """In how many rounds of the study a site trains."""
@@ -152,11 +169,6 @@ class FedColaPlan:
         """Whether sites count by their records, so that a weight is part of every sum."""
         return self.options.weighting == "records"
 
-    @property
-    def scores(self) -> bool:
-        """Whether models are measured, by sums without noise."""
-        return self.privacy is None or self.privacy.metrics == "unprotected"
-
     def trained(self, kind: Kind) -> tuple[str, ...]:
         """Names of the parameters of a group's model that training changes."""
         frozen = () if self.options.train_tokens else (_TOKENS,)
@@ -176,7 +188,7 @@ class FedColaPlan:
     def co_layers(self) -> tuple[str, ...]:
         """Names, without the tower, of the weights that sites of the other modality learn from."""
         layers = self.options.co_layers
-        return () if layers == "none" else gated_weights(self.depth, layers)
+        return () if layers == "none" else gated_weights(self.model.depth, layers)
 
     @cached_property
     def training(self) -> tuple[FedColaStage, ...]:
@@ -184,11 +196,11 @@ class FedColaPlan:
         stages = []
         for kind in self.kinds:
             fields = self._updates(kind, self.own(kind), loss=True)
-            stages.append(FedColaStage("own", self._exchange(f"own-{kind}", kind, fields), kind))
+            stages.append(FedColaStage("own", self.exchange(f"own-{kind}", kind, fields), kind))
         if self.options.shares_attention:
             for modality in MODALITIES:
                 fields = self._updates("pairs", self.attention(modality), loss=False)
-                exchange = self._exchange(f"attention-{modality}", f"{modality}+pairs", fields)
+                exchange = self.exchange(f"attention-{modality}", f"{modality}+pairs", fields)
                 stages.append(FedColaStage("attention", exchange, modality))
         return tuple(stages)
 
@@ -197,31 +209,21 @@ class FedColaPlan:
         """The sums that measure the models of all groups."""
         stages = []
         for kind in self.kinds:
-            exchange = self._exchange(f"score-{kind}", f"all-{kind}", transfer_scores.fields(kind))
+            exchange = self.exchange(f"score-{kind}", f"all-{kind}", transfer_scores.fields(kind))
             stages.append(FedColaStage("score", exchange, kind))
         return tuple(stages)
 
-    def stages(self, round_number: int) -> Sequence[FedColaStage]:
-        """The exchanges of one round, in order."""
+    def round_stages(self, round_number: int) -> Sequence[FedColaStage]:
+        """Training, and scoring where the study measures."""
         if round_number > self.rounds:
             return self.scoring if self.scores else ()
         every = self.scores and self.options.evaluate == "every" and round_number < self.rounds
         return (*self.training, *(self.scoring if every else ()))
 
-    def unprotected(self, exchange: Exchange) -> tuple[str, ...]:
-        """Fields that leave without noise under ``[privacy]``: those of scores."""
-        if self.privacy is None or exchange not in {stage.exchange for stage in self.scoring}:
-            return ()
-        return tuple(field.name for field in exchange.layout.fields)
-
     def _updates(self, kind: Kind, names: Sequence[str], *, loss: bool) -> list[Field]:
-        bound, bits = self.protection.bound, self.protection.bits
-        fields = [Field(f"update/{name}", self.shapes[kind][name], bound, bits) for name in names]
+        fields = self.updates(self.shapes[kind], names)
         if self.weighted:
             fields.append(Field("weight", (), 1.0, 64))
         if loss and self.privacy is None:
             fields.append(Field("loss", (), LOSS_BOUND, 64))
         return fields
-
-    def _exchange(self, name: str, cohort: str, fields: Sequence[Field]) -> Exchange:
-        return Exchange(name, cohort, Layout(tuple(fields), sites=len(self.kind_of)))

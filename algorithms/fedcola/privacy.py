@@ -12,46 +12,23 @@ Source: :mod:`secfed.dp.accounting.unit` (units), :mod:`secfed.dp.training.local
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
+from secfed.algorithms.fedcola.options import FedColaOptions
+from secfed.algorithms.framework.coupled_privacy import check_coupled
+from secfed.dp.settings import PrivacySection
 from secfed.errors import ConfigError
-
-if TYPE_CHECKING:
-    from secfed.algorithms.fedcola.options import FedColaOptions
-    from secfed.dp.settings import PrivacySection
 
 
 def check_privacy(options: FedColaOptions, privacy: PrivacySection | None) -> None:
     """Refuse a study whose epsilon would be wrong, or that would let numbers out beside it.
-
-    Args:
-        options: the ``[algorithm]`` table.
-        privacy: the ``[privacy]`` table.
 
     Raises:
         ConfigError: names the key and what to set instead.
     """
     if privacy is None:
         return
-    if privacy.unit == "record":
-        raise ConfigError(
-            'privacy.unit: "record" is impossible: sites with pairs compare the pairs of a batch with each '
-            "other, so clipping the gradient of one pair would not bound what that pair can do",
-            remedy='set privacy.unit = "group" and privacy.group_size (a record is still protected, in a '
-            'fixed group that is clipped as one), or privacy.unit = "site"',
-        )
+    check_coupled(privacy, "fedcola", "sites with pairs compare the pairs of a batch with each other")
     if options.weighting == "records":
         raise ConfigError(
             'algorithm.weighting: "records" lets numbers of records leave without noise',
             remedy='set algorithm.weighting = "equal"',
-        )
-    if privacy.weights == "unprotected":
-        raise ConfigError(
-            "privacy.weights: has no effect, the sites of fedcola all count the same under [privacy]",
-            remedy="remove it",
-        )
-    if privacy.metrics == "private":
-        raise ConfigError(
-            'privacy.metrics: "private" is not offered for retrieval, where one pair moves the ranks of all',
-            remedy='set privacy.metrics = "withheld", or "unprotected" where held-out records are public',
         )

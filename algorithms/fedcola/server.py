@@ -9,9 +9,8 @@ import torch
 
 from secfed.algorithms.data.transfer.base import Kind
 from secfed.algorithms.fedcola.aggregation import MODALITIES, denominators
-from secfed.algorithms.fedcola.plan import OTHER, FedColaPlan, FedColaStage
-from secfed.algorithms.framework.base import ServerProgram, check_round, planned_for
-from secfed.algorithms.framework.server_state import MODEL, VersionMetrics, model_of, part_of
+from secfed.algorithms.fedcola.plan import OTHER, FedColaPlan
+from secfed.algorithms.framework.server_state import MODEL, GroupServer, copies, moved, part_of
 from secfed.algorithms.metrics import transfer_scores
 from secfed.algorithms.models.transfer_options import Modality, is_attention
 from secfed.wire.layout import Exchange, State, Totals
@@ -20,31 +19,17 @@ _PENDING: Final = "pending/"
 _COUNT: Final = "count"
 
 
-class FedColaServer(ServerProgram):
-    """Moves every group's model once all sums of a round are there; reads totals only.
-
-    Args:
-        plan: the study's.
-        initial: the first model of every group.
-    """
+class FedColaServer(GroupServer):
+    """Moves every group's model once all sums of a round are there; reads totals only."""
 
     def __init__(self, plan: FedColaPlan, initial: Mapping[Kind, State]) -> None:
+        super().__init__({kind: initial[kind] for kind in plan.kinds})
         self._plan = plan
-        self._models: dict[Kind, State] = {kind: dict(initial[kind]) for kind in plan.kinds}
         self._pending: dict[str, dict[str, torch.Tensor]] = {}  # totals of this round, by exchange
-        self._metrics = VersionMetrics()
-
-    def _stage(self, round_number: int, exchange: Exchange) -> FedColaStage:
-        check_round(round_number, self._plan.rounds)
-        return planned_for(exchange, round_number, self._plan.stages(round_number))
 
     def broadcast(self, round_number: int, exchange: Exchange) -> State:
-        """The group's model, and for co-layers the other modality's blocks; nothing for attention layers.
-
-        Raises:
-            WrongState: the study has no such exchange.
-        """
-        stage = self._stage(round_number, exchange)
+        """The group's model, and for co-layers the other modality's blocks; nothing for attention layers."""
+        stage = self._plan.stage(round_number, exchange)
         if stage.step == "attention":  # its sites have trained already
             return {}
         state = {MODEL + name: value for name, value in self._models[stage.of].items()}
@@ -58,11 +43,8 @@ class FedColaServer(ServerProgram):
         """Take in one exchange; the last one of training moves the models.
 
         Losses belong to the model that training started from, scores to the model they were measured on.
-
-        Raises:
-            WrongState: the study has no such exchange.
         """
-        stage = self._stage(round_number, exchange)
+        stage = self._plan.stage(round_number, exchange)
         if stage.step == "score":
             version = min(round_number, self._plan.rounds)
             self._metrics.of(version).update(transfer_scores.finish(stage.of, totals))
@@ -89,47 +71,25 @@ class FedColaServer(ServerProgram):
                 if shares and is_attention(name):
                     modality: Modality = "image" if name.startswith("image.") else "text"
                     source, divisor = f"attention-{modality}", divisors.attention[kind, modality]
-                moved = (
-                    model[name].to(torch.float64) + step * self._pending[source][f"update/{name}"] / divisor
-                )
-                model[name] = moved.to(torch.float32)
+                model[name] = moved(model[name], step * self._pending[source][f"update/{name}"], divisor)
             self._models[kind] = model
 
     def _count(self, exchange: str) -> float:
         return float(self._pending[exchange][_COUNT])
 
-    def model(self) -> State:
-        """The current parameters of every group, as ``group/parameter``: float32 copies."""
-        return {
-            f"{kind}/{name}": value.clone()
-            for kind in self._plan.kinds
-            for name, value in self._models[kind].items()
-        }
-
-    def metrics(self) -> Mapping[int, Mapping[str, float]]:
-        """By model version: scores, and losses of each group while training from it."""
-        return self._metrics.all()
-
     def save(self) -> State:
         """Models, metrics, and the totals of a round that is not whole yet."""
-        state = {MODEL + name: value for name, value in self.model().items()}
-        for exchange, totals in self._pending.items():
-            state.update({f"{_PENDING}{exchange}/{name}": value.clone() for name, value in totals.items()})
-        return state | self._metrics.save()
+        pending = {
+            f"{_PENDING}{exchange}/{name}": value
+            for exchange, totals in self._pending.items()
+            for name, value in totals.items()
+        }
+        return {**super().save(), **copies(pending)}
 
     def load(self, state: State) -> None:
-        """Continue from :meth:`save`.
-
-        Raises:
-            MalformedMessage: a checkpoint of another study.
-        """
-        models = model_of(state, self.model())
-        self._models = {
-            kind: {name: models[f"{kind}/{name}"] for name in self._plan.shapes[kind]}
-            for kind in self._plan.kinds
-        }
+        """Continue from :meth:`save`."""
+        super().load(state)
         self._pending = {}
         for path, value in part_of(state, _PENDING).items():
             exchange, name = path.split("/", 1)
             self._pending.setdefault(exchange, {})[name] = value.clone()
-        self._metrics.load(state)

@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
 import torch
 from torch import nn
 
-from secfed.algorithms.data.transfer.base import Samples
-from secfed.algorithms.fedcola.plan import OTHER
+from secfed.algorithms.data.transfer.base import Samples, TransferSite
+from secfed.algorithms.fedcola.plan import OTHER, FedColaPlan
 from secfed.algorithms.framework.base import SiteId, SiteProgram
+from secfed.algorithms.framework.local_training import fit
 from secfed.algorithms.framework.parameters import read_parameters
 from secfed.algorithms.framework.randomness import seeded, torch_generator
-from secfed.algorithms.framework.server_state import MODEL, part_of
+from secfed.algorithms.framework.server_state import MODEL, copies, part_of
+from secfed.algorithms.framework.setting import Setting
 from secfed.algorithms.losses.objective import infonce
 from secfed.algorithms.metrics import transfer_scores
 from secfed.algorithms.metrics.score_grid import on_grid
-from secfed.algorithms.models.transfer_transformer import Classifier, PairEncoder, fuse, gate
+from secfed.algorithms.models.gated_linear import fuse, gate
+from secfed.algorithms.models.transfer_transformer import Classifier, PairEncoder
 from secfed.dp.training.losses import Batch, DeclaredLoss
 from secfed.dp.training.plain_loop import choose_device
 from secfed.errors import MalformedMessage, WrongState
@@ -26,7 +29,6 @@ from secfed.wire.layout import Exchange, State, Summands
 from secfed.wire.parts import otherwise
 
 if TYPE_CHECKING:
-    from secfed.algorithms.fedcola.setup import FedColaSetup
     from secfed.dp.training.local_privacy import LocalPrivacy
 
 TRAIN: Final = "train"
@@ -35,60 +37,40 @@ _UPDATE: Final = "update/"
 
 
 class FedColaSite(SiteProgram):
-    """Runs inside one hospital; keeps, between the sums of a round, what is left of its update.
+    """Runs inside one hospital; keeps, between the sums of a round, what is left of its update."""
 
-    Args:
-        algorithm: the study's.
-        site_id: whose records.
-
-    Raises:
-        DataError: records that cannot be used.
-    """
-
-    def __init__(self, algorithm: FedColaSetup, site_id: SiteId) -> None:
-        self._algorithm, self._site_id = algorithm, site_id
-        data = algorithm.site_data(site_id)
+    def __init__(self, setting: Setting, plan: FedColaPlan, site_id: SiteId, data: TransferSite) -> None:
+        self._seed, self._plan, self._options, self._site_id = setting.local_seed, plan, plan.options, site_id
         self._kind, self._train_samples, self._held_out = data.kind, data.train, data.test
         self._patients = data.train_patients
-        self._device = choose_device(algorithm.options.device)
+        self._device = choose_device(plan.options.device)
         self._left: tuple[int, State] | None = None  # round, and the attention layers' update
         self._privacy: LocalPrivacy | None = None
 
     def use_privacy(self, privacy: LocalPrivacy) -> None:
-        """Train under privacy from now on.
-
-        Raises:
-            ConfigError: no noise reaches the study's epsilon, or too few records for a group.
-        """
+        """Plan the study's passes, and train under privacy from now on."""
         from secfed.dp.training.local_privacy import Phase  # the accountants are slow to import
 
         rows = self._private_rows()
         patients = None if self._patients is None else tuple(self._patients[row] for row in rows.tolist())
-        options = self._algorithm.options
-        passes = self._algorithm.plan.training_rounds(self._site_id) * options.local_epochs
+        options = self._options
+        passes = self._plan.training_rounds(self._site_id) * options.local_epochs
         privacy.plan(Phase(TRAIN, len(rows), options.batch_size, passes, patients=patients))
         self._privacy = privacy
 
     def save(self) -> State:
-        """What this site keeps between exchanges, for a restart in the middle of a round.
-
-        Security: made from records; it must not leave the site.
-        """
+        """The rest of the update, for a restart in the middle of a round."""
         if self._left is None:
             return {}
         number, update = self._left
         return {_ROUND: torch.tensor(number), **{_UPDATE + name: value for name, value in update.items()}}
 
     def load(self, state: State) -> None:
-        """Continue from :meth:`save`.
-
-        Raises:
-            MalformedMessage: kept by another study.
-        """
+        """Continue from :meth:`save`."""
         if not state:
             self._left = None
             return
-        update = {name: value.clone() for name, value in part_of(state, _UPDATE).items()}
+        update = copies(part_of(state, _UPDATE))
         if _ROUND not in state or set(update) != set(self._attention()):
             raise MalformedMessage(
                 f"what site {self._site_id!r} kept is not an update of this study",
@@ -97,18 +79,15 @@ class FedColaSite(SiteProgram):
         self._left = (int(state[_ROUND]), update)
 
     def _attention(self) -> tuple[str, ...]:
-        plan, options = self._algorithm.plan, self._algorithm.options
-        if not options.shares_attention:
-            return ()
-        own = set(plan.own(self._kind))
-        return tuple(name for name in plan.trained(self._kind) if name not in own)
+        own = set(self._plan.own(self._kind))
+        return tuple(name for name in self._plan.trained(self._kind) if name not in own)
 
     def settled(self, round_number: int, exchange: Exchange) -> Summands:
         """The weight, or that this site has held-out records: what it adds whatever its values do."""
-        stage = self._algorithm.stage(round_number, exchange)
+        stage = self._plan.stage(round_number, exchange)
         if stage.step == "score":
             return transfer_scores.counts(self._kind, self._held_out)
-        return {"weight": self._weight()} if self._algorithm.plan.weighted else {}
+        return {"weight": self._weight()} if self._plan.weighted else {}
 
     def contribute(self, round_number: int, exchange: Exchange, broadcast: State) -> Summands:
         """Train, hand out the rest of a training, or measure; what fails is left out.
@@ -118,7 +97,7 @@ class FedColaSite(SiteProgram):
             MalformedMessage: the broadcast is not this study's model.
             BudgetExceeded: the site's budget does not cover the work; no record was touched.
         """
-        stage = self._algorithm.stage(round_number, exchange)
+        stage = self._plan.stage(round_number, exchange)
         settled = self.settled(round_number, exchange)
         if stage.step == "score":
             return {**otherwise({}, self._score, part_of(broadcast, MODEL)), **settled}
@@ -127,7 +106,9 @@ class FedColaSite(SiteProgram):
             nothing: tuple[State, float] = ({}, math.nan)
             update, loss = otherwise(nothing, self._train, round_number, broadcast)
             # A training that failed has had its turn: the sums of attention layers get zeros, and no refusal.
-            left = update or {name: torch.zeros(shape) for name, shape in self._shapes.items()}
+            left = update or {
+                name: torch.zeros(shape) for name, shape in self._plan.shapes[self._kind].items()
+            }
             self._left = (round_number, {name: left[name] for name in self._attention()})
         else:
             if self._left is None or self._left[0] != round_number:
@@ -136,19 +117,16 @@ class FedColaSite(SiteProgram):
                     remedy="it takes part again in the next round that it is asked for",
                 )
             update = self._left[1]
-        offered: dict[str, torch.Tensor | float] = {
+        summands: dict[str, torch.Tensor | float] = {
             **{_UPDATE + name: weight * value for name, value in update.items()},
             "loss": weight * loss,
             **settled,
         }
-        return {field.name: offered[field.name] for field in exchange.layout.fields if field.name in offered}
-
-    @property
-    def _shapes(self) -> Mapping[str, tuple[int, ...]]:
-        return self._algorithm.plan.shapes[self._kind]
+        names = [field.name for field in exchange.layout.fields]
+        return {name: summands[name] for name in names if name in summands}
 
     def _weight(self) -> float:
-        options = self._algorithm.options
+        options = self._options
         if options.weighting == "equal":
             return 1.0
         return min(len(self._train_samples), options.weight_cap) / options.weight_cap
@@ -157,20 +135,16 @@ class FedColaSite(SiteProgram):
 
     def _train(self, round_number: int, broadcast: State) -> tuple[State, float]:
         """The update of every parameter that training changes, and the mean loss of the last pass."""
-        algorithm, options, plan = self._algorithm, self._algorithm.options, self._algorithm.plan
-        received, seed = part_of(broadcast, MODEL), self._algorithm.setting.local_seed
+        options, plan, seed = self._options, self._plan, self._seed
+        received = part_of(broadcast, MODEL)
         trained = plan.trained(self._kind)
         with seeded(seed, "local training", self._site_id, round_number):
-            network = algorithm.network(self._kind, received, self._device)
+            network = plan.network(self._kind, received, self._device)
             for name, parameter in network.named_parameters():
                 parameter.requires_grad_(name in trained)
             if isinstance(network, Classifier) and options.co_layers != "none":
-                gate(
-                    network,
-                    part_of(broadcast, OTHER),
-                    layers=options.co_layers,
-                    trainable=options.train_co_layers,
-                )
+                other = part_of(broadcast, OTHER)
+                gate(network, other, layers=options.co_layers, trainable=options.train_co_layers)
             parameters = [value for value in network.parameters() if value.requires_grad]
             rate = plan.learning_rate(round_number)
             optimiser = torch.optim.AdamW(parameters, lr=rate, weight_decay=0.0)
@@ -182,27 +156,23 @@ class FedColaSite(SiteProgram):
         return {name: after[name] - received[name] for name in trained}, loss
 
     def _fit(self, network: nn.Module, optimiser: torch.optim.Optimizer, order: torch.Generator) -> float:
-        options, loss = self._algorithm.options, self._loss()
+        options, size, loss = self._options, self._options.batch_size, self._loss()
         network.train()
         if self._privacy is not None:
             records = self._rows(self._private_rows())
             self._privacy.run(network, optimiser, loss, records, passes=options.local_epochs, phase=TRAIN)
             return math.nan
-        total, count = 0.0, len(self._train_samples)
-        for epoch in range(options.local_epochs):
-            for rows in torch.split(torch.randperm(count, generator=order), options.batch_size):
-                optimiser.zero_grad()
-                value = loss(network, self._rows(rows)).mean()
-                value.backward()  # type: ignore[no-untyped-call]
-                optimiser.step()
-                if epoch == options.local_epochs - 1:
-                    total += float(value.detach()) * len(rows)
-        return total / count
+
+        def batches() -> Iterator[Batch]:
+            for rows in torch.split(torch.randperm(len(self._train_samples), generator=order), size):
+                yield self._rows(rows)
+
+        return fit(network, optimiser, loss, batches, epochs=options.local_epochs)
 
     def _loss(self) -> DeclaredLoss:
         if self._kind != "pairs":
             return DeclaredLoss("cross entropy", True, _cross_entropy)
-        temperature = self._algorithm.options.temperature
+        temperature = self._options.temperature
 
         def of(network: nn.Module, batch: Batch) -> torch.Tensor:
             image, text = network(*batch)
@@ -214,11 +184,14 @@ class FedColaSite(SiteProgram):
         """These training records, on the study's device."""
         samples = self._train_samples
         if self._kind == "image":
-            parts = (_there(samples.images)[rows], _there(samples.labels)[rows])
+            parts = (_required(samples.images)[rows], _required(samples.labels)[rows])
         elif self._kind == "text":
-            parts = (_there(samples.tokens)[rows], _there(samples.labels)[rows])
+            parts = (_required(samples.tokens)[rows], _required(samples.labels)[rows])
         else:
-            parts = (_there(samples.images)[_there(samples.sources)[rows]], _there(samples.tokens)[rows])
+            parts = (
+                _required(samples.images)[_required(samples.sources)[rows]],
+                _required(samples.tokens)[rows],
+            )
         return tuple(part.to(self._device) for part in parts)
 
     def _private_rows(self) -> torch.Tensor:
@@ -226,15 +199,15 @@ class FedColaSite(SiteProgram):
         if self._kind != "pairs":
             return torch.arange(len(self._train_samples))
         first: dict[int, int] = {}
-        for row, image in enumerate(_there(self._train_samples.sources).tolist()):
+        for row, image in enumerate(_required(self._train_samples.sources).tolist()):
             first.setdefault(image, row)
         return torch.tensor(sorted(first.values()), dtype=torch.int64)
 
     # --- scores ---
 
     def _score(self, received: State) -> Summands:
-        network = self._algorithm.network(self._kind, received, self._device)
-        sums = score(network, self._held_out, self._algorithm.options.gallery, self._device)
+        network = self._plan.network(self._kind, received, self._device)
+        sums = score(network, self._held_out, self._options.gallery, self._device)
         return on_grid(sums, sums)
 
 
@@ -251,7 +224,7 @@ def _cross_entropy(network: nn.Module, batch: Batch) -> torch.Tensor:
     return nn.functional.cross_entropy(network(batch[0]), batch[1], reduction="none")
 
 
-def _there(part: torch.Tensor | None) -> torch.Tensor:
-    if part is None:  # check_transfer has seen to it
+def _required(part: torch.Tensor | None) -> torch.Tensor:
+    if part is None:  # check_transfer refuses such records
         raise WrongState("the site's records lack what its kind has")
     return part

@@ -36,14 +36,7 @@ _UNIFORMS: Final = 12  # the sum of 12 uniforms has variance 1
 
 
 def moments(features: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, float]:
-    """What one site adds to the mean and covariance that restarts are drawn from.
-
-    Args:
-        features: [n, d].
-
-    Returns:
-        Sum [d], sum of outer products [d, d] (both float64), and n.
-    """
+    """A site's part of the records' moments: sum [d], sum of outer products [d, d] (float64), and n."""
     values = _usable(features)
     return values.sum(dim=0), values.T @ values, float(len(values))
 
@@ -65,7 +58,7 @@ def mean_and_covariance(
 def starts(
     mean: torch.Tensor, covariance: torch.Tensor, restarts: int, clusters: int, seed: int
 ) -> torch.Tensor:
-    """Centres to start from: draws from a Gaussian with the records' mean and covariance.
+    """Centres to start from, [R, K, d] float64: draws from a Gaussian with the records' mean and covariance.
 
     The same bits on every machine: random words come from a generator whose stream is fixed, a normal
     number is a centred sum of 12 uniforms (mean 0, variance 1; no logarithm or cosine, whose last bit
@@ -78,9 +71,6 @@ def starts(
         restarts: R.
         clusters: K.
         seed: the study's seed, with whatever else distinguishes this k-means already mixed in.
-
-    Returns:
-        [R, K, d] float64.
 
     Raises:
         RangeError: NaN or Inf.
@@ -104,11 +94,7 @@ def starts(
 def local_sums(
     features: torch.Tensor, centres: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """One site's contribution to one iteration of every restart.
-
-    Args:
-        features: [n, d]; n may be 0.
-        centres: [R, K, d].
+    """One site's contribution to one iteration of every restart, from [n, d] features and [R, K, d] centres.
 
     Returns:
         float64 tensors: sums [R, K, d] of the records nearest to each centre (the first of equals),
@@ -135,15 +121,9 @@ def local_sums(
 
 
 def next_centres(centres: torch.Tensor, sums: torch.Tensor, counts: torch.Tensor) -> torch.Tensor:
-    """The means of the clusters; a cluster without records keeps its centre.
+    """The means of the clusters, [..., K, d] float64; a cluster without records keeps its centre.
 
-    Args:
-        centres: [..., K, d], those that the sums belong to.
-        sums: [..., K, d] totals.
-        counts: [..., K] totals.
-
-    Returns:
-        [..., K, d] float64.
+    ``sums``, [..., K, d], and ``counts``, [..., K], are totals for these centres.
     """
     held = (counts >= _EMPTY).unsqueeze(-1)
     means = sums.to(torch.float64) / counts.to(torch.float64).clamp(min=_EMPTY).unsqueeze(-1)
@@ -151,14 +131,11 @@ def next_centres(centres: torch.Tensor, sums: torch.Tensor, counts: torch.Tensor
 
 
 def on_sphere(centres: torch.Tensor) -> torch.Tensor:
-    """Centres of norm 1, which turns k-means of records of norm 1 into spherical k-means.
+    """Centres of norm 1, which turns k-means of records of norm 1 into spherical k-means; zeros stay.
 
     The squared distance of two unit vectors is 2 - 2 cos, so the nearest centre is the one with the largest
     cosine, and the inertia is 2 n - 2 (sum of cosines): what a site adds stays the same, only the centres
     that it is given differ.
-
-    Args:
-        centres: [..., K, d]; one of norm 0 stays.
 
     Source: Dhillon and Modha, "Concept decompositions for large sparse text data using clustering", Machine
     Learning 42, 2001.
@@ -171,22 +148,13 @@ def on_sphere(centres: torch.Tensor) -> torch.Tensor:
 
 
 def best(inertia: torch.Tensor) -> int:
-    """The restart with the lowest inertia, the first of equals.
-
-    Args:
-        inertia: [R] totals.
-    """
+    """The restart with the lowest inertia, the first of equals."""
     values = inertia.tolist()
     return int(values.index(min(values)))
 
 
 def assign(features: torch.Tensor, centres: torch.Tensor) -> torch.Tensor:
-    """The nearest centre of every record, the first of equals: [n] int64.
-
-    Args:
-        features: [n, d].
-        centres: [K, d].
-    """
+    """The nearest of [K, d] centres for every one of [n, d] records, the first of equals: [n] int64."""
     centres = centres.to(torch.float64)
     parts = [_distances(part, centres).argmin(dim=1) for part in _batches(_usable(features))]
     return torch.cat([torch.zeros(0, dtype=torch.int64), *parts])

@@ -15,7 +15,6 @@ need: Dwork, Roth, "The Algorithmic Foundations of Differential Privacy", 2014, 
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
 import torch
@@ -23,37 +22,19 @@ import torch
 from secfed.errors import RangeError
 
 
-def scale(epsilon: float, sensitivity: float = 1.0) -> float:
-    """The noise scale b = sensitivity / epsilon; 0 at epsilon = inf. The standard deviation is b * sqrt(2).
+def laplace(shape: Sequence[int], epsilon: float, generator: torch.Generator) -> torch.Tensor:
+    """Independent float32 noise with scale 1 / epsilon for every coordinate of a tensor of this shape.
+
+    The generator is seeded like training: in simulation from the study's seed, so that whoever knows it can
+    take the noise off again. At ``epsilon = inf`` the noise is all -0.0 and the generator is not used:
+    x + (-0.0) has the bits of x for every x, also for x = -0.0, which + 0.0 would change.
 
     Raises:
-        RangeError: an epsilon or sensitivity that is not above 0.
+        RangeError: an epsilon that is not above 0.
     """
-    if not epsilon > 0 or not 0 < sensitivity < math.inf:
-        raise RangeError("epsilon and sensitivity must be above 0", remedy="use inf for no noise")
-    return sensitivity / epsilon
-
-
-def laplace(
-    shape: Sequence[int], epsilon: float, generator: torch.Generator, sensitivity: float = 1.0
-) -> torch.Tensor:
-    """Independent Laplace noise with scale ``sensitivity / epsilon`` for every coordinate.
-
-    Args:
-        shape: of the tensor that the noise is added to.
-        epsilon: the paper's; ``inf`` is no noise.
-        generator: seeded like training: in simulation from the study's seed, so that whoever knows it can
-            take the noise off again.
-        sensitivity: the paper's unstated constant.
-
-    Returns:
-        float32 tensor of that shape. At ``epsilon = inf`` it is all -0.0 and the generator is not used:
-        x + (-0.0) has the bits of x for every x, also for x = -0.0, which + 0.0 would change.
-
-    Raises:
-        RangeError: an epsilon or sensitivity that is not above 0.
-    """
-    width = scale(epsilon, sensitivity)
+    if not epsilon > 0:
+        raise RangeError("epsilon must be above 0", remedy="use inf for no noise")
+    width = 1.0 / epsilon
     if width == 0.0:
         return torch.full(tuple(shape), -0.0)
     # The difference of two exponential variables is a Laplace variable.

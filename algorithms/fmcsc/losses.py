@@ -22,7 +22,7 @@ from secfed.errors import WrongState
 
 
 def _network(model: nn.Module) -> MultiviewNetwork:
-    """The network inside ``model``, which a privacy engine may have wrapped."""
+    """The network itself, which a privacy engine may have wrapped."""
     if isinstance(model, MultiviewNetwork):
         return model
     for module in model.modules():
@@ -71,25 +71,20 @@ def multiview_loss(options: FmcscOptions) -> DeclaredLoss:
     return DeclaredLoss(f"feature contrast ({options.contrast})", False, loss)
 
 
-def distillation_loss(view: int, options: FmcscOptions, *, each_row: bool = False) -> DeclaredLoss:
+def distillation_loss(view: int, options: FmcscOptions) -> DeclaredLoss:
     """Teach the model of one view what the multi-view model knows. Batch: all views, then h to be matched.
 
     The model sees one view; it reconstructs *all* views, and its h follows the given one. Without
     distillation (an ablation) only the reconstruction is left.
-
-    Args:
-        view: the view that the model sees.
-        options: the study's.
-        each_row: as in :meth:`MultiviewNetwork.encode`.
     """
 
     def loss(model: nn.Module, batch: Batch) -> torch.Tensor:
         network = _network(model)
         *views, target = batch
-        low = network.encode([x if at == view else None for at, x in enumerate(views)], each_row=each_row)
+        low = network.encode([x if at == view else None for at, x in enumerate(views)])
         total = torch.zeros(len(target), device=target.device)
         for at, (x, z) in enumerate(zip(views, low, strict=True)):
-            row = z if at == view or each_row else z[:1]
+            row = z if at == view else z[:1]
             total = total + _error(network.reconstruct(at, row), x)
         if options.distillation:
             total = total + _error(network.common(low), target)
@@ -98,14 +93,10 @@ def distillation_loss(view: int, options: FmcscOptions, *, each_row: bool = Fals
     return DeclaredLoss("distillation", True, loss)
 
 
-def single_view_loss(view: int, views: int, options: FmcscOptions, *, each_row: bool = False) -> DeclaredLoss:
+def single_view_loss(view: int, views: int, options: FmcscOptions) -> DeclaredLoss:
     """Reconstruction of the site's own view, and the model contrast. Batch: the view, then the global h.
 
-    Args:
-        view: the view that the site holds.
-        views: number of views of the study.
-        options: the study's.
-        each_row: as in :meth:`MultiviewNetwork.encode`.
+    ``view`` is the one of ``views`` that the site holds.
     """
 
     def loss(model: nn.Module, batch: Batch) -> torch.Tensor:
@@ -113,7 +104,7 @@ def single_view_loss(view: int, views: int, options: FmcscOptions, *, each_row: 
         x, reference = batch
         if not options.model_contrast:
             return _error(network.reconstruct(view, network.enc[view](x)), x)
-        low = network.encode([x if at == view else None for at in range(views)], each_row=each_row)
+        low = network.encode([x if at == view else None for at in range(views)])
         contrast = model_contrast(
             network.common(low), reference, low[view], temperature=options.model_temperature
         )

@@ -19,22 +19,11 @@ import torch
 
 from secfed.errors import RangeError
 
-Range = tuple[float, float]
-
-DEFAULT_BINS: Final = 10
+BINS: Final = 10
 
 
-def mutual_information(
-    a: torch.Tensor, b: torch.Tensor, *, bins: int = DEFAULT_BINS, edges: tuple[Range, Range] | None = None
-) -> float:
-    """Estimate I(a; b) in bits.
-
-    Args:
-        a: [n, d].
-        b: [n, d].
-        bins: cells per side, of equal width.
-        edges: (low, high) of ``a`` and of ``b``; values beyond are clipped to them. None takes each
-            matrix' own smallest and largest value.
+def mutual_information(a: torch.Tensor, b: torch.Tensor, *, bins: int = BINS) -> float:
+    """Estimate I(a; b) of two [n, d] matrices in bits, with cells of equal width.
 
     Returns:
         A value in [0, log2(bins)]; 0 when one of the matrices is constant, or no pair is finite.
@@ -42,20 +31,19 @@ def mutual_information(
     Raises:
         RangeError: different shapes, no values, or fewer than 2 bins.
 
-    Security: a single-site value. Without fixed ``edges`` one record can move every cell's border, so
-        that no noise level gives a guarantee; with them, see :func:`sensitivity`.
+    Security: a single-site value. One record can move every cell's border, so that no noise level gives a
+        guarantee.
     """
     if a.shape != b.shape or not a.numel() or bins < 2:
         raise RangeError(
             "mutual information needs two non-empty matrices of one shape and at least 2 bins",
             remedy="compare features of the same records",
         )
-    ranges: tuple[Range | None, Range | None] = (None, None) if edges is None else edges
     one, other = (part.detach().to(device="cpu", dtype=torch.float64).reshape(-1) for part in (a, b))
     usable = torch.isfinite(one) & torch.isfinite(other)
     if not bool(usable.any()):
         return 0.0
-    cells = _cells(one[usable], bins, ranges[0]) * bins + _cells(other[usable], bins, ranges[1])
+    cells = _cells(one[usable], bins) * bins + _cells(other[usable], bins)
     counts = torch.bincount(cells, minlength=bins * bins).reshape(bins, bins).to(torch.float64)
     joint = counts / counts.sum()
     independent = joint.sum(dim=1, keepdim=True) * joint.sum(dim=0, keepdim=True)
@@ -65,40 +53,10 @@ def mutual_information(
     return min(max(bits, 0.0), math.log2(bins))
 
 
-def sensitivity(records: int, *, bins: int = DEFAULT_BINS) -> float:
-    """How far the estimate can move when one of ``records`` records is replaced, with fixed edges.
-
-    Replacing a record moves a fraction q = 1 / records of the pairs, so each of the three empirical
-    distributions in I = H(A) + H(B) - H(A, B) changes by at most q in total variation, and its entropy
-    by at most q log2(m - 1) + hb(q) for m cells (hb: binary entropy).
-
-    Args:
-        records: n >= 1.
-        bins: cells per side.
-
-    Returns:
-        Bits, at most log2(bins), the width of the estimate's range.
-
-    Raises:
-        RangeError: no records, or fewer than 2 bins.
-
-    Source: Audenaert, "A sharp continuity estimate for the von Neumann entropy", J. Phys. A 40, 2007,
-        theorem 1 for commuting states.
-    """
-    if records < 1 or bins < 2:
-        raise RangeError("no estimate without records, or with one bin", remedy="give at least 2 bins")
-    most = math.log2(bins)
-    if records == 1:  # the only record can become anything
-        return most
-    q = 1.0 / records
-    entropy = -q * math.log2(q) - (1.0 - q) * math.log2(1.0 - q)
-    return min(most, q * (2 * math.log2(bins - 1) + math.log2(bins * bins - 1)) + 3 * entropy)
-
-
-def _cells(flat: torch.Tensor, bins: int, limits: Range | None) -> torch.Tensor:
+def _cells(flat: torch.Tensor, bins: int) -> torch.Tensor:
     """The bin of every element of finite float64 numbers: int64; the last bin includes its upper edge."""
-    low, high = limits if limits is not None else (float(flat.min()), float(flat.max()))
+    low, high = float(flat.min()), float(flat.max())
     if not low < high:
         return torch.zeros(len(flat), dtype=torch.int64)
-    position = (flat.clamp(low, high) - low) / (high - low) * bins
+    position = (flat - low) / (high - low) * bins
     return position.to(torch.int64).clamp(max=bins - 1)

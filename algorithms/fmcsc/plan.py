@@ -19,17 +19,14 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Final, Literal
+from typing import Final, Literal
 
 from secfed.algorithms.fmcsc.options import FmcscOptions
 from secfed.algorithms.framework.base import LOSS_BOUND, SiteId
 from secfed.algorithms.framework.randomness import numpy_generator
+from secfed.algorithms.framework.staged import RoundPlan
 from secfed.errors import ConfigError
-from secfed.wire.layout import Exchange, Field, Layout
-
-if TYPE_CHECKING:
-    from secfed.config.sections import ProtectionSection
-    from secfed.dp.settings import PrivacySection
+from secfed.wire.layout import Exchange, Field
 
 Kind = Literal["pretrain", "train", "moments", "kmeans", "table"]
 
@@ -54,36 +51,28 @@ class FmcscStage:
     iteration: int = 0
 
 
-@dataclass(frozen=True)
-class FmcscPlan:
+@dataclass(frozen=True, kw_only=True)
+class FmcscPlan(RoundPlan[FmcscStage]):
     """The plan of one study.
 
     Attributes:
         options: the ``[algorithm]`` table.
-        protection: the ``[protection]`` table.
-        rounds: training rounds, pre-training included.
-        seed: the study's seed; here it only samples the sites of pre-training rounds.
         view_of: the one view of every site, or None for all views.
         views: number of views.
         classes: number of classes and of clusters.
         features: size of h.
         shapes: the network's parameters.
-        privacy: the ``[privacy]`` table, checked by :func:`~secfed.algorithms.fmcsc.privacy.check_privacy`.
 
     Raises:
         ConfigError: names the key that is impossible for these sites.
     """
 
     options: FmcscOptions
-    protection: ProtectionSection
-    rounds: int
-    seed: int
     view_of: Mapping[SiteId, int | None]
     views: int
     classes: int
     features: int
     shapes: Mapping[str, tuple[int, ...]]
-    privacy: PrivacySection | None = None
 
     def __post_init__(self) -> None:
         if 0 < self.rounds < self.options.pretrain_rounds:
@@ -131,14 +120,8 @@ class FmcscPlan:
 
     @cached_property
     def least(self) -> int:
-        """The smallest cohort that a sum is planned for, the same under every protection.
-
-        A masked site refuses a cohort in which the tolerated colluders could leave it alone, and no sum comes
-        about among fewer sites than must answer; under site-level privacy their noise is what was paid for.
-        """
-        rules = self.protection
-        colluders = rules.colluders_for(len(self.sites))
-        return max(self.options.min_group, rules.min_cohort, colluders + 2, rules.threshold or 0)
+        """The smallest cohort that a sum is planned for."""
+        return self.least_sites(self.options.min_group)
 
     @property
     def fewest(self) -> int:
@@ -188,17 +171,6 @@ class FmcscPlan:
     def site_level(self) -> bool:
         """Whether noise is added to the sums, one site being the unit."""
         return self.privacy is not None and not self.privacy.in_local_steps
-
-    @property
-    def scores(self) -> bool:
-        """Whether clusters are found and scored, by sums without noise."""
-        return self.privacy is None or self.privacy.metrics == "unprotected"
-
-    def unprotected(self, exchange: Exchange) -> tuple[str, ...]:
-        """Fields that leave without noise: everything of scoring, as ``privacy.metrics`` then says."""
-        if self.privacy is None or exchange not in {stage.exchange for stage in self._scoring}:
-            return ()
-        return tuple(field.name for field in exchange.layout.fields)
 
     def scored(self, group: int) -> tuple[SiteId, ...]:
         """Sites that are scored with the group's model."""
@@ -271,21 +243,14 @@ class FmcscPlan:
             parts = [list(self.scored(stage.group))]
         return tuple(frozenset(part) for part in parts)
 
-    def stages(self, round_number: int) -> Sequence[FmcscStage]:
-        """The exchanges of one round, in order."""
+    def round_stages(self, round_number: int) -> Sequence[FmcscStage]:
+        """Pre-training, training or scoring; see the module."""
         if round_number > self.rounds:
-            return self._scoring if self.scores else ()
+            return self.scoring if self.scores else ()
         if round_number < self.first_main_round:
             return (self._pretrain,)
         every = self.scores and self.options.evaluate == "every" and round_number < self.rounds
-        return (*self._training, *(self._scoring if every else ()))
-
-    def _exchange(self, name: str, cohort: str, fields: Sequence[Field]) -> Exchange:
-        return Exchange(name, cohort, Layout(tuple(fields), sites=len(self.sites)))
-
-    def _update(self, names: Sequence[str]) -> list[Field]:
-        bound, bits = self.protection.bound, self.protection.bits
-        return [Field(f"update/{name}", self.shapes[name], bound, bits) for name in names]
+        return (*self._training, *(self.scoring if every else ()))
 
     @property
     def pretrained(self) -> tuple[str, ...]:
@@ -294,22 +259,22 @@ class FmcscPlan:
 
     @cached_property
     def _pretrain(self) -> FmcscStage:
-        fields = self._update(self.pretrained)
+        fields = self.updates(self.shapes, self.pretrained)
         if not self.site_level:
             fields += [_scalar(f"sites/{group}", 1.0) for group in self.groups[1:]]
         if self.privacy is None:
             fields += [_scalar("sites", 1.0), _scalar("loss", LOSS_BOUND)]
-        return FmcscStage("pretrain", self._exchange("pretrain", "sampled", fields))
+        return FmcscStage("pretrain", self.exchange("pretrain", "sampled", fields))
 
     @cached_property
     def _training(self) -> tuple[FmcscStage, ...]:
-        fields = self._update(tuple(self.shapes))
+        fields = self.updates(self.shapes, tuple(self.shapes))
         if not self.site_level:
             fields += [_scalar("weight", 1.0), _scalar("sites", 1.0)]
         if self.privacy is None:
             fields.append(_scalar("loss", LOSS_BOUND))
         return tuple(
-            FmcscStage("train", self._exchange(f"train-{name}", self._cohort(group), fields), group)
+            FmcscStage("train", self.exchange(f"train-{name}", self._cohort(group), fields), group)
             for group, name in enumerate(self.groups)
         )
 
@@ -319,7 +284,8 @@ class FmcscPlan:
         return "multi" if group == FULL else self.groups[group]
 
     @cached_property
-    def _scoring(self) -> tuple[FmcscStage, ...]:
+    def scoring(self) -> tuple[FmcscStage, ...]:
+        """The stages that find and score clusters."""
         size, clusters, most = self.features, self.classes, float(self.options.max_records)
         moments = [
             _block("sum", (size,), most),
@@ -328,7 +294,7 @@ class FmcscPlan:
         ]
         if self.hidden:  # nobody knows how many sites a group has; it is summed before its clusters are
             moments += [_scalar(f"sites/{group}", 1.0) for group in self.groups]
-        stages = [FmcscStage("moments", self._exchange("score-moments", self._cohort(FULL), moments))]
+        stages = [FmcscStage("moments", self.exchange("score-moments", self._cohort(FULL), moments))]
         for group, name in enumerate(self.groups):
             if not self.clusters_itself(group):
                 continue
@@ -341,12 +307,12 @@ class FmcscPlan:
             count = self.options.kmeans_iterations if group == FULL else self.options.group_iterations
             cohort = self._cohort(group) if group == FULL or self.hidden else f"only-{name}"
             for iteration in range(1, count + 1):
-                exchange = self._exchange(f"score-{name}-{iteration:02}", cohort, sums)
+                exchange = self.exchange(f"score-{name}-{iteration:02}", cohort, sums)
                 stages.append(FmcscStage("kmeans", exchange, group, iteration))
         tables = [_block("table", (clusters, clusters), most)]
         if self.scores_others:
             tables.append(_block("table/others", (clusters, clusters), most))
-        return (*stages, FmcscStage("table", self._exchange("score-table", "all", tables)))
+        return (*stages, FmcscStage("table", self.exchange("score-table", "all", tables)))
 
 
 def _scalar(name: str, bound: float) -> Field:

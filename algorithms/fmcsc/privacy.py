@@ -18,14 +18,14 @@ from typing import TYPE_CHECKING, Final
 
 from secfed.algorithms.fmcsc.losses import multiview_loss
 from secfed.algorithms.fmcsc.options import FmcscOptions
+from secfed.algorithms.fmcsc.plan import FmcscPlan
+from secfed.algorithms.framework.base import SiteId
+from secfed.algorithms.framework.coupled_privacy import check_coupled
 from secfed.dp.accounting.unit import Adjacency
-from secfed.dp.training.losses import require_decomposes
+from secfed.dp.settings import PrivacySection
 from secfed.errors import ConfigError
 
 if TYPE_CHECKING:
-    from secfed.algorithms.fmcsc.plan import FmcscPlan
-    from secfed.algorithms.framework.base import SiteId
-    from secfed.dp.settings import PrivacySection
     from secfed.dp.training.local_privacy import Phase
 
 PRETRAIN: Final = "pretrain"
@@ -37,25 +37,13 @@ OWN_VIEW: Final = "own-view"
 def check_privacy(options: FmcscOptions, privacy: PrivacySection | None) -> None:
     """Refuse a study whose epsilon would be wrong, or that would let numbers out beside it.
 
-    Args:
-        options: the ``[algorithm]`` table.
-        privacy: the ``[privacy]`` table.
-
     Raises:
         ConfigError: names the key and what to set instead.
     """
     if privacy is None:
         return
-    if privacy.unit == "record":
-        try:
-            require_decomposes(multiview_loss(options))  # of every study: all need sites with all views
-        except ConfigError as error:
-            raise ConfigError(
-                'privacy.unit: "record" is impossible, for sites with all views train on a loss that couples '
-                f"records: {error.message}",
-                remedy='set privacy.unit = "group" and privacy.group_size (a record is still protected, '
-                'in a fixed group that is clipped as one), or privacy.unit = "site"',
-            ) from None
+    contrast = multiview_loss(options).name
+    check_coupled(privacy, "fmcsc", f"sites with all views train on the {contrast}, which couples records")
     if privacy.privacy_unit.adjacency is Adjacency.REPLACE_PATIENT:
         raise ConfigError(
             'privacy.adjacency: "replace-patient" is not offered, for multi-view data sets do not say which '
@@ -72,18 +60,6 @@ def check_privacy(options: FmcscOptions, privacy: PrivacySection | None) -> None
             "algorithm.paper_laplace_epsilon: is not a guarantee and has no place beside [privacy]",
             remedy="remove one of the two",
         )
-    if privacy.metrics == "private":
-        raise ConfigError(
-            'privacy.metrics: the clusters of fmcsc are found and scored by many sums; "private" noise on '
-            "them is not offered",
-            remedy='set privacy.metrics = "withheld", or "unprotected" where scores are for evaluation only',
-        )
-    for key, given in (("privacy.weights", privacy.weights == "unprotected"),):
-        if given:
-            raise ConfigError(
-                f"{key}: has no effect, all sites of fmcsc count the same in pre-training",
-                remedy="remove it",
-            )
     if options.view_types == "hidden" and not privacy.in_local_steps:
         raise ConfigError(
             'algorithm.view_types: with "hidden" the number of sites in a group is summed, which depends on '
@@ -96,12 +72,8 @@ def phases(plan: FmcscPlan, site: SiteId, records: int) -> tuple[Phase, ...]:
     """What a site is going to train in the whole study; all of it follows from public facts.
 
     A site that is sampled for some pre-training rounds only plans just these: who is sampled is known to
-    everybody, so it is no amplification and is not accounted as one.
-
-    Args:
-        plan: the study's.
-        site: whose.
-        records: how many it has; treated as public.
+    everybody, so it is not amplification and is not accounted as such. How many records it has is treated as
+    public.
     """
     from secfed.dp.training.local_privacy import Phase  # the accountants are slow to import
 

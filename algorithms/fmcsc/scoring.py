@@ -19,6 +19,7 @@ from secfed.algorithms.fmcsc import kmeans
 from secfed.algorithms.fmcsc.plan import FULL, FmcscPlan, FmcscStage
 from secfed.algorithms.framework.base import SiteId
 from secfed.algorithms.framework.randomness import derive_seed
+from secfed.algorithms.framework.server_state import copies, model_of
 from secfed.algorithms.metrics.clustering import contingency, scores
 from secfed.errors import MalformedMessage, WrongState
 from secfed.wire.layout import State, Summands, Totals
@@ -69,7 +70,7 @@ class SiteScoring:
             WrongState: this site has no features of this round's model.
             MalformedMessage: the broadcast is not what the step needs.
         """
-        if stage.kind != "table" and not self._belongs(stage):
+        if stage.kind != "table" and stage.group != self._group:
             return self._nothing(stage)
         if self._features is None or self._features[0] != round_number:
             raise WrongState(
@@ -87,9 +88,6 @@ class SiteScoring:
             return self._nothing(stage)
         sums, counts, inertia = kmeans.local_sums(features, centres)
         return {"sums": sums, "counts": counts, "inertia": inertia}
-
-    def _belongs(self, stage: FmcscStage) -> bool:
-        return stage.group == self._group
 
     def _centres(self, stage: FmcscStage, broadcast: State) -> torch.Tensor:
         size = (self._plan.classes, self._plan.features)
@@ -119,17 +117,13 @@ class SiteScoring:
 
 
 class ServerScoring:
-    """The server's half: centres, and how far each group has come.
-
-    Args:
-        plan: the study's.
-    """
+    """The server's half: centres, and how far each group has come."""
 
     def __init__(self, plan: FmcscPlan) -> None:
         self._plan = plan
         size = (plan.classes, plan.features)
         self.centres = torch.zeros(plan.runs(FULL), *size, dtype=torch.float64)  # of the running k-means
-        self.found = torch.zeros(len(plan.groups), *size, dtype=torch.float64)  # of every group
+        self.group_centres = torch.zeros(len(plan.groups), *size, dtype=torch.float64)  # of every group
         self.active = torch.ones(len(plan.groups), dtype=torch.bool)
 
     def broadcast(self, stage: FmcscStage) -> dict[str, torch.Tensor]:
@@ -137,8 +131,8 @@ class ServerScoring:
         if stage.kind == "moments":
             return {}
         if stage.kind == "table":
-            return {"centres": self.found.clone()}
-        centres = self.centres if stage.group == FULL else self.found[stage.group : stage.group + 1]
+            return {"centres": self.group_centres.clone()}
+        centres = self.centres if stage.group == FULL else self.group_centres[stage.group : stage.group + 1]
         return {"centres": centres.clone(), "active": self.active[stage.group].clone()}
 
     def absorb(self, round_number: int, stage: FmcscStage, totals: Totals) -> Mapping[str, float]:
@@ -174,12 +168,12 @@ class ServerScoring:
         if group == FULL:
             self.centres = self._kind(kmeans.next_centres(self.centres, totals["sums"], totals["counts"]))
             if stage.iteration == plan.options.kmeans_iterations:
-                chosen = self.centres[kmeans.best(totals["inertia"])]
-                self.found = chosen.repeat(len(plan.groups), 1, 1)
+                best = self.centres[kmeans.best(totals["inertia"])]
+                self.group_centres = best.repeat(len(plan.groups), 1, 1)
         else:
-            moved = kmeans.next_centres(self.found[group], totals["sums"][0], totals["counts"][0])
-            moved = self._kind(moved)
-            self.found = torch.cat([self.found[:group], moved[None], self.found[group + 1 :]])
+            moved = kmeans.next_centres(self.group_centres[group], totals["sums"][0], totals["counts"][0])
+            self.group_centres = self.group_centres.clone()
+            self.group_centres[group] = self._kind(moved)
 
     def _kind(self, centres: torch.Tensor) -> torch.Tensor:
         """Centres of the study's kind of k-means: sites need not know which it is."""
@@ -199,19 +193,9 @@ class ServerScoring:
 
     def save(self) -> dict[str, torch.Tensor]:
         """Everything needed to continue."""
-        return {"centres": self.centres.clone(), "found": self.found.clone(), "active": self.active.clone()}
+        return copies({"centres": self.centres, "found": self.group_centres, "active": self.active})
 
     def load(self, state: State) -> None:
-        """Continue from :meth:`save`.
-
-        Raises:
-            MalformedMessage: a checkpoint of another study.
-        """
-        for name, value in self.save().items():
-            if name not in state or state[name].shape != value.shape:
-                raise MalformedMessage(
-                    "the checkpoint belongs to another study",
-                    remedy="resume with the study file that wrote it",
-                )
-        self.centres, self.found = state["centres"].clone(), state["found"].clone()
-        self.active = state["active"].clone()
+        """Continue from :meth:`save`."""
+        saved = model_of(state, self.save(), "")
+        self.centres, self.group_centres, self.active = saved["centres"], saved["found"], saved["active"]

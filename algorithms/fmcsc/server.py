@@ -2,77 +2,52 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Final
 
-import torch
-
-from secfed.algorithms.fmcsc.plan import FULL, FmcscPlan, FmcscStage
+from secfed.algorithms.fmcsc.plan import FULL, FmcscPlan
 from secfed.algorithms.fmcsc.scoring import ServerScoring
-from secfed.algorithms.framework.base import ServerProgram, planned_for
-from secfed.algorithms.framework.server_state import MODEL, VersionMetrics, model_of, part_of
+from secfed.algorithms.framework.server_state import GroupServer, moved, part_of
 from secfed.wire.layout import Exchange, State, Totals
 
 _SCORING: Final = "scoring/"
 _NO_WEIGHT: Final = 1e-9  # fixed point leaves about 1e-13 of one site's weight
 
 
-class FmcscServer(ServerProgram):
+class FmcscServer(GroupServer):
     """Moves every group's model by its weighted mean update; reads totals only.
 
-    A model is replaced, never changed in place: after pre-training all groups share one.
-
-    Args:
-        plan: the study's.
-        initial: the common start.
+    Metrics are ``acc``, ``nmi`` and ``ari`` where scored, and losses while training from a model.
     """
 
     def __init__(self, plan: FmcscPlan, initial: State) -> None:
-        self._plan = plan
-        self._models: list[State] = [dict(initial) for _ in plan.groups]
-        self._scoring = ServerScoring(plan)
-        self._metrics = VersionMetrics()
-
-    def _stage(self, round_number: int, exchange: Exchange) -> FmcscStage:
-        return planned_for(exchange, round_number, self._plan.stages(round_number))
+        super().__init__(dict.fromkeys(plan.groups, initial))
+        self._plan, self._scoring = plan, ServerScoring(plan)
 
     def broadcast(self, round_number: int, exchange: Exchange) -> State:
-        """What this exchange needs, and no more: models as ``group/parameter``, centres.
-
-        Raises:
-            WrongState: the study has no such exchange.
-        """
-        stage, plan = self._stage(round_number, exchange), self._plan
+        """What this exchange needs, and no more: models as ``group/parameter``, centres."""
+        stage, plan = self._plan.stage(round_number, exchange), self._plan
         state = {} if stage.kind in ("pretrain", "train") else self._scoring.broadcast(stage)
-        for group in plan.broadcast_groups(stage):
-            state.update(self._named(group))
+        for name in (plan.groups[group] for group in plan.broadcast_groups(stage)):
+            state.update({f"{name}/{one}": value for one, value in self._models[name].items()})
         return state
-
-    def _named(self, group: int) -> dict[str, torch.Tensor]:
-        name = self._plan.groups[group]
-        return {f"{name}/{parameter}": value for parameter, value in self._models[group].items()}
 
     def absorb(self, round_number: int, exchange: Exchange, totals: Totals) -> None:
         """Take in one exchange.
 
         Losses belong to the model that training started from, scores to the model they were measured on.
-
-        Raises:
-            WrongState: the study has no such exchange.
         """
-        stage = self._stage(round_number, exchange)
+        stage = self._plan.stage(round_number, exchange)
         if stage.kind == "pretrain":
             self._pretrain(totals)
             self._note_loss(round_number, "pretrain_loss", totals, "sites")
         elif stage.kind == "train":
+            name = self._plan.groups[stage.group]
             self._move(round_number, stage.group, totals)
-            name = self._plan.groups[stage.group].replace("-", "_")
-            self._note_loss(round_number, f"{name}_loss", totals)
+            self._note_loss(round_number, f"{name.replace('-', '_')}_loss", totals)
         else:
-            found = self._scoring.absorb(round_number, stage, totals)
-            if found:
-                version = min(round_number, self._plan.rounds)
-                self._metrics.of(version).update(found)
+            scores = self._scoring.absorb(round_number, stage, totals)
+            if scores:
+                self._metrics.of(min(round_number, self._plan.rounds)).update(scores)
 
     def _note_loss(self, round_number: int, name: str, totals: Totals, weights: str = "weight") -> None:
         if "loss" not in totals:  # under [privacy] none leaves
@@ -82,7 +57,7 @@ class FmcscServer(ServerProgram):
             self._metrics.of(round_number - 1)[name] = totals.scalar("loss") / weight
 
     def _pretrain(self, totals: Totals) -> None:
-        model = dict(self._models[FULL])
+        model = dict(self._models[self._plan.groups[FULL]])
         for view, group in enumerate(self._plan.groups[1:]):
             if f"sites/{group}" in totals:
                 owners = totals.scalar(f"sites/{group}")
@@ -92,8 +67,8 @@ class FmcscServer(ServerProgram):
                 continue
             for name in self._plan.pretrained:
                 if int(name.split(".")[1]) == view:
-                    model[name] = _moved(model[name], totals[f"update/{name}"], owners)
-        self._models = [model for _ in self._models]
+                    model[name] = moved(model[name], totals[f"update/{name}"], owners)
+        self._models = dict.fromkeys(self._models, model)
 
     def _move(self, round_number: int, group: int, totals: Totals) -> None:
         if "weight" in totals:
@@ -103,44 +78,17 @@ class FmcscServer(ServerProgram):
             weight, sites = sum(weights), float(sum(one > 0 for one in weights))
         if weight <= _NO_WEIGHT or sites < self._plan.options.min_group - 0.5:
             return
-        self._models[group] = {
-            name: _moved(value, totals[f"update/{name}"], weight)
-            for name, value in self._models[group].items()
+        name = self._plan.groups[group]
+        self._models[name] = {
+            one: moved(value, totals[f"update/{one}"], weight) for one, value in self._models[name].items()
         }
-
-    def model(self) -> State:
-        """The current parameters of every group, as ``group/parameter``: float32 copies."""
-        return {
-            name: value.clone()
-            for group in range(len(self._models))
-            for name, value in self._named(group).items()
-        }
-
-    def metrics(self) -> Mapping[int, Mapping[str, float]]:
-        """By model version: ``acc``, ``nmi``, ``ari`` where scored, and losses while training from it."""
-        return self._metrics.all()
 
     def save(self) -> State:
         """Models, scoring and metrics."""
-        state = {MODEL + name: value for name, value in self.model().items()}
-        state.update({_SCORING + name: value for name, value in self._scoring.save().items()})
-        return state | self._metrics.save()
+        scoring = {_SCORING + name: value for name, value in self._scoring.save().items()}
+        return {**super().save(), **scoring}
 
     def load(self, state: State) -> None:
-        """Continue from :meth:`save`.
-
-        Raises:
-            MalformedMessage: a checkpoint of another study.
-        """
-        models = model_of(state, self.model())
-        scoring = {name: value.clone() for name, value in part_of(state, _SCORING).items()}
-        self._scoring.load(scoring)
-        self._models = [
-            {name: models[f"{group}/{name}"] for name in self._plan.shapes} for group in self._plan.groups
-        ]
-        self._metrics.load(state)
-
-
-def _moved(value: torch.Tensor, total: torch.Tensor, weight: float) -> torch.Tensor:
-    moved: torch.Tensor = value.to(torch.float64) + total / weight
-    return moved.to(torch.float32)
+        """Continue from :meth:`save`."""
+        super().load(state)
+        self._scoring.load(part_of(state, _SCORING))

@@ -4,23 +4,26 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection
-from functools import cache, partial
+from functools import cache
 from typing import TYPE_CHECKING, Final
 
 import torch
+from torch import nn
 
+from secfed.algorithms.data.multiview.base import MultiviewSite
 from secfed.algorithms.fmcsc import losses
 from secfed.algorithms.fmcsc import privacy as private
 from secfed.algorithms.fmcsc.laplace import laplace
-from secfed.algorithms.fmcsc.mutual_information import mutual_information
-from secfed.algorithms.fmcsc.plan import FULL, FmcscStage
+from secfed.algorithms.fmcsc.mutual_information import BINS, mutual_information
+from secfed.algorithms.fmcsc.plan import FULL, FmcscPlan, FmcscStage
 from secfed.algorithms.fmcsc.scoring import SiteScoring, loaded_pair, saved_pair
-from secfed.algorithms.fmcsc.training import fit, fused_adam, train_only
-from secfed.algorithms.framework.base import SiteProgram
-from secfed.algorithms.framework.datasets import SiteId
-from secfed.algorithms.framework.parameters import read_parameters, write_parameters
+from secfed.algorithms.framework.base import SiteId, SiteProgram
+from secfed.algorithms.framework.local_training import fit
+from secfed.algorithms.framework.parameters import read_parameters
 from secfed.algorithms.framework.randomness import torch_generator
-from secfed.algorithms.models.multiview import MultiviewNetwork, Views
+from secfed.algorithms.framework.server_state import copies, part_of
+from secfed.algorithms.framework.setting import Setting
+from secfed.algorithms.models.multiview import MultiviewNetwork, MultiviewNetworks, Views
 from secfed.dp.training.losses import Batch, DeclaredLoss
 from secfed.dp.training.patient_records import LazyRecords
 from secfed.dp.training.plain_loop import choose_device
@@ -29,11 +32,10 @@ from secfed.wire.layout import Exchange, State, Summands
 from secfed.wire.parts import is_finite, otherwise
 
 if TYPE_CHECKING:
-    from secfed.algorithms.fmcsc.setup import FmcscSetup
     from secfed.dp.training.local_privacy import LocalPrivacy
 
 _Trained = tuple[MultiviewNetwork, float, float]  # the model, its weight, and the mean loss
-_MOST_BITS: Final = math.log2(10)  # of a mutual information over a 10 x 10 histogram
+_MOST_BITS: Final = math.log2(BINS)  # of a mutual information
 _LEAST_WEIGHT: Final = 1e-3  # so that a group whose weights are all clipped to 0 still averages
 
 
@@ -44,40 +46,38 @@ class FmcscSite(SiteProgram):
     in this round, and the features that are being clustered.
     """
 
-    def __init__(self, algorithm: FmcscSetup, site_id: SiteId) -> None:
-        self._algorithm, self._site_id = algorithm, site_id
-        data = algorithm.site_data(site_id)
-        self._device = choose_device(algorithm.options.device)
+    def __init__(
+        self,
+        setting: Setting,
+        plan: FmcscPlan,
+        networks: MultiviewNetworks,
+        site_id: SiteId,
+        data: MultiviewSite,
+    ) -> None:
+        self._setting, self._plan, self._networks, self._site_id = setting, plan, networks, site_id
+        self._device = choose_device(plan.options.device)
         self._views = tuple(view if view is None else view.to(self._device) for view in data.views)
         self._owned, self._records = data.held, len(data.labels)
         self._view = self._owned[0] if len(self._owned) == 1 else None
         self.group = FULL if self._view is None else self._view + 1
         self._own: State | None = None
         self._target: tuple[int, torch.Tensor] | None = None
-        self._scoring = SiteScoring(algorithm.plan, self.group, site_id, data.labels)
+        self._scoring = SiteScoring(plan, self.group, site_id, data.labels)
         self._privacy: LocalPrivacy | None = None
 
     def use_privacy(self, privacy: LocalPrivacy) -> None:
-        """Train under privacy from now on.
-
-        Raises:
-            ConfigError: no noise reaches the study's epsilon, or too few records for a group.
-        """
-        privacy.plan(*private.phases(self._algorithm.plan, self._site_id, self._records))
+        """Plan the phases of the study, and train under privacy from now on."""
+        privacy.plan(*private.phases(self._plan, self._site_id, self._records))
         self._privacy = privacy
 
     def save(self) -> State:
-        """What this site keeps between exchanges, for a restart in the middle of a study.
-
-        Security: made from records; it must not leave the site.
-        """
+        """The site's own model, and what the rest of a round needs."""
         own = {} if self._own is None else {f"own/{name}": value for name, value in self._own.items()}
         return {**own, **saved_pair("target", self._target), **self._scoring.save()}
 
     def load(self, state: State) -> None:
         """Continue from :meth:`save`."""
-        own = parameters_of(state, "own")
-        self._own = {name: value.clone() for name, value in own.items()} or None
+        self._own = copies(part_of(state, "own/")) or None
         target = loaded_pair("target", state)
         self._target = None if target is None else (target[0], target[1].to(self._device))
         self._scoring.load(state)
@@ -92,8 +92,7 @@ class FmcscSite(SiteProgram):
 
         A weight from mutual information is a value, and which cluster a record counts in follows from values.
         """
-        plan = self._algorithm.plan
-        stage = self._algorithm.stage(round_number, exchange)
+        plan, stage = self._plan, self._plan.stage(round_number, exchange)
         known: dict[str, torch.Tensor | float] = {}
         if stage.kind == "pretrain":
             held = {f"sites/{group}": view in self._owned for view, group in enumerate(plan.groups[1:])}
@@ -101,7 +100,7 @@ class FmcscSite(SiteProgram):
         elif stage.kind == "train":
             weight = plan.weight(self._site_id, stage.group, round_number)
             known = {"sites": float(weight > 0)}
-            if self._algorithm.options.weights != "mi" or not weight:
+            if self._plan.options.weights != "mi" or not weight:
                 known["weight"] = weight
         elif stage.kind == "moments":
             known = {f"sites/{name}": float(at == self.group) for at, name in enumerate(plan.groups)}
@@ -118,18 +117,17 @@ class FmcscSite(SiteProgram):
             MalformedMessage: the broadcast is not this study's model.
             BudgetExceeded: the site's budget does not cover the work; no record was touched.
         """
-        algorithm = self._algorithm
-        stage = algorithm.stage(round_number, exchange)
+        stage, plan = self._plan.stage(round_number, exchange), self._plan
         settled = self.settled(round_number, exchange)
         if stage.kind in ("pretrain", "train"):
             work = self._train if stage.kind == "train" else self._pretrain
-            summands = work(round_number, stage, broadcast)
-            found = {**summands, **settled}
-            return {field.name: found[field.name] for field in exchange.layout.fields if field.name in found}
-        received = parameters_of(broadcast, algorithm.plan.groups[self.group])
+            summands = {**work(round_number, stage, broadcast), **settled}
+            names = [field.name for field in exchange.layout.fields]
+            return {name: summands[name] for name in names if name in summands}
+        received = parameters_of(broadcast, plan.groups[self.group])
         if received:
             # Records without features count as the origin; see the module on k-means.
-            none = torch.zeros(self._records, algorithm.plan.features)
+            none = torch.zeros(self._records, plan.features)
             features = otherwise(none, self._embed, self._network(received))
             self._scoring.remember(round_number, features.cpu())
         return {**self._scoring.contribute(round_number, stage, broadcast), **settled}
@@ -141,9 +139,7 @@ class FmcscSite(SiteProgram):
         return common
 
     def _network(self, parameters: State) -> MultiviewNetwork:
-        network = self._algorithm.empty(self._device)
-        write_parameters(network, parameters)
-        return network
+        return self._networks.holding(parameters, self._device)
 
     def _fit(
         self,
@@ -159,39 +155,34 @@ class FmcscSite(SiteProgram):
     ) -> float:
         """One phase of training: the only place where records meet an optimiser.
 
-        Args:
-            network: trained in place.
-            loss: of ``network`` and a batch.
-            batch: gives all records; under privacy it is called when the phase has been paid for.
-            phase: which one, under privacy.
-            order_label: round and exchange: each has an order of its own.
-            trained: as :func:`train_only` has it.
-            epochs: passes over the records.
-            learning_rate: Adam's.
+        ``batch`` gives all records; under privacy it is called when the phase has been paid for.
+        ``order_label`` is round and exchange: each has an order of its own. Batches stay the same in all
+        passes.
 
         Returns:
             Mean loss per record; NaN under privacy, which does not pay for it.
         """
-        train_only(network, trained)
-        optimiser = fused_adam(network, learning_rate)
+        optimiser = adam_over(network, trained, learning_rate)
         if self._privacy is not None:
             records = LazyRecords(self._records, batch)
             self._privacy.run(network, optimiser, loss, records, passes=epochs, phase=phase)
             return math.nan
-        size, seed = self._algorithm.options.batch_size, self._algorithm.setting.site_seed
+        size, seed = self._plan.options.batch_size, self._setting.site_seed
         data = batch()
         if seed is not None:  # in simulation the batches are those of the paper: records in their order
             generator = torch_generator(seed, "order", self._site_id, phase, *order_label)
             order = torch.randperm(len(data[0]), generator=generator).to(data[0].device)
             data = tuple(part[order] for part in data)
-        return fit(network, optimiser, loss, data, epochs=epochs, batch_size=size)
+        batches = list(zip(*(torch.split(part, size) for part in data), strict=True))
+        return fit(network, optimiser, loss, lambda: batches, epochs=epochs)
 
     def _pretrain(self, round_number: int, stage: FmcscStage, broadcast: State) -> Summands:
-        algorithm, options, plan = self._algorithm, self._algorithm.options, self._algorithm.plan
+        plan, options, owned = self._plan, self._plan.options, self._owned
         received = parameters_of(broadcast, plan.groups[FULL])
-        independent = options.pretrain_start == "independent"
-        network = self._network(algorithm.start(self._site_id) if independent else received)
-        owned = self._owned
+        start: State = received
+        if options.pretrain_start == "independent":
+            start = self._networks.start(self._setting.local_seed, self._site_id)
+        network = self._network(start)
         loss = otherwise(
             None,
             self._fit,
@@ -216,7 +207,7 @@ class FmcscSite(SiteProgram):
         return summands
 
     def _train(self, round_number: int, stage: FmcscStage, broadcast: State) -> Summands:
-        plan = self._algorithm.plan
+        plan = self._plan
         received = parameters_of(broadcast, plan.groups[stage.group])
         share = plan.weight(self._site_id, stage.group, round_number)
         work: Callable[[int, FmcscStage, State], _Trained]
@@ -227,10 +218,10 @@ class FmcscSite(SiteProgram):
         else:  # it counts nothing here; if view types are hidden, it looks like all others
             nothing = {f"update/{name}": torch.zeros(shape) for name, shape in plan.shapes.items()}
             return {**nothing, "weight": 0.0, "loss": 0.0}
-        found = otherwise(None, work, round_number, stage, received)
-        if found is None:  # nobody's weight may vanish from the sum; information of 0 is the least
+        result = otherwise(None, work, round_number, stage, received)
+        if result is None:  # nobody's weight may vanish from the sum; information of 0 is the least
             return {"weight": share * as_weight(0.0, _MOST_BITS)}
-        network, weight, loss = found
+        network, weight, loss = result
         weight *= share
         trained = read_parameters(network)
         noise = self._noise(round_number, stage)
@@ -240,10 +231,10 @@ class FmcscSite(SiteProgram):
         return {**summands, "weight": weight, "loss": weight * loss}
 
     def _train_all_views(self, round_number: int, stage: FmcscStage, received: State) -> _Trained:
-        options, views = self._algorithm.options, self._views
+        options, views = self._plan.options, self._views
         network = self._network(received)
         # Where this training fails, those for the views are not refused: they fail, too, and add zeros.
-        nothing = torch.full((self._records, self._algorithm.plan.features), math.nan, device=self._device)
+        nothing = torch.full((self._records, self._plan.features), math.nan, device=self._device)
         self._target = (round_number, nothing)
         loss = self._fit(
             network,
@@ -253,7 +244,7 @@ class FmcscSite(SiteProgram):
             order_label=(round_number, stage.exchange.name),
             trained=("enc", "dec", "view_head", "fuse_head"),
             epochs=options.local_epochs,
-            learning_rate=self._algorithm.plan.learning_rate(round_number),
+            learning_rate=self._plan.learning_rate(round_number),
         )
         with torch.no_grad():
             low = network.encode(views)
@@ -267,12 +258,13 @@ class FmcscSite(SiteProgram):
 
     def _teach(self, round_number: int, stage: FmcscStage, received: State) -> _Trained:
         """Teach a copy of one view's model what the multi-view model knows."""
-        options, view = self._algorithm.options, stage.group - 1
+        options, view = self._plan.options, stage.group - 1
         if self._target is None or self._target[0] != round_number:
             raise WrongState(
                 f"site {self._site_id!r} did not train on all views in round {round_number}",
                 remedy="it takes part again in the next round",
             )
+        target = self._target[1]
         seen = [records if at == view else None for at, records in enumerate(self._views)]
         network = self._network(received)
         before = None
@@ -282,24 +274,24 @@ class FmcscSite(SiteProgram):
         loss = self._fit(
             network,
             losses.distillation_loss(view, options),
-            partial(_joined, self._held, self._target[1]),
+            lambda: (*self._held, target),
             phase=private.TEACH,
             order_label=(round_number, stage.exchange.name),
             trained=("enc", "dec", "fuse_head") if options.distillation else ("enc", "dec"),
             epochs=options.distillation_epochs,
-            learning_rate=self._algorithm.plan.learning_rate(round_number),
+            learning_rate=self._plan.learning_rate(round_number),
         )
         if before is None:
             return network, 1.0, loss
         return network, self._gain(network, seen, view, before), loss
 
     def _train_own_view(self, round_number: int, stage: FmcscStage, received: State) -> _Trained:
-        options, views, view = self._algorithm.options, self._views, self.group - 1
+        options, views, view = self._plan.options, self._views, self.group - 1
         before = self._network(received)
 
         @cache
         def batch() -> Batch:  # made when it is paid for
-            none = torch.zeros(self._records, self._algorithm.plan.features, device=self._device)
+            none = torch.zeros(self._records, self._plan.features, device=self._device)
             return (*self._held, otherwise(none, self._embed, before))
 
         keeps = options.model_contrast and self._own is not None
@@ -313,7 +305,7 @@ class FmcscSite(SiteProgram):
             order_label=(round_number, stage.exchange.name),
             trained=("enc", *own, "fuse_head") if options.model_contrast else own,
             epochs=options.local_epochs,
-            learning_rate=self._algorithm.plan.learning_rate(round_number),
+            learning_rate=self._plan.learning_rate(round_number),
         )
         trained = read_parameters(network)
         if is_finite(trained):  # a failed update leaves the site's own model as it was
@@ -332,33 +324,36 @@ class FmcscSite(SiteProgram):
         return as_weight(information, _MOST_BITS)
 
     def _noise(self, round_number: int, stage: FmcscStage) -> Callable[[torch.Tensor], torch.Tensor]:
-        """Adds the paper's noise to a tensor of the update; no guarantee, see :mod:`paper_laplace`."""
-        epsilon = self._algorithm.options.paper_laplace_epsilon
+        """The paper's noise on an update; not a guarantee, see :mod:`secfed.algorithms.fmcsc.laplace`."""
+        epsilon = self._plan.options.paper_laplace_epsilon
         if epsilon is None:
             return lambda update: update
-        seed = self._algorithm.setting.local_seed
+        seed = self._setting.local_seed
         generator = torch_generator(seed, "paper-laplace", self._site_id, round_number, stage.exchange.name)
         return lambda update: update + laplace(update.shape, epsilon, generator)
 
 
-def _joined(views: Batch, target: torch.Tensor) -> Batch:
-    return (*views, target)
+def adam_over(network: nn.Module, parts: Collection[str], learning_rate: float) -> torch.optim.Optimizer:
+    """Adam over the parameters of ``parts``, prefixes such as ``enc.0``; the rest is frozen.
+
+    Its moments live for one phase.
+    """
+    trained = []
+    for name, parameter in network.named_parameters():
+        parameter.requires_grad_(any(name.startswith(part + ".") for part in parts))
+        if parameter.requires_grad:
+            trained.append(parameter)
+    return torch.optim.Adam(trained, lr=learning_rate, fused=True)
 
 
 def as_weight(information: float, most: float) -> float:
-    """A mutual information (or a difference of two) in bits as a weight, above 0 up to 1.
-
-    Args:
-        information: in bits; clipped to 0 .. ``most``.
-        most: the largest value it can have.
-    """
+    """A mutual information (or a difference of two), clipped to 0 .. ``most`` bits, as a weight above 0."""
     return (min(max(information, 0.0), most) + _LEAST_WEIGHT) / (most + _LEAST_WEIGHT)
 
 
 def parameters_of(broadcast: State, group: str) -> dict[str, torch.Tensor]:
     """The parameters of one group's model in a broadcast; empty if it carries none."""
-    start = group + "/"
-    return {name.removeprefix(start): value for name, value in broadcast.items() if name.startswith(start)}
+    return part_of(broadcast, group + "/")
 
 
 def view_of(parameter: str) -> int:

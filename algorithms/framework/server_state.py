@@ -25,6 +25,12 @@ def part_of(state: State, start: str) -> dict[str, torch.Tensor]:
     return {name.removeprefix(start): value for name, value in state.items() if name.startswith(start)}
 
 
+def moved(value: torch.Tensor, total: torch.Tensor, divisor: float) -> torch.Tensor:
+    """A parameter plus a total divided by a weight or a count, computed in float64: float32."""
+    step: torch.Tensor = value.to(torch.float64) + total / divisor
+    return step.to(torch.float32)
+
+
 def copies(state: State) -> dict[str, torch.Tensor]:
     """A copy of every tensor, by name."""
     return {name: value.clone() for name, value in state.items()}
@@ -106,4 +112,41 @@ class ModelServer(ServerProgram):
     def load(self, state: State) -> None:
         """Continue from :meth:`save`."""
         self._model = model_of(state, self._model)
+        self._metrics.load(state)
+
+
+class GroupServer(ServerProgram):
+    """A server program with a model per group, whose parameters are named ``group/parameter``.
+
+    Subclasses write :meth:`broadcast` and :meth:`absorb`; they replace a model and never change one in place.
+    """
+
+    def __init__(self, models: Mapping[str, State]) -> None:
+        self._models: dict[str, State] = dict(models)
+        self._metrics = VersionMetrics()
+
+    def model(self) -> State:
+        """The current parameters of every group: float32 copies."""
+        return {
+            f"{group}/{name}": value.clone()
+            for group, model in self._models.items()
+            for name, value in model.items()
+        }
+
+    def metrics(self) -> Mapping[int, Mapping[str, float]]:
+        """Metrics by model version."""
+        return self._metrics.all()
+
+    def save(self) -> State:
+        """Models and metrics."""
+        return {MODEL + name: value for name, value in self.model().items()} | self._metrics.save()
+
+    def load(self, state: State) -> None:
+        """Continue from :meth:`save`.
+
+        Raises:
+            MalformedMessage: a checkpoint of other models.
+        """
+        models = model_of(state, self.model())
+        self._models = {group: part_of(models, f"{group}/") for group in self._models}
         self._metrics.load(state)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from abc import abstractmethod
-from collections.abc import Sequence
-from typing import Generic, Protocol, TypeVar
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Generic, TypeVar
 
 from secfed.algorithms.framework.base import Algorithm, PlannedExchange, SiteId, check_round, planned_for
-from secfed.wire.layout import Exchange
+from secfed.config.sections import ProtectionSection
+from secfed.dp.settings import PrivacySection
+from secfed.wire.layout import Exchange, Field, Layout
 
 StageT = TypeVar("StageT", bound=PlannedExchange)
 
@@ -28,21 +31,78 @@ class Staged(Algorithm, Generic[StageT]):
         return tuple(stage.exchange for stage in self.stages(round_number))
 
 
-class RoundPlan(Protocol[StageT]):
-    """A study computed from public facts alone: which sums, and who takes part in each."""
+@dataclass(frozen=True, kw_only=True)
+class RoundPlan(ABC, Generic[StageT]):
+    """A study computed from public facts alone: which sums, and who takes part in each.
+
+    Attributes:
+        protection: the ``[protection]`` table.
+        rounds: training rounds.
+        seed: the study's seed; here it only samples sites.
+        privacy: the ``[privacy]`` table, checked.
+    """
+
+    protection: ProtectionSection
+    rounds: int
+    seed: int
+    privacy: PrivacySection | None = None
 
     @property
-    def rounds(self) -> int:
-        """Training rounds."""
+    @abstractmethod
+    def sites(self) -> tuple[SiteId, ...]:
+        """All sites."""
 
-    def stages(self, round_number: int) -> Sequence[StageT]:
-        """The exchanges of one round, in order."""
+    @property
+    @abstractmethod
+    def scoring(self) -> tuple[StageT, ...]:
+        """The stages that measure the model, by sums without noise."""
 
+    @abstractmethod
+    def round_stages(self, round_number: int) -> Sequence[StageT]:
+        """The exchanges of one round that the study has, in order."""
+
+    @abstractmethod
     def members(self, stage: StageT, round_number: int) -> Sequence[SiteId]:
         """The sites that are asked for one exchange."""
 
-    def unprotected(self, exchange: Exchange) -> Sequence[str]:
-        """Fields that leave without noise under ``[privacy]``."""
+    def stages(self, round_number: int) -> Sequence[StageT]:
+        """The exchanges of one round, in order; :class:`WrongState` if the study has no such round."""
+        check_round(round_number, self.rounds)
+        return self.round_stages(round_number)
+
+    def stage(self, round_number: int, exchange: Exchange) -> StageT:
+        """What an exchange is for; :class:`WrongState` if the round has no such exchange."""
+        return planned_for(exchange, round_number, self.stages(round_number))
+
+    def least_sites(self, min_group: int) -> int:
+        """The smallest cohort that a sum is planned for, the same under every protection.
+
+        A masked site refuses a cohort in which the tolerated colluders could leave it alone, and no sum comes
+        about among fewer sites than must answer; under site-level privacy their noise is what was paid for.
+        """
+        rules = self.protection
+        colluders = rules.colluders_for(len(self.sites))
+        return max(min_group, rules.min_cohort, colluders + 2, rules.threshold or 0)
+
+    @property
+    def scores(self) -> bool:
+        """Whether the model is measured, by sums without noise."""
+        return self.privacy is None or self.privacy.metrics == "unprotected"
+
+    def unprotected(self, exchange: Exchange) -> tuple[str, ...]:
+        """Fields that leave without noise under ``[privacy]``: those of scoring."""
+        if self.privacy is None or exchange not in {stage.exchange for stage in self.scoring}:
+            return ()
+        return tuple(field.name for field in exchange.layout.fields)
+
+    def exchange(self, name: str, cohort: str, fields: Sequence[Field]) -> Exchange:
+        """A sum with room for all sites of the study."""
+        return Exchange(name, cohort, Layout(tuple(fields), sites=len(self.sites)))
+
+    def updates(self, shapes: Mapping[str, tuple[int, ...]], names: Sequence[str]) -> list[Field]:
+        """A field ``update/parameter`` for each of these, with the study's bound and bits."""
+        bound, bits = self.protection.bound, self.protection.bits
+        return [Field(f"update/{name}", shapes[name], bound, bits) for name in names]
 
 
 class PlannedStages(Staged[StageT]):
@@ -52,7 +112,6 @@ class PlannedStages(Staged[StageT]):
 
     def stages(self, round_number: int) -> Sequence[StageT]:
         """As the plan has them."""
-        check_round(round_number, self.plan.rounds)
         return self.plan.stages(round_number)
 
     def members(self, round_number: int, exchange: Exchange, sites: Sequence[SiteId]) -> Sequence[SiteId]:
@@ -61,5 +120,5 @@ class PlannedStages(Staged[StageT]):
         return tuple(site for site in sites if site in wanted)
 
     def unprotected(self, exchange: Exchange) -> Sequence[str]:
-        """Fields that leave without noise although the study has ``[privacy]``: those of scores."""
+        """Fields of scoring, under ``[privacy]``."""
         return self.plan.unprotected(exchange)

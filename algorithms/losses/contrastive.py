@@ -19,13 +19,8 @@ def eq5(common: torch.Tensor, view: torch.Tensor, *, temperature: float) -> torc
 
     -(1/n) sum_i log[ exp(s_ii / t) / sum_{j != i} exp(s_ij / t) ],  s_ij = cos(h_i, r_j)
 
-    Args:
-        common: h, [n, k].
-        view: r of one view, [n, k].
-        temperature: t, above 0.
-
-    Returns:
-        A scalar; it can be negative. A single record has nothing to be compared with and gives 0.
+    ``common`` is h, ``view`` the r of one view, both [n, k]. The scalar can be negative; it is 0 for a single
+    record, which has nothing to be compared with.
     """
     if len(common) < 2:
         return (common.sum() + view.sum()) * 0.0
@@ -39,15 +34,7 @@ def ntxent(common: torch.Tensor, view: torch.Tensor, *, temperature: float) -> t
     """NT-Xent over the 2n stacked rows, with dot products instead of cosines (h is unit, r is not).
 
     Every row is an anchor, its partner from the other kind is the positive, all other rows are negatives,
-    and the denominator holds both.
-
-    Args:
-        common: h, [n, k].
-        view: r of one view, [n, k].
-        temperature: t, above 0.
-
-    Returns:
-        A scalar; 0 for a single record.
+    and the denominator holds both. Shapes as for :func:`eq5`; 0 for a single record.
     """
     count = len(common)
     rows = torch.cat([view, common])
@@ -62,16 +49,9 @@ def model_contrast(
 ) -> torch.Tensor:
     """Two-way contrast: a record's h should resemble the global model's h rather than its own z.
 
-    -log[ e^{cos(h, h^g)/t} / (e^{cos(h, h^g)/t} + e^{cos(h, z)/t}) ], per record
+    -log[ e^{cos(h, h^g)/t} / (e^{cos(h, h^g)/t} + e^{cos(h, z)/t}) ] of every record: [n]
 
-    Args:
-        common: h of the local model, [n, k].
-        reference: h of the global model, [n, k]; no gradient goes there.
-        low: z of the local model, [n, k].
-        temperature: t, above 0.
-
-    Returns:
-        [n].
+    ``common`` is h and ``low`` z of the local model, ``reference`` h^g, which gets no gradient; all [n, k].
     """
     near = cosine_similarity(common, reference.detach(), dim=1)
     far = cosine_similarity(common, low, dim=1)

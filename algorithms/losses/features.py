@@ -21,10 +21,6 @@ class Features:
     text: torch.Tensor
     words: torch.Tensor
 
-    def detach(self) -> Features:
-        """The same values, without a gradient."""
-        return Features(self.image.detach(), self.text.detach(), self.words)
-
 
 @dataclass(frozen=True)
 class Aligned:
@@ -63,8 +59,8 @@ class ObjectiveValue:
 
     Attributes:
         total: what training minimises; a scalar with gradient.
-        infonce: the plain global InfoNCE, averaged over both directions: a scalar; the only part that
-            client weights are made from.
+        infonce: the plain global InfoNCE, averaged over both directions; robust weights are made from it
+            alone.
     """
 
     total: torch.Tensor

@@ -6,7 +6,6 @@ for Label-efficient Medical Image Recognition", ICCV 2021, with the constants of
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable
 
 import torch
@@ -27,16 +26,13 @@ NO_LENGTH = 1e-8
 
 
 class Gloria(Objective):
-    """Global cosine contrast plus word-region contrast.
+    """Global cosine contrast plus word-region contrast, each the sum of its two directions.
 
-    Both terms are the sum of their two directions. The global term has the method's own scale of 10; the
-    study's temperature is that of ``ObjectiveValue.infonce`` alone.
-
-    A report of one token has no words: its pair takes no part in the local term, as a pair or as a
-    negative.
+    The global term has a scale of its own; the study's temperature is that of ``ObjectiveValue.infonce``
+    alone. A report of one token has no words: its pair takes no part in the local term.
 
     Args:
-        temperature: of ``ObjectiveValue.infonce``, at least 1e-6.
+        temperature: of ``ObjectiveValue.infonce``.
         continuations: ids of the tokens that continue the word before them ("##ing"). The embeddings of
             a word's parts are summed before they meet the regions. Empty, or ``Aligned.tokens`` absent:
             every token is a word of its own.
@@ -47,7 +43,7 @@ class Gloria(Objective):
         local_scale: what multiplies the matches of images and reports (t3).
 
     Raises:
-        ConfigError: a temperature, weight, scale or token id outside its range.
+        ConfigError: a temperature or token id outside its range.
     """
 
     def __init__(
@@ -62,19 +58,13 @@ class Gloria(Objective):
         local_scale: float = 10.0,
     ) -> None:
         super().__init__(temperature)
-        if not all(0 < scale < 1e6 for scale in (global_scale, attention_scale, match_scale, local_scale)):
-            raise ConfigError("gloria: a scale is not above 0", remedy="use 10, 4, 5 and 10 as published")
-        if not all(0 <= weight < math.inf for weight in weights):
-            raise ConfigError(
-                "gloria: a weight is negative or not a number", remedy="use weights of at least 0"
-            )
         self.weights = weights
         self.global_scale = global_scale
         self.attention_scale = attention_scale
         self.match_scale = match_scale
         self.local_scale = local_scale
         self.continues: torch.Tensor | None
-        # A constant that follows the module to its device; not persistent, so it is no part of the model.
+        # A constant that follows the module to its device; not persistent, so it is not part of the model.
         self.register_buffer("continues", _table(continuations), persistent=False)
 
     def total(self, aligned: Aligned, plain: torch.Tensor) -> torch.Tensor:  # noqa: ARG002
@@ -96,14 +86,11 @@ class Gloria(Objective):
 
 
 def word_starts(tokens: torch.Tensor, continues: torch.Tensor) -> torch.Tensor:
-    """Which tokens begin a word.
+    """Which tokens begin a word: [B, T] bool.
 
     Args:
         tokens: [B, T] int64.
         continues: [V] bool: whether a token id continues a word; ids from V - 1 on are looked up there.
-
-    Returns:
-        [B, T] bool.
     """
     return ~continues[tokens.clamp(max=len(continues) - 1)]
 
@@ -115,9 +102,8 @@ def merge_words(
 
     Args:
         words: [B, T, d], one row per token.
-        is_word: [B, T] bool: True where a row is a token and not padding.
-        starts: [B, T] bool: True where a token begins a word; the first token of a report always does,
-            whatever stands there.
+        is_word: [B, T] bool, False for padding.
+        starts: [B, T] bool: True where a token begins a word; the first token of a report always does.
 
     Returns:
         [B, T, d], the words of a report first and zeros after them, and [B, T] bool, where there is a word.
@@ -131,8 +117,8 @@ def merge_words(
     # part[b, w, t] = 1 where token t belongs to word w: a product instead of a scattered sum, because
     # scattered sums on a GPU add in an order that changes from run to run.
     part = (number.unsqueeze(1) == place[:, None]) & is_word.unsqueeze(1)
-    kept = words.masked_fill(~is_word.unsqueeze(2), 0.0)
-    return part.to(words.dtype) @ kept, part.any(dim=2)
+    real_words = words.masked_fill(~is_word.unsqueeze(2), 0.0)
+    return part.to(words.dtype) @ real_words, part.any(dim=2)
 
 
 def match_reports(
@@ -170,12 +156,12 @@ def match_reports(
     for start in range(0, reports, step):
         some = (patches, words[start : start + step], real[start : start + step])
         if again:
-            found = checkpoint(
+            matched = checkpoint(
                 _match, *some, attention_scale, match_scale, use_reentrant=False, preserve_rng_state=False
             )
         else:
-            found = _match(*some, attention_scale, match_scale)
-        columns.append(found)
+            matched = _match(*some, attention_scale, match_scale)
+        columns.append(matched)
     return torch.cat(columns).T
 
 
@@ -190,20 +176,12 @@ def _match(
     product = (attention * similar).sum(dim=2)
     context = torch.einsum("rbpt,bpd->rbtd", attention, patches)
     lengths = vector_norm(context, dim=3) * vector_norm(words, dim=2).unsqueeze(1)
-    found: torch.Tensor = match_scale * product / lengths.clamp(min=NO_LENGTH)
-    return found.masked_fill(~real.unsqueeze(1), -torch.inf).logsumexp(dim=2)
+    matched: torch.Tensor = match_scale * product / lengths.clamp(min=NO_LENGTH)
+    return matched.masked_fill(~real.unsqueeze(1), -torch.inf).logsumexp(dim=2)
 
 
 def _among(logits: torch.Tensor, takes_part: torch.Tensor) -> torch.Tensor:
-    """Cross entropy both ways among some of the pairs, the others contributing nothing.
-
-    Args:
-        logits: [B, B].
-        takes_part: [B] bool.
-
-    Returns:
-        A scalar; 0 where nobody takes part.
-    """
+    """Cross entropy both ways among those of the [B, B] pairs that take part; 0 where none does."""
     both = takes_part[:, None] & takes_part
     # A pair that is left out keeps its own diagonal element alone, whose cross entropy is 0: shapes do
     # not depend on the records, and no row is empty.
@@ -213,11 +191,7 @@ def _among(logits: torch.Tensor, takes_part: torch.Tensor) -> torch.Tensor:
 
 
 def _table(ids: Iterable[int]) -> torch.Tensor | None:
-    """[V] bool, True at these ids and False in the last place; None without ids.
-
-    Raises:
-        ConfigError: an id that is padding or negative.
-    """
+    """[V] bool, True at these ids and False in the last place; None without ids."""
     continuing = sorted(set(ids))
     if not continuing:
         return None

@@ -28,11 +28,7 @@ from secfed.errors import ConfigError
 
 
 class ConVirt(Objective):
-    """ConVIRT, or CLIP: the symmetric InfoNCE and nothing else.
-
-    Args:
-        temperature: of the InfoNCE, at least 1e-6.
-    """
+    """ConVIRT, or CLIP: the symmetric InfoNCE and nothing else."""
 
     def total(self, aligned: Aligned, plain: torch.Tensor) -> torch.Tensor:  # noqa: ARG002
         """``plain`` itself."""
@@ -48,17 +44,11 @@ def make_objective(
     continuations: Iterable[int] = (),
     **more: Any,
 ) -> Objective:
-    """The objective that a study names.
+    """The objective that a study names: "convirt", "gloria" or "mgca".
 
     Its parameters, if it has any, are drawn from torch's global generator, as those of layers are.
-
-    Args:
-        name: "convirt", "gloria" or "mgca".
-        temperature: of the InfoNCE.
-        embedding: d_e, the width of the embeddings.
-        prototypes: K, how many prototypes "mgca" has; without a meaning for the others.
-        continuations: token ids that continue the word before them ("gloria" merges these).
-        **more: what the class of that objective takes beyond these; by default as published.
+    ``prototypes`` are for "mgca", ``continuations`` (token ids that continue the word before them) for
+    "gloria"; ``more`` are further arguments of that objective's class.
 
     Raises:
         ConfigError: another name, or an option outside its range.

@@ -15,8 +15,7 @@ from torch import nn
 from torch.nn.functional import log_softmax, normalize
 
 from secfed.algorithms.losses.features import Aligned
-from secfed.algorithms.losses.objective import MIN_TEMPERATURE, Objective
-from secfed.errors import ConfigError
+from secfed.algorithms.losses.objective import Objective
 
 
 class Mgca(Objective):
@@ -26,21 +25,18 @@ class Mgca(Objective):
     one token has no words: its pair takes no part in the token term.
 
     The prototypes are the only parameters. They are used with rows of L2 norm 1, but never overwritten
-    with them: what is trained, averaged and sent is the parameter itself, so nothing changes it beside
-    the optimiser. While they are not trained, codes and predictions are used all the same.
+    with them: what is trained, averaged and sent is the parameter itself. While they are not trained, codes
+    and predictions are used all the same.
 
     Args:
-        temperature: of the InfoNCE, at least 1e-6.
-        embedding: d_e, the width of the embeddings.
-        prototypes: K, at least 2; below the batch size, or codes spread thinner than one pair each.
+        temperature: of the InfoNCE.
+        embedding: d_e.
+        prototypes: K; below the batch size, or codes spread thinner than one pair each.
         weights: w1, w2 and w3.
         local_temperature: of the token term.
         prototype_temperature: of the predicted assignments.
         smoothing: of the codes (the epsilon of Sinkhorn's algorithm).
         sinkhorn_rounds: how often the codes are balanced.
-
-    Raises:
-        ConfigError: an option outside its range.
     """
 
     def __init__(
@@ -56,23 +52,6 @@ class Mgca(Objective):
         sinkhorn_rounds: int = 3,
     ) -> None:
         super().__init__(temperature)
-        if embedding < 1:
-            raise ConfigError("mgca: embeddings without dimensions", remedy="use an embedding of at least 1")
-        if prototypes < 2:
-            raise ConfigError("model.prototypes: fewer than 2", remedy="use at least 2; usual are 32 to 500")
-        if not all(0 <= weight < math.inf for weight in weights):
-            raise ConfigError(
-                "mgca: a weight is negative or not a number", remedy="use weights of at least 0"
-            )
-        if not all(
-            MIN_TEMPERATURE <= value < math.inf
-            for value in (local_temperature, prototype_temperature, smoothing)
-        ):
-            raise ConfigError(
-                "mgca: a temperature is not above 0", remedy="use 0.1, 0.2 and 0.05 as published"
-            )
-        if sinkhorn_rounds < 1:
-            raise ConfigError("mgca: no rounds of Sinkhorn's algorithm", remedy="use 3 as published")
         self.weights = weights
         self.local_temperature = local_temperature
         self.prototype_temperature = prototype_temperature
@@ -99,12 +78,8 @@ class Mgca(Objective):
 def token_loss(aligned: Aligned, *, temperature: float) -> torch.Tensor:
     """L_CTA: inside each pair, words against patches plus patches against words.
 
-    Args:
-        aligned: embeddings of a batch of pairs.
-        temperature: of the attention and of the logits.
-
-    Returns:
-        A scalar: the mean over the pairs whose report has words; 0 if none has.
+    ``temperature`` is that of the attention and of the logits. The mean is over the pairs whose report has
+    words; 0 if none has.
     """
     is_word = aligned.is_word
     has_words = is_word.any(dim=1)
@@ -155,7 +130,7 @@ def token_weights(attention: torch.Tensor | None, real: torch.Tensor) -> torch.T
     """Weights of a pair's tokens: attention between its 10 and 90 percent quantiles, scaled to sum 1.
 
     Args:
-        attention: [B, T], at least 0; or None: equal weights.
+        attention: [B, T], at least 0; None for equal weights.
         real: [B, T] bool: True where there is a token.
 
     Returns:
@@ -167,9 +142,9 @@ def token_weights(attention: torch.Tensor | None, real: torch.Tensor) -> torch.T
         return equal
     ordered = attention.masked_fill(~real, torch.inf).sort(dim=1).values
     low, high = _quantile(ordered, counts, 0.1), _quantile(ordered, counts, 0.9)
-    kept = attention.clamp(low, high).masked_fill(~real, 0.0)
-    sums = kept.sum(dim=1, keepdim=True)
-    return torch.where(sums > 0, kept / sums, equal)
+    clipped = attention.clamp(low, high).masked_fill(~real, 0.0)
+    sums = clipped.sum(dim=1, keepdim=True)
+    return torch.where(sums > 0, clipped / sums, equal)
 
 
 def _quantile(ordered: torch.Tensor, counts: torch.Tensor, share: float) -> torch.Tensor:
@@ -181,7 +156,7 @@ def _quantile(ordered: torch.Tensor, counts: torch.Tensor, share: float) -> torc
 
 @torch.no_grad()
 def sinkhorn(scores: torch.Tensor, *, smoothing: float, rounds: int) -> torch.Tensor:
-    """Soft assignments of records to prototypes, each record's summing to 1, prototypes about equally used.
+    """Soft assignments of records to prototypes: [B, K], rows summing to 1, columns to about B / K.
 
     exp(scores / epsilon) is scaled in turn so that every prototype has mass 1/K and every record 1/B, and
     at the end every record 1. Computed on logarithms: at a small epsilon the exponentials of float32
@@ -191,9 +166,6 @@ def sinkhorn(scores: torch.Tensor, *, smoothing: float, rounds: int) -> torch.Te
         scores: [B, K], similarities of records and prototypes.
         smoothing: epsilon, above 0.
         rounds: how often prototypes and records are balanced.
-
-    Returns:
-        [B, K] at least 0, without a gradient; rows sum to 1, columns to about B / K.
     """
     records, prototypes = scores.shape
     mass = scores / smoothing

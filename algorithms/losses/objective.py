@@ -6,7 +6,6 @@ import math
 from abc import ABC, abstractmethod
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import fields, replace
-from typing import ClassVar
 
 import torch
 from torch import nn
@@ -45,8 +44,7 @@ def infonce(image: torch.Tensor, text: torch.Tensor, temperature: float) -> torc
         temperature: t, above 0.
 
     Returns:
-        A scalar at least 0; about log B for unrelated embeddings at a high temperature, and 0 for a single
-        pair, which has nothing to be compared with.
+        A scalar; about log B for unrelated embeddings, and 0 for a single pair.
     """
     with without_autocast(image):
         logits = full_precision(image) @ full_precision(text).T / temperature
@@ -54,33 +52,19 @@ def infonce(image: torch.Tensor, text: torch.Tensor, temperature: float) -> torc
 
 
 def both_ways(logits: torch.Tensor) -> torch.Tensor:
-    """Sum of the cross entropies over the rows and over the columns; row b's target is column b.
-
-    Args:
-        logits: [B, B].
-
-    Returns:
-        A scalar.
-    """
+    """Sum of the cross entropies over rows and columns of [B, B] logits; row b's target is column b."""
     target = torch.arange(len(logits), device=logits.device)
     return cross_entropy(logits, target) + cross_entropy(logits.T, target)
 
 
 class Objective(nn.Module, ABC):
-    """A pre-training objective.
+    """A pre-training objective: ``forward`` takes ``Aligned`` and gives ``ObjectiveValue``.
 
-    Its ``forward`` takes ``Aligned`` and gives ``ObjectiveValue``, computed in float32 at least, whatever
-    mixed precision surrounds it.
-
-    Args:
-        temperature: of the InfoNCE, at least 1e-6.
+    Computed in float32 at least, whatever mixed precision surrounds it.
 
     Raises:
-        ConfigError: a temperature that is not a number or too small.
+        ConfigError: a temperature that is not a number or below :data:`MIN_TEMPERATURE`.
     """
-
-    decomposes: ClassVar[bool] = False
-    """Whether the value is a mean of one number per record, as record-level privacy would need."""
 
     def __init__(self, temperature: float) -> None:
         super().__init__()
@@ -100,15 +84,7 @@ class Objective(nn.Module, ABC):
 
     @abstractmethod
     def total(self, aligned: Aligned, plain: torch.Tensor) -> torch.Tensor:
-        """What training minimises.
-
-        Args:
-            aligned: embeddings in float32 at least.
-            plain: ``infonce`` of them at ``temperature``.
-
-        Returns:
-            A scalar with gradient.
-        """
+        """What training minimises; ``plain`` is the InfoNCE of the embeddings, both in float32 at least."""
 
 
 def _full_precision(aligned: Aligned) -> Aligned:

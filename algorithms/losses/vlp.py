@@ -33,17 +33,14 @@ _SAME: Final = 1e-12  # two models nearer than this, relative to their length, a
 def anchor_loss(
     aligned: Aligned, anchor: Aligned, reduction: AnchorReduction = "mean", *, detach: bool = True
 ) -> torch.Tensor:
-    """Squared distance to the anchor's embeddings, images plus texts; no gradient reaches the anchor.
+    """Squared distance of [B, d] embeddings to a frozen model's of the same batch, images plus texts.
 
     Args:
-        aligned: embeddings of the model being trained, [B, d] each.
-        anchor: embeddings of the same batch by a frozen model.
+        aligned: by the model being trained.
+        anchor: by the frozen model.
         reduction: "mean" over records and dimensions, or "sumdim": the squared distance of a record, mean
             over records, which is d times as much.
         detach: False lets a gradient through to what the anchor was computed from.
-
-    Returns:
-        A scalar.
     """
     scale = 1.0 if reduction == "mean" else float(aligned.image.shape[-1])
     image, text = (
@@ -58,16 +55,8 @@ def guidance_contrast(
 ) -> torch.Tensor:
     """InfoNCE between a record's embedding and the anchor's, mean of both directions and both modalities.
 
-    About log B for embeddings that have nothing to do with each other. No gradient reaches the anchor.
-
-    Args:
-        aligned: embeddings of the model being trained, [B, d] each, of L2 norm 1.
-        anchor: embeddings of the same batch by a frozen model.
-        temperature: above 0.
-        detach: False lets a gradient through to what the anchor was computed from.
-
-    Returns:
-        A scalar; 0 for a single record, which has no negatives.
+    About log B for embeddings that have nothing to do with each other, 0 for a single record. Arguments as
+    for :func:`anchor_loss`.
     """
     image, text = (
         infonce(ours, theirs.detach() if detach else theirs, temperature)
@@ -81,14 +70,8 @@ def moon_loss(
 ) -> torch.Tensor:
     """MOON's model contrast: mean of -log[ e^{cos(z, g)/t} / (e^{cos(z, g)/t} + e^{cos(z, p)/t}) ].
 
-    Args:
-        z: embeddings by the model being trained, [B, d].
-        z_global: g, by the received model; no gradient goes there.
-        z_previous: p, by this site's model at the end of its last round; no gradient goes there.
-        temperature: t, above 0.
-
-    Returns:
-        A scalar; log 2 where both models give the same embeddings.
+    [B, d] embeddings by the model being trained, by the received one and by this site's of its last round;
+    the last two get no gradient. log 2 where both models give the same embeddings.
     """
     return model_contrast(z, z_global, z_previous.detach(), temperature=temperature).mean()
 
@@ -107,56 +90,35 @@ def distance(one: State, other: State) -> float:
 def ema_scale(own: State, received: State, autoscale: float) -> float | None:
     """FedEMA's scale k = autoscale / ||received - own||, fixed once, when a site first has both.
 
-    Args:
-        own: what the site's training gave the last time.
-        received: the server's model now.
-        autoscale: the share of the own model that is kept this first time, from 0 to 1.
-
-    Returns:
-        The scale; None if the two models are the same, when there is nothing to measure yet.
+    ``own`` is what the site's training gave the last time. None if the two models are the same, when there is
+    nothing to measure yet.
     """
     length = max(distance(received, {name: torch.zeros_like(value) for name, value in received.items()}), 1.0)
-    found = distance(own, received)
-    return None if found <= _SAME * length else autoscale / found
-
-
-def ema_share(own: State, received: State, scale: float) -> float:
-    """The share of its own model that a site keeps: min(scale * ||received - own||, 1)."""
-    return min(scale * distance(own, received), 1.0)
+    moved = distance(own, received)
+    return None if moved <= _SAME * length else autoscale / moved
 
 
 def ema_merge(own: State, received: State, scale: float) -> dict[str, torch.Tensor]:
-    """FedEMA's start of a round: m * own + (1 - m) * received, with m of :func:`ema_share`.
+    """FedEMA's start of a round: m * own + (1 - m) * received, with m = min(scale * ||received - own||, 1).
 
-    Args:
-        own: what the site's training gave the last time.
-        received: the server's model now.
-        scale: k of :func:`ema_scale`; 0 takes over the received model as it is.
-
-    Returns:
-        float32, by name. Parameters on which both agree keep their exact value.
+    Parameters on which both agree keep their exact value.
 
     Raises:
         MalformedMessage: they do not have the same parameters.
     """
-    share = ema_share(own, received, scale)
+    share = min(scale * distance(own, received), 1.0)
     merged = {}
     for name, value in received.items():
-        there = value.double()
-        merged[name] = (there + share * (own[name].double() - there)).float()
+        sent = value.double()
+        merged[name] = (sent + share * (own[name].double() - sent)).float()
     return merged
 
 
 def ldawa_cosines(own: State, received: State) -> dict[str, float]:
     """cos(own, received) of every parameter tensor, the share of itself that FedLDAWA lets a site send.
 
-    Args:
-        own: the site's parameters after training.
-        received: the server's, before.
-
-    Returns:
-        From -1 to 1, by name. A tensor of zeros on either side (a bias at its start) has no direction and
-        counts as 1: it is averaged plainly.
+    A tensor of zeros on either side (a bias at its start) has no direction and counts as 1: it is averaged
+    plainly.
 
     Raises:
         MalformedMessage: they do not have the same parameters.
@@ -164,9 +126,9 @@ def ldawa_cosines(own: State, received: State) -> dict[str, float]:
     _same_names(own, received)
     cosines = {}
     for name, value in received.items():
-        here, there = own[name].double().reshape(-1), value.double().reshape(-1)
-        product = float(here.norm() * there.norm())
-        cosines[name] = max(-1.0, min(1.0, float(here @ there) / product)) if product > 0 else 1.0
+        local, sent = own[name].double().reshape(-1), value.double().reshape(-1)
+        product = float(local.norm() * sent.norm())
+        cosines[name] = max(-1.0, min(1.0, float(local @ sent) / product)) if product > 0 else 1.0
     return cosines
 
 

@@ -41,12 +41,7 @@ _CERTAIN: Final = 1e100  # log-odds of the first and last bin
 
 
 def fields(classes: int, *, noisy: bool = False) -> tuple[Field, ...]:
-    """The fields that evaluation adds to a layout; all 64 bits wide.
-
-    Args:
-        classes: number of classes.
-        noisy: only those that are released with noise.
-    """
+    """The fields that evaluation adds to a layout; all 64 bits wide. ``noisy``: those released with noise."""
     shapes: dict[str, tuple[int, ...]] = {
         "eval/records": (),
         "eval/loss": (),
@@ -65,17 +60,10 @@ def fields(classes: int, *, noisy: bool = False) -> tuple[Field, ...]:
 def evaluate(
     model: nn.Module, inputs: torch.Tensor, labels: torch.Tensor, *, classes: int, device: torch.device
 ) -> dict[str, torch.Tensor]:
-    """One site's sums over its held-out records.
+    """One site's sums over its held-out records: float64 tensors by field name, see :func:`fields`.
 
-    Args:
-        model: gives [n, classes] scores (logits).
-        inputs: [n, ...] float32; n may be 0, then every sum is 0.
-        labels: [n] int64.
-        classes: number of classes.
-        device: where the model is.
-
-    Returns:
-        float64 tensors by field name, see :func:`fields`.
+    ``model`` gives [n, classes] scores (logits) and is left in evaluation mode. Without records every sum is
+    0.
     """
     sums = {field.name: torch.zeros(field.shape, dtype=torch.float64) for field in fields(classes)}
     sums.update(counts(labels, classes))
@@ -99,12 +87,7 @@ def evaluate(
 
 
 def counts(labels: torch.Tensor, classes: int) -> dict[str, torch.Tensor]:
-    """The sums that no model changes: how many records there are, in all and of each class.
-
-    Args:
-        labels: [n] int64.
-        classes: number of classes.
-    """
+    """The sums that no model changes: how many records there are, in all and of each class."""
     of_class = torch.bincount(labels, minlength=classes).to(torch.float64)
     return {"eval/records": of_class.sum(), "eval/class_records": of_class}
 
@@ -134,9 +117,7 @@ def _scores(model: nn.Module, batch: torch.Tensor, classes: int) -> torch.Tensor
 def score_histograms(log_odds: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
     """Histogram of the predicted probability for each of two classes: [2, SCORE_BINS] float64 counts.
 
-    Args:
-        log_odds: [n] log-odds of class 1.
-        labels: [n] int64, 0 or 1.
+    ``log_odds`` are those of class 1, [n]; labels are 0 or 1.
     """
     stretched = 2.0 * log_odds
     position = 0.5 + 0.5 * stretched / (1.0 + stretched.abs())
@@ -148,11 +129,8 @@ def score_histograms(log_odds: torch.Tensor, labels: torch.Tensor) -> torch.Tens
 def area_under_curve(histograms: torch.Tensor) -> float | None:
     """Area under the ROC curve; two records in one bin count as half a win.
 
-    Args:
-        histograms: [2, bins] counts of negative and positive records, scores ascending.
-
-    Returns:
-        None when one of the classes has no records.
+    ``histograms`` are [2, bins] counts of negative and positive records, scores ascending. None when one of
+    the classes has no records.
     """
     negative, positive = histograms.to(torch.float64)
     pairs = float(negative.sum() * positive.sum())
@@ -163,11 +141,7 @@ def area_under_curve(histograms: torch.Tensor) -> float | None:
 
 
 def finish(totals: Mapping[str, torch.Tensor], classes: int) -> Metrics:
-    """Metrics from summed numerators and denominators.
-
-    Args:
-        totals: the fields of :func:`fields`, all, those with noise, or none.
-        classes: number of classes.
+    """Metrics from summed numerators and denominators: all fields, those with noise, or none.
 
     Returns:
         ``loss``, ``accuracy``, ``balanced_accuracy`` (mean recall over the classes that occur) and, for

@@ -21,16 +21,7 @@ from secfed.errors import RangeError
 
 
 def contingency(assigned: torch.Tensor, labels: torch.Tensor, clusters: int, classes: int) -> torch.Tensor:
-    """Count one site's records by cluster and class.
-
-    Args:
-        assigned: [n] int64, 0 <= cluster < clusters; n may be 0.
-        labels: [n] int64, 0 <= class < classes.
-        clusters: K.
-        classes: C.
-
-    Returns:
-        [K, C] float64 counts.
+    """Count one site's records by cluster and class: [K, C] float64, from [n] int64 of each.
 
     Raises:
         RangeError: a cluster or class outside its range, or not one label per assignment.
@@ -42,19 +33,16 @@ def contingency(assigned: torch.Tensor, labels: torch.Tensor, clusters: int, cla
     for what, values, limit in (("cluster", assigned, clusters), ("class", labels, classes)):
         if len(values) and not 0 <= int(values.min()) <= int(values.max()) < limit:
             raise RangeError(f"a {what} lies outside 0 .. {limit - 1}", remedy=f"check the number of {what}s")
-    cells = assigned.to(device="cpu", dtype=torch.int64) * classes + labels.to(
-        device="cpu", dtype=torch.int64
-    )
+    cells = assigned.to("cpu", torch.int64) * classes + labels.to("cpu", torch.int64)
     counts = torch.bincount(cells, minlength=clusters * classes)
     return counts.reshape(clusters, classes).to(torch.float64)
 
 
 def scores(table: torch.Tensor) -> dict[str, float]:
-    """ACC, NMI and ARI of the summed table.
+    """ACC, NMI and ARI of the summed [K, C] table.
 
-    Args:
-        table: [K, C] sums of :func:`contingency`. Fixed point leaves a count off by far less than one
-            half, so every cell is taken as the nearest integer of at least 0.
+    Fixed point leaves a count off by far less than one half, so every cell is taken as the nearest integer
+    of at least 0.
 
     Returns:
         ``acc`` (share of records in the class that the best one-to-one matching gives their cluster),

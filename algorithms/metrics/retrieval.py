@@ -24,16 +24,14 @@ Source: Radford et al., "Learning Transferable Visual Models From Natural Langua
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 import torch
 
 from secfed.algorithms.data.image_text.base import Pairs
-from secfed.algorithms.framework.datasets import SiteId
 from secfed.algorithms.metrics.loss_cap import capped
+from secfed.algorithms.metrics.score_grid import mean_over_sites
 from secfed.errors import ConfigError, RangeError
 from secfed.wire.layout import Field
 from secfed.wire.parts import all_finite
@@ -57,14 +55,9 @@ def fields() -> tuple[Field, ...]:
 
 
 def ranks(image: torch.Tensor, text: torch.Tensor) -> torch.Tensor:
-    """Rank of each report's own image among the images of one batch.
+    """Rank of each report's own image among the images of one batch: [B] int64, from 1.
 
-    Args:
-        image: [B, d] embeddings; row i belongs to row i of ``text``.
-        text: [B, d] embeddings.
-
-    Returns:
-        [B] int64, from 1: one plus the number of images strictly more similar to the report.
+    Row i of ``image`` belongs to row i of ``text``, [B, d] embeddings.
 
     Raises:
         RangeError: not one image per report.
@@ -78,30 +71,20 @@ def ranks(image: torch.Tensor, text: torch.Tensor) -> torch.Tensor:
     similarity = text @ image.T
     own = similarity.diagonal()
     more = ~(similarity <= own[:, None])  # NaN is not less
-    found = torch.isfinite(own)
-    all_finite(found, "similarities of held-out pairs")
-    return torch.where(found, 1 + more.sum(dim=1), _NEVER)
+    finite = torch.isfinite(own)
+    all_finite(finite, "similarities of held-out pairs")
+    return torch.where(finite, 1 + more.sum(dim=1), _NEVER)
 
 
 def recall(image: torch.Tensor, text: torch.Tensor, batch: int) -> dict[str, float]:
-    """Text-to-image recall inside consecutive batches.
+    """``recall_at_1`` and ``recall_at_5``, text to image, over consecutive batches; empty without pairs.
 
-    Args:
-        image: [n, d] embeddings; row i belongs to row i of ``text``.
-        text: [n, d] embeddings.
-        batch: pairs per batch; fewer than that make one smaller batch.
-
-    Returns:
-        ``recall_at_1`` and ``recall_at_5`` over the complete batches; empty for n = 0.
-
-    Raises:
-        ConfigError: a batch of less than one.
-        RangeError: not one image per report.
+    Arguments as for :func:`ranks`, of all pairs, and :func:`batches`.
     """
-    found = [ranks(image[rows], text[rows]) for rows in batches(len(image), batch)]
-    if not found:
+    parts = [ranks(image[rows], text[rows]) for rows in batches(len(image), batch)]
+    if not parts:
         return {}
-    rank = torch.cat(found)
+    rank = torch.cat(parts)
     return {f"recall_at_{k}": float((rank <= k).to(torch.float64).mean()) for k in (1, 5)}
 
 
@@ -120,19 +103,9 @@ def batches(pairs: int, batch: int) -> Iterator[slice]:
 
 
 def evaluate_site(model: DualEncoder, pairs: Pairs, batch: int, device: torch.device) -> dict[str, float]:
-    """What one site adds to the sums: its own recall and InfoNCE on its held-out pairs.
+    """What one site adds to the sums: its own recall and InfoNCE on its held-out pairs, by field name.
 
-    Args:
-        model: on ``device``; left in evaluation mode.
-        pairs: the site's held-out pairs; with none, every summand is 0 and the site is not counted.
-        batch: pairs per retrieval batch.
-        device: where the model is.
-
-    Returns:
-        One number per field of :func:`fields`.
-
-    Raises:
-        ConfigError: a batch of less than one.
+    Without pairs every summand is 0 and the site is not counted. The model is left in evaluation mode.
 
     Security: single-site values; they may leave only inside a protected sum.
     """
@@ -144,8 +117,8 @@ def evaluate_site(model: DualEncoder, pairs: Pairs, batch: int, device: torch.de
         with torch.no_grad():
             aligned = model(pairs.images[part].to(device), pairs.tokens[part].to(device))
             infonce = float(capped(model.objective(aligned).infonce.double()))
-        found = recall(aligned.image, aligned.text, len(part))
-        for name, value in {**found, "infonce": infonce}.items():
+        shares = recall(aligned.image, aligned.text, len(part))
+        for name, value in {**shares, "infonce": infonce}.items():
             sums[f"eval/{name}"] += value / len(rows)
     return {**sums, **counts(pairs)}
 
@@ -156,57 +129,8 @@ def counts(pairs: Pairs) -> dict[str, float]:
 
 
 def finish(totals: Mapping[str, torch.Tensor | float]) -> dict[str, float]:
-    """Metrics from the sums: each the mean over the survivors that have held-out pairs.
+    """``recall_at_1``, ``recall_at_5`` and ``infonce``, each the mean over sites that have held-out pairs.
 
-    Args:
-        totals: the fields of :func:`fields`, or none of them.
-
-    Returns:
-        ``recall_at_1``, ``recall_at_5`` and ``infonce``; empty where no site was counted.
+    Empty where no site was counted, or the totals have no such fields.
     """
-    # A count is whole; fixed point (or its rounding) leaves it off by far less than one half.
-    counted = round(float(totals[COUNTED])) if COUNTED in totals else 0
-    if counted < 1:
-        return {}
-    return {name: float(totals[f"eval/{name}"]) / counted for name in METRICS}
-
-
-def metrics_of(sums: Mapping[str, float]) -> dict[str, float]:
-    """One site's own metrics, from what it would add; empty for a site without held-out pairs."""
-    return finish(sums)
-
-
-@dataclass(frozen=True)
-class Disparity:
-    """How far apart the sites are in one metric. Simulation only: in a study nobody can compute it.
-
-    Attributes:
-        std: population standard deviation over sites.
-        max_min: largest minus smallest.
-        worst: smallest.
-        worst_site: who has it; of several, the first by name.
-    """
-
-    std: float
-    max_min: float
-    worst: float
-    worst_site: SiteId
-
-
-def disparity(per_site: Mapping[SiteId, float]) -> Disparity:
-    """Spread of a metric over the sites; more is better.
-
-    Raises:
-        ConfigError: no site has the metric.
-    """
-    if not per_site:
-        raise ConfigError("no site has held-out pairs", remedy="let the study hold pairs out")
-    values = list(per_site.values())
-    mean = math.fsum(values) / len(values)
-    worst = min(sorted(per_site), key=lambda site: per_site[site])
-    return Disparity(
-        std=math.sqrt(math.fsum((value - mean) ** 2 for value in values) / len(values)),
-        max_min=max(values) - min(values),
-        worst=per_site[worst],
-        worst_site=worst,
-    )
+    return mean_over_sites(totals, COUNTED, {name: f"eval/{name}" for name in METRICS})

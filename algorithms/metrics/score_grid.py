@@ -1,4 +1,4 @@
-"""A grid for scores that a site adds to a sum: so that the sum is no code for its parts.
+"""Scores that a site adds to a sum, on a grid, so that the sum does not encode its parts; and their mean.
 
 A score such as accuracy is a fraction k / n with a small n of the site's own. A 64-bit lane carries the sum
 of three of them exactly, and hardly ever have two triples of small fractions one sum: whoever has the total
@@ -15,6 +15,8 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import Final
 
+import torch
+
 SCORE_STEP: Final = 2.0**-10
 
 
@@ -24,3 +26,12 @@ def on_grid(sums: Mapping[str, float], names: Collection[str]) -> dict[str, floa
         name: round(value / SCORE_STEP) * SCORE_STEP if name in names else value
         for name, value in sums.items()
     }
+
+
+def mean_over_sites(
+    totals: Mapping[str, torch.Tensor | float], counted: str, fields: Mapping[str, str]
+) -> dict[str, float]:
+    """Every metric as the mean of its field over the counted sites; empty where none was counted."""
+    # A count is whole; fixed point (or its rounding) leaves it off by far less than one half.
+    sites = round(float(totals[counted])) if counted in totals else 0
+    return {name: float(totals[field]) / sites for name, field in fields.items()} if sites > 0 else {}

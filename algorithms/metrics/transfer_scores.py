@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Final
 import torch
 
 from secfed.algorithms.data.transfer.base import Kind, Samples
+from secfed.algorithms.metrics.score_grid import mean_over_sites
 from secfed.errors import ConfigError, RangeError
 from secfed.wire.layout import Field
 from secfed.wire.parts import all_finite
@@ -47,10 +48,7 @@ def fields(kind: Kind) -> tuple[Field, ...]:
 
 def finish(kind: Kind, totals: Mapping[str, torch.Tensor | float]) -> dict[str, float]:
     """Metrics from the sums: each the mean over the sites that have held-out records; empty if none has."""
-    counted = round(float(totals[COUNTED]))  # whole, but for the rounding of fixed point
-    if counted < 1:
-        return {}
-    return {name: float(totals[f"score/{name}"]) / counted for name in METRICS[kind]}
+    return mean_over_sites(totals, COUNTED, {name: f"score/{name}" for name in METRICS[kind]})
 
 
 def counts(kind: Kind, held_out: Samples) -> dict[str, float]:
@@ -67,13 +65,9 @@ def none_of(kind: Kind) -> dict[str, float]:
 def score_classifier(
     kind: Kind, model: Classifier, held_out: Samples, device: torch.device
 ) -> dict[str, float]:
-    """What one site adds: its accuracy.
+    """What one site with images or texts adds: its accuracy; only zeros without held-out records.
 
-    Args:
-        kind: image or text.
-        model: on ``device``; left in evaluation mode.
-        held_out: with none, every summand is 0.
-        device: where the model is.
+    The model is left in evaluation mode.
 
     Security: single-site values; they may leave only inside a protected sum.
     """
@@ -92,37 +86,23 @@ def score_classifier(
 def score_pairs(
     model: PairEncoder, held_out: Samples, gallery: int, device: torch.device
 ) -> dict[str, float]:
-    """What one site adds: its recall in both directions.
+    """What one site with pairs adds: its recall in both directions; only zeros without held-out records.
 
-    Args:
-        model: on ``device``; left in evaluation mode.
-        held_out: with none, every summand is 0.
-        gallery: images per gallery.
-        device: where the model is.
-
-    Raises:
-        ConfigError: a gallery of fewer than two images.
+    ``gallery`` is the number of images per gallery, at least 2. The model is left in evaluation mode.
 
     Security: single-site values; they may leave only inside a protected sum.
     """
     if held_out.images is None or not len(held_out.images):
         return none_of("pairs")
     image, text, sources = embed(model, held_out, device)
-    found = recall(image, text, sources, gallery)
-    return {
-        **{f"score/{name}": value for name, value in zip(METRICS["pairs"], found, strict=True)},
-        COUNTED: 1.0,
-    }
+    shares = zip(METRICS["pairs"], recall(image, text, sources, gallery), strict=True)
+    return {**{f"score/{name}": value for name, value in shares}, COUNTED: 1.0}
 
 
 def embed(
     model: PairEncoder, held_out: Samples, device: torch.device
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Features of all images [m, d] and captions [n, d], and which image each caption describes, [n].
-
-    Raises:
-        RangeError: these are not pairs.
-    """
+    """Features of all images [m, d] and captions [n, d], and which image each caption describes, [n]."""
     if held_out.images is None or held_out.tokens is None or held_out.sources is None:
         raise RangeError("retrieval needs images and captions", remedy="give the records of a pairs site")
     model.eval()
@@ -137,11 +117,8 @@ def recall(
 ) -> tuple[float, float]:
     """Recall at 1, image to text and text to image: the means over galleries.
 
-    Args:
-        image: [m, d] features, at least one.
-        text: [n, d] features.
-        sources: [n] int64, which image each caption describes.
-        gallery: images per gallery; fewer images than that make one smaller gallery.
+    ``image``, [m, d], and ``text``, [n, d], are features; ``sources``, [n] int64, says which image each
+    caption describes. Fewer images than a gallery make one smaller gallery.
 
     Raises:
         ConfigError: a gallery of fewer than two images.
@@ -152,8 +129,8 @@ def recall(
         )
     order = torch.randperm(len(image), generator=torch.Generator().manual_seed(_ORDER_SEED))
     whole = [order[at : at + gallery] for at in range(0, len(order) - gallery + 1, gallery)] or [order]
-    found = [_in_gallery(image, text, sources, rows) for rows in whole]
-    return (sum(one for one, _ in found) / len(found), sum(other for _, other in found) / len(found))
+    shares = [_in_gallery(image, text, sources, rows) for rows in whole]
+    return sum(one for one, _ in shares) / len(shares), sum(other for _, other in shares) / len(shares)
 
 
 def _in_gallery(

@@ -26,18 +26,11 @@ class Projected(NamedTuple):
 
 
 class Alignment(nn.Module):
-    """Block, pooling and heads.
+    """Block, pooling and heads for tokens of ``width`` d.
 
-    Args:
-        width: d, of the tokens.
-        heads: attention heads of the block.
-        head_hidden: hidden width of the projection head; 0 for a linear head.
-        embedding: d_e.
-        pool: the embedding of a whole image or report is made from the mean of its tokens, or the first.
-        parts: whether patches and words are projected too, by a head of their own.
-
-    Raises:
-        ConfigError: timm is not installed.
+    ``head_hidden`` is the hidden width of the projection head, 0 for a linear one. The embedding of a whole
+    image or report is made from the mean of its tokens, or the first (``pool``). With ``parts``, patches and
+    words are projected too, by a head of their own.
     """
 
     def __init__(
@@ -51,35 +44,28 @@ class Alignment(nn.Module):
         self.parts_head = projection_head(width, head_hidden, embedding) if parts else None
         self.pool, self.embedding = pool, embedding
 
-    def forward(self, tokens: torch.Tensor, kept: torch.Tensor | None = None) -> Projected:
-        """Embeddings of one modality.
-
-        Args:
-            tokens: [B, T, d].
-            kept: [B, T] bool, False for padding; None if nothing is.
-        """
-        mixed = self.block(tokens, attn_mask=None if kept is None else kept[:, None, None, :])
+    def forward(self, tokens: torch.Tensor, is_token: torch.Tensor | None = None) -> Projected:
+        """Embeddings of [B, T, d] tokens; ``is_token`` is [B, T] bool, False for padding."""
+        mixed = self.block(tokens, attn_mask=None if is_token is None else is_token[:, None, None, :])
         # Embeddings are float32 under mixed precision too: their products are divided by a small temperature.
-        whole = nn.functional.normalize(self.head(self._pooled(mixed, kept)).float(), dim=-1)
+        whole = nn.functional.normalize(self.head(self._pooled(mixed, is_token)).float(), dim=-1)
         if self.parts_head is None:
             return Projected(whole, whole.new_zeros(len(whole), 0, self.embedding))
         return Projected(whole, self.parts_head(mixed[:, 1:]).float())
 
-    def _pooled(self, tokens: torch.Tensor, kept: torch.Tensor | None) -> torch.Tensor:
+    def _pooled(self, tokens: torch.Tensor, is_token: torch.Tensor | None) -> torch.Tensor:
         if self.pool == "cls":
             return tokens[:, 0]
-        if kept is None:
+        if is_token is None:
             return tokens.mean(dim=1)
-        share = (kept / kept.sum(dim=1, keepdim=True)).to(tokens.dtype)
+        share = (is_token / is_token.sum(dim=1, keepdim=True)).to(tokens.dtype)
         return torch.bmm(share[:, None], tokens)[:, 0]
 
     @torch.no_grad()
-    def attention_of_first(self, tokens: torch.Tensor, kept: torch.Tensor | None = None) -> torch.Tensor:
+    def attention_of_first(self, tokens: torch.Tensor, is_token: torch.Tensor | None = None) -> torch.Tensor:
         """How much the first token attends to each of the others, on average over the block's heads.
 
-        Args:
-            tokens: [B, T, d], the same as for ``forward``.
-            kept: [B, T] bool or None, the same as for ``forward``.
+        Takes what ``forward`` takes.
 
         Returns:
             [B, T - 1], at least 0, at most 1 in sum, 0 for padding; without a gradient.
@@ -92,8 +78,8 @@ class Alignment(nn.Module):
         query = nn.functional.linear(normed[:, :1], weight[:width], bias[:width]).view(shape)
         keys = nn.functional.linear(normed, weight[width : 2 * width], bias[width : 2 * width]).view(shape)
         scores = torch.einsum("bqhc,bthc->bht", query, keys).float() * attention.scale
-        if kept is not None:
-            scores = scores.masked_fill(~kept[:, None, :], -torch.inf)
+        if is_token is not None:
+            scores = scores.masked_fill(~is_token[:, None, :], -torch.inf)
         weights: torch.Tensor = scores.softmax(dim=-1).mean(dim=1)[:, 1:]
         return weights
 

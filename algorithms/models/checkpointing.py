@@ -12,14 +12,10 @@ from torch.utils.checkpoint import checkpoint
 def run_layers(
     layers: Iterable[nn.Module], tokens: torch.Tensor, *more: torch.Tensor, again: bool
 ) -> torch.Tensor:
-    """Run layers one after the other.
+    """Run layers one after the other; each maps tokens (and ``more``) to tokens.
 
-    Args:
-        layers: each maps tokens (and ``more``) to tokens.
-        tokens: input of the first.
-        more: further inputs of each of them.
-        again: keep only the input of every layer and compute the rest again in the backward pass:
-            less memory for a third more work. Same gradients.
+    ``again`` keeps only the input of every layer and computes the rest again in the backward pass: the same
+    gradients, with less memory for a third more work.
     """
     again = again and torch.is_grad_enabled()
     for layer in layers:

@@ -20,14 +20,12 @@ import torch
 from torch import nn
 
 from secfed.algorithms.data.image_text.base import ImageTextData
-from secfed.algorithms.losses.features import Aligned, Features, ObjectiveValue
+from secfed.algorithms.losses.features import Aligned, Features
 from secfed.algorithms.losses.image_text import make_objective
 from secfed.algorithms.models.alignment import Alignment
 from secfed.algorithms.models.dual_encoder_options import SIZES, VisionLanguageOptions
 from secfed.algorithms.models.text_encoder import TextEncoder
 from secfed.algorithms.models.vision_encoder import VisionEncoder
-
-__all__ = ["DualEncoder", "VisionLanguageOptions", "build", "pretrain_loss", "shapes_only"]
 
 _ENCODER = ("image_encoder.", "text_encoder.")
 
@@ -42,13 +40,13 @@ class DualEncoder(nn.Module):
         vocabulary: token ids are below this.
         continuations: token ids that continue the word before them.
 
-    Raises:
-        ConfigError: images that do not fit the size, or a missing package.
-
     Attributes:
         objective: maps ``Aligned`` to ``ObjectiveValue``.
         encoder_names: names of the encoders' parameters.
         align_names: names of all others: alignment modules and objective.
+
+    Raises:
+        ConfigError: images that do not fit the size, or a missing package.
     """
 
     objective: nn.Module
@@ -87,10 +85,7 @@ class DualEncoder(nn.Module):
             Alignment(
                 width, heads, head_hidden=size.head_hidden, embedding=size.embedding, pool=pool, parts=parts
             )
-            for width, heads in (
-                (size.image_width, size.image_heads),
-                (size.text_width, size.text_heads),
-            )
+            for width, heads in ((size.image_width, size.image_heads), (size.text_width, size.text_heads))
         )
         self.objective = make_objective(
             options.objective,
@@ -111,34 +106,21 @@ class DualEncoder(nn.Module):
 
         The published training holds them for its first epoch, until the embeddings that they are to divide
         have some shape; with federated sites a round takes its place.
-
-        Args:
-            round_number: counted from 1.
         """
         if round_number > self._frozen_rounds:
             return ()
         return tuple(name for name in self.align_names if name.startswith("objective."))
 
     def encode(self, images: torch.Tensor, tokens: torch.Tensor) -> Features:
-        """Features before alignment.
-
-        Args:
-            images: [B, channels, size, size] float32.
-            tokens: [B, L] int64; 0 is padding.
-        """
+        """Features before alignment, of [B, channels, size, size] images and [B, L] tokens; 0 is padding."""
         words = tokens != 0
         return Features(self.image_encoder(images), self.text_encoder(tokens, words), words)
 
     def align(self, features: Features, tokens: torch.Tensor | None = None) -> Aligned:
         """Embeddings of features.
 
-        Args:
-            features: what ``encode`` gave, for the same pairs.
-            tokens: [B, L] int64, for objectives that merge parts of a word.
-
-        Returns:
-            Embeddings. Patches and words have none with "convirt": P and L - 1 are then 0. Attention
-            weights are there with "mgca".
+        ``tokens``, [B, L] int64, are for objectives that merge parts of a word. With "convirt" patches and
+        words have no embeddings: P and L - 1 are then 0. Attention weights are there with "mgca".
         """
         image, patches = self.image_align(features.image)
         text, words = self.text_align(features.text, features.words)
@@ -150,14 +132,8 @@ class DualEncoder(nn.Module):
         return Aligned(image, text, patches, words, is_word, patch_weights, word_weights, tokens)
 
     def forward(self, images: torch.Tensor, tokens: torch.Tensor) -> Aligned:
-        """Embeddings of pairs: ``align(encode(images, tokens), tokens)``."""
+        """Embeddings of pairs."""
         return self.align(self.encode(images, tokens), tokens)
-
-
-def pretrain_loss(model: DualEncoder, images: torch.Tensor, tokens: torch.Tensor) -> ObjectiveValue:
-    """The model's objective on a batch of pairs; shapes as for :meth:`DualEncoder.encode`."""
-    value: ObjectiveValue = model.objective(model(images, tokens))
-    return value
 
 
 def build(data: ImageTextData, options: VisionLanguageOptions, folder: Path | None = None) -> DualEncoder:

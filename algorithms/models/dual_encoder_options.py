@@ -161,23 +161,9 @@ class VisionLanguageOptions(ModelOptions):
 
 @dataclass(frozen=True)
 class Size:
-    """Dimensions of one size of the model.
+    """Dimensions of one size of the model; ``text_hidden`` is the feed-forward width of the text encoder."""
 
-    Attributes:
-        patch: pixels of a patch's side.
-        image_width: d_v.
-        image_depth: blocks of the image encoder.
-        image_heads: attention heads of each, and of the image's alignment block.
-        text_width: d_t.
-        text_depth: layers of the text encoder.
-        text_heads: attention heads of each, and of the text's alignment block.
-        text_hidden: feed-forward width of the text encoder.
-        head_hidden: hidden width of the projection heads; 0 for linear heads.
-        embedding: d_e.
-        pool: how tokens are pooled unless the study says otherwise.
-    """
-
-    patch: int
+    patch: int  # pixels of a side
     image_width: int
     image_depth: int
     image_heads: int
@@ -185,7 +171,7 @@ class Size:
     text_depth: int
     text_heads: int
     text_hidden: int
-    head_hidden: int
+    head_hidden: int  # of the projection heads; 0 for linear heads
     embedding: int
     pool: Pool
 

@@ -19,11 +19,7 @@ _KEPT: Final[list[torch.library.Library]] = []  # a library that is collected ta
 
 
 def timm_layers() -> tuple[Any, Any]:
-    """``PatchEmbed`` and ``Block`` of timm.
-
-    Raises:
-        ConfigError: timm is not installed.
-    """
+    """``PatchEmbed`` and ``Block`` of timm; a ConfigError if it is not installed."""
     with _importing("timm"):
         from timm.layers.patch_embed import PatchEmbed
         from timm.models.vision_transformer import Block
@@ -32,11 +28,7 @@ def timm_layers() -> tuple[Any, Any]:
 
 
 def bert_classes() -> tuple[Any, Any]:
-    """``BertConfig`` and ``BertModel`` of Hugging Face transformers.
-
-    Raises:
-        ConfigError: transformers is not installed.
-    """
+    """``BertConfig`` and ``BertModel`` of Hugging Face transformers; a ConfigError without them."""
     with _importing("transformers"):
         from transformers.models.bert.configuration_bert import BertConfig
         from transformers.models.bert.modeling_bert import BertModel

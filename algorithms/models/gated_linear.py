@@ -21,15 +21,9 @@ from secfed.wire.layout import State
 
 
 class GatedLinear(nn.Module):
-    """A linear layer with a gate: y = (W + g A) x + b.
+    """A linear layer with a gate: y = (W + g A) x + b, with g a scalar parameter that starts at 0.
 
-    Args:
-        plain: gives W and b; the parameters themselves, not copies.
-        aux: A, the shape of W.
-        trainable: whether A trains.
-
-    Attributes:
-        gate: g, a scalar parameter, 0 at first.
+    ``plain`` gives W and b, the parameters themselves; ``aux`` is A, copied, which trains if ``trainable``.
     """
 
     def __init__(self, plain: nn.Linear, aux: torch.Tensor, *, trainable: bool) -> None:
@@ -58,15 +52,14 @@ def gate(model: nn.Module, other: State, *, layers: Layers, trainable: bool) -> 
 
     Args:
         model: a plain classifier: its ``tower`` has ``blocks``.
-        other: the other modality's weights A, named as :func:`gated_weights` does; anything else in it is
-            ignored. They are copied.
+        other: the other modality's weights A, named as :func:`gated_weights` does; they are copied.
         layers: which layers of every block: "attention" (qkv, proj), "mlp" (fc1, fc2) or "all".
         trainable: whether A trains with the model, or g only.
 
     Raises:
-        WrongState: the model is gated already; it is left as it is.
-        MalformedMessage: a weight that is missing, of another shape or not finite; the model is left as
-            it is.
+        WrongState: the model is gated already.
+        MalformedMessage: a weight that is missing, of another shape or not finite. In both cases the model
+            stays as it is.
     """
     tower = cast("nn.Module", model.tower)
     if gates(model):

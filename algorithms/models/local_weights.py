@@ -34,11 +34,9 @@ _TYPE: Final = "embeddings.token_type_embeddings.weight"
 
 
 def load_image_weights(encoder: VisionEncoder, path: Path) -> None:
-    """Fill an image encoder from a state dict with timm's names.
+    """Fill an image encoder of the same patch size, width and depth from a state dict with timm's names.
 
-    Args:
-        encoder: of the same patch size, width and depth; the file may have more blocks.
-        path: a file, or a folder that has one.
+    The file, or one in the folder ``path``, may have more blocks.
 
     Raises:
         ConfigError: no such file, one that cannot be read, or parameters that are missing, of another
@@ -48,21 +46,16 @@ def load_image_weights(encoder: VisionEncoder, path: Path) -> None:
     for ours, theirs in (("prefix.cls", "cls_token"), ("prefix.pos", "pos_embed")):
         if theirs in state:
             state[ours] = state.pop(theirs)
-    found = state.get(_PATCH)
-    if found is not None and found.dim() == 4 and encoder.patch_embed.proj.in_channels == 1:
-        state[_PATCH] = found.sum(dim=1, keepdim=True)
+    value = state.get(_PATCH)
+    if value is not None and value.dim() == 4 and encoder.patch_embed.proj.in_channels == 1:
+        state[_PATCH] = value.sum(dim=1, keepdim=True)
     _fill(encoder, state, _IMAGE_KEY, path, "use a ViT of the size and image side that the study has")
 
 
 def load_text_weights(encoder: TextEncoder, path: Path) -> None:
-    """Fill a text encoder from a BERT with Hugging Face's names.
+    """Fill a text encoder of the same width from a Hugging Face BERT, a folder or its weight file.
 
-    Args:
-        encoder: of the same width; the file may have more layers and more positions.
-        path: a Hugging Face folder, or its weight file.
-
-    Raises:
-        ConfigError: as for :func:`load_image_weights`.
+    The file may have more layers and more positions. Raises what :func:`load_image_weights` does.
     """
     state = {_bert_name(name): value for name, value in _read(path, _TEXT_KEY).items()}
     for name in (_POSITION, _TYPE):
@@ -82,7 +75,6 @@ def _bert_name(name: str) -> str:
 
 
 def _read(path: Path, key: str) -> State:
-    """The tensors of a file, by name."""
     file = path
     if path.is_dir():
         file = next((path / name for name in _FILES if (path / name).is_file()), path / _FILES[0])
@@ -107,7 +99,7 @@ def _read(path: Path, key: str) -> State:
 
 
 def _tensors(file: Path) -> Any:
-    """What a file contains; nothing in it is executed."""
+    """Nothing in the file is executed."""
     if file.suffix != ".safetensors":
         return torch.load(file, map_location="cpu", weights_only=True)
     from safetensors import SafetensorError
@@ -125,14 +117,14 @@ def _fill(module: nn.Module, state: State, key: str, path: Path, remedy: str) ->
     for name, parameter in parameters.items():
         if name not in state:
             raise ConfigError(f"{key}: {path} has no {name!r}", remedy=remedy)
-        found = state[name]
-        if found.shape != parameter.shape:
+        value = state[name]
+        if value.shape != parameter.shape:
             raise ConfigError(
-                f"{key}: {name!r} of {path} has shape {tuple(found.shape)}, "
+                f"{key}: {name!r} of {path} has shape {tuple(value.shape)}, "
                 f"but the study's model needs {tuple(parameter.shape)}",
                 remedy=remedy,
             )
-        if not found.is_floating_point() or not bool(torch.isfinite(found).all()):
+        if not value.is_floating_point() or not bool(torch.isfinite(value).all()):
             raise ConfigError(f"{key}: {name!r} of {path} has values that are not numbers", remedy=remedy)
     with torch.no_grad():
         for name, parameter in parameters.items():

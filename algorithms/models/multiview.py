@@ -22,8 +22,11 @@ import torch
 from pydantic import Field
 from torch import nn
 
+from secfed.algorithms.framework.parameters import read_parameters, write_parameters
+from secfed.algorithms.framework.randomness import seeded
 from secfed.config.schema import ModelOptions
 from secfed.errors import ConfigError
+from secfed.wire.layout import State
 
 Views = Sequence[torch.Tensor | None]
 
@@ -40,11 +43,7 @@ class MultiviewModelOptions(ModelOptions):
 
 
 class MultiviewNetwork(nn.Module):
-    """Autoencoders and heads of all views.
-
-    Args:
-        view_sizes: features of each view.
-        options: the ``[model]`` table.
+    """Autoencoders and heads of all views; ``view_sizes`` are the features of each.
 
     Raises:
         ConfigError: a layer without units, or fewer than two views.
@@ -65,23 +64,16 @@ class MultiviewNetwork(nn.Module):
         self.view_head = nn.ModuleList(_layers(size, head, size) for _ in view_sizes)
         self.fuse_head = _layers(size * len(view_sizes), head, size)
 
-    def encode(self, views: Views, *, each_row: bool = False) -> list[torch.Tensor]:
-        """Z of every view.
+    def encode(self, views: Views) -> list[torch.Tensor]:
+        """Z of every view, [n, features] each; a missing view's rows are equal.
 
-        Args:
-            views: [n, D_v] each; None for a view that the site does not hold. At least one is held.
-            each_row: run the encoder on n zero rows for a missing view instead of one. Same result; clipping
-                per record needs a row per record.
-
-        Returns:
-            [n, features] for every view; a missing view's rows are equal.
+        ``views`` are [n, D_v] each, or None for a view that the site does not hold. At least one is held.
         """
         held = next(view for view in views if view is not None)
         low = []
         for encoder, size, view in zip(self.enc, self.view_sizes, views, strict=True):
             if view is None:
-                row = encoder(held.new_zeros(len(held) if each_row else 1, size))
-                low.append(row if each_row else row.expand(len(held), -1))
+                low.append(encoder(held.new_zeros(1, size)).expand(len(held), -1))
             else:
                 low.append(encoder(view))
         return low
@@ -105,19 +97,31 @@ class MultiviewNetwork(nn.Module):
         return self.common(self.encode(views))
 
 
-def shapes_only(view_sizes: Sequence[int], options: MultiviewModelOptions) -> MultiviewNetwork:
-    """A network without storage; :func:`with_storage` makes usable ones of it, quickly."""
-    with torch.device("meta"):
-        return MultiviewNetwork(view_sizes, options)
+class MultiviewNetworks:
+    """Networks of one study; ``shapes`` is one without storage, for names and shapes."""
 
+    def __init__(self, view_sizes: Sequence[int], options: MultiviewModelOptions) -> None:
+        self._arguments = (view_sizes, options)
+        with torch.device("meta"):
+            self.shapes = MultiviewNetwork(view_sizes, options)
 
-def with_storage(network: MultiviewNetwork, device: torch.device | str = "cpu") -> MultiviewNetwork:
-    """A copy whose parameters have storage and no values: they are about to be overwritten anyway."""
-    return copy.deepcopy(network).to_empty(device=device)
+    def start(self, seed: int, *purpose: str) -> State:
+        """Random initial parameters: the study's, or for a purpose, such as a site's name, its own."""
+        with seeded(seed, "initial model", *purpose):
+            return read_parameters(MultiviewNetwork(*self._arguments))
+
+    def holding(self, parameters: State, device: torch.device | str = "cpu") -> MultiviewNetwork:
+        """A network with these parameters.
+
+        Raises:
+            MalformedMessage: parameters of another model, or NaN or Inf.
+        """
+        network = copy.deepcopy(self.shapes).to_empty(device=device)
+        write_parameters(network, parameters)
+        return network
 
 
 def _layers(*widths: int) -> nn.Sequential:
-    """Fully connected layers with ReLU between them; the last one is linear."""
     layers: list[nn.Module] = []
     for before, after in pairwise(widths):
         layers += [nn.Linear(before, after), nn.ReLU()]

@@ -16,19 +16,11 @@ from secfed.algorithms.models.encoder_libraries import bert_classes
 
 
 class TextEncoder(nn.Module):
-    """BERT; names of parameters are those of ``BertModel``.
+    """BERT; names of parameters are those of ``BertModel``. Token 0 is padding.
 
     The position table has exactly ``length`` rows and there is one token type, so every row is used:
-    a row without a gradient would only carry noise and decay.
-
-    Args:
-        length: L, tokens of a report.
-        vocabulary: token ids are below this; 0 is padding.
-        width: d_t.
-        depth: transformer layers.
-        heads: attention heads.
-        hidden: width of the feed-forward layers.
-        checkpointing: compute each layer again in the backward pass instead of keeping its activations.
+    a row without a gradient would only carry noise and decay. ``checkpointing`` is that of
+    :func:`~secfed.algorithms.models.checkpointing.run_layers`.
 
     Raises:
         ConfigError: transformers is not installed.
@@ -67,15 +59,7 @@ class TextEncoder(nn.Module):
         self.checkpointing = checkpointing
 
     def forward(self, tokens: torch.Tensor, words: torch.Tensor) -> torch.Tensor:
-        """Features of every token.
-
-        Args:
-            tokens: [B, L] int64.
-            words: [B, L] bool, False for padding: nothing attends to it.
-
-        Returns:
-            [B, L, d_t]; rows of padding have no meaning.
-        """
+        """[B, L] int64 tokens, and [B, L] bool, False for padding, to [B, L, d_t]; padding means nothing."""
         places = torch.arange(tokens.shape[1], device=tokens.device).expand(len(tokens), -1).contiguous()
         embedded = self.embeddings(
             input_ids=tokens, position_ids=places, token_type_ids=torch.zeros_like(tokens)

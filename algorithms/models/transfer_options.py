@@ -73,12 +73,8 @@ class TransferTransformerOptions(ModelOptions):
 class TransferFacts:
     """What a model has to know of the data; nothing in it depends on a record.
 
-    Attributes:
-        image_shape: channels, height and width; height equals width.
-        text_length: L, tokens of a text, padding included.
-        vocabulary: V; token ids are below it and 0 is padding.
-        image_classes: classes at the sites with images only.
-        text_classes: classes at the sites with texts only.
+    ``image_shape`` is channels, height and an equal width; ``text_length`` includes padding, which is token
+    0; the classes are those at the sites with images only and with texts only.
     """
 
     image_shape: tuple[int, int, int]
@@ -89,15 +85,10 @@ class TransferFacts:
 
 
 def is_attention(name: str) -> bool:
-    """Whether a parameter is a weight or bias of a block's attention, with the tower's prefix or without."""
+    """Whether a parameter belongs to a block's attention, with the tower's prefix or without."""
     return _ATTENTION.fullmatch(name) is not None
 
 
 def gated_weights(depth: int, layers: Layers) -> tuple[str, ...]:
-    """Weights that gated layers take from the other modality's tower, named without the tower's prefix.
-
-    Args:
-        depth: blocks of a tower.
-        layers: which layers of every block: "attention" (qkv, proj), "mlp" (fc1, fc2) or "all".
-    """
+    """Weights that gated layers take from the other modality's tower, without the tower's prefix."""
     return tuple(f"blocks.{k}.{layer}.weight" for k in range(depth) for layer in _GATED[layers])

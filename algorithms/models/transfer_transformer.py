@@ -7,10 +7,6 @@
 Parameters with the same name have the same shape in all three, so that sums over sites of different kinds
 need no renaming. The first token of a tower's output stands for the whole image or text.
 
-A classifier can be *gated* while it trains at a site: a linear layer then computes ``(W + g A) x + b`` with
-the weight A of the same layer of the other modality's model and a scalar g that starts at 0. ``fuse`` adds
-g A to W and leaves a plain model, so an upload says nothing of g and A.
-
 There is no dropout and no batch normalisation; ``drop_path`` draws from torch's global generator.
 
 Source: Sun et al., "Towards Multi-modal Transformers in Federated Learning" (FedCola), ECCV 2024. Blocks:
@@ -30,47 +26,23 @@ from torch.nn.functional import gelu, normalize, scaled_dot_product_attention
 from secfed.algorithms.framework.parameters import read_parameters
 from secfed.algorithms.framework.randomness import seeded
 from secfed.algorithms.losses.objective import full_precision
-from secfed.algorithms.models.gated_linear import GatedLinear, fuse, gate, gates
 from secfed.algorithms.models.transfer_options import (
-    Layers,
     Modality,
     ModelKind,
     TransferFacts,
     TransferTransformerOptions,
-    gated_weights,
-    is_attention,
 )
+from secfed.algorithms.models.vision_encoder import initialise
 from secfed.errors import ConfigError
 from secfed.wire.layout import State
-
-__all__ = [
-    "Classifier",
-    "GatedLinear",
-    "Layers",
-    "Modality",
-    "ModelKind",
-    "PairEncoder",
-    "TransferFacts",
-    "TransferTransformerOptions",
-    "build",
-    "fuse",
-    "gate",
-    "gated_weights",
-    "gates",
-    "initial",
-    "is_attention",
-    "shapes",
-]
 
 _STD = 0.02  # of tables and positions; of linear layers at the width of ViT-Small
 _WIDTH = 384
 
 
-def _initialise(module: nn.Module, width: int) -> None:
-    """Small normal weights and no offset for every linear layer, larger ones where sums have fewer terms."""
-    if isinstance(module, nn.Linear):
-        nn.init.trunc_normal_(module.weight, std=_STD * (_WIDTH / width) ** 0.5)
-        nn.init.zeros_(module.bias)
+def _std(width: int) -> float:
+    """Of the weights of linear layers: larger where sums have fewer terms."""
+    return _STD * float((_WIDTH / width) ** 0.5)
 
 
 class ImageEmbedding(nn.Module):
@@ -138,12 +110,12 @@ class Attention(nn.Module):
         self.qkv = nn.Linear(width, 3 * width)
         self.proj = nn.Linear(width, width)
 
-    def forward(self, tokens: torch.Tensor, kept: torch.Tensor | None) -> torch.Tensor:
-        """[B, T, width] to the same shape; ``kept`` is [B, T] bool, False where nothing attends to."""
+    def forward(self, tokens: torch.Tensor, is_token: torch.Tensor | None) -> torch.Tensor:
+        """[B, T, width] to the same shape; ``is_token`` is [B, T] bool, False where nothing attends to."""
         batch, length, width = tokens.shape
         split = self.qkv(tokens).reshape(batch, length, 3, self.heads, width // self.heads)
         query, key, value = split.permute(2, 0, 3, 1, 4).unbind(0)
-        mask = None if kept is None else kept[:, None, None, :]
+        mask = None if is_token is None else is_token[:, None, None, :]
         mixed = scaled_dot_product_attention(query, key, value, attn_mask=mask)
         joined: torch.Tensor = self.proj(mixed.transpose(1, 2).reshape(batch, length, width))
         return joined
@@ -174,17 +146,17 @@ class Block(nn.Module):
         self.mlp = Mlp(options.width, options.hidden)
         self.skip = skip
 
-    def forward(self, tokens: torch.Tensor, kept: torch.Tensor | None) -> torch.Tensor:
+    def forward(self, tokens: torch.Tensor, is_token: torch.Tensor | None) -> torch.Tensor:
         """[B, T, width] to the same shape."""
-        tokens = tokens + self._thinned(self.attn(self.norm1(tokens), kept))
+        tokens = tokens + self._thinned(self.attn(self.norm1(tokens), is_token))
         return tokens + self._thinned(self.mlp(self.norm2(tokens)))
 
     def _thinned(self, branch: torch.Tensor) -> torch.Tensor:
         """The branch of some records only, scaled so that the expectation stays."""
         if not self.training or self.skip == 0:
             return branch
-        kept = torch.rand(len(branch), 1, 1, device=branch.device) >= self.skip
-        return branch * (kept / (1 - self.skip)).to(branch.dtype)
+        survives = torch.rand(len(branch), 1, 1, device=branch.device) >= self.skip
+        return branch * (survives / (1 - self.skip)).to(branch.dtype)
 
 
 class Tower(nn.Module):
@@ -197,33 +169,24 @@ class Tower(nn.Module):
         self.blocks = nn.ModuleList(
             Block(options, options.drop_path * k / last) for k in range(options.depth)
         )
-        self.blocks.apply(partial(_initialise, width=options.width))
+        self.blocks.apply(partial(initialise, std=_std(options.width)))
         self._mask = kind == "text" and options.mask_padding
 
     def forward(self, records: torch.Tensor) -> torch.Tensor:
         """[B, c, h, w] images or [B, L] tokens to [B, width]: the first token, before the final norm."""
-        hidden, kept = self.embed(records), None
+        hidden, is_token = self.embed(records), None
         if self._mask:
             # The first token is never padding: a text without any would leave nothing to attend to.
             first = torch.arange(records.shape[1], device=records.device) == 0
-            kept = (records != 0) | first
+            is_token = (records != 0) | first
         for block in self.blocks:
-            hidden = block(hidden, kept)
+            hidden = block(hidden, is_token)
         summary: torch.Tensor = hidden[:, 0]
         return summary
 
 
 class Classifier(nn.Module):
-    """The model of the sites with one modality only.
-
-    Args:
-        kind: "image" or "text".
-        facts: the public facts of the data.
-        options: the ``[model]`` table.
-
-    Raises:
-        ConfigError: images that do not fit the patches.
-    """
+    """The model of the sites with one modality only."""
 
     def __init__(self, kind: Modality, facts: TransferFacts, options: TransferTransformerOptions) -> None:
         super().__init__()
@@ -231,7 +194,7 @@ class Classifier(nn.Module):
         self.add_module(kind, Tower(kind, facts, options))
         self.norm = nn.LayerNorm(options.width, eps=1e-6)
         self.head = nn.Linear(options.width, facts.image_classes if kind == "image" else facts.text_classes)
-        _initialise(self.head, options.width)
+        initialise(self.head, _std(options.width))
 
     @property
     def tower(self) -> Tower:
@@ -245,15 +208,7 @@ class Classifier(nn.Module):
 
 
 class PairEncoder(nn.Module):
-    """The model of the sites with pairs: two towers and one final norm for both.
-
-    Args:
-        facts: the public facts of the data.
-        options: the ``[model]`` table.
-
-    Raises:
-        ConfigError: images that do not fit the patches.
-    """
+    """The model of the sites with pairs: two towers and one final norm for both."""
 
     def __init__(self, facts: TransferFacts, options: TransferTransformerOptions) -> None:
         super().__init__()
@@ -270,7 +225,7 @@ class PairEncoder(nn.Module):
         return _unit(self.norm(self.text(tokens)))
 
     def forward(self, images: torch.Tensor, tokens: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Features of pairs: ``(encode_images(images), encode_texts(tokens))``."""
+        """Features of pairs: those of ``encode_images`` and ``encode_texts``."""
         # One call of the norm for both towers: clipping with hooks refuses a layer that runs twice.
         both = self.norm(torch.stack([self.image(images), self.text(tokens)], dim=1))
         return _unit(both[:, 0]), _unit(both[:, 1])

@@ -19,12 +19,7 @@ from secfed.errors import ConfigError
 
 
 class Prefix(nn.Module):
-    """Puts the class token before the patches and adds the position table.
-
-    Args:
-        patches: P, patches of an image.
-        width: d_v.
-    """
+    """Puts the class token before the patches and adds the position table."""
 
     def __init__(self, patches: int, width: int) -> None:
         super().__init__()
@@ -41,13 +36,7 @@ class Prefix(nn.Module):
 class VisionEncoder(nn.Module):
     """A vision transformer without a classifier; names of parameters are timm's, but for ``prefix``.
 
-    Args:
-        image_shape: channels, height and width; height equals width.
-        patch: pixels of a patch's side.
-        width: d_v.
-        depth: transformer blocks.
-        heads: attention heads.
-        checkpointing: compute each block again in the backward pass instead of keeping its activations.
+    ``checkpointing`` is that of :func:`~secfed.algorithms.models.checkpointing.run_layers`.
 
     Raises:
         ConfigError: an image that the patches do not fill, or timm is not installed.
@@ -87,8 +76,8 @@ class VisionEncoder(nn.Module):
         return normed
 
 
-def initialise(module: nn.Module) -> None:
-    """Small normal weights and no offset for every linear layer, as vision transformers are initialised."""
+def initialise(module: nn.Module, std: float = 0.02) -> None:
+    """Small normal weights and no offset for every linear layer, as vision transformers have them."""
     if isinstance(module, nn.Linear):
-        nn.init.trunc_normal_(module.weight, std=0.02)
+        nn.init.trunc_normal_(module.weight, std=std)
         nn.init.zeros_(module.bias)

@@ -37,14 +37,7 @@ class Augmentation:
     words: float
 
     def __call__(self, batch: Batch) -> Batch:
-        """The batch with other images and reports; with nothing to do, the batch itself.
-
-        Args:
-            batch: images [B, channels, size, size] and tokens [B, length] with padding 0 at the end.
-
-        Returns:
-            Tensors of the same shapes, types and devices.
-        """
+        """The batch, images and tokens with padding 0 at the end, in the same shapes; changed or itself."""
         images, tokens = batch
         return (
             turned(images, self.images) if self.images else images,

@@ -18,9 +18,9 @@ from pydantic import Field
 
 from secfed.algorithms.federated_averaging.fedprox import add_proximal_pull
 from secfed.algorithms.framework.registry import register
-from secfed.algorithms.framework.setting import Setting
-from secfed.algorithms.vision_language.base import JOINT, Stage, VlpAlgorithm
+from secfed.algorithms.vision_language.base import VlpAlgorithm
 from secfed.algorithms.vision_language.options import VlpOptions
+from secfed.algorithms.vision_language.plan import JOINT, Stage
 from secfed.algorithms.vision_language.site import VlpSite
 
 UPDATE: Final = "update"
@@ -44,10 +44,8 @@ class VlpFedProxOptions(VlpFedAvgOptions):
 class VlpFedAvg(VlpAlgorithm):
     """Federated averaging, bound to one study."""
 
+    site_program = VlpSite
     options: VlpFedAvgOptions
-
-    def __init__(self, setting: Setting, options: VlpFedAvgOptions) -> None:
-        super().__init__(setting, options)
 
     def round_stages(self, round_number: int) -> Sequence[Stage]:
         """One stage, which trains and sums everything."""
@@ -61,12 +59,11 @@ class VlpFedAvg(VlpAlgorithm):
 class VlpFedProxSite(VlpSite):
     """A site whose every step is pulled to the received model."""
 
-    def prepare_optimiser(self, stage: Stage, optimiser: torch.optim.Optimizer) -> None:
+    options: VlpFedProxOptions
+
+    def prepare_optimiser(self, optimiser: torch.optim.Optimizer) -> None:
         """The pull depends on no record, so under privacy it needs no clipping."""
-        del stage
-        options = self.algorithm.options
-        if isinstance(options, VlpFedProxOptions):
-            add_proximal_pull(optimiser, options.mu)
+        add_proximal_pull(optimiser, self.options.mu)
 
 
 @register("vlp-fedprox", options=VlpFedProxOptions)
@@ -74,6 +71,3 @@ class VlpFedProx(VlpFedAvg):
     """FedProx, bound to one study."""
 
     site_program = VlpFedProxSite
-
-    def __init__(self, setting: Setting, options: VlpFedProxOptions) -> None:
-        super().__init__(setting, options)

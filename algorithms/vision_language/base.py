@@ -7,9 +7,8 @@ encoder move at every site, and each site adds
 
 The server moves the model by the total divided by the number of survivors: a plain mean, as the papers
 have it. A stage may also sum what the sites' robust weights are made from
-(:mod:`secfed.algorithms.dro.rule`);
-the answer travels with every later broadcast. What evaluating the received model gave rides with the first
-stage of a round; round ``rounds + 1`` only evaluates.
+(:mod:`secfed.algorithms.dro.rule`); the answer travels with every later broadcast. What evaluating the
+received model gave rides with the first stage of a round; round ``rounds + 1`` only evaluates.
 
 An algorithm gives its rounds (:meth:`VlpAlgorithm.round_stages`) and, where it trains in its own way, a
 site program (:class:`~secfed.algorithms.vision_language.site.VlpSite`). The server program is the same for
@@ -18,41 +17,282 @@ all.
 
 from __future__ import annotations
 
-from secfed.algorithms.framework.base import SiteId
-from secfed.algorithms.vision_language.plan import ALIGN, EVALUATE, EVERYONE, JOINT, LOSS, Measures, Stage
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from typing import Any, ClassVar, cast
+
+import torch
+from torch import nn
+
+from secfed.algorithms.data.image_text.base import ImageTextData, ImageTextSite, check_image_text
+from secfed.algorithms.dro.answer import DroAnswer
+from secfed.algorithms.dro.rule import DroRule
+from secfed.algorithms.framework.base import LOSS_BOUND, Metrics, SiteId, SiteProgram, check_round
+from secfed.algorithms.framework.datasets import check_pairs
+from secfed.algorithms.framework.parameters import (
+    check_shapes,
+    read_parameters,
+    shapes_of,
+    trainable,
+    write_parameters,
+)
+from secfed.algorithms.framework.randomness import seeded
+from secfed.algorithms.framework.server_state import MODEL, part_of
+from secfed.algorithms.framework.setting import Setting
+from secfed.algorithms.framework.staged import Staged
+from secfed.algorithms.metrics import retrieval
+from secfed.algorithms.models import dual_encoder
+from secfed.algorithms.models.dual_encoder import DualEncoder
+from secfed.algorithms.models.dual_encoder_options import VisionLanguageOptions
+from secfed.algorithms.vision_language.options import RobustOptions, VlpOptions
+from secfed.algorithms.vision_language.plan import EVALUATE, EVERYONE, LOSS, Measures, Stage
+from secfed.algorithms.vision_language.privacy import check_privacy
 from secfed.algorithms.vision_language.server import VlpServer
-from secfed.algorithms.vision_language.setup import VlpSetup
-from secfed.algorithms.vision_language.site import VlpSite
+from secfed.config.cohort_rules import min_survivors
+from secfed.config.plugins import make
+from secfed.config.schema import OwnOptions
+from secfed.dp.training.plain_loop import choose_device
+from secfed.errors import ConfigError, WrongState
+from secfed.wire.layout import Exchange, Field, Layout, State
 
-__all__ = ["ALIGN", "EVALUATE", "EVERYONE", "JOINT", "LOSS", "Measures", "Stage", "VlpAlgorithm"]
 
-
-class VlpAlgorithm(VlpSetup):
-    """One algorithm of vision-language pre-training, bound to one study. Subclasses say what a round is.
-
-    Args:
-        setting: study, data set and model.
-        options: the ``[algorithm]`` table.
-        rule: how robust weights come about; None for an algorithm without them.
+class VlpAlgorithm(Staged[Stage]):
+    """One algorithm of vision-language pre-training, bound to one study.
 
     Attributes:
-        private_units: what local training can protect; see :mod:`secfed.algorithms.vision_language.privacy`.
+        site_program: made with (algorithm, site_id).
+        rule: how robust weights come about; None for an algorithm without them.
         shapes: the network without storage, for names and shapes.
+        names: of its trainable parameters.
 
     Raises:
         ConfigError: a model, data set, ``[privacy]`` or number of sites that this algorithm cannot work with.
     """
 
-    site_program: type[VlpSite] = VlpSite
+    private_units = ("group", "site")
+    warm_start = True
+    site_program: ClassVar[type[Any]]
+
+    def __init__(self, setting: Setting, options: VlpOptions) -> None:
+        study = setting.study
+        self.rule: DroRule | None = options.rule(setting) if isinstance(options, RobustOptions) else None
+        if not isinstance(setting.data, ImageTextData):
+            raise ConfigError(
+                f"data.name: {study.algorithm.name} needs image-report pairs, which {study.data.name} does "
+                "not give",
+                remedy="use a set of pairs, for example chest-synthetic or image-text",
+            )
+        if not isinstance(study.model, VisionLanguageOptions | OwnOptions):
+            raise ConfigError(
+                f"model.name: {study.algorithm.name} trains a dual encoder",
+                remedy='set model.name = "vision-language"',
+            )
+        check_privacy(options, study.privacy)
+        self.setting, self.options = setting, options
+        self.data: ImageTextData = setting.data
+        self.shapes = self._empty_network()
+        self.names: tuple[str, ...] = trainable(self.shapes)
+        self._stages: dict[int, tuple[Stage, ...]] = {}
+        self._site_level = study.privacy is not None and not study.privacy.in_local_steps
+        self._metrics = "unprotected" if study.privacy is None else study.privacy.metrics
+        if self.rule is not None:
+            # Plain sums open everything to the server: no cohort would be large enough, and none is needed.
+            opened, sites = study.protection.name != "plain", len(setting.sites)
+            self.rule.check_cohort(sites, min_survivors(study.protection, sites) if opened else None)
+
+    # --- the model ---
+
+    def _empty_network(self) -> DualEncoder:
+        """The network by its public facts; of the built-in one, nothing but names and shapes."""
+        model = self.setting.study.model
+        if isinstance(model, VisionLanguageOptions):
+            return dual_encoder.shapes_only(self.data, model)
+        return self._own_network(cast("OwnOptions", model))
+
+    def _own_network(self, model: OwnOptions) -> DualEncoder:
+        """A user's own: ``factory(image_shape, (text_length, vocabulary), **options)``."""
+        text = (self.data.text_length, self.data.vocabulary)
+        made: Any = make(model.name, "model.name", self.data.image_shape, text, **model.arguments)
+        needed = ("encode", "align", "objective", "encoder_names", "align_names")
+        if not isinstance(made, nn.Module) or any(not hasattr(made, name) for name in needed):
+            raise ConfigError(
+                f"model.name: {model.name!r} does not give a dual encoder",
+                remedy="return a torch.nn.Module with " + ", ".join(needed) + "; see "
+                "secfed.algorithms.models.dual_encoder",
+            )
+        return cast("DualEncoder", made)
+
+    @cached_property
+    def initial(self) -> State:
+        """The initial model: the study's seed, or local weights.
+
+        Raises:
+            ConfigError: weights that are missing or do not fit.
+        """
+        study = self.setting.study
+        with seeded(study.seed, "initial model"):
+            if isinstance(study.model, VisionLanguageOptions):
+                return read_parameters(dual_encoder.build(self.data, study.model, study.folder))
+            return read_parameters(self._own_network(cast("OwnOptions", study.model)))
+
+    def network(self, parameters: State | None = None) -> DualEncoder:
+        """A network on the study's device, in evaluation mode; without parameters, to write them into.
+
+        Raises:
+            MalformedMessage: parameters of another model.
+        """
+        model = self.setting.study.model
+        with seeded(0):
+            if isinstance(model, VisionLanguageOptions):
+                without = model.model_copy(update={"image_weights": None, "text_weights": None})
+                made = dual_encoder.build(self.data, without)
+            else:
+                made = self._own_network(cast("OwnOptions", model))
+        if parameters is not None:
+            write_parameters(made, parameters)
+        made.eval()
+        return made.to(self.device)
+
+    @property
+    def device(self) -> torch.device:
+        """Where sites train."""
+        return choose_device(self.options.device)
+
+    @property
+    def encoder_names(self) -> tuple[str, ...]:
+        """Parameters of the encoders."""
+        return tuple(self.shapes.encoder_names)
+
+    @property
+    def align_names(self) -> tuple[str, ...]:
+        """Parameters of the alignment modules and of the objective."""
+        return tuple(self.shapes.align_names)
+
+    def frozen_names(self, round_number: int) -> tuple[str, ...]:
+        """Parameters that no stage of a round trains or sums; a user's own model need not say."""
+        says = getattr(self.shapes, "frozen_names", None)
+        return () if says is None else tuple(says(round_number))
+
+    # --- the plan ---
+
+    @abstractmethod
+    def round_stages(self, round_number: int) -> Sequence[Stage]:
+        """What one training round consists of, without evaluation; made with the two methods below."""
+
+    def training_stage(
+        self,
+        name: str,
+        *,
+        summed: Sequence[str],
+        steps: int,
+        trained: Sequence[str] | None = None,
+        exchange: str | None = None,
+        weighted: bool = False,
+        measures: Measures | None = None,
+        reports_loss: bool = False,
+    ) -> Stage:
+        """A stage whose updates are summed; for the arguments see :class:`Stage`.
+
+        By default it trains what it sums, and its exchange has its name. With ``reports_loss`` the mean
+        training loss is summed; under ``[privacy]`` none ever is.
+        """
+        protection = self.setting.study.protection
+        shapes = dict(self.shapes.named_parameters())
+        fields = [
+            Field(f"update/{name}", tuple(shapes[name].shape), protection.bound, protection.bits)
+            for name in summed
+        ]
+        if measures is not None and self.rule is not None:
+            fields += self.rule.fields()
+        if reports_loss and self.setting.study.privacy is None:
+            fields.append(Field(LOSS, (), LOSS_BOUND, 64))
+        return Stage(
+            name,
+            self._exchange(exchange or name, fields),
+            summed=tuple(summed),
+            trained=tuple(summed if trained is None else trained),
+            steps=steps,
+            weighted=weighted,
+            measures=measures if self.rule is not None else None,
+        )
+
+    def weights_stage(self, name: str = "weights") -> Stage:
+        """A stage that sums nothing but what the robust weights are made from.
+
+        Raises:
+            WrongState: the algorithm has no robust weights.
+        """
+        if self.rule is None:
+            raise WrongState("this algorithm has no robust weights")
+        return Stage(name, self._exchange(name, self.rule.fields()), measures="received")
+
+    def _exchange(self, name: str, fields: Sequence[Field]) -> Exchange:
+        return Exchange(name, EVERYONE, Layout(tuple(fields), sites=len(self.setting.sites)))
+
+    def stages(self, round_number: int) -> Sequence[Stage]:
+        """The exchanges of one round, and what happens in each."""
+        rounds = self.setting.study.rounds
+        check_round(round_number, rounds)
+        if round_number not in self._stages:
+            self._stages[round_number] = self._round(round_number, closing=round_number > rounds)
+        return self._stages[round_number]
+
+    def _round(self, round_number: int, *, closing: bool) -> tuple[Stage, ...]:
+        frozen = self.frozen_names(round_number)
+        stages = () if closing else tuple(stage.without(frozen) for stage in self.round_stages(round_number))
+        if self._metrics == "withheld" or not (closing or self.options.evaluate == "every"):
+            return stages
+        # A site's noise covers a whole exchange, so what leaves without noise has one of its own.
+        if closing or self._site_level:
+            return (Stage(EVALUATE, self._exchange(EVALUATE, retrieval.fields())), *stages)
+        return (stages[0].with_fields(retrieval.fields()), *stages[1:])
+
+    def unprotected(self, exchange: Exchange) -> Sequence[str]:
+        """Fields of evaluation, where the study has ``[privacy]``."""
+        if self.setting.study.privacy is None:
+            return ()
+        return [field.name for field in exchange.layout.fields if field.name.startswith("eval/")]
+
+    # --- the two programs ---
 
     def server(self) -> VlpServer:
         """A fresh server program."""
         return VlpServer(self.initial, self.stage, self.rule)
 
-    def site(self, site_id: SiteId) -> VlpSite:
-        """One site's program, bound to that site's pairs.
+    def site(self, site_id: SiteId) -> SiteProgram:
+        """One site's program, bound to that site's pairs."""
+        program: SiteProgram = self.site_program(self, site_id)
+        return program
+
+    def check_broadcast(self, round_number: int, exchange: Exchange, broadcast: State) -> None:
+        """Refuse other names or shapes than this study's, or an answer that no sum gives."""
+        del round_number, exchange
+        answer = None if self.rule is None else DroAnswer.from_state(broadcast)
+        if answer is not None and self.rule is not None:
+            self.rule.check(answer)
+            broadcast = {name: value for name, value in broadcast.items() if name not in DroAnswer.NAMES}
+        check_shapes(broadcast, shapes_of(dict(self.shapes.named_parameters()), MODEL))
+
+    def model_in(self, broadcast: State) -> State:
+        """The model in a broadcast, without what belongs to robust weights."""
+        return part_of(broadcast, MODEL)
+
+    def site_data(self, site_id: SiteId) -> ImageTextSite:
+        """One site's checked pairs.
 
         Raises:
-            DataError: pairs that cannot be used.
+            DataError: pairs that cannot be used, or one only.
         """
-        return self.site_program(self, site_id)
+        data = check_image_text(site_id, self.data.site(site_id), self.data)
+        check_pairs(site_id, len(data.train))
+        return data
+
+    def per_site(self, model: State) -> Mapping[SiteId, Metrics]:
+        """Metrics of one model at every site. Simulation only: in a study nobody has two sites' pairs."""
+        network, batch = self.network(model), self.options.evaluation_batch
+        sums = {
+            site: retrieval.evaluate_site(network, self.site_data(site).test, batch, self.device)
+            for site in self.setting.sites
+        }
+        return {site: retrieval.finish(one) for site, one in sums.items()}

@@ -21,19 +21,17 @@ from typing import Final
 import torch
 from pydantic import Field
 
+from secfed.algorithms.framework.base import SiteId
 from secfed.algorithms.framework.parameters import read_parameters, write_parameters
 from secfed.algorithms.framework.registry import register
-from secfed.algorithms.framework.setting import Setting
 from secfed.algorithms.losses.vlp import ema_merge, ema_scale
 from secfed.algorithms.vision_language.averaging import VlpFedAvg, VlpFedAvgOptions
-from secfed.algorithms.vision_language.base import Stage
-from secfed.algorithms.vision_language.local_state import load_kept, save_kept
+from secfed.algorithms.vision_language.base import VlpAlgorithm
+from secfed.algorithms.vision_language.plan import Stage
 from secfed.algorithms.vision_language.site import VlpSite
 from secfed.errors import MalformedMessage
 from secfed.wire.layout import State
-from secfed.wire.parts import is_finite
 
-_OWN: Final = "own/"
 _SCALE: Final = "scale"
 
 
@@ -49,52 +47,41 @@ class VlpEmaOptions(VlpFedAvgOptions):
 
 
 class VlpEmaSite(VlpSite):
-    """Runs inside one hospital.
+    """Runs inside one hospital; keeps its own model at the end of its last round, and its scale."""
 
-    Keeps its own model at the end of its last round, and its scale; single-site values, which never leave.
-    """
+    keeps = "own/"
+    options: VlpEmaOptions
 
-    def __init__(self, algorithm: VlpEma, site_id: str) -> None:
+    def __init__(self, algorithm: VlpAlgorithm, site_id: SiteId) -> None:
         super().__init__(algorithm, site_id)
-        self._autoscale = algorithm.options.autoscale
-        self._own: dict[str, torch.Tensor] = {}
         self._scale: float | None = None
 
     def train(self, round_number: int, stage: Stage, received: State) -> tuple[State, float]:
         """Merge, train, and keep the result for the next round."""
         start = self._merged(received)
         write_parameters(self.network, start)
-        loss = self.fit(self.network, round_number, stage, self.loss(round_number, stage, start))
+        loss = self.fit(round_number, stage, self.loss(round_number, stage, start))
         trained = read_parameters(self.network)
-        if is_finite(trained):  # a failed update leaves the site's own model as it was
-            self._own = trained
+        self.keep()
         return {name: trained[name] - received[name] for name in stage.summed}, loss
 
     def _merged(self, received: State) -> State:
-        """Where this round's training starts."""
-        if not self._own:
+        if not self.own:
             return received
         if self._scale is None:
-            self._scale = ema_scale(self._own, received, self._autoscale)
-        return received if self._scale is None else ema_merge(self._own, received, self._scale)
+            self._scale = ema_scale(self.own, received, self.options.autoscale)
+        return received if self._scale is None else ema_merge(self.own, received, self._scale)
 
     def save(self) -> State:
         """The own model and the scale."""
-        kept = {**super().save(), **save_kept(_OWN, self._own)}
-        if self._scale is not None:
-            kept[_SCALE] = torch.tensor(self._scale, dtype=torch.float64)
-        return kept
+        scale = {} if self._scale is None else {_SCALE: torch.tensor(self._scale, dtype=torch.float64)}
+        return {**super().save(), **scale}
 
     def load(self, state: State) -> None:
-        """Continue from :meth:`save`.
-
-        Raises:
-            MalformedMessage: kept by another study.
-        """
+        """Continue from :meth:`save`."""
         super().load(state)
-        self._own = load_kept(_OWN, state, self.algorithm.shapes)
         scale = float(state[_SCALE]) if _SCALE in state else None
-        if scale is not None and not (self._own and 0.0 <= scale < float("inf")):
+        if scale is not None and not (self.own and 0.0 <= scale < float("inf")):
             raise MalformedMessage(
                 "what this site kept holds a scale without meaning", remedy="start the study anew"
             )
@@ -106,7 +93,3 @@ class VlpEma(VlpFedAvg):
     """FedEMA, bound to one study."""
 
     site_program = VlpEmaSite
-    options: VlpEmaOptions
-
-    def __init__(self, setting: Setting, options: VlpEmaOptions) -> None:
-        super().__init__(setting, options)

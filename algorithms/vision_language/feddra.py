@@ -19,23 +19,21 @@ and weight; and the weight multiplies the learning rate here, because on the los
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final, Literal, Self
+from typing import Literal, Self
 
 import torch
 from pydantic import Field, model_validator
 from torch import nn
 
 from secfed.algorithms.framework.registry import register
-from secfed.algorithms.framework.setting import Setting
 from secfed.algorithms.losses.vlp import anchor_loss
-from secfed.algorithms.vision_language.base import ALIGN, JOINT, Stage, VlpAlgorithm
+from secfed.algorithms.vision_language.base import VlpAlgorithm
 from secfed.algorithms.vision_language.options import RobustOptions
+from secfed.algorithms.vision_language.plan import ALIGN, JOINT, Measures, Stage
 from secfed.algorithms.vision_language.site import VlpSite
-from secfed.algorithms.vision_language.stage import Batch, StageLoss, frozen_copy, in_full_precision
+from secfed.algorithms.vision_language.stage import Batch, StageLoss, frozen_copy
 from secfed.errors import ConfigError
 from secfed.wire.layout import State
-
-WEIGHTS: Final = "weights"
 
 
 class FedDraOptions(RobustOptions):
@@ -72,12 +70,13 @@ class FedDraOptions(RobustOptions):
 class FedDraSite(VlpSite):
     """A site that is held near the server's model."""
 
+    options: FedDraOptions
+
     def loss(self, round_number: int, stage: Stage, received: State) -> StageLoss:
         """The objective plus mu times the distance to the anchor."""
-        options = self.algorithm.options
-        if not isinstance(options, FedDraOptions) or not options.mu:
+        network, mu, reduction = self.network, self.options.mu, self.options.anchor_reduction
+        if not mu:
             return super().loss(round_number, stage, received)
-        network, mu, reduction = self.network, options.mu, options.anchor_reduction
         anchor = frozen_copy(network)
         # Encoders that do not move give model and anchor the same features: they are computed once.
         shared = not set(stage.trained) & set(network.encoder_names)
@@ -93,7 +92,7 @@ class FedDraSite(VlpSite):
                 with torch.no_grad():
                     fixed = anchor(images, tokens)
                 aligned = model(images, tokens)
-            distance = anchor_loss(in_full_precision(aligned), in_full_precision(fixed), reduction)
+            distance = anchor_loss(aligned, fixed, reduction)
             total: torch.Tensor = network.objective(aligned).total + mu * distance
             return total
 
@@ -107,16 +106,12 @@ class FedDra(VlpAlgorithm):
     site_program = FedDraSite
     options: FedDraOptions
 
-    def __init__(self, setting: Setting, options: FedDraOptions) -> None:
-        super().__init__(setting, options, options.rule(setting))
-
     def round_stages(self, round_number: int) -> Sequence[Stage]:
         """Weights, alignment modules, everything; see the module."""
         del round_number
-        options, stages = self.options, []
+        options = self.options
         source = options.loss_source if self.rule is not None else None
-        if source == "global":
-            stages.append(self.weights_stage(WEIGHTS))
+        stages = [self.weights_stage()] if source == "global" else []
         last = JOINT if options.joint_steps else ALIGN
         for name, steps, names in (
             (ALIGN, options.align_steps, self.align_names),
@@ -124,20 +119,18 @@ class FedDra(VlpAlgorithm):
         ):
             if not steps:
                 continue
-            first = not any(stage.steps for stage in stages)
+            measures: Measures | None = None
+            if source == "lagged" and not any(stage.steps for stage in stages):
+                measures = "received"
+            elif source == "local" and name == last:
+                measures = "trained"
             stages.append(
                 self.training_stage(
                     name,
                     summed=names,
                     steps=steps,
                     weighted=True,
-                    measures=(
-                        "received"
-                        if source == "lagged" and first
-                        else "trained"
-                        if source == "local" and name == last
-                        else None
-                    ),
+                    measures=measures,
                     reports_loss=name == last,
                 )
             )

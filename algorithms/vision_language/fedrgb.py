@@ -31,9 +31,10 @@ import torch
 
 from secfed.algorithms.framework.registry import register
 from secfed.algorithms.framework.setting import Setting
-from secfed.algorithms.vision_language.base import JOINT, Stage, VlpAlgorithm
+from secfed.algorithms.vision_language.base import VlpAlgorithm
 from secfed.algorithms.vision_language.fedrgb_options import FedRgbOptions
 from secfed.algorithms.vision_language.fedrgb_site import ENCODER, TEACHER, FedRgbSite
+from secfed.algorithms.vision_language.plan import JOINT, Stage
 from secfed.errors import ConfigError
 
 WARM_UP: Final = "warm-up"
@@ -41,18 +42,13 @@ WARM_UP: Final = "warm-up"
 
 @register("fedrgb", options=FedRgbOptions)
 class FedRgb(VlpAlgorithm):
-    """FedRGB, bound to one study.
-
-    Raises:
-        ConfigError: as :class:`~secfed.algorithms.vision_language.base.VlpAlgorithm`; more warm-up than
-            rounds; an objective without a temperature.
-    """
+    """FedRGB, bound to one study."""
 
     site_program = FedRgbSite
     options: FedRgbOptions
 
     def __init__(self, setting: Setting, options: FedRgbOptions) -> None:
-        super().__init__(setting, options, options.rule(setting))
+        super().__init__(setting, options)
         if options.warmup_rounds >= setting.study.rounds:
             raise ConfigError(
                 f"algorithm.warmup_rounds: {options.warmup_rounds} of {setting.study.rounds} rounds leave "
@@ -76,10 +72,10 @@ class FedRgb(VlpAlgorithm):
         with torch.enable_grad():
             whole = network(images, tokens).pair
             parameters = dict(network.named_parameters())
-            found = torch.autograd.grad(
+            gradients = torch.autograd.grad(
                 whole[0].sum() + whole[1].sum(), [parameters[name] for name in names], allow_unused=True
             )
-        return tuple(name for name, gradient in zip(names, found, strict=True) if gradient is not None)
+        return tuple(name for name, one in zip(names, gradients, strict=True) if one is not None)
 
     def round_stages(self, round_number: int) -> Sequence[Stage]:
         """Warm-up, or encoders, weights and teacher; see the module."""

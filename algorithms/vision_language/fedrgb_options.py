@@ -79,8 +79,7 @@ class FedRgbOptions(RobustOptions):
         description="true lets the guidance's gradient reach the encoders through the frozen teacher, too",
     )
     dro_task_term: bool = Field(
-        default=True,
-        description="false leaves the local aligner's loss out of the second stage",
+        default=True, description="false leaves the local aligner's loss out of the second stage"
     )
 
     @model_validator(mode="after")
@@ -105,13 +104,6 @@ class FedRgbOptions(RobustOptions):
 
         Without a cap of the study's own, losses are capped at 3 log B, or lower where gamma times that would
         drown small losses in rounding: with gamma = 1 at 10, still above two losses at chance for B <= 148.
-
-        Args:
-            setting: gives the sites.
-            cap_factor: the cap of a loss in units of log(loss_batch_size).
-
-        Raises:
-            ConfigError: gamma times the study's own cap is too large.
         """
         if self.teacher == "averaged":
             return None

@@ -11,10 +11,9 @@ away.
 
 from __future__ import annotations
 
-import copy
 import math
 from collections.abc import Callable, Collection
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import Any, Final
 
 import torch
 
@@ -23,47 +22,35 @@ from secfed.algorithms.framework.parameters import read_parameters, write_parame
 from secfed.algorithms.losses.features import Aligned
 from secfed.algorithms.losses.objective import infonce
 from secfed.algorithms.losses.vlp import anchor_loss, guidance_contrast
+from secfed.algorithms.models.dual_encoder import DualEncoder
+from secfed.algorithms.vision_language.base import VlpAlgorithm
 from secfed.algorithms.vision_language.fedrgb_options import FedRgbOptions
-from secfed.algorithms.vision_language.local_state import load_kept, save_kept
+from secfed.algorithms.vision_language.plan import Stage
 from secfed.algorithms.vision_language.site import VlpSite
-from secfed.algorithms.vision_language.stage import Batch, StageLoss, at_rest
+from secfed.algorithms.vision_language.stage import Batch, StageLoss, frozen_copy
 from secfed.errors import MalformedMessage, WrongState
 from secfed.wire.layout import State
 from secfed.wire.parts import is_finite, otherwise
 
-if TYPE_CHECKING:
-    from secfed.algorithms.models.dual_encoder import DualEncoder
-    from secfed.algorithms.vision_language.plan import Stage
-    from secfed.algorithms.vision_language.setup import VlpSetup
-
 ENCODER: Final = "encoder"
 TEACHER: Final = "teacher"
-_ALIGNER: Final = "aligner/"
 _ROUND: Final = "aligner_round"
 
 
 class FedRgbSite(VlpSite):
-    """Runs inside one hospital.
-
-    Keeps the local aligner, beside the robust weight: until the next round's first stage makes a new one.
+    """Runs inside one hospital; keeps its aligner until the next round's first stage makes a new one.
 
     Security: the aligner is the part that adapts most to a single site; it is never sent.
     """
 
-    def __init__(self, algorithm: VlpSetup, site_id: SiteId) -> None:
+    keeps = "aligner/"
+    options: FedRgbOptions
+
+    def __init__(self, algorithm: VlpAlgorithm, site_id: SiteId) -> None:
         super().__init__(algorithm, site_id)
-        self._aligner: dict[str, torch.Tensor] = {}
         self._aligner_round = 0
-
-    @property
-    def options(self) -> FedRgbOptions:
-        """The ``[algorithm]`` table."""
-        return cast("FedRgbOptions", self.algorithm.options)
-
-    @property
-    def _temperature(self) -> float:
-        """What similarities are divided by: the objective's."""
-        return float(cast("Any", self.algorithm.shapes.objective).temperature)
+        objective: Any = algorithm.shapes.objective
+        self._temperature = float(objective.temperature)
 
     # --- training ---
 
@@ -82,7 +69,7 @@ class FedRgbSite(VlpSite):
         if stage.name == ENCODER:
             trained = read_parameters(self.network)
             local = trained if update and is_finite(trained) else received
-            self._aligner = {name: local[name] for name in self.algorithm.align_names}
+            self.own = {name: local[name] for name in self.kept_names}
             self._aligner_round = round_number
         return update, loss
 
@@ -138,10 +125,7 @@ class FedRgbSite(VlpSite):
         """L_CL of the teacher plus L_task of the local aligner, both on the averaged encoders' features.
 
         That is the second stage's loss before its first step, where the anchor term is 0; of the task only
-        the contrast counts, as everywhere in robust weights.
-
-        Raises:
-            WrongState: this site has not trained an aligner in this round.
+        the contrast counts, as everywhere in robust weights. Needs this round's aligner.
         """
         names, network = self.algorithm.align_names, self.network
         local = self._local_network(round_number, received, names)  # the encoders do not move here
@@ -166,37 +150,24 @@ class FedRgbSite(VlpSite):
                 f"site {self.site_id!r} has no aligner of its own in round {round_number}",
                 remedy="it missed the first stage, and takes part again in the next round",
             )
-        return self._aligner
+        return self.own
 
     # --- what is kept ---
 
+    @property
+    def kept_names(self) -> tuple[str, ...]:
+        """The aligner's."""
+        return self.algorithm.align_names
+
     def save(self) -> State:
-        """The robust weight and the local aligner."""
-        aligner = save_kept(_ALIGNER, self._aligner)
-        return {**super().save(), **aligner, _ROUND: torch.tensor(self._aligner_round)}
+        """The robust weight, the local aligner and its round."""
+        return {**super().save(), _ROUND: torch.tensor(self._aligner_round)}
 
     def load(self, state: State) -> None:
-        """Continue from :meth:`save`.
-
-        Raises:
-            MalformedMessage: kept by another study.
-        """
+        """Continue from :meth:`save`."""
         super().load(state)
-        self._aligner = load_kept(_ALIGNER, state, self.network, self.algorithm.align_names)
         if _ROUND not in state:
             raise MalformedMessage(
                 "what this site kept names no round of its aligner", remedy="start the study anew"
             )
-        self._aligner_round = int(state[_ROUND]) if self._aligner else 0
-
-
-def frozen_copy(network: DualEncoder, names: Collection[str]) -> DualEncoder:
-    """A network in evaluation mode whose parameters of these names are copies; all others are shared.
-
-    Nothing that is shared may be read while the original trains, except on purpose.
-    """
-    # deepcopy takes what the memo says is copied already.
-    shared = {id(value): value for name, value in network.named_parameters() if name not in names}
-    copied: DualEncoder = copy.deepcopy(network, shared)
-    at_rest(copied)
-    return copied
+        self._aligner_round = int(state[_ROUND]) if self.own else 0

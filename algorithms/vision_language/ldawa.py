@@ -17,10 +17,9 @@ from pydantic import Field
 
 from secfed.algorithms.framework.parameters import read_parameters
 from secfed.algorithms.framework.registry import register
-from secfed.algorithms.framework.setting import Setting
 from secfed.algorithms.losses.vlp import ldawa_cosines
 from secfed.algorithms.vision_language.averaging import VlpFedAvg, VlpFedAvgOptions
-from secfed.algorithms.vision_language.base import Stage
+from secfed.algorithms.vision_language.plan import Stage
 from secfed.algorithms.vision_language.site import VlpSite
 from secfed.wire.layout import State
 
@@ -36,14 +35,12 @@ class VlpLdawaOptions(VlpFedAvgOptions):
 class VlpLdawaSite(VlpSite):
     """A site that sends of each of its layers as much as agrees with the received one."""
 
-    def __init__(self, algorithm: VlpLdawa, site_id: str) -> None:
-        super().__init__(algorithm, site_id)
-        self._warmup = algorithm.options.warmup_rounds
+    options: VlpLdawaOptions
 
     def train(self, round_number: int, stage: Stage, received: State) -> tuple[State, float]:
         """As for federated averaging, then scaled layer by layer."""
         update, loss = super().train(round_number, stage, received)
-        if round_number <= self._warmup:
+        if round_number <= self.options.warmup_rounds:
             return update, loss
         local = read_parameters(self.network)
         cosines = ldawa_cosines(local, received)
@@ -55,7 +52,3 @@ class VlpLdawa(VlpFedAvg):
     """FedLDAWA, bound to one study."""
 
     site_program = VlpLdawaSite
-    options: VlpLdawaOptions
-
-    def __init__(self, setting: Setting, options: VlpLdawaOptions) -> None:
-        super().__init__(setting, options)

@@ -11,24 +11,18 @@ contrast as the papers on vision-language pre-training compare it.
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Any
 
 import torch
 from pydantic import Field
 
-from secfed.algorithms.framework.parameters import read_parameters
 from secfed.algorithms.framework.registry import register
-from secfed.algorithms.framework.setting import Setting
 from secfed.algorithms.losses.vlp import moon_loss
 from secfed.algorithms.vision_language.averaging import VlpFedAvg, VlpFedAvgOptions
-from secfed.algorithms.vision_language.base import Stage
-from secfed.algorithms.vision_language.local_state import load_kept, save_kept
+from secfed.algorithms.vision_language.plan import Stage
 from secfed.algorithms.vision_language.site import VlpSite
 from secfed.algorithms.vision_language.stage import Batch, StageLoss
 from secfed.wire.layout import State
-from secfed.wire.parts import is_finite
-
-_PREVIOUS: Final = "previous/"
 
 
 class VlpMoonOptions(VlpFedAvgOptions):
@@ -43,22 +37,17 @@ class VlpMoonOptions(VlpFedAvgOptions):
 
 
 class VlpMoonSite(VlpSite):
-    """Runs inside one hospital.
+    """Runs inside one hospital; keeps its own model at the end of its last round."""
 
-    Keeps its own model at the end of its last round; a single-site value, which never leaves.
-    """
-
-    def __init__(self, algorithm: VlpMoon, site_id: str) -> None:
-        super().__init__(algorithm, site_id)
-        self._options = algorithm.options
-        self._previous: dict[str, torch.Tensor] = {}
+    keeps = "previous/"
+    options: VlpMoonOptions
 
     def loss(self, round_number: int, stage: Stage, received: State) -> StageLoss:
         """The objective plus the contrast of models."""
-        if not self._previous or not self._options.contrast:
+        options = self.options
+        if not self.own or not options.contrast:
             return super().loss(round_number, stage, received)
-        options = self._options
-        near, far = (self.algorithm.network(model) for model in (received, self._previous))
+        near, far = (self.algorithm.network(model) for model in (received, self.own))
 
         def contrasted(model: Any, batch: Batch) -> torch.Tensor:
             aligned = model(*batch)
@@ -73,23 +62,8 @@ class VlpMoonSite(VlpSite):
     def train(self, round_number: int, stage: Stage, received: State) -> tuple[State, float]:
         """As for federated averaging; the result is kept for the next round."""
         update, loss = super().train(round_number, stage, received)
-        trained = read_parameters(self.network)
-        if is_finite(trained):  # a failed update leaves the site's own model as it was
-            self._previous = trained
+        self.keep()
         return update, loss
-
-    def save(self) -> State:
-        """The previous local model."""
-        return {**super().save(), **save_kept(_PREVIOUS, self._previous)}
-
-    def load(self, state: State) -> None:
-        """Continue from :meth:`save`.
-
-        Raises:
-            MalformedMessage: kept by another study.
-        """
-        super().load(state)
-        self._previous = load_kept(_PREVIOUS, state, self.algorithm.shapes)
 
 
 @register("vlp-fedmoon", options=VlpMoonOptions)
@@ -97,7 +71,3 @@ class VlpMoon(VlpFedAvg):
     """FedMOON, bound to one study."""
 
     site_program = VlpMoonSite
-    options: VlpMoonOptions
-
-    def __init__(self, setting: Setting, options: VlpMoonOptions) -> None:
-        super().__init__(setting, options)

@@ -6,7 +6,8 @@ from typing import Literal
 
 from pydantic import Field
 
-from secfed.algorithms.dro.rule import CAP_FACTOR, DroOptions, DroRule
+from secfed.algorithms.dro.options import DroOptions
+from secfed.algorithms.dro.rule import CAP_FACTOR, DroRule
 from secfed.algorithms.framework.setting import Setting
 from secfed.algorithms.vision_language.augment import Augmentation
 from secfed.config.schema import OPERATIONAL, Options
@@ -74,9 +75,7 @@ class RobustOptions(VlpOptions, DroOptions):
     def rule(self, setting: Setting, *, cap_factor: float = CAP_FACTOR) -> DroRule | None:
         """How robust weights come about; None with ``rho = 0``, when all weights stay equal.
 
-        Args:
-            setting: gives the sites.
-            cap_factor: the default cap of a loss in units of log(loss_batch_size).
+        ``cap_factor`` is the default cap of a loss in units of log(loss_batch_size).
 
         Raises:
             ConfigError: gamma times the cap is too large.

@@ -26,7 +26,7 @@ class Stage:
             names give equal batches, whatever the algorithm.
         exchange: the sum.
         summed: names of the parameters whose update is summed.
-        trained: names of the parameters that move; without more, the summed ones.
+        trained: names of the parameters that move.
         steps: local steps.
         weighted: whether a site's robust weight scales its steps.
         measures: which model's loss goes into the sum for the robust weights: the "received" one, before
@@ -48,19 +48,19 @@ class Stage:
 
     def with_fields(self, fields: Sequence[Field]) -> Stage:
         """The same stage, with more to sum."""
-        layout = self.exchange.layout
-        layout = replace(layout, fields=(*layout.fields, *fields))
-        return replace(self, exchange=replace(self.exchange, layout=layout))
+        return self._summing((*self.exchange.layout.fields, *fields))
 
     def without(self, names: Collection[str]) -> Stage:
         """The same stage, in which these parameters neither move nor are summed."""
         if not names:
             return self
-        updates, layout = {f"update/{name}" for name in names}, self.exchange.layout
-        layout = replace(layout, fields=tuple(one for one in layout.fields if one.name not in updates))
+        updates = {f"update/{name}" for name in names}
         return replace(
-            self,
-            exchange=replace(self.exchange, layout=layout),
+            self._summing(tuple(one for one in self.exchange.layout.fields if one.name not in updates)),
             summed=tuple(name for name in self.summed if name not in names),
             trained=tuple(name for name in self.trained if name not in names),
         )
+
+    def _summing(self, fields: tuple[Field, ...]) -> Stage:
+        layout = replace(self.exchange.layout, fields=fields)
+        return replace(self, exchange=replace(self.exchange, layout=layout))

@@ -12,22 +12,14 @@ Source: :mod:`secfed.dp.accounting.unit` (units), :mod:`secfed.dp.training.local
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from secfed.algorithms.vision_language.options import RobustOptions
+from secfed.algorithms.framework.coupled_privacy import check_coupled
+from secfed.algorithms.vision_language.options import RobustOptions, VlpOptions
+from secfed.dp.settings import PrivacySection
 from secfed.errors import ConfigError
-
-if TYPE_CHECKING:
-    from secfed.algorithms.vision_language.options import VlpOptions
-    from secfed.dp.settings import PrivacySection
 
 
 def check_privacy(options: VlpOptions, privacy: PrivacySection | None) -> None:
     """Refuse a study whose epsilon would be wrong, or that would let numbers out beside it.
-
-    Args:
-        options: the ``[algorithm]`` table.
-        privacy: the ``[privacy]`` table.
 
     Raises:
         ConfigError: names the key and what to set instead.
@@ -40,23 +32,8 @@ def check_privacy(options: VlpOptions, privacy: PrivacySection | None) -> None:
         )
     if privacy is None:
         return
-    if privacy.unit == "record":
-        raise ConfigError(
-            'privacy.unit: "record" is impossible: a contrastive loss compares the pairs of a batch with '
-            "each other, so clipping the gradient of one pair would not bound what that pair can do",
-            remedy='set privacy.unit = "group" and privacy.group_size (a pair is still protected, in a '
-            'fixed group that is clipped as one), or privacy.unit = "site"',
-        )
-    if privacy.metrics == "private":
-        raise ConfigError(
-            'privacy.metrics: "private" is not offered for retrieval, where one pair moves the ranks of all',
-            remedy='set privacy.metrics = "withheld", or "unprotected" where held-out pairs are public',
-        )
-    if privacy.weights == "unprotected":
-        raise ConfigError(
-            "privacy.weights: has no effect, the sites of this algorithm all count the same",
-            remedy="remove it",
-        )
+    name = options.name
+    check_coupled(privacy, name, "a contrastive loss compares the pairs of a batch with each other")
     if privacy.in_local_steps and options.precision == "float16":
         raise ConfigError(
             'algorithm.precision: "float16" needs losses to be scaled up, and clipped gradients are not',

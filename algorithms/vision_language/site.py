@@ -3,76 +3,105 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 import torch
 from torch import nn
 
 from secfed.algorithms.dro.answer import DroAnswer
+from secfed.algorithms.dro.rule import DroRule
 from secfed.algorithms.dro.site import SiteWeight
 from secfed.algorithms.framework.base import SiteId, SiteProgram
 from secfed.algorithms.framework.parameters import read_parameters, write_parameters
 from secfed.algorithms.framework.randomness import seeded, torch_generator
-from secfed.algorithms.framework.server_state import MODEL, part_of
+from secfed.algorithms.framework.server_state import MODEL, copies, model_of, part_of
 from secfed.algorithms.metrics import retrieval
 from secfed.algorithms.metrics.score_grid import on_grid
-from secfed.algorithms.vision_language.options import RobustOptions
-from secfed.algorithms.vision_language.privacy_plan import plan
+from secfed.algorithms.models.dual_encoder import DualEncoder
+from secfed.algorithms.vision_language.base import VlpAlgorithm
+from secfed.algorithms.vision_language.options import RobustOptions, VlpOptions
+from secfed.algorithms.vision_language.plan import Stage
 from secfed.algorithms.vision_language.stage import (
     Batch,
     StageLoss,
     at_rest,
+    begin_stage,
     contrastive_batches,
-    make_optimiser,
     reduced_precision,
-    rising_rate,
     run_stage,
-    train_only,
 )
+from secfed.dp.training.losses import DeclaredLoss
 from secfed.errors import MalformedMessage, WrongState
 from secfed.wire.layout import Exchange, State, Summands
-from secfed.wire.parts import otherwise
+from secfed.wire.parts import is_finite, otherwise
 
 if TYPE_CHECKING:
-    from secfed.algorithms.dro.rule import DroRule
-    from secfed.algorithms.models.dual_encoder import DualEncoder
-    from secfed.algorithms.vision_language.plan import Stage
-    from secfed.algorithms.vision_language.setup import VlpSetup
     from secfed.dp.training.local_privacy import LocalPrivacy
 
 
 class VlpSite(SiteProgram):
-    """Runs inside one hospital. Keeps between exchanges what :meth:`save` names, and nothing else.
+    """Runs inside one hospital.
 
     Subclasses override :meth:`loss` (what a stage minimises), :meth:`train` (how it trains),
-    :meth:`dro_loss` (what robust weights are made from), and :meth:`save` with :meth:`load` where they
-    keep more.
+    :meth:`dro_loss` (what robust weights are made from) and :meth:`prepare_optimiser`.
 
     Attributes:
+        keeps: what names of ``own`` start with when they are saved; empty for a site that keeps none.
+        own: the parameters that this site keeps of its own; empty before there are any.
         network: on the study's device; after :meth:`contribute` its contents are left over.
         weight: this site's robust weight, or None for an algorithm without.
 
-    Security: ``weight`` and everything in :meth:`save` are single-site values; they stay at the site.
+    Security: ``weight`` and ``own`` are single-site values; they stay at the site.
     """
 
-    def __init__(self, algorithm: VlpSetup, site_id: SiteId) -> None:
-        self.algorithm, self.site_id = algorithm, site_id
+    keeps: ClassVar[str] = ""
+    options: VlpOptions
+
+    def __init__(self, algorithm: VlpAlgorithm, site_id: SiteId) -> None:
+        self.algorithm, self.options, self.site_id = algorithm, algorithm.options, site_id
         self.data = algorithm.site_data(site_id)
         self.device = algorithm.device
         self.network: DualEncoder = algorithm.network()
-        self.weight: SiteWeight | None = None
-        if algorithm.rule is not None:
-            self.weight = SiteWeight.start(algorithm.rule)
+        self.own: State = {}
+        rule = algorithm.rule
+        self.weight: SiteWeight | None = None if rule is None else SiteWeight.start(rule)
         self._privacy: LocalPrivacy | None = None
 
     def use_privacy(self, privacy: LocalPrivacy) -> None:
-        """Train under privacy from now on.
+        """Plan all stages and losses of the study, which follow from public facts, and pay for them.
 
-        Raises:
-            ConfigError: no noise reaches the study's epsilon, or a relation that hides patients without any.
+        How many pairs the site, and each of its patients, has is treated as public.
         """
-        plan(self.algorithm, privacy, len(self.data.train), self.data.train_patients)
+        from secfed.dp.training.local_privacy import LossRelease, Phase  # the accountants are slow to import
+
+        algorithm, options, rule = self.algorithm, self.options, self.algorithm.rule
+        pairs, patients = len(self.data.train), self.data.train_patients
+        steps: Counter[str] = Counter()
+        releases = 0
+        for round_number in range(1, algorithm.setting.study.rounds + 1):
+            for stage in algorithm.stages(round_number):
+                steps[stage.name] += stage.steps
+                releases += stage.measures is not None
+        phases = [
+            Phase(name, pairs, options.batch_size, steps=count, patients=patients)
+            for name, count in steps.items()
+            if count
+        ]
+        losses = None
+        if rule is not None and isinstance(options, RobustOptions):
+            chosen = options.loss_batches if "loss_batches" in options.model_fields_set else None
+            losses = LossRelease(
+                records=pairs,
+                size=options.loss_batch_size,
+                releases=releases,
+                cap=rule.cap,
+                groups=chosen,  # without a wish, all: the more, the less noise
+                share=options.loss_share,
+                patients=patients,
+            )
+        privacy.plan(*phases, losses=losses)
         self._privacy = privacy
 
     def settled(self, round_number: int, exchange: Exchange) -> Summands:
@@ -106,24 +135,19 @@ class VlpSite(SiteProgram):
         if stage.evaluates:
             # Under privacy it comes last: the rest pays, or refuses, before any record is touched.
             parts.insert(0 if self._privacy is None else len(parts), self._evaluate)
-        found: dict[str, torch.Tensor | float] = {}
+        summands: dict[str, torch.Tensor | float] = {}
         for part in parts:
-            found.update(otherwise({}, part, round_number, stage, received))
-        found.update(self.settled(round_number, exchange))
-        return {field.name: found[field.name] for field in exchange.layout.fields if field.name in found}
+            summands.update(otherwise({}, part, round_number, stage, received))
+        summands.update(self.settled(round_number, exchange))
+        names = [field.name for field in exchange.layout.fields]
+        return {name: summands[name] for name in names if name in summands}
 
     # --- what subclasses change ---
 
     def loss(self, round_number: int, stage: Stage, received: State) -> StageLoss:
-        """What a training stage minimises: the model's objective, unless a subclass says more.
+        """What a training stage minimises, from the model being trained and a batch on its device.
 
-        Args:
-            round_number: counted from 1.
-            stage: which.
-            received: the model at the start of the stage; :attr:`network` holds it, too.
-
-        Returns:
-            A function of the model being trained and a batch on its device.
+        ``received`` is the model at the start of the stage; :attr:`network` holds it, too.
         """
         del round_number, stage, received
         network = self.network
@@ -135,35 +159,24 @@ class VlpSite(SiteProgram):
         return objective
 
     def train(self, round_number: int, stage: Stage, received: State) -> tuple[State, float]:
-        """One training stage.
-
-        Args:
-            round_number: counted from 1.
-            stage: which.
-            received: the model at its start; :attr:`network` holds it, too.
+        """One training stage, from the received model, which :attr:`network` holds.
 
         Returns:
             Update (local minus received) by name of every summed parameter, and the mean training loss;
-            NaN under privacy. What a site keeps of its own must be finite, see
-            :func:`secfed.wire.parts.is_finite`.
+            NaN under privacy.
         """
-        loss = self.fit(self.network, round_number, stage, self.loss(round_number, stage, received))
+        loss = self.fit(round_number, stage, self.loss(round_number, stage, received))
         local = read_parameters(self.network)
         return {name: local[name] - received[name] for name in stage.summed}, loss
 
-    def prepare_optimiser(self, stage: Stage, optimiser: torch.optim.Optimizer) -> None:
+    def prepare_optimiser(self, optimiser: torch.optim.Optimizer) -> None:
         """Given every fresh optimiser before its first step; for step hooks that depend on no record."""
 
     def dro_loss(self, round_number: int, received: State) -> Callable[[Batch], torch.Tensor]:
         """What the robust weight is made from: the InfoNCE of :attr:`network`, as it is at that moment.
 
-        Args:
-            round_number: counted from 1.
-            received: the model at the start of the stage.
-
-        Returns:
-            A batch's loss, from a batch on the study's device; called without gradient. Under privacy it may
-            depend on that batch, the received model and what noisy steps made of it, and on nothing else.
+        Gives the loss of a batch on the study's device; called without gradient. Under privacy it may depend
+        on that batch, the received model and what noisy steps made of it, and on nothing else.
         """
         del round_number, received
         network = self.network
@@ -171,81 +184,54 @@ class VlpSite(SiteProgram):
 
     # --- what they use ---
 
-    def fit(
-        self,
-        model: nn.Module,
-        round_number: int,
-        stage: Stage,
-        loss: StageLoss,
-        *,
-        trained: tuple[str, ...] | None = None,
-    ) -> float:
-        """Train in place: the only place where pairs meet an optimiser.
+    def keep(self) -> None:
+        """Make what :attr:`network` holds this site's own; a failed update leaves that as it was."""
+        trained = read_parameters(self.network)
+        if is_finite(trained):
+            self.own = trained
 
-        Args:
-            model: on the study's device.
-            round_number: counted from 1.
-            stage: decides order of batches, steps, scale of the steps and, under privacy, the phase.
-            loss: from ``model`` and a batch.
-            trained: names of the parameters of ``model`` that move; by default the stage's.
+    def fit(self, round_number: int, stage: Stage, loss: StageLoss) -> float:
+        """Train :attr:`network` in place: the only place where pairs meet an optimiser.
 
         Returns:
             Mean loss over the steps; NaN under privacy, which does not pay for it.
         """
-        algorithm, options = self.algorithm, self.algorithm.options
-        seed, names = algorithm.setting.local_seed, stage.trained if trained is None else trained
-        scale = self.step_scale(stage)
+        options, model, seed = self.options, self.network, self.algorithm.setting.local_seed
         with seeded(seed, "train", self.site_id, round_number, stage.name):
+            optimiser = begin_stage(
+                model,
+                stage.trained,
+                optimizer=options.optimizer,
+                learning_rate=options.learning_rate * self.step_scale(stage),
+                weight_decay=options.weight_decay,
+                warmup=options.learning_rate_warmup,
+            )
+            self.prepare_optimiser(optimiser)
             if self._privacy is not None:
-                return self._fit_privately(model, stage, loss, names, scale)
+                return self._fit_privately(self._privacy, optimiser, stage, loss)
             rows = contrastive_batches(
                 len(self.data.train),
                 batch_size=options.batch_size,
                 steps=stage.steps,
                 generator=torch_generator(seed, "batches", self.site_id, round_number, stage.name),
             )
-            return run_stage(
-                model,
-                trained=names,
-                loss=loss,
-                batches=(options.augmentation(self.batch(part)) for part in rows),
-                learning_rate=options.learning_rate,
-                step_scale=scale,
-                optimizer=options.optimizer,
-                weight_decay=options.weight_decay,
-                device=self.device,
-                precision=options.precision,
-                warmup=options.learning_rate_warmup,
-                prepare=lambda optimiser: self.prepare_optimiser(stage, optimiser),
-            )
+            batches = (options.augmentation(self.batch(part)) for part in rows)
+            return run_stage(model, optimiser, loss, batches, device=self.device, precision=options.precision)
 
     def _fit_privately(
-        self, model: nn.Module, stage: Stage, loss: StageLoss, trained: tuple[str, ...], scale: float
+        self, privacy: LocalPrivacy, optimiser: torch.optim.Optimizer, stage: Stage, loss: StageLoss
     ) -> float:
-        from secfed.dp.training.losses import DeclaredLoss
+        options = self.options
 
-        options, privacy = self.algorithm.options, self._privacy
-        if privacy is None:
-            raise WrongState("private training without a site's privacy")
-
-        def in_precision(trained_model: nn.Module, batch: Batch) -> torch.Tensor:
+        def in_precision(model: nn.Module, batch: Batch) -> torch.Tensor:
             changed = options.augmentation(batch)  # by amounts that depend on no record
             with reduced_precision(self.device, options.precision):
-                return loss(trained_model, changed)
+                return loss(model, changed)
 
-        train_only(model, trained)
-        optimiser = make_optimiser(
-            model,
-            options.optimizer,
-            learning_rate=options.learning_rate * scale,
-            weight_decay=options.weight_decay,
-        )
-        rising_rate(optimiser, options.learning_rate_warmup)
-        self.prepare_optimiser(stage, optimiser)
         pairs = (self.data.train.images.to(self.device), self.data.train.tokens.to(self.device))
         declared = DeclaredLoss("contrastive pre-training", False, in_precision)
-        privacy.run(model, optimiser, declared, pairs, steps=stage.steps, phase=stage.name)
-        at_rest(model)
+        privacy.run(self.network, optimiser, declared, pairs, steps=stage.steps, phase=stage.name)
+        at_rest(self.network)
         return math.nan
 
     def step_scale(self, stage: Stage) -> float:
@@ -265,7 +251,7 @@ class VlpSite(SiteProgram):
         The batches are the same in every round, and drawn from a generator of their own: training does
         not notice whether a loss was measured.
         """
-        options, seed = self.algorithm.options, self.algorithm.setting.local_seed
+        options, seed = self.options, self.algorithm.setting.local_seed
 
         def of(rows: torch.Tensor) -> torch.Tensor:
             batch = tuple(part.to(self.device) for part in self.batch(rows))
@@ -291,7 +277,7 @@ class VlpSite(SiteProgram):
         del round_number, stage
         write_parameters(self.network, received)  # training may have moved them
         sums = retrieval.evaluate_site(
-            self.network, self.data.test, self.algorithm.options.evaluation_batch, self.device
+            self.network, self.data.test, self.options.evaluation_batch, self.device
         )
         return on_grid(sums, retrieval.SHARES)
 
@@ -312,8 +298,9 @@ class VlpSite(SiteProgram):
     # --- what is kept ---
 
     def save(self) -> State:
-        """What this site keeps between exchanges; empty for an algorithm that keeps nothing."""
-        return {} if self.weight is None else self.weight.save()
+        """The robust weight, and what this site keeps of its own."""
+        weight = {} if self.weight is None else self.weight.save()
+        return {**weight, **{self.keeps + name: value for name, value in copies(self.own).items()}}
 
     def load(self, state: State) -> None:
         """Continue from :meth:`save`.
@@ -329,3 +316,12 @@ class VlpSite(SiteProgram):
                     f"what site {self.site_id!r} kept holds no robust weight",
                     remedy="it belongs to another study; start this one with an empty state folder",
                 ) from None
+        shapes = dict(self.algorithm.shapes.named_parameters())
+        own = {name: shapes[name] for name in self.kept_names}
+        has_own = self.keeps and part_of(state, self.keeps)
+        self.own = model_of(state, own, self.keeps) if has_own else {}
+
+    @property
+    def kept_names(self) -> tuple[str, ...]:
+        """Names of the parameters in ``own``."""
+        return tuple(name for name, _ in self.algorithm.shapes.named_parameters())

@@ -6,7 +6,7 @@ A step scale multiplies the *learning rate*: Adam divides every gradient by its 
 the loss would do nothing.
 
 A fresh Adam begins with steps of full size in the direction of single gradients' signs. At large learning
-rates that undoes what sites had in common; :func:`rising_rate` lets the first steps be small.
+rates that undoes what sites had in common; a warm-up (:func:`rising_rate`) lets the first steps be small.
 
 Source: Loshchilov and Hutter, "Decoupled Weight Decay Regularization", ICLR 2019 (AdamW); Goyal et al.,
 "Accurate, Large Minibatch SGD", 2017 (linear warm-up of the learning rate).
@@ -17,13 +17,11 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import nullcontext
-from dataclasses import replace
 from typing import Any, Final, Literal, TypeVar
 
 import torch
 from torch import nn
 
-from secfed.algorithms.losses.features import Aligned
 from secfed.errors import RangeError
 
 Batch = tuple[torch.Tensor, ...]  # (images [B, channels, size, size], tokens [B, length])
@@ -33,55 +31,58 @@ OptimizerName = Literal["adamw", "sgd"]
 Precision = Literal["float32", "bfloat16", "float16"]
 
 _DTYPES: Final = {"bfloat16": torch.bfloat16, "float16": torch.float16}
-_FIRST_SCALE: Final = (
-    2.0**12
-)  # of float16 losses; from torch's default a short stage would skip its first steps
+_FIRST_SCALE: Final = 2.0**12  # of float16 losses; from torch's default a short stage would skip steps
 
 
-def run_stage(
+def begin_stage(
     model: nn.Module,
-    *,
     trained: Collection[str],
-    loss: StageLoss,
-    batches: Iterable[Batch],
-    learning_rate: float,
-    step_scale: float = 1.0,
+    *,
     optimizer: OptimizerName = "adamw",
+    learning_rate: float,
     weight_decay: float = 0.05,
-    device: torch.device,
-    precision: Precision = "float32",
     warmup: int = 0,
-    prepare: Callable[[torch.optim.Optimizer], None] | None = None,
-) -> float:
-    """Train in place: one optimiser step per batch.
+) -> torch.optim.Optimizer:
+    """Let these parameters of the model move, and make the fresh optimiser over them.
 
-    Args:
-        model: on ``device``; left in evaluation mode, without gradients.
-        trained: names of the parameters that move.
-        loss: scalar to minimise, from the model and a batch on ``device``.
-        batches: as many as there are steps; see :func:`contrastive_batches`.
-        learning_rate: of a site with step scale 1.
-        step_scale: multiplies the learning rate; at least 0.
-        optimizer: "adamw" or "sgd".
-        weight_decay: of the optimiser; it is scaled with the learning rate.
-        device: where the model is.
-        precision: of the forward pass; parameters and their updates are float32 always.
-        warmup: steps of :func:`rising_rate`.
-        prepare: given the fresh optimiser before the first step, for step hooks.
-
-    Returns:
-        Mean loss over the steps; NaN without any.
+    The weight decay is scaled with the learning rate, step scale included.
 
     Raises:
         RangeError: a name that the model does not have.
     """
     train_only(model, trained)
-    optimiser = make_optimiser(
-        model, optimizer, learning_rate=learning_rate * step_scale, weight_decay=weight_decay
-    )
+    parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    optimiser: torch.optim.Optimizer
+    if optimizer == "sgd":
+        optimiser = torch.optim.SGD(parameters, lr=learning_rate, weight_decay=weight_decay)
+    else:
+        optimiser = torch.optim.AdamW(parameters, lr=learning_rate, weight_decay=weight_decay, fused=True)
     rising_rate(optimiser, warmup)
-    if prepare is not None:
-        prepare(optimiser)
+    return optimiser
+
+
+def run_stage(
+    model: nn.Module,
+    optimiser: torch.optim.Optimizer,
+    loss: StageLoss,
+    batches: Iterable[Batch],
+    *,
+    device: torch.device,
+    precision: Precision = "float32",
+) -> float:
+    """Train in place: one optimiser step per batch.
+
+    Args:
+        model: on ``device``; left in evaluation mode, without gradients.
+        optimiser: of :func:`begin_stage`.
+        loss: scalar to minimise, from the model and a batch on ``device``.
+        batches: as many as there are steps; see :func:`contrastive_batches`.
+        device: where the model is.
+        precision: of the forward pass; parameters and their updates are float32 always.
+
+    Returns:
+        Mean loss over the steps; NaN without any.
+    """
     scaler = torch.amp.GradScaler(device.type, init_scale=_FIRST_SCALE, enabled=precision == "float16")
     total, steps = torch.zeros((), dtype=torch.float64, device=device), 0
     for batch in batches:
@@ -132,29 +133,27 @@ def at_rest(model: nn.Module) -> None:
         parameter.grad = None
 
 
-def frozen_copy(model: Network) -> Network:
-    """A copy that no training reaches: evaluation mode, and no parameter asks for a gradient."""
-    made = copy.deepcopy(model)
-    at_rest(made)
-    return made
+def frozen_copy(model: Network, names: Collection[str] | None = None) -> Network:
+    """A copy that no training reaches: evaluation mode, and no parameter asks for a gradient.
 
-
-def make_optimiser(
-    model: nn.Module, name: OptimizerName, *, learning_rate: float, weight_decay: float
-) -> torch.optim.Optimizer:
-    """A fresh optimiser over what :func:`train_only` left trainable."""
-    parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    if name == "sgd":
-        return torch.optim.SGD(parameters, lr=learning_rate, weight_decay=weight_decay)
-    return torch.optim.AdamW(parameters, lr=learning_rate, weight_decay=weight_decay, fused=True)
+    With ``names``, only these parameters are copied and all others are shared with the original. Nothing that
+    is shared may be read while the original trains, except on purpose.
+    """
+    # deepcopy takes what the memo says is copied already.
+    shared = {
+        id(value): value
+        for name, value in model.named_parameters()
+        if names is not None and name not in names
+    }
+    copied = copy.deepcopy(model, shared)
+    at_rest(copied)
+    return copied
 
 
 def rising_rate(optimiser: torch.optim.Optimizer, steps: int) -> None:
     """Let the learning rate rise linearly over the first steps: k / steps of it in step k, then all of it.
 
-    Args:
-        optimiser: fresh; whoever runs its steps need not know.
-        steps: 0 or 1 changes nothing.
+    Whoever runs the fresh optimiser's steps need not know. 0 or 1 steps change nothing.
     """
     if steps < 2:
         return
@@ -175,17 +174,6 @@ def reduced_precision(device: torch.device, precision: Precision) -> Any:
     if precision == "float32":
         return nullcontext()
     return torch.autocast(device.type, dtype=_DTYPES[precision])
-
-
-def in_full_precision(aligned: Aligned) -> Aligned:
-    """The same embeddings in float32, for differences of embeddings; objectives see to this themselves."""
-    return replace(
-        aligned,
-        image=aligned.image.float(),
-        text=aligned.text.float(),
-        patches=aligned.patches.float(),
-        words=aligned.words.float(),
-    )
 
 
 def contrastive_batches(

@@ -8,7 +8,9 @@ from typing import Any
 
 import torch
 
-from secfed.algorithms.dro.rule import DroAnswer, DroRule
+from secfed.algorithms.dro.answer import DroAnswer
+from secfed.algorithms.dro.options import DroOptions
+from secfed.algorithms.dro.rule import DroRule
 from secfed.algorithms.dro.site import SiteWeight
 from secfed.algorithms.framework.base import Algorithm, ServerProgram, SiteProgram
 from secfed.algorithms.framework.setting import Setting
@@ -22,8 +24,51 @@ def names(count: int) -> tuple[str, ...]:
 
 def a_rule(count: int, **changes: Any) -> DroRule:
     """Batches of 64, one colluder: the least that is assumed."""
-    given: dict[str, Any] = {"cap": 1.5 * math.log(64), "colluders": 1, "noised": count < 4, **changes}
-    return DroRule(sites=names(count), **given)
+    fields: dict[str, Any] = {"cap": 1.5 * math.log(64), "colluders": 1, "noised": count < 4}
+    fields = {name: changes.pop(name, value) for name, value in fields.items()}
+    return DroRule(DroOptions(**changes), names(count), **fields)
+
+
+# The same weights in the clear, for somebody who sees every loss: projections in closed form.
+
+
+def chi2_divergence(weights: torch.Tensor) -> float:
+    """(1/n) sum (n l_i - 1)^2 of [n] weights that sum to 1; in [0, n - 1]."""
+    return float((len(weights) * weights - 1.0).square().mean())
+
+
+def chi2_project(weights: torch.Tensor, radius: float) -> torch.Tensor:
+    """The nearest weights inside the chi-square ball: a shrinkage towards 1/n."""
+    spread, uniform = chi2_divergence(weights), 1.0 / len(weights)
+    return weights if spread <= radius else uniform + math.sqrt(radius / spread) * (weights - uniform)
+
+
+def kl_divergence(weights: torch.Tensor) -> float:
+    """KL(weights || uniform) of [n] weights that sum to 1; in [0, log n]."""
+    return float(torch.special.xlogy(weights, len(weights) * weights).sum())
+
+
+def kl_project(weights: torch.Tensor, rho: float) -> torch.Tensor:
+    """The nearest weights in the sense of KL: tempered ones, by bisection of the power."""
+    logs, low, high = torch.log(weights), 0.0, 1.0
+    if kl_divergence(torch.softmax(logs, dim=0)) <= rho:
+        return torch.softmax(logs, dim=0)
+    if rho == 0.0:
+        return torch.full_like(weights, 1.0 / len(weights))
+    for _ in range(80):
+        middle = (low + high) / 2.0
+        inside = kl_divergence(torch.softmax(middle * logs, dim=0)) <= rho
+        low, high = (middle, high) if inside else (low, middle)
+    return torch.softmax(low * logs, dim=0)
+
+
+def plain(rule: DroRule, weights: Any, losses: Any) -> torch.Tensor:
+    """Every site's new weight: [n] float64."""
+    old, values = (torch.as_tensor(one, dtype=torch.float64) for one in (weights, losses))
+    moved = torch.softmax(torch.log(old) + rule.options.gamma * values.clamp(max=rule.cap), dim=0)
+    if rule.options.divergence == "kl":
+        return kl_project(moved, rule.options.rho)
+    return chi2_project(moved, rule.radius)
 
 
 def exchange(rule: DroRule) -> Exchange:
@@ -63,7 +108,7 @@ class WeightsOnly(Algorithm):
 
     def __init__(self, setting: Setting) -> None:
         sites = setting.sites
-        self.rule = DroRule(tuple(sorted(sites)), colluders=1, cap=1.5 * math.log(64))
+        self.rule = DroRule(DroOptions(), tuple(sorted(sites)), colluders=1, cap=1.5 * math.log(64))
         self.weights: dict[str, SiteWeight] = {}
         self.seen: list[Totals] = []
         WeightsOnly.last = self

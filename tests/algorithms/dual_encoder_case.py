@@ -5,7 +5,9 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from secfed.algorithms.models.dual_encoder import DualEncoder, VisionLanguageOptions, build
+from secfed.algorithms.losses.features import Features, ObjectiveValue
+from secfed.algorithms.models.dual_encoder import DualEncoder, build
+from secfed.algorithms.models.dual_encoder_options import VisionLanguageOptions
 from secfed.config.schema import checked
 
 torch.set_num_threads(1)
@@ -51,3 +53,11 @@ def pairs(records: int = 6, seed: int = 1) -> tuple[torch.Tensor, torch.Tensor]:
 
 def count(module: nn.Module) -> int:
     return sum(value.numel() for value in module.parameters())
+
+
+def pretrain_loss(model: nn.Module, images: torch.Tensor, tokens: torch.Tensor) -> ObjectiveValue:
+    return model.objective(model(images, tokens))
+
+
+def detached(features: Features) -> Features:
+    return Features(features.image.detach(), features.text.detach(), features.words)

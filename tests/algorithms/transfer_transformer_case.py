@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import torch
 
-from secfed.algorithms.models.transfer_transformer import (
-    Classifier,
+from secfed.algorithms.models.transfer_options import (
     Modality,
     ModelKind,
-    PairEncoder,
     TransferFacts,
     TransferTransformerOptions,
-    build,
 )
+from secfed.algorithms.models.transfer_transformer import Classifier, PairEncoder, build
 from secfed.config.schema import checked
 from secfed.wire.layout import State
 

@@ -10,12 +10,15 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from secfed.algorithms.dro.rule import BLUR, WEIGHT_FLOOR, DroAnswer, DroOptions, DroRule
+from secfed.algorithms.dro.answer import DroAnswer
+from secfed.algorithms.dro.loss import BLUR
+from secfed.algorithms.dro.options import DroOptions
+from secfed.algorithms.dro.rule import WEIGHT_FLOOR, DroRule
 from secfed.algorithms.dro.site import SiteWeight
 from secfed.config.schema import checked
 from secfed.crypto.fixedpoint import FixedPoint
 from secfed.errors import ConfigError, MalformedMessage, RangeError, Replay
-from tests.algorithms.dro_case import a_rule, names, private, totals
+from tests.algorithms.dro_case import a_rule, names, plain, private, totals
 
 EXTREMES = ("low", "nearly-low", "cap", "one-high", "one-low", "spread")
 
@@ -32,8 +35,8 @@ def extreme(kind: str, count: int, cap: float) -> list[float]:
 
 
 def far_off(rule: DroRule, weights, losses) -> float:
-    plain = rule.plain(weights, losses)
-    return float((private(rule, weights, losses) - plain).abs().max())
+    wanted = plain(rule, weights, losses)
+    return float((private(rule, weights, losses) - wanted).abs().max())
 
 
 # --- equal to the plain formulas
@@ -49,7 +52,7 @@ def test_private_weights_are_the_plain_ones_at_every_extreme(count, exponent):
             for again in ("spread", kind):  # from equal weights, and from what those become
                 losses = extreme(kind, count, exponent)
                 assert far_off(rule, weights, losses) < 1e-6, (rho, kind)
-                weights = rule.plain(weights, extreme(again, count, exponent)).clamp(min=WEIGHT_FLOOR)
+                weights = plain(rule, weights, extreme(again, count, exponent)).clamp(min=WEIGHT_FLOOR)
 
 
 @settings(max_examples=30, deadline=None)
@@ -68,7 +71,7 @@ def test_private_weights_are_the_plain_ones(data):
     losses = data.draw(st.lists(st.floats(0.0, 2 * cap), min_size=count, max_size=count))
     weights = torch.tensor(raw, dtype=torch.float64) / math.fsum(raw)
     new = private(rule, weights, losses)
-    torch.testing.assert_close(new, rule.plain(weights, losses), atol=1e-6, rtol=0)
+    torch.testing.assert_close(new, plain(rule, weights, losses), atol=1e-6, rtol=0)
     assert float(new.sum()) == pytest.approx(1.0, abs=1e-6)
     assert float(new.max()) <= rule.largest(count)
 
@@ -78,7 +81,7 @@ def test_private_weights_are_the_plain_ones(data):
 def test_kl_weights_are_the_plain_ones_to_a_thousandth(count, exponent):
     for rho in (1e-3, 0.1, 1.0):
         rule = a_rule(count, cap=exponent, rho=rho, divergence="kl", noised=True)
-        weights = rule.plain([rule.initial] * count, extreme("spread", count, exponent)).clamp(
+        weights = plain(rule, [rule.initial] * count, extreme("spread", count, exponent)).clamp(
             min=WEIGHT_FLOOR
         )
         for kind in EXTREMES:
@@ -112,7 +115,7 @@ def test_a_constant_on_all_losses_changes_nothing_below_the_cap():
 def test_half_the_factor_is_twice_the_radius():
     weights, losses = [0.2] * 5, [1.0, 2.0, 1.5, 0.5, 3.0]
     half, whole = a_rule(5, rho=0.1), a_rule(5, rho=0.2, divergence_factor=1.0)
-    assert torch.equal(half.plain(weights, losses), whole.plain(weights, losses))
+    assert torch.equal(plain(half, weights, losses), plain(whole, weights, losses))
     assert float((private(half, weights, losses) - private(whole, weights, losses)).abs().max()) < 1e-12
 
 
@@ -159,11 +162,6 @@ def test_weights_that_are_none_are_refused_without_their_value():
     for weight in (0.0, -0.1, 1.5, math.nan):
         with pytest.raises(RangeError, match="weight"):
             rule.summand(weight, 1.0)
-
-
-def test_noise_may_make_a_loss_negative_and_then_it_counts_as_0():
-    rule = a_rule(5, noised=True)
-    assert rule.summand(0.2, -3.0) == rule.summand(0.2, 0.0)
 
 
 def test_too_large_an_exponent_is_refused():
@@ -224,15 +222,15 @@ def test_absent_sites_keep_their_weight_and_the_others_share_the_whole():
     new = [rule.weight(*one, answer) for one in zip(rule.sites, weights, losses, strict=True)]
     assert new[2] == 0.2
     there = [0, 1, 3, 4, 5]
-    plain = rule.plain([weights[i] for i in there], [losses[i] for i in there])
+    wanted = plain(rule, [weights[i] for i in there], [losses[i] for i in there])
     torch.testing.assert_close(
-        torch.tensor([new[i] for i in there], dtype=torch.float64), plain, atol=1e-9, rtol=0
+        torch.tensor([new[i] for i in there], dtype=torch.float64), wanted, atol=1e-9, rtol=0
     )
     # It comes back with the stale weight: the sum of weights is above 1, and the next answer mends that.
     assert math.fsum(new) == pytest.approx(1.2, abs=1e-8)
     again = private(rule, new, losses)
     assert float(again.sum()) == pytest.approx(1.0, abs=1e-8)
-    torch.testing.assert_close(again, rule.plain(new, losses), atol=1e-9, rtol=0)
+    torch.testing.assert_close(again, plain(rule, new, losses), atol=1e-9, rtol=0)
 
 
 def test_below_the_minimum_there_is_no_answer_and_nobody_changes():

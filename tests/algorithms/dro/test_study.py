@@ -9,12 +9,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from secfed.algorithms.dro.rule import DroRule
 from secfed.runs.run_report import SilentObserver
 from secfed.simulation.dropouts import Dropout
 from secfed.simulation.simulate import simulate
 from secfed.study.study import Study
-from tests.algorithms.dro_case import WeightsOnly, losses_of, names, totals
+from tests.algorithms.dro_case import WeightsOnly, a_rule, losses_of, plain, totals
 
 DOC = (Path(__file__).parents[3] / "docs" / "private-dro.md").read_text(encoding="utf-8")
 
@@ -46,7 +45,7 @@ def test_a_study_gives_the_plain_weights_though_a_site_drops_out(protection):
     for number in (1, 2, 3):
         there = [i for i, site in enumerate(sites) if not (number == 2 and site == "hospital-2")]
         losses = [rule.loss(losses_of(i, number)) for i in there]
-        new = rule.plain([expected[i] for i in there], losses)
+        new = plain(rule, [expected[i] for i in there], losses)
         for place, weight in zip(there, new.tolist(), strict=True):
             expected[place] = weight
     found = torch.tensor([ran.weights[site].weight for site in sites], dtype=torch.float64)
@@ -76,7 +75,7 @@ def test_the_worked_example_of_the_document_is_what_the_code_gives():
         if re.match(r"\| [A-E] \|", line)
     ]
     assert len(table) == 5
-    rule = DroRule(names(5), colluders=1, cap=6.0, rho=0.1)
+    rule = a_rule(5, cap=6.0, rho=0.1)
     losses = [row[0] for row in table]
     answer = rule.answer(1, totals(rule, [0.2] * 5, losses))
     assert answer is not None

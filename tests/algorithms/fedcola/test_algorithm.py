@@ -10,7 +10,8 @@ from secfed.algorithms.fedcola.aggregation import denominators
 from secfed.algorithms.fedcola.plan import KINDS
 from secfed.algorithms.framework.server_state import MODEL, part_of
 from secfed.algorithms.metrics import transfer_scores
-from secfed.algorithms.models.transfer_transformer import gates, is_attention
+from secfed.algorithms.models.gated_linear import gates
+from secfed.algorithms.models.transfer_options import is_attention
 from secfed.errors import ConfigError, MalformedMessage, WrongState
 from secfed.study.build import build
 from secfed.study.study import Study

@@ -8,7 +8,6 @@ from safetensors.torch import load, save
 
 from secfed.algorithms.fmcsc.options import FmcscOptions
 from secfed.algorithms.fmcsc.site import as_weight
-from secfed.algorithms.framework.parameters import write_parameters
 from secfed.errors import MalformedMessage, WrongState
 from secfed.wire.layout import Totals
 from tests.algorithms.fmcsc_case import Rounds, same, study, tiny, until
@@ -166,11 +165,10 @@ def test_distillation_brings_every_copy_nearer_to_the_multi_view_model():
         program, one = rounds.programs[site], got[site]
         wanted = program._target[1]
         seen = (program._views[0], None)
-        network = rounds.algorithm.empty()
         errors = []
         for weight in (0.0, 1.0):
             copy = {name: before[name] + weight * one[f"update/{name}"] / one["weight"] for name in before}
-            write_parameters(network, copy)
+            network = rounds.algorithm.networks.holding(copy)
             with torch.no_grad():
                 errors.append(float((network(seen) - wanted).square().mean()))
         assert errors[1] < errors[0]

@@ -10,7 +10,8 @@ from secfed.algorithms.fmcsc.losses import (
     single_view_loss,
 )
 from secfed.algorithms.fmcsc.options import FmcscOptions
-from secfed.algorithms.fmcsc.training import fit, fused_adam, train_only
+from secfed.algorithms.fmcsc.site import adam_over
+from secfed.algorithms.framework.local_training import fit
 from secfed.algorithms.models.multiview import MultiviewModelOptions, MultiviewNetwork
 from secfed.dp.accounting.unit import GroupPartition, PrivacyUnit, Unit
 from secfed.dp.training.losses import check_decomposes, require_decomposes
@@ -37,8 +38,8 @@ def decomposing():
     return [
         (pretraining_loss((0, 1)), (X, Y)),
         (pretraining_loss((1,)), (Y,)),
-        (distillation_loss(0, OPTIONS, each_row=True), (X, Y, target())),
-        (single_view_loss(1, 2, OPTIONS, each_row=True), (Y, target())),
+        (distillation_loss(0, OPTIONS), (X, Y, target())),
+        (single_view_loss(1, 2, OPTIONS), (Y, target())),
     ]
 
 
@@ -64,22 +65,23 @@ PARTS = [("enc", "dec"), ("enc.1", "dec.1"), ("enc", "dec", "fuse_head"), ("enc"
 @pytest.mark.parametrize("case", range(4))
 def test_losses_that_decompose_train_with_per_record_gradients(network, case):
     loss, batch = decomposing()[case]
-    train_only(network, PARTS[case])
     before = network.dec[1][0].weight.detach().clone()
     mechanism = Mechanism(PrivacyUnit.default(Unit.RECORD), 1.0, 1.0, 0.5)
-    PrivateTraining(mechanism, engine="hooks").run(network, fused_adam(network, 0.01), loss, batch, steps=2)
+    PrivateTraining(mechanism, engine="loop").run(
+        network, adam_over(network, PARTS[case], 0.01), loss, batch, steps=2
+    )
     assert not torch.equal(network.dec[1][0].weight, before)
 
 
 def test_feature_contrast_trains_with_groups_of_records_as_units(network):
-    train_only(network, ("enc", "dec", "view_head", "fuse_head"))
+    optimiser = adam_over(network, ("enc", "dec", "view_head", "fuse_head"), 0.01)
     before = network.view_head[0][0].weight.detach().clone()
     training = PrivateTraining(
         Mechanism(PrivacyUnit.default(Unit.GROUP), 1.0, 1.0, 0.5),
         engine="loop",
         partition=GroupPartition.of(7, 3, seed=1),
     )
-    training.run(network, fused_adam(network, 0.01), multiview_loss(OPTIONS), (X, Y), steps=2)
+    training.run(network, optimiser, multiview_loss(OPTIONS), (X, Y), steps=2)
     assert not torch.equal(network.view_head[0][0].weight, before)
 
 
@@ -102,36 +104,12 @@ def test_distillation_reconstructs_all_views_from_one_and_follows_the_target(net
     assert torch.allclose(without(network, (X, Y, wanted)).mean(), error)
 
 
-def test_one_row_and_a_row_per_record_give_the_same_loss(network):
-    wanted = target()
-    for one, each, batch in (
-        (distillation_loss(0, OPTIONS), distillation_loss(0, OPTIONS, each_row=True), (X, Y, wanted)),
-        (single_view_loss(1, 2, OPTIONS), single_view_loss(1, 2, OPTIONS, each_row=True), (Y, wanted)),
-    ):
-        assert torch.allclose(one(network, batch), each(network, batch), atol=1e-6)
-
-
 def test_training_changes_the_named_parts_only_and_lowers_the_loss(network):
     before = {name: value.detach().clone() for name, value in network.named_parameters()}
-    train_only(network, ("enc.0", "dec.0"))
     loss = pretraining_loss((0,))
     first = float(loss(network, (X,)).mean().detach())
-    last = fit(network, fused_adam(network, 0.01), loss, (X,), epochs=50, batch_size=4)
+    batches = [(part,) for part in torch.split(X, 4)]
+    last = fit(network, adam_over(network, ("enc.0", "dec.0"), 0.01), loss, lambda: batches, epochs=50)
     assert last < first / 2
     changed = {name for name, value in network.named_parameters() if not torch.equal(value, before[name])}
     assert {name.rsplit(".", 2)[0] for name in changed} == {"enc.0", "dec.0"}
-
-
-def test_the_last_incomplete_batch_is_trained_on(network):
-    train_only(network, ("enc.0", "dec.0"))
-    sizes = []
-
-    class Spy:
-        name, decomposes = "spy", True
-
-        def __call__(self, model, batch):
-            sizes.append(len(batch[0]))
-            return pretraining_loss((0,))(model, batch)
-
-    fit(network, fused_adam(network, 0.01), Spy(), (X,), epochs=2, batch_size=3)
-    assert sizes == [3, 3, 1, 3, 3, 1]

@@ -179,9 +179,10 @@ class Watched:
         self.calls: list[tuple[Written, Written, Views]] = []
         real = fmcsc_site.fit
 
-        def noted(net, optimiser, loss, data, **more):
+        def noted(net, optimiser, loss, batches, **more):
             before = of(net)
-            value = real(net, optimiser, loss, data, **more)
+            value = real(net, optimiser, loss, batches, **more)
+            data = [torch.cat(parts) for parts in zip(*batches(), strict=True)]
             self.calls.append((before, of(net), [part.double().numpy() for part in data]))
             return value
 

@@ -225,10 +225,3 @@ def test_padding_or_a_negative_number_is_not_a_continuation():
     for ids in ([0, 4], [-1]):
         with pytest.raises(ConfigError, match="continuation"):
             Gloria(0.07, continuations=ids)
-
-
-def test_a_scale_that_cannot_work_is_refused():
-    with pytest.raises(ConfigError, match="scale"):
-        Gloria(0.07, match_scale=0.0)
-    with pytest.raises(ConfigError, match="weight"):
-        Gloria(0.07, weights=(1.0, -1.0))

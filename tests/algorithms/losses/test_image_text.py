@@ -69,11 +69,6 @@ def test_infonce_equals_a_brute_force_double_loop(temperature):
     )
 
 
-def test_infonce_of_unrelated_embeddings_is_about_the_log_of_the_batch():
-    found = infonce(unit(64, 4096, seed=1), unit(64, 4096, seed=2), 0.2)
-    assert number(found) == pytest.approx(math.log(64), abs=0.05)
-
-
 def test_infonce_of_equal_logits_is_exactly_the_log_of_the_batch():
     same = unit(1, 8, seed=1).expand(16, 8)
     assert number(infonce(same, same, 0.07)) == pytest.approx(math.log(16), abs=1e-12)
@@ -89,19 +84,6 @@ def test_infonce_of_perfect_alignment_tends_to_zero():
 def test_infonce_does_not_change_when_modalities_are_swapped():
     image, text = unit(9, 5, seed=1), unit(9, 5, seed=2)
     assert number(infonce(image, text, 0.07)) == pytest.approx(number(infonce(text, image, 0.07)), rel=1e-12)
-
-
-def test_infonce_does_not_change_when_pairs_change_places_and_does_when_reports_do():
-    image, text = unit(9, 5, seed=1), unit(9, 5, seed=2)
-    order = torch.randperm(9, generator=torch.Generator().manual_seed(0))
-    found = number(infonce(image, text, 0.07))
-    assert number(infonce(image[order], text[order], 0.07)) == pytest.approx(found, rel=1e-12)
-    assert number(infonce(image, text[order], 0.07)) != pytest.approx(found, rel=1e-3)
-
-
-def test_infonce_has_gradients_that_agree_with_finite_differences():
-    image, text = unit(4, 3, seed=1).requires_grad_(), unit(4, 3, seed=2).requires_grad_()
-    assert torch.autograd.gradcheck(lambda x, y: infonce(x, y, 0.3), (image, text))
 
 
 def test_infonce_of_one_pair_is_zero_and_sends_no_gradient():
@@ -128,14 +110,6 @@ def test_infonce_keeps_float32_logits_under_mixed_precision():
         found = infonce(image, text, 0.01)
     assert found.dtype == torch.float32
     assert number(found) == number(exact)
-
-
-def test_infonce_takes_half_precision_embeddings():
-    image, text = unit(8, 16, seed=1), unit(8, 16, seed=2)
-    half = image.bfloat16(), text.bfloat16()
-    found = infonce(*half, 0.07)
-    assert found.dtype == torch.float32
-    assert number(found) == pytest.approx(number(infonce(half[0].double(), half[1].double(), 0.07)), rel=1e-5)
 
 
 def test_convirt_trains_the_infonce_itself():
@@ -253,22 +227,9 @@ def test_objectives_take_half_precision_embeddings(name):
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_objectives_change_no_input(name):
-    aligned = batch()
-    before = {key: value.clone() for key, value in vars(aligned).items()}
-    objective(name)(aligned)
-    assert all(torch.equal(value, before[key]) for key, value in vars(aligned).items())
-
-
-@pytest.mark.parametrize("name", NAMES)
 def test_objectives_work_without_weights_and_without_token_ids(name):
     bare = replace(batch(), patch_weights=None, word_weights=None, tokens=None)
     assert torch.isfinite(objective(name)(bare).total)
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_objectives_do_not_decompose_over_records(name):
-    assert objective(name).decomposes is False
 
 
 @pytest.mark.parametrize("name", NAMES)

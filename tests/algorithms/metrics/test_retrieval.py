@@ -138,12 +138,3 @@ def test_a_diverged_model_is_counted_as_a_bad_one(value):
     assert sums["eval/recall_at_1"] == sums["eval/recall_at_5"] == 0.0
     assert sums["eval/infonce"] == LOSS_CAP
     assert sums["eval/counted"] == 1.0
-
-
-def test_disparity_is_the_population_spread():
-    found = retrieval.disparity({"a": 0.30, "b": 0.25, "c": 0.27, "d": 0.29, "e": 0.33})
-    assert found.std == pytest.approx(0.0271, abs=1e-4)
-    assert found.max_min == pytest.approx(0.08)
-    assert (found.worst_site, found.worst) == ("b", 0.25)
-    with pytest.raises(ConfigError):
-        retrieval.disparity({})

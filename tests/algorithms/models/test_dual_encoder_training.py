@@ -9,7 +9,6 @@ import torch
 from torch import nn
 from vlp_memory import memory_estimate
 
-from secfed.algorithms.models.dual_encoder import pretrain_loss
 from secfed.dp.training.engines import ClippedSum, attached
 from secfed.dp.training.losses import Batch, DeclaredLoss
 from tests.algorithms.dual_encoder_case import (
@@ -22,6 +21,7 @@ from tests.algorithms.dual_encoder_case import (
     on_meta,
     options,
     pairs,
+    pretrain_loss,
 )
 from tests.dp.toys import clipped
 

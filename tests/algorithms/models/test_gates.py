@@ -10,16 +10,9 @@ from torch.func import functional_call
 from torch.nn.functional import cross_entropy
 
 from secfed.algorithms.framework.parameters import read_parameters, trainable
-from secfed.algorithms.models.transfer_transformer import (
-    GatedLinear,
-    Layers,
-    Modality,
-    fuse,
-    gate,
-    gated_weights,
-    gates,
-    shapes,
-)
+from secfed.algorithms.models.gated_linear import GatedLinear, fuse, gate, gates
+from secfed.algorithms.models.transfer_options import Layers, Modality, gated_weights
+from secfed.algorithms.models.transfer_transformer import shapes
 from secfed.errors import MalformedMessage, WrongState
 from tests.algorithms.transfer_transformer_case import FACTS, MODALITIES, classifier, images, inputs, options
 

@@ -10,7 +10,8 @@ import pytest
 import torch
 from torch import nn
 
-from secfed.algorithms.models.dual_encoder import DualEncoder, VisionLanguageOptions, build
+from secfed.algorithms.models.dual_encoder import DualEncoder, build
+from secfed.algorithms.models.dual_encoder_options import VisionLanguageOptions
 from secfed.algorithms.models.encoder_libraries import bert_classes, timm_layers
 from secfed.errors import ConfigError
 

@@ -18,6 +18,8 @@ from secfed.algorithms.vision_language.fedrgb_options import FedRgbOptions
 from secfed.algorithms.vision_language.stage import contrastive_batches, train_only
 from secfed.config.schema import checked
 from secfed.errors import ConfigError
+from tests.algorithms.dro_case import plain
+from tests.algorithms.dual_encoder_case import detached as without_gradient
 from tests.algorithms.loop import add_in_ring
 from tests.algorithms.vlp_case import AVERAGING, Rounds, same, study
 
@@ -138,7 +140,7 @@ def test_guidance_is_zero_at_the_first_step_of_a_round_and_not_later():
     guided = program.loss(2, stage, received)
     plain = float(program.network.objective(program.network(*batch)).total)
     assert float(guided(program.network, batch)) == pytest.approx(plain, abs=1e-6)
-    program.fit(program.network, 2, stage, guided)
+    program.fit(2, stage, guided)
     later = float(program.network.objective(program.network(*batch)).total)
     assert float(guided(program.network, batch)) > later + 1e-5
 
@@ -150,14 +152,14 @@ def test_guidance_is_its_definition_and_its_gradient_never_reaches_the_teacher(m
     monkeypatch.setattr(fedrgb_site, "frozen_copy", lambda *a: made.append(real(*a)) or made[-1])
     program, stage, received, batch = ready("encoder", guidance=3.0, guide_grad_through_features=through)
     guided = program.loss(2, stage, received)
-    program.fit(program.network, 2, stage, guided)  # so that model and teacher differ
+    program.fit(2, stage, guided)  # so that model and teacher differ
     network, teacher = program.network, made[-1]
     train_only(network, program.algorithm.names)
 
     def expected(detached: bool) -> torch.Tensor:
         features = network.encode(*batch)
         own = network.align(features)
-        target = with_aligner(program, received).align(features.detach() if detached else features)
+        target = with_aligner(program, received).align(without_gradient(features) if detached else features)
         distance = sum((a - b).square().mean() for a, b in zip(own.pair, target.pair, strict=True))
         return infonce(*own.pair, 0.2) + 3.0 * distance
 
@@ -242,7 +244,7 @@ def test_weights_of_the_sum_equal_the_plain_formula():
     assert rule.radius == 2.0
     made.take(2, index + 1)
     found = torch.tensor([made.weights[site] for site in sorted(made.programs)], dtype=torch.float64)
-    torch.testing.assert_close(found, rule.plain([0.2] * 5, losses), atol=1e-6, rtol=0)
+    torch.testing.assert_close(found, plain(rule, [0.2] * 5, losses), atol=1e-6, rtol=0)
     assert float(found.sum()) == pytest.approx(1.0)
 
 
@@ -296,7 +298,7 @@ def test_gradients_of_stage_two_reach_the_teacher_and_the_copy_and_nothing_froze
     monkeypatch.setattr(fedrgb_site, "frozen_copy", lambda *a: made.append(real(*a)) or made[-1])
     program, stage, received, batch = ready("teacher", beta=2.0)
     loss = program.loss(2, stage, received)
-    program.fit(program.network, 2, stage, loss)  # so that the anchor is away from zero
+    program.fit(2, stage, loss)  # so that the anchor is away from zero
     network, local = program.network, made[-1]
     train_only(network, program.algorithm.names)
     assert not {id(p) for p in network.parameters()} & {id(p) for p in local.parameters()}

@@ -1,0 +1,44 @@
+"""Local training of one phase: one optimiser, passes over batches, a declared loss."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+import torch
+from torch import nn
+
+from secfed.dp.training.losses import Batch, UnitLoss
+
+
+def fit(
+    network: nn.Module,
+    optimiser: torch.optim.Optimizer,
+    loss: UnitLoss,
+    batches: Callable[[], Iterable[Batch]],
+    *,
+    epochs: int,
+) -> float:
+    """Train in place.
+
+    Args:
+        network: the model.
+        optimiser: over its trainable parameters.
+        loss: one value per record, or one for the batch.
+        batches: of one pass, tensors with the records along the first dimension; called for every pass.
+        epochs: passes over the records.
+
+    Returns:
+        Mean loss per record in the last pass.
+    """
+    total, records = 0.0, 0
+    for epoch in range(epochs):
+        for batch in batches():
+            optimiser.zero_grad()
+            value = loss(network, batch).mean()
+            value.backward()  # type: ignore[no-untyped-call]
+            optimiser.step()
+            if epoch == epochs - 1:
+                total += float(value.detach()) * len(batch[0])
+                records += len(batch[0])
+    optimiser.zero_grad()
+    return total / records
