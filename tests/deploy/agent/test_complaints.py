@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
+from secfed.algorithms.framework.base import ForwardingProgram
 from secfed.crypto import labels
 from secfed.crypto.masked.client import AwaitAdverts
 from secfed.crypto.refusals import Refusal
@@ -52,15 +52,13 @@ def lies(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(AwaitAdverts, "_envelope", envelope)
 
 
-class TrainsHere:
+class TrainsHere(ForwardingProgram):
     """Training in this process: what trains is not what is tested."""
 
     deaths = 0
-    kept: Mapping[str, torch.Tensor] = {}
 
     def __init__(self, job: Job, **_: Any) -> None:
-        program = build(Study.parse(job.settings)).site(job.site)
-        self.contribute, self.settled = program.contribute, program.settled
+        super().__init__(build(Study.parse(job.settings)).site(job.site))
 
     def check(self) -> None: ...
 
