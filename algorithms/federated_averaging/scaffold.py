@@ -80,10 +80,8 @@ class Scaffold(FedAvg):
         """Corrected steps; what they did to the model and to c_i."""
         shared, memory = context.shared, context.memory
         training = self.training(model, data, context.generator())
-        steps = add_to_gradients(
-            training.optimiser,
-            [(shared[f"control/{n}"] - memory[f"control/{n}"]).to(context.device) for n in self.trained],
-        )
+        corrections = [shared[f"control/{name}"] - memory[f"control/{name}"] for name in self.trained]
+        steps = add_to_gradients(training.optimiser, [one.to(context.device) for one in corrections])
         loss = context.train(training, self.options.local_epochs)
         update = self.difference(model, context.received)
         distance, bound = len(steps) * self.options.learning_rate, self.setting.study.protection.bound

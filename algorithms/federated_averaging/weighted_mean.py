@@ -31,15 +31,9 @@ import torch
 
 from secfed.algorithms.federated_averaging.local_context import LocalContext
 from secfed.algorithms.federated_averaging.weighted_plan import STATE, UPDATE, Means, WeightedPlan
-from secfed.algorithms.framework.base import (
-    Metrics,
-    SiteProgram,
-    no_exchange,
-)
+from secfed.algorithms.framework.base import Metrics, SiteProgram, no_exchange
 from secfed.algorithms.framework.datasets import SiteId
-from secfed.algorithms.framework.parameters import (
-    write_parameters,
-)
+from secfed.algorithms.framework.parameters import write_parameters
 from secfed.algorithms.framework.server_state import ModelServer, copies, model_of, part_of
 from secfed.algorithms.metrics import classification
 from secfed.dp.training.plain_loop import choose_device

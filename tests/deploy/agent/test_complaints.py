@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from secfed.algorithms.framework.base import ForwardingProgram
 from secfed.crypto import labels
 from secfed.crypto.masked.client import AwaitAdverts
 from secfed.crypto.refusals import Refusal
@@ -51,14 +52,13 @@ def lies(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(AwaitAdverts, "_envelope", envelope)
 
 
-class TrainsHere:
+class TrainsHere(ForwardingProgram):
     """Training in this process: what trains is not what is tested."""
 
     deaths = 0
 
     def __init__(self, job: Job, **_: Any) -> None:
-        program = build(Study.parse(job.settings)).site(job.site)
-        self.contribute, self.settled, self.save = program.contribute, program.settled, program.save
+        super().__init__(build(Study.parse(job.settings)).site(job.site))
 
     def check(self) -> None: ...
 
