@@ -34,12 +34,7 @@ def mean_cosine(model: DualEncoder, pairs: Pairs, device: torch.device) -> float
     """Mean cosine between the embeddings of a pair, from -1 to 1.
 
     Args:
-        model: on ``device``; left in evaluation mode.
         pairs: at least one.
-        device: where the model is.
-
-    Raises:
-        DataError: no pairs.
 
     Security: a single-site value; simulation only.
     """
@@ -65,20 +60,8 @@ def distortion_matrix(
 ) -> torch.Tensor:
     """D[i, j] for the sites in the order of ``retrained`` (rows) and ``tests`` (columns).
 
-    Args:
-        model: on ``device``; holds the last retrained model afterwards.
-        server: the server's model.
-        retrained: that model after one local round at each site.
-        tests: held-out pairs of each site, none empty.
-        device: where the model is.
-
     Returns:
         [rows, columns] float64.
-
-    Raises:
-        ConfigError: no sites.
-        DataError: a site without held-out pairs.
-        MalformedMessage: parameters of another model.
     """
     if not retrained or not tests:
         raise ConfigError("a distortion matrix needs at least one site", remedy="retrain at every site")

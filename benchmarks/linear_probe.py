@@ -63,9 +63,7 @@ def image_tokens(model: DualEncoder, images: torch.Tensor, device: torch.device)
     """Tokens of the frozen image encoder: [n, 1 + P, d] float32 on the CPU.
 
     Args:
-        model: on ``device``; left in evaluation mode.
         images: [n, channels, size, size] float32.
-        device: where the model is.
     """
     model.eval()
     with torch.no_grad():
@@ -96,12 +94,6 @@ def probe_findings(
         train_findings: [n, k] int64 of 0 and 1.
         test: [m, d] features of pooled held-out images.
         test_findings: [m, k] int64.
-        share: of the training labels that are used.
-        seed: of the draws.
-
-    Raises:
-        ConfigError: a share outside (0, 1].
-        DataError: no findings, or a finding that all or none of the training images have.
 
     Security: takes the records of several sites; simulation only.
     """
@@ -139,12 +131,7 @@ def probe_features(
 def labelled_rows(
     labels: torch.Tensor, classes: int, share: float, generator: torch.Generator
 ) -> torch.Tensor:
-    """Rows of the labelled records: a share of each class, rounded, and at least one.
-
-    Raises:
-        ConfigError: a share outside (0, 1].
-        DataError: a class without records.
-    """
+    """Rows of the labelled records: a share of each class, rounded, and at least one."""
     if not 0 < share <= 1:
         raise ConfigError(f"the share of labels must be above 0 and at most 1, not {share}")
     chosen = []
@@ -165,7 +152,6 @@ def fit_linear(
     Args:
         features: [n, d] float64.
         labels: [n] int64.
-        classes: C.
 
     Returns:
         Weight [C, d] and bias [C], float64.
@@ -193,12 +179,7 @@ def pneumonia(
     """PneumoniaMNIST, as images of the study: 4708 for training, 624 for testing, two classes.
 
     Args:
-        folder: holds ``pneumoniamnist.npz``.
         prepare: the study's public preprocessing, from [n, 1, size, size] float32 in [0, 1].
-        image_shape: channels, height and width of the study's images.
-
-    Raises:
-        DataError: the file is missing or not what it should be.
     """
     path = folder / _FILE
     try:

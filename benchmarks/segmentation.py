@@ -39,17 +39,7 @@ _SMOOTH: Final = 1.0  # keeps the soft Dice of an image without a finding define
 
 
 class Decoder(nn.Module):
-    """From patch tokens to one score per pixel.
-
-    Args:
-        width: d of the tokens.
-        channels: of the images.
-        grid: patches along one side.
-        size: pixels along one side; ``grid`` times a power of two.
-
-    Raises:
-        ConfigError: the image is not the grid doubled some number of times.
-    """
+    """From patch tokens to one score per pixel."""
 
     def __init__(self, width: int, channels: int, grid: int, size: int) -> None:
         super().__init__()
@@ -96,18 +86,6 @@ def segment(
 ) -> float:
     """Dice on the test images of a decoder trained on a share of the training masks.
 
-    Args:
-        model: on ``device``; its image encoder stays as it is.
-        train: pooled training pairs, with masks.
-        test: pooled held-out pairs, with masks.
-        share: of the training masks that are used, 0 < share <= 1.
-        seed: of the draw, the decoder's start and the batches.
-        device: where the model is.
-
-    Raises:
-        ConfigError: a share outside (0, 1], or patches that do not fit the image.
-        DataError: no masks, or none with a finding.
-
     Security: pools records of several sites; simulation only.
     """
     if train.masks is None or test.masks is None:
@@ -134,13 +112,6 @@ def fit_decoder(tokens: torch.Tensor, pairs: Pairs, seed: int, device: torch.dev
 
     Args:
         tokens: [n, P, d] of the frozen encoder.
-        pairs: the same images, with masks.
-        seed: of the start and the batches.
-        device: where to train.
-
-    Raises:
-        ConfigError: patches that do not fit the image.
-        DataError: no masks.
     """
     if pairs.masks is None:
         raise DataError("the data set has no masks", remedy="use chest-synthetic")

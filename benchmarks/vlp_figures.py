@@ -19,10 +19,6 @@ _LABEL = "(oracle)"  # known in a simulation only
 def write_figures(found: Trajectory, folder: Path) -> tuple[Path, ...]:
     """Write ``dro.svg`` (weights and losses; only with robust weights) and ``convergence.svg``.
 
-    Args:
-        found: one run in the clear.
-        folder: created if need be.
-
     Returns:
         The files written; equal trajectories give equal bytes.
     """

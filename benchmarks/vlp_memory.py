@@ -41,17 +41,9 @@ def memory_estimate(
 
     Args:
         options: the ``[model]`` table.
-        image_shape: channels, height and width of an image.
-        text_length: tokens of a report.
-        vocabulary: token ids are below this.
-        batch: B, pairs of a batch.
-        anchor: whether the site keeps a frozen copy of the received model.
 
     Returns:
         Bytes of ``parameters``, ``gradients``, ``moments``, ``anchor`` and ``activations``.
-
-    Raises:
-        ConfigError: as for :class:`~secfed.algorithms.models.dual_encoder.DualEncoder`.
     """
     with torch.device("meta"):
         model = DualEncoder(options, image_shape, text_length, vocabulary)

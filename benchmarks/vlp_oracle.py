@@ -69,12 +69,6 @@ def run_in_clear(
 
     Args:
         algorithm: bound to a study without ``[privacy]``.
-        observer: told each model version's metrics of every site.
-
-    Raises:
-        ConfigError: the study has ``[privacy]``, which only a real run pays for.
-        DataError: pairs that cannot be used.
-        RangeError: training diverged.
     """
     if algorithm.setting.study.privacy is not None:
         raise ConfigError("privacy: a run in the clear spends no budget", remedy="use secfed simulate")
@@ -117,9 +111,6 @@ def train_alone(algorithm: VlpAlgorithm, site: SiteId) -> State:
 
     It takes as many steps per round as the algorithm lets a site take, over all stages, on the plain
     objective, with the same fresh optimiser each round; for ``vlp-fedavg`` only the averaging is missing.
-
-    Raises:
-        DataError: pairs that cannot be used.
     """
     model, pairs = algorithm.network(algorithm.initial), algorithm.site_data(site).train
     for round_number in range(1, algorithm.setting.study.rounds + 1):
@@ -132,12 +123,8 @@ def train_centralised(algorithm: VlpAlgorithm, steps: int | None = None) -> Stat
     """The model of one place that holds everybody's pairs: the upper bound, and no federation at all.
 
     Args:
-        algorithm: gives model, data and the keys of training.
         steps: by default as many as all sites take together, so that equally many pairs are seen; in one
             run of the optimiser.
-
-    Raises:
-        DataError: pairs that cannot be used.
     """
     everything = pooled(algorithm.site_data(site).train for site in algorithm.setting.sites)
     taken = len(algorithm.setting.sites) * steps_of(algorithm) if steps is None else steps
@@ -150,9 +137,6 @@ def retrain(algorithm: VlpAlgorithm, model: State, site: SiteId, steps: int | No
     """A model after one more round of plain training at one site only.
 
     Args:
-        algorithm: gives the keys of training.
-        model: what is trained on.
-        site: whose pairs are used.
         steps: local steps; by default as many as the algorithm's last round has, over all its stages.
     """
     network, rounds = algorithm.network(model), algorithm.setting.study.rounds
@@ -164,16 +148,8 @@ def retrain(algorithm: VlpAlgorithm, model: State, site: SiteId, steps: int | No
 def distortion(algorithm: VlpAlgorithm, model: State, steps: int | None = None) -> torch.Tensor:
     """Distortion matrix, sites in the study's order; see :mod:`distortion`.
 
-    Args:
-        algorithm: of the study.
-        model: its model.
-        steps: of :func:`retrain`; methods can be compared only where it is the same for all.
-
     Returns:
         [sites, sites] float64: row, the site retrained at; column, the site tested on.
-
-    Raises:
-        DataError: a site without held-out pairs.
     """
     sites = algorithm.setting.sites
     tests = {site: algorithm.site_data(site).test for site in sites}
@@ -196,15 +172,7 @@ class Decentralised:
 
 
 def decentralised(algorithm: VlpAlgorithm, models: Mapping[SiteId, State]) -> Decentralised:
-    """Score the sites' own models.
-
-    Args:
-        algorithm: gives the held-out pairs.
-        models: from :func:`train_alone`, of every site.
-
-    Raises:
-        ConfigError: no site has held-out pairs.
-    """
+    """Score the sites' own models."""
     tests = {site: algorithm.site_data(site).test for site in algorithm.setting.sites}
     found = {site: _evaluate(algorithm, model, tests) for site, model in models.items()}
     at_home = [per_site[site] for site, per_site in found.items() if site in per_site]
@@ -222,9 +190,6 @@ def summary(per_site: PerSite) -> dict[str, float]:
         ``recall_at_1`` and ``recall_at_5`` (means over sites), ``worst_at_1`` and ``worst_at_5`` (the lowest
         of any site), ``disparity`` (population standard deviation of ``recall_at_1``) and ``max_min`` (its
         range).
-
-    Raises:
-        ConfigError: no site has held-out pairs.
     """
     at_1, at_5 = (
         {site: found[f"recall_at_{k}"] for site, found in per_site.items() if found} for k in (1, 5)
@@ -241,11 +206,7 @@ def summary(per_site: PerSite) -> dict[str, float]:
 
 
 def pooled(parts: Iterable[Pairs]) -> Pairs:
-    """The pairs of several sites, one after another. Masks are kept if every site has them.
-
-    Raises:
-        ConfigError: no sites.
-    """
+    """The pairs of several sites, one after another. Masks are kept if every site has them."""
     several = list(parts)
     if not several:
         raise ConfigError("there are no sites to pool", remedy="name at least one")

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any, Final, Literal, Protocol
+from typing import Any, Final, Literal, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,35 +26,9 @@ _CHANCE: Final = 6.0  # standard deviations of a correlation by chance
 _EXPLAINED: Final = 1e-9  # of a vector's norm: what least squares leaves of a multiple of the sum
 
 
-class Finding(Protocol):
-    """What an attack brought."""
-
-    @property
-    def learned(self) -> Learned:
-        """How much that is."""
-        ...
-
-    @property
-    def measured(self) -> str:
-        """The same as it was measured, for a table."""
-        ...
-
-    @property
-    def refusals(self) -> frozenset[int]:
-        """Numbers of the refusals that hospitals answered with."""
-        ...
-
-
 @dataclass(frozen=True)
 class Count:
-    """What an attack brought, where that can be counted.
-
-    Attributes:
-        found: how many.
-        of: out of how many.
-        what: of what, in words.
-        refusals: numbers of the refusals that hospitals answered with.
-    """
+    """``found`` out of ``of`` things that ``what`` names, and the numbers of the refusals that were met."""
 
     found: float
     of: int
@@ -77,9 +51,7 @@ class Evidence:
     """What an attack on an update brought.
 
     Attributes:
-        shape: of the vectors.
-        truth: the victim's ring integers.
-        guess: the attacker's best guess of them.
+        truth, guess: ring integers: the victim's, and the attacker's best guess of them.
         allowed: vectors that the adversary may know: the sum, its colluders' own.
         refusals: numbers of the refusals that hospitals answered with.
     """
@@ -103,9 +75,9 @@ class Evidence:
     @property
     def measured(self) -> str:
         """For a table."""
-        return (
-            "the exact update" if self.learned == "everything" else f"correlation {abs(self.correlation):.2f}"
-        )
+        if self.learned == "everything":
+            return "the exact update"
+        return f"correlation {abs(self.correlation):.2f}"
 
     @property
     def learned(self) -> Learned:
@@ -114,6 +86,9 @@ class Evidence:
             return "everything"
         lanes = sum(run.count for run in self.shape.runs)
         return "nothing" if abs(self.correlation) < _CHANCE / math.sqrt(lanes) else "part"
+
+
+Finding: TypeAlias = Count | Evidence
 
 
 def _signed(shape: VectorShape, vector: RingVector) -> NDArray[np.float64]:

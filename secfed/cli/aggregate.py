@@ -4,17 +4,24 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
+from secfed.cli.aggregate_log import EventLog, tell_person
+from secfed.cli.asking import passphrase_of
+from secfed.cli.simulate import _draw, _show
 from secfed.cli.site_folders import NamedConsortium
+from secfed.deploy.aggregator.aggregator import Aggregator, Service
+from secfed.deploy.aggregator.measured_transport import Tell
+from secfed.deploy.enrolment.consortium import Consortium
+from secfed.deploy.transport.signals import Stopped, Stopper
 from secfed.errors import ConfigError
-
-if TYPE_CHECKING:
-    from secfed.deploy.aggregator.aggregator import Service
-    from secfed.deploy.aggregator.measured_transport import Tell
-    from secfed.runs.run_report import Observer, RunReport
+from secfed.runs.run_folder import run_json
+from secfed.runs.run_report import Observer, RunReport
+from secfed.study.study import Study
+from secfed.terminal.consoles import stderr, stdout
+from secfed.terminal.live_rounds import watching
 
 
 def aggregate(
@@ -100,13 +107,6 @@ def aggregate(
 
     [bold]Example:[/] secfed aggregate study.toml --consortium centre --out runs/first
     """
-    from secfed.cli.aggregate_log import EventLog, tell_person
-    from secfed.cli.simulate import _draw, _show
-    from secfed.deploy.aggregator.aggregator import Service
-    from secfed.runs.run_folder import run_json
-    from secfed.terminal.consoles import stderr, stdout
-    from secfed.terminal.live_rounds import watching
-
     console = stderr()
     service = Service(
         listen, quorum, _names(sites), silent_s, farewell_s, uploads_at_a_time, flower_socket, end
@@ -135,11 +135,6 @@ def _run(
     observer: Observer,
     tell: Tell,
 ) -> RunReport:
-    from secfed.cli.asking import passphrase_of
-    from secfed.deploy.aggregator.aggregator import Aggregator
-    from secfed.deploy.enrolment.consortium import Consortium
-    from secfed.deploy.transport.signals import Stopped, Stopper
-    from secfed.study.study import Study
 
     study = Study.load(study_file)
     text = study_file.read_text(encoding="utf-8")

@@ -1,46 +1,126 @@
 """The ``secfed`` command: options that come before a command, and the list of commands.
 
-Only light modules are imported here; each command imports what it runs, so that ``--help`` is quick.
+A command's module is imported when the command is used, so that ``--help`` is quick.
 """
 
 from __future__ import annotations
 
-from typing import Annotated, Final
+import importlib
+from collections import UserDict
+from typing import Annotated, Any, Final, NamedTuple
 
 import click
 import typer
+from typer.core import TyperCommand
 
 from secfed import __version__
-from secfed.cli.agent import agent_app
-from secfed.cli.aggregate import aggregate
-from secfed.cli.algorithms import algorithms
-from secfed.cli.attack import attack
-from secfed.cli.audit import audit_app
-from secfed.cli.bench import bench_app
-from secfed.cli.consortium import consortium_app
 from secfed.cli.guard import GuardedGroup
-from secfed.cli.simulate import simulate
-from secfed.cli.site import site_app
-from secfed.cli.sweep import sweep
-from secfed.cli.transcript import transcript_app
 
-# Panels of --help, by who is served, and the commands in each.
-_PANELS: Final = {
-    "Researchers": ("simulate", "sweep", "algorithms", "attack", "bench"),
-    "Hospital": ("site", "agent"),
-    "Study centre": ("consortium", "aggregate"),
-    "Officers and auditors": ("audit", "transcript"),
+_RESEARCHERS, _HOSPITAL, _CENTRE = "Researchers", "Hospital", "Study centre"
+_AUDITORS: Final = "Officers and auditors"
+
+
+class _Entry(NamedTuple):
+    """Where ``secfed --help`` lists a command, with which words, and where the command is."""
+
+    panel: str
+    help: str
+    module: str
+    attribute: str
+
+
+_COMMANDS: Final = {
+    "simulate": _Entry(
+        _RESEARCHERS,
+        "Run a study on this machine: every hospital, the aggregator and the protocol between them.",
+        "simulate",
+        "simulate",
+    ),
+    "sweep": _Entry(
+        _RESEARCHERS,
+        "Run a study with every combination of settings and seeds, and put the results side by side.",
+        "sweep",
+        "sweep",
+    ),
+    "algorithms": _Entry(
+        _RESEARCHERS,
+        "List the algorithms, models and data sets that a study file can name, with their options.",
+        "algorithms",
+        "algorithms",
+    ),
+    "attack": _Entry(
+        _RESEARCHERS,
+        "Play a malicious aggregator, with or without hospitals that help it, against real sessions.",
+        "attack",
+        "attack",
+    ),
+    "bench": _Entry(
+        _RESEARCHERS,
+        "Measure what a protection costs on this machine, as ratios within one run.",
+        "bench",
+        "bench_app",
+    ),
+    "site": _Entry(_HOSPITAL, "Make keys, join a consortium, pin its roster.", "site", "site_app"),
+    "agent": _Entry(_HOSPITAL, "Run the agent, watch it, approve studies.", "agent", "agent_app"),
+    "consortium": _Entry(_CENTRE, "Found a consortium, admit hospitals.", "consortium", "consortium_app"),
+    "aggregate": _Entry(
+        _CENTRE,
+        "Run a study: wait for the hospitals, carry the rounds, keep everything that a restart needs.",
+        "aggregate",
+        "aggregate",
+    ),
+    "audit": _Entry(
+        _AUDITORS,
+        "Privacy spent, what left the sites, what they decided, and whether it verifies.",
+        "audit",
+        "audit_app",
+    ),
+    "transcript": _Entry(_AUDITORS, "Check the signed records of a run.", "transcript", "transcript_app"),
 }
-_PANEL_OF: Final = {name: panel for panel, names in _PANELS.items() for name in names}
+
+
+class _Commands(UserDict[str, click.Command]):
+    """The commands in the order of the panels; each is imported when it is looked up."""
+
+    def __getitem__(self, name: str) -> click.Command:
+        entry = _COMMANDS[name]
+        found = getattr(importlib.import_module(f"secfed.cli.{entry.module}"), entry.attribute)
+        if not isinstance(found, typer.Typer):
+            alone = typer.Typer(add_completion=False, rich_markup_mode="rich")
+            alone.command(name)(found)
+            return typer.main.get_command(alone)
+        found.info.name = name
+        group: click.Command = typer.main.get_group(found)
+        group.name = name
+        return group
 
 
 class _FrontDoor(GuardedGroup):
-    """Lists the commands in the order of the panels; typer would put groups last."""
+    """Imports a command only to run it or to show its own help."""
 
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        """Names, ordered."""
-        order = list(_PANEL_OF)
-        return sorted(super().list_commands(ctx), key=order.index)
+    def __init__(self, **attributes: Any) -> None:
+        super().__init__(**attributes)
+        self.commands = _Commands(dict.fromkeys(_COMMANDS, click.Command("")))
+        self._listing = False
+
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - the interface's
+        """Names, in the order of the panels."""
+        return list(_COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """The command; while they are listed, only its name and what it is for."""
+        if not self._listing:
+            return super().get_command(ctx, cmd_name)
+        entry = _COMMANDS[cmd_name]
+        return TyperCommand(cmd_name, help=entry.help, rich_help_panel=entry.panel)
+
+    def format_help(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """As typer formats it."""
+        self._listing = True
+        try:
+            super().format_help(ctx, formatter)
+        finally:
+            self._listing = False
 
 
 app = typer.Typer(
@@ -77,25 +157,6 @@ def options(
     ] = False,
 ) -> None:
     """Options that come before the command."""
-
-
-for _name, _command in (
-    ("simulate", simulate),
-    ("sweep", sweep),
-    ("algorithms", algorithms),
-    ("attack", attack),
-    ("aggregate", aggregate),
-):
-    app.command(_name, rich_help_panel=_PANEL_OF[_name])(_command)
-for _name, _group in (
-    ("bench", bench_app),
-    ("site", site_app),
-    ("agent", agent_app),
-    ("consortium", consortium_app),
-    ("audit", audit_app),
-    ("transcript", transcript_app),
-):
-    app.add_typer(_group, name=_name, rich_help_panel=_PANEL_OF[_name])
 
 
 def main() -> None:

@@ -5,19 +5,23 @@ from __future__ import annotations
 import shlex
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Literal
 
 import typer
+from rich.console import Console
+from rich.text import Text
 
 from secfed.errors import ConfigError
+from secfed.runs.figures import write_figures
+from secfed.runs.run_folder import FIGURES_FOLDER, prepare, run_json
+from secfed.runs.run_report import RunReport
+from secfed.simulation import simulate as simulation
 from secfed.simulation.dropouts import Dropout
+from secfed.study.study import Study
+from secfed.terminal.consoles import stderr, stdout
+from secfed.terminal.live_rounds import watching
+from secfed.terminal.tables import summary
 from secfed.wire.stages import STAGES
-
-if TYPE_CHECKING:
-    from rich.console import Console
-
-    from secfed.runs.run_report import RunReport
-    from secfed.study.study import Study
 
 
 class Compare(StrEnum):
@@ -83,11 +87,6 @@ def simulate(
 
     [bold]Example:[/] secfed simulate study.toml --out runs/first --drop hospital-2@mask:3
     """
-    from secfed.runs.run_folder import prepare, run_json
-    from secfed.simulation.simulate import simulate as run
-    from secfed.terminal.consoles import stderr, stdout
-    from secfed.terminal.live_rounds import watching
-
     drops = [Dropout.parse(text) for text in drop or []]  # before anything that takes time
     budgets = _budgets(budget or [])
     study = _study(study_file, protection, seed)
@@ -96,7 +95,9 @@ def simulate(
         prepare(out, overwrite=overwrite)
     other: Literal["alone"] | None = None if compare is None else "alone"
     with watching(stderr(), quiet=as_json) as observer:
-        report = run(study, out=out, drops=drops, observer=observer, compare=other, budgets=budgets)
+        report = simulation.simulate(
+            study, out=out, drops=drops, observer=observer, compare=other, budgets=budgets
+        )
     if out is not None:
         _draw(report, out)
     if as_json:
@@ -129,7 +130,6 @@ def _budget(text: str) -> tuple[str, float]:
 
 
 def _study(study_file: Path, protection: str | None, seed: int | None) -> Study:
-    from secfed.study.study import Study
 
     study = Study.load(study_file)
     if protection is not None:
@@ -150,16 +150,11 @@ def _spare_start(study: Study, out: Path) -> None:
 
 
 def _draw(report: RunReport, out: Path) -> None:
-    from secfed.runs.figures import write_figures
-    from secfed.runs.run_folder import FIGURES_FOLDER
 
     write_figures(report, out / FIGURES_FOLDER)
 
 
 def _show(console: Console, report: RunReport, out: Path | None) -> None:
-    from rich.text import Text
-
-    from secfed.terminal.tables import summary
 
     console.print(summary(console, report))
     if out is not None:

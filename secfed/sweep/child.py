@@ -27,15 +27,10 @@ EXIT_INTERNAL: Final = 70
 
 
 def carry_out(study: Study, part: Path, *, log: TextIO) -> None:
-    """Run a study into its folder, as ``secfed simulate --out`` does, and give the folder its final name.
-
-    Args:
-        study: what to run.
-        part: the folder, ``NAME.part``.
-        log: gets a line per fact.
+    """Run a study into its folder ``NAME.part``, as ``secfed simulate --out`` does, and rename the folder.
 
     Raises:
-        SecfedError: the run failed; the folder keeps its name.
+        SecfedError: the run failed; the folder stays ``NAME.part``.
     """
     from rich.console import Console
 

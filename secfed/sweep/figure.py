@@ -127,7 +127,7 @@ def _draw(plan: SweepPlan, rows: Sequence[Row], x: str, metrics: Sequence[str]) 
             ax.set_xlabel(sweep.figure.x_label or labels.dimension(x))
             _ticks(ax, places, labels, x)
     seeds = sorted({group.cells[metric].n for group in points for metric in metrics if metric in group.cells})
-    _words(figure, axes[0], sweep, labels, rows, seeds, several=len(curves) > 1 or any(curves))
+    _annotate(figure, axes[0], sweep, labels, rows, seeds, several=len(curves) > 1 or any(curves))
     return figure
 
 
@@ -178,7 +178,7 @@ def _ticks(ax: Axes, places: Mapping[Value, float], labels: Labels, x: str) -> N
     ax.margins(x=0.06, y=0.12)
 
 
-def _words(
+def _annotate(
     figure: Figure,
     first: Axes,
     sweep: SweepFile,
@@ -191,11 +191,7 @@ def _words(
     """Title, legend, and under the panels what a reader must know before believing a curve.
 
     Args:
-        figure: to write into.
-        first: the axes whose curves are all curves.
-        sweep: what was planned.
-        labels: what its parts are called.
-        rows: what was run.
+        first: the axes that have all curves.
         seeds: over how many seeds the points are, each number once, ascending.
         several: whether there is more than one curve.
     """
@@ -236,8 +232,8 @@ def _bars(seeds: Sequence[int]) -> str:
         parts.append(f"bars: sample standard deviation over {fewer}{seeds[-1]} seeds")
     if seeds[0] == 1:
         parts.append("points without a bar: one seed")
-    told = "; ".join(parts)
-    return f"{told[:1].upper()}{told[1:]}."
+    sentence = "; ".join(parts)
+    return f"{sentence[:1].upper()}{sentence[1:]}."
 
 
 def _values(sweep: SweepFile, dimension: str) -> tuple[Value, ...]:

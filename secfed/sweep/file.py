@@ -60,12 +60,7 @@ _RESERVED: Final = ("panel", "variant", "seed", "seeds", "status", "seconds", "e
 
 @dataclass(frozen=True)
 class Axis:
-    """Values to try.
-
-    Attributes:
-        name: a study key, or the name of an axis whose key each variant says.
-        values: without repetition.
-    """
+    """Values to try, without repetition, of a study key or of a name whose key each variant says."""
 
     name: str
     values: tuple[Value, ...]
@@ -81,17 +76,12 @@ class SweepFile:
     """A sweep file, checked as far as is possible without its studies.
 
     Attributes:
-        name: of the study.
         text: the file.
         tables: the study's own tables.
         folder: where the study's relative paths start.
-        axes: in the order of the file.
         seeds: values of ``study.seed``.
-        jobs: most runs at the same time.
         remove_at_inf: study key to keys that are left out where it is inf.
-        variants: curves; empty if the file names none.
-        panels: panels; empty if the file names none.
-        figure: what to draw.
+        variants, panels: empty if the file names none.
     """
 
     name: str
@@ -130,12 +120,7 @@ class SweepFile:
 
     @classmethod
     def parse(cls, text: str, *, source: str = "sweep file", folder: Path = Path()) -> SweepFile:
-        """Read a sweep file from text.
-
-        Args:
-            text: TOML.
-            source: what to call it in errors.
-            folder: where the study's relative paths start.
+        """Read a sweep file from TOML; errors call it ``source``.
 
         Raises:
             ConfigError: names the key and the remedy.

@@ -31,11 +31,9 @@ class SweepRun:
 
     Attributes:
         at: where it stands: dimension to value, in the order of :attr:`SweepFile.dimensions`.
-        seed: its ``study.seed``.
         text: its study file.
         digest: hex of the study's digest; two runs with one digest are the same run.
         unavailable: why an optional variant cannot be run; empty if it can.
-        optional: whether its variant is optional.
     """
 
     at: Mapping[str, Value]
@@ -63,7 +61,6 @@ class SweepPlan:
     """Every run of a sweep.
 
     Attributes:
-        sweep: the file.
         runs: seed by seed, so that a sweep cut short has whole curves.
         missing: name of an optional variant to why it is left out.
     """
@@ -88,15 +85,7 @@ def is_inf(value: Value) -> bool:
 
 
 def read_study(text: str, folder: Path) -> Study:
-    """The study of a run; used here and in the process that runs it.
-
-    Args:
-        text: its TOML, one's own.
-        folder: where its relative paths start.
-
-    Raises:
-        ConfigError: names the key.
-    """
+    """The study of a run, from one's own TOML; ``folder`` is where its relative paths start."""
     return Study.parse(text, source="the study").model_copy(update={"folder": folder})
 
 
@@ -234,7 +223,7 @@ def _with_hint(error: SecfedError, values: Mapping[Axis, Value]) -> SecfedError:
 def _put(tables: dict[str, Any], key: str, value: Value, who: str) -> None:
     *parents, last = key.split(".")
     if not parents or not all((*parents, last)):
-        raise ConfigError(f"{who}: {key!r} is no study key", remedy='write "section.key"')
+        raise ConfigError(f"{who}: {key!r} is not a study key", remedy='write "section.key"')
     node: Any = tables
     for parent in parents:
         node = node.setdefault(parent, {})

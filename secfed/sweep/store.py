@@ -41,11 +41,9 @@ _LOCK_FILE = ".lock"
 
 @dataclass(frozen=True)
 class FinishedRun:
-    """A run that is complete on disk.
+    """A run that is complete on disk, in ``runs/FOLDER``.
 
     Attributes:
-        folder: name of its folder in ``runs``.
-        seconds: wall seconds it took.
         metrics: of the final model; None where a metric is undefined.
         epsilon_spent: the most that a site spent; None without differential privacy.
     """
@@ -72,12 +70,7 @@ class Store:
         return self._finished.get(digest)
 
     def begin(self, name: str, study: str) -> Path:
-        """An empty folder for a run; what an interrupted, failed or damaged attempt left there is removed.
-
-        Args:
-            name: of the run's folder.
-            study: text of its study file.
-        """
+        """An empty folder for a run; what an interrupted, failed or damaged attempt left there is removed."""
         part = self.runs / f"{name}{PART}"
         for old in (part, self.runs / name):
             if old.exists():
@@ -107,11 +100,7 @@ class Store:
 
 @contextmanager
 def opened(out: Path, text: str) -> Iterator[Store]:
-    """Hold the folder of a sweep; a new one is made.
-
-    Args:
-        out: the folder.
-        text: the sweep file, kept beside its results.
+    """Hold the folder of a sweep, with the sweep file in it; a new one is made.
 
     Raises:
         ConfigError: the folder belongs to something else, or another sweep is at work in it.
@@ -122,10 +111,8 @@ def opened(out: Path, text: str) -> Iterator[Store]:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            remedy = "wait until it ends, or name another folder"
-            raise ConfigError(
-                f"--out {out}: another sweep is at work in this folder", remedy=remedy
-            ) from None
+            message = f"--out {out}: another sweep is at work in this folder"
+            raise ConfigError(message, remedy="wait until it ends, or name another folder") from None
         write_atomic(out / SWEEP_FILE, text.encode())
         yield Store(out)
 

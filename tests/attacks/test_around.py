@@ -87,13 +87,12 @@ def test_all_of_them_are_played_by_default() -> None:
     ]
 
 
-def test_the_trap_springs_and_only_the_hospital_hears_of_it(tmp_path: Any) -> None:
+def test_the_trap_springs_and_only_the_hospital_hears_of_it() -> None:
     alarms = []
     for planted in ({}, {names(3)[0]: 0.9}):
-        hospitals = Hospitals(study(3), names(3), tmp_path, planted)
-        hospitals.federation.run(trap(0.75))
-        alarms.append(len(hospitals.alarms))
-        hospitals.close()
+        with Hospitals(study(3), planted) as hospitals:
+            hospitals.federation.run(trap(0.75))
+            alarms.append(len(hospitals.alarms))
     assert alarms[0] == 0
     assert alarms[1] > 0
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import json
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -13,6 +12,7 @@ from typing import Any
 
 import pytest
 
+import secfed.cli.simulate as command
 from secfed.errors import BudgetExceeded, ConfigError, DataError, LinkError, RoundAborted, SecfedError
 from secfed.runs.run_folder import write_run
 from secfed.runs.run_report import Observer, RunReport, SilentObserver
@@ -66,10 +66,8 @@ class Engine:
 @pytest.fixture
 def engine(monkeypatch: pytest.MonkeyPatch) -> Engine:
     pretended = Engine(a_run())
-    monkeypatch.setitem(sys.modules, "secfed.study.study", SimpleNamespace(Study=pretended))
-    monkeypatch.setitem(
-        sys.modules, "secfed.simulation.simulate", SimpleNamespace(simulate=pretended.simulate)
-    )
+    monkeypatch.setattr(command, "Study", pretended)
+    monkeypatch.setattr(command, "simulation", pretended)
     return pretended
 
 

@@ -8,10 +8,11 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from secfed.cli.sweep_live import LineSweepObserver, LiveSweepObserver, show_left, told
+import secfed.cli.sweep as command
 from secfed.errors import DataError
-from secfed.sweep import processes
-from secfed.sweep.engine import Progress, run_sweep
+from secfed.sweep.engine import run_sweep
+from secfed.sweep.jobs import Progress
+from secfed.sweep.live import LineSweepObserver, LiveSweepObserver, show_left, show_progress
 from secfed.sweep.plan import SweepRun, make_plan
 from tests.secfed.sweep_case import CURVES, LATER, RATES, PretendingRunner, plan, secfed_sweep, sweep_file
 
@@ -21,7 +22,7 @@ FAILS = "learning_rate=0.2, seed=1"
 @pytest.fixture
 def runner(monkeypatch: pytest.MonkeyPatch) -> PretendingRunner:
     pretended = PretendingRunner(polls=1)
-    monkeypatch.setattr(processes, "ProcessRunner", lambda folder, debug: pretended)
+    monkeypatch.setattr(command, "ProcessRunner", lambda folder, debug: pretended)
     return pretended
 
 
@@ -167,7 +168,7 @@ class TestDisplay:
             "about 10 min left",
             "about 2.0 h left",
         ]
-        assert told(Progress(3, 3, 0, {}, 0.0)) == "3/3 done, 0 running"
+        assert show_progress(Progress(3, 3, 0, {}, 0.0)) == "3/3 done, 0 running"
 
     def test_lines_where_there_is_no_terminal(self, tmp_path: Path) -> None:
         text = io.StringIO()
