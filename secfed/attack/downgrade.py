@@ -86,11 +86,7 @@ def _downgrade(setting: AttackSetting) -> Count:
 
 
 def _offers_accepted(folder: Path, hospitals: Hospitals) -> list[bool]:
-    """Whether a hospital takes what it is offered, and would work under it; of each offer.
-
-    Raises:
-        WrongState: it takes not even what its policy permits, so that its refusals show nothing.
-    """
+    """Whether a hospital takes what it is offered, and would work under it; of each offer."""
     site = SiteFolder.create(folder / "policy", hospitals.names[0], now=_NOW)
     site.policy_path.write_text(_POLICY, encoding="utf-8")
 
@@ -109,11 +105,7 @@ def _offers_accepted(folder: Path, hospitals: Hospitals) -> list[bool]:
 
 
 def _specifications_refused(hospitals: Hospitals) -> tuple[list[SecfedError], int]:
-    """What a hospital that works under the permitted study refuses of what is sent, and how much that is.
-
-    Raises:
-        WrongState: it refuses the specification that all others get.
-    """
+    """What a hospital that works under the permitted study refuses of what is sent, and how much that is."""
     sites = hospitals.names
     honest = hospitals.specification()
     (exchange, *_), victim = hospitals.algorithm.exchanges(1), hospitals.site(sites[0])

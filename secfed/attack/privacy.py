@@ -157,12 +157,6 @@ def _local_steps(
 
     The model is linear without a bias, so a record's gradient is its input wherever the model stands, and
     each step is one release that owes nothing to those before it.
-
-    Args:
-        loss: the mean, or the parts, of the model's output.
-        place: ``records`` of a step, given which canaries are there.
-        trials: guesses, at least.
-        threshold: on the sum of clipped gradients, in units of the clipping norm.
     """
     model = nn.Linear(_CANARIES, 1, bias=False)
     nn.init.zeros_(model.weight)

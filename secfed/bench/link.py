@@ -47,16 +47,14 @@ def measure(
     round_parameters: int = 1_000_000,
     progress: Callable[[str], None] = lambda _text: None,
 ) -> dict[str, Any]:
-    """Run the benchmark; JSON-ready.
+    """Run the benchmark; JSON-ready. Of ``repeats`` large transfers and steps the median counts.
 
     Args:
         parameters: float32 or 32-bit lanes of one frame; each site receives one and sends one.
-        sites: sites that do so at the same time.
+        sites: those that do so at the same time.
         many: sites of the last measurement, with 1 kB each way.
-        repeats: large transfers and steps of many sites, of which the median counts.
         messages: empty round trips.
         round_parameters: elements of a masked sum over all of ``many`` sites; 0 leaves it out.
-        progress: told what is being measured.
     """
     # These import torch, which the other process does not need.
     from secfed.bench.many_agents import masked_round
@@ -64,7 +62,7 @@ def measure(
 
     size_bytes = 4 * parameters
     progress("certificates")
-    made = TlsConsortium(max(sites, many))
+    made = TlsConsortium([f"site-{index:03d}" for index in range(max(sites, many))])
     few = {name: made.sites[name] for name in list(made.sites)[:sites]}
     progress("empty messages")
     trips = _round_trips(made.aggregator, few, messages)

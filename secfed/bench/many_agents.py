@@ -36,21 +36,14 @@ _MESSAGES_BYTES = 1 << 22  # what a message with something per peer may take bes
 def masked_round(
     *, parameters: int, sites: int, progress: Callable[[str], None] = lambda _text: None
 ) -> dict[str, Any]:
-    """One masked sum over the link.
+    """One masked sum over the link: its seconds and survivors, and the aggregator's memory.
 
-    Args:
-        parameters: elements of the vector, in 32-bit lanes.
-        sites: hospitals.
-        progress: told of each stage of the protocol.
-
-    Returns:
-        Seconds of the whole sum, its survivors, and the aggregator's peak memory above its start, as a
-        multiple of one vector.
+    That is the peak above its start, as a multiple of one vector of 32-bit lanes.
     """
-    tls = TlsConsortium(sites)
-    consortium = BenchConsortium.make(parameters, sites, 32, seed=bytes(32))
-    session = MaskedServer(consortium.specification(), consortium.roster, consortium.layout.shape)
-    longest = consortium.layout.shape.wire_bytes + _MESSAGES_BYTES
+    consortium = BenchConsortium(parameters, sites, 32)
+    tls = TlsConsortium(consortium.names)
+    session = MaskedServer(consortium.specification(), consortium.roster, consortium.shape)
+    longest = consortium.shape.wire_bytes + _MESSAGES_BYTES
     # One large upload at a time: the aggregator's memory is then independent of the number of sites.
     limits = ServerLimits(answers_bytes=1)
     server = LinkServer(f"{HOST}:0", tls.aggregator, tuple(tls.sites), Offer(_STUDY, b"", longest), limits)
@@ -81,7 +74,7 @@ def masked_round(
 
 def _serve(pipe: Connection, address: str, sites: dict[str, TlsFiles], parameters: int, longest: int) -> None:
     """The other process: all hospitals, until told to stop."""
-    consortium = BenchConsortium.make(parameters, len(sites), 32, seed=bytes(32))
+    consortium = BenchConsortium(parameters, len(sites), 32)
     cpu = threading.Semaphore(2)  # as many masks at a time as there are hands; more only fight for the cache
 
     def handler(session: MaskedSite) -> Callable[[LinkRequest], Buffer]:
@@ -92,13 +85,11 @@ def _serve(pipe: Connection, address: str, sites: dict[str, TlsFiles], parameter
         return handle
 
     links = []
-    for identity in consortium.identities:
-        link = GrpcSiteConnection(address, sites[identity.name], study=_STUDY, max_frame_bytes=longest)
+    for name in consortium.names:
+        link = GrpcSiteConnection(address, sites[name], study=_STUDY, max_frame_bytes=longest)
         links.append(link)
-        serving = threading.Thread(
-            target=link.serve, args=(handler(consortium.session(identity)),), daemon=True
-        )
-        serving.start()
+        handle = handler(consortium.session(name))
+        threading.Thread(target=link.serve, args=(handle,), daemon=True).start()
     pipe.recv()
     for link in links:
         link.close()

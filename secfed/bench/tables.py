@@ -67,7 +67,7 @@ def link(result: Result) -> TextTable:
     ]
     extra = {
         "uploads side by side (up to 1 GiB of them)": memory["peak_extra_over_vector"],
-        "one large upload at a time": memory["peak_extra_over_vector_one_at_a_time"],
+        "one upload at a time": memory["peak_extra_over_vector_one_at_a_time"],
     }
     one_sum = result["masked_round"]
     if one_sum is not None:

@@ -193,11 +193,7 @@ def refuse(study: RefusedName, folder: FolderOption = Path()) -> None:
 
 
 def _record(site: SiteFolder, otherwise: str) -> None:
-    """Sign a decision into the decision log.
-
-    Raises:
-        TranscriptError: it was made, and cannot be recorded now.
-    """
+    """Sign a decision into the decision log."""
     try:
         if not record_now(site):
             typer.echo("The agent records this, before any study works.")

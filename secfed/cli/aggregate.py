@@ -162,11 +162,7 @@ def _run(
 
 
 def _names(sites: str | None) -> tuple[str, ...] | None:
-    """One ``--sites``.
-
-    Raises:
-        ConfigError: an empty name.
-    """
+    """One ``--sites``."""
     if sites is None:
         return None
     names = tuple(name.strip() for name in sites.split(","))

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import importlib
 from collections import UserDict
-from typing import Annotated, Any, Final, NamedTuple
+from typing import Annotated, Any, Final
 
 import click
 import typer
@@ -16,66 +16,33 @@ from typer.core import TyperCommand
 from secfed import __version__
 from secfed.cli.guard import GuardedGroup
 
-_RESEARCHERS, _HOSPITAL, _CENTRE = "Researchers", "Hospital", "Study centre"
-_AUDITORS: Final = "Officers and auditors"
-
-
-class _Entry(NamedTuple):
-    """Where ``secfed --help`` lists a command, with which words, and where the command is."""
-
-    panel: str
-    help: str
-    module: str
-    attribute: str
-
-
+# Panels of --help, by who is served: each command, and what it is for. A command is a function or a group
+# in the module of its name.
+_PANELS: Final = {
+    "Researchers": {
+        "simulate": "Run a study on this machine: all hospitals, the aggregator and their protocol.",
+        "sweep": "Run a study with every combination of settings and seeds, side by side.",
+        "algorithms": "List what a study file can name: algorithms, models, data sets, options.",
+        "attack": "Play a malicious aggregator and its helpers against real sessions.",
+        "bench": "Measure what a protection costs on this machine, as ratios within one run.",
+    },
+    "Hospital": {
+        "site": "Make keys, join a consortium, pin its roster.",
+        "agent": "Run the agent, watch it, approve studies.",
+    },
+    "Study centre": {
+        "consortium": "Found a consortium, admit hospitals.",
+        "aggregate": "Run a study: wait for the hospitals, carry the rounds, keep what a restart needs.",
+    },
+    "Officers and auditors": {
+        "audit": "Privacy spent, what left the sites, what they decided, and whether it verifies.",
+        "transcript": "Check the signed records of a run.",
+    },
+}
 _COMMANDS: Final = {
-    "simulate": _Entry(
-        _RESEARCHERS,
-        "Run a study on this machine: every hospital, the aggregator and the protocol between them.",
-        "simulate",
-        "simulate",
-    ),
-    "sweep": _Entry(
-        _RESEARCHERS,
-        "Run a study with every combination of settings and seeds, and put the results side by side.",
-        "sweep",
-        "sweep",
-    ),
-    "algorithms": _Entry(
-        _RESEARCHERS,
-        "List the algorithms, models and data sets that a study file can name, with their options.",
-        "algorithms",
-        "algorithms",
-    ),
-    "attack": _Entry(
-        _RESEARCHERS,
-        "Play a malicious aggregator, with or without hospitals that help it, against real sessions.",
-        "attack",
-        "attack",
-    ),
-    "bench": _Entry(
-        _RESEARCHERS,
-        "Measure what a protection costs on this machine, as ratios within one run.",
-        "bench",
-        "bench_app",
-    ),
-    "site": _Entry(_HOSPITAL, "Make keys, join a consortium, pin its roster.", "site", "site_app"),
-    "agent": _Entry(_HOSPITAL, "Run the agent, watch it, approve studies.", "agent", "agent_app"),
-    "consortium": _Entry(_CENTRE, "Found a consortium, admit hospitals.", "consortium", "consortium_app"),
-    "aggregate": _Entry(
-        _CENTRE,
-        "Run a study: wait for the hospitals, carry the rounds, keep everything that a restart needs.",
-        "aggregate",
-        "aggregate",
-    ),
-    "audit": _Entry(
-        _AUDITORS,
-        "Privacy spent, what left the sites, what they decided, and whether it verifies.",
-        "audit",
-        "audit_app",
-    ),
-    "transcript": _Entry(_AUDITORS, "Check the signed records of a run.", "transcript", "transcript_app"),
+    name: TyperCommand(name, help=text, rich_help_panel=panel)
+    for panel, commands in _PANELS.items()
+    for name, text in commands.items()
 }
 
 
@@ -83,16 +50,15 @@ class _Commands(UserDict[str, click.Command]):
     """The commands in the order of the panels; each is imported when it is looked up."""
 
     def __getitem__(self, name: str) -> click.Command:
-        entry = _COMMANDS[name]
-        found = getattr(importlib.import_module(f"secfed.cli.{entry.module}"), entry.attribute)
-        if not isinstance(found, typer.Typer):
-            alone = typer.Typer(add_completion=False, rich_markup_mode="rich")
-            alone.command(name)(found)
-            return typer.main.get_command(alone)
-        found.info.name = name
-        group: click.Command = typer.main.get_group(found)
-        group.name = name
-        return group
+        module = importlib.import_module(f"secfed.cli.{self.data[name].name}")
+        subcommands = getattr(module, f"{name}_app", None)
+        if subcommands is not None:
+            group: click.Command = typer.main.get_group(subcommands)
+            group.name = name
+            return group
+        alone = typer.Typer(add_completion=False, rich_markup_mode="rich")
+        alone.command(name)(getattr(module, name))
+        return typer.main.get_command(alone)
 
 
 class _FrontDoor(GuardedGroup):
@@ -100,7 +66,7 @@ class _FrontDoor(GuardedGroup):
 
     def __init__(self, **attributes: Any) -> None:
         super().__init__(**attributes)
-        self.commands = _Commands(dict.fromkeys(_COMMANDS, click.Command("")))
+        self.commands = _Commands(_COMMANDS)
         self._listing = False
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - the interface's
@@ -109,10 +75,7 @@ class _FrontDoor(GuardedGroup):
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """The command; while they are listed, only its name and what it is for."""
-        if not self._listing:
-            return super().get_command(ctx, cmd_name)
-        entry = _COMMANDS[cmd_name]
-        return TyperCommand(cmd_name, help=entry.help, rich_help_panel=entry.panel)
+        return _COMMANDS[cmd_name] if self._listing else super().get_command(ctx, cmd_name)
 
     def format_help(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """As typer formats it."""

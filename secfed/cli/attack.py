@@ -114,11 +114,7 @@ def _no_place_beside_privacy(**options: object) -> None:
 
 
 def _select(attacks: Sequence[_N], only: list[str] | None, target: str) -> list[_N]:
-    """The attacks that ``--only`` names.
-
-    Raises:
-        ConfigError: a name that none of them has.
-    """
+    """The attacks that ``--only`` names."""
     known = [one.name for one in attacks]
     for name in only or ():
         if name not in known:

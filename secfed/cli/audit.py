@@ -151,11 +151,7 @@ def _progress() -> Iterator[Callable[[int, int], None]]:
 
 
 def _check_outputs(named: Mapping[str, Path | None]) -> None:
-    """Refuse one file for two contents: the second would silently replace the first.
-
-    Raises:
-        ConfigError: names both options.
-    """
+    """Refuse one file for two contents: the second would silently replace the first."""
     options: dict[Path, str] = {}
     for option, path in named.items():
         if path is None:

@@ -134,12 +134,7 @@ def status(
 def _agreed(
     site: SiteFolder, path: Path, expected: str | None, yes: bool, aggregator: bytes | None = None
 ) -> Roster | None:
-    """A roster that the administrator agreed to, before anything is changed; None if it is pinned already.
-
-    Raises:
-        RosterError: it is not the roster of this site, of this aggregator, or of this digest.
-        ConfigError: unreadable, or nobody is there to agree.
-    """
+    """A roster that the administrator agreed to, before anything is changed; None if it is pinned already."""
     roster = read_roster(path)
     site.check_roster(roster)
     if aggregator is not None and roster.aggregator != aggregator:

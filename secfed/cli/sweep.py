@@ -101,11 +101,7 @@ def _list(plan: SweepPlan, out: Path, console: Console, panels: Sequence[str]) -
 
 
 def _conclude(plan: SweepPlan, rows: Sequence[Row], out: Path, console: Console) -> None:
-    """Write the summary, show it, and fail if a run failed.
-
-    Raises:
-        SecfedError: at least one run failed, or the figure cannot be drawn as asked.
-    """
+    """Write the summary, show it, and fail if a run failed."""
     problem: SecfedError | None = None
     written: tuple[Path, ...] = ()
     try:

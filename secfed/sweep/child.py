@@ -65,14 +65,12 @@ def note_failure(part: Path, error: Exception, *, debug: bool) -> None:
     """
     from secfed.storage.atomic import write_atomic
     from secfed.sweep.store import FAILURE_FILE
-    from secfed.terminal.consoles import where as _where
+    from secfed.terminal.consoles import system_error, where
 
     if isinstance(error, SecfedError):
         message = str(error)
-    elif isinstance(error, OSError):  # in the words of secfed.cli.guard: path and reason, not its own text
-        reason = os.strerror(error.errno) if error.errno else type(error).__name__
-        where = f"{error.filename}: " if error.filename else ""
-        message = f"{where}{reason}. Remedy: check the path, its permissions and the space left"
+    elif isinstance(error, OSError):
+        message = ". Remedy: ".join(system_error(error))
     else:
         message = (
             "unexpected; run it again as: secfed --debug sweep ..., and report what the run's "
@@ -80,7 +78,7 @@ def note_failure(part: Path, error: Exception, *, debug: bool) -> None:
         )
     found = {"error": type(error).__name__, "message": message}
     if debug:
-        found["traceback"] = _where(error)
+        found["traceback"] = where(error)
     write_atomic(part / FAILURE_FILE, f"{json.dumps(found, indent=2, ensure_ascii=False)}\n".encode())
 
 

@@ -188,13 +188,7 @@ def _annotate(
     *,
     several: bool,
 ) -> None:
-    """Title, legend, and under the panels what a reader must know before believing a curve.
-
-    Args:
-        first: the axes that have all curves.
-        seeds: over how many seeds the points are, each number once, ascending.
-        several: whether there is more than one curve.
-    """
+    """Title, legend, and under the panels what a reader must know before believing a curve."""
     title = sweep.figure.title
     heading: dict[str, Any] = {"weight": "bold", "size": 11}
     above = int(bool(title))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import traceback
 from collections.abc import Sequence
 
@@ -81,6 +82,13 @@ def show_seconds(seconds: float) -> str:
 def plural(count: int, noun: str) -> str:
     """``1 hospital``, ``4 hospitals``."""
     return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
+
+
+def system_error(error: OSError) -> tuple[str, str]:
+    """Path and reason of an error of the operating system, not its own text; and a remedy."""
+    reason = os.strerror(error.errno) if error.errno else type(error).__name__
+    path = f"{error.filename}: " if error.filename else ""
+    return f"{path}{reason}", "check the path, its permissions and the space left"
 
 
 def where(error: BaseException) -> str:
