@@ -8,7 +8,7 @@ Every attack has four parts: it sets a scene (:class:`AttackSetting`), plays on 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -97,6 +97,11 @@ def attack(
 ) -> Callable[[Play], Attack]:
     """Make a function that plays an attack an :class:`Attack`; ``verdict`` is its last three attributes."""
     return lambda play: Attack(name, on, who, what, play, **verdict)
+
+
+def attacks_of(module: Mapping[str, object]) -> tuple[Attack, ...]:
+    """The attacks that a module defines, in its order, from its ``vars()``."""
+    return tuple(one for one in module.values() if isinstance(one, Attack))
 
 
 def numbers(refusals: Iterable[SecfedError]) -> frozenset[int]:

@@ -8,7 +8,7 @@ from typing import Final
 
 import numpy as np
 
-from secfed.attack.attack import LANES, AttackSetting, attack, numbers
+from secfed.attack.attack import LANES, AttackSetting, attack, attacks_of, numbers
 from secfed.attack.evidence import Evidence
 from secfed.attack.scene import RingVector, SimulatedConsortium
 from secfed.crypto import labels
@@ -175,4 +175,4 @@ def ghost_survivors(setting: AttackSetting) -> Evidence:
     )
 
 
-ENCRYPTED: Final = (_read_upload, _second_upload, _small_cohort, _another_model, _given_key)
+ENCRYPTED: Final = attacks_of(vars())

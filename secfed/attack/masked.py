@@ -12,7 +12,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from secfed.attack import made_up_model
-from secfed.attack.attack import AttackSetting, Impossible, attack
+from secfed.attack.attack import AttackSetting, Impossible, attack, attacks_of
 from secfed.attack.evidence import Evidence
 from secfed.attack.masked_play import MaskedPlay
 from secfed.attack.scene import SimulatedConsortium
@@ -282,22 +282,4 @@ def _made_up_model(setting: AttackSetting) -> Evidence:
     return play.learned(play.begin().run().server.sums)  # nobody is deceived: one model, one cohort, one sum
 
 
-MASKED: Final = (
-    _read_upload,
-    _late_upload,
-    _second_sum,
-    _small_cohort,
-    _low_threshold,
-    _invented_hospitals,
-    _swapped_keys,
-    _another_model,
-    _both_secrets,
-    _two_views,
-    _hidden_peers,
-    _few_rolled_back,
-    _all_others,
-    _too_many_helpers,
-    _all_rolled_back,
-    _same_again,
-    _made_up_model,
-)
+MASKED: Final = attacks_of(vars())

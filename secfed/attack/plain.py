@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from secfed.attack.attack import AttackSetting, attack
+from secfed.attack.attack import AttackSetting, attack, attacks_of
 from secfed.attack.evidence import Evidence
 from secfed.crypto.messages import Upload
 from secfed.protection.interface import PlainSite
@@ -19,4 +19,4 @@ def _read_upload(setting: AttackSetting) -> Evidence:
     return Evidence(consortium.shape, consortium.updates[victim], consortium.integers(upload))
 
 
-PLAIN: Final = (_read_upload,)
+PLAIN: Final = attacks_of(vars())

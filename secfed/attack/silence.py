@@ -16,7 +16,7 @@ from typing import Final
 
 import torch
 
-from secfed.attack.attack import AttackSetting, attack
+from secfed.attack.attack import AttackSetting, attack, attacks_of
 from secfed.attack.evidence import Count
 from secfed.attack.wards import FIRST, USUAL, study
 from secfed.attack.watched import Craft, Hospitals
@@ -125,4 +125,4 @@ def _engines(setting: AttackSetting) -> Count:
     return Count(max(_oracle(target, share=0.5).found for target in studies), 1, "bit")
 
 
-SILENCE: Final = (_overflow, _bisection, _private_metrics, _site_level, _engines)
+SILENCE: Final = attacks_of(vars())

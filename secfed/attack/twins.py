@@ -19,7 +19,7 @@ from typing import Any, Final
 import torch
 
 from secfed.algorithms.framework.base import SiteProgram
-from secfed.attack.attack import AttackSetting, attack, attack_folder, numbers
+from secfed.attack.attack import AttackSetting, attack, attack_folder, attacks_of, numbers
 from secfed.attack.evidence import Count
 from secfed.attack.wards import names, study_text
 from secfed.attack.watched import Federation
@@ -215,4 +215,4 @@ def _approved_twin(setting: AttackSetting) -> Count:
         return Count(float(cosine > 1 - 1e-6), 1, f"update (cosine {cosine:.6f})")
 
 
-TWINS: Final = (_twin_study, _approved_twin)
+TWINS: Final = attacks_of(vars())

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from secfed.cli.asking import passphrase_of
+from secfed.cli.options import AsJson
 from secfed.cli.site_folders import FolderArgument, FolderOption, at, chosen, located
 from secfed.deploy.admission import near_twins
 from secfed.deploy.admission.approvals import Approvals, ApprovalState
@@ -24,7 +24,7 @@ from secfed.deploy.transport.signals import called_on_signal
 from secfed.dp.ledger.ledger import SPENT, verify
 from secfed.errors import ConfigError, PolicyRefused, SecfedError, TranscriptError
 from secfed.runs.run_folder import ledger_file
-from secfed.terminal.consoles import plain_text, stdout
+from secfed.terminal.consoles import plain_text, print_json, stdout
 
 agent_app = typer.Typer(no_args_is_help=True, help="Run the agent, watch it, approve studies.")
 
@@ -99,13 +99,13 @@ def run(
 def status(
     folder: FolderArgument = None,
     option: FolderOption = Path(),
-    as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Show connection, study, round, last error, what left the site, budgets, studies that wait."""
     site = SiteFolder(chosen(folder, option))
     content = _status(site)
     if as_json:
-        typer.echo(json.dumps(content, indent=2))
+        print_json(content)
     else:
         _show(content, site.folder)
 
@@ -223,15 +223,14 @@ def _status(site: SiteFolder) -> dict[str, Any]:
         }
         for item in approvals.all()
     ]
-    content["refused_names"] = [
-        {"name": item.name, "since": item.since.isoformat()} for item in approvals.refused_names()
-    ]
+    refused = approvals.refused_names()
+    content["refused_names"] = [{"name": one.name, "since": one.since.isoformat()} for one in refused]
     return content
 
 
 def _budgets(site: SiteFolder) -> list[dict[str, Any]]:
     """Where every ledger stands, as its newest payment says; the chain is verified."""
-    found = []
+    budgets = []
     for data in Policy.load(site.policy_path).data:
         path = ledger_file(site.state, data.name)
         if not path.is_file():
@@ -239,9 +238,9 @@ def _budgets(site: SiteFolder) -> list[dict[str, Any]]:
         with path.open("rb") as lines:
             entries = verify(lines, site.request().identity_key, owner=site.name)
         payments = [entry for entry in entries if entry.kind == SPENT]
-        after = payments[-1].body.get("after", []) if payments else []
-        found.append({"data": data.name, "payments": len(payments), "standings": after})
-    return found
+        standings = payments[-1].body.get("after", []) if payments else []
+        budgets.append({"data": data.name, "payments": len(payments), "standings": standings})
+    return budgets
 
 
 def _show(content: dict[str, Any], folder: Path) -> None:
@@ -274,9 +273,7 @@ def _show(content: dict[str, Any], folder: Path) -> None:
             line("", f"round {item['round']}, {item['exchange']}, {item.get('bytes_up', 0)} bytes:")
             line("", f"  in a sum over {cohort} sites: {fields}")
     for item in content["budgets"]:
-        from secfed.audit.privacy.phrases import (
-            number_up,  # not before it is needed: it takes a while to load
-        )
+        from secfed.audit.privacy.phrases import number_up  # it takes a while to load
 
         for standing in item["standings"]:
             spent = (standing.get("spent") or {}).get("epsilon", 0.0)

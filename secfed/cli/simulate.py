@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
-from rich.console import Console
 from rich.text import Text
 
+from secfed.cli.options import StudyFile
 from secfed.errors import ConfigError
 from secfed.runs.figures import write_figures
 from secfed.runs.run_folder import FIGURES_FOLDER, prepare, run_json
@@ -31,9 +31,7 @@ class Compare(StrEnum):
 
 
 def simulate(
-    study_file: Annotated[
-        Path, typer.Argument(metavar="STUDY.toml", help="The study file.", show_default=False)
-    ],
+    study_file: StudyFile,
     out: Annotated[
         Path | None,
         typer.Option(
@@ -91,42 +89,31 @@ def simulate(
     budgets = _budgets(budget or [])
     study = _study(study_file, protection, seed)
     if out is not None:
-        _spare_start(study, out)
+        _check_start_is_outside(study, out)
         prepare(out, overwrite=overwrite)
     other: Literal["alone"] | None = None if compare is None else "alone"
     with watching(stderr(), quiet=as_json) as observer:
         report = simulation.simulate(
             study, out=out, drops=drops, observer=observer, compare=other, budgets=budgets
         )
-    if out is not None:
-        _draw(report, out)
-    if as_json:
-        typer.echo(run_json(report), nl=False)
-    else:
-        _show(stdout(), report, out)
+    show_report(report, out, as_json=as_json)
 
 
 def _budgets(texts: list[str]) -> dict[str, float]:
     """Every ``--budget``; one for a site."""
-    found: dict[str, float] = {}
+    budgets: dict[str, float] = {}
     for text in texts:
-        site, epsilon = _budget(text)
-        if site in found:
+        site, equals, number = text.rpartition("=")
+        try:
+            epsilon = float(number)
+        except ValueError:
+            epsilon = 0.0
+        if not equals or not 0 < epsilon < float("inf"):
+            raise ConfigError(f"--budget {text}: not SITE=EPSILON", remedy="write for example hospital-2=3.5")
+        if site in budgets:
             raise ConfigError(f"--budget {text}: {site} has one already", remedy="give each hospital one")
-        found[site] = epsilon
-    return found
-
-
-def _budget(text: str) -> tuple[str, float]:
-    """One ``--budget``."""
-    site, found, number = text.rpartition("=")
-    try:
-        epsilon = float(number)
-    except ValueError:
-        epsilon = 0.0
-    if not found or not 0 < epsilon < float("inf"):
-        raise ConfigError(f"--budget {text}: not SITE=EPSILON", remedy="write for example hospital-2=3.5")
-    return site, epsilon
+        budgets[site] = epsilon
+    return budgets
 
 
 def _study(study_file: Path, protection: str | None, seed: int | None) -> Study:
@@ -139,7 +126,7 @@ def _study(study_file: Path, protection: str | None, seed: int | None) -> Study:
     return study
 
 
-def _spare_start(study: Study, out: Path) -> None:
+def _check_start_is_outside(study: Study, out: Path) -> None:
     """Refuse to overwrite the model that the study begins with."""
     start = study.model.start
     if start is not None and (study.folder / start).resolve().is_relative_to(out.resolve()):
@@ -149,13 +136,14 @@ def _spare_start(study: Study, out: Path) -> None:
         )
 
 
-def _draw(report: RunReport, out: Path) -> None:
-
-    write_figures(report, out / FIGURES_FOLDER)
-
-
-def _show(console: Console, report: RunReport, out: Path | None) -> None:
-
+def show_report(report: RunReport, out: Path | None, *, as_json: bool) -> None:
+    """Draw the figures of a run into its folder, and print its summary, or run.json."""
+    if out is not None:
+        write_figures(report, out / FIGURES_FOLDER)
+    if as_json:
+        typer.echo(run_json(report), nl=False)
+        return
+    console = stdout()
     console.print(summary(console, report))
     if out is not None:
         check = shlex.join(["secfed", "audit", "verify", str(out)])

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 
 from rich.console import Console, Group, RenderableType
-from rich.live import Live
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 from rich.text import Text
 
@@ -15,19 +12,14 @@ from secfed.sweep import jobs
 from secfed.sweep.engine import SweepObserver
 from secfed.sweep.results import Row
 from secfed.terminal.consoles import plain_text, say, show_number, show_seconds
+from secfed.terminal.live import live_or, progress_bar
 
 _MOST_RUNNING = 8  # shown one by one
 
 
-@contextmanager
-def watching(console: Console) -> Iterator[SweepObserver]:
+def watching(console: Console) -> AbstractContextManager[SweepObserver]:
     """The observer that suits the console."""
-    if console.is_terminal and not console.is_dumb_terminal:
-        shown = LiveSweepObserver(console)
-        with Live(get_renderable=shown.render, console=console, refresh_per_second=4, transient=True):
-            yield shown
-    else:
-        yield LineSweepObserver(console)
+    return live_or(console, LiveSweepObserver, LineSweepObserver)
 
 
 class LiveSweepObserver(SweepObserver):
@@ -35,14 +27,7 @@ class LiveSweepObserver(SweepObserver):
 
     def __init__(self, console: Console) -> None:
         self._now: jobs.Progress | None = None
-        self._bar = Progress(
-            TextColumn("{task.description}"),
-            BarColumn(bar_width=None),
-            TextColumn("{task.fields[left]}", style="cyan"),
-            TimeElapsedColumn(),
-            console=console,
-            expand=True,
-        )
+        self._bar = progress_bar(console, "left")
         self._task = self._bar.add_task("preparing", total=None, left="")
 
     def progress(self, now: jobs.Progress) -> None:

@@ -27,6 +27,12 @@ def runner(monkeypatch: pytest.MonkeyPatch) -> PretendingRunner:
 
 
 @pytest.fixture
+def undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No figure, which takes longer than all the rest."""
+    monkeypatch.setattr(command, "write_figure", lambda *_: ())
+
+
+@pytest.fixture
 def file(tmp_path: Path) -> Path:
     path = tmp_path / "sweep.toml"
     path.write_text(RATES)
@@ -45,6 +51,7 @@ class TestCommand:
         assert lines[2].split() == ["0.2", "2", "0.7150", "±", "0.0071"]
         assert not list((out / "runs").glob("*.part"))
 
+    @pytest.mark.usefixtures("undrawn")
     def test_jobs_of_the_command_go_before_those_of_the_file(
         self, runner: PretendingRunner, file: Path
     ) -> None:
@@ -55,6 +62,7 @@ class TestCommand:
         assert runner.most == 3
         assert secfed_sweep(file, "--out", file.parent / "c", "--jobs", 0).exit_code == 2
 
+    @pytest.mark.usefixtures("undrawn")
     def test_a_failed_run_is_an_exit_code_and_a_message_at_the_end(
         self, runner: PretendingRunner, file: Path
     ) -> None:
@@ -104,6 +112,7 @@ class TestCommand:
         assert "sweep.figure.y" in result.stderr
         assert "0.7150" in (file.parent / "out" / "summary.md").read_text()
 
+    @pytest.mark.usefixtures("undrawn")
     def test_what_is_missing_is_said_and_is_no_failure(self, runner: PretendingRunner, file: Path) -> None:
         file.write_text(CURVES + LATER)
         result = secfed_sweep(file, "--out", file.parent / "out")
@@ -111,7 +120,8 @@ class TestCommand:
         assert "[2] later: Missing here, because" in " ".join(result.stdout.split())
         assert "not a guarantee" in result.stdout
 
-    @pytest.mark.parametrize("columns", [60, 80, 120])
+    @pytest.mark.usefixtures("undrawn")
+    @pytest.mark.parametrize("columns", [60, 120])
     def test_fits_the_terminal(self, runner: PretendingRunner, file: Path, columns: int) -> None:
         result = secfed_sweep(file, "--out", file.parent / "out", columns=columns)
         table = result.stdout.splitlines()[:4]
@@ -129,6 +139,7 @@ class TestDryRun:
         assert runner.started == []
         assert not (file.parent / "out").exists()
 
+    @pytest.mark.usefixtures("undrawn")
     def test_knows_what_is_finished_missing_or_equal(self, runner: PretendingRunner, file: Path) -> None:
         file.write_text(CURVES)
         secfed_sweep(file, "--out", file.parent / "out")
