@@ -180,7 +180,7 @@ def _from_pretrained(found: Runs) -> list[str]:
             "#### FedDRA under differential privacy",
             "Epsilon bounds what the models of all rounds say, with delta 1e-4; the pretrained encoders are "
             "public and stay as they are: only alignment modules train, in 60 steps of 480 pairs. Recall "
-            "leaves without noise, for this table only; it is no part of epsilon.",
+            "leaves without noise, for this table only; it is not part of epsilon.",
             _data_of(found, PRIVATE).partition("\n\n")[2],
             _tables(_same_seeds(found, PRIVATE), PRIVATE),
         ]

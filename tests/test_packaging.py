@@ -160,7 +160,7 @@ def test_ruff_bans_the_top_level_names_and_allows_them_under_secfed(where: str) 
 
 
 def lines_banned(source: str, where: str) -> set[int]:
-    """The lines of ``source``, as the file ``where``, in which ruff with the project's settings sees TID251."""
+    """The lines of ``source``, as the file ``where``, in which ruff by the project's settings sees TID251."""
     command = [sys.executable, "-m", "ruff", "check", "--output-format=json", "--no-cache"]
     done = subprocess.run(
         [*command, "--stdin-filename", where, "-"], cwd=ROOT, input=source, capture_output=True, text=True

@@ -81,8 +81,8 @@ def _downgrade(setting: AttackSetting) -> Count:
     with attack_folder() as folder, Hospitals(permitted) as hospitals:
         accepted = _offers_accepted(folder, hospitals)
         refused, tried = _specifications_refused(hospitals)
-        found = sum(accepted) + tried - len(refused)
-        return Count(found, len(accepted) + tried, "downgrades", numbers(refused))
+        taken = sum(accepted) + tried - len(refused)
+        return Count(taken, len(accepted) + tried, "downgrades", numbers(refused))
 
 
 def _offers_accepted(folder: Path, hospitals: Hospitals) -> list[bool]:

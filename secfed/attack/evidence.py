@@ -5,7 +5,7 @@ many. Of an update (:class:`Evidence`) it is a correlation: every update is a ve
 numbers, so a guess that has nothing to do with the victim has a correlation with its update of about
 1/sqrt(lanes), and any better one gives something away. What the adversary may know (the sum, what its
 colluders added themselves) is taken out of guess and truth first, by least squares: the sum alone says
-something about each of its parts, and that is no attack.
+something about each of its parts, and that is not an attack.
 """
 
 from __future__ import annotations

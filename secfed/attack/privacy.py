@@ -7,7 +7,7 @@ noise of its helpers, and where to look. It says whether the canary is there, by
 the two worlds that was fixed beforehand; :mod:`secfed.dp.accounting.empirical_bounds` turns its guesses into
 a lower bound on
 epsilon. One that exceeds the claim refutes it: noise too small, a sensitivity too low, clipping that does
-not clip. One below the claim is no proof of the claim; how close it comes says how sharp the attack is.
+not clip. One below the claim does not prove the claim; how close it comes says how sharp the attack is.
 
 Many trials in one release. The noise of every coordinate is drawn independently, so canaries in different
 directions do not see each other: whether one of them can be told apart depends on the noise of its own

@@ -254,8 +254,8 @@ def _children_cpu_s() -> float:
 
 def _peaks(study: _Study, processes: int) -> dict[str, float]:
     """Largest resident set of a site (its workers included) and of the aggregator over all sites."""
-    given = study.keys, study.parameters, study.layout, processes
-    with other_process(_site_role, *given, daemon=False) as pipe:
+    role = study.keys, study.parameters, study.layout, processes
+    with other_process(_site_role, *role, daemon=False) as pipe:
         frames = list(iter(pipe.recv_bytes, b""))
         site_peak = pipe.recv()
     with other_process(_aggregator_role, study.parameters) as pipe:

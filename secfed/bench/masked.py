@@ -203,7 +203,7 @@ def measure(
     """
     progress("preparing")
     consortium = BenchConsortium(parameters, sites, bits)
-    scratch = np.ones(parameters, np.uint32)  # written once: the first touch of a page is no part of a limit
+    scratch = np.ones(parameters, np.uint32)  # written once: the first touch of a page is not part of a limit
     runs: dict[str, list[float]] = {}
 
     def note(name: str, seconds: float) -> None:

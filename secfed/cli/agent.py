@@ -160,15 +160,15 @@ def approve(
             )
         return near_twins.fingerprint(twins)
 
-    found = approvals.approve_what(study, messages.utc_now(), shown)
-    if found.state is ApprovalState.APPROVED:
-        typer.echo(f"Approved {found.name}  {found.digest}")
+    item = approvals.approve_what(study, messages.utc_now(), shown)
+    if item.state is ApprovalState.APPROVED:
+        typer.echo(f"Approved {item.name}  {item.digest}")
         _record(site, "the agent serves no study before its approval is recorded")
         return
-    typer.echo(f"No longer refused: {found.name or found.digest}. No study is approved by this.")
-    for item in approvals.all():
-        if found.name and item.name == found.name:
-            typer.echo(f"To approve one: secfed agent approve {item.digest[:16]}{at(folder)}")
+    typer.echo(f"No longer refused: {item.name or item.digest}. No study is approved by this.")
+    for other in approvals.all():
+        if item.name and other.name == item.name:
+            typer.echo(f"To approve one: secfed agent approve {other.digest[:16]}{at(folder)}")
     _record(site, "it holds, and the agent records it when it can")
 
 
@@ -180,16 +180,16 @@ def refuse(study: RefusedName, folder: FolderOption = Path()) -> None:
     """
     site = SiteFolder(folder)
     approvals = Approvals(site.approvals_path)
-    found = approvals.refuse_what(study, messages.utc_now())
-    if found.digest:
-        typer.echo(f"Refused {found.name or 'a study that has not asked yet'}  {found.digest}")
-        if found.name:
-            typer.echo(f"With other settings too: secfed agent refuse {found.name}{at(folder)}")
+    item = approvals.refuse_what(study, messages.utc_now())
+    if item.digest:
+        typer.echo(f"Refused {item.name or 'a study that has not asked yet'}  {item.digest}")
+        if item.name:
+            typer.echo(f"With other settings too: secfed agent refuse {item.name}{at(folder)}")
     else:
-        asked = any(item.name == found.name for item in approvals.all())
-        typer.echo(f"Refused {found.name}, whatever its settings{'' if asked else '; it has not asked yet'}.")
+        asked = any(other.name == item.name for other in approvals.all())
+        typer.echo(f"Refused {item.name}, whatever its settings{'' if asked else '; it has not asked yet'}.")
     _record(site, "the refusal holds, and the agent records it when it can")
-    typer.echo(f"To take it back: secfed agent approve {found.digest[:16] or found.name}{at(folder)}")
+    typer.echo(f"To take it back: secfed agent approve {item.digest[:16] or item.name}{at(folder)}")
 
 
 def _record(site: SiteFolder, otherwise: str) -> None:

@@ -47,7 +47,7 @@ def _show(console: Console, kind: str, entries: Mapping[str, RegistryEntry]) -> 
         table = new_table("key", "default", "meaning", whole=["key"])
         table.show_header = False
         for key, default, meaning in _rows(entry.options):
-            # As text: a meaning such as "column to [centre, spread]" is no markup.
+            # As text: a meaning such as "column to [centre, spread]" is not markup.
             table.add_row(key, Text(default, style="yellow" if default == "required" else ""), Text(meaning))
         console.print(Padding(table if table.row_count else Text("no options", style="dim"), (0, 0, 0, 4)))
     console.print()

@@ -39,7 +39,7 @@ Rosters = Annotated[
     typer.Option(
         "--roster",
         metavar="FILE",
-        help="A roster you pinned; those kept in pinned-rosters beside it count, too. May be repeated. "
+        help="A roster you pinned; those in pinned-rosters beside it count, too. May be repeated. "
         "Without it, keys come from the rosters in the folders, which shows that the folders are consistent, "
         "not who made them.",
     ),

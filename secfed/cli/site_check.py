@@ -40,12 +40,12 @@ def check(
     """
     site = SiteFolder(folder)
     checks = _checks(site, study_file, offline)
-    found = (replace(item, remedy=located(item.remedy, folder)) for item in checks)
+    located_checks = (replace(item, remedy=located(item.remedy, folder)) for item in checks)
     if as_json:
-        answers = list(found)
+        answers = list(located_checks)
         print_json([asdict(item) for item in answers])
     else:
-        answers = list(_shown(found))
+        answers = list(_shown(located_checks))
     raise typer.Exit(exit_code(answers))
 
 

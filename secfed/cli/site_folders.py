@@ -78,7 +78,7 @@ def at(folder: Path) -> str:
 
 def located(text: str, folder: Path) -> str:
     """A text whose ``secfed site`` and ``secfed agent`` commands name this folder."""
-    return _AT_A_SITE.sub(lambda found: found[0] + at(folder), text)
+    return _AT_A_SITE.sub(lambda match: match[0] + at(folder), text)
 
 
 def located_here(text: str, context: click.Context) -> str:
@@ -87,5 +87,5 @@ def located_here(text: str, context: click.Context) -> str:
         folder = next((context.meta[key] for key in keys if context.meta.get(key) is not None), None)
         if folder is not None:
             more = at(folder)
-            text = commands.sub(lambda found, more=more: found[0] + more, text)  # type: ignore[misc]
+            text = commands.sub(lambda match, more=more: match[0] + more, text)  # type: ignore[misc]
     return text

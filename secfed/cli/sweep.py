@@ -60,8 +60,8 @@ def sweep(
 ) -> None:
     """Run a study with every combination of settings and seeds, and put the results side by side.
 
-    Each run is a process with one thread. Stopped or killed, the same command continues: finished runs are
-    kept, failed ones are repeated. Stopped with Ctrl-C, it shows what is finished.
+    Each run is a process with one thread. Stopped or killed, the same command continues: finished runs
+    stay, failed ones are repeated. Stopped with Ctrl-C, it shows what is finished.
 
     [bold]Example:[/] secfed sweep examples/sweep-breast-cancer.toml --out runs/sweep --jobs 2
     """

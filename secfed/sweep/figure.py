@@ -45,13 +45,13 @@ def write_figure(plan: SweepPlan, rows: Sequence[Row], out: Path) -> tuple[Path,
     """
     sweep = plan.sweep
     x = x_dimension(sweep)
-    found = metric_names(rows)
+    known = metric_names(rows)
     for name in sweep.figure.metrics:
-        if found and name not in found:
-            known = f"use one of: {', '.join(found)}; then run the sweep again: its runs are kept"
-            raise ConfigError(f"sweep.figure.y: no run has a metric {name!r}", remedy=known)
-    metrics = list(sweep.figure.metrics) or found[:1]
-    if not metrics or not found or x is None:
+        if known and name not in known:
+            remedy = f"use one of: {', '.join(known)}; then run the sweep again: its runs stay"
+            raise ConfigError(f"sweep.figure.y: no run has a metric {name!r}", remedy=remedy)
+    metrics = list(sweep.figure.metrics) or known[:1]
+    if not metrics or not known or x is None:
         return ()
     with style.styled():
         figure = _draw(plan, rows, x, metrics)
@@ -90,11 +90,11 @@ def positions(values: Sequence[Value], scale: Scale | None) -> dict[Value, float
         needed = "positive numbers" if scale == "log" else "numbers"
         remedy = 'set sweep.figure.x_scale = "categorical"'
         raise ConfigError(f'sweep.figure.x_scale: "{scale}" needs {needed}', remedy=remedy)
-    found = {value: float(np.log10(value)) if scale == "log" else float(value) for value in finite}
-    places = sorted(found.values())
+    at = {value: float(np.log10(value)) if scale == "log" else float(value) for value in finite}
+    places = sorted(at.values())
     step = (places[-1] - places[0]) / max(len(places) - 1, 1) if places else 0.0
     beyond = (places[-1] if places else 0.0) + (step or 1.0)
-    return found | {value: beyond for value in values if is_inf(value)}
+    return at | {value: beyond for value in values if is_inf(value)}
 
 
 def _draw(plan: SweepPlan, rows: Sequence[Row], x: str, metrics: Sequence[str]) -> Figure:

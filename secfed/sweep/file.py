@@ -100,7 +100,7 @@ class SweepFile:
     def dimensions(self) -> tuple[str, ...]:
         """What distinguishes runs besides their seed: panel, variant, axes."""
         named = (("panel", self.panels), ("variant", self.variants))
-        return (*(name for name, given in named if given), *(axis.name for axis in self.axes))
+        return (*(name for name, changes in named if changes), *(axis.name for axis in self.axes))
 
     def change(self, dimension: str, name: Value) -> Change | None:
         """The variant or panel of that name; None for the value of an axis."""
@@ -223,18 +223,18 @@ def _axis(where: str, name: str, values: Any) -> Axis:
 
 
 def _distinct(where: str, values: Iterable[Any]) -> tuple[Any, ...]:
-    given = tuple(values)
-    for at, value in enumerate(given):
-        if value in given[:at]:
+    distinct = tuple(values)
+    for at, value in enumerate(distinct):
+        if value in distinct[:at]:
             raise ConfigError(f"{where}: {value!r} is there twice", remedy="leave out one of them")
-    if not given and where == "sweep.seeds":
+    if not distinct and where == "sweep.seeds":
         raise ConfigError(f"{where}: is empty", remedy="name at least one seed, or leave it out")
-    return given
+    return distinct
 
 
-def _known(where: str, given: Iterable[str], known: Iterable[str]) -> None:
+def _known(where: str, used: Iterable[str], known: Iterable[str]) -> None:
     names = list(known)
-    for name in given:
+    for name in used:
         if name not in names:
             hint = suggestion(name, names, "use one of: ") if names else "the sweep has no axis; remove it"
             raise ConfigError(f"{where}: there is no axis {name!r}", remedy=hint)

@@ -122,8 +122,8 @@ def make_plan(sweep: SweepFile) -> SweepPlan:
                 if number == 0:  # pieces that do not fit together; the seed changes nothing about that
                     check(study)
                 runs.append(SweepRun(at, seed, text, study.digest(operational=True).hex(), optional=optional))
-            except SecfedError as found:
-                error = _with_hint(found, values)
+            except SecfedError as refusal:
+                error = _with_hint(refusal, values)
                 if optional and variant is not None and isinstance(error, ConfigError):
                     missing.setdefault(variant.name, error.message)
                     runs.append(SweepRun(at, seed, optional=True))

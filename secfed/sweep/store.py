@@ -86,8 +86,8 @@ class Store:
 
     def failure(self, name: str) -> tuple[str, str]:
         """Error class and message that a failed run left behind; both empty if it left none."""
-        found = _json(self.runs / f"{name}{PART}" / FAILURE_FILE)
-        return str(found.get("error", "")), str(found.get("message", ""))
+        failure = _json(self.runs / f"{name}{PART}" / FAILURE_FILE)
+        return str(failure.get("error", "")), str(failure.get("message", ""))
 
     def _note(self, folder: Path) -> None:
         if folder.name.endswith(PART):
@@ -140,13 +140,13 @@ def _spent(run: Mapping[str, Any]) -> float | None:
     """The largest epsilon over the sites of run.json's ``privacy``."""
     privacy = run.get("privacy")
     sites = privacy.get("sites") if isinstance(privacy, dict) else None
-    found = [site.get("epsilon") for site in sites.values()] if isinstance(sites, dict) else []
-    return max((float(value) for value in found if isinstance(value, float | int)), default=None)
+    spent = [site.get("epsilon") for site in sites.values()] if isinstance(sites, dict) else []
+    return max((float(value) for value in spent if isinstance(value, float | int)), default=None)
 
 
 def _json(path: Path) -> dict[str, Any]:
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
+        content = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):  # absent, unreadable or cut short: no finished run
         return {}
-    return found if isinstance(found, dict) else {}
+    return content if isinstance(content, dict) else {}
