@@ -95,7 +95,9 @@ def _message(kind: Any, random_: random.Random) -> Any:
     if kind is Shares:  # of each peer one, in order
         peers = sorted(set(_names(random_)))
         kinds = [random_.choice((SelfMaskShare, MaskSecretShare)) for _ in peers]
-        shares = (one(peer, random_.randbytes(shamir.SHARE_BYTES)) for one, peer in zip(kinds, peers))
+        shares = (
+            one(peer, random_.randbytes(shamir.SHARE_BYTES)) for one, peer in zip(kinds, peers, strict=True)
+        )
         return Shares(tuple(shares), random_.randbytes(SIGNATURE_BYTES))
     hints = get_type_hints(kind)
     return kind(**{one.name: _value(one.name, hints[one.name], random_) for one in fields(kind)})

@@ -142,15 +142,6 @@ def test_a_class_is_the_same_object_by_every_secfed_route() -> None:
     assert Path(by_module.__file__).resolve() == ROOT / "crypto" / "identity.py"
 
 
-def test_the_top_level_name_gives_different_classes() -> None:
-    """Why it is banned: the same file, imported twice, and ``isinstance`` fails between the two."""
-    code = """
-import crypto.identity, secfed.crypto.identity
-print(crypto.identity.Roster is secfed.crypto.identity.Roster)
-"""
-    assert python(code, ROOT) == "False"
-
-
 @pytest.mark.parametrize("where", ["secfed/snippet.py", "tests/snippet.py", "benchmarks/snippet.py"])
 def test_ruff_bans_the_top_level_names_and_allows_them_under_secfed(where: str) -> None:
     forms = ("import {0}", "import {0}.part", "from {0} import part")
