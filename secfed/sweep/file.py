@@ -40,7 +40,6 @@ keys to leave out where an axis is inf, beside the axis' own key.
 from __future__ import annotations
 
 import math
-import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -48,6 +47,7 @@ from typing import Any, Final, TypeAlias
 
 from secfed.config.plugins import allow_imports
 from secfed.config.schema import checked, suggestion
+from secfed.config.toml_file import parse_tables, read_own_text
 from secfed.errors import ConfigError
 from secfed.sweep.sections import Change, FigureSection, Keys, SweepSection, Variant, flat
 
@@ -114,7 +114,7 @@ class SweepFile:
         Raises:
             ConfigError: names the key and the remedy.
         """
-        text = _text(path)
+        text = read_own_text(path, "sweep file")
         allow_imports(Path.cwd(), path.parent)
         return cls.parse(text, source=str(path), folder=path.parent)
 
@@ -125,12 +125,7 @@ class SweepFile:
         Raises:
             ConfigError: names the key and the remedy.
         """
-        try:
-            tables = tomllib.loads(text.removeprefix("\ufeff"))  # as some editors begin UTF-8
-        except ValueError as error:  # also of a number with thousands of digits
-            raise ConfigError(f"{source}: not valid TOML: {error}", remedy="correct that line") from None
-        except RecursionError:
-            raise ConfigError(f"{source}: is nested too deeply", remedy="write flat lists") from None
+        tables = parse_tables(text, source)
         sweep = tables.pop("sweep", None)
         if not isinstance(sweep, dict):
             remedy = "add [sweep], or use: secfed simulate"
@@ -191,19 +186,6 @@ class SweepFile:
                     )
         if self.figure.x is not None:
             _known("sweep.figure.x", [self.figure.x], self.dimensions)
-
-
-def _text(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8")
-    except FileNotFoundError:
-        near = [other.name for other in path.parent.glob("*.toml")] if path.parent.is_dir() else []
-        remedy = suggestion(path.name, near, "files there: ") if near else "check the path"
-        raise ConfigError(f"{path}: there is no such sweep file", remedy=remedy) from None
-    except OSError as error:
-        raise ConfigError(f"{path}: cannot be read ({error.strerror})", remedy="check its mode") from None
-    except UnicodeDecodeError:
-        raise ConfigError(f"{path}: is not UTF-8 text", remedy="save the file as UTF-8") from None
 
 
 def _axis(where: str, name: str, values: Any) -> Axis:
