@@ -31,13 +31,7 @@ _BATCH: Final = 256
 
 
 def mean_cosine(model: DualEncoder, pairs: Pairs, device: torch.device) -> float:
-    """Mean cosine between the embeddings of a pair, from -1 to 1.
-
-    Args:
-        pairs: at least one.
-
-    Security: a single-site value; simulation only.
-    """
+    """Mean cosine between the embeddings of a pair, -1 to 1. Security: a single site's; simulation only."""
     if not len(pairs):
         raise DataError("there are no pairs to compare", remedy="let the study hold pairs out")
     model.eval()
@@ -58,11 +52,7 @@ def distortion_matrix(
     tests: Mapping[SiteId, Pairs],
     device: torch.device,
 ) -> torch.Tensor:
-    """D[i, j] for the sites in the order of ``retrained`` (rows) and ``tests`` (columns).
-
-    Returns:
-        [rows, columns] float64.
-    """
+    """D[i, j] float64, for the sites in the order of ``retrained`` (rows) and ``tests`` (columns)."""
     if not retrained or not tests:
         raise ConfigError("a distortion matrix needs at least one site", remedy="retrain at every site")
 

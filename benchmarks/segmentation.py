@@ -60,15 +60,7 @@ class Decoder(nn.Module):
         self.score = nn.Conv2d(taken, 1, 1)
 
     def forward(self, tokens: torch.Tensor, images: torch.Tensor) -> torch.Tensor:
-        """Scores (logits).
-
-        Args:
-            tokens: [B, P, width], patches row by row.
-            images: [B, channels, size, size].
-
-        Returns:
-            [B, size, size].
-        """
+        """Logits [B, size, size] from tokens [B, P, width] and images [B, channels, size, size]."""
         count, patches, width = tokens.shape
         if patches != self.grid**2:
             raise ConfigError(f"{patches} patches do not form a square of {self.grid} by {self.grid}")
@@ -108,11 +100,7 @@ def segment(
 
 
 def fit_decoder(tokens: torch.Tensor, pairs: Pairs, seed: int, device: torch.device) -> Decoder:
-    """Train a decoder for :data:`STEPS` steps; a given seed gives the same one.
-
-    Args:
-        tokens: [n, P, d] of the frozen encoder.
-    """
+    """Train a decoder on tokens [n, P, d]; a given seed gives the same one."""
     if pairs.masks is None:
         raise DataError("the data set has no masks", remedy="use chest-synthetic")
     channels, size = pairs.images.shape[1:3]
@@ -131,12 +119,7 @@ def fit_decoder(tokens: torch.Tensor, pairs: Pairs, seed: int, device: torch.dev
 
 
 def mask_loss(scores: torch.Tensor, masks: torch.Tensor) -> torch.Tensor:
-    """Binary cross entropy plus one minus soft Dice, means over the batch.
-
-    Args:
-        scores: [B, H, W] logits.
-        masks: [B, H, W] bool.
-    """
+    """Binary cross entropy plus one minus soft Dice, means over the batch, of logits [B, H, W]."""
     target = masks.to(scores.dtype)
     share = torch.sigmoid(scores)
     both = (share * target).flatten(1).sum(dim=1)
@@ -146,12 +129,7 @@ def mask_loss(scores: torch.Tensor, masks: torch.Tensor) -> torch.Tensor:
 
 
 def dice(predicted: torch.Tensor, masks: torch.Tensor) -> torch.Tensor:
-    """Dice of each image: [n] float64; two empty masks agree fully.
-
-    Args:
-        predicted: [n, H, W] bool.
-        masks: [n, H, W] bool.
-    """
+    """Dice of each image: [n] float64, from masks [n, H, W]; two empty masks agree fully."""
     both = (predicted & masks).flatten(1).sum(dim=1).double()
     sizes = (predicted.flatten(1).sum(dim=1) + masks.flatten(1).sum(dim=1)).double()
     return torch.where(sizes > 0, 2 * both / sizes.clamp_min(1), torch.ones_like(both))

@@ -38,12 +38,6 @@ def memory_estimate(
     its workspaces and fragmentation, the data set, and the fixed-point vector that is sent (8 bytes a
     parameter, after training). Mixed precision about halves the activations. Fused attention keeps less
     than is counted here.
-
-    Args:
-        options: the ``[model]`` table.
-
-    Returns:
-        Bytes of ``parameters``, ``gradients``, ``moments``, ``anchor`` and ``activations``.
     """
     with torch.device("meta"):
         model = DualEncoder(options, image_shape, text_length, vocabulary)

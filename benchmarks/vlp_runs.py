@@ -58,14 +58,7 @@ class DataSet:
 
 @dataclass(frozen=True)
 class Method:
-    """One row of the table.
-
-    Attributes:
-        keys: its own keys of ``[algorithm]``.
-        kind: how it is trained: "federated" (masked, through the whole protocol), or outside any protocol.
-        privacy: its ``[privacy]`` table, or nothing.
-        pretrained: start from :func:`pretrained_encoders`.
-    """
+    """One row of the table; ``kind`` is how it is trained: "federated", or outside any protocol."""
 
     title: str
     algorithm: str = "vlp-fedavg"
