@@ -22,23 +22,16 @@ RATIOS = ("2:1", "1:1", "1:2")
 
 @dataclass(frozen=True)
 class DataSet:
-    """One data set of the comparison.
-
-    Attributes:
-        example: the study file that its runs are made from.
-        needs: a file of the shared data folder.
-        paper: the paper's Table 1, by ratio.
-        ablation: its Table 2, by variant; at 1:1.
-        participation: its Table 3 by variant: ACC of hospitals that take part, and of the others; at 1:1.
-        rounds: of the study, by ratio, where the example's are too few.
-    """
+    """One data set of the comparison."""
 
     title: str
-    example: str
-    needs: str
-    paper: Mapping[str, Scores]
-    ablation: Mapping[str, Scores]
+    example: str  # the study file that its runs are made from
+    needs: str  # a file of the shared data folder
+    paper: Mapping[str, Scores]  # the paper's Table 1, by ratio
+    ablation: Mapping[str, Scores]  # its Table 2, by variant; at 1:1
+    # its Table 3 by variant: ACC of hospitals that take part, and of the others; at 1:1
     participation: Mapping[str, tuple[float, float]]
+    # of the study, by ratio, where the example's are too few
     rounds: Mapping[str, int] = field(default_factory=dict)
 
 

@@ -36,24 +36,17 @@ PNEUMONIA = "pneumoniamnist.npz"
 
 @dataclass(frozen=True)
 class DataSet:
-    """One data set of the comparison.
-
-    Attributes:
-        table: its ``[data]`` table.
-        toy: replacements that make it small.
-        prepare: its public preprocessing, from [n, 1, size, size] in [0, 1].
-        batch: pairs per retrieval batch; a site's held-out pairs should fill at least one.
-        keys: ``[algorithm]`` keys that all methods have on this set.
-        needs: a file of the shared data folder, or nothing.
-    """
+    """One data set of the comparison."""
 
     title: str
-    table: str
-    toy: Mapping[str, str]
+    table: str  # its ``[data]`` table
+    toy: Mapping[str, str]  # replacements that make it small
+    # its public preprocessing, from [n, 1, size, size] in [0, 1]
     prepare: Callable[[torch.Tensor], torch.Tensor]
-    batch: int = 64
+    batch: int = 64  # pairs per retrieval batch; a site's held-out pairs should fill at least one
+    # ``[algorithm]`` keys that all methods have on this set
     keys: Mapping[str, object] = field(default_factory=dict)
-    needs: str = ""
+    needs: str = ""  # a file of the shared data folder, or nothing
 
 
 @dataclass(frozen=True)

@@ -62,24 +62,17 @@ Play = Callable[[AttackSetting], Finding]
 
 @dataclass(frozen=True)
 class Attack:
-    """One attempt to learn something of a single hospital, or to stop or frame one.
-
-    Attributes:
-        who, what: the adversary and what it does, in words.
-        run: sets the scene and plays; raises :class:`Impossible` where that cannot be.
-        refusals: one of these must stop it, where a refusal of a hospital does.
-        limit: the heading of SECURITY.md that admits that it succeeds; None where it must bring nothing.
-        defence: what stops it, in a word or two, where no refusal does.
-    """
+    """One attempt to learn something of a single hospital, or to stop or frame one."""
 
     name: str
     protection: Protection
-    who: str
+    who: str  # the adversary, and what it does, in words
     what: str
-    run: Play
-    refusals: tuple[Refusal, ...] = ()
+    run: Play  # sets the scene and plays; raises :class:`Impossible` where that cannot be
+    refusals: tuple[Refusal, ...] = ()  # one of these must stop it, where a refusal of a hospital does
+    # the heading of SECURITY.md that admits that it succeeds; None where it must bring nothing
     limit: str | None = None
-    defence: str = "masks"
+    defence: str = "masks"  # what stops it, in a word or two, where no refusal does
 
     @property
     def expected(self) -> Literal["nothing", "everything"]:

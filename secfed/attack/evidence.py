@@ -48,19 +48,13 @@ class Count:
 
 @dataclass(frozen=True)
 class Evidence:
-    """What an attack on an update brought.
-
-    Attributes:
-        truth, guess: ring integers: the victim's, and the attacker's best guess of them.
-        allowed: vectors that the adversary may know: the sum, its colluders' own.
-        refusals: numbers of the refusals that hospitals answered with.
-    """
+    """What an attack on an update brought."""
 
     shape: VectorShape
-    truth: RingVector
+    truth: RingVector  # the victim's ring integers, and the attacker's best guess of them
     guess: RingVector
-    allowed: tuple[RingVector, ...] = ()
-    refusals: frozenset[int] = frozenset()
+    allowed: tuple[RingVector, ...] = ()  # vectors that the adversary may know: the sum, its colluders' own
+    refusals: frozenset[int] = frozenset()  # numbers of the refusals that hospitals answered with
 
     @property
     def correlation(self) -> float:

@@ -39,29 +39,19 @@ BOUND: Final = 1.0
 
 @dataclass(frozen=True)
 class Liar:
-    """What one site does wrong, in every attempt from ``since`` on.
-
-    Attributes:
-        silent: stage from which on it does not answer.
-        twin_keys: its seal key is its mask key.
-        copies: another site whose advertised seal key it advertises, too, once it is known.
-        bad_seeds, bad_shares: peers whose envelope holds no pair seed, or another share than it states.
-        false_commitment: what it advertises of its self-mask seed belongs to another seed.
-        accuses: senders of whom it complains.
-        hides: it complains of nobody, and goes on whatever its envelopes held.
-        false_shares: peers whose share it returns wrongly.
-    """
+    """What one site does wrong, in every attempt from ``since`` on."""
 
     since: int = 0
-    silent: str | None = None
-    twin_keys: bool = False
-    copies: str | None = None
+    silent: str | None = None  # stage from which on it does not answer
+    twin_keys: bool = False  # its seal key is its mask key
+    copies: str | None = None  # another site whose advertised seal key it advertises, too, once it is known
+    # bad_seeds, bad_shares: peers whose envelope holds no pair seed, or another share than it states
     bad_seeds: tuple[str, ...] = ()
     bad_shares: tuple[str, ...] = ()
-    false_commitment: bool = False
-    accuses: tuple[str, ...] = ()
-    hides: bool = False
-    false_shares: tuple[str, ...] = ()
+    false_commitment: bool = False  # what it advertises of its self-mask seed belongs to another seed
+    accuses: tuple[str, ...] = ()  # senders of whom it complains
+    hides: bool = False  # it complains of nobody, and goes on whatever its envelopes held
+    false_shares: tuple[str, ...] = ()  # peers whose share it returns wrongly
 
 
 class LyingExchange:

@@ -56,38 +56,26 @@ _SITES, _SURVIVORS, _COLLUDERS = 5, 4, 1
 
 @dataclass(frozen=True)
 class PrivacyAttack:
-    """One attempt to tell whether somebody took part.
-
-    Attributes:
-        relation: between the two worlds that it tells apart.
-        run: the guesses, given epsilon, delta and the least number of trials.
-    """
+    """One attempt to tell whether somebody took part."""
 
     name: str
     who: str
     what: str
-    relation: Adjacency
+    relation: Adjacency  # between the two worlds that it tells apart
+    # the guesses, given epsilon, delta and the least number of trials
     run: Callable[[float, float, int], Guesses]
 
 
 @dataclass(frozen=True)
 class PrivacyOutcome:
-    """What an attack showed.
-
-    Attributes:
-        claimed: the epsilon that the noise was calibrated for.
-        delta: of both epsilons.
-        shown: lower bound on epsilon at a confidence of 99.9 %, given that the noise is Gaussian.
-        shown_of_any: the same bound without that knowledge; never above ``shown``.
-        trials: how many guesses these rest on.
-    """
+    """What an attack showed."""
 
     attack: PrivacyAttack
-    claimed: float
-    delta: float
-    shown: float
-    shown_of_any: float
-    trials: int
+    claimed: float  # the epsilon that the noise was calibrated for
+    delta: float  # of both epsilons
+    shown: float  # lower bound on epsilon at a confidence of 99.9 %, given that the noise is Gaussian
+    shown_of_any: float  # the same bound without that knowledge; never above ``shown``
+    trials: int  # how many guesses these rest on
 
     @property
     def sound(self) -> bool:

@@ -65,17 +65,13 @@ options = "any"
 
 @dataclass
 class _Deployment:
-    """Hospitals whose studies are admitted, stored and begun as an agent does it.
-
-    Attributes:
-        contributed: study and hospital to the update that it added; what an attacker wants.
-        refused: what hospitals answered instead of taking part.
-    """
+    """Hospitals whose studies are admitted, stored and begun as an agent does it."""
 
     people: tuple[str, ...]
     folder: Path
+    # study and hospital to the update that it added; what an attacker wants
     contributed: dict[tuple[str, str], torch.Tensor] = field(default_factory=dict)
-    refused: list[SecfedError] = field(default_factory=list)
+    refused: list[SecfedError] = field(default_factory=list)  # what hospitals answered instead of taking part
 
     def __post_init__(self) -> None:
         self.aggregator = Identity.generate("aggregator")

@@ -73,26 +73,17 @@ class Axis:
 
 @dataclass(frozen=True)
 class SweepFile:
-    """A sweep file, checked as far as is possible without its studies.
-
-    Attributes:
-        text: the file.
-        tables: the study's own tables.
-        folder: where the study's relative paths start.
-        seeds: values of ``study.seed``.
-        remove_at_inf: study key to keys that are left out where it is inf.
-        variants, panels: empty if the file names none.
-    """
+    """A sweep file, checked as far as is possible without its studies."""
 
     name: str
-    text: str
-    tables: Mapping[str, Any]
-    folder: Path
+    text: str  # the file
+    tables: Mapping[str, Any]  # the study's own tables
+    folder: Path  # where the study's relative paths start
     axes: tuple[Axis, ...]
-    seeds: tuple[int, ...]
+    seeds: tuple[int, ...]  # values of ``study.seed``
     jobs: int
-    remove_at_inf: Mapping[str, Keys]
-    variants: tuple[Variant, ...]
+    remove_at_inf: Mapping[str, Keys]  # study key to keys that are left out where it is inf
+    variants: tuple[Variant, ...]  # variants, panels: empty if the file names none
     panels: tuple[Change, ...]
     figure: FigureSection
 

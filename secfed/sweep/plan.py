@@ -27,20 +27,14 @@ _LONGEST_NAME = 96
 
 @dataclass(frozen=True)
 class SweepRun:
-    """One study of the sweep.
+    """One study of the sweep."""
 
-    Attributes:
-        at: where it stands: dimension to value, in the order of :attr:`SweepFile.dimensions`.
-        text: its study file.
-        digest: hex of the study's digest; two runs with one digest are the same run.
-        unavailable: why an optional variant cannot be run; empty if it can.
-    """
-
+    # where it stands: dimension to value, in the order of :attr:`SweepFile.dimensions`
     at: Mapping[str, Value]
     seed: int
-    text: str = ""
-    digest: str = ""
-    unavailable: str = ""
+    text: str = ""  # its study file
+    digest: str = ""  # hex of the study's digest; two runs with one digest are the same run
+    unavailable: str = ""  # why an optional variant cannot be run; empty if it can
     optional: bool = False
 
     @property
@@ -58,16 +52,11 @@ class SweepRun:
 
 @dataclass(frozen=True)
 class SweepPlan:
-    """Every run of a sweep.
-
-    Attributes:
-        runs: seed by seed, so that a sweep cut short has whole curves.
-        missing: name of an optional variant to why it is left out.
-    """
+    """Every run of a sweep."""
 
     sweep: SweepFile
-    runs: tuple[SweepRun, ...]
-    missing: Mapping[str, str]
+    runs: tuple[SweepRun, ...]  # seed by seed, so that a sweep cut short has whole curves
+    missing: Mapping[str, str]  # name of an optional variant to why it is left out
 
 
 def show_value(value: Value) -> str:

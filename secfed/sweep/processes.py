@@ -36,15 +36,10 @@ class Runner(Protocol):
 
 @dataclass(frozen=True)
 class ProcessRunner:
-    """One child process per run.
+    """One child process per run."""
 
-    Attributes:
-        paths_from: where relative paths of the studies start.
-        debug: whether a run that fails also leaves where in the code it did.
-    """
-
-    paths_from: Path
-    debug: bool = False
+    paths_from: Path  # where relative paths of the studies start
+    debug: bool = False  # whether a run that fails also leaves where in the code it did
 
     def start(self, run: SweepRun, part: Path) -> ChildProcess:  # noqa: ARG002 - the folder holds the study
         """Start a process for a run."""

@@ -21,21 +21,15 @@ _LAST: Final = ("error", "message", "note", "folder", "study_digest")
 
 @dataclass(frozen=True)
 class Row:
-    """What is known of one run.
-
-    Attributes:
-        status: ``unavailable`` is a run of an optional variant that this version refuses.
-        metrics: of its final model; an undefined one is left out.
-        epsilon_spent: the most that a site spent; None without differential privacy.
-        error, message: class and text of the error of a failed run.
-    """
+    """What is known of one run."""
 
     run: SweepRun
-    status: Status = "waiting"
+    status: Status = "waiting"  # ``unavailable`` is a run of an optional variant that this version refuses
     seconds: float | None = None
+    # of its final model; an undefined one is left out
     metrics: Mapping[str, float] = field(default_factory=dict)
-    epsilon_spent: float | None = None
-    error: str = ""
+    epsilon_spent: float | None = None  # the most that a site spent; None without differential privacy
+    error: str = ""  # error, message: class and text of the error of a failed run
     message: str = ""
     folder: str = ""
 

@@ -41,17 +41,12 @@ _LOCK_FILE = ".lock"
 
 @dataclass(frozen=True)
 class FinishedRun:
-    """A run that is complete on disk, in ``runs/FOLDER``.
-
-    Attributes:
-        metrics: of the final model; None where a metric is undefined.
-        epsilon_spent: the most that a site spent; None without differential privacy.
-    """
+    """A run that is complete on disk, in ``runs/FOLDER``."""
 
     folder: str
     seconds: float
-    metrics: Mapping[str, float | None]
-    epsilon_spent: float | None = None
+    metrics: Mapping[str, float | None]  # of the final model; None where a metric is undefined
+    epsilon_spent: float | None = None  # the most that a site spent; None without differential privacy
 
 
 class Store:
