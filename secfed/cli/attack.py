@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from enum import StrEnum
-from typing import TYPE_CHECKING, Annotated, Any, Final, Protocol, TypeVar
+from typing import TYPE_CHECKING, Annotated, Final, Protocol, TypeVar
 
 import typer
 from rich.console import Console
@@ -186,8 +186,9 @@ def _end(outcome: Outcome) -> str:
     return f"refusal {numbers}" if numbers else outcome.attack.defence
 
 
-def _privacy_record(outcome: PrivacyOutcome) -> dict[str, Any]:
+def _privacy_record(outcome: PrivacyOutcome) -> dict[str, object]:
     claim = f"no epsilon above {outcome.claimed:g}"
+    numbers = ("claimed", "delta", "shown", "shown_of_any", "trials", "sound")
     return {
         "name": outcome.attack.name,
         "expected": claim,
@@ -195,12 +196,7 @@ def _privacy_record(outcome: PrivacyOutcome) -> dict[str, Any]:
         "learned": outcome.shown,
         "documented_in": "Differential privacy",
         "relation": outcome.attack.relation.value,
-        "claimed": outcome.claimed,
-        "delta": outcome.delta,
-        "shown": outcome.shown,
-        "shown_of_any": outcome.shown_of_any,
-        "trials": outcome.trials,
-        "sound": outcome.sound,
+        **{name: getattr(outcome, name) for name in numbers},
     }
 
 
