@@ -106,17 +106,6 @@ class LyingExchange:
         exchange = Exchange("update", "all", self.layout)
         return sum_securely(1, 0, exchange, STATE, list(self.names), rules, self._ask)
 
-    @property
-    def attempts(self) -> int:
-        """How many attempts were begun."""
-        return len({attempt for _, attempt, _ in self.asked})
-
-    def adds(self, site: str, value: float) -> None:
-        """Let a site add this to every element, whatever its bound."""
-        rule = FixedPoint.choose(bound=BOUND, bits=32, sites=self.layout.sites)
-        lanes, scalar = self.consortium.updates[site]
-        self.consortium.updates[site] = (np.full_like(lanes, round(value / rule.step)), scalar)
-
     def is_right(self, summed: RoundSum) -> bool:
         """Whether the totals are those of the survivors, exactly."""
         steps = [FixedPoint.choose(bound=BOUND, bits=bits, sites=self.layout.sites).step for bits in (32, 64)]

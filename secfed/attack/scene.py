@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import cached_property
-from typing import Any, Final, Self, TypeVar
+from typing import Any, Final, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,7 +33,7 @@ from secfed.crypto.lanes import Run, VectorShape
 from secfed.crypto.masked import masks
 from secfed.crypto.masked.client import ClientState, MaskedSite
 from secfed.crypto.masked.server import MaskedServer
-from secfed.crypto.messages import Message, Result, Specification, Upload, peek_type
+from secfed.crypto.messages import Result, Specification, Upload, peek_type
 from secfed.errors import ProtocolError, SecfedError, WrongState
 from secfed.site.journal import Journal
 
@@ -46,8 +46,6 @@ RingVector = tuple[NDArray[Any], ...]
 
 Hook = Callable[[str, str, Buffer], Buffer | None]
 """(stage, site, message) -> message, None to swallow it."""
-
-_M = TypeVar("_M", bound=Message)
 
 
 class Integers:
@@ -322,10 +320,6 @@ class Attempt:
         unsigned = replace(unsigned, **changes)
         signature = self.consortium.aggregator.sign(labels.SIGN_RESULT, unsigned.body())
         return replace(unsigned, signature=signature)
-
-    def pending(self, site: str, kind: type[_M], **changes: Any) -> bytes:
-        """The pending request to a site with some of its fields replaced."""
-        return replace(kind.decode(self.requests[site]), **changes).encode()
 
     def uploaded(self, site: str) -> Upload:
         """The masked vector that left a site."""
