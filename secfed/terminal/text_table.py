@@ -21,10 +21,12 @@ class TextTable:
     rows: Sequence[Sequence[str]]
     numbers_from: int = 1
 
-    def for_terminal(self) -> Table:
-        """In the style of the command line."""
+    def for_terminal(self, *, whole: bool = True) -> Table:
+        """In the style of the command line; every cell stays on one line if the table is ``whole``."""
         headers = [plain_text(header) for header in self.headers]
-        table = new_table(*headers, numbers=headers[self.numbers_from :], whole=headers[: self.numbers_from])
+        table = new_table(*headers, numbers=headers[self.numbers_from :])
+        for column in table.columns:
+            column.no_wrap = whole
         for cells in self.rows:
             table.add_row(*(Text(plain_text(cell)) for cell in cells))
         return table
@@ -46,4 +48,4 @@ def print_titled(title: str, table: TextTable) -> None:
     """To standard output, below a title."""
     console = Console()
     console.print(Text(title, style="bold"))
-    console.print(table.for_terminal())
+    console.print(table.for_terminal(whole=False))
