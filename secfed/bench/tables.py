@@ -43,7 +43,7 @@ def encrypted(result: Result) -> TextTable:
         row += [f"{size:.2f}", f"{result['mparams_per_s_core'][name]:.2f}"]
         row += [form.format(result[key][name]) if name in result[key] else "" for key, form in ratios]
         rows.append(row)
-    columns = ["protection", "bytes/parameter", "Mparam/s per core", "faster than CKKS", "smaller than CKKS"]
+    columns = ["protection", "bytes per parameter", "Mparam/s per core", "faster than CKKS", "smaller than CKKS"]
     return TextTable([*columns, "tags / encryption"], rows)
 
 
