@@ -135,29 +135,29 @@ class _Deployment:
     def _program(self, name: str) -> Any:
         def make(terms: Terms, memory: AttemptStore, _privacy: object) -> SiteProgram:
             algorithm = build(terms.study, site_seed=memory.site_seed())
-            return _Recorded(algorithm.site(name), self.contributed, (terms.study_id, name))
+            return _Kept(algorithm.site(name), self.contributed, (terms.study_id, name))
 
         return make
 
 
-class _Recorded:
-    """A site's program whose updates are recorded, to be compared with what an attacker makes of the sums."""
+class _Kept:
+    """A site's program; what it adds is kept, to be compared with what an attacker makes of the sums."""
 
     def __init__(
-        self, program: SiteProgram, updates: dict[tuple[str, str], torch.Tensor], key: tuple[str, str]
+        self, program: SiteProgram, kept: dict[tuple[str, str], torch.Tensor], where: tuple[str, str]
     ) -> None:
-        self._program, self._updates, self._key = program, updates, key
+        self._program, self._kept, self._where = program, kept, where
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._program, name)
 
     def contribute(self, round_number: int, exchange: Exchange, broadcast: State) -> Summands:
         """As the program does."""
-        summands = self._program.contribute(round_number, exchange, broadcast)
+        given = self._program.contribute(round_number, exchange, broadcast)
         if exchange.name == "update":
-            update = {name: torch.as_tensor(value) for name, value in summands.items() if "update/" in name}
-            self._updates[self._key] = _flat(update)
-        return summands
+            updates = {name: torch.as_tensor(value) for name, value in given.items() if "update/" in name}
+            self._kept[self._where] = _flat(updates)
+        return given
 
 
 def _flat(state: Mapping[str, torch.Tensor]) -> torch.Tensor:

@@ -247,11 +247,17 @@ class Hospitals:
         if settings is None:
             return None
         budget = Budget(settings.epsilon, settings.delta, protects=settings.budgeted)
-        identity, accounting = self._identities[name], accountant(settings.accountant)
+        ledger = Ledger(
+            self._ledger(name),
+            self._identities[name],
+            "wards",
+            [budget],
+            accountant=accountant(settings.accountant),
+        )
         return SitePrivacy(
             settings,
             self.algorithm,
-            Ledger(self._ledger(name), identity, "wards", [budget], accountant=accounting),
+            ledger,
             study=study_id(self._study),
             seed=self._study.seed,
             random=partial(SecureRandom.for_simulation, 3, name),

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.console import Console
-from rich.padding import Padding
-from rich.text import Text
 
-from secfed.config.schema import Options
 from secfed.errors import ConfigError
-from secfed.study.registry import KINDS, RegistryEntry
-from secfed.terminal.consoles import stdout
-from secfed.terminal.tables import new_table
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from rich.console import Console
+
+    from secfed.config.schema import Options
+    from secfed.study.registry import RegistryEntry
 
 _TITLES = {"algorithm": "Algorithms", "model": "Models", "data": "Data sets"}
 
@@ -28,6 +28,9 @@ def algorithms(
 
     Your own are named as [bold]package.module:factory[/]; the README shows how.
     """
+    from secfed.study.registry import KINDS
+    from secfed.terminal.consoles import stdout
+
     console = stdout()
     known = {kind: entries for kind, (entries, _) in KINDS.items()}
     if name is not None:
@@ -40,14 +43,20 @@ def algorithms(
 
 
 def _show(console: Console, kind: str, entries: Mapping[str, RegistryEntry]) -> None:
+    from rich.padding import Padding
+    from rich.text import Text
+
+    from secfed.terminal.tables import new_table
 
     console.print(Text.assemble((_TITLES.get(kind, kind), "bold"), (f'  [{kind}] name = "..."', "dim")))
     for name, entry in entries.items():
         console.print(Text(f"  {name}", style="bold cyan"))
-        table = new_table("key", "default", "meaning", whole=["key"])
+        table = new_table()
         table.show_header = False
+        for header, wraps in (("key", False), ("default", True), ("meaning", True)):
+            table.add_column(header, no_wrap=not wraps)
         for key, default, meaning in _rows(entry.options):
-            # As text: a meaning such as "column to [centre, spread]" is not markup.
+            # As text: a meaning such as "column to [centre, spread]" is no markup.
             table.add_row(key, Text(default, style="yellow" if default == "required" else ""), Text(meaning))
         console.print(Padding(table if table.row_count else Text("no options", style="dim"), (0, 0, 0, 4)))
     console.print()
