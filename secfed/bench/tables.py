@@ -43,8 +43,8 @@ def encrypted(result: Result) -> TextTable:
         row += [f"{size:.2f}", f"{result['mparams_per_s_core'][name]:.2f}"]
         row += [form.format(result[key][name]) if name in result[key] else "" for key, form in ratios]
         rows.append(row)
-    columns = ["protection", "bytes per parameter", "Mparam/s per core", "faster than CKKS", "smaller than CKKS"]
-    return TextTable([*columns, "tags / encryption"], rows)
+    columns = ["protection", "bytes per parameter", "Mparam/s per core"]
+    return TextTable([*columns, "faster than CKKS", "smaller than CKKS", "tags / encryption"], rows)
 
 
 def link(result: Result) -> TextTable:

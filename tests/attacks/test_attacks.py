@@ -33,7 +33,7 @@ def named(attack: Attack) -> str:
     return attack.name
 
 
-@pytest.mark.parametrize("hospitals", [3, 4, 5, 8])
+@pytest.mark.parametrize("hospitals", [3, 4, 8])
 @pytest.mark.parametrize("attack", STOPPED, ids=named)
 def test_the_aggregator_learns_nothing(attack: Attack, hospitals: int) -> None:
     (outcome,) = run_attacks([attack], AttackSetting(hospitals, seed=hospitals))
@@ -138,7 +138,7 @@ def test_names_are_whole_at_80_columns(last: str) -> None:
 
 
 def test_json_has_one_record_per_attack() -> None:
-    chosen = ("second-sum", "all-others-help", "site-level-oracle", "framing")
+    chosen = ("second-sum", "all-others-help", "overflow-oracle", "framing")
     code, text = run("--json", "--hospitals", "3", *(word for name in chosen for word in ("--only", name)))
     assert code == 0
     keys = ("name", "expected", "outcome", "learned", "documented_in")
@@ -147,7 +147,7 @@ def test_json_has_one_record_per_attack() -> None:
     assert {tuple(record.values()) for record in json.loads(text)} == {
         ("second-sum", *nothing, "nothing", None),
         ("all-others-help", *everything, "everything", "What each party sees"),
-        ("site-level-oracle", *nothing, "nothing", None),
+        ("overflow-oracle", *nothing, "nothing", None),
         ("framing", "nothing learned", "not played: not possible with so few", None, None),
     }
 
