@@ -18,10 +18,11 @@ PIP_INSTALL := $(BIN)/python -m pip install --disable-pip-version-check --constr
 # The stamps are the memory of what is installed: newer than both files below means up to date.
 CORE_STAMP := $(VENV)/core.stamp
 DEV_STAMP := $(VENV)/dev.stamp
+DOCS_STAMP := $(VENV)/docs.stamp
 PINS := pyproject.toml constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test stress mutants lint format types bench wheelhouse clean
+.PHONY: help setup demo test docs stress mutants lint format types bench wheelhouse clean
 
 help:
 	@echo "make demo        install the core, then train one protected study on four hospitals"
@@ -32,6 +33,7 @@ help:
 	@echo "make lint        ruff: rules and formatting; import-linter: the order of the packages"
 	@echo "make format      ruff: apply the formatting and the safe fixes"
 	@echo "make types       mypy --strict"
+	@echo "make docs        build the documents as a site, with executed notebooks, in docs/_build/html"
 	@echo "make bench       run every benchmarks/bench_*.py"
 	@echo "make wheelhouse  download every pinned wheel into $(WHEELHOUSE)/ for a machine without internet"
 	@echo "make clean       remove $(VENV), caches, build output and the demo's run"
@@ -54,6 +56,11 @@ $(CORE_STAMP): $(PINS) | $(BIN)/python
 $(DEV_STAMP): $(CORE_STAMP)
 	@echo "==> installing every extra and the development tools into $(VENV)"
 	@$(PIP_INSTALL) --no-build-isolation --editable '.[dev]'
+	@touch $@
+
+$(DOCS_STAMP): $(CORE_STAMP)
+	@echo "==> installing what builds the documents into $(VENV)"
+	@$(PIP_INSTALL) --no-build-isolation --editable '.[docs,he]'
 	@touch $@
 
 setup: $(DEV_STAMP)
@@ -93,6 +100,11 @@ format: $(DEV_STAMP)
 types: $(DEV_STAMP)
 	$(BIN)/mypy -p secfed
 
+# The notebooks are executed; a broken link is an error.
+docs: $(DOCS_STAMP)
+	OMP_NUM_THREADS=1 $(BIN)/python -m sphinx -W --keep-going -q -b html docs docs/_build/html
+	@echo "docs/_build/html/index.html"
+
 bench: $(DEV_STAMP)
 	@for script in benchmarks/bench_*.py; do \
 	  if [ -e "$$script" ]; then echo "==> $$script"; $(BIN)/python "$$script" $(ARGS) || exit 1; fi; \
@@ -107,5 +119,5 @@ wheelhouse: | $(BIN)/python
 	@rm -rf $(WHEELHOUSE) && mv $(WHEELHOUSE).part $(WHEELHOUSE)
 
 clean:
-	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis runs/demo
+	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis runs/demo docs/_build docs/jupyter_execute
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -28,11 +28,7 @@ class AttemptJournal(Protocol):
     """
 
     def begin(self, study: str, attempt: AttemptId) -> None:
-        """Note that an attempt starts.
-
-        Raises:
-            Replay: not larger than every attempt begun, or its exchange's update has left.
-        """
+        """Note that an attempt starts; :class:`Replay` if a later one was begun, or its update has left."""
         ...
 
     def uploaded(self, study: str, attempt: AttemptId) -> None:
@@ -49,11 +45,8 @@ class SiteLimits:
     """What a site insists on, whatever the server asks.
 
     Attributes:
-        min_cohort: fewest sites in a cohort.
-        min_threshold: lowest threshold.
-        colluders: colluding sites to be safe against; None means ceil(n/3) - 1 of the *roster's* n sites,
-            however small a cohort the server names. Set it where cohorts are much smaller than the roster.
-        max_elements: largest vector.
+        colluders: sites to be safe against; None means ceil(n/3) - 1 of the *roster's* n sites, however small
+            a cohort the server names. Set it where cohorts are much smaller than the roster.
         require_privacy: refuse to contribute an update made without differential privacy.
     """
 
@@ -93,8 +86,6 @@ class SumRules:
     """What one site insists on about who is in a sum.
 
     Attributes:
-        roster: the roster this site's administrator pinned.
-        limits: the site's own limits.
         planned: sites that the study asks in this exchange; None for all of the roster.
         contributors: for every part of the sum to which some sites add only zeros, the sites that may add
             more, and the fewest of them that the study wants; never fewer than ``colluders`` + 2.
@@ -117,17 +108,10 @@ class SumRules:
 
 @dataclass(frozen=True, kw_only=True)
 class SiteContribution(SumRules):
-    """One site's input to one attempt: who it is, what it was asked, what it has, what it insists on.
+    """One site's input to one attempt: who it is, what it serves now, what it has, what it insists on.
 
-    Attributes:
-        identity: the site's signing key.
-        study, round, exchange, exchange_index: what the site is serving now.
-        shape: runs and digest of the layout that *this site* derived from the study.
-        broadcast_digest: digest of the broadcast this site trained on.
-        source: the quantised update, read once.
-        journal: the site's durable memory.
-        privacy_applied: whether the update was made under the policy's differential privacy.
-        entropy: randomness.
+    ``shape`` and ``broadcast_digest`` are those that *this site* derived and trained on; ``source`` is the
+    quantised update, read once.
     """
 
     identity: Identity

@@ -23,7 +23,7 @@ class Writer:
     """Appends canonical values to a buffer."""
 
     def __init__(self) -> None:
-        self._parts: list[bytes] = []
+        self._parts: list[Buffer] = []
 
     def uint(self, value: int, width_bytes: int) -> Writer:
         """Append an unsigned integer of ``width_bytes`` bytes, big-endian."""
@@ -38,6 +38,11 @@ class Writer:
         if len(data) != size_bytes:
             raise MalformedMessage(f"field must be {size_bytes} bytes, not {len(data)}")
         self._parts.append(data)
+        return self
+
+    def raw(self, value: Buffer) -> Writer:
+        """Append bytes without a length; they are copied by :meth:`done` only."""
+        self._parts.append(value)
         return self
 
     def blob(self, value: Buffer) -> Writer:

@@ -62,8 +62,7 @@ class FixedPoint:
     """The rule for one field: ring of 2^bits, values scaled by 2^exponent.
 
     Attributes:
-        bits: ring width in bits, 8..32 or 64.
-        exponent: power of two that a value is multiplied by.
+        bits: 8..32 or 64.
         bound: largest magnitude one site may contribute, per element.
         sites: roster size the headroom is for.
     """
@@ -135,7 +134,7 @@ class FixedPoint:
             random: [d] uint32, uniform, from a CSPRNG outside simulation.
             out: [d] uint32 (bits <= 32) or uint64, overwritten with the ring integers. Of a narrow lane
                 the bits above ``bits`` are the sign's, to be dropped when the lane is packed.
-            scratch: work space to use again from call to call; cheapest at 2^14 to 2^16 elements a call.
+            scratch: work space for further calls; cheapest at 2^14 to 2^16 elements a call.
 
         Returns:
             How many elements were clipped to the bound.

@@ -8,13 +8,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Annotated
 
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
 from secfed.crypto import labels
-from secfed.crypto.codec import Buffer, Reader, Writer, digest
+from secfed.crypto.codec import Buffer, digest
+from secfed.crypto.record import Record, fixed, many, pair, text
 from secfed.errors import BadSignature, RosterError
 
 SIGNATURE_BYTES = 64
@@ -73,16 +75,13 @@ def fingerprint(public_bytes: bytes) -> str:
 
 
 @dataclass(frozen=True)
-class Roster:
-    """The identities of one consortium, in a fixed order.
+class Roster(Record):
+    """The identities of one consortium: (site id, public identity key), sorted by site id."""
 
-    Attributes:
-        aggregator: the aggregator's public identity key.
-        members: (site id, public identity key), sorted by site id.
-    """
-
-    aggregator: bytes
-    members: tuple[tuple[str, bytes], ...]
+    aggregator: Annotated[bytes, fixed(PUBLIC_BYTES)]
+    members: Annotated[
+        tuple[tuple[str, bytes], ...], many(pair(text(MAX_NAME_BYTES), fixed(PUBLIC_BYTES)), MAX_SITES)
+    ]
 
     def __post_init__(self) -> None:
         names = [name for name, _ in self.members]
@@ -129,34 +128,11 @@ class Roster:
         return self._positions[site]
 
     def public(self, site: str) -> bytes:
-        """A site's public identity key.
-
-        Raises:
-            RosterError: the site is not in the roster.
-        """
+        """A site's public identity key; :class:`RosterError` for a stranger."""
         try:
             return self._keys[site]
         except KeyError:
             raise RosterError(f"site {site!r} is not in the pinned roster") from None
-
-    def encode(self) -> bytes:
-        """Canonical bytes."""
-        writer = Writer().fixed(self.aggregator, PUBLIC_BYTES)
-        return writer.many(self.members, lambda w, m: w.text(m[0]).fixed(m[1], PUBLIC_BYTES)).done()
-
-    @classmethod
-    def decode(cls, data: Buffer) -> Roster:
-        """Read canonical bytes.
-
-        Raises:
-            MalformedMessage: not a roster's encoding.
-            RosterError: a roster that breaks its own rules.
-        """
-        reader = Reader(data)
-        aggregator = reader.fixed(PUBLIC_BYTES)
-        members = reader.many(MAX_SITES, lambda r: (r.text(MAX_NAME_BYTES), r.fixed(PUBLIC_BYTES)))
-        reader.end()
-        return cls(aggregator, members)
 
     @cached_property
     def digest(self) -> bytes:

@@ -1,7 +1,7 @@
 """Domain-separation labels of protocol ``secfed/v1``.
 
 Four more are where they are used: the digests of ring and parameters in ``bfv.py``, the encoded keys in
-``bfv_tenseal.py``. What is no part of the protocol (enrolment, data, noise) keeps its own likewise.
+``bfv_tenseal.py``. What is not part of the protocol (enrolment, data, noise) keeps its own likewise.
 
 A label is the first input of every signature, hash and key derivation. Two uses never share one, so
 bytes made for one purpose cannot stand in for another. Changing a label is a new protocol version.

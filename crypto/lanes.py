@@ -84,9 +84,7 @@ class VectorShape:
 def in_place(buffer: Buffer, run: Run) -> NDArray[Any] | None:
     """The run's bytes seen as lanes without a copy: [count], writable if the buffer is.
 
-    Only 32-bit and 64-bit lanes lie in memory as on the wire; for other widths the answer is None and
-    the caller packs chunk by chunk. Arithmetic is fastest when the buffer starts at a multiple of the
-    lane's size.
+    None where lanes are packed. Arithmetic is fastest if the buffer starts at a multiple of the lane's size.
 
     Raises:
         MalformedMessage: the buffer is not ``run.wire_bytes`` long.
@@ -103,14 +101,10 @@ def pack(lanes: NDArray[Any], run: Run, out: bytearray | memoryview) -> None:
 
 
 def pack_into(lanes: NDArray[Any], run: Run, out: bytearray | memoryview, start_lane: int) -> None:
-    """Write one chunk of a run to its place in the run's wire bytes.
+    """Write one chunk of a run to its place in the whole run's bytes.
 
-    Args:
-        lanes: [k] of ``run.dtype``; bits above ``run.bits`` are ignored. k is a multiple of 8 unless the
-            chunk ends the run.
-        run: the whole run.
-        out: the whole run's bytes, ``run.wire_bytes`` long; only the chunk's bytes are written.
-        start_lane: index of the chunk's first lane, a multiple of 8.
+    ``lanes`` is [k] of ``run.dtype``, of which bits above ``run.bits`` are ignored; k and ``start_lane`` are
+    multiples of 8, but for a k that ends the run.
 
     Raises:
         RangeError: the chunk does not lie in the run, or not on octets.
@@ -145,13 +139,7 @@ def unpack(data: Buffer, run: Run) -> NDArray[Any]:
 
 
 def unpack_chunk(data: Buffer, run: Run, start_lane: int, count: int) -> NDArray[Any]:
-    """One chunk of a run from the run's wire bytes.
-
-    Args:
-        data: the whole run's bytes.
-        run: the whole run.
-        start_lane: index of the chunk's first lane, a multiple of 8.
-        count: number of lanes, a multiple of 8 unless the chunk ends the run.
+    """One chunk of a run from the whole run's wire bytes; as for :func:`pack_into`.
 
     Returns:
         [count] uint32 or uint64. A read-only view of ``data`` for 32-bit and 64-bit lanes, so that

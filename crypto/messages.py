@@ -15,39 +15,39 @@
     7  Result          server -> site   survivors and totals digest, signed by the aggregator
     8  FinalModel      server -> site   the finished model, its digest signed by the aggregator
 
-Every message starts with the protocol name and its type. Decoding allocates nothing larger than the
-caps below before the lengths have been checked.
+Decoding allocates nothing larger than the caps of the fields before the lengths have been checked.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
-from typing import ClassVar, Self
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Annotated, ClassVar, Self
 
-from secfed.crypto import labels, sealing
+from secfed.crypto import labels, sealing, shamir
 from secfed.crypto.codec import Buffer, Reader, Writer, digest
-from secfed.crypto.identity import MAX_SITES, SIGNATURE_BYTES
+from secfed.crypto.identity import MAX_NAME_BYTES, MAX_SITES
 from secfed.crypto.message_base import (
     DIGEST_BYTES,
     HEADER_BYTES,
+    U16,
+    U32,
+    Digest,
     Message,
+    Name,
+    Names,
+    Signature,
+    encode_names,
+    names_digest,
     peek_type,
-    read_name,
-    read_names,
-    write_names,
 )
-from secfed.crypto.peer_shares import MaskSecretShare, PeerShare, SelfMaskShare, Shares
-from secfed.crypto.sharing_messages import (
-    SEALED_SEED_BYTES,
-    SEALED_SHARES_BYTES,
-    Confirmation,
-    Deliveries,
-    Envelope,
-    Sharing,
-    SharingSet,
-)
+from secfed.crypto.record import Record, Wire, fixed, many, sized_rest
 from secfed.crypto.upload import Upload
 from secfed.errors import MalformedMessage
+
+SEALED_SEED_BYTES = 32 + sealing.OVERHEAD_BYTES
+SEALED_SHARES_BYTES = 2 * shamir.SHARE_BYTES + sealing.OVERHEAD_BYTES
 
 
 @dataclass(frozen=True)
@@ -58,50 +58,22 @@ class Specification(Message):
     """
 
     TYPE: ClassVar[int] = 0
-    study: str
-    round: int
-    exchange_index: int
-    exchange: str
-    attempt: int
-    cohort: tuple[str, ...]
-    threshold: int
-    roster_digest: bytes
-    layout_digest: bytes
-    broadcast_digest: bytes
-    signature: bytes = b""
-
-    def body(self) -> bytes:
-        """Everything but the signature."""
-        writer = Writer().text(self.study).uint(self.round, 4)
-        writer.uint(self.exchange_index, 2).text(self.exchange).uint(self.attempt, 4)
-        write_names(writer, self.cohort).uint(self.threshold, 2)
-        writer.fixed(self.roster_digest, DIGEST_BYTES).fixed(self.layout_digest, DIGEST_BYTES)
-        return writer.fixed(self.broadcast_digest, DIGEST_BYTES).done()
+    study: Name
+    round: U32
+    exchange_index: U16
+    exchange: Name
+    attempt: U32
+    cohort: Names
+    threshold: U16
+    roster_digest: Digest
+    layout_digest: Digest
+    broadcast_digest: Digest
+    signature: Signature = b""
 
     @property
     def digest(self) -> bytes:
         """Commits to the whole attempt; part of every later signature and derivation."""
         return digest(labels.SPEC_DIGEST, self.body())
-
-    def _write(self, writer: Writer) -> None:
-        body = self.body()
-        writer.fixed(body, len(body)).fixed(self.signature, SIGNATURE_BYTES)
-
-    @classmethod
-    def _read(cls, reader: Reader) -> Self:
-        return cls(
-            study=read_name(reader),
-            round=reader.uint(4),
-            exchange_index=reader.uint(2),
-            exchange=read_name(reader),
-            attempt=reader.uint(4),
-            cohort=read_names(reader),
-            threshold=reader.uint(2),
-            roster_digest=reader.fixed(DIGEST_BYTES),
-            layout_digest=reader.fixed(DIGEST_BYTES),
-            broadcast_digest=reader.fixed(DIGEST_BYTES),
-            signature=reader.fixed(SIGNATURE_BYTES),
-        )
 
 
 @dataclass(frozen=True)
@@ -109,35 +81,16 @@ class Advert(Message):
     """Message 1: one site's fresh keys for one attempt."""
 
     TYPE: ClassVar[int] = 1
-    site: str
-    mask_key: bytes
-    seal_key: bytes
-    commitment: bytes
-    signature: bytes = b""
+    site: Name
+    mask_key: Annotated[bytes, fixed(sealing.PUBLIC_BYTES)]
+    seal_key: Annotated[bytes, fixed(sealing.PUBLIC_BYTES)]
+    commitment: Digest
+    signature: Signature = b""
 
     @property
     def fresh(self) -> tuple[bytes, bytes, bytes]:
         """What no two adverts of an attempt, and no two fields of one, may have in common."""
         return self.mask_key, self.seal_key, self.commitment
-
-    def body(self) -> bytes:
-        """Everything but the signature."""
-        writer = Writer().text(self.site).fixed(self.mask_key, sealing.PUBLIC_BYTES)
-        return writer.fixed(self.seal_key, sealing.PUBLIC_BYTES).fixed(self.commitment, DIGEST_BYTES).done()
-
-    def _write(self, writer: Writer) -> None:
-        body = self.body()
-        writer.fixed(body, len(body)).fixed(self.signature, SIGNATURE_BYTES)
-
-    @classmethod
-    def _read(cls, reader: Reader) -> Self:
-        return cls(
-            site=read_name(reader),
-            mask_key=reader.fixed(sealing.PUBLIC_BYTES),
-            seal_key=reader.fixed(sealing.PUBLIC_BYTES),
-            commitment=reader.fixed(DIGEST_BYTES),
-            signature=reader.fixed(SIGNATURE_BYTES),
-        )
 
 
 @dataclass(frozen=True)
@@ -152,12 +105,65 @@ class Adverts(Message):
         """Commits to who advertised which keys."""
         return digest(labels.ADVERTS_DIGEST, self.encode())
 
-    def _write(self, writer: Writer) -> None:
-        writer.many(self.adverts, lambda w, advert: advert._write(w))
 
-    @classmethod
-    def _read(cls, reader: Reader) -> Self:
-        return cls(reader.many(MAX_SITES, Advert._read))
+@dataclass(frozen=True)
+class Envelope(Record):
+    """One peer's part of message 3: sealed for ``recipient``, signed by ``sender``.
+
+    Beside what is sealed stands a digest of each of the two shares inside. Sender, recipient and server see
+    the same signed digests: the recipient compares what it opens before it confirms, and the server compares
+    what it gets back at the unmasking. So whoever returns another share than it was dealt is found by that
+    share alone, and nobody else comes under suspicion.
+
+    The digests are those of :func:`secfed.crypto.masked.key_derivation.share_digest`; shares are uniform in a
+    field of 2^256 elements, so a digest hides them without a salt.
+    """
+
+    sender: Name
+    recipient: Name
+    sealed_seed: Annotated[bytes, fixed(SEALED_SEED_BYTES)]
+    sealed_shares: Annotated[bytes, fixed(SEALED_SHARES_BYTES)]
+    mask_secret_share_digest: Digest
+    self_mask_share_digest: Digest
+    signature: Signature = b""
+
+
+@dataclass(frozen=True)
+class Sharing(Message):
+    """Message 3, upwards: one envelope per peer of the advertised set."""
+
+    TYPE: ClassVar[int] = 3
+    envelopes: tuple[Envelope, ...]
+
+
+@dataclass(frozen=True)
+class Deliveries(Message):
+    """Message 3, downwards: the envelopes addressed to one site."""
+
+    TYPE: ClassVar[int] = 4
+    envelopes: tuple[Envelope, ...]
+
+
+@dataclass(frozen=True)
+class Confirmation(Message):
+    """Message 3, answered: every envelope is good, or whose is not.
+
+    ``complaints`` names the senders whose envelope cannot be opened, or does not hold the shares whose
+    digests stand on it, in roster order. A site that names anybody takes no further part in the attempt.
+    """
+
+    TYPE: ClassVar[int] = 18
+    site: Name
+    complaints: Names
+    signature: Signature = b""
+
+
+@dataclass(frozen=True)
+class SharingSet(Message):
+    """Message 4, downwards: the sites that confirmed, in roster order; each masks towards exactly these."""
+
+    TYPE: ClassVar[int] = 19
+    sharing: Names
 
 
 @dataclass(frozen=True)
@@ -165,14 +171,7 @@ class Survivors(Message):
     """Message 5, downwards: the sites whose masked vectors arrived, in roster order."""
 
     TYPE: ClassVar[int] = 6
-    survivors: tuple[str, ...]
-
-    def _write(self, writer: Writer) -> None:
-        write_names(writer, self.survivors)
-
-    @classmethod
-    def _read(cls, reader: Reader) -> Self:
-        return cls(read_names(reader))
+    survivors: Names
 
 
 @dataclass(frozen=True)
@@ -180,15 +179,8 @@ class View(Message):
     """Message 5, upwards: a signature over what this site was shown (see :func:`view_parts`)."""
 
     TYPE: ClassVar[int] = 7
-    site: str
-    signature: bytes
-
-    def _write(self, writer: Writer) -> None:
-        writer.text(self.site).fixed(self.signature, SIGNATURE_BYTES)
-
-    @classmethod
-    def _read(cls, reader: Reader) -> Self:
-        return cls(read_name(reader), reader.fixed(SIGNATURE_BYTES))
+    site: Name
+    signature: Signature
 
 
 @dataclass(frozen=True)
@@ -196,15 +188,61 @@ class UnmaskRequest(Message):
     """Message 6, downwards: only the dropped sites; each site computes the survivors itself."""
 
     TYPE: ClassVar[int] = 8
-    dropped: tuple[str, ...]
+    dropped: Names
     views: tuple[View, ...]
 
-    def _write(self, writer: Writer) -> None:
-        write_names(writer, self.dropped).many(self.views, lambda w, view: view._write(w))
+
+@dataclass(frozen=True)
+class SelfMaskShare:
+    """A share of a survivor's self-mask seed."""
+
+    KIND: ClassVar[int] = 1
+    peer: str
+    share: bytes = field(repr=False)
+
+
+@dataclass(frozen=True)
+class MaskSecretShare:
+    """A share of a dropped site's mask secret."""
+
+    KIND: ClassVar[int] = 2
+    peer: str
+    share: bytes = field(repr=False)
+
+
+# One or the other: giving out both shares of one peer cannot be expressed.
+PeerShare = SelfMaskShare | MaskSecretShare
+_SHARE_KINDS: dict[int, Callable[[str, bytes], PeerShare]] = {1: SelfMaskShare, 2: MaskSecretShare}
+
+
+def _write_share(writer: Writer, share: PeerShare) -> None:
+    writer.text(share.peer).uint(share.KIND, 1).fixed(share.share, shamir.SHARE_BYTES)
+
+
+def _read_share(reader: Reader) -> PeerShare:
+    peer, kind = reader.text(MAX_NAME_BYTES), reader.uint(1)
+    if kind not in _SHARE_KINDS:
+        raise MalformedMessage(f"unknown kind of share: {kind}")
+    return _SHARE_KINDS[kind](peer, reader.fixed(shamir.SHARE_BYTES))
+
+
+@dataclass(frozen=True)
+class Shares(Message):
+    """Message 6, upwards: one share per peer of the sharing set, peers strictly ascending."""
+
+    TYPE: ClassVar[int] = 9
+    shares: Annotated[tuple[PeerShare, ...], many(Wire(_write_share, _read_share), MAX_SITES)] = field(
+        repr=False
+    )
+    signature: Signature = b""
 
     @classmethod
-    def _read(cls, reader: Reader) -> Self:
-        return cls(read_names(reader), reader.many(MAX_SITES, View._read))
+    def read(cls, reader: Reader) -> Self:
+        """Take the fields off; peers must be in order."""
+        message = super().read(reader)
+        if any(a.peer >= b.peer for a, b in pairwise(message.shares)):
+            raise MalformedMessage("shares are repeated or out of order")
+        return message
 
 
 @dataclass(frozen=True)
@@ -212,28 +250,10 @@ class Result(Message):
     """Message 7: what the aggregator says it summed; chained into both transcripts."""
 
     TYPE: ClassVar[int] = 10
-    spec_digest: bytes
-    survivors: tuple[str, ...]
-    totals_digest: bytes
-    signature: bytes = b""
-
-    def body(self) -> bytes:
-        """Everything but the signature."""
-        writer = Writer().fixed(self.spec_digest, DIGEST_BYTES)
-        return write_names(writer, self.survivors).fixed(self.totals_digest, DIGEST_BYTES).done()
-
-    def _write(self, writer: Writer) -> None:
-        body = self.body()
-        writer.fixed(body, len(body)).fixed(self.signature, SIGNATURE_BYTES)
-
-    @classmethod
-    def _read(cls, reader: Reader) -> Self:
-        return cls(
-            spec_digest=reader.fixed(DIGEST_BYTES),
-            survivors=read_names(reader),
-            totals_digest=reader.fixed(DIGEST_BYTES),
-            signature=reader.fixed(SIGNATURE_BYTES),
-        )
+    spec_digest: Digest
+    survivors: Names
+    totals_digest: Digest
+    signature: Signature = b""
 
 
 @dataclass(frozen=True)
@@ -245,55 +265,20 @@ class FinalModel(Message):
     """
 
     TYPE: ClassVar[int] = 17
-    study: str
-    roster_digest: bytes
-    round: int
-    sums: int
-    model_digest: bytes
-    signature: bytes = b""
-    model: Buffer = field(default=b"", repr=False)
-
-    def body(self) -> bytes:
-        """Everything before the signature."""
-        writer = Writer().text(self.study).fixed(self.roster_digest, DIGEST_BYTES)
-        return writer.uint(self.round, 4).uint(self.sums, 4).fixed(self.model_digest, DIGEST_BYTES).done()
-
-    def _write(self, writer: Writer) -> None:
-        body = self.body()
-        writer.fixed(body, len(body)).fixed(self.signature, SIGNATURE_BYTES)
-        writer.uint(len(self.model), 8).fixed(self.model, len(self.model))
-
-    @classmethod
-    def _read(cls, reader: Reader) -> Self:
-        message = cls(
-            study=read_name(reader),
-            roster_digest=reader.fixed(DIGEST_BYTES),
-            round=reader.uint(4),
-            sums=reader.uint(4),
-            model_digest=reader.fixed(DIGEST_BYTES),
-            signature=reader.fixed(SIGNATURE_BYTES),
-        )
-        size, rest = reader.uint(8), reader.rest()
-        if size != len(rest):
-            raise MalformedMessage(f"a model of {len(rest)} bytes where {size} were stated")
-        return replace(message, model=rest)
-
-
-def names_digest(label: bytes, names: tuple[str, ...]) -> bytes:
-    """Digest of an ordered list of sites."""
-    return digest(label, write_names(Writer(), names).done())
+    study: Name
+    roster_digest: Digest
+    round: U32
+    sums: U32
+    model_digest: Digest
+    signature: Signature = b""
+    model: Annotated[Buffer, sized_rest("a model")] = field(default=b"", repr=False)
 
 
 def view_parts(
     spec_digest: bytes, adverts_digest: bytes, sharing: tuple[str, ...], survivors: tuple[str, ...]
 ) -> tuple[bytes, bytes, bytes, bytes]:
     """What a consistency signature covers: the attempt and the three sets this site was shown."""
-    return (
-        spec_digest,
-        adverts_digest,
-        write_names(Writer(), sharing).done(),
-        write_names(Writer(), survivors).done(),
-    )
+    return spec_digest, adverts_digest, encode_names(sharing), encode_names(survivors)
 
 
 ALL: tuple[type[Message], ...] = (

@@ -22,10 +22,7 @@ SEED_BYTES: Final = 32
 
 
 class SeededEntropy(Entropy):
-    """Randomness of one attempt.
-
-    Args:
-        seed: 32 secret bytes that were never used before, or those of the attempt that is being rebuilt.
+    """Randomness of one attempt, from 32 secret bytes: fresh ones, or those of the attempt that is rebuilt.
 
     Raises:
         MalformedMessage: not 32 bytes.

@@ -27,16 +27,13 @@ def split(
     *,
     randbelow: Callable[[int], int] = secrets.randbelow,
 ) -> dict[int, bytes]:
-    """Share a secret: any ``threshold`` of the shares rebuild it.
+    """Share a 32-byte secret: any ``threshold`` of the 33-byte shares, by x-coordinate, rebuild it.
 
     Args:
         secret: 32 bytes.
         threshold: 1..len(points).
-        points: distinct x-coordinates, 1..2^16.
+        points: distinct, 1..2^16.
         randbelow: uniform integers below its argument; replaced only to make test vectors.
-
-    Returns:
-        x-coordinate -> 33-byte share.
 
     Raises:
         RangeError: arguments out of range.

@@ -27,10 +27,7 @@ def default_colluders(sites: int) -> int:
 def default_threshold(sites: int, colluders: int | None = None) -> int:
     """Answers needed by default: max(3, floor(2n/3) + 1), more where ``colluders`` asks for more.
 
-    Args:
-        sites: size of the cohort.
-        colluders: colluding sites to be safe against; None means the default of a roster of this size.
-            For a cohort that is smaller than the roster, give the roster's.
+    ``colluders`` None means the default of a roster of this size; for a smaller cohort, give the roster's.
     """
     least = max(FLOOR, 2 * sites // 3 + 1)
     return least if colluders is None else max(least, (sites + colluders) // 2 + 1)

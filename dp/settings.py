@@ -11,7 +11,7 @@ from typing import Literal, Self
 from pydantic import Field, model_validator
 
 from secfed.config.schema import Strict
-from secfed.dp.accounting.accountants import LEAST_DELTA
+from secfed.dp.accounting.accountants import LEAST_DELTA, below_least
 from secfed.dp.accounting.unit import Adjacency, PrivacyUnit, Unit
 from secfed.errors import ConfigError
 
@@ -103,25 +103,13 @@ class PrivacySection(Strict):
 
     def _check_delta(self) -> None:
         """Noise in the sum is accounted by formulas; noise in local steps may not be."""
-        if not self.in_local_steps:
-            return
-        replaces = self.privacy_unit.adjacency.factor == 2
-        name = "pld" if replaces else self.accountant
-        if self.delta < LEAST_DELTA[name]:
-            rather = "" if replaces else ', or set privacy.accountant = "rdp", which has no such limit'
-            raise ConfigError(
-                f"privacy.delta: {self.delta:g} is below {LEAST_DELTA[name]:g}, the smallest delta at which "
-                f"accountant {name!r} gives an upper bound",
-                remedy=f"raise privacy.delta to {LEAST_DELTA[name]:g} or more{rather}",
-            )
+        name = "pld" if self.privacy_unit.adjacency.factor == 2 else self.accountant
+        if self.in_local_steps and self.delta < LEAST_DELTA[name]:
+            raise below_least(name, self.delta)
 
     @property
     def privacy_unit(self) -> PrivacyUnit:
-        """Unit and relation.
-
-        Raises:
-            ConfigError: a relation that the unit does not support.
-        """
+        """Unit and relation; ConfigError for a relation that the unit does not support."""
         unit = Unit(self.unit)
         if self.adjacency is None:
             return PrivacyUnit.default(unit)

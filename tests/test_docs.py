@@ -95,7 +95,8 @@ def _modules_of_the_protocol() -> set[Path]:
         "protection/interface",
         "records/transcript",
         "site/session",
-        "protection/encrypted_plan",
+        "protection/plain",
+        "protection/encrypted",
         "site/encrypted_session",
         "server/encrypted_round",
     )

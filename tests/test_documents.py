@@ -12,7 +12,7 @@ import pytest
 from secfed.wire.stages import STAGES
 
 ROOT: Final = Path(__file__).parents[1]
-NOT_OURS: Final = {"wheelhouse", "runs", "build", "dist", "node_modules", "shared"}
+NOT_OURS: Final = {"wheelhouse", "runs", "build", "_build", "dist", "node_modules", "shared"}
 
 
 def _documents() -> list[Path]:
@@ -80,9 +80,21 @@ def test_the_version_is_the_same_in_all_places() -> None:
     assert ("not yet released" in supported) == (not released)
 
 
-def test_the_readme_names_what_the_simulation_and_the_extras_offer() -> None:
-    readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    assert all(f"`{stage}`" in readme for stage in STAGES)
+def test_the_documents_name_what_the_simulation_and_the_extras_offer() -> None:
+    studies = (ROOT / "docs" / "studies.md").read_text(encoding="utf-8")
+    assert all(f"`{stage}`" in studies for stage in STAGES)
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     for wanted in project["optional-dependencies"]["vision-language"]:
-        assert re.split(r"[<>=]", wanted)[0] in readme
+        assert re.split(r"[<>=]", wanted)[0] in studies
+
+
+def test_a_stranger_reads_the_readme_to_its_end() -> None:
+    assert len((ROOT / "README.md").read_text(encoding="utf-8").splitlines()) <= 150
+
+
+def test_the_study_file_of_the_guide_is_the_example() -> None:
+    studies = (ROOT / "docs" / "studies.md").read_text(encoding="utf-8")
+    shown = re.search(r"(?ms)^```toml\n(.*?)^```", studies)
+    assert shown
+    example = (ROOT / "examples" / "breast-cancer.toml").read_text(encoding="utf-8")
+    assert tomllib.loads(shown[1]) == tomllib.loads(example)

@@ -16,15 +16,10 @@ _OTHER_SEPARATORS: Final = {";": "semicolons", "\t": "tabs"}
 
 
 def csv_rows(lines: Iterable[str], name: str) -> tuple[list[str], Iterator[tuple[int, list[str]]]]:
-    """The header of a table, and its rows as they are asked for.
+    """The header of a table; and, as they are asked for, its rows with the number of their first line.
 
-    Args:
-        lines: the text, with the ends of its lines as they are.
-        name: of the file, for errors.
-
-    Returns:
-        The header and, for each row, the line where it begins and as many cells as
-        the header has. Empty lines are left out; a quoted cell may hold several lines.
+    A row has as many cells as the header. Empty lines are left out; a quoted cell may hold several lines, so
+    ``lines`` keep their ends.
 
     Raises:
         DataError: names the file and the line, never what stands there. Also raised while rows are read.
@@ -35,14 +30,13 @@ def csv_rows(lines: Iterable[str], name: str) -> tuple[list[str], Iterator[tuple
         raise DataError(
             f"{name} is empty", remedy="give it a line with the names of the columns, and records"
         )
-    for sign, called in _OTHER_SEPARATORS.items():
-        if (
-            len(header) == 1 and sign in header[0]
-        ):  # as spreadsheets write where the comma is the decimal sign
-            raise DataError(
-                f"{name}: its columns are separated by {called}",
-                remedy="save it with commas between the columns, and a point as the decimal sign",
-            )
+    if len(header) == 1:  # as spreadsheets write where the comma is the decimal sign
+        for sign, called in _OTHER_SEPARATORS.items():
+            if sign in header[0]:
+                raise DataError(
+                    f"{name}: its columns are separated by {called}",
+                    remedy="save it with commas between the columns, and a point as the decimal sign",
+                )
     return header, _of_width(rows, len(header), name)
 
 
@@ -81,12 +75,8 @@ def _damaged(where: str, reason: str) -> DataError:
             f"{where}: a cell has more than {csv.field_size_limit():,} characters",
             remedy="shorten it, or close the quote that begins there",
         )
-    if "unexpected end" in reason:
-        return DataError(
-            f"{where}: a quoted cell begins there that nothing ends",
-            remedy='close the quote, or write "" for a quote that belongs to the text',
-        )
+    what = "that nothing ends" if "unexpected end" in reason else "that goes on after its closing quote"
     return DataError(
-        f"{where}: a quoted cell begins there that goes on after its closing quote",
+        f"{where}: a quoted cell begins there {what}",
         remedy='close every quote, and write "" for a quote that belongs to the text of a quoted cell',
     )

@@ -25,20 +25,14 @@ from numpy.typing import NDArray
 from secfed.errors import ConfigError, DataError
 
 _FORMATS: Final = ("JPEG", "PNG", "TIFF")
-_FLAT: Final = 1e-6  # a spread below this is an image of one colour
+FLAT: Final = 1e-6  # a spread below this is an image of one colour
 
 
 @dataclass(frozen=True)
 class Preparation:
     """How an image file becomes [channels, size, size] float32; see the options of the same names.
 
-    Attributes:
-        size: pixels per side.
-        channels: 1 or 3.
-        resize: "pad", "crop" or "stretch".
-        constants: mean and spread of pixels in [0, 1], one per channel or one; None: each image's own.
-        max_bytes: the largest file.
-        max_pixels: the largest image.
+    ``constants`` are mean and spread of pixels in [0, 1], one per channel or one; None: each image's own.
     """
 
     size: int
@@ -53,30 +47,16 @@ class ImageSource(Protocol):
     """Files by name."""
 
     def read(self, name: str, limit_bytes: int, where: str) -> bytes:
-        """The content of one file.
-
-        Args:
-            name: relative to the folder or archive, with forward slashes.
-            limit_bytes: the largest file that is read.
-            where: file and line that the name comes from, for the error.
+        """The content of one file; its name is relative to the folder or archive, with forward slashes.
 
         Raises:
             DataError: a name that leads outside, no such file, a file that is too large or unreadable.
         """
-        ...
 
 
 @contextmanager
 def open_source(path: Path, key: str = "data.images") -> Iterator[ImageSource]:
-    """Open a folder or a ``.zip`` file for reading.
-
-    Args:
-        path: of the folder or archive.
-        key: of the study file, for errors.
-
-    Raises:
-        DataError: it does not exist or is not a zip file.
-    """
+    """Open a folder or a ``.zip`` file for reading."""
     if path.is_dir():
         yield _Folder(path)
         return
@@ -141,26 +121,14 @@ def stays_inside(name: str) -> bool:
 
 
 def checked_name(name: str, where: str) -> str:
-    """Check that a file name stays inside the folder or archive where it is looked up.
-
-    Raises:
-        DataError: it does not; see :func:`stays_inside`.
-    """
+    """Check that a file name stays inside the folder or archive where it is looked up."""
     if not stays_inside(name):
         raise _outside(where)
     return name
 
 
 def prepared_image(content: bytes, rules: Preparation, where: str) -> NDArray[np.float32]:
-    """Decode, turn upright, resize and normalise one image.
-
-    Args:
-        content: of a JPEG, PNG or TIFF file.
-        rules: how.
-        where: file and line that names the image, for errors.
-
-    Returns:
-        [channels, size, size] float32.
+    """Decode, turn upright, resize and normalise one image: [channels, size, size] float32.
 
     Raises:
         ConfigError: Pillow is not installed.
@@ -218,7 +186,7 @@ def _resized(image: Any, rules: Preparation) -> Any:
 
 def _normalised(pixels: NDArray[np.float32], rules: Preparation) -> NDArray[np.float32]:
     if rules.constants is None:
-        return np.asarray((pixels - pixels.mean()) / max(float(pixels.std()), _FLAT), dtype=np.float32)
+        return np.asarray((pixels - pixels.mean()) / max(float(pixels.std()), FLAT), dtype=np.float32)
     mean, spread = (np.array(numbers, dtype=np.float32).reshape(-1, 1, 1) for numbers in rules.constants)
     with np.errstate(over="ignore", divide="ignore", invalid="ignore"):  # check_image_text's business
         return np.asarray((pixels - mean) / spread, dtype=np.float32)

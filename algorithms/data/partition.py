@@ -1,69 +1,128 @@
 """Dividing one pool of records among simulated sites.
 
-A partition is a list of index arrays, one per site: ascending, disjoint, and together all records. It
-depends on the labels, the options and the generator only.
+A partition is a list of index arrays, one per site: disjoint, and together all records; ascending unless
+said otherwise. It depends on the labels, the options and the generator only.
 """
 
 from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from secfed.errors import ConfigError
 
-_DRAWS = 1000
-
+T = TypeVar("T")
 Partition = list[NDArray[np.int64]]
+
+_DRAWS: Final = 1000
+
+
+def check_enough(records: int, sites: int, min_records: int) -> None:
+    """Refuse a partition that the number of (training) records rules out."""
+    if sites * min_records > records:
+        raise ConfigError(
+            f"data.min_records: {sites} sites of {min_records} records need more than the data set has",
+            remedy="lower data.min_records or the number of sites, or use more records",
+        )
+
+
+def drawn_until(draw: Callable[[], T | None], alpha: float, min_records: int, draws: int = _DRAWS) -> T:
+    """The first result of ``draw`` that is not None."""
+    for _ in range(draws):
+        result = draw()
+        if result is not None:
+            return result
+    raise ConfigError(
+        f"data.alpha: {draws} draws with alpha = {alpha} never gave every site {min_records} records",
+        remedy="raise data.alpha, or lower data.min_records or the number of sites",
+    )
+
+
+def class_shares(classes: int, sites: int, alpha: float, rng: np.random.Generator) -> NDArray[np.float64]:
+    """For every class, which part of it goes to which site: [classes, sites], rows sum to 1.
+
+    Source: Hsu, Qi, Brown 2019 (arXiv 1909.06335), section 3, drawn per class.
+    """
+    shares = rng.dirichlet(np.full(sites, alpha), size=classes)
+    if not np.isfinite(shares).all() or not np.allclose(shares.sum(axis=1), 1):
+        raise ConfigError(
+            f"data.alpha: {alpha} is too small to divide a class among {sites} sites",
+            remedy="set data.alpha to 0.05 or more",
+        )
+    return shares
 
 
 def iid(records: int, sites: int, min_records: int, rng: np.random.Generator) -> Partition:
-    """Random shares of equal size (to within one record).
-
-    Raises:
-        ConfigError: fewer than ``sites * min_records`` records.
-    """
-    _check_enough(records, sites, min_records)
+    """Random shares of equal size (to within one record)."""
+    check_enough(records, sites, min_records)
     return [np.sort(part) for part in np.array_split(rng.permutation(records), sites)]
 
 
 def dirichlet(
-    y: NDArray[np.int64], sites: int, alpha: float, min_records: int, rng: np.random.Generator
+    labels: NDArray[np.int64], sites: int, alpha: float, min_records: int, rng: np.random.Generator
 ) -> Partition:
     """Label-skewed shares: each class is divided by proportions drawn from Dirichlet(alpha).
 
-    Args:
-        y: [n] labels.
-        sites: number of shares.
-        alpha: small is skewed (0.1: most sites lack classes), large approaches ``iid``.
-        min_records: draws are repeated until every site has this many records.
-        rng: source of the proportions and of the order within a class.
-
-    Raises:
-        ConfigError: no draw gives every site ``min_records`` records.
+    Draws are repeated until every site has ``min_records`` records.
 
     Source: Hsu, Qi, Brown 2019 (arXiv 1909.06335), section 3, drawn per class.
     """
-    _check_enough(len(y), sites, min_records)
-    for _ in range(_DRAWS):
-        shares: list[list[NDArray[np.int64]]] = [[] for _ in range(sites)]
-        for label in np.unique(y):
-            members = rng.permutation(np.flatnonzero(y == label))
+    return [np.sort(share) for share in _dirichlet(labels, sites, alpha, min_records, rng)]
+
+
+def capped_dirichlet(
+    labels: NDArray[np.int64], sites: int, alpha: float, min_records: int, rng: np.random.Generator
+) -> Partition:
+    """As :func:`dirichlet`, but a site with twice its even share gets nothing of the next class.
+
+    Each share is in random order, because its order is the order of the batches.
+
+    Source: the partition that Chen et al., NeurIPS 2024 (arXiv 2410.09484) published with their paper.
+    """
+    cap = 2 * len(labels) / sites
+    shares = _dirichlet(labels, sites, alpha, min_records, rng, cap)
+    return [rng.permutation(share) for share in shares]
+
+
+def _dirichlet(
+    labels: NDArray[np.int64],
+    sites: int,
+    alpha: float,
+    min_records: int,
+    rng: np.random.Generator,
+    cap: float | None = None,
+) -> Partition:
+    check_enough(len(labels), sites, min_records)
+
+    def draw() -> Partition | None:
+        pieces: list[Partition] = []
+        held = np.zeros(sites, dtype=np.int64)
+        for label in np.unique(labels):
+            members = rng.permutation(np.flatnonzero(labels == label))
+            weights = rng.dirichlet(np.full(sites, alpha))
+            if cap is not None:
+                weights = weights * (held < cap)
+                with np.errstate(invalid="ignore"):
+                    weights = weights / weights.sum()
             # A tiny alpha underflows to 0/0; the class then stays undivided and the draw is repeated.
-            cuts = np.nan_to_num(np.cumsum(rng.dirichlet(np.full(sites, alpha))), nan=1.0)[:-1]
-            parts = np.split(members, (cuts * len(members)).astype(np.int64))
-            for share, part in zip(shares, parts, strict=True):
-                share.append(part)
-        if min(sum(map(len, share)) for share in shares) >= min_records:
-            return [np.sort(np.concatenate(share)) for share in shares]
-    raise ConfigError(
-        f"data.alpha: {_DRAWS} draws with alpha = {alpha} never gave every site {min_records} records",
-        remedy="raise data.alpha, or lower data.min_records or data.sites",
-    )
+            cuts = np.nan_to_num(np.cumsum(weights), nan=1.0)[:-1]
+            pieces.append(np.split(members, (cuts * len(members)).astype(np.int64)))
+            held += np.array([len(piece) for piece in pieces[-1]])
+        return joined(pieces) if pieces and held.min() >= min_records else None
+
+    return drawn_until(draw, alpha, min_records)
 
 
-def _check_enough(records: int, sites: int, min_records: int) -> None:
-    if sites * min_records > records:
-        raise ConfigError(
-            f"data.min_records: {sites} sites of {min_records} records need more than the data set has",
-            remedy="lower data.min_records or data.sites",
-        )
+def joined(pieces: list[Partition]) -> Partition:
+    """The pieces of all classes, site by site; not sorted."""
+    return [np.concatenate(of_site) for of_site in zip(*pieces, strict=True)]
+
+
+def first_per_class(labels: NDArray[np.int64], per_class: int, rng: np.random.Generator) -> NDArray[np.int64]:
+    """Ascending positions of at most ``per_class`` records of each class: the first of a permutation."""
+    shuffled = rng.permutation(len(labels))
+    of_class = [shuffled[labels[shuffled] == label][:per_class] for label in np.unique(labels)]
+    return np.sort(np.concatenate(of_class)) if of_class else shuffled

@@ -13,38 +13,31 @@ from typing import Literal, Self
 import numpy as np
 from pydantic import Field, model_validator
 
+from secfed.algorithms.data.base import (
+    Alpha,
+    DataOptions,
+    MinRecords,
+    SiteCount,
+    named_sites,
+    refuse_unused_alpha,
+    site_index,
+)
 from secfed.algorithms.data.partition import Partition, dirichlet, iid
-from secfed.algorithms.data.prepare import Preparation, PreparedRecords, prepare, scaled_by_ranges
-from secfed.algorithms.framework.datasets import SiteData, SiteId
+from secfed.algorithms.data.prepare import Preparation, PreparedRecords, PreparedSites, scaled_by_ranges
+from secfed.algorithms.framework.datasets import SiteId
 from secfed.algorithms.framework.randomness import numpy_generator
-from secfed.config.schema import Options
-from secfed.errors import ConfigError, DataError
+from secfed.errors import ConfigError
 
-
-class DataOptions(Options):
-    """Options of every built-in data set."""
-
-    test_fraction: float = Field(
-        default=0.2, ge=0, le=0.9, description="the share of held-out records, 0 to 0.9"
-    )
-
-    def site_ids(self) -> tuple[SiteId, ...]:
-        """The sites of the study, known without looking at a record."""
-        raise NotImplementedError
-
-    @property
-    def names_patients(self) -> bool:
-        """Whether the data set says which records are of one patient."""
-        return False
+Divide = Callable[[PreparedRecords, np.random.Generator], Partition]
 
 
 class PoolOptions(DataOptions):
     """Options of a pool divided among ``sites`` simulated hospitals."""
 
-    sites: int = Field(default=4, ge=1, le=1000, description="the number of simulated hospitals, 1 to 1000")
+    sites: SiteCount = 4
     partition: Literal["iid", "dirichlet"] = Field(default="iid", description='"iid" or "dirichlet"')
-    alpha: float = Field(default=0.5, gt=0, description="the Dirichlet concentration; smaller is more skewed")
-    min_records: int = Field(default=10, ge=1, description="the least number of records of a hospital")
+    alpha: Alpha = 0.5
+    min_records: MinRecords = 10
     standardize: bool | Literal["public"] = Field(
         default=True,
         description='true (scale by each site\'s own statistics), "public" (by published ranges) or false',
@@ -52,12 +45,12 @@ class PoolOptions(DataOptions):
 
     @model_validator(mode="after")
     def _check(self) -> Self:
-        check_partition_options(self.partition, self.model_fields_set)
+        refuse_unused_alpha(self, self.partition)
         return self
 
     def site_ids(self) -> tuple[SiteId, ...]:
         """``hospital-1`` and so on."""
-        return numbered_sites(self.sites)
+        return named_sites(self.sites)
 
 
 class DigitsOptions(PoolOptions):
@@ -78,32 +71,12 @@ class DigitsOptions(PoolOptions):
         return self
 
 
-def numbered_sites(sites: int) -> tuple[SiteId, ...]:
-    """Names of simulated hospitals."""
-    return tuple(f"hospital-{number}" for number in range(1, sites + 1))
-
-
-def check_partition_options(partition: str, keys: set[str]) -> None:
-    """Refuse keys that the chosen partition would ignore."""
-    if partition != "dirichlet" and "alpha" in keys:
-        raise ConfigError(
-            f'data.alpha: has no effect with partition = "{partition}"',
-            remedy='remove it, or set data.partition = "dirichlet"',
-        )
-
-
-class PooledData:
+class PooledData(PreparedSites):
     """One pool of records, divided among the sites by the study's seed.
 
     Args:
         load: reads the pool; called once, when the first site asks for its records.
-        sites: names, one per share.
-        divide: labels and a generator to a partition.
-        rules: how each site prepares its share.
-        input_shape: shape of one prepared record.
-        classes: number of classes.
-        seed: the study's seed.
-        numeric: columns that are standardised unless the rules fix them; by default the whole record.
+        divide: the pool and a generator to a partition.
     """
 
     def __init__(
@@ -111,33 +84,22 @@ class PooledData:
         load: Callable[[], PreparedRecords],
         *,
         sites: tuple[SiteId, ...],
-        divide: Callable[[PreparedRecords, np.random.Generator], Partition],
+        divide: Divide,
         rules: Preparation,
         input_shape: tuple[int, ...],
         classes: int,
         seed: int,
         numeric: int | None = None,
     ) -> None:
-        self._numeric = input_shape[0] if numeric is None else numeric
-        self.sites = sites
-        self.input_shape = input_shape
-        self.classes = classes
-        self._load = load
-        self._divide = divide
-        self._rules = rules
-        self._seed = seed
-
-    def for_record_privacy(self, *, slots: bool = False) -> PooledData:
-        """The same records, each prepared by itself.
-
-        Args:
-            slots: see :meth:`secfed.algorithms.data.prepare.Preparation.for_record_privacy`.
-
-        Raises:
-            ConfigError: a record would be prepared from other records.
-        """
-        self._rules = self._rules.for_record_privacy(self._numeric, slots=slots)
-        return self
+        super().__init__(
+            sites=sites,
+            rules=rules,
+            input_shape=input_shape,
+            classes=classes,
+            seed=seed,
+            numeric=input_shape[0] if numeric is None else numeric,
+        )
+        self._load, self._divide = load, divide
 
     @cached_property
     def _pool(self) -> PreparedRecords:
@@ -148,37 +110,12 @@ class PooledData:
         """Positions in the pool, one array per site."""
         return self._divide(self._pool, numpy_generator(self._seed, "partition"))
 
-    def site(self, site_id: SiteId) -> SiteData:
-        """One site's share, prepared.
-
-        Raises:
-            DataError: no such site, or records that cannot be used.
-        """
-        share = self._pool.take(self.partition[site_index(self.sites, site_id)])
-        return prepare(
-            site_id,
-            share,
-            self._rules,
-            input_shape=self.input_shape,
-            classes=self.classes,
-            seed=self._seed,
-        )
+    def records(self, site_id: SiteId) -> PreparedRecords:
+        """One site's share of the pool."""
+        return self._pool.take(self.partition[site_index(self.sites, site_id)])
 
 
-def site_index(sites: tuple[SiteId, ...], site_id: SiteId) -> int:
-    """Position of a site in the study.
-
-    Raises:
-        DataError: no such site.
-    """
-    if site_id not in sites:
-        raise DataError(f"site {site_id!r} is not in this study", remedy="its sites are " + ", ".join(sites))
-    return sites.index(site_id)
-
-
-def divide_by(
-    partition: str, sites: int, alpha: float, min_records: int
-) -> Callable[[PreparedRecords, np.random.Generator], Partition]:
+def divide_by(partition: str, sites: int, alpha: float, min_records: int) -> Divide:
     """The partition that the options name."""
     if partition == "dirichlet":
         return lambda pool, rng: dirichlet(pool.y, sites, alpha, min_records, rng)

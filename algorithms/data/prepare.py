@@ -15,12 +15,13 @@ import hashlib
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, Self
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from secfed.algorithms.data.base import site_index
 from secfed.algorithms.framework.datasets import (
     SiteData,
     SiteId,
@@ -44,7 +45,7 @@ class PreparedRecords:
 
     Attributes:
         x: [n, ...] float64; NaN where a value is missing.
-        y: [n] int64.
+        y: [n] labels.
         extra: [n, k] float64 columns that follow those of ``x`` (a table's) and are neither imputed
             nor standardised (one-hot columns, missing-value indicators); None for none.
         patients: [n] the name of each record's patient, or None where nobody says.
@@ -91,9 +92,6 @@ class Preparation:
             slots: neighbouring data sets differ in the content of one record, and no position changes: the
                 split is by position, so a record that is replaced stays on its side. Otherwise they
                 differ by the presence of a record: the split is by content, so all others stay.
-
-        Raises:
-            ConfigError: a record would be prepared from other records.
         """
         if self.standardize and len(set(self.fixed)) < columns:
             raise ConfigError(
@@ -120,19 +118,7 @@ def prepare(
     classes: int,
     seed: int,
 ) -> SiteData:
-    """Split, impute, standardise and check one site's records.
-
-    Args:
-        site_id: whose records.
-        records: all of them.
-        rules: how.
-        input_shape: shape of one prepared record.
-        classes: number of classes.
-        seed: the study's seed; with the site's name it decides the split.
-
-    Raises:
-        DataError: see :func:`check_site`.
-    """
+    """Split, impute, standardise and check one site's records; seed and site's name decide the split."""
     if not len(records.y):
         raise no_records(site_id)
     train, test = _divided(site_id, records, rules, seed)
@@ -158,6 +144,50 @@ def prepare(
     return check_site(site_id, data, input_shape=input_shape, classes=classes)
 
 
+class PreparedSites:
+    """A data set of labelled records, which every site prepares by the same rules.
+
+    Args:
+        numeric: columns that are standardised unless the rules fix them.
+    """
+
+    def __init__(
+        self,
+        *,
+        sites: tuple[SiteId, ...],
+        rules: Preparation,
+        input_shape: tuple[int, ...],
+        classes: int,
+        seed: int,
+        numeric: int,
+    ) -> None:
+        self.sites = sites
+        self.input_shape = input_shape
+        self.classes = classes
+        self._rules, self._seed, self._numeric = rules, seed, numeric
+
+    def for_record_privacy(self, *, slots: bool = False) -> Self:
+        """The same records, each prepared by itself; see :meth:`Preparation.for_record_privacy`."""
+        self._rules = self._rules.for_record_privacy(self._numeric, slots=slots)
+        return self
+
+    def records(self, site_id: SiteId) -> PreparedRecords:
+        """One site's records before the split."""
+        raise NotImplementedError
+
+    def site(self, site_id: SiteId) -> SiteData:
+        """One site's records, prepared."""
+        site_index(self.sites, site_id)
+        return prepare(
+            site_id,
+            self.records(site_id),
+            self._rules,
+            input_shape=self.input_shape,
+            classes=self.classes,
+            seed=self._seed,
+        )
+
+
 def _divided(
     site_id: SiteId, records: PreparedRecords, rules: Preparation, seed: int
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
@@ -175,18 +205,10 @@ def _divided(
 def split(
     y: NDArray[np.int64], test_fraction: float, rng: np.random.Generator
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Positions of the training and the held-out records, stratified by class.
+    """Ascending positions of the training and the held-out records, stratified by class.
 
-    PreparedRecords are shuffled, ordered by class, and every (1 / fraction)-th is held out, so that each
-    class gives its share to within one record, however rare it is.
-
-    Args:
-        y: [n] labels.
-        test_fraction: share of held-out records.
-        rng: decides which records of a class are held out.
-
-    Returns:
-        Two disjoint, ascending arrays that together are 0 .. n-1.
+    Records are shuffled, ordered by class, and every (1 / fraction)-th is held out, so that each class gives
+    its share to within one record, however rare it is.
     """
     shuffled = rng.permutation(len(y))
     by_class = shuffled[np.argsort(y[shuffled], kind="stable")]
@@ -203,17 +225,8 @@ def split_by_slots(
     The place of a record depends on its position and the seed: not on its content, nor on other records,
     nor on how many follow. A record that is removed moves the later ones up, and to other places: this
     split is for neighbours that replace a record.
-
-    Args:
-        records: n.
-        test_fraction: probability of being held out.
-        rng: decides.
-
-    Returns:
-        Two disjoint, ascending arrays that together are 0 .. n-1.
     """
-    held_out = rng.random(records) < test_fraction
-    return np.flatnonzero(~held_out).astype(np.int64), np.flatnonzero(held_out).astype(np.int64)
+    return _sides(rng.random(records) < test_fraction)
 
 
 def split_by_content(
@@ -222,15 +235,8 @@ def split_by_content(
     """Positions of the training and the held-out records, each drawn from what the record itself contains.
 
     Adding or removing a record leaves every other one where it is. Identical records share one place, and
-    how many are held out is random, as with :func:`split_by_slots`.
-
-    Args:
-        records: as they were read; nothing in them may follow from other records.
-        test_fraction: probability of being held out.
-        key: decides, 0 <= key < 2^64.
-
-    Returns:
-        Two disjoint, ascending arrays that together are 0 .. n-1.
+    how many are held out is random, as with :func:`split_by_slots`. Nothing in the records may follow from
+    other records. The key is below 2^64.
     """
     count = len(records.y)
     parts = [np.asarray(records.x, dtype=np.float64).reshape(count, -1), records.y.reshape(count, 1)]
@@ -244,7 +250,7 @@ def split_by_content(
         hashed = keyed.copy()
         hashed.update(row)
         held_out[at] = int.from_bytes(hashed.digest(), "big") < threshold
-    return np.flatnonzero(~held_out).astype(np.int64), np.flatnonzero(held_out).astype(np.int64)
+    return _sides(held_out)
 
 
 def split_by_patient(
@@ -255,29 +261,19 @@ def split_by_patient(
     A patient's side follows from the name and the key, so adding or removing records leaves all others where
     they are. With slots it follows from the patient's number, in the order in which patients are first seen:
     a patient that is replaced by one of another name, with as many records in the same places, stays there.
-
-    Args:
-        patients: [n] names.
-        test_fraction: probability of being held out.
-        key: decides, 0 <= key < 2^63.
-        slots: whether neighbouring data sets have the same places for records.
-
-    Returns:
-        Two disjoint, ascending arrays that together are 0 .. n-1.
     """
     whose = [str(number) for number in numbered(patients) or ()] if slots else list(patients)
     side = {who: derive_seed(key, "held out", who) < test_fraction * 2.0**63 for who in set(whose)}
     held_out = np.array([side[who] for who in whose], dtype=np.bool_)
+    return _sides(held_out)
+
+
+def _sides(held_out: NDArray[np.bool_]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     return np.flatnonzero(~held_out).astype(np.int64), np.flatnonzero(held_out).astype(np.int64)
 
 
 def scaled_by_ranges(x: NDArray[Any], ranges: Sequence[tuple[float, float]]) -> NDArray[np.float64]:
-    """Columns on [-1, 1] by public ranges; values outside are moved to the nearest end, NaN stays.
-
-    Args:
-        x: [n, k].
-        ranges: k pairs (low, high).
-    """
+    """Columns on [-1, 1] by public ranges (low, high); values outside go to the nearest end, NaN stays."""
     low, high = np.array(ranges, dtype=np.float64).T
     return np.asarray(np.clip(2.0 * (x - low) / (high - low) - 1.0, -1.0, 1.0))
 

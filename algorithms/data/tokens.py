@@ -43,16 +43,13 @@ class Tokenizer(Protocol):
     @property
     def length(self) -> int:
         """Tokens per row, padding included."""
-        ...
 
     @property
     def vocabulary(self) -> int:
         """Ids are below this."""
-        ...
 
     def encode(self, texts: Sequence[str]) -> torch.Tensor:
         """One row per text: [n, length] int64, padding (0) at the end only, never empty."""
-        ...
 
 
 def words_of(text: str) -> list[str]:
@@ -100,7 +97,6 @@ class HashTokenizer:
     share theirs with another. The ids are the same on every machine and in every Python version.
 
     Args:
-        buckets: number of buckets; ids are below ``buckets + 3``.
         length: tokens per report, at least 2.
 
     Source: Weinberger, Dasgupta, Langford, Smola, Attenberg, "Feature hashing for large scale multitask
@@ -126,7 +122,6 @@ class FolderTokenizer:
     """A published tokenizer in Hugging Face format, read from a local folder; nothing is downloaded.
 
     Args:
-        folder: holds ``tokenizer.json``, or ``vocab.txt`` with ``tokenizer_config.json``.
         length: tokens per report, at least 2.
 
     Raises:
@@ -172,10 +167,10 @@ class FolderTokenizer:
         """
         if not texts:
             return torch.zeros(0, self.length, dtype=torch.int64)
-        found = self._tokenizer(
+        encoded = self._tokenizer(
             list(texts), padding="max_length", truncation=True, max_length=self.length, padding_side="right"
         )
-        rows = torch.tensor(found["input_ids"], dtype=torch.int64)
+        rows = torch.tensor(encoded["input_ids"], dtype=torch.int64)
         if not bool((rows[:, 0] != PAD).all()):
             unfit(
                 DataError(
@@ -207,12 +202,12 @@ def read_words(path: Path) -> tuple[str, ...]:
         raise ConfigError(
             f"data.words_file: {path.name} has {len(words)} words", remedy=f"give 1 to {_MOST_WORDS} words"
         )
-    seen: set[str] = set()
+    listed: set[str] = set()
     for number, line in enumerate(lines, start=1):
         word = line.strip()
-        if word and (words_of(word) != [word] or word in seen):
+        if word and (words_of(word) != [word] or word in listed):
             raise _wrong_word(f"data.words_file: {path.name}, line {number}")
-        seen.add(word)
+        listed.add(word)
     return words
 
 
@@ -245,8 +240,8 @@ def _hash(word: str) -> int:
 def _rows(reports: Sequence[Sequence[int]], length: int) -> torch.Tensor:
     rows = torch.zeros(len(reports), length, dtype=torch.int64)
     for at, report in enumerate(reports):
-        kept = [CLS, *report[: length - 1]]
-        rows[at, : len(kept)] = torch.tensor(kept)
+        ids = [CLS, *report[: length - 1]]
+        rows[at, : len(ids)] = torch.tensor(ids)
     return rows
 
 

@@ -7,7 +7,7 @@ from collections.abc import Collection
 import torch
 from torch import nn
 
-from secfed.dp.training.losses import Batch, UnitLoss
+from secfed.dp.training.losses import Batch, DeclaredLoss
 
 
 def train_only(network: nn.Module, parts: Collection[str]) -> None:
@@ -30,7 +30,7 @@ def fused_adam(network: nn.Module, learning_rate: float) -> torch.optim.Optimize
 def fit(
     network: nn.Module,
     optimiser: torch.optim.Optimizer,
-    loss: UnitLoss,
+    loss: DeclaredLoss,
     data: Batch,
     *,
     epochs: int,

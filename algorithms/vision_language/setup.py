@@ -89,7 +89,7 @@ class VlpSetup(Staged[Stage]):
                 min_survivors,  # imports the study, which imports this module
             )
 
-            opened, sites = study.protection.name != "plain", len(setting.sites)
+            opened, sites = study.protection.traits.hides_sites, len(setting.sites)
             rule.check_cohort(sites, min_survivors(study.protection, sites) if opened else None)
 
     # --- the model ---

@@ -91,7 +91,7 @@ class Ring:
 
     @property
     def key_moduli(self) -> tuple[int, ...]:
-        """The primes a key is stored under: q, then the special prime if there is one."""
+        """The primes a key is stored under: q and the special prime."""
         special = (ntt_prime(self.size, self.special_bits),) if self.special_bits else ()
         return (self.modulus, *special)
 
@@ -200,12 +200,6 @@ def choose_ring(
     exchanges: Sequence[Sequence[Run]], sites: int, *, key_mode: KeyMode = "public", scheme: Scheme = "bfv"
 ) -> Ring:
     """The ring that sends the fewest bytes for a study's exchanges; within 1 %, the most secure one.
-
-    Args:
-        exchanges: the runs of every exchange of one round.
-        sites: roster size.
-        key_mode: with which key sites encrypt.
-        scheme: ``bfv`` for exact sums.
 
     Raises:
         ConfigError: unknown mode or scheme, or more sites than the noise budget was examined for.

@@ -31,10 +31,7 @@ Slots = NDArray[Any]  # uint64 coefficients, or float64 under CKKS
 
 
 def slot_frames(source: VectorSource, parameters: Parameters) -> Iterator[Slots]:
-    """Read a vector once and lay it out: arrays [ciphertexts, slots per ciphertext], one per frame.
-
-    Unused slots at the end are zero. Nothing larger than a frame is held.
-    """
+    """Read a vector once: [ciphertexts, slots per ciphertext], one per frame; unused slots are zero."""
     width = parameters.ring.slots_per_ciphertext
     dtype = np.dtype("<u8") if parameters.ring.scheme == "bfv" else np.dtype("<f8")
     frame = _Frame(width, dtype)

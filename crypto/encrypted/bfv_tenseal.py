@@ -66,11 +66,7 @@ def generate_keys(ring: Ring) -> KeyPair:
 
 
 class Encryptor:
-    """Encrypts frames of slots under one key.
-
-    Args:
-        parameters: of the exchange.
-        key: the public key in ``public`` mode, the secret key in ``symmetric`` mode.
+    """Encrypts frames of slots under the public key, or in ``symmetric`` mode the secret key.
 
     Raises:
         MalformedMessage: the key is for another ring, of the wrong size, or out of range.
@@ -202,11 +198,9 @@ class _Library:
         return ciphertext
 
     def take_ciphertext(self, ciphertext: Any) -> Words:
-        """The words of a public-key ciphertext: [2 n]."""
         return self._format.take_ciphertext(self._saved(ciphertext))
 
     def take_seeded(self, ciphertext: Any) -> tuple[Words, bytes]:
-        """The first polynomial [n] of a symmetric ciphertext and the seed of the second."""
         return self._format.take_seeded(self._saved(ciphertext))
 
     def export_key(self, key: Any, *, secret: bool) -> bytes:
@@ -218,15 +212,11 @@ class _Library:
         )
 
     def import_key(self, data: bytes, *, secret: bool) -> Any:
-        """The inverse of :meth:`export_key`.
-
-        Raises:
-            MalformedMessage: another ring, another kind of key, a wrong size or a word out of range.
-        """
+        """The inverse of :meth:`export_key`; a key that is not for this ring is refused."""
         name = "secret key" if secret else "public key"
         label = _key_label(self._ring, secret=secret)
         if not data.startswith(label):
-            raise MalformedMessage(f"this is no {name} of the study's encryption ring")
+            raise MalformedMessage(f"this is not a {name} of the study's encryption ring")
         moduli = self._ring.key_moduli * (1 if secret else 2)
         sizes = [self._ring.size * modulus.bit_length() // 8 for modulus in moduli]
         if len(data) != len(label) + sum(sizes):

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 
@@ -16,12 +18,7 @@ from secfed.crypto.encrypted.tags import Tag, TagKey, encode_tag
 
 @dataclass(frozen=True)
 class Tagging:
-    """Which frames are tagged, and for which specification.
-
-    Attributes:
-        form: of the frames.
-        spec_digest: of the specification.
-    """
+    """Which frames are tagged, and for which specification."""
 
     form: FrameFormat
     spec_digest: bytes
@@ -36,12 +33,13 @@ class Tagging:
         return TagKey(keys.secret_key, self.spec_digest, self.modulus)
 
 
-class FrameCipher:
-    """Encrypts and decrypts single frames. Contexts are kept: building one takes longer than using it.
+Work = Literal["encrypt", "decrypt", "tag"]
+Job = Parameters | Tagging
+"""What a frame's work needs beside the frame: parameters, and to tag it the specification too."""
 
-    Args:
-        keys: the study's keys.
-    """
+
+class FrameCipher:
+    """Encrypts and decrypts single frames. Contexts are kept: building one takes longer than using it."""
 
     def __init__(self, keys: KeyPair) -> None:
         self._keys = keys
@@ -50,15 +48,7 @@ class FrameCipher:
         self._expanders: dict[Ring, SeedExpander] = {}
 
     def encrypt(self, parameters: Parameters, slots: Slots) -> bytes:
-        """The body of one frame of an upload, without its header.
-
-        Args:
-            parameters: of the exchange.
-            slots: [ciphertexts, slots per ciphertext] of the frame.
-
-        Raises:
-            MalformedMessage: the keys are for another ring.
-        """
+        """The body of one frame of an upload, from [ciphertexts, slots per ciphertext]."""
         if parameters not in self._encryptors:
             symmetric = parameters.ring.key_mode == "symmetric"
             key = self._keys.secret_key if symmetric else self._keys.public_key
@@ -69,7 +59,6 @@ class FrameCipher:
         """The slots of one frame of a sum: [ciphertexts, slots per ciphertext].
 
         Raises:
-            MalformedMessage: the frame is refused, or the keys are for another ring.
             RangeError: the noise leaves no margin.
         """
         words, _ = FrameFormat(parameters, SUM).words(frame, index)
@@ -78,11 +67,7 @@ class FrameCipher:
         return self._decryptors[parameters].frame(words)
 
     def products(self, tagging: Tagging, index: int, frame: Buffer) -> Tag:
-        """What one frame adds to the tags of its upload or sum.
-
-        Raises:
-            MalformedMessage: the frame is refused.
-        """
+        """What one frame adds to the tags of its upload or sum; a bad frame is refused."""
         words, seeds = tagging.form.words(frame, index)
         if tagging.form.seeded:
             ring = tagging.form.parameters.ring
@@ -92,19 +77,20 @@ class FrameCipher:
             words = np.stack([words[:, 0], second], axis=1)
         return tagging.key(self._keys).products(words, index)
 
-    # The same on bytes, as they lie in memory shared by processes.
+    def work(self, work: Work, job: Job, index: int, data: Buffer) -> Buffer:
+        """One frame from bytes to bytes, as it lies in memory shared by processes."""
+        if isinstance(job, Tagging):
+            return encode_tag(self.products(job, index, data))
+        if work == "encrypt":
+            return self.encrypt(job, slots_of(job, data))
+        return np.ascontiguousarray(self.decrypt(job, index, data)).data.cast("B")
 
-    def encrypt_bytes(self, parameters: Parameters, _index: int, slots: Buffer) -> Buffer:
-        """:meth:`encrypt` of the bytes of a frame's slots."""
-        return self.encrypt(parameters, slots_of(parameters, slots))
+    def map(self, work: Work, job: Job, inputs: Iterable[Buffer]) -> Iterator[Buffer]:
+        """:meth:`work` on every input, in order; :class:`WorkerPool` does the same in other processes."""
+        return (self.work(work, job, index, data) for index, data in enumerate(inputs))
 
-    def decrypt_bytes(self, parameters: Parameters, index: int, frame: Buffer) -> Buffer:
-        """:meth:`decrypt` to the bytes of the frame's slots."""
-        return np.ascontiguousarray(self.decrypt(parameters, index, frame)).data.cast("B")
-
-    def products_bytes(self, tagging: Tagging, index: int, frame: Buffer) -> Buffer:
-        """:meth:`products`, encoded as a tag is."""
-        return encode_tag(self.products(tagging, index, frame))
+    def close(self) -> None:
+        """Nothing runs beside this process."""
 
 
 def slots_of(parameters: Parameters, data: Buffer) -> Slots:

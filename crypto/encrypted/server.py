@@ -41,12 +41,7 @@ HEADER_BYTES = len(_MAGIC) + 1 + 32 + 4 + 2
 
 @dataclass(frozen=True)
 class FrameFormat:
-    """The exact form of every frame of one kind under one set of parameters.
-
-    Attributes:
-        parameters: of the exchange.
-        kind: ``UPLOAD`` or ``SUM``.
-    """
+    """The exact form of every frame of one kind (``UPLOAD`` or ``SUM``) under one set of parameters."""
 
     parameters: Parameters
     kind: int
@@ -73,11 +68,7 @@ class FrameFormat:
         return self.frame_bytes(0) * last + self.frame_bytes(last)
 
     def split(self, data: Buffer) -> Iterator[memoryview]:
-        """Cut a whole upload or sum into its frames, without copying.
-
-        Raises:
-            MalformedMessage: the length is not the one length it can have.
-        """
+        """Cut a whole upload or sum, of the one length it can have, into its frames, without copying."""
         view = memoryview(data).cast("B")
         if len(view) != self.total_bytes:
             raise MalformedMessage(f"{len(view)} bytes of ciphertexts, expected {self.total_bytes}")
@@ -130,13 +121,9 @@ class FrameFormat:
 
 
 class RunningSum:
-    """The aggregator's half: one running sum, and the uploads being received.
+    """The aggregator's half: one running sum.
 
-    Memory: 16 bytes per plaintext slot for the sum, plus the packed frames of open uploads only; nothing
-    grows with the number of sites.
-
-    Args:
-        parameters: of the exchange; all that the aggregator needs.
+    Memory: 16 bytes per plaintext slot; nothing grows with the number of sites.
     """
 
     def __init__(self, parameters: Parameters) -> None:
@@ -153,33 +140,26 @@ class RunningSum:
         """Sites whose upload is in the sum, in the order of their commit."""
         return tuple(self._sites)
 
-    def open(self, site: str) -> EncryptedUpload:
-        """Start receiving one site's upload; nothing is added before :meth:`EncryptedUpload.commit`.
-
-        Raises:
-            Replay: this site's upload is already in the sum.
-        """
-        self._refuse_twice(site)
-        return EncryptedUpload(self, site)
-
     def add(self, site: str, upload: Buffer) -> None:
         """Check and add a whole upload; nothing is added if any part of it is refused.
 
         Raises:
-            MalformedMessage: a wrong length, or see :meth:`FrameFormat.words`.
-            Replay: this site's upload is already in the sum.
+            ProtocolError: it is malformed, the site's upload is in the sum, or the sum has as many as it can.
+
+        Security: the caller has verified the site's signature over the upload.
         """
-        received = self.open(site)
-        for frame in self._format.split(upload):
-            received.feed(frame)
-        received.commit()
+        if site in self._sites:
+            raise Replay(f"site {site!r} already has an upload in this sum")
+        if len(self._sites) >= self.parameters.sites:
+            raise WrongState(f"the noise budget of this sum is for {self.parameters.sites} uploads")
+        for index, frame in enumerate(self._format.split(upload)):
+            self._format.words(frame, index)
+        for index, frame in enumerate(self._format.split(upload)):
+            self._add_frame(index, frame)
+        self._sites.append(site)
 
     def frames(self) -> Iterator[bytes]:
-        """The sum, frame by frame, for :meth:`secfed.crypto.encrypted.client.SiteCipher.decrypt`.
-
-        Raises:
-            WrongState: nothing was added.
-        """
+        """The sum, frame by frame; there must be an upload in it."""
         if not self._sites:
             raise WrongState("there is no upload in the encrypted sum")
         form = FrameFormat(self.parameters, SUM)
@@ -187,24 +167,15 @@ class RunningSum:
             words = self._frame_total(index)
             yield form.header(index) + pack_words(words.reshape(-1), self.parameters.ring.modulus_bits)
 
-    def _refuse_twice(self, site: str) -> None:
-        if site in self._sites:
-            raise Replay(f"site {site!r} already has an upload in this sum")
-        if len(self._sites) >= self.parameters.sites:
-            raise WrongState(f"the noise budget of this sum is for {self.parameters.sites} uploads")
-
-    def _commit(self, site: str, frames: list[bytes]) -> None:
-        self._refuse_twice(site)  # it may have been committed since it was opened
-        for index, frame in enumerate(frames):
-            words, seeds = self._format.words(frame, index)
-            total = self._frame_total(index)
-            self._add(total[:, 0], words[:, 0])
-            if self._expander is None:
-                self._add(total[:, 1], words[:, 1])
-            else:
-                for ciphertext, second in zip(total, expanded(seeds, self._expander), strict=True):
-                    self._add(ciphertext[1], second)
-        self._sites.append(site)
+    def _add_frame(self, index: int, frame: Buffer) -> None:
+        words, seeds = self._format.words(frame, index)
+        total = self._frame_total(index)
+        self._add(total[:, 0], words[:, 0])
+        if self._expander is None:
+            self._add(total[:, 1], words[:, 1])
+        else:
+            for ciphertext, second in zip(total, expanded(seeds, self._expander), strict=True):
+                self._add(ciphertext[1], second)
 
     def _add(self, total: Words, words: Words) -> None:
         """Add modulo q: both are below q < 2^60, and subtracting q from less than q wraps far above it."""
@@ -215,63 +186,6 @@ class RunningSum:
         return self._total[index * FRAME_CIPHERTEXTS : (index + 1) * FRAME_CIPHERTEXTS]
 
 
-class EncryptedUpload:
-    """One site's frames, checked one by one as they arrive, added all together or not at all.
-
-    An upload that breaks off half-way, or whose signature turns out wrong, is simply dropped: it has not
-    touched the sum. Memory: the packed frames received so far.
-    """
-
-    def __init__(self, total: RunningSum, site: str) -> None:
-        self._total = total
-        self._site = site
-        self._format = FrameFormat(total.parameters, UPLOAD)
-        self._frames: list[bytes] = []
-        self._open = True
-
-    @property
-    def next_frame_bytes(self) -> int:
-        """The exact length of the next frame, 0 when the upload is complete: read no more than that."""
-        index = len(self._frames)
-        return self._format.frame_bytes(index) if index < self._total.parameters.frames else 0
-
-    def feed(self, frame: Buffer) -> None:
-        """Check and keep the next frame.
-
-        Raises:
-            MalformedMessage: see :meth:`FrameFormat.words`; the upload is over and its frames are gone.
-            WrongState: the upload is complete, committed or already refused.
-        """
-        if not self._open or not self.next_frame_bytes:
-            self._close()
-            raise WrongState(f"site {self._site!r} sent a frame that its upload does not have")
-        try:
-            self._format.words(frame, len(self._frames))
-        except MalformedMessage:
-            self._close()
-            raise
-        self._frames.append(bytes(frame))
-
-    def commit(self) -> None:
-        """Add the complete upload to the sum.
-
-        Raises:
-            WrongState: frames are missing, or the upload is over.
-            Replay: the site's upload is already in the sum.
-
-        Security: the caller has verified the site's signature over all the frames.
-        """
-        if not self._open or self.next_frame_bytes:
-            raise WrongState(f"the upload of site {self._site!r} is not complete")
-        frames = self._frames
-        self._close()
-        self._total._commit(self._site, frames)
-
-    def _close(self) -> None:
-        self._open = False
-        self._frames = []
-
-
 def expanded(seeds: memoryview, expander: SeedExpander) -> Iterator[Words]:
     """The second polynomials that the seeds of one frame stand for: [n] uint64 below q each."""
     for at in range(0, len(seeds), SEED_BYTES):
@@ -279,7 +193,6 @@ def expanded(seeds: memoryview, expander: SeedExpander) -> Iterator[Words]:
 
 
 def _expander(parameters: Parameters) -> SeedExpander:
-    """Only symmetric uploads need the library at the aggregator, and of it only the generator."""
     from secfed.crypto.encrypted.bfv_tenseal import SeedExpander
 
     return SeedExpander(parameters.ring)

@@ -6,10 +6,12 @@ aggregator adds. A site that falls silent is simply not in the sum.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from typing import Any
+
+from numpy.typing import NDArray
 
 from secfed.crypto import labels
-from secfed.crypto.attempt import AttemptId, SiteContribution
+from secfed.crypto.attempt import SiteContribution
 from secfed.crypto.codec import Buffer
 from secfed.crypto.encrypted.bfv import Parameters
 from secfed.crypto.encrypted.client import SiteCipher
@@ -26,94 +28,62 @@ from secfed.crypto.encrypted.tags import (
 )
 from secfed.crypto.identity import Roster, verify
 from secfed.crypto.masked import masks
-from secfed.crypto.messages import Specification, Upload, peek_type
-from secfed.crypto.refusals import Refusal
-from secfed.crypto.specification import check_specification
-from secfed.errors import MalformedMessage, Replay, RoundAborted, WrongState
+from secfed.crypto.messages import Result, Specification, Upload
+from secfed.crypto.one_step import OneStepServer, open_specification
+from secfed.crypto.specification import decode_as
+from secfed.errors import MalformedMessage, WrongState
 
 
 class EncryptedSite:
-    """One site's half: specification -> signed ciphertexts.
+    """One site's half: specification -> signed ciphertexts."""
 
-    Attributes:
-        spec_digest: of the specification that the upload was made for; empty before.
-    """
+    released: tuple[str, ...] | None = None  # sums come outside the attempt, and nothing is unmasked
+    complaints: tuple[str, ...] = ()
+    result: Result | None = None
 
-    spec_digest: bytes = b""
-
-    def __init__(self, given: SiteContribution, cipher: SiteCipher, parameters: Parameters) -> None:
-        self._given, self._cipher, self._parameters = given, cipher, parameters
+    def __init__(self, contribution: SiteContribution, cipher: SiteCipher, parameters: Parameters) -> None:
+        self._contribution, self._cipher, self._parameters = contribution, cipher, parameters
         self._used = False
 
     def handle(self, message: Buffer) -> Buffer:
-        """Answer the specification.
+        """Answer the specification, once.
 
         Raises:
             SecfedError: refusals 1-16 and 37-39 of ``refusals.py``.
         """
         used, self._used = self._used, True
-        given = self._given
-        try:
-            kind = peek_type(message)
-            if used or kind != Specification.TYPE:
-                raise Refusal.OUT_OF_ORDER.refuse(f"message type {kind}")
-            spec = Specification.decode(message)
-        except MalformedMessage as error:
-            raise Refusal.MALFORMED.refuse(error.message) from None
-        check_specification(spec, given, floor=FLOOR)
-        attempt = AttemptId(spec.round, spec.exchange_index, spec.attempt)
-        given.journal.begin(spec.study, attempt)
+        if used:
+            decode_as(None, message)
+        own = self._contribution
         # Every site can read sums. Two sums that differ by one site would tell that site's update, so an
         # update that has left once never leaves again.
-        given.journal.uploaded(spec.study, attempt)
+        spec = open_specification(message, own, floor=FLOOR)
         form = FrameFormat(self._parameters, UPLOAD)
         size = form.total_bytes + UPLOAD_TAG_BYTES
         buffer = Upload.frame(size)
         vector, at = buffer[Upload.VECTOR_AT : Upload.VECTOR_AT + size], 0
-        for frame in self._cipher.encrypt(self._parameters, given.source):
+        for frame in self._cipher.encrypt(self._parameters, own.source):
             vector[at : at + len(frame)] = frame
             at += len(frame)
-        vector[at:] = self._cipher.tag(self._parameters, spec.digest, given.site, form.split(vector[:at]))
+        vector[at:] = self._cipher.tag(self._parameters, spec.digest, own.site, form.split(vector[:at]))
         vector_digest = masks.vector_digest(vector)
         parameters = self._parameters.digest
-        signature = given.identity.sign(labels.SIGN_UPLOAD, spec.digest, parameters, vector_digest)
+        signature = own.identity.sign(labels.SIGN_UPLOAD, spec.digest, parameters, vector_digest)
         Upload.finish(buffer, parameters, vector_digest, signature)
-        self.spec_digest = spec.digest
         return buffer
 
 
-class EncryptedServer:
+class EncryptedServer(OneStepServer):
     """The aggregator's half: adds ciphertexts and tags as they arrive; it has no key and learns no total."""
 
     def __init__(self, spec: Specification, roster: Roster, parameters: Parameters) -> None:
-        self._spec, self._roster, self._parameters = spec, roster, parameters
+        super().__init__(spec, roster)
+        self._parameters = parameters
         self._total = RunningSum(parameters)
         self._tag: Tag = (0,) * TAGS
         self._nonces: dict[str, bytes] = {}
-        self._answered: set[str] = set()
-        self._finished = False
-        self.spent = False
 
-    @property
-    def stage(self) -> str:
-        """Encrypted protection has one step; it takes the name of the step it stands for."""
-        return "done" if self._finished else "mask"
-
-    def begin(self) -> Mapping[str, Buffer]:
-        """The specification to every site of the cohort."""
-        return dict.fromkeys(self._spec.cohort, self._spec.encode())
-
-    def receive(self, site: str, reply: Buffer) -> None:
-        """Check one upload and add it; nothing is added if any part of it is refused.
-
-        Raises:
-            ProtocolError: the upload is refused; the site counts as dropped.
-        """
-        if self._finished or site not in self._spec.cohort:
-            raise WrongState(f"site {site!r} was not asked")
-        if site in self._answered:  # also where its upload was refused
-            raise Replay(f"site {site!r} has answered already")
-        self._answered.add(site)
+    def _add(self, site: str, reply: Buffer) -> None:
         upload = Upload.decode(reply)
         if upload.sharing_digest != self._parameters.digest:
             raise MalformedMessage(f"site {site!r} encrypted under other parameters")
@@ -123,36 +93,21 @@ class EncryptedServer:
         parts = (self._spec.digest, self._parameters.digest, digest)
         verify(self._roster.public(site), upload.signature, labels.SIGN_UPLOAD, *parts, who=site)
         self.spent = True
-        size = len(upload.vector) - UPLOAD_TAG_BYTES
-        frames, rest = upload.vector[: max(0, size)], upload.vector[max(0, size) :]
-        received = self._total.open(site)
-        for frame in FrameFormat(self._parameters, UPLOAD).split(frames):
-            received.feed(frame)
+        size = max(0, len(upload.vector) - UPLOAD_TAG_BYTES)
         modulus = self._parameters.ring.modulus
-        tag = decode_tag(rest[NONCE_BYTES:], modulus)  # before anything is added
-        received.commit()
-        self._nonces[site] = bytes(rest[:NONCE_BYTES])
+        tag = decode_tag(upload.vector[size + NONCE_BYTES :], modulus)  # before anything is added
+        self._total.add(site, upload.vector[:size])
+        self._nonces[site] = bytes(upload.vector[size : size + NONCE_BYTES])
         self._tag = add_tags(modulus, self._tag, tag)
 
-    def advance(self) -> Mapping[str, Buffer]:
-        """Close the sum.
+    @property
+    def sums(self) -> tuple[NDArray[Any], ...]:
+        """Not at the aggregator.
 
         Raises:
-            RoundAborted: fewer uploads than the specification's threshold.
+            WrongState: always.
         """
-        if len(self._total.sites) < self._spec.threshold:
-            raise RoundAborted(
-                f"only {len(self._total.sites)} of {len(self._spec.cohort)} sites uploaded, "
-                f"{self._spec.threshold} are needed.",
-                remedy="wait for more sites",
-            )
-        self._finished = True
-        return {}
-
-    @property
-    def survivors(self) -> tuple[str, ...]:
-        """Sites whose ciphertexts are in the sum, in roster order."""
-        return tuple(name for name in self._spec.cohort if name in self._total.sites)
+        raise WrongState("an aggregator cannot read encrypted sums")
 
     def ciphertext(self) -> bytes:
         """The sum: all frames in order."""

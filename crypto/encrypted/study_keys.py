@@ -13,7 +13,7 @@ belongs to one study and dies with it.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from secfed.crypto import labels, sealing
 from secfed.crypto.codec import digest
@@ -21,6 +21,7 @@ from secfed.crypto.encrypted.bfv import Ring
 from secfed.crypto.encrypted.bfv_tenseal import KeyPair, generate_keys
 from secfed.crypto.encrypted.messages import KeyDelivery, KeyHello, KeyPackage, KeyPackages, KeyRequest
 from secfed.crypto.identity import Identity, Roster, verify
+from secfed.crypto.message_base import signed
 from secfed.errors import InconsistentView, RosterError, WrongState
 
 
@@ -28,13 +29,9 @@ from secfed.errors import InconsistentView, RosterError, WrongState
 class StudyKeys:
     """One site's hold on the keys of one study.
 
-    Args:
-        identity: this site.
-        roster: the pinned roster.
-        study: study id.
+    Attributes:
         holder: the site that makes the keys.
-        ring: what the keys are for.
-        received: told the keys once they are there (a hospital stores them under its own protection).
+        received: called with the keys before they are used; a hospital stores them.
         new_seal_key: gives the key that the study key will be sealed to; a hospital that must be able to go
             on after a crash keeps it until the study key is there.
     """
@@ -57,11 +54,7 @@ class StudyKeys:
 
     @property
     def required(self) -> KeyPair:
-        """The keys.
-
-        Raises:
-            WrongState: this site has none yet.
-        """
+        """The keys; :class:`WrongState` where this site has none yet."""
         if self.keys is None:
             raise WrongState("this site has no study key yet", remedy="the key holder must be reachable once")
         return self.keys
@@ -73,18 +66,15 @@ class StudyKeys:
         if self.keys is None and self._seal_key is None:
             self._seal_key = self.new_seal_key()
         public = b"" if self.keys is not None or self._seal_key is None else self._seal_key.public_bytes
-        unsigned = KeyHello(self.identity.name, public)
-        signature = self.identity.sign(labels.SIGN_KEY_HELLO, *self._context(), unsigned.body())
-        return replace(unsigned, signature=signature).encode()
+        hello = KeyHello(self.identity.name, public)
+        return signed(hello, self.identity, labels.SIGN_KEY_HELLO, *self._context()).encode()
 
     def pack(self, request: KeyRequest) -> bytes:
         """Messages 12 -> 13, at the holder.
 
         Raises:
             WrongState: this site is not the holder.
-            RosterError: a hello from outside the roster.
-            BadSignature: a hello that its site did not sign.
-            MalformedMessage: a hello without a key that can be sealed to.
+            ProtocolError: see :func:`check_hello`.
         """
         if self.identity.name != self.holder:
             raise WrongState("this site does not hold the study key for others")
@@ -94,8 +84,9 @@ class StudyKeys:
             sealed = sealing.seal(
                 hello.seal_key, keys.secret_key, labels.SEAL_STUDY_KEY, *self._context(), hello.site.encode()
             )
-            unsigned = KeyPackage(hello.site, sealed)
-            packages.append(replace(unsigned, signature=self._sign(keys.public_key, unsigned)))
+            context = *self._context(), digest(labels.STUDY_PUBLIC_KEY, keys.public_key)
+            package = KeyPackage(hello.site, sealed)
+            packages.append(signed(package, self.identity, labels.SIGN_KEY_PACKAGE, *context))
         return KeyPackages(keys.public_key, tuple(packages)).encode()
 
     def unpack(self, delivery: KeyDelivery) -> None:
@@ -130,10 +121,6 @@ class StudyKeys:
         # a restart. Where keeping fails, the next hello asks, or makes a key, again.
         self.received(keys)
         self.keys = keys
-
-    def _sign(self, public_key: bytes, package: KeyPackage) -> bytes:
-        key_digest = digest(labels.STUDY_PUBLIC_KEY, public_key)
-        return self.identity.sign(labels.SIGN_KEY_PACKAGE, *self._context(), key_digest, package.body())
 
     def _context(self) -> Sequence[bytes]:
         return key_context(self.study, self.roster, self.ring, self.holder)

@@ -26,10 +26,7 @@ class ExpectedSum:
     """What one site knows about an exchange whose sum it is given.
 
     Attributes:
-        site: this site.
-        rules: what it insists on.
         exchange: name, by the site's own copy of the study.
-        layout_digest: of the layout that the site derived.
         state_tag: of the state that the sum is added to.
         uploaded: digest of the specification that this site's upload was made for; None without an upload.
     """
@@ -43,18 +40,14 @@ class ExpectedSum:
 
 
 def check_signed(summed: Summed, roster: Roster, study: str) -> None:
-    """Whether it is the aggregator's sum of this study.
-
-    Raises:
-        SecfedError: refusals 3, 4, 10 and 35.
-    """
-    spec, result, public = summed.spec, summed.result, roster.aggregator
-    both = (
-        (spec.signature, labels.SIGN_SPEC, spec.body(), Refusal.SPEC_SIGNATURE),
-        (result.signature, labels.SIGN_RESULT, result.body(), Refusal.RESULT_SIGNATURE),
+    """Refuse (3, 4, 10, 35) what is not the aggregator's sum of this study."""
+    spec, result = summed.spec, summed.result
+    signed = (
+        (spec, labels.SIGN_SPEC, Refusal.SPEC_SIGNATURE),
+        (result, labels.SIGN_RESULT, Refusal.RESULT_SIGNATURE),
     )
-    for signature, label, body, refusal in both:
-        verified(public, signature, label, body, who="aggregator", refusal=refusal)
+    for record, label, refusal in signed:
+        verified(record, roster.aggregator, label, who="aggregator", refusal=refusal)
     if spec.roster_digest != roster.digest:
         raise Refusal.ROSTER_CHANGED.refuse()
     if spec.study != study:
@@ -62,11 +55,7 @@ def check_signed(summed: Summed, roster: Roster, study: str) -> None:
 
 
 def check_sum(summed: Summed, expected: ExpectedSum) -> None:
-    """Whether a signed sum is one that this site may decrypt, as far as can be told without its words.
-
-    Raises:
-        SecfedError: refusals 4-6, 8, 10, 13, 29, 36, 38 and 39.
-    """
+    """Refuse (4-6, 8, 10, 13, 29, 36, 38, 39) a sum that this site may not decrypt, words aside."""
     spec, result, rules = summed.spec, summed.result, expected.rules
     if spec.exchange != expected.exchange:
         raise Refusal.OTHER_EXCHANGE.refuse()

@@ -62,25 +62,14 @@ def new_nonce() -> bytes:
 
 @dataclass(frozen=True)
 class TagKey:
-    """What one specification's tags are made and checked with.
-
-    Attributes:
-        secret_key: the study's.
-        spec_digest: of the specification.
-        modulus: the prime q of the ring.
-    """
+    """What one specification's tags are made and checked with, modulo the prime q of the ring."""
 
     secret_key: bytes = field(repr=False)
     spec_digest: bytes
     modulus: int
 
     def products(self, words: Words, index: int) -> Tag:
-        """The part <w, k_j> that one frame has in every tag.
-
-        Args:
-            words: [ciphertexts, 2, n] uint64 below q, seeds expanded.
-            index: of the frame.
-        """
+        """The part <w, k_j> of one frame in every tag: [ciphertexts, 2, n] uint64 below q, seeds expanded."""
         rows = words.reshape(-1, words.shape[-1])
         context = self.spec_digest, index.to_bytes(4, "big")
         stream = Keystream(derive(self.secret_key, labels.DERIVE_TAG_VECTORS, *context))
@@ -105,24 +94,13 @@ class TagKey:
         return tuple(int.from_bytes(number, "big") % self.modulus for number in numbers)
 
     def upload_tag(self, site: str, products: Iterable[Tag]) -> bytes:
-        """What follows the frames of an upload: a fresh nonce and the tags.
-
-        Args:
-            site: who uploads.
-            products: of all frames.
-        """
+        """What follows the frames of an upload, from the products of all of them: nonce and tags."""
         nonce = new_nonce()
         tag = add_tags(self.modulus, self.pads(site, nonce), *products)
         return nonce + encode_tag(tag)
 
     def is_sum(self, tag: bytes, uploads: Iterable[tuple[str, bytes]], products: Iterable[Tag]) -> bool:
-        """Whether words are the sum of these uploads.
-
-        Args:
-            tag: the sum of their tags, as it arrived.
-            uploads: sites and the nonces of their uploads.
-            products: of all frames of the sum.
-        """
+        """Whether words are the sum of uploads, by the sum of their tags and the sites' nonces."""
         pads = (self.pads(site, nonce) for site, nonce in uploads)
         return hmac.compare_digest(tag, encode_tag(add_tags(self.modulus, *pads, *products)))
 
@@ -141,11 +119,7 @@ def encode_tag(tag: Tag) -> bytes:
 
 
 def decode_tag(data: Buffer, modulus: int) -> Tag:
-    """The inverse of :func:`encode_tag`.
-
-    Raises:
-        MalformedMessage: another length, or a number that is not reduced.
-    """
+    """The inverse of :func:`encode_tag`; every number must be reduced."""
     reader = Reader(data)
     tag = tuple(reader.uint(8) for _ in range(TAGS))
     reader.end()

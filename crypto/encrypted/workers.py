@@ -22,24 +22,20 @@ from __future__ import annotations
 import os
 import signal
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from mmap import mmap
 from multiprocessing import get_context
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import assert_spawning
 from multiprocessing.reduction import DupFd
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 from secfed.crypto.codec import Buffer
-from secfed.crypto.encrypted.bfv import FRAME_CIPHERTEXTS, HE_STANDARD, Parameters
+from secfed.crypto.encrypted.bfv import FRAME_CIPHERTEXTS, HE_STANDARD
 from secfed.crypto.encrypted.bfv_tenseal import KeyPair
-from secfed.crypto.encrypted.frames import FrameCipher, Tagging
+from secfed.crypto.encrypted.frames import FrameCipher, Job, Work
 from secfed.errors import ConfigError, MalformedMessage, RoundAborted, SecfedError, WrongState
-
-Work = Literal["encrypt", "decrypt", "tag"]
-Job = Parameters | Tagging
-"""What a frame's work needs beside the frame: parameters, and to tag it the specification too."""
 
 # A frame of the largest ring with 64-bit words. Words on the wire have 60 bits at most, so that leaves
 # 64 KiB for the header and the seeds.
@@ -50,9 +46,6 @@ _STOP_TIMEOUT_S: Final = 5.0
 
 class SharedMemory:
     """Places for frames, shared with child processes that are given this object when they are started.
-
-    Args:
-        places: how many frames there is room for.
 
     Raises:
         ConfigError: the operating system has no anonymous files in memory.
@@ -80,8 +73,8 @@ class SharedMemory:
         assert_spawning(self)
         return DupFd(self._descriptor)
 
-    def __setstate__(self, given: Any) -> None:
-        self._descriptor = given.detach()
+    def __setstate__(self, shared: Any) -> None:
+        self._descriptor = shared.detach()
         self._map()
 
     def __del__(self) -> None:
@@ -92,11 +85,7 @@ class SharedMemory:
         self._view = memoryview(mmap(self._descriptor, os.fstat(self._descriptor).st_size))
 
     def put(self, place: int, data: Buffer) -> int:
-        """Copy bytes to a place; gives their number.
-
-        Raises:
-            MalformedMessage: they are more than a frame can have.
-        """
+        """Copy bytes to a place; gives their number. More than a frame can have are refused."""
         view = memoryview(data).cast("B")
         if len(view) > _PLACE_BYTES:
             raise MalformedMessage(f"a ciphertext frame of {len(view)} bytes is larger than any frame")
@@ -111,8 +100,6 @@ class SharedMemory:
 
 
 class _Worker:
-    """One child process, its pipe, and how many tasks it has not answered."""
-
     def __init__(self, keys: KeyPair, memory: SharedMemory) -> None:
         context = get_context("spawn")
         self.pipe, far = context.Pipe()
@@ -134,10 +121,6 @@ class WorkerPool:
     """Processes that encrypt and decrypt frames. They start at the first use and serve until :meth:`close`.
 
     Not for use by several threads at once.
-
-    Args:
-        keys: the study's keys.
-        processes: how many workers.
     """
 
     def __init__(self, keys: KeyPair, processes: int) -> None:
@@ -258,11 +241,6 @@ def _serve(pipe: Connection, memory: SharedMemory, keys: KeyPair) -> None:
     """A worker's life: tasks until the pipe ends. An error that is not ours ends it, with its traceback."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the parent decides
     cipher = FrameCipher(keys)
-    works: dict[Work, Callable[[Any, int, Buffer], Buffer]] = {
-        "encrypt": cipher.encrypt_bytes,
-        "decrypt": cipher.decrypt_bytes,
-        "tag": cipher.products_bytes,
-    }
     while True:
         try:
             task = pipe.recv()
@@ -273,7 +251,7 @@ def _serve(pipe: Connection, memory: SharedMemory, keys: KeyPair) -> None:
         work, job, index, place, size = task
         answer: int | SecfedError
         try:
-            answer = memory.put(place, works[work](job, index, memory.look(place, size)))
+            answer = memory.put(place, cipher.work(work, job, index, memory.look(place, size)))
         except SecfedError as error:
             answer = error
         try:

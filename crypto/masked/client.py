@@ -16,11 +16,11 @@ Source: Bonawitz et al. 2017, with the hardening described in docs/protocol.md.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from secfed.crypto import labels, shamir, thresholds
 from secfed.crypto.attempt import AttemptId, SiteContribution
-from secfed.crypto.codec import Buffer, Writer
+from secfed.crypto.codec import Buffer
 from secfed.crypto.masked.key_derivation import (
     commitment,
     envelope_context,
@@ -29,8 +29,9 @@ from secfed.crypto.masked.key_derivation import (
     share_digest,
 )
 from secfed.crypto.masked.state import ClientState, Closed, Secrets, expect
-from secfed.crypto.masked.unmask import AwaitResult, AwaitSurvivors, AwaitUnmask, Finished
-from secfed.crypto.masked.upload import AwaitDeliveries, AwaitSharingSet, Complained
+from secfed.crypto.masked.unmask import AwaitResult, Finished
+from secfed.crypto.masked.upload import AwaitDeliveries, Complained
+from secfed.crypto.message_base import signed
 from secfed.crypto.messages import (
     Advert,
     Adverts,
@@ -44,64 +45,47 @@ from secfed.crypto.messages import (
     peek_type,
 )
 from secfed.crypto.refusals import Refusal
-from secfed.crypto.specification import check_specification, ordered_subset, verified
-from secfed.errors import MalformedMessage
-
-# The whole session, whichever of the files a state stands in.
-__all__ = [
-    "AwaitAdverts",
-    "AwaitDeliveries",
-    "AwaitResult",
-    "AwaitSharingSet",
-    "AwaitSpecification",
-    "AwaitSurvivors",
-    "AwaitUnmask",
-    "ClientState",
-    "Closed",
-    "Complained",
-    "Finished",
-    "MaskedSite",
-]
+from secfed.crypto.specification import check_specification, decode_as, ordered_subset, verified
+from secfed.errors import MalformedMessage, WrongState
 
 
 @dataclass(frozen=True)
 class AwaitSpecification:
     """Nothing has happened yet."""
 
-    given: SiteContribution
+    own: SiteContribution
     accepts: type[Message] = Specification
 
     def handle(self, message: Message) -> tuple[ClientState, Buffer]:
         """Message 0 -> message 1."""
         spec = expect(message, Specification)
-        given = self.given
-        check_specification(spec, given, floor=thresholds.FLOOR)
-        too_low = spec.threshold < max(given.limits.min_threshold, given.limits.min_cohort)
-        if too_low or not thresholds.is_safe(spec.threshold, len(spec.cohort), given.colluders):
+        own = self.own
+        check_specification(spec, own, floor=thresholds.FLOOR)
+        too_low = spec.threshold < max(own.limits.min_threshold, own.limits.min_cohort)
+        if too_low or not thresholds.is_safe(spec.threshold, len(spec.cohort), own.colluders):
             raise Refusal.THRESHOLD_TOO_LOW.refuse(f"{spec.threshold} of {len(spec.cohort)}")
         # Durable before any secret of this attempt exists: an attempt is never run twice.
-        given.journal.begin(spec.study, AttemptId(spec.round, spec.exchange_index, spec.attempt))
+        own.journal.begin(spec.study, AttemptId(spec.round, spec.exchange_index, spec.attempt))
         secrets = Secrets(
-            mask_secret=given.entropy.token("mask secret"),
-            self_seed=given.entropy.token("self-mask seed"),
-            seal_key=given.entropy.seal_key(),
+            mask_secret=own.entropy.token("mask secret"),
+            self_seed=own.entropy.token("self-mask seed"),
+            seal_key=own.entropy.seal_key(),
         )
         advert = Advert(
-            site=given.site,
+            site=own.site,
             mask_key=mask_key(secrets.mask_secret).public_bytes,
             seal_key=secrets.seal_key.public_bytes,
             commitment=commitment(secrets.self_seed),
         )
-        signature = given.identity.sign(labels.SIGN_ADVERT, spec.digest, advert.body())
-        advert = Advert(advert.site, advert.mask_key, advert.seal_key, advert.commitment, signature)
-        return AwaitAdverts(given, spec, secrets, advert), advert.encode()
+        advert = signed(advert, own.identity, labels.SIGN_ADVERT, spec.digest)
+        return AwaitAdverts(own, spec, secrets, advert), advert.encode()
 
 
 @dataclass(frozen=True)
 class AwaitAdverts:
     """Own keys are out; the others' are expected."""
 
-    given: SiteContribution
+    own: SiteContribution
     spec: Specification
     secrets: Secrets = field(repr=False)
     advert: Advert
@@ -110,7 +94,7 @@ class AwaitAdverts:
     def handle(self, message: Message) -> tuple[ClientState, Buffer]:
         """Message 2 -> message 3."""
         relayed = expect(message, Adverts)
-        given, spec = self.given, self.spec
+        own, spec = self.own, self.spec
         names = tuple(advert.site for advert in relayed.adverts)
         for name in names:
             if name not in spec.cohort:
@@ -118,15 +102,8 @@ class AwaitAdverts:
         if not ordered_subset(names, spec.cohort):
             raise Refusal.ADVERT_ORDER.refuse()
         for advert in relayed.adverts:
-            verified(
-                given.roster.public(advert.site),
-                advert.signature,
-                labels.SIGN_ADVERT,
-                spec.digest,
-                advert.body(),
-                who=advert.site,
-                refusal=Refusal.ADVERT_SIGNATURE,
-            )
+            public, label = own.roster.public(advert.site), labels.SIGN_ADVERT
+            verified(advert, public, label, spec.digest, who=advert.site, refusal=Refusal.ADVERT_SIGNATURE)
         if self.advert not in relayed.adverts:
             raise Refusal.OWN_ADVERT.refuse()
         advertised_by: dict[bytes, str] = {}
@@ -138,42 +115,41 @@ class AwaitAdverts:
         if len(names) < spec.threshold:
             raise Refusal.TOO_FEW_ADVERTS.refuse(f"{len(names)} of {spec.threshold}")
         adverts_digest = relayed.digest
-        points = [given.roster.position(name) + 1 for name in names]
-        below = given.entropy.below
+        points = [own.roster.position(name) + 1 for name in names]
+        below = own.entropy.below
         shares_r = shamir.split(self.secrets.mask_secret, spec.threshold, points, randbelow=below)
         shares_b = shamir.split(self.secrets.self_seed, spec.threshold, points, randbelow=below)
         envelopes = []
         for advert in relayed.adverts:
-            if advert.site != given.site:
-                point = given.roster.position(advert.site) + 1
+            if advert.site != own.site:
+                point = own.roster.position(advert.site) + 1
                 envelopes.append(self._envelope(advert, adverts_digest, shares_r[point], shares_b[point]))
-        own_point = given.roster.position(given.site) + 1
-        own_share = SelfMaskShare(given.site, shares_b[own_point])
-        state = AwaitDeliveries(given, spec, self.secrets, names, adverts_digest, own_share)
+        own_point = own.roster.position(own.site) + 1
+        own_share = SelfMaskShare(own.site, shares_b[own_point])
+        state = AwaitDeliveries(own, spec, self.secrets, names, adverts_digest, own_share)
         return state, Sharing(tuple(envelopes)).encode()
 
     def _envelope(self, peer: Advert, adverts_digest: bytes, share_r: bytes, share_b: bytes) -> Envelope:
         """The signed envelope for one peer."""
-        given, spec_digest = self.given, self.spec.digest
-        context = envelope_context(spec_digest, adverts_digest, given.site, peer.site)
-        seed = outgoing_seed(self.secrets.mask_secret, spec_digest, given.site, peer.site)
-        both = Writer().fixed(share_r, shamir.SHARE_BYTES).fixed(share_b, shamir.SHARE_BYTES).done()
+        own, spec_digest = self.own, self.spec.digest
+        context = envelope_context(spec_digest, adverts_digest, own.site, peer.site)
+        seed = outgoing_seed(self.secrets.mask_secret, spec_digest, own.site, peer.site)
+        both = share_r + share_b
         envelope = Envelope(
-            sender=given.site,
+            sender=own.site,
             recipient=peer.site,
             sealed_seed=self._seal(peer.site, peer.mask_key, seed, labels.SEAL_PAIR_SEED, context),
             sealed_shares=self._seal(peer.site, peer.seal_key, both, labels.SEAL_SHARES, context),
             mask_secret_share_digest=share_digest(labels.MASK_SECRET_SHARE, context, share_r),
             self_mask_share_digest=share_digest(labels.SELF_MASK_SHARE, context, share_b),
         )
-        parts = spec_digest, adverts_digest, envelope.body()
-        return replace(envelope, signature=given.identity.sign(labels.SIGN_ENVELOPE, *parts))
+        return signed(envelope, own.identity, labels.SIGN_ENVELOPE, spec_digest, adverts_digest)
 
     def _seal(
         self, peer: str, public: bytes, plaintext: bytes, label: bytes, context: tuple[bytes, ...]
     ) -> bytes:
         try:
-            return self.given.entropy.seal(public, plaintext, label, *context)
+            return self.own.entropy.seal(public, plaintext, label, *context)
         except MalformedMessage:
             raise Refusal.MALFORMED.refuse(f"{peer} advertises an invalid key") from None
 
@@ -181,25 +157,18 @@ class AwaitAdverts:
 class MaskedSite:
     """One site's session for one attempt. Sans-I/O; see :class:`secfed.protection.interface.SiteSession`."""
 
-    def __init__(self, given: SiteContribution) -> None:
-        self.state: ClientState = AwaitSpecification(given)
+    def __init__(self, own: SiteContribution) -> None:
+        self.state: ClientState = AwaitSpecification(own)
 
     def handle(self, message: Buffer) -> Buffer:
-        """Answer one message.
-
-        Raises:
-            SecfedError: the message is refused (see ``refusals.py``); the session is closed.
-        """
+        """Answer one message; a refusal (``refusals.py``) closes the session."""
         state, self.state = self.state, Closed()
         try:
-            kind = peek_type(message)
-            if state.accepts is None or kind != state.accepts.TYPE:
-                if isinstance(state, AwaitResult) and kind == UnmaskRequest.TYPE:
-                    raise Refusal.SECOND_UNMASK.refuse()
-                raise Refusal.OUT_OF_ORDER.refuse(f"message type {kind}")
-            decoded = state.accepts.decode(message)
-        except MalformedMessage as error:
-            raise Refusal.MALFORMED.refuse(error.message) from None
+            decoded = decode_as(state.accepts, message)
+        except WrongState:
+            if isinstance(state, AwaitResult) and peek_type(message) == UnmaskRequest.TYPE:
+                raise Refusal.SECOND_UNMASK.refuse() from None
+            raise
         self.state, reply = state.handle(decoded)
         return reply
 

@@ -34,12 +34,9 @@ def envelope_context(
 
 
 def share_digest(kind: bytes, context: tuple[bytes, ...], share: bytes) -> bytes:
-    """What a sender states of a share, so that another one in its place is noticed: 32 bytes.
+    """What a sender states of a 33-byte share, so that another one in its place is noticed: 32 bytes.
 
-    Args:
-        kind: ``labels.MASK_SECRET_SHARE`` or ``labels.SELF_MASK_SHARE``.
-        context: :func:`envelope_context` of the envelope that the share travels in.
-        share: 33 bytes.
+    ``kind`` is ``labels.MASK_SECRET_SHARE`` or ``labels.SELF_MASK_SHARE``.
     """
     return digest(kind, *context, share)
 

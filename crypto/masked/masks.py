@@ -110,7 +110,7 @@ class PieceHasher:
         self._at = 0
 
     def ready(self, end: int) -> None:
-        """Bytes up to ``end`` are final and may be hashed."""
+        """Bytes up to ``end`` are final."""
         last = end == len(self._vector)
         while self._at < end and (last or end - self._at >= self.PIECE_BYTES):
             piece = self._vector[self._at : min(self._at + self.PIECE_BYTES, end)]
@@ -149,12 +149,6 @@ def write_masked(
 
     Each chunk is quantised and masked by every stream while it is in the cache; nothing but ``out`` is
     as large as the vector.
-
-    Args:
-        source: the ring integers.
-        streams: the self mask and one mask per peer.
-        context: what the streams are bound to.
-        out: ``context.shape.wire_bytes`` bytes, overwritten.
     """
     with PieceHasher(out, threads=1) as hasher, _Ahead(context.shape) as ahead:
         at = 0
@@ -225,11 +219,7 @@ class Accumulator:
         self.runs = tuple(np.zeros(run.count, run.dtype) for run in shape.runs)
 
     def add(self, vector: memoryview) -> None:
-        """Add one masked vector, chunk by chunk.
-
-        Raises:
-            MalformedMessage: wrong size, or padding bits that are not zero; nothing was added then.
-        """
+        """Add one masked vector, chunk by chunk, or nothing of one that is malformed."""
         _check_size(vector, self._shape)
         at = 0
         for run, total in zip(self._shape.runs, self.runs, strict=True):

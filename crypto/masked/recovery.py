@@ -79,14 +79,6 @@ def unmasking_streams(
 ) -> list[masks.MaskStream]:
     """What has to be applied to the sum over the survivors so that no mask is left.
 
-    Args:
-        dealt: what was dealt.
-        survivors: sites whose vectors are in the sum.
-        dropped: sites towards which the survivors masked, and whose vectors are not.
-        shares: checked shares, by the answering site, then by whose secret it is.
-        threshold: shares needed.
-        roster: gives every site its coordinate.
-
     Raises:
         RoundAborted: a site dealt shares that do not give its secret; it is named.
     """

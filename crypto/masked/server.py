@@ -43,7 +43,7 @@ from secfed.crypto.messages import (
     names_digest,
     view_parts,
 )
-from secfed.crypto.specification import ordered_subset
+from secfed.crypto.specification import Signed, ordered_subset
 from secfed.errors import InconsistentView, MalformedMessage, RoundAborted, WrongState
 
 
@@ -59,6 +59,10 @@ class _Attempt:
 
     def check_signature(self, site: str, signature: bytes, label: bytes, *parts: Buffer) -> None:
         verify(self.roster.public(site), signature, label, *parts, who=site)
+
+    def check_signed(self, site: str, record: Signed, label: bytes, *context: Buffer) -> None:
+        parts = self.spec.digest, *context, record.body()
+        self.check_signature(site, record.signature, label, *parts)
 
     def in_order(self, sites: Mapping[str, Any]) -> tuple[str, ...]:
         return tuple(name for name in self.spec.cohort if name in sites)
@@ -91,8 +95,7 @@ class _Advertise:
         advert = Advert.decode(reply)
         if advert.site != site:
             raise InconsistentView(f"site {site!r} advertised in another site's name")
-        spec = self.attempt.spec
-        self.attempt.check_signature(site, advert.signature, labels.SIGN_ADVERT, spec.digest, advert.body())
+        self.attempt.check_signed(site, advert, labels.SIGN_ADVERT)
         for public in (advert.mask_key, advert.seal_key):
             # A trial: a key that cannot be sealed to would make every peer refuse, not only drop this site.
             sealing.seal(public, b"", labels.SEAL_PAIR_SEED)
@@ -131,7 +134,6 @@ class _Share:
     envelopes: dict[str, dict[str, Envelope]] = field(default_factory=dict)  # sender -> recipient -> envelope
 
     def receive(self, site: str, reply: Buffer) -> None:
-        spec = self.attempt.spec
         sharing = Sharing.decode(reply)
         expected = [name for name in self.attempt.in_order(self.adverts) if name != site]
         if [envelope.recipient for envelope in sharing.envelopes] != expected:
@@ -139,14 +141,7 @@ class _Share:
         for envelope in sharing.envelopes:
             if envelope.sender != site:
                 raise InconsistentView(f"site {site!r} shared in another site's name")
-            self.attempt.check_signature(
-                site,
-                envelope.signature,
-                labels.SIGN_ENVELOPE,
-                spec.digest,
-                self.adverts_digest,
-                envelope.body(),
-            )
+            self.attempt.check_signed(site, envelope, labels.SIGN_ENVELOPE, self.adverts_digest)
         self.envelopes[site] = {envelope.recipient: envelope for envelope in sharing.envelopes}
 
     def close(self) -> tuple[_State, Mapping[str, Buffer]]:
@@ -173,8 +168,7 @@ class _Confirm:
         confirmation = Confirmation.decode(reply)
         if confirmation.site != site:
             raise InconsistentView(f"site {site!r} confirmed in another site's name")
-        parts = self.attempt.spec.digest, self.adverts_digest, confirmation.body()
-        self.attempt.check_signature(site, confirmation.signature, labels.SIGN_CONFIRMATION, *parts)
+        self.attempt.check_signed(site, confirmation, labels.SIGN_CONFIRMATION, self.adverts_digest)
         senders = tuple(name for name in self.dealers if name != site)
         if not ordered_subset(confirmation.complaints, senders):
             raise InconsistentView(f"site {site!r} complained of a site that sent it nothing")
@@ -268,9 +262,7 @@ class _Unmask:
     def receive(self, site: str, reply: Buffer) -> None:
         masked, attempt = self.masked, self.masked.attempt
         message = Shares.decode(reply)
-        attempt.check_signature(
-            site, message.signature, labels.SIGN_UNMASK, attempt.spec.digest, message.body()
-        )
+        attempt.check_signed(site, message, labels.SIGN_UNMASK)
         if [share.peer for share in message.shares] != sorted(masked.sharing):
             raise InconsistentView(f"site {site!r} did not answer for exactly the sharing set")
         check_shares(site, message.shares, self.survivors, masked.dealt)
@@ -304,13 +296,7 @@ class _Done:
 
 
 class MaskedServer:
-    """The aggregator's session for one attempt. Sans-I/O.
-
-    Args:
-        spec: the signed specification.
-        roster: the consortium's roster.
-        shape: runs and digest of the layout.
-    """
+    """The aggregator's session for one attempt. Sans-I/O."""
 
     def __init__(self, spec: Specification, roster: Roster, shape: VectorShape) -> None:
         context = masks.MaskContext(spec.digest, spec.broadcast_digest, shape)
@@ -327,11 +313,7 @@ class MaskedServer:
         return dict.fromkeys(self._asked, encoded)
 
     def receive(self, site: str, reply: Buffer) -> None:
-        """Take one reply to the current requests.
-
-        Raises:
-            ProtocolError: the reply is refused; the site counts as dropped.
-        """
+        """Take one reply to the current requests; a site whose reply is refused counts as dropped."""
         if site not in self._asked or site in self._answered:
             raise WrongState(f"site {site!r} was not asked, or answered twice")
         self._answered.add(site)

@@ -51,11 +51,7 @@ class Closed:
 
 
 def expect(message: Message, kind: type[M]) -> M:
-    """The message as the type that a state accepts; :class:`MaskedSite` lets no other one through.
-
-    Raises:
-        SecfedError: refusal 2.
-    """
+    """The message as the type that a state accepts; :class:`MaskedSite` lets no other one through."""
     if not isinstance(message, kind):
         raise Refusal.OUT_OF_ORDER.refuse()
     return message

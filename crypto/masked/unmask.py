@@ -20,8 +20,9 @@ from dataclasses import dataclass, field
 from secfed.crypto import labels
 from secfed.crypto.attempt import AttemptId, SiteContribution
 from secfed.crypto.codec import Buffer
-from secfed.crypto.identity import Roster
+from secfed.crypto.identity import Roster, verify
 from secfed.crypto.masked.state import ClientState, expect
+from secfed.crypto.message_base import signed
 from secfed.crypto.messages import (
     MaskSecretShare,
     Message,
@@ -37,6 +38,7 @@ from secfed.crypto.messages import (
 )
 from secfed.crypto.refusals import Refusal
 from secfed.crypto.specification import check_contributors, ordered_subset, verified
+from secfed.errors import BadSignature
 
 
 @dataclass(frozen=True)
@@ -48,7 +50,7 @@ class AwaitSurvivors:
     folder of a site").
     """
 
-    given: SiteContribution
+    own: SiteContribution
     spec: Specification
     adverts_digest: bytes
     sharing: tuple[str, ...]
@@ -59,16 +61,16 @@ class AwaitSurvivors:
     def handle(self, message: Message) -> tuple[ClientState, Buffer]:
         """Message 5 -> a signed view."""
         survivors = expect(message, Survivors).survivors
-        given, spec = self.given, self.spec
+        own, spec = self.own, self.spec
         if not ordered_subset(survivors, self.sharing):
             raise Refusal.SURVIVORS_OUTSIDE.refuse()
-        if given.site not in survivors:
+        if own.site not in survivors:
             raise Refusal.SURVIVORS_WITHOUT_SELF.refuse()
-        if len(survivors) < max(spec.threshold, given.limits.min_cohort):
+        if len(survivors) < max(spec.threshold, own.limits.min_cohort):
             raise Refusal.TOO_FEW_SURVIVORS.refuse(f"{len(survivors)} of {spec.threshold}")
-        check_contributors(survivors, given)
+        check_contributors(survivors, own)
         parts = view_parts(spec.digest, self.adverts_digest, self.sharing, survivors)
-        view = View(given.site, given.identity.sign(labels.SIGN_VIEW, *parts))
+        view = View(own.site, own.identity.sign(labels.SIGN_VIEW, *parts))
         return AwaitUnmask(self, survivors), view.encode()
 
 
@@ -84,39 +86,34 @@ class AwaitUnmask:
         """Message 6 -> one share per peer."""
         request = expect(message, UnmaskRequest)
         before = self.before
-        given, spec = before.given, before.spec
+        own, spec = before.own, before.spec
         signers = tuple(view.site for view in request.views)
         if not ordered_subset(signers, self.survivors):
             raise Refusal.VIEW_OUTSIDER.refuse()
         parts = view_parts(spec.digest, before.adverts_digest, before.sharing, self.survivors)
         for view in request.views:
-            verified(
-                given.roster.public(view.site),
-                view.signature,
-                labels.SIGN_VIEW,
-                *parts,
-                who=view.site,
-                refusal=Refusal.VIEW_SIGNATURE,
-            )
+            public = own.roster.public(view.site)
+            try:
+                verify(public, view.signature, labels.SIGN_VIEW, *parts, who=view.site)
+            except BadSignature:
+                raise Refusal.VIEW_SIGNATURE.refuse(view.site) from None
         if len(signers) < spec.threshold:
             raise Refusal.TOO_FEW_VIEWS.refuse(f"{len(signers)} of {spec.threshold}")
         complement = tuple(name for name in before.sharing if name not in self.survivors)
         if request.dropped != complement:
             raise Refusal.DROPPED_MISMATCH.refuse()
         # Durable before the shares leave: after this line the update is never contributed again.
-        given.journal.unmasked(spec.study, AttemptId(spec.round, spec.exchange_index, spec.attempt))
+        own.journal.unmasked(spec.study, AttemptId(spec.round, spec.exchange_index, spec.attempt))
         shares: list[PeerShare] = []
         for peer in sorted(before.sharing):
-            if peer == given.site:
+            if peer == own.site:
                 shares.append(before.own_share)
             elif peer in self.survivors:
                 shares.append(SelfMaskShare(peer, before.held[peer][1]))
             else:
                 shares.append(MaskSecretShare(peer, before.held[peer][0]))
-        unsigned = Shares(tuple(shares))
-        signature = given.identity.sign(labels.SIGN_UNMASK, spec.digest, unsigned.body())
-        reply = Shares(unsigned.shares, signature)
-        return AwaitResult(given.roster, spec, self.survivors), reply.encode()
+        reply = signed(Shares(tuple(shares)), own.identity, labels.SIGN_UNMASK, spec.digest)
+        return AwaitResult(own.roster, spec, self.survivors), reply.encode()
 
 
 @dataclass(frozen=True)
@@ -131,14 +128,8 @@ class AwaitResult:
     def handle(self, message: Message) -> tuple[ClientState, Buffer]:
         """Message 7 -> nothing."""
         result = expect(message, Result)
-        verified(
-            self.roster.aggregator,
-            result.signature,
-            labels.SIGN_RESULT,
-            result.body(),
-            who="aggregator",
-            refusal=Refusal.RESULT_SIGNATURE,
-        )
+        public, refusal = self.roster.aggregator, Refusal.RESULT_SIGNATURE
+        verified(result, public, labels.SIGN_RESULT, who="aggregator", refusal=refusal)
         if result.spec_digest != self.spec.digest or result.survivors != self.survivors:
             raise Refusal.RESULT_MISMATCH.refuse()
         return Finished(result), b""

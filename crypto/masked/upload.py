@@ -16,7 +16,7 @@ Source: Bonawitz et al. 2017, with the hardening described in docs/protocol.md.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from secfed.crypto import labels, sealing, shamir
 from secfed.crypto.attempt import AttemptId, SiteContribution
@@ -31,6 +31,7 @@ from secfed.crypto.masked.key_derivation import (
 )
 from secfed.crypto.masked.state import ClientState, Secrets, expect
 from secfed.crypto.masked.unmask import AwaitSurvivors
+from secfed.crypto.message_base import signed
 from secfed.crypto.messages import (
     Confirmation,
     Deliveries,
@@ -59,7 +60,7 @@ class _Opened:
 class AwaitDeliveries:
     """Own envelopes are out; the peers' are expected."""
 
-    given: SiteContribution
+    own: SiteContribution
     spec: Specification
     secrets: Secrets = field(repr=False)
     advertised: tuple[str, ...]
@@ -70,43 +71,34 @@ class AwaitDeliveries:
     def handle(self, message: Message) -> tuple[ClientState, Buffer]:
         """Message 3 (relayed) -> a confirmation, or a complaint."""
         delivered = expect(message, Deliveries)
-        given, spec, me = self.given, self.spec, self.given.site
+        own, spec, me = self.own, self.spec, self.own.site
         senders = tuple(envelope.sender for envelope in delivered.envelopes)
         peers = tuple(name for name in self.advertised if name != me)
         addressed = all(envelope.recipient == me for envelope in delivered.envelopes)
         if not addressed or not ordered_subset(senders, peers):
             raise Refusal.ENVELOPE_STRAY.refuse()
         for envelope in delivered.envelopes:
-            verified(
-                given.roster.public(envelope.sender),
-                envelope.signature,
-                labels.SIGN_ENVELOPE,
-                spec.digest,
-                self.adverts_digest,
-                envelope.body(),
-                who=envelope.sender,
-                refusal=Refusal.ENVELOPE_SIGNATURE,
-            )
+            public, refusal = own.roster.public(envelope.sender), Refusal.ENVELOPE_SIGNATURE
+            parts = labels.SIGN_ENVELOPE, spec.digest, self.adverts_digest
+            verified(envelope, public, *parts, who=envelope.sender, refusal=refusal)
         if len(senders) + 1 < spec.threshold:
             raise Refusal.TOO_FEW_SHARING.refuse(f"{len(senders) + 1} of {spec.threshold}")
         key = mask_key(self.secrets.mask_secret)
         found = {envelope.sender: self._open(envelope, key) for envelope in delivered.envelopes}
         good = {sender: opened for sender, opened in found.items() if opened is not None}
         confirmation = Confirmation(me, tuple(name for name in senders if name not in good))
-        signature = given.identity.sign(
-            labels.SIGN_CONFIRMATION, spec.digest, self.adverts_digest, confirmation.body()
-        )
-        reply = replace(confirmation, signature=signature).encode()
+        context = spec.digest, self.adverts_digest
+        reply = signed(confirmation, own.identity, labels.SIGN_CONFIRMATION, *context).encode()
         if confirmation.complaints:
             return Complained(confirmation.complaints), reply
         state = AwaitSharingSet(
-            given, spec, self.secrets, self.advertised, self.adverts_digest, good, self.own_share
+            own, spec, self.secrets, self.advertised, self.adverts_digest, good, self.own_share
         )
         return state, reply
 
     def _open(self, envelope: Envelope, key: sealing.SealKey) -> _Opened | None:
         """What an envelope holds; None if it does not hold what it should."""
-        context = envelope_context(self.spec.digest, self.adverts_digest, envelope.sender, self.given.site)
+        context = envelope_context(self.spec.digest, self.adverts_digest, envelope.sender, self.own.site)
         try:
             seed = key.open(envelope.sealed_seed, labels.SEAL_PAIR_SEED, *context)
             reader = Reader(self.secrets.seal_key.open(envelope.sealed_shares, labels.SEAL_SHARES, *context))
@@ -138,7 +130,7 @@ class Complained:
 class AwaitSharingSet:
     """All envelopes are good; who else confirmed is expected."""
 
-    given: SiteContribution
+    own: SiteContribution
     spec: Specification
     secrets: Secrets = field(repr=False)
     advertised: tuple[str, ...]
@@ -150,28 +142,28 @@ class AwaitSharingSet:
     def handle(self, message: Message) -> tuple[ClientState, Buffer]:
         """Message 4, downwards -> the masked vector."""
         sharing = expect(message, SharingSet).sharing
-        given, spec, me = self.given, self.spec, self.given.site
+        own, spec, me = self.own, self.spec, self.own.site
         candidates = tuple(name for name in self.advertised if name == me or name in self.opened)
         if me not in sharing or not ordered_subset(sharing, candidates):
             raise Refusal.ENVELOPE_STRAY.refuse("sharing set")
         if len(sharing) < spec.threshold:
             raise Refusal.TOO_FEW_SHARING.refuse(f"{len(sharing)} of {spec.threshold}")
         peers = tuple(name for name in sharing if name != me)
-        position = given.roster.position
+        position = own.roster.position
         streams = [masks.self_mask(self.secrets.self_seed, 1)]
         for peer in peers:
             seed_out = outgoing_seed(self.secrets.mask_secret, spec.digest, me, peer)
             streams.append(pair_stream(position(me), position(peer), seed_out, self.opened[peer].seed))
-        context = masks.MaskContext(spec.digest, given.broadcast_digest, given.shape)
-        buffer = Upload.frame(given.shape.wire_bytes)
-        room = buffer[Upload.VECTOR_AT : Upload.VECTOR_AT + given.shape.wire_bytes]
-        vector_digest = masks.write_masked(given.source, streams, context, room)
+        context = masks.MaskContext(spec.digest, own.broadcast_digest, own.shape)
+        buffer = Upload.frame(own.shape.wire_bytes)
+        room = buffer[Upload.VECTOR_AT : Upload.VECTOR_AT + own.shape.wire_bytes]
+        vector_digest = masks.write_masked(own.source, streams, context, room)
         sharing_digest = names_digest(labels.SHARING_DIGEST, sharing)
-        signature = given.identity.sign(
+        signature = own.identity.sign(
             labels.SIGN_UPLOAD, spec.digest, self.adverts_digest, sharing_digest, vector_digest
         )
         Upload.finish(buffer, sharing_digest, vector_digest, signature)
         # Durable before the vector leaves: two sums of one update would differ by few sites.
-        given.journal.uploaded(spec.study, AttemptId(spec.round, spec.exchange_index, spec.attempt))
+        own.journal.uploaded(spec.study, AttemptId(spec.round, spec.exchange_index, spec.attempt))
         held = {peer: self.opened[peer].shares for peer in peers}
-        return AwaitSurvivors(given, spec, self.adverts_digest, sharing, held, self.own_share), buffer
+        return AwaitSurvivors(own, spec, self.adverts_digest, sharing, held, self.own_share), buffer

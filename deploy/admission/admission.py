@@ -23,7 +23,6 @@ from secfed.deploy.policy.sections import DataSet
 from secfed.deploy.transport.frame_sizes import FrameCaps
 from secfed.dp.accounting.budget import Budget
 from secfed.errors import DataError, MalformedMessage, PolicyRefused
-from secfed.protection.encrypted_plan import EncryptedPlan
 from secfed.site.runtime import Terms
 from secfed.study.limits import study_id
 from secfed.study.study import Study
@@ -169,15 +168,5 @@ def data_file(site: SiteFolder, study: Study, data: DataSet) -> Path | None:
 
 def frame_caps(terms: Terms, roster: Roster) -> FrameCaps:
     """How long a study's frames can be."""
-    study, plan = terms.study, None
-    if study.protection.name == "encrypted":
-        chosen = study.protection
-        plan = EncryptedPlan.derive(
-            terms.algorithm,
-            study.rounds,
-            terms.sites,
-            key_mode=chosen.key_mode,
-            scheme=chosen.scheme,
-            holder=chosen.key_holder,
-        )
-    return FrameCaps.of(terms.algorithm, study.rounds, len(roster.sites), plan)
+    sites = len(roster.sites)
+    return FrameCaps.of(terms.algorithm, terms.study.rounds, sites, terms.protection)

@@ -116,7 +116,9 @@ def check_limits(terms: Terms, roster: Roster, limits: SiteLimits, own: str) -> 
         answers = threshold(study.protection, count, len(cohort))
         if len(cohort) < limits.min_cohort:
             raise Refusal.COHORT_TOO_SMALL.refuse(f"{len(cohort)} sites")
-        is_safe = study.protection.name != "masked" or thresholds.is_safe(answers, len(cohort), colluders)
+        is_safe = not study.protection.traits.opened_by_shares or thresholds.is_safe(
+            answers, len(cohort), colluders
+        )
         if answers < max(limits.min_threshold, limits.min_cohort) or not is_safe:
             raise Refusal.THRESHOLD_TOO_LOW.refuse(f"{answers} of {len(cohort)}")
         if exchange.layout.shape.elements > limits.max_elements:

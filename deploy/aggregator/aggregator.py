@@ -137,9 +137,9 @@ class Aggregator:
         self._service, self._observer, self._stopper = service, observer, stopper
         self._identity = consortium.aggregator_identity(passphrase)
         self._out = out
-        caps = FrameCaps.of(self._central.algorithm, study.rounds, len(roster.sites), self._central.plan)
-        _check_space(out, caps.answer_bytes * len(self._central.asked))
         central = self._central
+        caps = FrameCaps.of(central.algorithm, study.rounds, len(roster.sites), central.protection)
+        _check_space(out, caps.answer_bytes * len(central.asked))
         plan = plan_digest(study, central.algorithm, central.names, roster)
         offer = Offer(central.id, text.encode(), caps.answer_bytes, roster.digest, plan)
         self._server: StudyServer
@@ -201,7 +201,7 @@ class Aggregator:
             deadline_s=protection.deadline_s,
             quorum=self._quorum,
             silent_s=self._service.silent_s,
-            wait_for_result=protection.name == "encrypted",
+            wait_for_result=not protection.traits.aggregator_reads_sums,
             rounds=self._central.study.rounds,
             result_s=_RESULT_S if self._service.flower_socket is None else _FLOWER_RESULT_S,
             versions=self._versions,

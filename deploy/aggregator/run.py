@@ -19,7 +19,7 @@ from secfed.deploy.aggregator.standstill import BEGINNINGS, Refusal, standstill
 from secfed.deploy.aggregator.study import CentralStudy
 from secfed.deploy.enrolment.rosters import save_roster
 from secfed.errors import ConfigError, RoundAborted, StudyStopped
-from secfed.protection.interface import SiteId, protection
+from secfed.protection.interface import SiteId
 from secfed.records.chain_file import verify_file
 from secfed.records.hash_chain import Entry
 from secfed.records.roster_file import ROSTER_FILE
@@ -36,7 +36,8 @@ from secfed.runs.run_report import (
     complete,
 )
 from secfed.server.checkpoints import RESUME_FOLDER, KeptRun
-from secfed.server.coordinator import Coordinator, RoundOutcome, StudyRun
+from secfed.server.coordinator import RoundOutcome, StudyRun
+from secfed.server.make_run import make_run
 from secfed.server.round import Rules
 from secfed.storage import failpoints
 from secfed.storage.atomic import write_durably
@@ -134,24 +135,22 @@ class CentralRun:
             study=central.id,
             identity=self._identity,
             roster=central.roster,
-            protection=protection(study.protection.name),
+            protection=central.protection,
             threshold=central.threshold,
             min_cohort=min_cohort(study.protection, len(central.roster.sites)),
             colluders=study.protection.colluders_for(len(central.roster.sites)),
             sites=central.asked,
         )
-        if central.plan is None:
-            return Coordinator(
-                central.algorithm, study.rounds, rules, self._ask, kept.log, kept, central.start
-            )
-        # TenSEAL is an optional dependency.
-        from secfed.server.encrypted_coordinator import EncryptedCoordinator
-        from secfed.server.encrypted_round import EncryptedRounds, SumStore
-
-        folder = self._out / SUMS_FOLDER
-        folder.mkdir(mode=0o700, exist_ok=True)
-        sealed = EncryptedRounds(central.plan, rules, SumStore(folder), self._ask)
-        return EncryptedCoordinator(central.algorithm, study.rounds, sealed, kept.log, kept)
+        return make_run(
+            central.algorithm,
+            study.rounds,
+            rules,
+            self._ask,
+            kept.log,
+            kept,
+            start=central.start,
+            sums=self._out / SUMS_FOLDER,
+        )
 
     @property
     def resumed(self) -> bool:
@@ -206,11 +205,11 @@ class CentralRun:
         return verify_file(self._out / TRANSCRIPT_FILE, self._identity.public_bytes, TRANSCRIPT)
 
     def _metrics(self) -> Mapping[int, Metrics]:
-        """What the aggregator can know; under encrypted protection nothing."""
-        return self._coordinator.server.metrics() if isinstance(self._coordinator, Coordinator) else {}
+        """What the aggregator can know."""
+        return {} if self._coordinator.server is None else self._coordinator.server.metrics()
 
     def _model(self) -> State | None:
-        return self._coordinator.server.model() if isinstance(self._coordinator, Coordinator) else None
+        return None if self._coordinator.server is None else self._coordinator.server.model()
 
     def _add(self, report: RoundReport, metrics: Mapping[int, Metrics]) -> None:
         if report.round <= self._central.study.rounds:  # the closing evaluation has no row of its own

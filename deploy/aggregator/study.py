@@ -8,8 +8,9 @@ from secfed.algorithms.framework.base import Algorithm
 from secfed.config.cohort_rules import threshold
 from secfed.crypto.identity import Roster
 from secfed.errors import ConfigError, RosterError
-from secfed.protection.encrypted_plan import EncryptedPlan
+from secfed.protection.encrypted import Encrypted
 from secfed.protection.interface import SiteId
+from secfed.protection.registry import make_protection
 from secfed.site.privacy import with_privacy
 from secfed.study.build import build, build_data
 from secfed.study.limits import study_id
@@ -31,9 +32,9 @@ class CentralStudy:
         algorithm: as the study's ``[privacy]`` wants it.
         names: sites of the study.
         asked: those that are asked, in roster order.
-        plan: under encrypted protection, its ring and key holder.
-        start: the model that the study begins with; None for the seed's, and under encrypted protection,
-            where every site has it at home and the aggregator needs no model.
+        protection: the study's.
+        start: the model that the study begins with; None for the seed's, and where only the sites run the
+            server program: each has the model at home.
 
     Raises:
         RosterError: a site of the study is not enrolled.
@@ -65,25 +66,17 @@ class CentralStudy:
                 remedy="name more sites",
             )
         self.algorithm: Algorithm = with_privacy(study, build(study), len(self.names))
-        self.plan: EncryptedPlan | None = None
+        self.protection = make_protection(study.protection, self.algorithm, study.rounds, self.names)
         self.start: State | None = None
-        if study.protection.name != "encrypted":
+        if self.protection.traits.aggregator_reads_sums:
             self.start = load_initial_model(study, self.algorithm)
         else:
             pinned_model(study)
-            self.plan = EncryptedPlan.derive(
-                self.algorithm,
-                study.rounds,
-                self.names,
-                key_mode=study.protection.key_mode,
-                scheme=study.protection.scheme,
-                holder=study.protection.key_holder,
+        if isinstance(self.protection, Encrypted) and self.protection.holder not in self.asked:
+            raise ConfigError(
+                f"--sites: leaves out {self.protection.holder}, which makes the study key",
+                remedy="name it too, or set protection.key_holder",
             )
-            if self.plan.holder not in self.asked:
-                raise ConfigError(
-                    f"--sites: leaves out {self.plan.holder}, which makes the study key",
-                    remedy="name it too, or set protection.key_holder",
-                )
 
     def threshold(self, cohort: int) -> int:
         """Answers that a cohort of this size needs."""

@@ -122,7 +122,7 @@ def _check_protection(policy: PolicyTables, study: Study, sites: int | None) -> 
     found = []
     if asked.name not in rules.names:
         found.append(Violation("protection.name", repr(asked.name), _listed(rules.names)))
-    if asked.name == "encrypted" and asked.scheme not in rules.schemes:
+    if "scheme" in asked.traits.own_options and asked.scheme not in rules.schemes:
         found.append(Violation("protection.scheme", repr(asked.scheme), _listed(rules.schemes)))
     if asked.min_cohort < rules.min_cohort:
         least = f"at least {rules.min_cohort}"
@@ -134,7 +134,7 @@ def _check_protection(policy: PolicyTables, study: Study, sites: int | None) -> 
     count = len(named) if named is not None else sites
     # The default threshold grows with the cohort, so the smallest permitted cohort is the safe guess.
     cohort = asked.min_cohort if count is None else count
-    answers = asked.min_cohort if asked.name == "encrypted" else asked.threshold_for(cohort)
+    answers = asked.min_cohort if asked.traits.free_dropouts else asked.threshold_for(cohort)
     answers = max(answers, asked.threshold or 0)
     if answers < rules.min_threshold:
         least = f"at least {rules.min_threshold}"

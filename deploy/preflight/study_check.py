@@ -94,7 +94,7 @@ class StudyCheck:
             yield skipped("data", "the study cannot run here as it is")
         else:
             yield self._load(data)
-            if study.model.start is not None and study.protection.name == "encrypted":
+            if study.model.start is not None and not study.protection.traits.aggregator_reads_sums:
                 yield self._start(terms)
         if terms is not None and data is not None:
             yield from self._near_twins(terms, data)

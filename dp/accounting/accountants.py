@@ -23,12 +23,12 @@ from __future__ import annotations
 import logging
 import math
 import warnings
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
-from importlib.metadata import version
-from typing import Any, Final, Protocol
+from functools import cache, lru_cache
+from importlib import metadata
+from typing import Any, ClassVar, Final
 
 import numpy as np
 
@@ -50,80 +50,90 @@ from secfed.errors import ConfigError
 LEAST_DELTA: Final = {"pld": 1e-10, "prv": 1e-10, "rdp": 0.0}
 
 
-class Accountant(Protocol):
-    """Turns a composition of events of one relation into (epsilon, delta)."""
+class Accountant(ABC):
+    """Turns a composition of events of one relation into epsilon at a delta. Equal ones answer alike."""
+
+    name: ClassVar[str]
+    _gaussians_only: ClassVar[bool]
+    _covers_replacing: ClassVar[bool]
 
     @property
-    def name(self) -> str:
-        """Short name: rdp, prv or pld."""
-        ...
-
-    @property
+    @abstractmethod
     def version(self) -> str:
         """Library and version the number comes from, with settings that change it."""
-        ...
 
     @property
     def least_delta(self) -> float:
         """Below this delta its numbers are not known to be upper bounds; 0 if there is no such delta."""
-        ...
+        return LEAST_DELTA[self.name]
 
     def refusal(self, event: Event) -> str | None:
         """Why this event cannot be accounted for soundly; None if it can."""
-        ...
+        if not isinstance(event, Gaussian | PoissonSampledGaussian):
+            cannot = f"the {self.name} accountant cannot express {event.name}; use rdp"
+            return cannot if self._gaussians_only else None
+        if event.adjacency.factor == 1 or self._covers_replacing:
+            return None
+        return f"the {self.name} accountant knows add-or-remove only; use pld for replace relations"
 
     def epsilon(self, events: Sequence[Event], delta: float) -> float:
-        """An upper bound on epsilon at ``delta`` of all events together; inf without noise.
+        """An upper bound on epsilon of all events; inf without noise, ConfigError if one is refused."""
+        check_delta(delta)
+        return _cached_epsilon(self, self._prepared(events), delta)
 
-        Raises:
-            ConfigError: an event this accountant refuses, or events of different relations.
-        """
-        ...
+    @abstractmethod
+    def _epsilon(self, events: tuple[Event, ...], delta: float) -> float: ...
 
-    def delta(self, events: Sequence[Event], epsilon: float) -> float:
-        """An upper bound on delta at ``epsilon`` of all events together; 1 without noise.
+    def _prepared(self, events: Sequence[Event]) -> tuple[Event, ...]:
+        """Canonical events of one relation, none of them refused."""
+        merged = compose(events)
+        if len({event.adjacency for event in merged}) != 1:
+            raise ConfigError(
+                "an epsilon needs at least one event, and all under one neighbouring relation",
+                remedy="restate the events under a relation they share",
+            )
+        for event in merged:
+            if reason := self.refusal(event):
+                raise ConfigError(f"{event.name} under {event.adjacency}: {reason}")
+        return merged
 
-        Raises:
-            ConfigError: as for :meth:`epsilon`.
-        """
-        ...
+
+# Sites of one study often spend the same, and a ledger or an audit asks again and again.
+@lru_cache(maxsize=4096)
+def _cached_epsilon(accountant: Accountant, events: tuple[Event, ...], delta: float) -> float:
+    return accountant._epsilon(events, delta)
 
 
-class Rdp:
+_version = cache(metadata.version)
+
+
+@dataclass(frozen=True)
+class Rdp(Accountant):
     """Renyi differential privacy on a grid of orders."""
 
     name = "rdp"
-    least_delta = 0.0  # formulas, whose error is relative
-    version = f"dp-accounting {version('dp-accounting')}"
+    _gaussians_only = False
+    _covers_replacing = False
 
     # Fractional orders matter at large epsilon, large ones at tiny epsilon.
-    orders = np.array([1 + x / 10 for x in range(1, 100)] + [*range(11, 64)] + [2**k for k in range(6, 12)])
+    orders: ClassVar[Any] = np.array(
+        [1 + x / 10 for x in range(1, 100)] + [*range(11, 64)] + [2**k for k in range(6, 12)]
+    )
 
-    def refusal(self, event: Event) -> str | None:
-        """See :class:`Accountant`."""
-        if isinstance(event, Gaussian | PoissonSampledGaussian) and event.adjacency.factor != 1:
-            return "RDP accountants know add-or-remove only; use the pld accountant for replace relations"
-        return None
+    @property
+    def version(self) -> str:
+        """Of dp_accounting."""
+        return f"dp-accounting {_version('dp-accounting')}"
 
-    def epsilon(self, events: Sequence[Event], delta: float) -> float:
-        """See :class:`Accountant`."""
-        check_delta(delta)
-        divergence = self._divergence(_prepare(self, events))
-        if np.isinf(divergence).all():
-            return math.inf
+    def _epsilon(self, events: tuple[Event, ...], delta: float) -> float:
         from dp_accounting.rdp.rdp_privacy_accountant import compute_epsilon
 
-        return float(compute_epsilon(self.orders, divergence, delta)[0])
-
-    def delta(self, events: Sequence[Event], epsilon: float) -> float:
-        """See :class:`Accountant`."""
-        check_epsilon(epsilon)
-        divergence = self._divergence(_prepare(self, events))
-        if np.isinf(divergence).all():
-            return 1.0
-        from dp_accounting.rdp.rdp_privacy_accountant import compute_delta
-
-        return float(compute_delta(self.orders, divergence, epsilon)[0])
+        divergence = self._divergence(events)
+        return (
+            math.inf
+            if np.isinf(divergence).all()
+            else float(compute_epsilon(self.orders, divergence, delta)[0])
+        )
 
     def _divergence(self, events: Sequence[Event]) -> Any:
         total = np.zeros_like(self.orders)
@@ -137,50 +147,42 @@ class Rdp:
         return total
 
 
-# A ledger asks for the same mechanism again and again, with a few steps more each time.
+# With every payment a ledger has the same mechanisms, with a few steps more each time.
 @lru_cache(maxsize=256)
 def _gaussian_divergence(event: Event, orders: tuple[float, ...]) -> Any:
     import dp_accounting
     from dp_accounting.rdp import RdpAccountant
 
+    multiplier, rate = _gaussian_parameters(event)
+    inner = dp_accounting.GaussianDpEvent(multiplier)
+    sampled = inner if rate == 1.0 else dp_accounting.PoissonSampledDpEvent(rate, inner)
     library = RdpAccountant(orders, dp_accounting.NeighboringRelation.ADD_OR_REMOVE_ONE)
-    with _without_log("absl"):  # it tells of every order that it leaves out, which is sound
-        library.compose(_library_event(event))
+    logger = logging.getLogger("absl")  # names every order that it leaves out, which is sound
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        library.compose(dp_accounting.SelfComposedDpEvent(sampled, event.times))
+    finally:
+        logger.setLevel(level)
     return library.rdp
 
 
-@contextmanager
-def _without_log(name: str) -> Iterator[None]:
-    """Keep a library's warnings from the console."""
-    logger = logging.getLogger(name)
-    before = logger.level
-    logger.setLevel(logging.ERROR)
-    try:
-        yield
-    finally:
-        logger.setLevel(before)
-
-
-class Prv:
+@dataclass(frozen=True)
+class Prv(Accountant):
     """Privacy random variables; the error in epsilon is bounded by ``epsilon_error`` and included."""
 
     name = "prv"
-    least_delta = LEAST_DELTA["prv"]
-    epsilon_error = 0.01
-    version = f"opacus {version('opacus')}, epsilon error {epsilon_error}"
+    _gaussians_only = True
+    _covers_replacing = False
+    epsilon_error: ClassVar[float] = 0.01
 
-    def refusal(self, event: Event) -> str | None:
-        """See :class:`Accountant`."""
-        if not isinstance(event, Gaussian | PoissonSampledGaussian):
-            return f"the prv accountant cannot express {event.name}; use rdp"
-        if event.adjacency.factor != 1:
-            return "the prv accountant knows add-or-remove only; use the pld accountant for replace relations"
-        return None
+    @property
+    def version(self) -> str:
+        """Of opacus, with the error."""
+        return f"opacus {_version('opacus')}, epsilon error {self.epsilon_error}"
 
-    def epsilon(self, events: Sequence[Event], delta: float) -> float:
-        """See :class:`Accountant`."""
-        check_delta(delta)
-        history = self._history(_prepare(self, events))
+    def _epsilon(self, events: tuple[Event, ...], delta: float) -> float:
+        history = self._history(events)
         if history is None:
             return math.inf
         from opacus.accountants import PRVAccountant
@@ -189,7 +191,7 @@ class Prv:
         accountant.history = history
         with warnings.catch_warnings(), np.errstate(all="ignore"):
             # Its densities overflow harmlessly in the far tails, and it warns about RDP orders it only
-            # uses to size its grid; what comes out is checked below instead.
+            # uses to size its grid; the result is checked below instead.
             warnings.simplefilter("ignore")
             try:
                 found = float(accountant.get_epsilon(delta, eps_error=self.epsilon_error))
@@ -198,22 +200,6 @@ class Prv:
         if not math.isfinite(found):
             raise ConfigError("the prv accountant found no finite epsilon", remedy="use pld")
         return max(found, 0.0)
-
-    def delta(self, events: Sequence[Event], epsilon: float) -> float:
-        """The smallest delta whose epsilon bound does not exceed ``epsilon``, to 1 % above."""
-        check_epsilon(epsilon)
-        if self._history(_prepare(self, events)) is None:
-            return 1.0
-        low, high = math.log(1e-12), math.log(0.5)
-        if self.epsilon(events, math.exp(high)) > epsilon:
-            return 1.0
-        while high - low > 0.01:
-            middle = (low + high) / 2
-            if self.epsilon(events, math.exp(middle)) > epsilon:
-                low = middle
-            else:
-                high = middle
-        return math.exp(high)
 
     @staticmethod
     def _history(events: Sequence[Event]) -> list[tuple[float, float, int]] | None:
@@ -227,75 +213,51 @@ class Prv:
 
 
 @dataclass(frozen=True)
-class Pld:
+class Pld(Accountant):
     """Privacy loss distributions, discretised upwards to multiples of ``interval``.
 
     The result is an upper bound at every interval. At 1e-3 it is within 0.1 % of that at 1e-4 for the usual
     settings, and several times quicker; with tens of thousands of steps at a tiny rate it can be 5 % looser.
     """
 
+    name = "pld"
+    _gaussians_only = True
+    _covers_replacing = True
     interval: float = 1e-3
 
     @property
-    def name(self) -> str:
-        """See :class:`Accountant`."""
-        return "pld"
-
-    @property
     def version(self) -> str:
-        """See :class:`Accountant`."""
-        return f"dp-accounting {version('dp-accounting')}, interval {self.interval:g}"
+        """Of dp_accounting, with the interval."""
+        return f"dp-accounting {_version('dp-accounting')}, interval {self.interval:g}"
 
-    @property
-    def least_delta(self) -> float:
-        """See :class:`Accountant`."""
-        return LEAST_DELTA["pld"]
-
-    def refusal(self, event: Event) -> str | None:
-        """See :class:`Accountant`."""
-        if not isinstance(event, Gaussian | PoissonSampledGaussian):
-            return f"the pld accountant cannot express {event.name}; use rdp"
-        return None
-
-    def epsilon(self, events: Sequence[Event], delta: float) -> float:
-        """See :class:`Accountant`."""
-        check_delta(delta)
-        return _pld_epsilon(_prepare(self, events), delta, self.interval)
+    def _epsilon(self, events: tuple[Event, ...], delta: float) -> float:
+        composed = self.composed(events)
+        return math.inf if composed is None else float(composed.get_epsilon_for_delta(delta))
 
     def delta(self, events: Sequence[Event], epsilon: float) -> float:
-        """See :class:`Accountant`."""
+        """An upper bound on delta of all events; 1 without noise."""
         check_epsilon(epsilon)
-        composed = _pld(_prepare(self, events), self.interval)
+        composed = self.composed(self._prepared(events))
         return 1.0 if composed is None else float(composed.get_delta_for_epsilon(epsilon))
 
+    def composed(self, events: Sequence[Event], onto: Any = None) -> Any:
+        """The distribution of events in canonical form on top of another; None without noise."""
+        from dp_accounting.pld import privacy_loss_distribution as library
 
-# A ledger asks for the same composition again and again, with a few steps more each time: what one step
-# releases is built once, composing it with itself is quick.
-@lru_cache(maxsize=256)
-def _pld_epsilon(events: tuple[Event, ...], delta: float, interval: float) -> float:
-    composed = _pld(events, interval)
-    return math.inf if composed is None else float(composed.get_epsilon_for_delta(delta))
-
-
-def _pld(events: Sequence[Event], interval: float) -> Any:
-    """The composed distribution, as the library's ``PLDAccountant`` composes it; None without noise."""
-    from dp_accounting.pld import privacy_loss_distribution as library
-
-    # Zeroing a site's contribution has the numbers of add-or-remove (specification, section 8).
-    replace = events[0].adjacency.factor == 2
-    composed = library.identity(interval)
-    for event in events:
-        multiplier, rate = _gaussian_parameters(event)
-        if multiplier == 0:
-            return None
-        if rate == 1.0:  # Gaussians compose to a Gaussian
-            sigma = multiplier / math.sqrt(event.times)
-            composed = composed.compose(_one_step(sigma, 1.0, interval, replace))
-        else:
-            composed = composed.compose(
-                _one_step(multiplier, rate, interval, replace).self_compose(event.times)
-            )
-    return composed
+        # Zeroing a site's contribution has the numbers of add-or-remove (specification, section 8).
+        replace = events[0].adjacency.factor == 2
+        total = library.identity(self.interval) if onto is None else onto
+        for event in events:
+            multiplier, rate = _gaussian_parameters(event)
+            if multiplier == 0:
+                return None
+            if rate == 1.0:  # Gaussians compose to a Gaussian
+                sigma = multiplier / math.sqrt(event.times)
+                total = total.compose(_one_step(sigma, 1.0, self.interval, replace))
+            else:
+                step = _one_step(multiplier, rate, self.interval, replace)
+                total = total.compose(step.self_compose(event.times))
+        return total
 
 
 @lru_cache(maxsize=64)
@@ -312,20 +274,6 @@ def _one_step(multiplier: float, rate: float, interval: float, replace: bool) ->
     )
 
 
-def _prepare(which: Accountant, events: Sequence[Event]) -> tuple[Event, ...]:
-    """Canonical events of one relation, none of them refused."""
-    merged = compose(events)
-    if len({event.adjacency for event in merged}) != 1:
-        raise ConfigError(
-            "an epsilon needs at least one event, and all under one neighbouring relation",
-            remedy="restate the events under a relation they share",
-        )
-    for event in merged:
-        if reason := which.refusal(event):
-            raise ConfigError(f"{event.name} under {event.adjacency}: {reason}")
-    return merged
-
-
 def _gaussian_parameters(event: Event) -> tuple[float, float]:
     if isinstance(event, Gaussian):
         return event.noise_multiplier, 1.0
@@ -334,32 +282,24 @@ def _gaussian_parameters(event: Event) -> tuple[float, float]:
     raise ConfigError(f"{event.name} is not a Gaussian mechanism")
 
 
-def _library_event(event: Event) -> Any:
-    import dp_accounting
-
-    multiplier, rate = _gaussian_parameters(event)
-    inner = dp_accounting.GaussianDpEvent(multiplier)
-    sampled = inner if rate == 1.0 else dp_accounting.PoissonSampledDpEvent(rate, inner)
-    return dp_accounting.SelfComposedDpEvent(sampled, event.times)
-
-
 def check_delta(delta: float) -> None:
     """Raises: ConfigError: not a delta."""
     if not 0.0 < delta < 1.0:
         raise ConfigError(f"delta = {delta} is not between 0 and 1")
 
 
-def below_least(which: Accountant, delta: float) -> ConfigError:
-    """The refusal of a delta at which an accountant is not known to give an upper bound."""
-    return ConfigError(
-        f"privacy.delta: {delta:g} is below {which.least_delta:g}, the smallest delta at which accountant "
-        f"{which.name!r} gives an upper bound",
-        remedy=f"raise delta to {which.least_delta:g} or more, in the study or in the budget that states it; "
-        'the accountant "rdp" has no such limit, and covers the relation add-or-remove-record',
-    )
-
-
 def check_epsilon(epsilon: float) -> None:
     """Raises: ConfigError: not an epsilon."""
     if not (epsilon >= 0.0 and math.isfinite(epsilon)):
         raise ConfigError(f"epsilon = {epsilon} is not a finite number of at least 0")
+
+
+def below_least(name: str, delta: float) -> ConfigError:
+    """The refusal of a delta at which an accountant is not known to give an upper bound."""
+    least = LEAST_DELTA[name]
+    return ConfigError(
+        f"privacy.delta: {delta:g} is below {least:g}, the smallest delta at which accountant {name!r} gives "
+        "an upper bound",
+        remedy=f"raise delta to {least:g} or more, in the study or in the budget that states it; "
+        'privacy.accountant = "rdp" has no such limit, and covers the relation add-or-remove-record',
+    )

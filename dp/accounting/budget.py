@@ -22,21 +22,11 @@ _DAY_S: Final = 86_400
 
 @dataclass(frozen=True)
 class Budget:
-    """A limit of one data set.
+    """A limit of one data set; ConfigError for values out of range."""
 
-    Attributes:
-        epsilon: the limit; None keeps account without a limit.
-        delta: at which epsilon is stated.
-        period_days: counts what was spent in this many days up to now; None counts everything ever.
-        protects: records or sites.
-
-    Raises:
-        ConfigError: a value out of range.
-    """
-
-    epsilon: float | None
+    epsilon: float | None  # None keeps account without a limit
     delta: float
-    period_days: int | None = None
+    period_days: int | None = None  # counts what was spent in this many days up to now; None, everything ever
     protects: Unit = Unit.RECORD
 
     def __post_init__(self) -> None:
@@ -65,11 +55,7 @@ class Budget:
 
     @classmethod
     def from_value(cls, value: Mapping[str, Any]) -> Budget:
-        """Read what :meth:`to_value` wrote.
-
-        Raises:
-            ConfigError: missing or wrong values.
-        """
+        """Read what :meth:`to_value` wrote; ConfigError for anything else."""
         try:
             return cls(value["epsilon"], value["delta"], value["period_days"], Unit(value["protects"]))
         except (KeyError, TypeError, ValueError):
@@ -78,25 +64,15 @@ class Budget:
 
 @dataclass(frozen=True)
 class Spent:
-    """One paid event.
-
-    Attributes:
-        event: what was released.
-        time_s: when it was paid, seconds since 1970.
-        record_private: it costs records nothing; see :meth:`secfed.dp.ledger.ledger.Ledger.spend`.
-    """
+    """One paid event."""
 
     event: Event
-    time_s: int
-    record_private: bool = False
+    time_s: int  # since 1970
+    record_private: bool = False  # it costs records nothing; see `Ledger.spend`
 
     @classmethod
     def from_body(cls, body: Mapping[str, Any]) -> Spent:
-        """Read the body of a ledger entry.
-
-        Raises:
-            TranscriptError: it is incomplete.
-        """
+        """Read the body of a ledger entry; TranscriptError if it is incomplete."""
         time_s, covered = body.get("time_s"), body.get("record_private")
         if type(time_s) is not int or not isinstance(covered, bool):
             raise TranscriptError("a ledger entry about spending is incomplete")
@@ -108,12 +84,7 @@ class Spent:
 
 @dataclass(frozen=True)
 class Standing:
-    """Where a budget stands.
-
-    Attributes:
-        budget: the limit.
-        spent: the guarantee of everything it counts; None if it counts nothing yet.
-    """
+    """Where a budget stands: the guarantee of everything it counts, None if it counts nothing yet."""
 
     budget: Budget
     spent: Statement | None
@@ -125,9 +96,9 @@ class Standing:
 
     @property
     def exceeded(self) -> bool:
-        """Whether this is more than the budget allows; no guarantee at all always is, nor is NaN one."""
+        """Whether this is more than the budget allows; so are NaN and no guarantee at all."""
         limit = math.inf if self.budget.epsilon is None else self.budget.epsilon
-        return not self.epsilon <= limit or math.isinf(self.epsilon)  # NaN is at most nothing
+        return not self.epsilon <= limit or math.isinf(self.epsilon)
 
     def to_value(self) -> dict[str, Any]:
         """Plain JSON values: the budget, and the statement field by field."""
@@ -143,15 +114,8 @@ def standing(
 ) -> Standing:
     """Compose what a budget counts: one guarantee for all of it, never a sum of epsilons.
 
-    Args:
-        budget: the limit.
-        spent: every payment.
-        now_s: for budgets with a period.
-        accountant: the preferred one.
-        exactly: see :func:`secfed.dp.accounting.interface.statement`.
-
-    Raises:
-        ConfigError: no accountant covers what was spent, at this delta.
+    ``now_s`` is for budgets with a period; ``exactly`` is that of
+    :func:`secfed.dp.accounting.interface.statement`.
     """
     start_s = -math.inf if budget.period_days is None else now_s - budget.period_days * _DAY_S
     events = [
@@ -175,16 +139,11 @@ def _counts(budget: Budget, item: Spent) -> bool:
 
 
 def disagrees(recorded: Mapping[str, Any], spent: Sequence[Spent], accountant: Accountant) -> str | None:
-    """Recompute one recorded standing from events alone.
+    """Recompute one recorded standing from events alone; what is wrong, or None.
 
-    Args:
-        recorded: as :meth:`Standing.to_value` wrote it.
-        spent: everything that was paid up to and including its entry.
-        accountant: the one that the record names. A ledger may state the smaller of two bounds; either is
-            one, so a record is true if the accountant it names says so.
-
-    Returns:
-        What is wrong, or None. Another version of the accountant may differ by 1 %.
+    ``spent`` is everything that was paid up to and including its entry, ``accountant`` the one that the
+    record names: a ledger may state the smaller of two bounds, either is one, so a record is true if the
+    accountant it names says so. Another version of that accountant may differ by 1 %.
     """
     found = standing(Budget.from_value(recorded), spent, spent[-1].time_s, accountant, exactly=True)
     written = recorded.get("spent")

@@ -15,7 +15,7 @@ from secfed.dp.accounting.events import DistributedDiscreteGaussian, Skellam
 
 
 def skellam(orders: NDArray[np.float64], event: Skellam) -> NDArray[np.float64]:
-    """RDP of one release with Skellam noise, per order: [len(orders)].
+    """RDP of one release with Skellam noise, per order.
 
     The bound is proven for integer orders; a fractional order gets the value of the next integer,
     which is an upper bound because Renyi divergences do not decrease with the order.
@@ -34,7 +34,7 @@ def skellam(orders: NDArray[np.float64], event: Skellam) -> NDArray[np.float64]:
 def distributed_gaussian(
     orders: NDArray[np.float64], event: DistributedDiscreteGaussian
 ) -> NDArray[np.float64]:
-    """RDP of one release with the sum of discrete Gaussians, per order: [len(orders)].
+    """RDP of one release with the sum of discrete Gaussians, per order.
 
     Source: Kairouz, Liu, Steinke 2021 (arXiv 2102.06387), proposition 14: a sum of discrete Gaussians is
     close to a discrete Gaussian, with a gap tau per coordinate.

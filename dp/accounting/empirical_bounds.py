@@ -1,12 +1,8 @@
 """Lower bounds on epsilon from attacks: what somebody who guesses proves about a mechanism.
 
-The accountants bound epsilon from above by mathematics. An attack bounds it from below by experiment: a
-record (a site) is there or not, the attacker sees the release and guesses. Differential privacy limits how
+A record (a site) is there or not, the attacker sees the release and guesses. Differential privacy limits how
 often it may say "there" where it is (a hit) for a given rate of saying so where it is not (a false alarm),
-so guesses that are too good refute the epsilon that is claimed. Between the two bounds lies what is not
-known; an attack that finds nothing proves nothing.
-
-Two bounds, from the same two confidence limits:
+so guesses that are too good refute the epsilon that is claimed; an attack that finds nothing proves nothing.
 
 * :func:`epsilon_shown` uses the definition of differential privacy only. It holds for every mechanism, and
   cannot come near the true epsilon where that rests on rare outcomes, as with Gaussian noise.
@@ -34,22 +30,12 @@ from secfed.errors import ConfigError
 
 @dataclass(frozen=True)
 class Guesses:
-    """How often an attacker said "it is there".
+    """How often an attacker said "it is there"; ConfigError for counts that cannot be."""
 
-    Attributes:
-        hits: said so, and it was.
-        present: trials in which it was there.
-        false_alarms: said so, and it was not.
-        absent: trials in which it was not there.
-
-    Raises:
-        ConfigError: more guesses than trials, or a negative number.
-    """
-
-    hits: int
-    present: int
-    false_alarms: int
-    absent: int
+    hits: int  # said so, and it was
+    present: int  # trials in which it was there
+    false_alarms: int  # said so, and it was not
+    absent: int  # trials in which it was not there
 
     def __post_init__(self) -> None:
         if not (0 <= self.hits <= self.present and 0 <= self.false_alarms <= self.absent):
@@ -67,10 +53,8 @@ class Guesses:
     def limits(self, confidence: float) -> tuple[float, float]:
         """The least rate of hits and the largest rate of false alarms that the counts allow.
 
-        Both hold at once with probability ``confidence`` (Bonferroni: each errs with half of the rest).
-
-        Raises:
-            ConfigError: a confidence that is not strictly between 0 and 1.
+        Both hold at once with probability ``confidence``, strictly between 0 and 1 (Bonferroni: each errs
+        with half of the rest).
         """
         if not 0.0 < confidence < 1.0:
             raise ConfigError(
@@ -94,14 +78,6 @@ def epsilon_shown(guesses: Guesses, delta: float, *, confidence: float) -> float
 
     Differential privacy says hits <= e^epsilon * false alarms + delta, and the same of the two ways to say
     "it is not there". The larger of both answers counts.
-
-    Args:
-        guesses: of one attack.
-        delta: of the guarantee that is looked at.
-        confidence: that the bound is below the true epsilon.
-
-    Raises:
-        ConfigError: delta or confidence out of range.
     """
     check_delta(delta)
     hits, alarms = guesses.limits(confidence)
@@ -110,16 +86,7 @@ def epsilon_shown(guesses: Guesses, delta: float, *, confidence: float) -> float
 
 
 def gaussian_epsilon_shown(guesses: Guesses, delta: float, *, confidence: float) -> float:
-    """The epsilon that these guesses prove of a mechanism with Gaussian noise; 0 where they prove nothing.
-
-    Args:
-        guesses: of one attack.
-        delta: of the guarantee that is looked at.
-        confidence: that the bound is below the true epsilon.
-
-    Raises:
-        ConfigError: delta or confidence out of range.
-    """
+    """The epsilon that these guesses prove of a mechanism with Gaussian noise; 0 where they prove nothing."""
     check_delta(delta)
     hits, alarms = guesses.limits(confidence)
     # Both ways to guess give the same mu, as the normal distribution is symmetric.
@@ -128,15 +95,7 @@ def gaussian_epsilon_shown(guesses: Guesses, delta: float, *, confidence: float)
 
 
 def gaussian_delta(distance: float, epsilon: float) -> float:
-    """Exact delta of a release with Gaussian noise at ``epsilon``.
-
-    Args:
-        distance: mu, sensitivity over standard deviation; positive.
-        epsilon: of the guarantee.
-
-    Raises:
-        ConfigError: an argument out of range.
-    """
+    """Exact delta of a release with Gaussian noise whose sensitivity is ``distance`` (mu) deviations."""
     _check_distance(distance)
     check_epsilon(epsilon)
     # The product is taken in logarithms: its first factor alone would overflow.
@@ -145,15 +104,7 @@ def gaussian_delta(distance: float, epsilon: float) -> float:
 
 
 def gaussian_epsilon(distance: float, delta: float) -> float:
-    """Exact epsilon of a release with Gaussian noise at ``delta``; 0 if delta pays for all of it.
-
-    Args:
-        distance: mu, sensitivity over standard deviation; positive.
-        delta: of the guarantee.
-
-    Raises:
-        ConfigError: an argument out of range.
-    """
+    """Exact epsilon of such a release at ``delta``; 0 if delta pays for all of it."""
     _check_distance(distance)
     check_delta(delta)
     if gaussian_delta(distance, 0.0) <= delta:
@@ -166,5 +117,5 @@ def gaussian_epsilon(distance: float, delta: float) -> float:
 def _check_distance(distance: float) -> None:
     if not (math.isfinite(distance) and distance > 0.0):
         raise ConfigError(
-            f"{distance} is no distance of two worlds", remedy="it is a positive number of deviations"
+            f"distance = {distance} is not a positive number", remedy="state it in standard deviations"
         )

@@ -45,10 +45,7 @@ class Event:
 
         Only widening is sound: add-or-remove to replace (the unit's norm bound gives 2C), the replacement
         of a patient to that of one record (which is a part of it), and a site relation to the replacement
-        of one record of that site (which changes one site's contribution).
-
-        Raises:
-            ConfigError: the mechanism says nothing about that relation.
+        of one record of that site (which changes one site's contribution). ConfigError for any other.
         """
         if adjacency is self.adjacency:
             return self
@@ -76,19 +73,13 @@ _WIDER = {
 
 @dataclass(frozen=True)
 class PoissonSampledGaussian(Event):
-    """DP-SGD: each unit is taken independently, clipped to C, summed; N(0, (multiplier * C)^2) is added.
-
-    Attributes:
-        sampling_rate: probability that a unit takes part in a step, (0, 1].
-        noise_multiplier: standard deviation / C; 0 means no protection.
-        steps: number of releases.
-    """
+    """DP-SGD: each unit is taken independently, clipped to C, summed; N(0, (multiplier * C)^2) is added."""
 
     name: ClassVar[str] = "poisson-sampled-gaussian/1"
     counted: ClassVar[str] = "steps"
 
-    sampling_rate: float
-    noise_multiplier: float
+    sampling_rate: float  # probability that a unit takes part in a step, (0, 1]
+    noise_multiplier: float  # standard deviation / C; 0 means no protection
     steps: int
 
     def __post_init__(self) -> None:
@@ -98,12 +89,7 @@ class PoissonSampledGaussian(Event):
 
 @dataclass(frozen=True)
 class Gaussian(Event):
-    """Every unit takes part: the sum of units clipped to C, plus N(0, (multiplier * C)^2).
-
-    Attributes:
-        noise_multiplier: standard deviation / C; 0 means no protection.
-        count: number of releases.
-    """
+    """Every unit takes part: the sum of units clipped to C, plus N(0, (multiplier * C)^2)."""
 
     name: ClassVar[str] = "gaussian/1"
 
@@ -157,16 +143,8 @@ def bounded_mean(
     """The event of releasing a mean of values in [0, V] with Gaussian noise (specification L1).
 
     A value in [0, V] is V/2 plus a centred value of magnitude at most C = V/2, so a replacement that changes
-    one value moves the sum by at most V = 2C. ``noise_over_sensitivity`` is the noise's standard deviation
-    divided by what such a replacement can change in the released mean.
-
-    Args:
-        noise_over_sensitivity: see above.
-        count: releases.
-        adjacency: the replacement that changes one value at most, of a record or of a patient.
-
-    Raises:
-        ConfigError: another relation.
+    one value, of a record or of a patient, moves the sum by at most V = 2C. ``noise_over_sensitivity`` is the
+    noise's standard deviation divided by what such a replacement can change in the released mean.
     """
     _check(adjacency.keeps_slots, f"a mean of bounded values says nothing about {adjacency}")
     return Gaussian(adjacency, 2.0 * noise_over_sensitivity, count)
@@ -196,11 +174,7 @@ def to_json(event: Event) -> str:
 
 
 def from_value(value: object) -> Event:
-    """Read what :func:`to_value` wrote.
-
-    Raises:
-        ConfigError: an unknown event, or fields that are missing, unknown or of the wrong type.
-    """
+    """Read what :func:`to_value` wrote; ConfigError for an unknown event or wrong fields."""
     kind = _KINDS.get(str(value.get("event"))) if isinstance(value, dict) else None
     if kind is None or not isinstance(value, dict):
         raise ConfigError("unknown privacy event", remedy="read this ledger with a newer secfed")
@@ -225,11 +199,7 @@ def from_value(value: object) -> Event:
 
 
 def common_adjacency(events: Sequence[Event]) -> tuple[Adjacency, tuple[Event, ...]]:
-    """Bring events under one relation: theirs if they agree, otherwise the widest they share.
-
-    Raises:
-        ConfigError: no events, or no relation covers them all.
-    """
+    """Bring events under one relation: theirs if they agree, otherwise the narrowest that covers all."""
     if not events:
         raise ConfigError("there is no privacy event to account for")
     given = {event.adjacency for event in events}

@@ -46,11 +46,7 @@ ACCOUNTANTS: dict[str, Callable[[], Accountant]] = {"rdp": Rdp, "prv": Prv, "pld
 
 
 def accountant(name: str) -> Accountant:
-    """The accountant of that name.
-
-    Raises:
-        ConfigError: no such accountant.
-    """
+    """The accountant of that name."""
     if name not in ACCOUNTANTS:
         raise ConfigError(
             f"unknown accountant {name!r}", remedy=f"use one of {', '.join(sorted(ACCOUNTANTS))}"
@@ -78,14 +74,8 @@ def statement(
     preferred accountant (pld by default) covers every event, its bound is taken, or that of rdp where rdp
     covers every event too and gives less: both hold at this delta, so the smaller does. Otherwise each
     event goes to the first of (preferred, pld, rdp) that covers it, and the epsilons are added at equal
-    shares of delta.
-
-    Args:
-        events: what was released.
-        delta: of the guarantee.
-        preferred: accountant; pld by default.
-        exactly: repeat what the preferred accountant said, without a second one and at any delta: for
-            checking a record, never for a new guarantee.
+    shares of delta. ``exactly`` repeats what the preferred accountant said, without a second one and at any
+    delta: for checking a record, never for a new guarantee.
 
     Raises:
         ConfigError: no events, no shared relation, an event that no accountant covers, or a delta at which
@@ -107,19 +97,15 @@ def _statement(
     merged = compose(restated)
     order: list[Accountant] = [preferred, Pld(), Rdp()]
     whole = [one for one in order if all(one.refusal(event) is None for event in merged)]
-    valid = whole if exactly else [one for one in whole if delta >= one.least_delta]
+    valid = [one for one in whole if exactly or delta >= one.least_delta]
     if valid:
-        chosen = [valid[0]]
-        if (
-            second is not None
-            and valid[0].name != second.name
-            and any(one.name == second.name for one in valid)
-        ):
-            chosen.append(second)
-        epsilon, name, version = min((one.epsilon(merged, delta), one.name, one.version) for one in chosen)
+        asked = valid[:1]
+        if second is not None and second.name in {one.name for one in valid[1:]} - {valid[0].name}:
+            asked.append(second)
+        epsilon, name, version = min((one.epsilon(merged, delta), one.name, one.version) for one in asked)
         return Statement(epsilon, delta, adjacency, name, version)
     if whole:
-        raise below_least(whole[0], delta)
+        raise below_least(whole[0].name, delta)
     shares: dict[str, tuple[Accountant, list[Event]]] = {}
     for event in merged:
         covering = next((one for one in order if one.refusal(event) is None), None)
@@ -129,7 +115,7 @@ def _statement(
     parts, share = sorted(shares), delta / len(shares)
     for one, _ in shares.values():
         if not exactly and share < one.least_delta:
-            raise below_least(one, share)
+            raise below_least(one.name, share)
     epsilon = sum(shares[name][0].epsilon(shares[name][1], share) for name in parts)
     versions = "; ".join(shares[name][0].version for name in parts)
     return Statement(epsilon, delta, adjacency, f"basic composition of {' and '.join(parts)}", versions)
@@ -147,15 +133,12 @@ def calibrate(
     """The smallest noise multiplier that keeps everything within (epsilon, delta), from above.
 
     Args:
-        epsilon: budget, for ``already`` and the new mechanism together.
+        epsilon: for ``already`` and the new mechanism together.
         delta: as in :func:`statement`.
         mechanism: the event, or events, that a noise multiplier would make.
         already: events spent before.
-        preferred: accountant; pld by default.
-        tolerance: relative width of the search; the upper end is returned.
-
-    Returns:
-        A noise multiplier that was *checked* to satisfy the budget.
+        preferred: pld by default.
+        tolerance: relative width of the search; the upper end, *checked* to satisfy the budget, is returned.
 
     Raises:
         ConfigError: the budget is already spent, no reasonable noise satisfies it, or it is too small.
@@ -166,20 +149,38 @@ def calibrate(
             f"privacy.epsilon: {epsilon:g}, the part of it that needs noise, is too small to compute with",
             remedy="raise privacy.epsilon, for example to 1",
         )
+    unreachable = ConfigError(
+        f"no noise reaches epsilon {epsilon:g} at delta {delta:g}",
+        remedy="raise epsilon, or take fewer steps or a lower sampling rate",
+    )
     wanted = preferred or Pld()
 
-    def spent(multiplier: float) -> float:
+    def all_events(multiplier: float) -> list[Event]:
         made = mechanism(multiplier)
         events = [made] if isinstance(made, Event) else made
-        return _statement([*already, *events], delta, wanted, _RoughRdp()).epsilon
+        return [*already, *events]
+
+    def spent(multiplier: float) -> float:
+        return _statement(all_events(multiplier), delta, wanted, _RoughRdp()).epsilon
+
+    def roughly_fits(multiplier: float) -> bool:
+        """By RDP under the relation it covers: a place to begin, no guarantee."""
+        quick = [_quick(event) for event in all_events(multiplier)]
+        return _statement(quick, delta, _RoughRdp(), None).epsilon <= epsilon
 
     # A distribution with a large epsilon is large in memory, so the search never strays far from the
     # budget: it begins where the quick accountant sees it, and widens in small steps.
-    high = _rough(epsilon, delta, mechanism, already)
+    high = 1.0
+    while not roughly_fits(high):
+        high *= 2.0
+        if high > _MOST_NOISE:
+            raise unreachable
+    while high > _LEAST_NOISE and roughly_fits(high / _WIDEN):
+        high /= _WIDEN
     while not spent(high) <= epsilon:
         high *= _WIDEN
         if high > _MOST_NOISE:
-            raise _unreachable(epsilon, delta)
+            raise unreachable
     low = high / _WIDEN
     while low > _LEAST_NOISE and spent(low) <= epsilon:
         low, high = low / _WIDEN, low
@@ -197,34 +198,6 @@ def calibrate(
     return high
 
 
-def _rough(
-    epsilon: float,
-    delta: float,
-    mechanism: Callable[[float], Event | Sequence[Event]],
-    already: Sequence[Event],
-) -> float:
-    """About the noise that is needed, by RDP under the relation it covers; a place to begin, no guarantee.
-
-    Raises:
-        ConfigError: no reasonable noise satisfies it.
-    """
-
-    def fits(multiplier: float) -> bool:
-        made = mechanism(multiplier)
-        events = [made] if isinstance(made, Event) else made
-        quick = [_quick(event) for event in (*already, *events)]
-        return _statement(quick, delta, _RoughRdp(), None).epsilon <= epsilon
-
-    high = 1.0
-    while not fits(high):
-        high *= 2.0
-        if high > _MOST_NOISE:
-            raise _unreachable(epsilon, delta)
-    while high > _LEAST_NOISE and fits(high / _WIDEN):
-        high /= _WIDEN
-    return high
-
-
 class _RoughRdp(Rdp):
     """Whole orders only: fractional ones take most of the time. Fewer orders give a larger, valid bound."""
 
@@ -236,10 +209,3 @@ def _quick(event: Event) -> Event:
     if Rdp().refusal(event) is None:
         return event
     return replace(event, adjacency=Adjacency.ADD_OR_REMOVE_RECORD)
-
-
-def _unreachable(epsilon: float, delta: float) -> ConfigError:
-    return ConfigError(
-        f"no noise reaches epsilon {epsilon:g} at delta {delta:g}",
-        remedy="raise epsilon, or take fewer steps or a lower sampling rate",
-    )

@@ -79,11 +79,7 @@ _PERMITTED = {
 
 @dataclass(frozen=True)
 class PrivacyUnit:
-    """A unit together with the relation its guarantee is stated for.
-
-    Raises:
-        ConfigError: a relation that the unit does not support.
-    """
+    """A unit together with the relation its guarantee is stated for; ConfigError if it has none under it."""
 
     unit: Unit
     adjacency: Adjacency
@@ -102,10 +98,6 @@ class PrivacyUnit:
         """The unit under its usual relation: add-or-remove (record), replace (group), zero-out (site)."""
         return cls(unit, _PERMITTED[unit][0])
 
-    def sensitivity(self, clip_norm: float) -> float:
-        """L2 sensitivity of the sum of units clipped to ``clip_norm``."""
-        return self.adjacency.factor * clip_norm
-
 
 @dataclass(frozen=True)
 class GroupPartition:
@@ -117,38 +109,23 @@ class GroupPartition:
     With patients, all kept records of one patient are in one group, so the guarantee covers replacing
     *all* records of one patient at once (how many records a patient has is treated as public). Without
     patients, a patient whose records lie in r groups is protected at sensitivity 2rC only.
-
-    Attributes:
-        groups: one [<= size] int64 array of record indices per group, disjoint.
-        size: the largest number of records in a group.
-        records: number of record slots that were divided, including dropped ones.
-        patient_aware: whether the division keeps every patient in one group.
     """
 
-    groups: tuple[NDArray[np.int64], ...]
+    groups: tuple[NDArray[np.int64], ...]  # one [<= size] array of record indices per group, disjoint
     size: int
-    records: int
-    patient_aware: bool
+    records: int  # slots that were divided, including dropped ones
 
     @classmethod
     def of(
         cls, records: int, size: int, *, seed: int, patients: Sequence[Hashable] | None = None
     ) -> GroupPartition:
-        """Divide ``records`` slots into groups of ``size``.
+        """Divide ``records`` slots into groups of ``size``, at least 2; the seed must not depend on the data.
 
         Without patients every group has exactly ``size`` records and the remainder is dropped. With
-        patients, shuffled patients are packed one after another into groups of at most ``size``
-        records; of a patient with more records than that, ``size`` randomly chosen ones are kept; a
-        group that would hold a single record is dropped, as a coupled loss has nothing to compare.
-
-        Args:
-            records: number of record slots.
-            size: records per group, at least 2.
-            seed: must not depend on the data.
-            patients: [records] the patient of each record.
-
-        Raises:
-            ConfigError: a size below 2, a patient list of the wrong length, or no complete group.
+        patients ([records], the patient of each), shuffled patients are packed one after another into groups
+        of at most ``size`` records; of a patient with more records than that, ``size`` randomly chosen ones
+        are kept; a group that would hold a single record is dropped, as a coupled loss has nothing to
+        compare.
         """
         if size < 2:
             raise ConfigError(f"privacy group size = {size}", remedy="use at least 2 records per group")
@@ -166,17 +143,13 @@ class GroupPartition:
                 f"{records} records do not fill one group of {size}",
                 remedy="use a smaller privacy group size",
             )
-        return cls(tuple(groups), size, records, patients is not None)
+        return cls(tuple(groups), size, records)
 
     @classmethod
     def under(
         cls, unit: PrivacyUnit, records: int, size: int, *, seed: int, patients: Sequence[Hashable] | None
     ) -> GroupPartition:
-        """The division that the unit's relation needs: by patient, if it hides patients.
-
-        Raises:
-            ConfigError: nobody says whose records they are, or see :meth:`of`.
-        """
+        """The division that the unit's relation needs: by patient, if it hides patients."""
         if unit.adjacency is not Adjacency.REPLACE_PATIENT:
             return cls.of(records, size, seed=seed)
         if patients is None:
@@ -203,7 +176,6 @@ def no_patients() -> ConfigError:
 
 
 def _pack(patients: Sequence[Hashable], size: int, rng: np.random.Generator) -> list[NDArray[np.int64]]:
-    """Whole patients into groups, next fit over shuffled patients."""
     slots: dict[Hashable, list[int]] = {}
     for index, patient in enumerate(patients):
         slots.setdefault(patient, []).append(index)

@@ -5,7 +5,7 @@ With every sum, and before the shares for it leave, a site's transcript records 
 lacks the newest of these states, a second history lacks all since it began. Either would let budgets be spent
 again.
 
-The other way round is no fault: the ledger is written before the work, the transcript after the sum, so a
+The other way round is not a fault: the ledger is written before the work, the transcript after the sum, so a
 ledger is ahead by every exchange that was paid for and not summed.
 """
 
@@ -15,7 +15,7 @@ import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from secfed.errors import TranscriptError
 from secfed.records.chain_file import read_lines
@@ -28,21 +28,13 @@ _KINDS: Final = (RELEASED, SUMMED, FOLLOWED)
 
 @dataclass(frozen=True)
 class Recorded:
-    """One state of a ledger that a transcript recorded.
-
-    Attributes:
-        dataset: which ledger.
-        head: hash of its last entry then; hexadecimal.
-        file: the transcript.
-        line: in it, counted from 1.
-        round: of the sum, as the transcript has it.
-    """
+    """One state of a ledger that a transcript recorded."""
 
     dataset: str
-    head: str
-    file: Path
-    line: int
-    round: object
+    head: str  # hash of its last entry then; hexadecimal
+    file: Path  # the transcript
+    line: int  # in it, counted from 1
+    round: object  # of the sum, as the transcript has it
 
 
 def recorded_in(entries: Iterable[Entry], file: Path) -> Iterator[Recorded]:
@@ -52,20 +44,20 @@ def recorded_in(entries: Iterable[Entry], file: Path) -> Iterator[Recorded]:
 
 
 def read_recorded(file: Path) -> Iterator[Recorded]:
-    """What a site's own transcript recorded, without verifying it.
+    """What a site's own transcript recorded, without verifying it; TranscriptError if it cannot be read.
 
     It is read at every start of a study, as are those of all earlier studies: an unfinished last line, or
     damage to a transcript of long ago, must not stop a new study. What an entry claims here permits nothing,
     it can only make the site refuse. ``secfed audit verify`` verifies.
-
-    Raises:
-        TranscriptError: the file cannot be read.
     """
     try:
         with file.open("rb") as stream:
             for number, line in enumerate(read_lines(stream), start=1):
-                entry = _entry(line)
-                if entry is not None:
+                try:
+                    entry = json.loads(line)
+                except (ValueError, RecursionError):
+                    continue
+                if isinstance(entry, dict):
                     yield from _of(entry.get("kind"), entry.get("body"), file, number)
     except OSError as error:
         raise TranscriptError(
@@ -81,14 +73,6 @@ def lacking(missing: Sequence[Recorded]) -> str:
         "it is an older copy or a second history: it lacks the state that "
         f"{first.file}, line {first.line} (round {first.round}) recorded{more}"
     )
-
-
-def _entry(line: bytes) -> dict[str, Any] | None:
-    try:
-        content = json.loads(line)
-    except (ValueError, RecursionError):
-        return None
-    return content if isinstance(content, dict) else None
 
 
 def _of(kind: object, body: object, file: Path, line: int) -> Iterator[Recorded]:

@@ -55,18 +55,12 @@ _SAME_RELEASE: Final = ("study", "round", "exchange", "event", "record_private")
 
 
 class Ledger:
-    """The ledger of one data set at one site.
+    """The ledger of one data set at one site; the file is created on first use, its folder must exist.
 
-    Args:
-        path: the ledger file; created on first use, its folder must exist.
-        identity: the site's signing key.
-        dataset: name of the data set.
-        budgets: limits from the site's policy.
-        accountant: pld by default.
-        clock: seconds since 1970; an entry is never dated before the one above it.
-        lock_timeout_s: how long to wait for another study's turn.
-        open_file: opens the chain file; replaced in tests.
-        recorded: what transcripts recorded of the site's ledgers; those of other data sets do not matter.
+    The identity is the site's signing key, the budgets come from its policy, the accountant is pld by
+    default; an entry is never dated before the one above it, whatever the ``clock`` says (seconds since
+    1970). ``recorded`` is what transcripts recorded of the site's ledgers; those of other data sets do not
+    matter.
 
     Raises:
         TranscriptError: the existing ledger does not verify, belongs to another site or data set, lacks a
@@ -110,7 +104,7 @@ class Ledger:
 
         Args:
             event: what is about to be released.
-            study: the study's name.
+            study: its name.
             round_number: counted from 1.
             exchange: its name within the round.
             record_private: for noise in the secure sum: what is summed was itself computed under
@@ -119,22 +113,20 @@ class Ledger:
                 is spent: the work was cut off by a crash and is being done again.
 
         Raises:
-            BudgetExceeded: a budget does not cover it. The refusal is recorded, once for each release;
-                nothing is spent.
-            TranscriptError: the ledger does not verify or cannot be written, its entries are dated ahead of
-                the clock, or another event was paid under this release id. Nothing is spent.
+            BudgetExceeded: nothing is spent; the refusal is recorded, once for each release.
+            TranscriptError: nothing is spent: the ledger does not verify or cannot be written, its entries
+                are dated ahead of the clock, or another event was paid under this release id.
 
         Security: doing paid work again is free only if at most one of its outcomes can ever leave. The
         caller owes that: the id commits to the broadcast and to the secret key of sampling and noise, the
         key is on the disk before the payment, and nothing leaves before the outcome is on the disk, too.
-        The second run is then the same release, not a second one.
         """
+        default = self._payment_id()
+        release = release or default
         with self._writing() as (chain, entries):
             now_s = self._now_s(entries)
             body = {
-                "study": study,
-                "round": round_number,
-                "exchange": exchange,
+                **_place(study, round_number, exchange),
                 "event": to_value(event),
                 "record_private": record_private,
                 "time_s": now_s,
@@ -145,27 +137,20 @@ class Ledger:
                     return paid
                 body["release"] = release
             refuse_ahead(self.path, entries, checked_s(self.path, self._clock()), _ANEW)
-            spent = [*spent_of(entries), Spent(event, now_s, record_private)]
-            standings = [standing(budget, spent, now_s, self._accountant) for budget in self.budgets]
+            standings = self._standings([*spent_of(entries), Spent(event, now_s, record_private)], now_s)
             over = [item for item in standings if item.exceeded]
             if over:
                 refused = {**body, "budgets": [item.budget.to_value() for item in over]}
-                if release is None or not _is_told(entries, refused):
+                if release is None or not _is_recorded(entries, refused):
                     chain.append(REFUSED, refused)
-                raise BudgetExceeded(
-                    f"data set {self.dataset!r}: round {round_number} of study {study!r} would exceed "
-                    f"{over[0].budget.describe()}",
-                    remedy="leave the study, lower its epsilon, or wait until the period is over",
-                )
+                raise self._exceeded(f"round {round_number}", study, over[0].budget)
             return chain.append(SPENT, {**body, "after": [item.to_value() for item in standings]})
 
     def check_study(self, study: str, first: Event | None = None) -> None:
         """Refuse now what the next payment of a study would be refused for; nothing is spent or recorded.
 
-        Args:
-            study: its id.
-            first: what it pays first, if that is known. After a refusal it is what was refused: that is asked
-                again until the budget covers it, because a period is over or the policy permits more.
+        ``first`` is what the study pays first, if that is known. After a refusal it is what was refused: that
+        is asked again until the budget covers it, because a period is over or the policy permits more.
 
         Raises:
             BudgetExceeded: a budget does not cover it.
@@ -184,14 +169,26 @@ class Ledger:
             if first is None:
                 return
             now_s = self._now_s(entries)
-            spent = [*spent_of(entries), Spent(first, now_s, record_private)]
-            for budget in self.budgets:
-                if standing(budget, spent, now_s, self._accountant).exceeded:
-                    raise BudgetExceeded(
-                        f"data set {self.dataset!r}: the next payment of study {study!r} would exceed "
-                        f"{budget.describe()}",
-                        remedy="leave the study, lower its epsilon, or wait until the period is over",
-                    )
+            for item in self._standings([*spent_of(entries), Spent(first, now_s, record_private)], now_s):
+                if item.exceeded:
+                    raise self._exceeded("the next payment", study, item.budget)
+
+    def _payment_id(self) -> str | None:
+        """The release id of a payment that is not given one."""
+        return None
+
+    def _note_id(self) -> str | None:
+        """The release id of a note that is not given one."""
+        return None
+
+    def _standings(self, spent: Sequence[Spent], now_s: int) -> list[Standing]:
+        return [standing(budget, spent, now_s, self._accountant) for budget in self.budgets]
+
+    def _exceeded(self, what: str, study: str, budget: Budget) -> BudgetExceeded:
+        return BudgetExceeded(
+            f"data set {self.dataset!r}: {what} of study {study!r} would exceed {budget.describe()}",
+            remedy="leave the study, lower its epsilon, or wait until the period is over",
+        )
 
     def spender(self, *, study: str, round_number: int, exchange: str) -> Callable[[Event], Entry]:
         """:meth:`spend` for one exchange, as private training wants it."""
@@ -206,18 +203,10 @@ class Ledger:
         exchange: str,
         release: str | None = None,
     ) -> Entry:
-        """Record which fields leave in a sum without noise, as the study chose explicitly; once a release.
-
-        Raises:
-            TranscriptError: the ledger does not verify or cannot be written.
-        """
+        """Record which fields leave in a sum without noise, as the study chose explicitly; once a release."""
+        release = release or self._note_id()
         with self._writing() as (chain, entries):
-            body: dict[str, Any] = {
-                "study": study,
-                "round": round_number,
-                "exchange": exchange,
-                "fields": list(fields),
-            }
+            body = {**_place(study, round_number, exchange), "fields": list(fields)}
             if release is not None:
                 body["release"] = release
                 for entry in entries:
@@ -226,23 +215,13 @@ class Ledger:
             return chain.append(UNPROTECTED, {**body, "time_s": self._now_s(entries)})
 
     def standings(self) -> tuple[Standing, ...]:
-        """Where every budget stands now.
-
-        Raises:
-            TranscriptError: the ledger does not verify.
-        """
+        """Where every budget stands now."""
         with self._writing() as (_, entries):
-            now_s = self._now_s(entries)
-            spent = spent_of(entries)
-            return tuple(standing(budget, spent, now_s, self._accountant) for budget in self.budgets)
+            return tuple(self._standings(spent_of(entries), self._now_s(entries)))
 
     @property
     def head(self) -> bytes:
-        """Hash of the last entry: 32 bytes. Goes into the transcript of every round.
-
-        Raises:
-            TranscriptError: the ledger does not verify.
-        """
+        """Hash of the last entry: 32 bytes. Goes into the transcript of every round."""
         with self._writing() as (chain, _):
             return chain.head
 
@@ -290,11 +269,7 @@ class Ledger:
                 file.close()
 
     def _check_recorded(self, entries: Sequence[Entry]) -> None:
-        """Refuse a ledger that forgot something.
-
-        Raises:
-            TranscriptError: it lacks what a transcript recorded, or what this process saw in it.
-        """
+        """Refuse a ledger that lacks what a transcript recorded, or what this process saw in it."""
         hashes = {entry.hash.hex() for entry in entries}
         missing = [one for one in self._recorded if one.head not in hashes]
         if missing:
@@ -309,12 +284,12 @@ class Ledger:
         return {**body, "time_s": self._now_s(entries)}
 
 
-def _paid(path: Path, entries: Iterable[Entry], body: Mapping[str, Any]) -> Entry | None:
-    """The entry that paid for this release already.
+def _place(study: str, round_number: int, exchange: str) -> dict[str, Any]:
+    return {"study": study, "round": round_number, "exchange": exchange}
 
-    Raises:
-        TranscriptError: it paid for something else.
-    """
+
+def _paid(path: Path, entries: Iterable[Entry], body: Mapping[str, Any]) -> Entry | None:
+    """The entry that paid for this release already; TranscriptError if it paid for something else."""
     asked = {**body, "event": json.loads(canonical_json(body["event"]))}  # as an entry spells it
     for entry in entries:
         if entry.kind == SPENT and entry.body.get("release") == body["release"]:
@@ -327,18 +302,14 @@ def _paid(path: Path, entries: Iterable[Entry], body: Mapping[str, Any]) -> Entr
     return None
 
 
-def _is_told(entries: Iterable[Entry], refused: Mapping[str, Any]) -> bool:
+def _is_recorded(entries: Iterable[Entry], refused: Mapping[str, Any]) -> bool:
     """Whether this very refusal stands there already: who asks again and again must not fill the disk."""
     asked = {**json.loads(canonical_json(refused)), "time_s": 0}
     return any({**entry.body, "time_s": 0} == asked for entry in entries if entry.kind == REFUSED)
 
 
 def spent_of(entries: Iterable[Entry]) -> list[Spent]:
-    """What a ledger's entries spent, in order.
-
-    Raises:
-        TranscriptError: an entry about spending that cannot be read.
-    """
+    """What a ledger's entries spent, in order; TranscriptError if one cannot be read."""
     return [Spent.from_body(entry.body) for entry in entries if entry.kind == SPENT]
 
 
@@ -351,11 +322,7 @@ def verify(
 ) -> tuple[Entry, ...]:
     """Check a ledger offline: chain, signatures, and that it contains what others saw of it.
 
-    Args:
-        lines: each with its newline.
-        public_bytes: the site's key, from the pinned roster.
-        expected_heads: heads that transcripts recorded; each must be the hash of an entry.
-        owner: the site, if known.
+    ``expected_heads`` are those that transcripts recorded; each must be the hash of an entry.
 
     Raises:
         BrokenChain: names the first bad line.

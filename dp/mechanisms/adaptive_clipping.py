@@ -24,21 +24,11 @@ _COUNT_GRID_BITS: Final = 16
 
 @dataclass(frozen=True)
 class AdaptiveClip:
-    """How the clipping norm adapts.
+    """How the clipping norm adapts; ConfigError for values out of range."""
 
-    Attributes:
-        quantile: fraction of units that should not be clipped.
-        rate: step size of log C.
-        count_deviation: s, standard deviation of the noise on the sum of bits; about a twentieth of the
-            expected number of units costs little.
-
-    Raises:
-        ConfigError: values out of range.
-    """
-
-    quantile: float = 0.5
-    rate: float = 0.2
-    count_deviation: float = 10.0
+    quantile: float = 0.5  # fraction of units that should not be clipped
+    rate: float = 0.2  # step size of log C
+    count_deviation: float = 10.0  # s, on the sum of bits; a twentieth of the expected units costs little
 
     def __post_init__(self) -> None:
         if not 0 < self.quantile < 1:
@@ -48,11 +38,7 @@ class AdaptiveClip:
                 raise ConfigError(f"privacy clipping {name} {value} is not a positive number")
 
     def gradient_multiplier(self, noise_multiplier: float) -> float:
-        """z_g: what the gradients need so that gradients and bits together have ``noise_multiplier``.
-
-        Raises:
-            ConfigError: the bits alone would cost more than that.
-        """
+        """z_g for the accounted ``noise_multiplier``; ConfigError if the bits alone would cost more."""
         if noise_multiplier == 0:
             return 0.0
         rest = noise_multiplier**-2 - (2 * self.count_deviation) ** -2
@@ -67,18 +53,11 @@ class AdaptiveClip:
     def next_norm(
         self, clip_norm: float, *, within: int, units: int, expected_units: float, random: SecureRandom
     ) -> float:
-        """The norm of the next step: post-processing of one noisy count.
+        """The norm of the next step: post-processing of a noisy count of the ``units`` that are ``within`` C.
 
         The noisy fraction is clamped to [0, 1], where the fraction itself lies, so that one step changes C by
         a factor of at most e^rate however much the noise outweighs a small batch. The paper does not clamp;
         as post-processing it costs no privacy.
-
-        Args:
-            clip_norm: C of this step.
-            within: units with norm at most C.
-            units: units that took part.
-            expected_units: M.
-            random: the source of the noise.
         """
         grid = 2.0**_COUNT_GRID_BITS
         sampler = NoiseSampler(RoundedNormal(2 * self.count_deviation * grid), random)

@@ -33,25 +33,20 @@ class Target(Protocol):
     @property
     def continuous(self) -> bool:
         """True: a real variable that is rounded to the nearest integer. False: an integer variable."""
-        ...
 
     @property
     def deviation(self) -> float:
         """Roughly the standard deviation: sets the width of the bands."""
-        ...
 
     @property
     def reach(self) -> float:
         """Larger magnitudes have less than 2^-200 of the mass and are never drawn."""
-        ...
 
     def log_ratio(self, magnitude: NDArray[np.float64]) -> NDArray[np.float64]:
         """ln(density(magnitude) / density(0)): [n] float64."""
-        ...
 
     def exact_log_ratio(self, magnitude: Decimal) -> Decimal:
         """The same in decimal arithmetic."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -66,16 +61,13 @@ class _Normal:
 
     @property
     def reach(self) -> float:
-        """See :class:`Target`."""
         return math.ceil(_NORMAL_REACH * self.deviation) + 1.0
 
     def log_ratio(self, magnitude: NDArray[np.float64]) -> NDArray[np.float64]:
-        """See :class:`Target`."""
         scaled = magnitude / self.deviation
         return np.asarray(scaled * scaled * -0.5)
 
     def exact_log_ratio(self, magnitude: Decimal) -> Decimal:
-        """See :class:`Target`."""
         return -(magnitude * magnitude) / (2 * Decimal(self.deviation) ** 2)
 
 

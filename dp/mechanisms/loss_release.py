@@ -2,32 +2,26 @@
 
     v = (1/K) sum_m clip(loss of group m, floor, cap)        released: v + N(0, (sigma (cap - floor) / K)^2)
 
-Weights of distributionally robust training follow each site's loss. The loss is a function of records,
-the weight scales later steps, and the sums of weights leave: without noise all of that would be outside
-epsilon. With it, whatever is computed from the released number is post-processing: the weight, what
-enters the sums of weights, and how far the site steps.
+Weights of distributionally robust training follow each site's loss, scale later steps, and their sums leave:
+without noise all of that would be outside epsilon. With it, whatever is computed from the released number is
+post-processing.
 
 Sensitivity. The K groups are fixed before any record is read: they depend on the number of records and
 the seed. The loss of a group may compare its records with each other (a contrastive loss does), but sees
 no record outside it. So replacing the content of one record changes the loss of at most one group, that
-loss stays within [floor, cap], and v moves by at most (cap - floor) / K, whatever the model. A record
-that is in no group moves nothing. The bound is for replacing a record, the relation of groups; a record
-that is added or removed would change the number of records, which is public, and the groups with it. Where
-the relation hides patients, each of them lies in one group, so replacing all records of one moves v by no
-more; groups then follow from how many records each patient has, and are not all full. As an event this is
-the sum of K centred values of magnitude at most C = (cap - floor) / 2, hence sensitivity 2C
-(:func:`secfed.dp.accounting.events.bounded_mean`). Each release is of a model that earlier releases
-determined, so the releases compose adaptively with each other and with the noisy training steps.
+loss stays within [floor, cap], and v moves by at most (cap - floor) / K, whatever the model. The bound is for
+replacing a record, the relation of groups; adding or removing one would change the public number of records,
+and the groups with it. Where the relation hides patients, each of them lies in one group, so replacing all
+records of one moves v by no more. As an event this is the sum of K centred values of magnitude at most
+C = (cap - floor) / 2, hence sensitivity 2C (:func:`secfed.dp.accounting.events.bounded_mean`). Releases
+compose adaptively with each other and with the noisy training steps.
 
-What makes it precise. The noise has deviation sigma (cap - floor) / K: small groups, of which there are
-many, a narrow window and few releases help. With 1500 records and epsilon 8 for six rounds, a contrastive
-loss on groups of 64 carries noise of 1.6, on groups of 16 of 0.27, on groups of 8 of 0.10. All sites must use
-one ``size``, for a contrastive loss grows with the logarithm of it; groups of whole patients are not all
-full, which makes it a little smaller.
+What makes it precise: small groups, of which there are many, a narrow window and few releases. With 1500
+records and epsilon 8 for six rounds, a contrastive loss on groups of 64 carries noise of 1.6, on groups of 8
+of 0.10. All sites must use one ``size``, for a contrastive loss grows with the logarithm of it.
 
 Source: specification dp.md, section 6 (L1); Dwork, McSherry, Nissim, Smith 2006 (sensitivity of a clipped
-mean); Kairouz, Oh, Viswanath 2015 (adaptive composition). Noise and grid:
-:mod:`secfed.dp.mechanisms.private_mean`.
+mean); Kairouz, Oh, Viswanath 2015 (adaptive composition).
 """
 
 from __future__ import annotations
@@ -52,32 +46,20 @@ Evaluate = Callable[[NDArray[np.int64]], float]
 
 @dataclass(frozen=True, kw_only=True)
 class LossRelease:
-    """What an algorithm plans to release of a site's loss in the whole study.
+    """What an algorithm plans to release of a site's loss; ConfigError for values out of range."""
 
-    Attributes:
-        records: how many records the site trains on.
-        size: records in one group, at least 2 and the same at every site: the batch of the evaluation.
-        releases: how often in the study.
-        cap: a group's loss counts as at most this; public.
-        floor: and as at least this; public, and below ``cap``.
-        groups: K is at most this (an evaluation costs K forward passes); None uses every group that the
-            records fill, which gives the least noise.
-        patients: whose each record is, as numbers; needed where the relation hides patients, else unused.
-        share: the noise is such that the releases alone would take this share of the study's epsilon.
-            Training pays by composition, not by addition: with 0.1 it needs about 1 % more noise, with 0.2
-            3 %, with 0.3 7 %.
-
-    Raises:
-        ConfigError: a value out of range.
-    """
-
-    records: int
-    size: int
-    releases: int
-    cap: float
-    floor: float = 0.0
+    records: int  # that the site trains on
+    size: int  # of one group, at least 2 and the same at every site: the batch of the evaluation
+    releases: int  # in the study
+    cap: float  # a group's loss counts as at most this; public
+    floor: float = 0.0  # and as at least this; public
+    # K is at most this (an evaluation costs K forward passes); None uses every group that the records fill,
+    # which gives the least noise.
     groups: int | None = None
+    # The releases alone would take this share of the study's epsilon. Training pays by composition, not by
+    # addition: with 0.1 it needs about 1 % more noise, with 0.2 3 %, with 0.3 7 %.
     share: float = 0.2
+    # Whose each record is; needed where the relation hides patients, else unused.
     patients: tuple[int, ...] | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
@@ -97,16 +79,12 @@ class LossRelease:
 class PlannedLosses:
     """Releases of a site's loss with their noise. Made by ``LocalPrivacy``.
 
-    Args:
-        wanted: what was planned.
-        unit: the study's; its relation must be the replacement of a record or of a patient.
-        seed: decides the groups only.
-        multiplier: (releases) -> smallest noise multiplier, relative to half the window, for which they
-            together stay within the share of epsilon.
+    ``multiplier`` maps a number of releases to the smallest noise multiplier, relative to half the window,
+    for which they together stay within the share of epsilon; ``seed`` decides the groups only.
 
     Raises:
-        ConfigError: another relation, records that do not fill one group, or a relation that hides patients
-            without any.
+        ConfigError: a relation that is not the replacement of a record or of a patient, records that do not
+            fill one group, or a relation that hides patients without any.
     """
 
     def __init__(
@@ -153,22 +131,17 @@ class PlannedLosses:
     def values(self, evaluate: Evaluate) -> list[float]:
         """The loss of every group above the floor, before it is clipped: private.
 
-        NaN for a group whose loss cannot be computed, which like any other NaN counts as the cap: the other
-        groups do not notice, and the sensitivity stays what it is.
+        NaN, which counts as the cap, for a group whose loss cannot be computed: the sensitivity stays what it
+        is.
         """
         return [otherwise(math.nan, evaluate, group) - self.wanted.floor for group in self.groups]
 
     def release(self, evaluate: Evaluate, random: SecureRandom) -> float:
-        """One release; :attr:`event` must have been paid.
+        """One release, cut to [floor, cap] (post-processing); :attr:`event` must have been paid.
 
-        Args:
-            evaluate: indices of one group -> its loss. It must depend on these records, the received model
-                and public data only: no random numbers that other groups share, no statistics that it
-                leaves in the model. NaN counts as the cap, and so does an exception.
-            random: the source of the noise.
-
-        Returns:
-            A loss within [floor, cap]: cutting off the noise beyond is post-processing.
+        ``evaluate`` gives the loss of one group, by the indices of its records. It must depend on these
+        records, the received model and public data only: no random numbers that other groups share, no
+        statistics that it leaves in the model. NaN counts as the cap, and so does an exception.
         """
         noisy = self.wanted.floor + self._mean.release(self.values(evaluate), random)
         return min(max(noisy, self.wanted.floor), self.wanted.cap)

@@ -58,27 +58,14 @@ _FLOAT_MARGIN: Final = 1.0 + 2.0**-30  # covers float64 rounding of norms, scale
 
 @dataclass(frozen=True)
 class SiteNoise:
-    """Site-level privacy of one exchange; equal at every site.
+    """Site-level privacy of one exchange; equal at every site. ConfigError for values out of range."""
 
-    Attributes:
-        layout: of the exchange, with headroom for the noise; make it with :meth:`plan`.
-        clip_norm: C, after every field was divided by its scale.
-        noise_multiplier: sigma: honest noise in the sum has standard deviation sigma * C.
-        min_survivors: n_min, the smallest survivor set this site lets be summed.
-        colluders: t, sites whose noise is not counted, below n_min.
-        scales: per field, what one unit of C means there; 1 where a field is missing.
-        kind: which noise.
-
-    Raises:
-        ConfigError: values out of range.
-    """
-
-    layout: Layout
-    clip_norm: float
-    noise_multiplier: float
-    min_survivors: int
-    colluders: int
-    scales: Mapping[str, float] = field(default_factory=dict)
+    layout: Layout  # with headroom for the noise; made by `plan`
+    clip_norm: float  # C, after every field was divided by its scale
+    noise_multiplier: float  # sigma: honest noise in the sum has standard deviation sigma * C
+    min_survivors: int  # n_min, the smallest survivor set this site lets be summed
+    colluders: int  # t, sites whose noise is not counted, below n_min
+    scales: Mapping[str, float] = field(default_factory=dict)  # what one unit of C means in a field, else 1
     kind: Literal["skellam", "discrete-gaussian"] = "skellam"
 
     def __post_init__(self) -> None:
@@ -112,7 +99,7 @@ class SiteNoise:
         scales: Mapping[str, float] | None = None,
         kind: Literal["skellam", "discrete-gaussian"] = "skellam",
     ) -> SiteNoise:
-        """Set a layout's bounds to what clipping and noise need; the arguments are the attributes.
+        """Set a layout's bounds to what clipping and noise need.
 
         Raises:
             ConfigError: values out of range.
@@ -154,17 +141,7 @@ class SiteNoise:
         return math.ceil(math.sqrt(2 * math.log(2) * (_TAIL_BITS + 1) * variance))
 
     def clip(self, summands: Summands) -> dict[str, torch.Tensor]:
-        """Clip everything this site contributes, jointly, to L2 norm C in scaled units.
-
-        Args:
-            summands: one value per field of the layout.
-
-        Returns:
-            float64 tensors.
-
-        Raises:
-            RangeError: NaN or Inf, or fields that do not match the layout.
-        """
+        """Clip all that a site contributes, jointly, to L2 norm C in scaled units; RangeError for NaN."""
         if set(summands) != {item.name for item in self.layout.fields}:
             raise RangeError("summands do not match the layout of the private exchange")
         values = {name: torch.as_tensor(value, dtype=torch.float64) for name, value in summands.items()}
@@ -199,9 +176,6 @@ class SiteNoise:
 
         Fields may have different steps. Both papers' bounds are sums over coordinates that grow with
         the step, so stating all lengths in the coarsest step bounds every mixture.
-
-        Raises:
-            ConfigError: a relation that does not protect a site.
         """
         if adjacency.protects is not Unit.SITE:
             raise ConfigError(f"noise in the secure sum protects sites, not {adjacency}")
@@ -216,19 +190,17 @@ class SiteNoise:
         )
 
     def noised(self, source: VectorSource, noise_key: bytes) -> NoisedSource:
-        """The same vector with this site's noise, for the protection to read.
+        """What :meth:`Layout.encoder` made of :meth:`clip`, with this site's noise, for the protection.
 
-        Args:
-            source: :meth:`Layout.encoder` over what :meth:`clip` returned.
-            noise_key: 32 bytes; the same for every attempt of this exchange, fresh for every other one.
+        Security: ``noise_key``, 32 bytes, is the same for every attempt of this exchange, fresh for every
+        other.
         """
         return NoisedSource(self, source, noise_key)
 
     def check_totals(self, totals: Totals) -> None:
         """The norm test at decoding: could signal and noise of these survivors have this norm?
 
-        Raises:
-            RangeError: too few survivors, or a norm that honest sites exceed with probability below 2^-64.
+        RangeError for too few survivors, or a norm that honest sites exceed with probability below 2^-64.
         """
         survivors = len(totals.survivors)
         if survivors < self.min_survivors:
@@ -246,16 +218,37 @@ class SiteNoise:
             )
 
 
-class _Adder:
-    """Walks through the fields of the layout and adds noise lane by lane."""
+class NoisedSource:
+    """A vector source whose lanes carry this site's noise. Made by :meth:`SiteNoise.noised`."""
 
-    def __init__(self, noise: SiteNoise, noise_key: bytes) -> None:
-        self._noise, self._random = noise, SecureRandom(derive(noise_key, labels.DERIVE_SITE_NOISE))
+    def __init__(self, noise: SiteNoise, source: VectorSource, noise_key: bytes) -> None:
+        self._noise, self._source = noise, source
+        self._random = SecureRandom(derive(noise_key, labels.DERIVE_SITE_NOISE))
         self._samplers: dict[float, NoiseSampler] = {}
         self._ahead = {
             run.bits: [(item, item.elements) for item in noise.layout.ordered if item.bits == run.bits]
             for run in noise.layout.shape.runs
         }
+
+    def fill(self, run: Run, out: NDArray[Any]) -> None:
+        """Write the run's next lanes to ``out``; nothing may be sent after RangeError (headroom exceeded)."""
+        self._source.fill(run, out)
+        ahead, at = self._ahead[run.bits], 0
+        while at < len(out):
+            if not ahead:
+                raise RangeError("more lanes were read than the layout has")
+            item, left = ahead[0]
+            count = min(left, len(out) - at)
+            part = out[at : at + count]
+            signed = _signed(part, run.bits) + self._sampler(item).take(count)
+            limit = ((1 << (run.bits - 1)) - 1) // self._noise.layout.sites
+            if int(np.abs(signed).max(initial=0)) > limit:
+                raise RangeError("this site's noise leaves the headroom", remedy="repeat the round")
+            part[...] = signed.astype(np.int64).view(np.uint64).astype(part.dtype)
+            at += count
+            ahead[0] = (item, left - count)
+            if left == count:
+                ahead.pop(0)
 
     def _sampler(self, item: Field) -> NoiseSampler:
         variance = self._noise.share_variance(item)
@@ -267,43 +260,8 @@ class _Adder:
             self._samplers[variance] = NoiseSampler(target, SecureRandom(stream_key))
         return self._samplers[variance]
 
-    def add(self, run: Run, lanes: NDArray[Any]) -> None:
-        """Add noise to the run's next ``len(lanes)`` lanes, in place."""
-        ahead, at = self._ahead[run.bits], 0
-        while at < len(lanes):
-            if not ahead:
-                raise RangeError("more lanes were read than the layout has")
-            item, left = ahead[0]
-            count = min(left, len(lanes) - at)
-            part = lanes[at : at + count]
-            signed = _signed(part, run.bits) + self._sampler(item).take(count)
-            limit = ((1 << (run.bits - 1)) - 1) // self._noise.layout.sites
-            if int(np.abs(signed).max(initial=0)) > limit:
-                raise RangeError("this site's noise leaves the headroom", remedy="repeat the round")
-            part[...] = signed.astype(np.int64).view(np.uint64).astype(part.dtype)
-            at += count
-            ahead[0] = (item, left - count)
-            if left == count:
-                ahead.pop(0)
-
 
 def _signed(lanes: NDArray[Any], bits: int) -> NDArray[np.int64]:
     """Ring integers as signed numbers."""
     shift = np.int64(64 - bits)
     return np.asarray((lanes.astype(np.uint64) << np.uint64(shift)).view(np.int64) >> shift)
-
-
-class NoisedSource:
-    """A vector source whose lanes carry this site's noise. Made by :meth:`SiteNoise.noised`."""
-
-    def __init__(self, noise: SiteNoise, source: VectorSource, noise_key: bytes) -> None:
-        self._source, self._adder = source, _Adder(noise, noise_key)
-
-    def fill(self, run: Run, out: NDArray[Any]) -> None:
-        """Write the run's next ``len(out)`` lanes to ``out``.
-
-        Raises:
-            RangeError: noise that leaves the headroom; nothing may be sent.
-        """
-        self._source.fill(run, out)
-        self._adder.add(run, out)

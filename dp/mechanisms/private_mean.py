@@ -32,18 +32,10 @@ _EXTRA_BITS: Final = 12
 
 @dataclass(frozen=True)
 class PrivateMean:
-    """The mechanism of one scalar.
+    """The mechanism of one scalar; ConfigError for values out of range or noise too large to draw."""
 
-    Attributes:
-        bound: V; values are clipped to [0, V].
-        noise_over_sensitivity: sigma: the noise's deviation over V/K.
-
-    Raises:
-        ConfigError: values out of range, or noise that is too large to be drawn exactly.
-    """
-
-    bound: float
-    noise_over_sensitivity: float
+    bound: float  # V; values are clipped to [0, V]
+    noise_over_sensitivity: float  # sigma: the noise's deviation over V/K
 
     def __post_init__(self) -> None:
         for value in (self.bound, self.noise_over_sensitivity):
@@ -68,11 +60,7 @@ class PrivateMean:
         return bounded_mean(self.noise_over_sensitivity, releases, adjacency)
 
     def clean(self, values: Sequence[float]) -> int:
-        """The clipped sum on the grid, in steps of V / 2^30; NaN counts as V, never as a failure.
-
-        Raises:
-            ConfigError: no values.
-        """
+        """The clipped sum on the grid, in steps of V / 2^30; NaN counts as V, never as a failure."""
         if not values:
             raise ConfigError("a private mean needs at least one value")
         numbers = np.nan_to_num(np.asarray(values, dtype=np.float64), nan=self.bound, posinf=self.bound)
@@ -82,12 +70,7 @@ class PrivateMean:
     def release(self, values: Sequence[float], random: SecureRandom) -> float:
         """One release; pay for :meth:`event` first.
 
-        Args:
-            values: one per unit; which units, and how many, must not depend on the data.
-            random: the source of the noise.
-
-        Raises:
-            ConfigError: no values.
+        ``values`` has one per unit; which units, and how many, must not depend on the data.
         """
         total = self.clean(values)
         # The noise's own grid is at least as fine as the values', so its rounding is post-processing.

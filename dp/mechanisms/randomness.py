@@ -25,10 +25,7 @@ _ZEROS: Final = bytes(_BLOCK_BYTES)
 
 
 class SecureRandom:
-    """Uniform words and Bernoulli draws from one stream.
-
-    Args:
-        stream_key: 32 bytes used for nothing else; None (the default) draws a fresh key.
+    """Uniform words and Bernoulli draws from one stream, under a fresh key unless 32 bytes are given.
 
     Security: pass a key only to repeat the *same* release (another attempt of one exchange must carry
     the same noise), in simulations and in tests. Not for several threads at once.
@@ -70,11 +67,7 @@ class SecureRandom:
         self._stream, self._used_bytes = Keystream(bytes(fresh)), 0
 
     def bernoulli(self, probability: float, count: int) -> NDArray[np.bool_]:
-        """Independent draws that are true with ``probability``, to within 2^-64 from below: [count] bool.
-
-        Raises:
-            ConfigError: not a probability.
-        """
+        """Independent draws that are true with ``probability``, to within 2^-64 from below: [count] bool."""
         if not 0.0 <= probability <= 1.0:
             raise ConfigError(f"{probability} is not a probability")
         if probability == 1.0:

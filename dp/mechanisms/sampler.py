@@ -49,13 +49,8 @@ class NoiseSampler:
     """A stream of independent integers from one target.
 
     Reading n and then m numbers gives the same n + m numbers as reading them at once, so nothing
-    depends on how the caller cuts its vector into chunks.
-
-    Args:
-        target: the distribution.
-        random: the only source of randomness.
-        margin: half-width of the undecided zone of the double-precision comparison; larger values are
-            slower and equally exact.
+    depends on how the caller cuts its vector into chunks. ``margin`` is half the width of the undecided zone
+    of the double-precision comparison; larger values are slower and equally exact.
     """
 
     def __init__(self, target: Target, random: SecureRandom, *, margin: float = _MARGIN) -> None:

@@ -50,15 +50,12 @@ class Book(Protocol):
 
     def squares(self) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
         """The squared norm of every record's gradient, per parameter: [B] float64, never too small."""
-        ...
 
     def sums(self, factors: torch.Tensor) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
         """The sum over records of factor * gradient, per parameter, in float64.
 
-        Args:
-            factors: [B] float64; a record with factor 0 is left out, whatever its numbers are.
+        A record with factor 0 ([B] float64) is left out, whatever its numbers are.
         """
-        ...
 
 
 class LinearBook:
@@ -147,10 +144,8 @@ class BookKeepingHooks(GradSampleHooks):  # type: ignore[misc]  # Opacus has no 
     """Opacus's hooks, which keep books of linear and embedding layers instead of gradients per record.
 
     Every other layer leaves its gradients per record as always (``grad_sample``): they are few in layers
-    that normalise; those of a convolution take as much memory as with the engine ``hooks``.
-
-    Attributes:
-        books: of the backward pass just done; whoever uses them empties the list.
+    that normalise; those of a convolution take as much memory as with the engine ``hooks``. Whoever uses the
+    ``books`` of a backward pass empties the list.
     """
 
     def __init__(self, model: nn.Module) -> None:

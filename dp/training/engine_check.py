@@ -29,7 +29,7 @@ import torch
 from torch import nn
 
 from secfed.dp.training.engines import ClippedSum, Engine, EngineName, LoopEngine
-from secfed.dp.training.losses import Batch, UnitLoss
+from secfed.dp.training.losses import Batch, DeclaredLoss
 from secfed.errors import ConfigError
 
 _RECORDS: Final = 3
@@ -39,21 +39,15 @@ _TOLERANCE: Final = 0.01  # mixed precision is within it, a wrong gradient is no
 _log = logging.getLogger(__name__)
 
 
-def checked_engine(name: EngineName, engine: Engine, model: nn.Module, loss: UnitLoss, like: Batch) -> Engine:
-    """Compare sums of gradients of made-up records, unclipped and clipped.
+def checked_engine(
+    name: EngineName, engine: Engine, model: nn.Module, loss: DeclaredLoss, like: Batch
+) -> Engine:
+    """Compare sums of gradients of made-up records, unclipped and clipped; ConfigError where they differ.
 
-    Args:
-        name: nothing is compared for ``loop``, which only has to pass its guards.
-        engine: attached to the model.
-        model: in training mode; its dropout is switched off and its parameters are replaced meanwhile.
-        loss: one value per record.
-        like: a batch of which only shapes, types and devices are looked at; rows are records.
-
-    Returns:
-        The engine; or one that clips record by record, if the loss cannot be computed on made-up records.
-
-    Raises:
-        ConfigError: they differ, or the engine cannot run this model.
+    Nothing is compared for ``loop``, which only has to pass its guards. Of ``like``, a batch whose rows are
+    records, only shapes, types and devices are looked at. The model is in training mode; meanwhile its
+    dropout is switched off and its parameters are replaced. Returns the engine; or one that clips record by
+    record, if the loss cannot be computed on made-up records.
     """
     rows = made_up(like)
     parameters = {key: value for key, value in model.named_parameters() if value.requires_grad}
@@ -85,7 +79,7 @@ def checked_engine(name: EngineName, engine: Engine, model: nn.Module, loss: Uni
                     remedy="pass every input with a record dimension and contiguous (BERT: explicit "
                     'position and token type ids), or use engine = "loop"',
                 ) from problem
-            # NaN is no agreement.
+            # NaN does not agree.
             if not float(torch.linalg.vector_norm(found - wanted)) <= _TOLERANCE * size + 1e-6:
                 raise ConfigError(
                     f"engine {name!r} and the plain loop disagree on per-record gradients with loss "
@@ -112,28 +106,25 @@ def made_up(like: Batch) -> Batch:
     return tuple(parts)
 
 
-class _RecordByRecord:
+class _RecordByRecord(Engine):
     """The loop, on batches, while another engine is attached to the model."""
 
     def __init__(self, attached: Engine, loop: LoopEngine) -> None:
         self._attached, self._loop = attached, loop
 
     def paused(self) -> AbstractContextManager[None]:
-        """See :class:`secfed.dp.training.engines.Engine`."""
         return self._attached.paused()
 
     def abandon(self) -> None:
-        """See :class:`secfed.dp.training.engines.Engine`."""
         self._attached.abandon()
 
     def add(self, units: Sequence[Batch], into: ClippedSum) -> None:
-        """See :class:`secfed.dp.training.engines.Engine`."""
         with self.paused():
             for batch in units:
                 self._loop.add(one_by_one(batch), into)
 
 
-def _uncompared(name: EngineName, engine: Engine, model: nn.Module, loss: UnitLoss, why: str) -> Engine:
+def _uncompared(name: EngineName, engine: Engine, model: nn.Module, loss: DeclaredLoss, why: str) -> Engine:
     _log.warning(
         "loss %r cannot be computed on made-up records (%s), so engine %r is not used: records are clipped "
         "one by one, which is slower",

@@ -18,15 +18,15 @@ Source: Abadi et al. 2016 (clipping); Bu, Wang, Zha, Karypis 2023 (book-keeping)
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from typing import TYPE_CHECKING, Any, Final, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 import torch
 from torch import nn
 
 from secfed.dp.training.guards import ForwardCounter, check_hooked, unchanged_buffers
-from secfed.dp.training.losses import Batch, UnitLoss
+from secfed.dp.training.losses import Batch, DeclaredLoss
 from secfed.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -35,7 +35,6 @@ if TYPE_CHECKING:
 EngineName = Literal["hooks", "ghost", "loop"]
 
 _CHUNK_ELEMENTS: Final = 1 << 17  # a chunk in double precision stays in the L2 cache
-_OPACUS_ATTRIBUTES: Final = ("grad_sample", "_forward_counter", "_current_grad_sample")
 _MOST_EXPECTED: Final = 1 << 16  # drawn records that the proof in book_keeping covers, twice over
 
 
@@ -45,19 +44,8 @@ class ClippedSum:
     Every unit's clipped gradient is rounded to the grid *before* it is added. Integers below 2^53 add
     exactly in float64, so the sum does not depend on order or device, and one unit moves it by at most
     C + grid * sqrt(d) / 2: floating-point addition has no such bound
-    (Casacuberta, Shoemate, Vadhan, Wagaman 2022).
-
-    Args:
-        parameters: trainable parameters by name.
-        clip_norm: C; infinite for no clipping.
-        grid: distance of two grid points; 0 for no rounding (only without noise).
-
-    Raises:
-        ConfigError: parameters on several devices.
-
-    Attributes:
-        units: how many units were added.
-        within: how many of them had a norm of at most C.
+    (Casacuberta, Shoemate, Vadhan, Wagaman 2022). C may be infinite; a grid of 0 does not round, which is
+    only for sums without noise. ``units`` were added, ``within`` of them had a norm of at most C.
     """
 
     def __init__(self, parameters: Mapping[str, nn.Parameter], *, clip_norm: float, grid: float) -> None:
@@ -119,45 +107,32 @@ class ClippedSum:
         return factors / self.grid if self.grid else factors
 
 
-class Engine(Protocol):
+class Engine:
     """Adds the clipped gradients of units to a :class:`ClippedSum`."""
 
     def paused(self) -> AbstractContextManager[None]:
         """Let the model run as if the engine were not attached."""
-        ...
+        return nullcontext()
 
     def abandon(self) -> None:
         """Drop what a pass that failed has left behind, so that the next one starts clean."""
-        ...
 
     def add(self, units: Sequence[Batch], into: ClippedSum) -> None:
         """Add every unit to the sum.
 
-        Args:
-            units: for the loop, one batch per unit; for the others, batches whose rows are the units.
-            into: where the sum grows.
-
-        Raises:
-            ConfigError: a loss of the wrong shape, or a layer without a gradient for every unit.
+        The loop takes one batch per unit; the others batches whose rows are the units.
         """
-        ...
+        raise NotImplementedError
 
 
-class LoopEngine:
+class LoopEngine(Engine):
     """One backward pass per unit."""
 
-    def __init__(self, model: nn.Module, loss: UnitLoss) -> None:
+    def __init__(self, model: nn.Module, loss: DeclaredLoss) -> None:
         self._model, self._loss = model, loss
 
-    def paused(self) -> AbstractContextManager[None]:
-        """See :class:`Engine`; there is nothing to pause."""
-        return nullcontext()
-
-    def abandon(self) -> None:
-        """See :class:`Engine`; there is nothing to drop."""
-
     def add(self, units: Sequence[Batch], into: ClippedSum) -> None:
-        """See :class:`Engine`."""
+        """Each unit by itself."""
         values = list(into.parameters.values())
         for unit in units:
             with unchanged_buffers(self._model):
@@ -165,14 +140,13 @@ class LoopEngine:
             into.add_unit(torch.autograd.grad(loss, values, allow_unused=True))
 
 
-class HookedEngine:
+class HookedEngine(Engine):
     """Clips the records of a batch after one forward and one backward pass; use inside :func:`attached`.
 
-    Layers give gradients per record, or books (:mod:`secfed.dp.training.book_keeping`) where the hooks keep
-    them.
+    Layers give gradients per record, or books where the hooks keep them.
     """
 
-    def __init__(self, model: nn.Module, loss: UnitLoss, counter: ForwardCounter, hooks: Any) -> None:
+    def __init__(self, model: nn.Module, loss: DeclaredLoss, counter: ForwardCounter, hooks: Any) -> None:
         self._model, self._loss, self._counter, self._hooks = model, loss, counter, hooks
         # Opacus fills the row of an embedding's padding index, which autograd leaves at zero.
         self._padding = {
@@ -183,7 +157,7 @@ class HookedEngine:
 
     @contextmanager
     def paused(self) -> Iterator[None]:
-        """Let the model run as if nothing were attached."""
+        """The model runs without any hook."""
         self._hooks.disable_hooks()
         self._counter.enabled = False
         try:
@@ -193,23 +167,19 @@ class HookedEngine:
             self._hooks.enable_hooks()
 
     def abandon(self) -> None:
-        """See :class:`Engine`: Opacus pairs activations with gradients by the order of passes."""
+        """Opacus pairs activations with gradients by the order of passes, so none may be left over."""
         self._counter.restart()
         self._books()
-        for module in self._model.modules():
-            for attribute in ("activations", "max_batch_len"):
-                if hasattr(module, attribute):
-                    delattr(module, attribute)
+        _remove(self._model.modules(), "activations", "max_batch_len")
+        _remove(self._model.parameters(), "_current_grad_sample")
         for value in self._model.parameters():
             value.grad = None
             for attribute, empty in (("_forward_counter", 0), ("grad_sample", None)):
                 if hasattr(value, attribute):
                     setattr(value, attribute, empty)
-            if hasattr(value, "_current_grad_sample"):
-                delattr(value, "_current_grad_sample")
 
     def add(self, units: Sequence[Batch], into: ClippedSum) -> None:
-        """See :class:`Engine`."""
+        """The rows of each batch at once."""
         names = {id(value): name for name, value in into.parameters.items()}
         totals: dict[str, torch.Tensor] = {}
         for batch in units:
@@ -282,16 +252,7 @@ def _leading(name: str, rows: object, count: int) -> torch.Tensor:
 
 
 def check_engine_fits(name: EngineName, model: nn.Module, expected_units: float = 1.0) -> None:
-    """Look at the model without running it.
-
-    Args:
-        name: the engine.
-        model: in any mode.
-        expected_units: how many units a step is expected to draw.
-
-    Raises:
-        ConfigError: a layer or a number of units that this engine cannot handle.
-    """
+    """Look at the model without running it; ConfigError for a layer or number of units beyond the engine."""
     if name == "ghost" and expected_units > _MOST_EXPECTED:
         raise ConfigError(
             f'engine "ghost" adds up at most {_MOST_EXPECTED} expected records in a step, '
@@ -305,12 +266,8 @@ def check_engine_fits(name: EngineName, model: nn.Module, expected_units: float 
 
 
 @contextmanager
-def attached(name: EngineName, model: nn.Module, loss: UnitLoss) -> Iterator[Engine]:
-    """The engine of that name on this model; every hook and attribute is gone afterwards.
-
-    Raises:
-        ConfigError: a layer this engine cannot handle.
-    """
+def attached(name: EngineName, model: nn.Module, loss: DeclaredLoss) -> Iterator[Engine]:
+    """The engine of that name on this model; every hook and attribute is gone afterwards."""
     if name == "loop":
         yield LoopEngine(model, loss)
         return
@@ -337,16 +294,13 @@ def attached(name: EngineName, model: nn.Module, loss: UnitLoss) -> Iterator[Eng
         finally:
             counter.close()
             hooks.remove_hooks()
-            _forget(model)
+            # Per-record gradients must not outlive the step.
+            _remove(model.parameters(), "grad_sample", "_forward_counter", "_current_grad_sample")
+            _remove(model.modules(), "activations", "max_batch_len", "ft_compute_sample_grad")
 
 
-def _forget(model: nn.Module) -> None:
-    """Remove what hooks leave on the model: per-record gradients must not outlive the step."""
-    for value in model.parameters():
-        for attribute in _OPACUS_ATTRIBUTES:
-            if hasattr(value, attribute):
-                delattr(value, attribute)
-    for module in model.modules():
-        for attribute in ("activations", "max_batch_len", "ft_compute_sample_grad"):
-            if hasattr(module, attribute):
-                delattr(module, attribute)
+def _remove(owners: Iterable[object], *attributes: str) -> None:
+    for owner in owners:
+        for attribute in attributes:
+            if hasattr(owner, attribute):
+                delattr(owner, attribute)

@@ -12,17 +12,15 @@ from contextlib import contextmanager
 import torch
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
+from torch.optim import Optimizer
 
 from secfed.errors import ConfigError
 
 _LOOP = 'use engine = "loop"'
 
 
-def check_model(model: nn.Module, optimiser: torch.optim.Optimizer) -> dict[str, nn.Parameter]:
-    """Checks that hold for every engine.
-
-    Returns:
-        The trainable parameters, by name.
+def check_model(model: nn.Module, optimiser: Optimizer) -> dict[str, nn.Parameter]:
+    """Checks that hold for every engine; returns the trainable parameters by name.
 
     Raises:
         ConfigError: batch statistics, an embedding that changes itself, nothing to train, or an optimiser
@@ -56,15 +54,10 @@ def check_model(model: nn.Module, optimiser: torch.optim.Optimizer) -> dict[str,
 
 
 def check_hooked(model: nn.Module, grad_samplers: set[type[nn.Module]]) -> None:
-    """Checks for engines that capture per-record gradients with Opacus's hooks.
+    """Checks of a model that passed :func:`check_model`, for engines that use Opacus's hooks.
 
-    Args:
-        model: passed :func:`check_model`.
-        grad_samplers: layer types with a hand-written rule; any other layer with parameters of its own
-            is recomputed inside ``vmap`` together with everything below it.
-
-    Raises:
-        ConfigError: names the layer and a remedy.
+    ``grad_samplers`` are the layer types with a hand-written rule; any other layer with parameters of its own
+    is recomputed inside ``vmap`` together with everything below it.
     """
     owners: dict[int, str] = {}
     for name, module in model.named_modules():
@@ -103,11 +96,7 @@ def check_hooked(model: nn.Module, grad_samplers: set[type[nn.Module]]) -> None:
 
 @contextmanager
 def unchanged_buffers(model: nn.Module) -> Iterator[None]:
-    """Refuse a forward pass that writes to a buffer: such state would leave the site without noise.
-
-    Raises:
-        ConfigError: names the buffer.
-    """
+    """Refuse a forward pass that writes to a buffer: such state would leave the site without noise."""
     before = {name: (id(value), value._version) for name, value in model.named_buffers()}
     yield
     after = {name: (id(value), value._version) for name, value in model.named_buffers()}
@@ -145,11 +134,7 @@ class ForwardCounter:
         return hook
 
     def check(self) -> None:
-        """End one step: every layer must have run, and start the next.
-
-        Raises:
-            ConfigError: names the layer.
-        """
+        """End one step, in which every layer must have run, and start the next."""
         idle = [name for name, count in self._counts.items() if count == 0]
         self.restart()
         if idle:

@@ -33,15 +33,7 @@ _STATE: Final = slice(_HEADER_BYTES, _HEADER_BYTES + 8 * _STATE_WORDS)
 
 
 class LayerRandom:
-    """Gives torch's generators a fresh secret state.
-
-    Args:
-        model: its devices are the ones whose generators count.
-        random: the site's secret stream; what it has given elsewhere does not matter here.
-
-    Raises:
-        ConfigError: the generator of this version of torch is not the known one.
-    """
+    """Gives torch's generators, on the devices of the model, a fresh secret state."""
 
     def __init__(self, model: nn.Module, random: SecureRandom) -> None:
         self._random = random

@@ -5,26 +5,27 @@
 
 An algorithm says what it is going to do with records (:class:`Phase`, :class:`LossRelease`); from that and
 the study's ``[privacy]`` table this object chooses sampling rate and noise
-(:mod:`secfed.dp.training.local_plan`), and
-later runs the steps. The algorithm hands over model, optimiser, loss and data, and gets them back private.
+(:mod:`secfed.dp.training.local_plan`), and later runs the steps. The algorithm hands over model, optimiser,
+loss and data, and gets them back private.
 
 Security: the number of records of a site is treated as public (see :mod:`secfed.dp.training.private_loop`).
-Everything
-that is planned is charged when it happens, never less: a round that was prepared and then aborted stays
-paid. Nothing that goes wrong with records stops a release or its payment: a unit that fails adds zeros (to
-steps and sums) or counts as the cap (of losses), and the noise is that of every other release. Sampling and
-noise of an exchange come from one source that is made anew when it is entered, so an exchange that is
+Everything that is planned is charged when it happens, never less: a round that was prepared and then aborted
+stays paid. Nothing that goes wrong with records stops a release or its payment: a unit that fails adds zeros
+(to steps and sums) or counts as the cap (of losses), and the noise is that of every other release. Sampling
+and noise of an exchange come from one source that is made anew when it is entered, so an exchange that is
 repeated after a crash repeats the very same releases.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import numpy as np
 import torch
+from torch.optim import Optimizer
 
 from secfed.dp.accounting.events import Event
 from secfed.dp.accounting.unit import PrivacyUnit
@@ -32,6 +33,7 @@ from secfed.dp.ledger.ledger import Ledger
 from secfed.dp.mechanisms.loss_release import Evaluate, LossRelease, PlannedLosses
 from secfed.dp.mechanisms.randomness import SecureRandom
 from secfed.dp.mechanisms.sampler import NoiseSampler, RoundedNormal
+from secfed.dp.settings import PrivacySection
 from secfed.dp.training.local_plan import (
     MAX_DELTA_TIMES_RECORDS,
     Phase,
@@ -41,16 +43,13 @@ from secfed.dp.training.local_plan import (
     plan_phases,
     plan_sums,
 )
-from secfed.dp.training.losses import Batch, UnitLoss
+from secfed.dp.training.losses import Batch, DeclaredLoss, supervised
 from secfed.dp.training.mechanism import Mechanism
-from secfed.dp.training.patient_records import Records
+from secfed.dp.training.patient_records import LoaderRecords, Records
 from secfed.dp.training.plain_loop import Training
 from secfed.dp.training.private_loop import PrivateTraining
 from secfed.errors import ConfigError, WrongState
 from secfed.wire.parts import otherwise
-
-if TYPE_CHECKING:
-    from secfed.dp.settings import PrivacySection
 
 __all__ = ["TRAIN", "WEAK_DELTA", "LocalPrivacy", "LossRelease", "Phase"]
 
@@ -66,19 +65,10 @@ _CLIP_NORM, _LOSSES = "clip_norm/", "loss_releases/"
 class LocalPrivacy:
     """One site's private local work in one study.
 
-    Args:
-        settings: the study's ``[privacy]``; unit record or group.
-        ledger: where every release is paid.
-        study: study id.
-        seed: the study's seed; decides groups only.
-        random: (round, exchange) -> source of sampling and noise, fresh for each.
-        max_delta_times_records: a study whose delta times the site's records is this or more is refused.
-
-    Attributes:
-        weak_delta: whether the study's delta is 1 / (records of this site) or more; known once planned.
-
-    Raises:
-        ConfigError: settings for another unit.
+    ``seed`` is the study's and decides groups only; ``random`` maps (round, exchange) to a source of sampling
+    and noise, fresh for each. A study whose delta times the site's records is ``max_delta_times_records`` or
+    more is refused; ``weak_delta``, known once planned, says whether its delta is 1 / (records of this site)
+    or more.
     """
 
     def __init__(
@@ -101,7 +91,7 @@ class LocalPrivacy:
         self._losses: PlannedLosses | None = None
         self._losses_released: dict[tuple[int, str], int] = {}  # per place: one that is repeated counts once
         self._clip_norms: dict[str, float] = {}
-        self._here: tuple[int, str] | None = None
+        self._place: tuple[int, str] | None = None
         self._norms_before: dict[str, float] = {}  # as they were when the present place was first entered
         self._random = SecureRandom()
 
@@ -113,12 +103,8 @@ class LocalPrivacy:
     def plan(self, *phases: Phase, losses: LossRelease | None = None) -> None:
         """Choose sampling rates and the noise for everything the study is going to do.
 
-        Args:
-            phases: all of them; every one gets the same noise multiplier.
-            losses: the site's own loss that leaves with noise, if it does.
-
-        Raises:
-            ConfigError: no noise reaches the study's epsilon, or its delta is too large for so many records.
+        All phases get the same noise multiplier; ``losses`` is the site's own loss that leaves with noise, if
+        any.
         """
         records = max((phase.records for phase in phases), default=0)
         self.weak_delta = delta_is_weak(self._settings, records, self._max_delta_times_records)
@@ -133,11 +119,7 @@ class LocalPrivacy:
         return self._losses
 
     def mechanism(self, phase: str = TRAIN) -> Mechanism:
-        """The mechanism of a planned phase.
-
-        Raises:
-            WrongState: it was not planned.
-        """
+        """The mechanism of a planned phase."""
         return self._planned(phase).mechanism
 
     def _planned(self, phase: str) -> PlannedPhase:
@@ -151,26 +133,22 @@ class LocalPrivacy:
         The same place once more is the same work once more: it starts from the clipping norms of the first
         time, so that it repeats that release. From others it would be a second release of the same noise.
         """
-        if self._here == (round_number, exchange):
+        if self._place == (round_number, exchange):
             self._clip_norms = dict(self._norms_before)
         else:
             self._norms_before = dict(self._clip_norms)
-        self._here = (round_number, exchange)
-        self._losses_released.pop(self._here, None)
+        self._place = (round_number, exchange)
+        self._losses_released.pop(self._place, None)
         self._random = self._random_of(round_number, exchange)
 
     def _spender(self) -> Callable[[Event], object]:
-        if self._here is None:
+        if self._place is None:
             raise WrongState("private work outside a round")
-        number, exchange = self._here
+        number, exchange = self._place
         return self._ledger.spender(study=self._study, round_number=number, exchange=exchange)
 
     def training(self, phase: str = TRAIN) -> PrivateTraining:
-        """The private training of a planned phase, for loops that are written elsewhere.
-
-        Raises:
-            WrongState: not planned, or outside a round.
-        """
+        """The private training of a planned phase."""
         planned = self._planned(phase)
         norm = self._clip_norms.get(phase, planned.mechanism.clip_norm)
         return PrivateTraining(
@@ -186,39 +164,31 @@ class LocalPrivacy:
     ) -> float:
         """The private counterpart of :func:`secfed.dp.training.plain_loop.train_locally`.
 
-        Returns:
-            NaN: the training loss was not paid for.
-
-        Raises:
-            BudgetExceeded: before any record is touched.
-            ConfigError, DataError: a loss, model or data that the unit cannot protect.
+        The loader's order and batch size are replaced by Poisson sampling at the mechanism's rate q; one
+        pass is ceil(1 / q) steps. Terms that do not depend on records stay in a step hook of the optimiser,
+        without clipping. Returns NaN: the mean loss is a function of the records and was not paid for.
         """
-        private = self.training(phase)
-        loss = private.train_locally(training, epochs=epochs, device=device)
-        self._clip_norms[phase] = private.clip_norm
-        return loss
+        records = LoaderRecords(training.loader, device)
+        loss = supervised(training.loss)
+        self.run(training.model, training.optimiser, loss, records, passes=epochs, phase=phase)
+        training.model.eval()
+        return math.nan
 
     def run(
         self,
         model: torch.nn.Module,
-        optimiser: torch.optim.Optimizer,
-        loss: UnitLoss,
+        optimiser: Optimizer,
+        loss: DeclaredLoss,
         data: Batch | Records,
         *,
         passes: int | None = None,
         steps: int | None = None,
         phase: str = TRAIN,
     ) -> None:
-        """Private passes over data, or steps, for algorithms with loops of their own.
+        """Private passes over data, or exactly so many steps, for algorithms with loops of their own.
 
-        Args:
-            model: any device; trained in place.
-            optimiser: over its parameters.
-            loss: declares whether it decomposes over records.
-            data: tensors with the records along the first dimension, or records by index.
-            passes: passes over the records, each of ``mechanism(phase).steps_per_pass`` steps.
-            steps: exactly so many steps, instead of passes; they are what is paid.
-            phase: which planned phase this is part of.
+        ``data`` are tensors with the records along the first dimension, or records by index; a pass has
+        ``mechanism(phase).steps_per_pass`` steps, and the steps are what is paid.
 
         Raises:
             BudgetExceeded: before any record is touched.
@@ -236,12 +206,9 @@ class LocalPrivacy:
         """This site's loss, with noise, clipped to the planned range; one of the planned releases.
 
         Whatever is computed from it (weights, what enters their sums, scales of later steps) needs no
-        further noise. The same (round, exchange) gives the same noise.
-
-        Args:
-            evaluate: indices of the records of one group -> the mean loss of the *received* model on them; a
-                group whose loss fails counts as the cap. What it may depend on:
-                :meth:`secfed.dp.mechanisms.loss_release.PlannedLosses.release`.
+        further noise. The same (round, exchange) gives the same noise. ``evaluate`` gives the mean loss of
+        the *received* model on the records of one group; a group whose loss fails counts as the cap. What it
+        may depend on: :meth:`secfed.dp.mechanisms.loss_release.PlannedLosses.release`.
 
         Raises:
             BudgetExceeded: a budget does not cover it; no record was touched.
@@ -250,13 +217,13 @@ class LocalPrivacy:
         losses = self._losses
         if losses is None:
             raise WrongState("this study plans no release of losses")
-        spend, here = self._spender(), self._here
-        if here is None or sum(self._losses_released.values()) >= losses.wanted.releases:
+        spend, place = self._spender(), self._place
+        if place is None or sum(self._losses_released.values()) >= losses.wanted.releases:
             raise WrongState(
                 f"this study plans {losses.wanted.releases} releases of a site's loss, and they are used"
             )
         spend(losses.event)
-        self._losses_released[here] = self._losses_released.get(here, 0) + 1
+        self._losses_released[place] = self._losses_released.get(place, 0) + 1
         return losses.release(evaluate, self._random)
 
     def release_sums(
@@ -266,17 +233,12 @@ class LocalPrivacy:
         *,
         l2: float,
     ) -> dict[str, torch.Tensor]:
-        """Sums over records, with noise; the study pays for one such release before they are computed.
+        """Sums over records, with noise, as float64; the one such release is paid before they are computed.
 
-        Args:
-            sums: gives them. What one record adds is a multiple of 2^-20 in every element, and over all of
-                them together has L2 norm at most ``l2``, also where the record makes a model fail; the caller
-                owes both.
-            shapes: of every sum. One that is missing, has another shape, or is no number counts as zeros.
-            l2: as above.
-
-        Returns:
-            float64 tensors of these shapes, with noise in any case.
+        What one record adds to ``sums`` must be a multiple of 2^-20 in every element, and have L2 norm at
+        most ``l2`` over all of them together, also where the record makes a model fail; the caller owes both.
+        A sum that is missing, has another shape than stated, or is not finite counts as zeros and gets its
+        noise.
 
         Raises:
             BudgetExceeded: a budget does not cover it.

@@ -12,7 +12,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Protocol, cast, runtime_checkable
+from typing import Any, cast
 
 import torch
 from torch import nn
@@ -23,60 +23,35 @@ Batch = tuple[torch.Tensor, ...]
 Criterion = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 
 
-@runtime_checkable
-class UnitLoss(Protocol):
-    """A training loss with its declaration.
-
-    Attributes:
-        name: for messages.
-        decomposes: True if the loss of a batch is a sum (or mean) of one term per record, each of which
-            depends on that record, the model and public data only.
-    """
-
-    @property
-    def name(self) -> str:
-        """For messages."""
-        ...
-
-    @property
-    def decomposes(self) -> bool:
-        """Whether one term belongs to one record."""
-        ...
-
-    def __call__(self, model: nn.Module, batch: Batch) -> torch.Tensor:
-        """One loss per record, [B], if it decomposes; otherwise one number for the whole batch.
-
-        Args:
-            model: the model being trained.
-            batch: tensors with the records along the first dimension.
-        """
-        ...
-
-
 @dataclass(frozen=True)
 class DeclaredLoss:
-    """A function of model and batch, with its declaration; see :class:`UnitLoss`."""
+    """A training loss with its declaration.
+
+    ``decomposes`` says that the loss of a batch is a sum (or mean) of one term per record, each of which
+    depends on that record, the model and public data only. ``function`` then gives one loss per record, [B],
+    otherwise one number for the whole batch; batches have the records along the first dimension.
+    """
 
     name: str
     decomposes: bool
     function: Callable[[nn.Module, Batch], torch.Tensor]
 
     def __call__(self, model: nn.Module, batch: Batch) -> torch.Tensor:
-        """See :class:`UnitLoss`."""
+        """The loss of a batch under the model that is trained."""
         return self.function(model, batch)
 
 
 # What PyTorch ships and averages over records; all take reduction="none".
-_KNOWN_FUNCTIONS: dict[Any, str] = {
-    nn.functional.cross_entropy: "cross_entropy",
-    nn.functional.nll_loss: "nll_loss",
-    nn.functional.mse_loss: "mse_loss",
-    nn.functional.l1_loss: "l1_loss",
-    nn.functional.smooth_l1_loss: "smooth_l1_loss",
-    nn.functional.huber_loss: "huber_loss",
-    nn.functional.binary_cross_entropy: "binary_cross_entropy",
-    nn.functional.binary_cross_entropy_with_logits: "binary_cross_entropy_with_logits",
-}
+_KNOWN_FUNCTIONS = (
+    nn.functional.cross_entropy,
+    nn.functional.nll_loss,
+    nn.functional.mse_loss,
+    nn.functional.l1_loss,
+    nn.functional.smooth_l1_loss,
+    nn.functional.huber_loss,
+    nn.functional.binary_cross_entropy,
+    nn.functional.binary_cross_entropy_with_logits,
+)
 _KNOWN_MODULES = (
     nn.CrossEntropyLoss,
     nn.NLLLoss,
@@ -93,15 +68,8 @@ def supervised(criterion: Criterion, *, name: str = "", decomposes: bool | None 
     """The loss of ``criterion(model(inputs), targets)`` over batches ``(inputs, targets)``.
 
     PyTorch's own averaged losses are known to decompose. Any other criterion must say so, by argument or
-    by an attribute ``decomposes``; it is then evaluated on one record at a time.
-
-    Args:
-        criterion: mean over the records of a batch, from (output, target).
-        name: for messages; by default the criterion's own.
-        decomposes: the declaration.
-
-    Raises:
-        ConfigError: a criterion that declares nothing.
+    by an attribute ``decomposes``; it is then evaluated on one record at a time. It gives the mean over the
+    records of a batch.
     """
     name = name or str(getattr(criterion, "name", getattr(criterion, "__name__", type(criterion).__name__)))
     declared = getattr(criterion, "decomposes", None) if decomposes is None else decomposes
@@ -128,9 +96,9 @@ def _unreduced(criterion: Any) -> Criterion | None:
     if isinstance(criterion, nn.Module):
         if type(criterion) not in _KNOWN_MODULES:
             return None
-        kept: Any = copy.copy(criterion)
-        kept.reduction = "none"
-        return cast(Criterion, kept)
+        unreduced: Any = copy.copy(criterion)
+        unreduced.reduction = "none"
+        return cast(Criterion, unreduced)
     if any(criterion is known for known in _KNOWN_FUNCTIONS):  # a criterion need not have a hash
         return lambda output, target: criterion(output, target, reduction="none")
     return None
@@ -142,12 +110,8 @@ def _one_by_one(criterion: Criterion) -> Criterion:
     )
 
 
-def require_decomposes(loss: UnitLoss) -> None:
-    """The guard of record-level privacy.
-
-    Raises:
-        ConfigError: the loss couples records; names it and the sound alternatives.
-    """
+def require_decomposes(loss: DeclaredLoss) -> None:
+    """The guard of record-level privacy: ConfigError for a loss that couples records."""
     if not loss.decomposes:
         raise ConfigError(
             f"loss {loss.name!r} couples the records of a batch, so clipping per-record gradients "
@@ -158,7 +122,7 @@ def require_decomposes(loss: UnitLoss) -> None:
 
 
 def check_decomposes(
-    loss: UnitLoss,
+    loss: DeclaredLoss,
     model: nn.Module,
     batch: Batch,
     *,
@@ -167,47 +131,35 @@ def check_decomposes(
 ) -> bool:
     """Test a loss's behaviour: does changing one record leave every other record's loss and gradient alone?
 
-    Each record is replaced in turn. What is compared is the gradient of the *other* records' summed loss
-    with respect to the model: InfoNCE fails already for its values, batch normalisation for its
-    statistics.
-
-    Args:
-        loss: must give one loss per record, [B].
-        model: in the mode it is trained in, without dropout.
-        batch: at least two records.
-        replacement: [B] records to replace with, by default the batch turned by one place.
-        tolerance: relative.
-
-    Returns:
-        Whether it decomposes on this batch. One batch can refute the declaration, never prove it.
-
-    Raises:
-        ConfigError: fewer than two records.
+    Each record of the batch, of two or more, is replaced in turn: by its ``replacement``, or by the record
+    before it. What is compared is the gradient of the *other* records' summed loss with respect to the model,
+    in the mode it is trained in, without dropout: InfoNCE fails already for its values, batch normalisation
+    for its statistics. One batch can refute the declaration, never prove it.
     """
     count = len(batch[0])
     if count < 2:
         raise ConfigError("a loss can only be checked on two records or more")
-    others = replacement or tuple(torch.roll(part, 1, dims=0) for part in batch)
+    replacements = replacement or tuple(torch.roll(part, 1, dims=0) for part in batch)
     parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
 
-    def seen_by_others(changed: Batch, index: int) -> torch.Tensor | None:
+    def of_others(changed: Batch, index: int) -> torch.Tensor | None:
         values = loss(model, changed)
         if values.shape != (count,):
             return None
-        kept = torch.cat([values[:index], values[index + 1 :]])
-        gradients = torch.autograd.grad(kept.sum(), parameters, allow_unused=True)
+        others = torch.cat([values[:index], values[index + 1 :]])
+        gradients = torch.autograd.grad(others.sum(), parameters, allow_unused=True)
         flat = [part.reshape(-1) for part in gradients if part is not None]
-        return torch.cat([kept.detach(), *flat]).double()
+        return torch.cat([others.detach(), *flat]).double()
 
     for index in range(count):
         changed = tuple(part.clone() for part in batch)
-        for part, other in zip(changed, others, strict=True):
+        for part, other in zip(changed, replacements, strict=True):
             part[index] = other[index]
-        before, after = seen_by_others(batch, index), seen_by_others(changed, index)
+        before, after = of_others(batch, index), of_others(changed, index)
         if before is None or after is None:
             return False
         scale = max(float(before.abs().max()), 1e-12)
-        # NaN is no agreement.
+        # NaN does not agree.
         if not float((before - after).abs().max()) <= tolerance * scale:
             return False
     return True

@@ -39,26 +39,20 @@ _SLACK: Final = 2.0**-10
 _GRID_BITS: Final = 13  # rounding adds at most 2^-13 C to one unit's norm
 
 
+def steps_per_pass(rate: float) -> int:
+    """Steps in which every unit is expected to take part once, rounded up."""
+    return math.ceil(1.0 / rate - 1e-9)
+
+
 @dataclass(frozen=True)
 class Mechanism:
-    """What is promised: everything the event needs, and nothing a caller could state twice.
-
-    Attributes:
-        unit: record or group of records, with the neighbouring relation.
-        clip_norm: C, L2 norm over all trainable parameters jointly.
-        noise_multiplier: sigma; 0 trains without noise and costs an infinite epsilon.
-        sampling_rate: probability q that a unit is drawn in a step.
-        adaptive: lets C follow a quantile of the norms; ``clip_norm`` is then the first C.
-
-    Raises:
-        ConfigError: a value out of range, or sites as the unit.
-    """
+    """What is promised: everything the event needs, and nothing a caller could state twice."""
 
     unit: PrivacyUnit
-    clip_norm: float
-    noise_multiplier: float
-    sampling_rate: float
-    adaptive: AdaptiveClip | None = None
+    clip_norm: float  # C, L2 norm over all trainable parameters jointly
+    noise_multiplier: float  # sigma; 0 trains without noise and costs an infinite epsilon
+    sampling_rate: float  # probability q that a unit is drawn in a step
+    adaptive: AdaptiveClip | None = None  # lets C follow a quantile of the norms; `clip_norm` is the first C
 
     def __post_init__(self) -> None:
         if self.unit.unit is Unit.SITE:
@@ -85,8 +79,8 @@ class Mechanism:
 
     @property
     def steps_per_pass(self) -> int:
-        """Steps in which every unit is expected to take part once, rounded up."""
-        return math.ceil(1.0 / self.sampling_rate - 1e-9)
+        """:func:`steps_per_pass` of the sampling rate."""
+        return steps_per_pass(self.sampling_rate)
 
     def event(self, steps: int) -> PoissonSampledGaussian:
         """What ``steps`` steps release."""
@@ -96,9 +90,8 @@ class Mechanism:
 class GaussianNoise:
     """Noise on the grid for every trainable parameter.
 
-    Attributes:
-        deviation: standard deviation of the noise added to the sum, in gradient units.
-        grid: distance of two grid points, in gradient units; 0 without noise.
+    ``deviation``, of the noise added to the sum, and ``grid``, the distance of two grid points (0 without
+    noise), are in gradient units.
     """
 
     def __init__(self, deviation: float, bits: int, random: SecureRandom) -> None:

@@ -19,19 +19,13 @@ class Records(Protocol):
 
     def __len__(self) -> int:
         """Number of records."""
-        ...
 
     def take(self, indices: NDArray[np.int64]) -> Batch:
         """These records: tensors with the records along the first dimension."""
-        ...
 
 
 class TensorRecords:
-    """Records that are rows of tensors.
-
-    Raises:
-        DataError: tensors of different lengths.
-    """
+    """Records that are rows of tensors of one length."""
 
     def __init__(self, tensors: Batch) -> None:
         lengths = sorted({len(part) for part in tensors})
@@ -50,9 +44,8 @@ class TensorRecords:
 class LazyRecords:
     """Records that have yet to be computed, for example by a received model: not before the first is taken.
 
-    Args:
-        count: how many there will be.
-        make: gives tensors with the records along the first dimension; called once, after payment.
+    ``make`` is called once, after payment, and gives tensors with ``count`` records along the first
+    dimension.
     """
 
     def __init__(self, count: int, make: Callable[[], Batch]) -> None:
@@ -77,15 +70,7 @@ class LazyRecords:
 
 
 class LoaderRecords:
-    """The records behind a ``DataLoader``, fetched as it would fetch them; its sampler is not used.
-
-    Args:
-        loader: over a map-style data set.
-        device: batches are moved there.
-
-    Raises:
-        ConfigError: a loader whose records have no index.
-    """
+    """The records behind a ``DataLoader``, fetched as it would fetch them; its sampler is not used."""
 
     def __init__(self, loader: object, device: torch.device) -> None:
         if not isinstance(loader, DataLoader) or isinstance(loader.dataset, IterableDataset):

@@ -12,6 +12,7 @@ from typing import Any, Literal
 
 import torch
 from torch import nn
+from torch.optim import Optimizer
 from torch.utils.data import DataLoader, Dataset
 
 from secfed.errors import ConfigError
@@ -21,33 +22,18 @@ Batch = tuple[torch.Tensor, torch.Tensor]
 
 @dataclass(frozen=True)
 class Training:
-    """Everything that one site's local training consists of.
+    """Everything that one site's local training consists of."""
 
-    Attributes:
-        model: changed in place.
-        optimiser: steps the parameters of ``model``.
-        loss: mean over the records of a batch, from (output, target). Terms that do not depend on
-            records belong into a step hook of the optimiser, where they need no clipping.
-        loader: batches of (inputs, labels).
-    """
-
-    model: nn.Module
-    optimiser: torch.optim.Optimizer
+    model: nn.Module  # changed in place
+    optimiser: Optimizer
+    # (output, target) -> mean over the records of a batch. Terms that do not depend on records belong into a
+    # step hook of the optimiser, where they need no clipping.
     loss: Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
     loader: Iterable[Batch]
 
 
 def train_locally(training: Training, *, epochs: int, device: torch.device) -> float:
-    """Train in place.
-
-    Args:
-        training: model, optimiser, loss and batches.
-        epochs: passes over the loader.
-        device: where the model is; batches are moved there.
-
-    Returns:
-        Mean loss per record over all passes.
-    """
+    """Train in place: so many passes over the loader. Returns the mean loss per record over all of them."""
     training.model.train()
     total, records = 0.0, 0
     for _ in range(epochs):
@@ -83,25 +69,18 @@ class Rows(Dataset[Batch]):
 def make_loader(
     inputs: torch.Tensor, labels: torch.Tensor, *, batch_size: int, generator: torch.Generator
 ) -> DataLoader[Batch]:
-    """Shuffled batches; the last may be smaller.
-
-    Args:
-        inputs: [n, ...] float32.
-        labels: [n] int64.
-        batch_size: records per batch.
-        generator: the only source of the order.
-    """
+    """Shuffled batches of ([n, ...] float32, [n] int64); ``generator`` is the only source of the order."""
     return DataLoader(
         Rows(inputs, labels),
         batch_size=batch_size,
         shuffle=True,
         generator=generator,
-        collate_fn=_as_it_is,
+        collate_fn=_unchanged,
     )
 
 
-def _as_it_is(batch: Any) -> Any:
-    return batch  # Rows has put it together
+def _unchanged(batch: Any) -> Any:
+    return batch  # Rows has collated it
 
 
 def make_optimiser(
@@ -111,7 +90,7 @@ def make_optimiser(
     learning_rate: float,
     momentum: float,
     weight_decay: float,
-) -> torch.optim.Optimizer:
+) -> Optimizer:
     """A fresh optimiser over the trainable parameters; its state does not outlive the round."""
     parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
     if name == "adam":
@@ -120,11 +99,7 @@ def make_optimiser(
 
 
 def choose_device(name: Literal["auto", "cpu", "cuda"]) -> torch.device:
-    """The device a site trains on: ``auto`` is the GPU if there is one.
-
-    Raises:
-        ConfigError: ``cuda`` without a usable GPU.
-    """
+    """The device a site trains on: ``auto`` is the GPU if there is one."""
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     if name == "cuda" and not torch.cuda.is_available():

@@ -19,15 +19,15 @@ reports is computed without noise: it must stay at the site, or be released as a
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from functools import partial
+from typing import TypeVar
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import nn
+from torch.optim import Optimizer
 
 from secfed.dp.accounting.events import Event
 from secfed.dp.accounting.unit import GroupPartition, Unit
@@ -36,29 +36,23 @@ from secfed.dp.training.engine_check import checked_engine, one_by_one
 from secfed.dp.training.engines import ClippedSum, Engine, EngineName, LoopEngine, attached, check_engine_fits
 from secfed.dp.training.guards import check_model
 from secfed.dp.training.layers import secret_layers
-from secfed.dp.training.losses import Batch, UnitLoss, require_decomposes, supervised
+from secfed.dp.training.losses import Batch, DeclaredLoss, require_decomposes
 from secfed.dp.training.mechanism import GaussianNoise, Mechanism
-from secfed.dp.training.patient_records import LoaderRecords, Records, TensorRecords
-from secfed.dp.training.plain_loop import Training
+from secfed.dp.training.patient_records import Records, TensorRecords
 from secfed.errors import ConfigError, DataError
 from secfed.wire.parts import failed
 
 Spend = Callable[[Event], object]
+_Unit = TypeVar("_Unit")
 
 
 class PrivateTraining:
     """Runs local steps under a mechanism.
 
-    Args:
-        mechanism: what is promised.
-        engine: see :mod:`secfed.dp.training.engines`.
-        partition: the fixed groups, if the unit is a group.
-        random: source of sampling and noise; None draws a fresh key. A seeded one is for simulation only.
-        max_records: records in one forward pass of hooks and ghost; larger draws are cut into pieces.
-        spend: called with the event before any data is touched; raises to refuse (see the ledger).
-
-    Raises:
-        ConfigError: an impossible combination.
+    ``partition`` has the fixed groups, if the unit is a group; ``random`` is the source of sampling and noise
+    (None draws a fresh key; a seeded one is for simulation only); draws of more than ``max_records`` are cut
+    into several forward passes of hooks and ghost; ``spend`` is called with the event before any data is
+    touched, and raises to refuse (see the ledger).
     """
 
     def __init__(
@@ -88,20 +82,15 @@ class PrivateTraining:
     def run(
         self,
         model: nn.Module,
-        optimiser: torch.optim.Optimizer,
-        loss: UnitLoss,
+        optimiser: Optimizer,
+        loss: DeclaredLoss,
         data: Batch | Records,
         *,
         steps: int,
     ) -> None:
-        """Train ``model`` in place for exactly ``steps`` steps.
+        """Train ``model`` in place for exactly ``steps`` steps; so many are paid, also if it is interrupted.
 
-        Args:
-            model: any device; left in the mode it came in.
-            optimiser: over its parameters.
-            loss: declares whether it decomposes over records.
-            data: tensors with the records along the first dimension, or records by index.
-            steps: the event that is spent has this count, also if training is interrupted.
+        ``data`` are tensors with the records along the first dimension, or records by index.
 
         Raises:
             BudgetExceeded: from ``spend``, before data is touched.
@@ -113,48 +102,16 @@ class PrivateTraining:
             for _ in range(steps):
                 session.step(records)
 
-    def train_locally(self, training: Training, *, epochs: int, device: torch.device) -> float:
-        """The private counterpart of :func:`secfed.dp.training.plain_loop.train_locally`.
-
-        The loader's order and batch size are replaced by Poisson sampling at the mechanism's rate q; one
-        pass is ceil(1 / q) steps. Terms that do not depend on records stay where they are, in a step
-        hook of the optimiser, and need no clipping.
-
-        Args:
-            training: its loader is a ``DataLoader`` over indexed records (inputs, labels).
-            epochs: passes.
-            device: where the model is; batches are moved there.
-
-        Returns:
-            NaN: the mean loss is a function of the records and was not paid for.
-
-        Raises:
-            BudgetExceeded, ConfigError, DataError: as :meth:`run`.
-        """
-        self.run(
-            training.model,
-            training.optimiser,
-            supervised(training.loss),
-            LoaderRecords(training.loader, device),
-            steps=epochs * self.mechanism.steps_per_pass,
-        )
-        training.model.eval()
-        return math.nan
-
     def session(
         self,
         model: nn.Module,
-        optimiser: torch.optim.Optimizer,
-        loss: UnitLoss,
+        optimiser: Optimizer,
+        loss: DeclaredLoss,
         *,
         records: int,
         steps: int,
     ) -> Session:
-        """Begin ``steps`` paid steps; a context manager, for loops that are written elsewhere.
-
-        Raises:
-            BudgetExceeded, ConfigError, DataError: as :meth:`run`.
-        """
+        """Begin ``steps`` paid steps, for loops that are written elsewhere; raises as :meth:`run` does."""
         if self.mechanism.unit.unit is Unit.RECORD:
             require_decomposes(loss)
         parameters = check_model(model, optimiser)
@@ -167,7 +124,8 @@ class PrivateTraining:
             raise DataError(f"{records} records and {steps} steps: nothing to train")
         if self._spend is not None:
             self._spend(self.mechanism.event(steps))
-        return Session(self, model, optimiser, loss, parameters, records, steps)
+        units = records if self._partition is None else len(self._partition)
+        return Session(self, model, optimiser, loss, parameters, units, steps)
 
 
 class Session:
@@ -177,16 +135,15 @@ class Session:
         self,
         training: PrivateTraining,
         model: nn.Module,
-        optimiser: torch.optim.Optimizer,
-        loss: UnitLoss,
+        optimiser: Optimizer,
+        loss: DeclaredLoss,
         parameters: dict[str, nn.Parameter],
-        records: int,
+        units: int,
         steps: int,
     ) -> None:
         self._training, self._model, self._optimiser, self._loss = training, model, optimiser, loss
-        self._parameters, self._records, self.steps_left = parameters, records, steps
+        self._parameters, self._units, self.steps_left = parameters, units, steps
         self._modes, self._checked = [(part, part.training) for part in model.modules()], False
-        self._units = records if training._partition is None else len(training._partition)
         self.noise = self._noise()
 
     def __enter__(self) -> Session:
@@ -229,18 +186,14 @@ class Session:
         return [drawn[index : index + 1] for index in range(len(drawn))]
 
     def step(self, records: Records) -> None:
-        """Draw units, and take one optimiser step on their noisy clipped sum.
-
-        Raises:
-            ConfigError: as :meth:`release`.
-        """
+        """Draw units, and take one optimiser step on their noisy clipped sum."""
         units = self.draw()
         try:
             batches = [records.take(indices) for indices in self._batches(units)]
         except Exception as problem:  # noqa: BLE001 - which error it is could depend on records
             failed(problem)
             self._begin_step()
-            self._finish_step(self._one_by_one(partial(records.take, indices) for indices in units))
+            self._finish_step(self._one_by_one(units, records.take))
         else:
             self.release(batches)
 
@@ -264,7 +217,7 @@ class Session:
             if total is not None:
                 return total
             batches = [row for batch in batches for row in one_by_one(batch)]
-        return self._one_by_one(partial(_given, unit) for unit in batches)
+        return self._one_by_one(batches, lambda unit: unit)
 
     def _sum(self, batches: Sequence[Batch]) -> ClippedSum | None:
         """None if the engine fails, or its sum is not finite."""
@@ -277,20 +230,19 @@ class Session:
             return None
         return total if all(bool(torch.isfinite(part).all()) for part in total.sums.values()) else None
 
-    def _one_by_one(self, units: Iterable[Callable[[], Batch]]) -> ClippedSum:
+    def _one_by_one(self, units: Sequence[_Unit], fetch: Callable[[_Unit], Batch]) -> ClippedSum:
         """The sum by the plain loop; a unit that cannot be fetched or computed by itself adds zeros.
 
         No batch, and so no other unit, decides what a unit adds.
         """
-        total, loop, count = self._empty(), LoopEngine(self._model, self._loss), 0
+        total, loop = self._empty(), LoopEngine(self._model, self._loss)
         with self._engine.paused():
-            for fetch in units:
-                count += 1
+            for unit in units:
                 try:
-                    loop.add([fetch()], total)
+                    loop.add([fetch(unit)], total)
                 except Exception as problem:  # noqa: BLE001 - which error it is could depend on records
                     failed(problem)
-        total.units = count
+        total.units = len(units)
         return total
 
     def _empty(self) -> ClippedSum:
@@ -299,9 +251,8 @@ class Session:
     def release(self, batches: Sequence[Batch]) -> None:
         """One release: the clipped sum of these units, noise, and the optimiser's step.
 
-        Raises:
-            ConfigError: more steps than were paid for; or, on made-up records, an engine that disagrees with
-                the loop, or a model that changes its buffers.
+        ConfigError for more steps than were paid for; or, on made-up records, for an engine that disagrees
+        with the loop, or a model that changes its buffers.
         """
         self._begin_step()
         if batches and not self._checked:
@@ -332,7 +283,3 @@ class Session:
                 random=training._random,
             )
             self.noise = self._noise()
-
-
-def _given(unit: Batch) -> Batch:
-    return unit

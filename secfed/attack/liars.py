@@ -27,7 +27,7 @@ from secfed.crypto.messages import (
     peek_type,
 )
 from secfed.errors import SecfedError, WrongState
-from secfed.protection.interface import protection
+from secfed.protection.registry import MASKED
 from secfed.server.round import RoundSum, Rules, sum_securely
 from secfed.wire.frames import Step, decode
 from secfed.wire.layout import Exchange, Field, Layout, state_digest
@@ -98,7 +98,7 @@ class LyingExchange:
             "study",
             self.consortium.aggregator,
             self.consortium.roster,
-            protection("masked"),
+            MASKED,
             lambda cohort: thresholds.default_threshold(cohort, self.colluders),
             min_cohort=max(3, self.colluders + 2),
             max_attempts=max_attempts,

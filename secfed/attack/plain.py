@@ -7,7 +7,7 @@ from typing import Final
 from secfed.attack.attack import AttackSetting, attack, attacks_of
 from secfed.attack.evidence import Evidence
 from secfed.crypto.messages import Upload
-from secfed.protection.interface import PlainSite
+from secfed.protection.plain import PlainSite
 
 
 @attack("read-upload", "keeps an upload and reads the update in it", on="plain", limit="What each party sees")

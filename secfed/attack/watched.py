@@ -27,7 +27,7 @@ from secfed.dp.accounting.interface import accountant
 from secfed.dp.ledger.ledger import Ledger, verify
 from secfed.dp.mechanisms.randomness import SecureRandom
 from secfed.errors import MalformedMessage, SecfedError
-from secfed.protection.interface import protection
+from secfed.protection.registry import make_protection
 from secfed.server.coordinator import Coordinator
 from secfed.server.round import Rules, specify
 from secfed.site.containment import Failure
@@ -97,7 +97,7 @@ class Federation:
             study_id(study),
             aggregator,
             roster,
-            protection(study.protection.name),
+            make_protection(study.protection, algorithm, study.rounds, roster.sites),
             partial(threshold, study.protection, members),
             min_cohort=min_cohort(study.protection, members),
             sites=tuple(name for name in roster.sites if name in sites),
@@ -218,7 +218,7 @@ class Hospitals:
             study=study_id(study),
             algorithm=self.algorithm,
             program=self.algorithm.site(name),
-            protection=protection(study.protection.name),
+            protection=make_protection(study.protection, self.algorithm, study.rounds, self.roster.sites),
             journal=self._journals[name],
             log=self._logs[name],
             rounding=lambda number, index: rounding_stream_for_simulation(3, name, str(number), str(index)),

@@ -256,11 +256,11 @@ def _peaks(study: _Study, processes: int) -> dict[str, float]:
     """Largest resident set of a site (its workers included) and of the aggregator over all sites."""
     role = study.keys, study.parameters, study.layout, processes
     with other_process(_site_role, *role, daemon=False) as pipe:
-        frames = list(iter(pipe.recv_bytes, b""))
+        upload = b"".join(iter(pipe.recv_bytes, b""))
         site_peak = pipe.recv()
     with other_process(_aggregator_role, study.parameters) as pipe:
-        for frame in frames * study.parameters.sites:
-            pipe.send_bytes(frame)
+        for _ in range(study.parameters.sites):
+            pipe.send_bytes(upload)
         aggregator_peak = pipe.recv()
     return {"site": site_peak, "aggregator": aggregator_peak}
 
@@ -283,10 +283,7 @@ def _aggregator_role(pipe: Connection, parameters: Parameters) -> None:
 
     total = RunningSum(parameters)
     for index in range(parameters.sites):
-        upload = total.open(str(index))
-        while upload.next_frame_bytes:
-            upload.feed(pipe.recv_bytes(upload.next_frame_bytes))
-        upload.commit()
+        total.add(str(index), pipe.recv_bytes())
     for _ in total.frames():
         pass
     pipe.send(_peak_mib("self"))

@@ -26,7 +26,7 @@ def algorithms(
 ) -> None:
     """List the algorithms, models and data sets that a study file can name, with their options.
 
-    Your own are named as [bold]package.module:factory[/]; the README shows how.
+    Your own are named as [bold]package.module:factory[/]; docs/studies.md shows how.
     """
     from secfed.study.registry import KINDS
     from secfed.terminal.consoles import stdout

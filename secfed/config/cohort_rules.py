@@ -16,8 +16,8 @@ def threshold(rules: ProtectionSection, roster_sites: int, cohort: int) -> int:
     """
     if rules.threshold is not None:
         return max(rules.threshold, rules.min_cohort)
-    if rules.name == "encrypted":
-        return rules.min_cohort  # no shares are needed, so dropouts are free
+    if rules.traits.free_dropouts:
+        return rules.min_cohort
     if cohort < thresholds.FLOOR:
         return cohort  # plain only; masked refuses such a cohort
     # Plain asks for as many answers as masked would, so that both give up the same rounds.
@@ -32,7 +32,7 @@ def min_cohort(rules: ProtectionSection, roster_sites: int) -> int:
         rules: ``[protection]`` of the study.
         roster_sites: sites in the pinned roster.
     """
-    if rules.name == "encrypted":
+    if rules.traits.free_dropouts:
         return rules.min_cohort
     # Two honest sites at least, whoever colludes; plain gives up where masked does.
     return max(rules.min_cohort, min(rules.colluders_for(roster_sites) + 2, roster_sites))

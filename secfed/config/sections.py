@@ -6,17 +6,13 @@ from typing import Final, Literal, get_args
 
 from pydantic import Field
 
+from secfed.config.protections import TRAITS, ProtectionName, ProtectionTraits
 from secfed.config.schema import OPERATIONAL, Strict
 from secfed.crypto import thresholds
 from secfed.crypto.fixedpoint import FixedPoint
 from secfed.errors import ConfigError, RangeError
 
 BROADCAST_BOUND: Final = 1e6  # of every number in a broadcast, where the study names no other
-
-
-ProtectionName = Literal["plain", "masked", "encrypted"]
-
-
 PROTECTIONS: Final[tuple[ProtectionName, ...]] = get_args(ProtectionName)
 
 
@@ -89,6 +85,11 @@ class ProtectionSection(Strict):
         description="above 0: seconds a site has to answer",
     )
 
+    @property
+    def traits(self) -> ProtectionTraits:
+        """What follows from the choice of this protection."""
+        return TRAITS[self.name]
+
     def colluders_for(self, sites: int) -> int:
         """Colluding sites tolerated in a cohort of ``sites``."""
         return thresholds.default_colluders(sites) if self.colluders is None else self.colluders
@@ -100,10 +101,11 @@ class ProtectionSection(Strict):
             sites: in the cohort.
 
         Returns:
-            Under encrypted protection 0, since every site holds the key that decrypts; None under plain,
-            where the aggregator alone sees every update.
+            0 where every site holds the key that decrypts; None where the aggregator alone sees every update.
         """
-        return {"plain": None, "masked": self.colluders_for(sites), "encrypted": 0}[self.name]
+        if not self.traits.hides_sites:
+            return None
+        return self.colluders_for(sites) if self.traits.aggregator_reads_sums else 0
 
     def threshold_for(self, sites: int) -> int:
         """Sites of a cohort of ``sites`` that must answer."""
@@ -123,7 +125,7 @@ class ProtectionSection(Strict):
                 "data.sites: a cohort of one site would reveal that site's update",
                 remedy="a study needs at least two sites, and three unless protection.name is plain",
             )
-        least = {"plain": 1, "masked": thresholds.FLOOR, "encrypted": 2}[self.name]
+        least = self.traits.least_cohort
         if self.min_cohort < least:
             raise ConfigError(
                 f"protection.min_cohort: {self.min_cohort} is below {least}, the least for {self.name}",
@@ -142,7 +144,7 @@ class ProtectionSection(Strict):
                 remedy="lower protection.threshold, or leave it out for the default",
             )
         threshold, colluders = self.threshold_for(sites), self.colluders_for(sites)
-        if self.name == "masked" and not thresholds.is_safe(threshold, sites, colluders):
+        if self.traits.opened_by_shares and not thresholds.is_safe(threshold, sites, colluders):
             key = "threshold" if self.threshold is not None else "colluders"
             needed = max(thresholds.FLOOR, (sites + colluders) // 2 + 1)
             raise ConfigError(

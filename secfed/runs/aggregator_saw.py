@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
+from secfed.config.protections import TRAITS
+
 if TYPE_CHECKING:
     from secfed.wire.layout import Layout
 
@@ -48,9 +50,10 @@ def what_the_aggregator_saw(
     over = f"{high} {_plural('hospital', high)}" if low == high else f"{low}-{high} hospitals"
     total = f"{sums:,} {_plural('sum', sums)}"
     of_what = f"{total} over {over} of {of}"
-    if protection == "plain":
+    traits = TRAITS[protection]
+    if not traits.hides_sites:
         return f"The aggregator saw: every hospital's own values in {of_what} (no protection)."
-    if protection == "encrypted":
+    if not traits.aggregator_reads_sums:
         return f"The aggregator saw: {of_what}, as ciphertext; no totals, no hospital's values."
     return f"The aggregator saw: {of_what}; no hospital's values."
 

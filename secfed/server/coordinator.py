@@ -100,13 +100,18 @@ class RoundOutcome:
 
 
 class StudyRun:
-    """The rounds of one study, in order; each protection says what a round is.
+    """The rounds of one study, in order; subclasses say what a round is.
 
     Args:
         rounds: training rounds; one closing evaluation follows.
         log: the aggregator's transcript.
         keeper: keeps the run, and says where to begin; None for a run that ends with its process.
+
+    Attributes:
+        server: the server program; None where only sites run it.
     """
+
+    server: ServerProgram | None = None
 
     def __init__(self, rounds: int, log: Log, keeper: Keeper | None = None) -> None:
         self._rounds, self._log, self._keeper = rounds, log, keeper
@@ -176,7 +181,7 @@ class StudyRun:
 
 
 class Coordinator(StudyRun):
-    """One study at an aggregator that learns the totals (plain and masked protection).
+    """One study at an aggregator that learns the totals.
 
     Args:
         algorithm: the study's plan.
@@ -187,6 +192,8 @@ class Coordinator(StudyRun):
         keeper: keeps the run, and says where to begin.
         start: the model that the study begins with; None for the seed's.
     """
+
+    server: ServerProgram
 
     def __init__(
         self,
@@ -200,7 +207,7 @@ class Coordinator(StudyRun):
     ) -> None:
         super().__init__(rounds, log, keeper)
         self._algorithm, self._rules, self._ask = algorithm, rules, ask
-        self.server: ServerProgram = initial_server(algorithm, start)
+        self.server = initial_server(algorithm, start)
         if keeper is not None and keeper.state is not None:
             self.server.load(keeper.state)
 

@@ -14,35 +14,27 @@ from secfed.wire.layout import State
 
 
 class EncryptedCoordinator(StudyRun):
-    """One study at an aggregator that adds ciphertexts.
-
-    Args:
-        algorithm: the study's plan; only its exchanges and members are asked for.
-        rounds: training rounds; one closing evaluation follows.
-        sealed: the aggregator's side of a round.
-        log: the aggregator's transcript.
-        keeper: keeps the run, and says where to begin.
-    """
+    """One study at an aggregator that adds ciphertexts: it uses exchanges and members of the algorithm."""
 
     def __init__(
         self,
         algorithm: Algorithm,
         rounds: int,
-        sealed: EncryptedRounds,
+        encrypted: EncryptedRounds,
         log: Log,
         keeper: Keeper | None = None,
     ) -> None:
         super().__init__(rounds, log, keeper)
-        self._algorithm, self._sealed = algorithm, sealed
+        self._algorithm, self._encrypted = algorithm, encrypted
         if keeper is not None and keeper.state is not None:
-            sealed.store.count = int(keeper.facts["sums"])
-            sealed.state = bytes.fromhex(keeper.facts["state"])
+            encrypted.store.count = int(keeper.facts["sums"])
+            encrypted.state = bytes.fromhex(keeper.facts["state"])
 
     def _saved(self) -> tuple[State, Mapping[str, Any]]:
-        return {}, {"sums": self._sealed.store.count, "state": self._sealed.state.hex()}
+        return {}, {"sums": self._encrypted.store.count, "state": self._encrypted.state.hex()}
 
     def _round(self, number: int, outcome: RoundOutcome) -> None:
-        self._sealed.run_round(
+        self._encrypted.run_round(
             number,
             self._algorithm,
             lambda summed, states: self._record(outcome, summed, {"states": states}),

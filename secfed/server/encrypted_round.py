@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
@@ -27,12 +27,12 @@ from secfed.crypto.encrypted.messages import (
     Summed,
     totals_digest,
 )
-from secfed.crypto.encrypted.session import EncryptedServer
 from secfed.crypto.encrypted.study_keys import check_hello, key_context
 from secfed.crypto.identity import verify
+from secfed.crypto.message_base import signed
 from secfed.crypto.messages import DIGEST_BYTES, Result
 from secfed.errors import ProtocolError, RoundAborted
-from secfed.protection.encrypted_plan import EncryptedPlan, encode_expected
+from secfed.protection.encrypted import Encrypted, ExpectedState
 from secfed.protection.interface import SiteId
 from secfed.server.round import Ask, Rules, carry_step, check_contributors, drive, specify, too_few
 from secfed.storage import failpoints
@@ -66,14 +66,10 @@ class EncryptedRounds:
     """The aggregator's side of a study under encrypted protection.
 
     Attributes:
-        plan: ring, parameters, key holder.
-        rules: identities, thresholds.
-        store: past sums.
-        ask: carries requests to sites.
         state: digest of the state that most sites have; zeros while unknown.
     """
 
-    plan: EncryptedPlan
+    protection: Encrypted
     rules: Rules
     store: SumStore
     ask: Ask
@@ -110,27 +106,33 @@ class EncryptedRounds:
     def share_keys(self, members: Sequence[SiteId]) -> list[SiteId]:
         """Bring the study key to members that lack it; the members that have it now.
 
-        The site that holds the key is asked for it also where it is no member of this cohort.
+        The site that holds the key is asked for it also where it is not a member of this cohort.
         """
         hellos: dict[SiteId, KeyHello] = {}
-        context = key_context(self.rules.study, self.rules.roster, self.plan.ring, self.plan.holder)
+        context = key_context(
+            self.rules.study, self.rules.roster, self.protection.ring, self.protection.holder
+        )
         hello_request = Notice(KeyRequest(()).encode()).encode()
 
-        def hear(site: SiteId, reply: Buffer) -> None:
+        def on_hello(site: SiteId, reply: Buffer) -> None:
             hello = KeyHello.decode(reply)
             check_hello(hello, self.rules.roster, context)
             if hello.site == site:
                 hellos[site] = hello
 
-        self._ask("keys", dict.fromkeys(dict.fromkeys([*members, self.plan.holder]), hello_request), hear)
+        self._ask(
+            "keys", dict.fromkeys(dict.fromkeys([*members, self.protection.holder]), hello_request), on_hello
+        )
         holding = [site for site in hellos if hellos[site].holds_key]
         lacking = tuple(hello for hello in hellos.values() if not hello.holds_key)
-        if not lacking or self.plan.holder not in holding:
+        if not lacking or self.protection.holder not in holding:
             return [site for site in members if site in holding]
         packed: list[KeyPackages] = []
         waiting = {hello.site for hello in lacking}
         request = Notice(KeyRequest(lacking).encode()).encode()
-        self._ask("keys", {self.plan.holder: request}, lambda _, r: packed.append(KeyPackages.decode(r)))
+        self._ask(
+            "keys", {self.protection.holder: request}, lambda _, r: packed.append(KeyPackages.decode(r))
+        )
         for packages in packed:
             self.public_key = packages.public_key
             # Recipients are the holder's word: a site that asked for no key gets none, a stranger cannot.
@@ -145,21 +147,21 @@ class EncryptedRounds:
     def train(self, number: int, index: int, exchange: Exchange, members: Sequence[SiteId]) -> list[SiteId]:
         """Ask for the local work; sites that lag behind take the sums they missed first."""
         views: dict[SiteId, StateView] = {}
-        hear = partial(self._hear_view, views)
+        on_view = partial(self._take_view, views)
         for _ in range(2):
-            expected = encode_expected(self.store.count, self.state)
+            expected = ExpectedState(self.store.count, self.state).encode()
             task = Task(self.rules.study, number, index, exchange.name, expected).encode()
             asked = [site for site in members if site not in views or views[site].sums < self.store.count]
-            self._ask("train", dict.fromkeys(asked, task), hear)
+            self._ask("train", dict.fromkeys(asked, task), on_view)
             behind = {site: view.sums for site, view in views.items() if view.sums < self.store.count}
             if not behind:
                 break
             for missing in range(min(behind.values()), self.store.count):
                 late = [site for site, sums in behind.items() if sums <= missing]
                 summed = Notice(self.store.read(missing)).encode()
-                self._ask("train", dict.fromkeys(late, summed), hear)
+                self._ask("train", dict.fromkeys(late, summed), on_view)
             views = {site: view for site, view in views.items() if site not in behind}
-            hear = partial(self._hear_view, views)
+            on_view = partial(self._take_view, views)
         current = {site: view for site, view in views.items() if view.sums == self.store.count}
         self.state = _most_common(current)
         return [site for site in members if site in current and current[site].state_digest == self.state]
@@ -176,18 +178,17 @@ class EncryptedRounds:
                 f"round {number}, exchange {exchange.name!r}: {missing}", remedy="wait for more sites"
             )
         spec = specify(number, index, exchange, 0, cohort, self.state, self.rules)
-        session = EncryptedServer(spec, self.rules.roster, self.plan.parameters(exchange))
+        session = self.protection.server(exchange, spec, self.rules.roster)
         drive(session, partial(carry_step, number, index, 0), self.ask, list(cohort))
         parts = session.nonces, session.tag, session.ciphertext()
         unsigned = Result(spec.digest, session.survivors, totals_digest(spec.layout_digest, *parts))
-        signature = self.rules.identity.sign(labels.SIGN_RESULT, unsigned.body())
-        return Summed(spec, replace(unsigned, signature=signature), *parts)
+        return Summed(spec, signed(unsigned, self.rules.identity, labels.SIGN_RESULT), *parts)
 
     def publish(self, summed: Summed, members: Sequence[SiteId]) -> dict[str, list[SiteId]]:
         """Hand the sum to every site with the key; which sites came to which state (hex digest)."""
         views: dict[SiteId, StateView] = {}
         notice = Notice(summed.encode()).encode()
-        self._ask("result", dict.fromkeys(members, notice), partial(self._hear_view, views))
+        self._ask("result", dict.fromkeys(members, notice), partial(self._take_view, views))
         current = {site: view for site, view in views.items() if view.sums == self.store.count}
         self.state = _most_common(current)
         states: dict[str, list[SiteId]] = {}
@@ -195,7 +196,7 @@ class EncryptedRounds:
             states.setdefault(view.state_digest.hex(), []).append(site)
         return states
 
-    def _hear_view(self, views: dict[SiteId, StateView], site: SiteId, reply: Buffer) -> None:
+    def _take_view(self, views: dict[SiteId, StateView], site: SiteId, reply: Buffer) -> None:
         view = StateView.decode(reply)
         study = self.rules.study.encode()
         public = self.rules.roster.public(site)

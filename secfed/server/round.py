@@ -15,7 +15,7 @@ read a total, so that round is another one: ``encrypted_round.py``.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
@@ -25,9 +25,10 @@ from secfed.crypto import labels, thresholds
 from secfed.crypto.codec import Buffer, digest
 from secfed.crypto.identity import Identity, Roster
 from secfed.crypto.masked.disputes import settle
+from secfed.crypto.message_base import signed
 from secfed.crypto.messages import Result, Specification
 from secfed.errors import ProtocolError, RangeError, RoundAborted
-from secfed.protection.interface import OpenServerSession, Protection, RingSums, ServerSession, SiteId
+from secfed.protection.interface import Protection, RingSums, ServerSession, SiteId
 from secfed.wire.frames import READY, Step, Task, encode_state
 from secfed.wire.layout import Exchange, Totals, state_digest
 from secfed.wire.transport import OnReply
@@ -191,7 +192,7 @@ def sum_securely(
             why = why or missing
             break
         spec = specify(number, index, exchange, attempt, cohort, state_digest(state), rules)
-        session = rules.protection.server(spec, rules.roster, exchange.layout.shape)
+        session = rules.protection.server(exchange, spec, rules.roster)
         step = partial(carry_step, number, index, attempt)
         try:
             drive(session, step, ask, alive, faults)
@@ -229,7 +230,7 @@ def too_few(cohort: Sequence[SiteId], rules: Rules) -> str:
     return f"too few sites for a sum: {len(cohort)} can take part, {needed} are needed; nothing was revealed."
 
 
-def decode(exchange: Exchange, session: OpenServerSession) -> Totals:
+def decode(exchange: Exchange, session: ServerSession) -> Totals:
     """The totals of a finished sum.
 
     Raises:
@@ -304,11 +305,11 @@ def specify(
         layout_digest=exchange.layout.digest,
         broadcast_digest=broadcast_digest,
     )
-    return replace(unsigned, signature=rules.identity.sign(labels.SIGN_SPEC, unsigned.body()))
+    return signed(unsigned, rules.identity, labels.SIGN_SPEC)
 
 
 def conclude(spec: Specification, survivors: tuple[SiteId, ...], sums: RingSums, rules: Rules) -> Result:
     """The signed result of one attempt."""
     runs = (run.view(np.uint8).data for run in sums)
     unsigned = Result(spec.digest, survivors, digest(labels.TOTALS_DIGEST, spec.layout_digest, *runs))
-    return replace(unsigned, signature=rules.identity.sign(labels.SIGN_RESULT, unsigned.body()))
+    return signed(unsigned, rules.identity, labels.SIGN_RESULT)

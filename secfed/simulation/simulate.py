@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from secfed.algorithms.framework.base import Algorithm, Metrics, ServerProgram, unprotected_fields
 from secfed.config.cohort_rules import min_cohort, threshold
@@ -27,7 +27,7 @@ from secfed.dp.accounting.interface import accountant
 from secfed.dp.ledger.ledger import Ledger
 from secfed.dp.mechanisms.randomness import SecureRandom
 from secfed.errors import ConfigError, RoundAborted
-from secfed.protection.interface import protection
+from secfed.protection.registry import make_protection
 from secfed.records.chain_file import verify_file
 from secfed.records.roster_file import ROSTER_FILE, write_roster
 from secfed.records.transcript import MODEL, SETTINGS, TRANSCRIPT, Transcript
@@ -47,7 +47,8 @@ from secfed.runs.run_report import (
     Zeroed,
     complete,
 )
-from secfed.server.coordinator import Coordinator, RoundOutcome, StudyRun
+from secfed.server.coordinator import RoundOutcome
+from secfed.server.make_run import make_run
 from secfed.server.round import Rules
 from secfed.simulation import oracle
 from secfed.simulation.dropouts import Dropout
@@ -55,9 +56,9 @@ from secfed.simulation.transport import SimulatedTransport
 from secfed.site.clipping import Clipping
 from secfed.site.containment import Failure
 from secfed.site.journal import Journal
+from secfed.site.make_site import make_site, newest_replica
 from secfed.site.noised_algorithm import NoisedAlgorithm
 from secfed.site.privacy import SitePrivacy, with_privacy
-from secfed.site.session import Site
 from secfed.storage.atomic import write_atomic
 from secfed.study.build import build, build_data
 from secfed.study.limits import limits_of, study_id
@@ -65,9 +66,6 @@ from secfed.study.study import Study
 from secfed.study.warm_start import load_initial_model, pinned_model
 from secfed.wire.frames import encode_state
 from secfed.wire.layout import State
-
-if TYPE_CHECKING:
-    from secfed.site.encrypted_session import EncryptedSession
 
 
 @dataclass
@@ -155,6 +153,7 @@ def simulate(
             name: _privacy(study, algorithm, identity, site_folder(folder, name), budgets.get(name))
             for name, identity in identities.items()
         }
+        protection = make_protection(study.protection, algorithm, study.rounds, names)
         clipping = Clipping(study.protection.bound)
         failures: dict[str, list[Failure]] = {name: [] for name in names}
         arguments: dict[str, dict[str, Any]] = {
@@ -164,7 +163,8 @@ def simulate(
                 "study": study_id(study),
                 "algorithm": algorithm,
                 "program": clipping.watch(algorithm.site(name)),
-                "protection": protection(study.protection.name),
+                "protection": protection,
+                "start": None if start is None else lambda: start,
                 "journal": Journal(),
                 "log": transcript(identity, name),
                 "rounding": partial(_rounding, study.seed, name),
@@ -181,26 +181,23 @@ def simulate(
             study=study_id(study),
             identity=aggregator,
             roster=roster,
-            protection=protection(study.protection.name),
+            protection=protection,
             threshold=partial(threshold, study.protection, len(names)),
             min_cohort=min_cohort(study.protection, len(names)),
             colluders=study.protection.colluders_for(len(names)),
         )
         carrier = SimulatedTransport(drops, observer, log)
         progress = _Progress(study.rounds, observer)
-        coordinator: StudyRun
-        program: Callable[[], ServerProgram]
-        sealed: Mapping[str, EncryptedSession] = {}
-        if study.protection.name == "encrypted":
-            from secfed.simulation.encrypted import assemble  # TenSEAL is an optional dependency
+        sites = {name: make_site(**given) for name, given in arguments.items()}
+        for opened in sites.values():
+            stack.callback(opened.close)
+        carrier.connect({name: opened.handle for name, opened in sites.items()})
+        sums = Path(stack.enter_context(TemporaryDirectory(prefix="secfed-sums-")))
+        coordinator = make_run(algorithm, study.rounds, rules, carrier.ask, log, start=start, sums=sums)
 
-            for given in arguments.values():
-                given["start"] = None if start is None else lambda: start
-            coordinator, program, sealed = assemble(study, algorithm, arguments, rules, carrier, log, stack)
-        else:
-            carrier.connect({name: Site(**given).handle for name, given in arguments.items()})
-            coordinator = opened = Coordinator(algorithm, study.rounds, rules, carrier.ask, log, start=start)
-            program = lambda: opened.server  # noqa: E731
+        def program() -> ServerProgram:
+            return coordinator.server or newest_replica(sites.values())
+
         observer.started(study.name, names, study.rounds)
         clock = time.perf_counter()
 
@@ -221,7 +218,7 @@ def simulate(
             report = replace(report, oracle={**(report.oracle or {}), CLIPPED: clipping.share})
         if out is not None:
             holders = [_Holder(log, roster.aggregator, out / TRANSCRIPT_FILE, program())]
-            if sealed:
+            if coordinator.server is None:
                 holders = [
                     _Holder(
                         arguments[name]["log"],
@@ -230,7 +227,8 @@ def simulate(
                         site.replica,
                         site.sums,
                     )
-                    for name, site in sealed.items()
+                    for name, site in sites.items()
+                    if site.replica is not None
                 ]
             _write(out, program(), report, holders, study.rounds)
     observer.finished(report)

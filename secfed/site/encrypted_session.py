@@ -8,24 +8,23 @@ signed digest. A site that was away takes the sums it missed, in order, before i
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
 from secfed.algorithms.framework.base import ServerProgram
 from secfed.crypto import labels
-from secfed.crypto.attempt import AttemptJournal, Entropy, SumRules
+from secfed.crypto.attempt import SumRules
 from secfed.crypto.codec import Buffer
 from secfed.crypto.encrypted.client import SiteCipher
 from secfed.crypto.encrypted.messages import KeyDelivery, KeyRequest, StateView, Summed
 from secfed.crypto.encrypted.server import SUM, FrameFormat
-from secfed.crypto.encrypted.session import EncryptedSite
 from secfed.crypto.encrypted.study_keys import StudyKeys
 from secfed.crypto.encrypted.sum_checks import ExpectedSum, check_signed, check_sum
 from secfed.crypto.keystream import derive
-from secfed.crypto.messages import DIGEST_BYTES, FinalModel, Result, peek_type
+from secfed.crypto.message_base import signed
+from secfed.crypto.messages import DIGEST_BYTES, FinalModel, Specification, peek_type
 from secfed.crypto.refusals import Refusal
 from secfed.errors import (
     InconsistentView,
@@ -35,60 +34,39 @@ from secfed.errors import (
     SecfedError,
     WrongState,
 )
-from secfed.protection.encrypted_plan import EncryptedPlan, decode_expected
-from secfed.site.encrypted_store import EncryptedStore, Settled
+from secfed.protection.encrypted import Encrypted, ExpectedState
+from secfed.protection.interface import SiteSession
+from secfed.site.encrypted_store import TAKING, UPLOADED, EncryptedStore, Replica, Settled
 from secfed.site.local_work import Pending
 from secfed.site.session import Site
 from secfed.storage.failpoints import failpoint
 from secfed.study.warm_start import initial_server
-from secfed.wire.frames import READY, Notice, Task, encode_state
+from secfed.wire.frames import READY, Notice, Step, Task, encode_state
 from secfed.wire.layout import Exchange, State, state_digest
-
-
-class _Session:
-    """Adapts one encrypted upload to ``SiteSession``; sums come as notices."""
-
-    released: tuple[str, ...] | None = None
-    complaints: tuple[str, ...] = ()
-    result: Result | None = None
-
-    def __init__(self, upload: EncryptedSite, made: Callable[[bytes], None]) -> None:
-        self._upload, self._made = upload, made
-
-    def handle(self, message: Buffer) -> Buffer:
-        """Answer the specification; which one it was is noted before the upload leaves."""
-        reply = self._upload.handle(message)
-        self._made(self._upload.spec_digest)
-        return reply
 
 
 class EncryptedSession(Site):
     """One hospital's side of one study under encrypted protection.
 
-    Args:
-        plan: ring and parameters, derived from the study.
-        processes: worker processes for encryption; 0 works in this process.
-        start: gives the model that the study begins with, asked for unless the state is there already; None
-            for the seed's.
-        arguments: those of :class:`secfed.site.session.Site`.
+    ``start`` gives the model that the study begins with, asked for unless the state is there already; None
+    for the seed's. Other arguments are those of :class:`secfed.site.session.Site`.
     """
 
     def __init__(
         self,
         *,
-        plan: EncryptedPlan,
-        processes: int = 0,
+        protection: Encrypted,
         start: Callable[[], State | None] | None = None,
         **arguments: Any,
     ) -> None:
-        super().__init__(**arguments)
-        self._plan, self._processes = plan, processes
-        kept = self._kept = None if self._memory is None else EncryptedStore(self._memory.files)
-        self._keys = StudyKeys(self._identity, self._roster, self._study, plan.holder, plan.ring)
-        if kept is not None:
-            self._keys.received, self._keys.new_seal_key = kept.keep_keys, kept.new_seal_key
+        self._encrypted = protection.with_cipher(self._site_cipher)
+        super().__init__(protection=self._encrypted, **arguments)
+        store = self._store = None if self._memory is None else EncryptedStore(self._memory.files)
+        self._keys = StudyKeys(self._identity, self._roster, self._study, protection.holder, protection.ring)
+        if store is not None:
+            self._keys.received, self._keys.new_seal_key = store.keep_keys, store.new_seal_key
         self._cipher: SiteCipher | None = None
-        is_new = start is not None and (kept is None or kept.replica() is None)
+        is_new = start is not None and (store is None or store.replica() is None)
         self.replica: ServerProgram = initial_server(self._algorithm, start() if start and is_new else None)
         self.sums = 0
         self._last = (0, 0)  # round and exchange index of the newest sum taken
@@ -98,13 +76,14 @@ class EncryptedSession(Site):
 
     def resume(self) -> None:
         """Go on where this site was interrupted; see :meth:`secfed.site.session.Site.resume`."""
-        kept = self._kept
-        if kept is not None:
-            self._keys.restore(*kept.keys())
-            if (replica := kept.replica()) is not None:
+        store = self._store
+        if store is not None:
+            self._keys.restore(*store.keys())
+            if (found := store.replica()) is not None:
+                replica, state = found
                 self.sums, self._last, self._taken = replica.sums, replica.last, replica.taken
-                self.replica.load(replica.state)
-            self._taking, self._uploaded = kept.taking(), kept.uploaded()
+                self.replica.load(state)
+            self._taking, self._uploaded = store.settled(TAKING), store.settled(UPLOADED)
         super().resume()
 
     def close(self) -> None:
@@ -113,10 +92,10 @@ class EncryptedSession(Site):
             self._cipher.close()
 
     def _work(self, task: Task) -> Buffer:
-        expected_sums, expected_digest = decode_expected(task.state)
+        expected = ExpectedState.decode(task.state)
         tag = self._state_tag()
-        if self.sums == expected_sums:
-            if expected_digest not in (bytes(DIGEST_BYTES), tag):
+        if self.sums == expected.sums:
+            if expected.digest not in (bytes(DIGEST_BYTES), tag):
                 raise InconsistentView(
                     "this site's state differs from the other sites' after the same sums",
                     remedy="check that all sites run the same secfed and torch versions; remove the study's "
@@ -130,11 +109,7 @@ class EncryptedSession(Site):
         return encode_state(self.replica.broadcast(round_number, exchange))
 
     def handle(self, frame: Buffer) -> Buffer:
-        """Answer one frame; after a sum that could not be decrypted, nothing is answered any more.
-
-        Raises:
-            SecfedError: the frame is refused.
-        """
+        """Answer one frame; after a sum that could not be decrypted, nothing is answered any more."""
         if self._local.stopped:
             raise WrongState(
                 "this site has stopped the study: a sum that the aggregator signed could not be decrypted",
@@ -149,7 +124,7 @@ class EncryptedSession(Site):
             return self._keys.pack(request) if request.hellos else self._keys.hello()
         if kind == KeyDelivery.TYPE:
             delivery, keys = KeyDelivery.decode(notice.message), self._keys.keys
-            if self._kept is None or keys is None or keys.public_key != delivery.public_key:
+            if self._store is None or keys is None or keys.public_key != delivery.public_key:
                 self._keys.unpack(delivery)
             return READY  # also when a crash came between keeping the keys and saying so
         if kind == Summed.TYPE:
@@ -164,27 +139,25 @@ class EncryptedSession(Site):
         """
         raise Refusal.MODEL_MISMATCH.refuse("this site computes the model itself")
 
-    def _open(
-        self, pending: Pending, entropy: Entropy | None = None, journal: AttemptJournal | None = None
-    ) -> _Session:
-        parameters = self._plan.parameters(pending.exchange)
-        given = self._contribution(pending, entropy, journal)
-        made = partial(self._note_upload, (pending.round, pending.exchange_index))
-        return _Session(EncryptedSite(given, self._site_cipher(), parameters), made)
+    def _begin(self, pending: Pending, step: Step) -> tuple[SiteSession, Buffer]:
+        session, reply = super()._begin(pending, step)
+        spec = Specification.decode(step.message)
+        self._note_upload((pending.round, pending.exchange_index), spec.digest)
+        return session, reply
 
     def _note_upload(self, here: tuple[int, int], spec_digest: bytes) -> None:
         """The sum of this exchange must be of the specification that this site signed its upload for."""
         uploaded = Settled(here, spec_digest)
-        if self._kept is not None and uploaded != self._uploaded:
+        if self._store is not None and uploaded != self._uploaded:
             failpoint("site: before upload noted")
-            self._kept.keep_uploaded(uploaded)
+            self._store.settle(UPLOADED, uploaded)
         self._uploaded = uploaded
         failpoint("site: after upload noted")
 
     def _take_once(self, message: Buffer) -> None:
         """Take a sum; the newest one may come again after a crash and is then taken already."""
-        kept, memory = self._kept, self._memory
-        if kept is None or memory is None:
+        store, memory = self._store, self._memory
+        if store is None or memory is None:
             self._take(Summed.decode(message))
             return
         arrived = hashlib.sha256(message).digest()
@@ -192,7 +165,7 @@ class EncryptedSession(Site):
             self._take(Summed.decode(message))
             self._taken = arrived
             failpoint("site: before state noted")
-            kept.keep_replica(self.sums, self._last, arrived, self.replica.save())
+            store.keep_replica(Replica(self.sums, self._last, arrived), self.replica.save())
             failpoint("site: after state noted")
         memory.finish(self._last)
 
@@ -200,11 +173,9 @@ class EncryptedSession(Site):
         """Decrypt one sum and replay the server step.
 
         Raises:
-            BadSignature, InconsistentView, PolicyRefused, RosterError, UnmaskRefused: it is not the
-                aggregator's sum of this study, not the next, not one that this site's rules permit, or not
-                the one whose decryption was begun.
-            InconsistentView, MalformedMessage, RangeError, RoundAborted: it is none of honest uploads; the
-                site has stopped.
+            SecfedError: it is not the aggregator's sum of this study, not the next, not one that this site's
+                rules permit, or not the one whose decryption was begun; or it is not of honest uploads, and
+                the site has stopped.
         """
         spec, result = summed.spec, summed.result
         check_signed(summed, self._roster, self._study)
@@ -223,7 +194,7 @@ class EncryptedSession(Site):
         me, layout = self._identity.name, exchange.layout
         check_sum(summed, ExpectedSum(me, rules, exchange.name, layout.digest, self._state_tag(), own))
         self._begin_taking(Settled(here, hashlib.sha256(result.body()).digest()))
-        parameters, cipher = self._plan.parameters(exchange), self._site_cipher()
+        parameters, cipher = self._encrypted.parameters(exchange), self._site_cipher()
         with self._stopping_at_refusal(InconsistentView):
             frames = list(FrameFormat(parameters, SUM).split(summed.ciphertext))
             cipher.verify(parameters, summed, frames)  # all of them, before the first is decrypted
@@ -238,17 +209,14 @@ class EncryptedSession(Site):
 
         What fails from here on for this machine's sake, or is cut off by a crash, may be tried again with the
         same sum only: another one would be a second answer for the exchange.
-
-        Raises:
-            InconsistentView: another sum of this exchange, or one of a later exchange, was begun before.
         """
         before = self._taking
         if before is not None and taking.here <= before.here:
             if taking != before:
                 raise InconsistentView("another sum of this exchange, or of a later one, was begun before")
             return
-        if self._kept is not None:
-            self._kept.keep_taking(taking)
+        if self._store is not None:
+            self._store.settle(TAKING, taking)
         self._taking = taking
         failpoint("site: after sum noted")
 
@@ -258,12 +226,6 @@ class EncryptedSession(Site):
 
         An honest aggregator signs no malformed sum, and honest totals divide by no zero. So whatever goes
         wrong here is an answer, also where nobody thought of it; what this machine lacks is none.
-
-        Args:
-            refusals: further errors that are answers.
-
-        Raises:
-            RoundAborted: the server step could not be made, for a reason that is not told.
         """
         answers: tuple[type[SecfedError], ...] = (MalformedMessage, RangeError, *refusals)
         try:
@@ -288,7 +250,7 @@ class EncryptedSession(Site):
 
     def _site_cipher(self) -> SiteCipher:
         if self._cipher is None:
-            self._cipher = SiteCipher(self._keys.required, processes=self._processes)
+            self._cipher = SiteCipher(self._keys.required, processes=self._encrypted.processes)
         return self._cipher
 
     def _state_tag(self) -> bytes:
@@ -301,17 +263,5 @@ class EncryptedSession(Site):
         return derive(self._keys.required.secret_key, labels.DERIVE_STATE_TAG, state)
 
     def _view(self, tag: bytes) -> bytes:
-        unsigned = StateView(self._identity.name, self.sums, tag)
-        signature = self._identity.sign(labels.SIGN_STATE, self._study.encode(), unsigned.body())
-        return replace(unsigned, signature=signature).encode()
-
-
-def newest(sites: Mapping[str, EncryptedSession]) -> ServerProgram:
-    """The state of a site that has taken every sum; simulation only.
-
-    Raises:
-        WrongState: there are no sites.
-    """
-    if not sites:
-        raise WrongState("there is no site to read the state from")
-    return max(sites.values(), key=lambda site: site.sums).replica
+        view = StateView(self._identity.name, self.sums, tag)
+        return signed(view, self._identity, labels.SIGN_STATE, self._study.encode()).encode()

@@ -15,25 +15,29 @@ from __future__ import annotations
 import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Annotated, Final
 
 import torch
 
 from secfed.crypto import sealing
-from secfed.crypto.codec import Reader, Writer
 from secfed.crypto.encrypted.bfv_tenseal import KeyPair
+from secfed.crypto.message_base import U32, Digest
+from secfed.crypto.record import Record, blob, pair, uint
 from secfed.storage.signed_files import SignedFiles
 from secfed.wire.frames import decode_state, encode_state
 
+UPLOADED: Final = "uploaded"
+TAKING: Final = "taking"
 _SEAL_KEY, _STUDY_KEY, _REPLICA = "seal-key", "study-key", "replica"
-_UPLOADED, _TAKING = "uploaded", "taking"
 _X25519_BYTES: Final = 32
-_MAX_KEY_BYTES: Final = 1 << 28
 _HEADER_BYTES: Final = 4 + 4 + 2 + 32
+
+_Key = Annotated[bytes, blob(1 << 28)]
+_Position = Annotated[tuple[int, int], pair(uint(4), uint(2))]  # round and exchange index
 
 
 @dataclass(frozen=True)
-class Settled:
+class Settled(Record):
     """What was settled for an exchange and cannot be changed any more.
 
     Attributes:
@@ -42,114 +46,75 @@ class Settled:
             aggregator signed over the one sum that may be decrypted.
     """
 
-    here: tuple[int, int]
-    digest: bytes
+    here: _Position
+    digest: Digest
 
 
 @dataclass(frozen=True)
-class Replica:
-    """The state after some sums.
+class Replica(Record):
+    """Which sums led to the state.
 
     Attributes:
         sums: how many were taken.
         last: round and exchange index of the newest.
         taken: SHA-256 of the newest as it arrived.
-        state: what the server program saved.
     """
 
-    sums: int
-    last: tuple[int, int]
-    taken: bytes
-    state: Mapping[str, torch.Tensor] = field(repr=False)
+    sums: U32
+    last: _Position
+    taken: Digest
+
+
+@dataclass(frozen=True)
+class _Keys(Record):
+    secret_key: _Key = field(repr=False)
+    public_key: _Key = field(repr=False)
 
 
 class EncryptedStore:
-    """Durable memory of one study under encrypted protection.
+    """Durable memory of one study under encrypted protection. Whatever is kept is on the disk on return.
 
-    Args:
-        files: of the study.
+    Reading raises :class:`~secfed.errors.TranscriptError` where a file was changed.
     """
 
     def __init__(self, files: SignedFiles) -> None:
         self._files = files
 
     def new_seal_key(self) -> sealing.SealKey:
-        """A fresh seal key, on the disk."""
+        """A fresh seal key."""
         seeds = secrets.token_bytes(sealing.MLKEM_SEED_BYTES), secrets.token_bytes(_X25519_BYTES)
         self._files.write(_SEAL_KEY, *seeds)
         return sealing.SealKey.from_seeds(*seeds)
 
     def keep_keys(self, keys: KeyPair) -> None:
-        """The study's keys, on the disk."""
-        self._files.write(_STUDY_KEY, Writer().blob(keys.secret_key).blob(keys.public_key).done())
+        """Keep the study's keys; the seal key is not needed any more."""
+        self._files.write(_STUDY_KEY, _Keys(keys.secret_key, keys.public_key).encode())
         self._files.erase(_SEAL_KEY)
 
     def keys(self) -> tuple[KeyPair | None, sealing.SealKey | None]:
-        """The study's keys, or the seal key that they were asked for with.
-
-        Raises:
-            TranscriptError: a file was changed.
-        """
-        found = self._files.read(_STUDY_KEY)
-        if found is not None:
+        """The study's keys, or the seal key that they were asked for with."""
+        content = self._files.read(_STUDY_KEY)
+        if content is not None:
             self._files.erase(_SEAL_KEY)
-            reader = Reader(found[0])
-            secret = reader.blob(_MAX_KEY_BYTES)
-            return KeyPair(secret_key=secret, public_key=reader.blob(_MAX_KEY_BYTES)), None
+            keys = _Keys.decode(content[0])
+            return KeyPair(secret_key=keys.secret_key, public_key=keys.public_key), None
         seeds = self._files.read(_SEAL_KEY, sealing.MLKEM_SEED_BYTES)
         return None, None if seeds is None else sealing.SealKey.from_seeds(*map(bytes, seeds))
 
-    def keep_uploaded(self, uploaded: Settled) -> None:
-        """The specification that an upload was made for, on the disk before the upload leaves."""
-        self._keep(_UPLOADED, uploaded)
+    def settle(self, name: str, settled: Settled) -> None:
+        """Keep :data:`UPLOADED` before the upload leaves, or :data:`TAKING` before a sum is decrypted."""
+        self._files.write(name, settled.encode())
 
-    def uploaded(self) -> Settled | None:
-        """The specification of the newest upload; None before the first.
+    def settled(self, name: str) -> Settled | None:
+        """The newest of that name; None before the first."""
+        content = self._files.read(name)
+        return None if content is None else Settled.decode(content[0])
 
-        Raises:
-            TranscriptError: the file was changed.
-        """
-        return self._settled(_UPLOADED)
+    def keep_replica(self, replica: Replica, state: Mapping[str, torch.Tensor]) -> None:
+        """Keep the state after one more sum."""
+        self._files.write(_REPLICA, replica.encode(), encode_state(state))
 
-    def keep_taking(self, taking: Settled) -> None:
-        """The sum that is about to be decrypted, on the disk."""
-        self._keep(_TAKING, taking)
-
-    def taking(self) -> Settled | None:
-        """The sum that was last about to be decrypted; None before the first.
-
-        Raises:
-            TranscriptError: the file was changed.
-        """
-        return self._settled(_TAKING)
-
-    def keep_replica(
-        self, sums: int, last: tuple[int, int], taken: bytes, state: Mapping[str, torch.Tensor]
-    ) -> None:
-        """The state after one more sum, on the disk."""
-        header = Writer().uint(sums, 4).uint(last[0], 4).uint(last[1], 2).fixed(taken, 32).done()
-        self._files.write(_REPLICA, header, encode_state(state))
-
-    def replica(self) -> Replica | None:
-        """The state after the newest sum; None before the first.
-
-        Raises:
-            TranscriptError: the file was changed.
-        """
-        found = self._files.read(_REPLICA, _HEADER_BYTES)
-        if found is None:
-            return None
-        reader = Reader(found[0])
-        sums, last = reader.uint(4), (reader.uint(4), reader.uint(2))
-        return Replica(sums, last, reader.fixed(32), decode_state(found[1]))
-
-    def _keep(self, name: str, settled: Settled) -> None:
-        header = Writer().uint(settled.here[0], 4).uint(settled.here[1], 2).fixed(settled.digest, 32)
-        self._files.write(name, header.done())
-
-    def _settled(self, name: str) -> Settled | None:
-        found = self._files.read(name)
-        if found is None:
-            return None
-        reader = Reader(found[0])
-        return Settled((reader.uint(4), reader.uint(2)), reader.fixed(32))
+    def replica(self) -> tuple[Replica, Mapping[str, torch.Tensor]] | None:
+        """The state after the newest sum; None before the first."""
+        content = self._files.read(_REPLICA, _HEADER_BYTES)
+        return None if content is None else (Replica.decode(content[0]), decode_state(content[1]))

@@ -14,11 +14,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, Final
 
-from secfed.algorithms.framework.base import Algorithm, ServerProgram, SiteProgram
+from secfed.algorithms.framework.base import Algorithm, SiteProgram
 from secfed.crypto.attempt import SiteLimits
 from secfed.crypto.identity import Identity, Roster
 from secfed.crypto.keystream import rounding_stream_for_simulation
@@ -29,7 +29,8 @@ from secfed.dp.accounting.interface import accountant
 from secfed.dp.ledger.heads import Recorded, read_recorded
 from secfed.dp.mechanisms.randomness import SecureRandom
 from secfed.errors import PolicyRefused
-from secfed.protection.interface import protection
+from secfed.protection.interface import Protection
+from secfed.protection.registry import make_protection
 from secfed.records.chain_file import verify_file
 from secfed.records.hash_chain import Entry
 from secfed.records.transcript import MODEL, SETTINGS, TRANSCRIPT, Log, Transcript
@@ -40,6 +41,7 @@ from secfed.site.attempt_store import AttemptStore
 from secfed.site.containment import Alarm
 from secfed.site.idempotent_log import IdempotentLog
 from secfed.site.journal import Journal
+from secfed.site.make_site import make_site
 from secfed.site.privacy import SitePrivacy, first_payment, with_privacy
 from secfed.site.release_ledger import ReleaseLedger
 from secfed.site.session import Site
@@ -96,6 +98,11 @@ class Terms:
         pinned_model(study)
         return cls(study, with_privacy(study, build(study), len(sites)), sites)
 
+    @cached_property
+    def protection(self) -> Protection:
+        """The study's, derived from the study alone."""
+        return make_protection(self.study.protection, self.algorithm, self.study.rounds, self.sites)
+
     @property
     def study_id(self) -> str:
         """Name and digest."""
@@ -139,9 +146,7 @@ class SiteStudy:
 
     def close(self) -> None:
         """Close files and worker processes; everything can be opened again."""
-        stop: Callable[[], None] | None = getattr(self.site, "close", None)
-        if stop is not None:
-            stop()
+        self.site.close()
         self.transcript.close()
         self._journal.close()
 
@@ -151,8 +156,7 @@ class SiteStudy:
         Under encrypted protection nobody but the sites can read the model. The file is written, then named in
         the transcript, and only then the state that it came from is destroyed.
         """
-        replica: ServerProgram | None = getattr(self.site, "replica", None)
-        sums: int = getattr(self.site, "sums", 0)
+        replica, sums = self.site.replica, self.site.sums
         # Finished before, it has taken no sum since: the model that is there, or was named, was trained.
         if replica is not None and (sums or not self._has_model()):
             data, rounds = encode_state(replica.model()), self.terms.study.rounds
@@ -265,13 +269,17 @@ def open_site_study(
         entries = partial(verify_file, path, identity.public_bytes, TRANSCRIPT, owner=identity.name)
         log = IdempotentLog(transcript, entries(), told)
         log.append(SETTINGS, study.settings(len(terms.sites)))
+        start = None
+        if study.model.start is not None:
+            start = partial(find_initial_model, study, terms.algorithm, state)
         arguments: dict[str, Any] = {
             "identity": identity,
             "roster": roster,
             "study": terms.study_id,
             "algorithm": terms.algorithm,
             "program": program(terms, memory, privacy),
-            "protection": protection(study.protection.name),
+            "protection": terms.protection,
+            "start": start,
             "journal": journal,
             "log": log,
             "rounding": partial(_rounding, study.seed, identity.name) if simulated else memory.rounding,
@@ -284,7 +292,7 @@ def open_site_study(
             "broadcast_bound": study.protection.broadcast_bound,
             "alarm": alarm,
         }
-        site = _sealed(terms, arguments, state) if study.protection.name == "encrypted" else Site(**arguments)
+        site = make_site(**arguments)
         site.resume()
         opened.pop_all()
     return SiteStudy(site, terms, memory, transcript, privacy, folder, journal, log, entries)
@@ -294,25 +302,6 @@ def recorded_heads(state: Path) -> Iterator[Recorded]:
     """What the transcripts of all studies recorded of the site's ledgers."""
     for path in sorted(state.glob(f"{_STUDIES}/*/{TRANSCRIPT_FILE}")):
         yield from read_recorded(path)
-
-
-def _sealed(terms: Terms, arguments: dict[str, Any], state: Path) -> Site:
-    from secfed.protection.encrypted_plan import EncryptedPlan  # TenSEAL is an optional dependency
-    from secfed.site.encrypted_session import EncryptedSession
-
-    chosen = terms.study.protection
-    plan = EncryptedPlan.derive(
-        terms.algorithm,
-        terms.study.rounds,
-        terms.sites,
-        key_mode=chosen.key_mode,
-        scheme=chosen.scheme,
-        holder=chosen.key_holder,
-    )
-    start = None
-    if terms.study.model.start is not None:
-        start = partial(find_initial_model, terms.study, terms.algorithm, state)
-    return EncryptedSession(plan=plan, processes=chosen.processes, start=start, **arguments)
 
 
 def _rounding(seed: int, site: str, number: int, index: int) -> Rounding:

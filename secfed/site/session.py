@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from secfed.algorithms.framework.base import Algorithm, SiteProgram, contributors
+from secfed.algorithms.framework.base import Algorithm, ServerProgram, SiteProgram, contributors
 from secfed.config.sections import BROADCAST_BOUND
 from secfed.crypto.attempt import AttemptJournal, Entropy, SiteContribution, SiteLimits
 from secfed.crypto.codec import Buffer
@@ -18,7 +18,8 @@ from secfed.crypto.identity import Identity, Roster
 from secfed.crypto.lanes import VectorSource
 from secfed.crypto.messages import FinalModel, Result, Specification, peek_type
 from secfed.crypto.refusals import Refusal
-from secfed.errors import MalformedMessage, Replay, SecfedError, WrongState
+from secfed.crypto.specification import decode_as
+from secfed.errors import Replay, SecfedError, WrongState
 from secfed.protection.interface import Protection, SiteSession
 from secfed.records.transcript import COMPLAINED, FOLLOWED, RELEASED, SUMMED, Complaint, Log, SumRecord
 from secfed.runs.final_model import open_final
@@ -56,7 +57,14 @@ class Site:
         alarm: told where local work failed and added zeros. Security: what it says depends on records, and
             must stay at this site.
         only_values: contain failures of values only, and let defects of the program through; simulation only.
+
+    Attributes:
+        replica: the server program that this site replays; None where the aggregator runs it.
+        sums: how many sums the replica has taken.
     """
+
+    replica: ServerProgram | None = None
+    sums: int = 0
 
     def __init__(
         self,
@@ -114,6 +122,9 @@ class Site:
         if self._local.pending is not None:
             memory.rebuild(self._answer, lambda: -1 if self._session is None else self._attempt)
 
+    def close(self) -> None:
+        """Stop what runs beside this process."""
+
     def handle(self, frame: Buffer) -> Buffer:
         """Answer one frame.
 
@@ -162,12 +173,7 @@ class Site:
         if step.attempt > self._attempt:
             # Only a specification that is accepted ends the attempt before it: the number alone is
             # not signed.
-            try:
-                if (kind := peek_type(step.message)) != Specification.TYPE:
-                    raise Refusal.OUT_OF_ORDER.refuse(f"message type {kind}")
-                signed = Specification.decode(step.message)
-            except MalformedMessage as error:
-                raise Refusal.MALFORMED.refuse(error.message) from None
+            signed = decode_as(Specification, step.message)
             if signed.attempt != step.attempt:
                 raise Refusal.OTHER_EXCHANGE.refuse(f"attempt {step.attempt}")
             session, reply = self._begin(pending, step)
@@ -258,7 +264,7 @@ class Site:
         self, pending: Pending, entropy: Entropy | None = None, journal: AttemptJournal | None = None
     ) -> SiteSession:
         """This site's half of a new attempt."""
-        return self._protection.site(self._contribution(pending, entropy, journal))
+        return self._protection.site(pending.exchange, self._contribution(pending, entropy, journal))
 
     def _contribution(
         self, pending: Pending, entropy: Entropy | None, journal: AttemptJournal | None

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
-from secfed.algorithms.data import pool
+from secfed.algorithms.data.base import DataOptions
 from secfed.algorithms.framework.base import Algorithm
 from secfed.algorithms.framework.datasets import FederatedData
 from secfed.algorithms.framework.randomness import seeded
@@ -42,7 +42,7 @@ def build(study: Study, *, site_seed: int | None = None) -> Algorithm:
     setting = Setting(study=study, data=data, model=lambda: build_model(study, setting), site_seed=site_seed)
     algorithm: Algorithm = _make("algorithm", study.algorithm, (setting,), (setting, study.algorithm))
     hides = None if study.privacy is None else study.privacy.privacy_unit.adjacency
-    known = not isinstance(study.data, pool.DataOptions) or study.data.names_patients
+    known = not isinstance(study.data, DataOptions) or study.data.names_patients
     if hides is Adjacency.REPLACE_PATIENT and not known:
         raise no_patients()  # a user's own data set is asked when a site plans its work
     if study.model.start is not None and not hasattr(algorithm, "model_in"):

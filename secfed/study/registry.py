@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 from torch import nn
 
 from secfed.algorithms.data import pool
+from secfed.algorithms.data.base import DataOptions
 from secfed.algorithms.data.image_text import chest_synthetic, medpix, mimic_cxr, ophthalmology
 from secfed.algorithms.data.image_text import files as image_text_files
 from secfed.algorithms.data.image_text import options as image_text_options
@@ -170,4 +171,4 @@ def resolve(kind: str, section: Mapping[str, Any], own_code: Collection[str] | N
 
 def site_ids(data: Options) -> tuple[SiteId, ...] | None:
     """The sites that a ``[data]`` table names, or None when only a user's factory knows them."""
-    return data.site_ids() if isinstance(data, pool.DataOptions) else None
+    return data.site_ids() if isinstance(data, DataOptions) else None

@@ -14,6 +14,7 @@ from typing import Any, Self
 from pydantic import Field, SerializeAsAny, model_validator
 
 from secfed.config.plugins import allow_imports
+from secfed.config.protections import TRAITS
 from secfed.config.schema import ModelOptions, Options, Strict, checked, suggestion
 from secfed.config.sections import BROADCAST_BOUND, ProtectionSection, StudySection
 from secfed.config.toml_file import parse_tables, read_own_text
@@ -211,11 +212,14 @@ class Study(Strict):
 def _refuse_unavailable(tables: Mapping[str, Any]) -> None:
     """Refuse what this version cannot do, and keys that would have no effect."""
     protection = tables.get("protection")
-    if isinstance(protection, dict) and protection.get("name", "masked") != "encrypted":
-        for key in ("key_mode", "key_holder", "scheme", "processes"):
+    if not isinstance(protection, dict):
+        return
+    name = protection.get("name", ProtectionSection.model_fields["name"].default)
+    for other, traits in TRAITS.items():
+        for key in traits.own_options if other != name else ():
             default = ProtectionSection.model_fields[key].default
             if protection.get(key, default) != default:
                 raise ConfigError(
-                    f"protection.{key}: has no effect without encryption",
-                    remedy='remove it, or set protection.name = "encrypted"',
+                    f"protection.{key}: has no effect under {name} protection",
+                    remedy=f'remove it, or set protection.name = "{other}"',
                 )

@@ -8,60 +8,52 @@ task is :data:`READY`; the reply to a step or notice is the protection's own mes
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Annotated, ClassVar
 
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load, save
 
-from secfed.crypto.codec import Buffer, Reader, Writer
-from secfed.crypto.identity import MAX_NAME_BYTES
+from secfed.crypto.codec import Buffer, Reader
+from secfed.crypto.message_base import U16, U32, Name
+from secfed.crypto.record import Record, rest
 from secfed.errors import MalformedMessage
 from secfed.wire.layout import State
 
 READY = b"ready"
-_TASK, _STEP, _NOTICE = 1, 2, 3
+
+_Rest = Annotated[Buffer, rest()]
 
 
 @dataclass(frozen=True)
-class Task:
+class Task(Record):
     """Do the local work of one exchange, starting from this state (safetensors bytes)."""
 
-    study: str
-    round: int
-    exchange_index: int
-    exchange: str
-    state: Buffer = field(repr=False)
-
-    def encode(self) -> bytes:
-        """Header, then the state."""
-        writer = Writer().uint(_TASK, 1).text(self.study).uint(self.round, 4)
-        return writer.uint(self.exchange_index, 2).text(self.exchange).done() + bytes(self.state)
+    HEADER: ClassVar[bytes] = b"\x01"
+    study: Name
+    round: U32
+    exchange_index: U16
+    exchange: Name
+    state: _Rest = field(repr=False)
 
 
 @dataclass(frozen=True)
-class Step:
+class Step(Record):
     """One message of one attempt."""
 
-    round: int
-    exchange_index: int
-    attempt: int
-    message: Buffer = field(repr=False)
-
-    def encode(self) -> bytes:
-        """Header, then the message."""
-        writer = Writer().uint(_STEP, 1).uint(self.round, 4).uint(self.exchange_index, 2)
-        return writer.uint(self.attempt, 4).done() + bytes(self.message)
+    HEADER: ClassVar[bytes] = b"\x02"
+    round: U32
+    exchange_index: U16
+    attempt: U32
+    message: _Rest = field(repr=False)
 
 
 @dataclass(frozen=True)
-class Notice:
+class Notice(Record):
     """One message outside any attempt."""
 
-    message: Buffer = field(repr=False)
-
-    def encode(self) -> bytes:
-        """Header, then the message."""
-        return Writer().uint(_NOTICE, 1).done() + bytes(self.message)
+    HEADER: ClassVar[bytes] = b"\x03"
+    message: _Rest = field(repr=False)
 
 
 def decode(data: Buffer) -> Task | Step | Notice:
@@ -70,16 +62,11 @@ def decode(data: Buffer) -> Task | Step | Notice:
     Raises:
         MalformedMessage: not a frame.
     """
-    reader = Reader(data)
-    kind = reader.uint(1)
-    if kind == _TASK:
-        study, number = reader.text(MAX_NAME_BYTES), reader.uint(4)
-        return Task(study, number, reader.uint(2), reader.text(MAX_NAME_BYTES), reader.rest())
-    if kind == _STEP:
-        return Step(reader.uint(4), reader.uint(2), reader.uint(4), reader.rest())
-    if kind == _NOTICE:
-        return Notice(reader.rest())
-    raise MalformedMessage(f"unknown frame kind {kind}")
+    kind = Reader(data).fixed(1)
+    for frame in (Task, Step, Notice):
+        if kind == frame.HEADER:
+            return frame.decode(data)
+    raise MalformedMessage(f"unknown frame kind {kind[0]}")
 
 
 def encode_state(state: State) -> bytes:

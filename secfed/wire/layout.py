@@ -32,8 +32,7 @@ class Field:
     """One named block of the flat vector.
 
     Attributes:
-        name: unique within the layout.
-        shape: tensor shape; ``()`` for a scalar.
+        shape: ``()`` for a scalar.
         bound: largest magnitude of one site's element; larger values are clipped to it.
         bits: ring width on the wire: 8..32, or 64 (the default for scalars and counts).
     """
@@ -192,12 +191,7 @@ class Encoder:
         self._at = 0  # its first unread element
 
     def fill(self, run: Run, out: NDArray[Any]) -> None:
-        """Write the run's next ``len(out)`` ring integers to ``out``; chunks may cross fields.
-
-        Args:
-            run: runs are read in layout order, each front to back.
-            out: [k] uint32 or uint64, overwritten.
-        """
+        """Write the run's next ``len(out)`` ring integers; runs are read in layout order, front to back."""
         done = 0
         while done < out.size:
             field, values = self._unread(run)
@@ -223,12 +217,7 @@ class Encoder:
 
 @dataclass(frozen=True)
 class Totals(Mapping[str, torch.Tensor]):
-    """The sums over the survivors, decoded, by field name: all that a server step may read.
-
-    Attributes:
-        tensors: float64, by field name.
-        survivors: sites whose summand is in the sum.
-    """
+    """The sums over the survivors, float64 by field name: all that a server step may read."""
 
     tensors: Mapping[str, torch.Tensor]
     survivors: tuple[str, ...]

@@ -30,10 +30,7 @@ _listener: ContextVar[Callable[[Exception], None]] = ContextVar("listener", defa
 
 @contextmanager
 def listening(listener: Callable[[Exception], None]) -> Iterator[None]:
-    """Tell somebody at this site of every failure inside, for an alarm.
-
-    Args:
-        listener: may raise what it is told, where a failure should be seen: in a simulation, say.
+    """Tell somebody at this site of every failure inside; in a simulation the listener may raise it.
 
     Security: which errors there were depends on records. None of it may leave the site.
     """

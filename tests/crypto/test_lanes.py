@@ -212,8 +212,3 @@ def test_a_run_knows_its_size_on_the_wire(bits: int) -> None:
     shape = VectorShape(runs=(Run(bits, 3), Run(64, 2)), digest=bytes(32))
     assert shape.wire_bytes == Run(bits, 3).wire_bytes + 16
     assert shape.elements == 5
-
-
-def test_narrow_lanes_cost_their_bits_on_the_wire() -> None:
-    """Sixteen value bits and headroom for ten sites: 20 bits, 2.5 bytes an element."""
-    assert Run(20, 1_000_000).wire_bytes / 1_000_000 == 2.5

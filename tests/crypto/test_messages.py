@@ -39,6 +39,7 @@ from secfed.crypto.messages import (
     peek_type,
     view_parts,
 )
+from secfed.crypto.record import Record
 from secfed.errors import MalformedMessage, RoundAborted
 
 NAMES = (
@@ -166,7 +167,7 @@ def test_nothing_may_follow_or_be_missing(kind: type[Message], data: st.DataObje
         kind.decode(encoded[:cut])
 
 
-def _example(kind: type[Message]) -> Any:
+def _example(kind: type[Record]) -> Any:
     sealed = bytes(SEALED_SEED_BYTES), bytes(SEALED_SHARES_BYTES)
     envelope = Envelope("a", "b", *sealed, bytes(32), bytes(32), bytes(64))
     return {
@@ -174,7 +175,7 @@ def _example(kind: type[Message]) -> Any:
             "study", 1, 2, "update", 3, ("a", "b", "c"), 3, b"\1" * 32, b"\2" * 32, b"\3" * 32, bytes(64)
         ),
         Advert: Advert("a", b"\1" * 1216, b"\2" * 1216, b"\3" * 32, bytes(64)),
-        Sharing: Sharing((envelope,)),
+        Envelope: envelope,
         Confirmation: Confirmation("a", ("b",), bytes(64)),
         Result: Result(bytes(32), ("a", "b"), bytes(32), bytes(64)),
         Shares: Shares((SelfMaskShare("a", bytes(33)), MaskSecretShare("b", bytes(33))), bytes(64)),
@@ -189,8 +190,8 @@ _OTHER: dict[str, Any] = {
 }
 
 
-@pytest.mark.parametrize("kind", [Specification, Advert, Confirmation, Result, Shares])
-def test_what_is_signed_covers_every_field_but_the_signature(kind: type[Message]) -> None:
+@pytest.mark.parametrize("kind", [Specification, Advert, Envelope, Confirmation, Result, Shares])
+def test_what_is_signed_covers_every_field_but_the_signature(kind: type[Record]) -> None:
     message = _example(kind)
     for item in fields(message):
         value = getattr(message, item.name)
@@ -204,24 +205,6 @@ def test_what_is_signed_covers_every_field_but_the_signature(kind: type[Message]
         changed = replace(message, **{item.name: other})
         assert (changed.body() == message.body()) == (item.name == "signature"), item.name
         assert changed.encode() != message.encode()
-
-
-@pytest.mark.parametrize(
-    "part",
-    [
-        "sender",
-        "recipient",
-        "sealed_seed",
-        "sealed_shares",
-        "mask_secret_share_digest",
-        "self_mask_share_digest",
-    ],
-)
-def test_what_is_signed_of_an_envelope_covers_every_field(part: str) -> None:
-    envelope = _example(Sharing).envelopes[0]
-    value = getattr(envelope, part)
-    other = value + "x" if isinstance(value, str) else b"\x09" + value[1:]
-    assert replace(envelope, **{part: other}).body() != envelope.body()
 
 
 def test_the_digest_of_a_specification_does_not_depend_on_its_signature() -> None:

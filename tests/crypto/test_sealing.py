@@ -157,7 +157,7 @@ def test_an_envelope_with_any_byte_altered_does_not_open() -> None:
     sealed = seal(seal_key.public_bytes, b"0123456789", LABEL)
     edges = [0, 1, MLKEM_CIPHERTEXT_BYTES - 1, MLKEM_CIPHERTEXT_BYTES, len(sealed) - 16, len(sealed) - 1]
     for at in sorted(
-        {*edges, *range(0, MLKEM_CIPHERTEXT_BYTES, 37), *range(MLKEM_CIPHERTEXT_BYTES, len(sealed))}
+        {*edges, *range(0, MLKEM_CIPHERTEXT_BYTES, 97), *range(MLKEM_CIPHERTEXT_BYTES, len(sealed))}
     ):
         altered = bytearray(sealed)
         # The top bit of an X25519 share is ignored by the function but enters the combiner.
@@ -183,7 +183,7 @@ def test_a_cut_or_extended_envelope_does_not_open() -> None:
         seal_key.open(sealed + b"\0", LABEL)
 
 
-@settings(max_examples=50)
+@settings(max_examples=20)
 @given(st.binary(max_size=1300))
 def test_random_bytes_do_not_open(data: bytes) -> None:
     with pytest.raises(MalformedMessage, match="cannot be opened"):

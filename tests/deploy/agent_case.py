@@ -20,7 +20,6 @@ from secfed.deploy.transport.grpc.peer import TlsFiles
 from secfed.deploy.transport.grpc.server import LinkServer
 from secfed.deploy.transport.limits import ClientLimits
 from secfed.deploy.transport.link import Offer
-from secfed.protection.interface import protection
 from secfed.server.coordinator import Coordinator, RoundOutcome
 from secfed.server.round import Rules
 from secfed.site.runtime import Terms
@@ -94,7 +93,7 @@ class Centre:
         assert roster is not None
         self.roster: Roster = roster
         self.terms = Terms.of(self.study, roster, names[0])
-        caps = FrameCaps.of(self.terms.algorithm, self.study.rounds, len(names))
+        caps = FrameCaps.of(self.terms.algorithm, self.study.rounds, len(names), self.terms.protection)
         tls = self.consortium.aggregator_tls(None)
         plan = plan_digest(self.study, self.terms.algorithm, self.terms.sites, roster)
         offer = Offer(study_id(self.study), toml.encode(), caps.answer_bytes, roster.digest, plan)
@@ -142,7 +141,7 @@ class Centre:
             study=study_id(self.study),
             identity=self.consortium.aggregator_identity(None),
             roster=self.roster,
-            protection=protection(self.study.protection.name),
+            protection=self.terms.protection,
             threshold=partial(threshold, self.study.protection, len(self.names)),
             min_cohort=self.study.protection.min_cohort,
         )

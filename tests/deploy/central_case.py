@@ -17,13 +17,12 @@ from secfed.crypto.keystream import rounding_stream_for_simulation
 from secfed.deploy.aggregator.run import CentralRun
 from secfed.deploy.aggregator.standstill import Refusal
 from secfed.deploy.aggregator.study import CentralStudy
-from secfed.protection.interface import protection
 from secfed.records.transcript import Log, Transcript
 from secfed.runs.run_folder import MODEL_FILE, site_folder
 from secfed.runs.run_report import RunReport, SilentObserver
 from secfed.simulation.transport import SimulatedTransport
 from secfed.site.journal import Journal
-from secfed.site.session import Site
+from secfed.site.make_site import make_site
 from secfed.storage import failpoints
 from secfed.study.limits import study_id
 from secfed.study.study import Study
@@ -104,20 +103,13 @@ class Hospitals:
                 "study": study_id(self.study),
                 "algorithm": self.central.algorithm,
                 "program": self.central.algorithm.site(name),
-                "protection": protection(protection_name),
+                "protection": self.central.protection,
                 "journal": Journal(),
                 "log": log,
                 "rounding": partial(rounding, self.study.seed, name),
                 "limits": SiteLimits(),
             }
-            self.sites[name] = self._site(given)
-
-    def _site(self, given: Mapping[str, Any]) -> Site:
-        if self.central.plan is None:
-            return Site(**given)
-        from secfed.site.encrypted_session import EncryptedSession
-
-        return EncryptedSession(plan=self.central.plan, **given)
+            self.sites[name] = make_site(**given)
 
     def handle(self, name: str, frame: Buffer) -> Buffer:
         """What an agent does: a frame that was answered is answered from the record."""
@@ -147,8 +139,7 @@ class Hospitals:
     def close(self) -> None:
         for name, log in zip(self.names, self.logs, strict=True):
             log.close()
-            if self.central.plan is not None:
-                self.sites[name].close()
+            self.sites[name].close()
 
     def model(self) -> bytes:
         return save(load_file(self.out / MODEL_FILE))

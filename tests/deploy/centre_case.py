@@ -24,7 +24,6 @@ from secfed.deploy.transport.frame_sizes import FrameCaps
 from secfed.deploy.transport.grpc.client import GrpcSiteConnection
 from secfed.deploy.transport.grpc.peer import TlsFiles
 from secfed.deploy.transport.limits import ClientLimits
-from secfed.protection.interface import protection
 from secfed.records.roster_file import read_roster
 from secfed.records.transcript import Transcript
 from secfed.site.journal import Journal
@@ -80,14 +79,14 @@ class Hospital:
             study=study_id(study),
             algorithm=central.algorithm,
             program=central.algorithm.site(name),
-            protection=protection(study.protection.name),
+            protection=central.protection,
             journal=Journal(),
             log=self.log,
             rounding=partial(rounding, study.seed, name),
             limits=SiteLimits(),
         )
         tls = folder.tls_material(None)
-        caps = FrameCaps.of(central.algorithm, study.rounds, len(central.roster.sites))
+        caps = FrameCaps.of(central.algorithm, study.rounds, len(central.roster.sites), central.protection)
         self.link = GrpcSiteConnection(
             address,
             TlsFiles(tls.ca, tls.certificate, tls.private_key),

@@ -22,7 +22,6 @@ from secfed.crypto.messages import Result, Specification
 from secfed.dp.accounting.budget import Budget
 from secfed.dp.accounting.events import Event, Gaussian
 from secfed.dp.accounting.interface import Accountant, Rdp
-from secfed.dp.accounting.pld import Remembering
 from secfed.dp.accounting.unit import Adjacency
 from secfed.dp.ledger.ledger import Ledger
 from secfed.errors import BudgetExceeded
@@ -40,7 +39,6 @@ SITES = ("hospital-b", "hospital-c", "st-anna")
 UPDATE = tuple(f"update/{layer}.{part}" for layer in (1, 3) for part in ("weight", "bias"))
 EVALUATION = ("eval/records", "eval/loss", "eval/scores")
 PRIVACY = {"unit": "record", "epsilon": 3.0, "delta": 1e-5, "clip_norm": 1.0, "accountant": "pld"}
-_ACCOUNTANT = Remembering(Rdp())  # equal examples cost one computation
 SECRET = 0.735190628  # stands for a value of one hospital; planted where a report must not look
 
 
@@ -50,7 +48,7 @@ class Case:
 
     root: Path
     sites: Sequence[str] = SITES
-    accountant: Accountant = field(default_factory=lambda: _ACCOUNTANT)
+    accountant: Accountant = field(default_factory=Rdp)
     epsilon: float = 1.6
 
     def __post_init__(self) -> None:

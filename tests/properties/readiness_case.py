@@ -29,7 +29,7 @@ from secfed.dp.accounting.interface import accountant
 from secfed.dp.ledger.ledger import Ledger, verify
 from secfed.dp.mechanisms.randomness import SecureRandom
 from secfed.errors import SecfedError
-from secfed.protection.interface import protection
+from secfed.protection.registry import PLAIN
 from secfed.site.containment import Failure
 from secfed.site.journal import Journal
 from secfed.site.privacy import SitePrivacy, with_privacy
@@ -347,7 +347,7 @@ def play(
         study=study_id(study),
         algorithm=algorithm,
         program=program,
-        protection=protection("plain"),
+        protection=PLAIN,
         journal=Journal(),
         log=log,
         rounding=lambda number, index: rounding_stream_for_simulation(5, name, str(number), str(index)),

@@ -35,7 +35,7 @@ def exchanges(draw: st.DrawFn) -> LyingExchange:
     return LyingExchange(sites, liars, order=tuple(draw(st.permutations(names))))
 
 
-@settings(max_examples=15)
+@settings(max_examples=6)
 @given(exchange=exchanges())
 def test_liars_stop_no_sum_that_could_be_had_and_nobody_honest_is_blamed(exchange: LyingExchange) -> None:
     faults: tuple[str, ...]

@@ -12,8 +12,9 @@ from secfed.crypto.attempt import SiteLimits
 from secfed.crypto.codec import Buffer
 from secfed.crypto.identity import Roster
 from secfed.crypto.lanes import Run
-from secfed.crypto.masked.client import ClientState, MaskedSite
+from secfed.crypto.masked.client import MaskedSite
 from secfed.crypto.masked.server import MaskedServer
+from secfed.crypto.masked.state import ClientState
 from secfed.crypto.messages import Envelope, Message
 from secfed.errors import RoundAborted
 from tests.journals import NoMemory
@@ -105,7 +106,9 @@ def _forks(server: MaskedServer, replies: Mapping[str, bytes]) -> list[tuple[Mas
 
 
 @pytest.mark.parametrize(
-    ("sites", "threshold"), [(3, 3), (4, 3), (4, 4), (5, 3), (5, 4), (5, 5)], ids=lambda number: str(number)
+    ("sites", "threshold"),
+    [(3, 3), (4, 3), (4, 4), pytest.param(5, 3, marks=pytest.mark.slow), (5, 5)],
+    ids=str,
 )
 def test_every_dropout_set_at_every_stage(
     sites: int, threshold: int, monkeypatch: pytest.MonkeyPatch

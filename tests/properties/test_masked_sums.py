@@ -14,7 +14,7 @@ from secfed.crypto.fixedpoint import FixedPoint
 from secfed.crypto.keystream import RoundingStream
 from secfed.crypto.lanes import Run
 from secfed.errors import RoundAborted
-from secfed.protection.interface import PlainServer, PlainSite
+from secfed.protection.plain import PlainServer, PlainSite
 from secfed.wire.layout import Field, Layout
 from tests.ring import as_integers
 from tests.simulator import STAGES, Attempt, Consortium
@@ -29,7 +29,7 @@ RUNS = st.tuples(
 WHEN = st.one_of(st.none(), st.none(), st.none(), st.sampled_from(STAGES))
 
 
-@settings(max_examples=25)
+@settings(max_examples=10)
 @given(data=st.data(), sites=SITES, runs=RUNS, seed=st.integers(0, 2**32))
 def test_the_sum_is_exact_or_the_attempt_aborts(
     data: st.DataObject, sites: int, runs: list[Run], seed: int
@@ -82,7 +82,7 @@ def _tensor(field: Field, generator: np.random.Generator) -> torch.Tensor:
     return torch.from_numpy(np.where(pick < len(extremes), extremes[pick % len(extremes)], values))
 
 
-@settings(max_examples=20)
+@settings(max_examples=8)
 @given(data=st.data(), sites=st.integers(3, 6), seed=st.integers(0, 2**32), drop=st.booleans())
 def test_masked_totals_are_the_plain_totals_bit_for_bit(
     data: st.DataObject, sites: int, seed: int, drop: bool

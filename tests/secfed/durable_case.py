@@ -20,12 +20,9 @@ from secfed.crypto.attempt import SiteLimits
 from secfed.crypto.codec import Buffer
 from secfed.crypto.identity import Identity, Roster
 from secfed.errors import SecfedError
-from secfed.protection.encrypted_plan import EncryptedPlan
-from secfed.protection.interface import protection
 from secfed.runs.run_folder import ledger_file
-from secfed.server.coordinator import Coordinator, RoundOutcome
-from secfed.server.encrypted_coordinator import EncryptedCoordinator
-from secfed.server.encrypted_round import EncryptedRounds, SumStore
+from secfed.server.coordinator import RoundOutcome
+from secfed.server.make_run import make_run
 from secfed.server.round import Rules
 from secfed.site import attempt_store, encrypted_session, journal_binding, local_work
 from secfed.site.containment import Failure
@@ -178,7 +175,7 @@ class Consortium:
             study=self.terms.study_id,
             identity=aggregator,
             roster=self.roster,
-            protection=protection(self.chosen.protection.name),
+            protection=self.terms.protection,
             threshold=partial(threshold, self.chosen.protection, len(self.people)),
             min_cohort=self.chosen.protection.min_cohort,
             sites=tuple(name for name in self.roster.sites if name in self.terms.sites),
@@ -199,21 +196,16 @@ class Consortium:
         """The whole study; the model's bytes."""
         log = _Recorded(self.log)
         rounds = self.chosen.rounds
-        if self.chosen.protection.name == "encrypted":
-            plan = EncryptedPlan.derive(
-                self.terms.algorithm, rounds, NAMES, key_mode="public", scheme="bfv", holder=None
+        with TemporaryDirectory() as sums:
+            run = make_run(
+                self.terms.algorithm, rounds, self.rules, self.ask, log, start=self.start, sums=Path(sums)
             )
-            with TemporaryDirectory() as sums:
-                sealed = EncryptedRounds(plan, self.rules, SumStore(Path(sums)), self.ask)
-                EncryptedCoordinator(self.terms.algorithm, rounds, sealed, log).run(self.outcomes.append)
-            opened = self.hospitals[VICTIM].open
-            assert opened is not None
-            assert isinstance(opened.site, encrypted_session.EncryptedSession)
-            model = opened.site.replica.model()
-        else:
-            run = Coordinator(self.terms.algorithm, rounds, self.rules, self.ask, log, start=self.start)
             run.run(self.outcomes.append)
-            model = run.server.model()
+        opened = self.hospitals[VICTIM].open
+        assert opened is not None
+        server = run.server or opened.site.replica
+        assert server is not None
+        model = server.model()
         for hospital in self.hospitals.values():
             assert hospital.open is not None
         return save({name: torch.as_tensor(value).contiguous() for name, value in model.items()})

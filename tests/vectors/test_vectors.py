@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import subprocess
-import sys
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -19,7 +17,6 @@ from secfed.crypto.lanes import Run, VectorShape
 from secfed.crypto.masked.server import MaskedServer
 from secfed.crypto.messages import Result, Specification
 from secfed.crypto.refusals import Refusal
-from tests.conftest import ROOT
 from tests.simulator import STAGES
 from tests.vectors import generate
 from tests.vectors.bad import OPERATIONS, check
@@ -41,7 +38,7 @@ def test_the_code_makes_the_published_files() -> None:
     assert generate.differences(generate.generate()) == []
 
 
-def test_the_command_line_checks(tmp_path: Path) -> None:
+def test_the_command_line_checks(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A changed byte, a missing and a stray file are found; the envelopes in a good copy are used again."""
     folder = tmp_path / "v1"
     shutil.copytree(generate.FOLDER, folder)
@@ -50,13 +47,12 @@ def test_the_command_line_checks(tmp_path: Path) -> None:
     lanes.write_text(lanes.read_text().replace('"bits": 9', '"bits": 10'))
     (folder / "shamir.json").unlink()
     (folder / "other.json").write_text("{}")
-    script = [sys.executable, str(ROOT / "tests" / "vectors" / "generate.py")]
-    done = subprocess.run([*script, "--check", "--folder", str(folder)], capture_output=True, text=True)
-    assert done.returncode == 1
-    assert "lanes.json: line" in done.stderr
-    assert "shamir.json: missing" in done.stderr
-    assert "other.json: nothing makes this file" in done.stderr
-    assert len(done.stderr.splitlines()) == 3
+    assert generate.main(["--check", "--folder", str(folder)]) == 1
+    problems = capsys.readouterr().err
+    assert "lanes.json: line" in problems
+    assert "shamir.json: missing" in problems
+    assert "other.json: nothing makes this file" in problems
+    assert len(problems.splitlines()) == 3
 
 
 @pytest.mark.parametrize("site", [f"hospital-{index}" for index in range(5)])

@@ -13,10 +13,17 @@ from typing import Protocol, runtime_checkable
 
 import torch
 
+from secfed.algorithms.data.checks import (
+    blank_tokens,
+    image_fault,
+    pixel_fault,
+    text_fault,
+    token_fault,
+    unusable,
+)
 from secfed.algorithms.data.tokens import readable_tokens
 from secfed.algorithms.framework.datasets import FederatedData, SiteId, no_records, no_training_records
 from secfed.algorithms.framework.unfit import unfit, zero_if_not_finite
-from secfed.errors import DataError
 
 
 @dataclass(frozen=True, repr=False)
@@ -69,22 +76,18 @@ class ImageTextData(FederatedData, Protocol):
     @property
     def image_shape(self) -> tuple[int, int, int]:
         """Channels, height and width of an image; height equals width."""
-        ...
 
     @property
     def text_length(self) -> int:
         """Tokens per report, padding included."""
-        ...
 
     @property
     def vocabulary(self) -> int:
         """Token ids are below this."""
-        ...
 
     @property
     def findings(self) -> tuple[str, ...]:
         """Names of the findings; may be empty."""
-        ...
 
     def site(self, site_id: SiteId) -> ImageTextSite:
         """One site's pairs.
@@ -92,7 +95,6 @@ class ImageTextData(FederatedData, Protocol):
         Raises:
             DataError: pairs that are missing, empty or malformed, naming the site.
         """
-        ...
 
 
 def check_image_text(site_id: SiteId, data: ImageTextSite, facts: ImageTextData) -> ImageTextSite:
@@ -116,12 +118,12 @@ def check_image_text(site_id: SiteId, data: ImageTextSite, facts: ImageTextData)
     for part, pairs in (("training", data.train), ("held-out", data.test)):
         what = _fault(pairs, facts)
         if what is None and part == "training" and data.train_patients is not None:
-            what = "have no patient each" if len(data.train_patients) != len(pairs) else None
+            what = "do not have one patient each" if len(data.train_patients) != len(pairs) else None
         if what is not None:
-            raise _unusable(site_id, part, what)
+            raise unusable(site_id, part, what)
         what = _unfit_value(pairs, facts)
         if what is not None:
-            unfit(_unusable(site_id, part, what))
+            unfit(unusable(site_id, part, what))
             pairs = replace(
                 pairs,
                 images=zero_if_not_finite(pairs.images),
@@ -133,48 +135,32 @@ def check_image_text(site_id: SiteId, data: ImageTextSite, facts: ImageTextData)
 
 
 def _blank_pair(facts: ImageTextData) -> Pairs:
-    tokens = readable_tokens(torch.zeros(1, facts.text_length, dtype=torch.int64), facts.vocabulary)
+    tokens = blank_tokens(facts.text_length, facts.vocabulary)
     findings = torch.zeros(1, len(facts.findings), dtype=torch.int64)
     return Pairs(torch.zeros(1, *facts.image_shape), tokens, findings)
 
 
-def _unusable(site_id: SiteId, part: str, what: str) -> DataError:
-    return DataError(
-        f"site {site_id!r}: {part} pairs {what}",
-        remedy="every site must prepare its pairs in the same way, as the study's [data] says",
-    )
-
-
 def _fault(pairs: Pairs, facts: ImageTextData) -> str | None:
     """What is wrong with the shapes and types of these pairs."""
-    images, tokens, findings = pairs.images, pairs.tokens, pairs.findings
-    shapes = (tuple(images.shape[1:]), tuple(tokens.shape[1:]), tuple(findings.shape[1:]))
-    wanted = (tuple(facts.image_shape), (facts.text_length,), (len(facts.findings),))
-    if shapes != wanted or not len(images) == len(tokens) == len(findings):
-        return f"have shapes {shapes}, but the study's have {wanted}"
-    if pairs.masks is not None and (
-        tuple(pairs.masks.shape) != (len(images), *facts.image_shape[1:]) or pairs.masks.dtype != torch.bool
-    ):
-        return "have masks that are not one bool per pixel"
-    if (images.dtype, tokens.dtype, findings.dtype) != (torch.float32, torch.int64, torch.int64):
-        return f"are {images.dtype}, {tokens.dtype} and {findings.dtype}, not float32, int64 and int64"
+    images, findings, masks = pairs.images, pairs.findings, pairs.masks
+    what = image_fault(images, facts.image_shape) or text_fault(pairs.tokens, facts.text_length)
+    if what is not None:
+        return what
+    if tuple(findings.shape[1:]) != (len(facts.findings),) or findings.dtype != torch.int64:
+        return f"have findings that are not {len(facts.findings)} int64 numbers per pair"
+    if not len(images) == len(pairs.tokens) == len(findings):
+        return "do not have one image, one text and one row of findings each"
+    if masks is not None:
+        shape = (len(images), *facts.image_shape[1:])
+        if tuple(masks.shape) != shape or masks.dtype != torch.bool:
+            return "have masks that are not one bool per pixel"
     return None
 
 
 def _unfit_value(pairs: Pairs, facts: ImageTextData) -> str | None:
     """What is wrong with single values, in words without them."""
-    images, tokens, findings = pairs.images, pairs.tokens, pairs.findings
-    if not len(images):
-        return None
-    if not bool(torch.isfinite(images).all()):
-        return "contain NaN or infinite pixels"
-    if not 0 <= int(tokens.min()) <= int(tokens.max()) < facts.vocabulary:
-        return f"have a token outside the vocabulary of {facts.vocabulary}"
-    words = tokens != 0
-    if not bool(words[:, 0].all()):
-        return "have an empty report, or padding before its words"
-    if bool((words[:, 1:] & ~words[:, :-1]).any()):
-        return "have padding between the words of a report"
-    if findings.numel() and not 0 <= int(findings.min()) <= int(findings.max()) <= 1:
-        return "have findings other than 0 and 1"
-    return None
+    findings = pairs.findings
+    what = pixel_fault(pairs.images) or token_fault(pairs.tokens, facts.vocabulary)
+    if what is None and findings.numel() and not 0 <= int(findings.min()) <= int(findings.max()) <= 1:
+        what = "have findings other than 0 and 1"
+    return what

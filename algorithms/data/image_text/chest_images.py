@@ -35,27 +35,16 @@ _CHUNK: Final = 256
 
 @dataclass(frozen=True)
 class Style:
-    """How one site's machine shows things.
+    """How one site's machine shows things."""
 
-    Attributes:
-        gamma: exponent of brightness.
-        contrast: factor around middle grey.
-        noise: spread of the noise of a pixel.
-        vignette: darkening of the corners.
-    """
-
-    gamma: float
-    contrast: float
-    noise: float
-    vignette: float
+    gamma: float  # exponent of brightness
+    contrast: float  # factor around middle grey
+    noise: float  # spread of the noise of a pixel
+    vignette: float  # darkening of the corners
 
 
 def site_style(index: int, strength: float) -> Style:
-    """The style of one site.
-
-    Args:
-        index: of the site, from 0; any number.
-        strength: 0 (all sites alike) to 1.
+    """The style of the site with this index (from 0); strength is 0 (all sites alike) to 1.
 
     Source: low-discrepancy points from the powers of the generalised golden ratio in four dimensions, so
         that the styles of any number of sites lie apart and one more site lies apart from all of them.
@@ -73,14 +62,7 @@ def site_style(index: int, strength: float) -> Style:
 def render(
     latents: Latents, size: int, styles: tuple[Style, ...], which: NDArray[np.int64], rng: np.random.Generator
 ) -> tuple[Images, NDArray[np.bool_]]:
-    """Draw records.
-
-    Args:
-        latents: n records.
-        size: pixels per side.
-        styles: styles to choose from.
-        which: [n] position in ``styles`` of each record.
-        rng: of jitter, blobs and noise.
+    """Draw records, each in the style that ``which`` ([n]) says.
 
     Returns:
         Images [n, size, size] float32 in [0, 1], and masks [n, size, size] of the pixels that show an

@@ -7,7 +7,7 @@ vocabulary is public and no record is needed to make it.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Final
 
 import numpy as np
@@ -48,44 +48,26 @@ LONGEST: Final = 40
 class Latents:
     """What a synthetic record shows, before it is drawn and described.
 
-    Attributes:
-        present: [n, 5] bool, in the order of :data:`FINDINGS`.
-        side: [n, 5] int64, position in :data:`SIDES`.
-        zone: [n, 5] int64, position in :data:`ZONES`.
-        severity: [n, 5] int64, 0 to 2.
-        heart: [n] int64, 1 is enlarged.
-        device: [n] int64, 0 none, 1 tube, 2 pacemaker.
+    The first four are [n, 5], in the order of :data:`FINDINGS`; the others [n].
     """
 
     present: NDArray[np.bool_]
-    side: NDArray[np.int64]
-    zone: NDArray[np.int64]
-    severity: NDArray[np.int64]
-    heart: NDArray[np.int64]
-    device: NDArray[np.int64]
+    side: NDArray[np.int64]  # position in SIDES
+    zone: NDArray[np.int64]  # position in ZONES
+    severity: NDArray[np.int64]  # 0 to 2
+    heart: NDArray[np.int64]  # 1 is enlarged
+    device: NDArray[np.int64]  # 0 none, 1 tube, 2 pacemaker
 
     def __len__(self) -> int:
         return len(self.heart)
 
     def take(self, rows: NDArray[np.int64] | slice) -> Latents:
         """The records at these positions."""
-        return Latents(
-            self.present[rows],
-            self.side[rows],
-            self.zone[rows],
-            self.severity[rows],
-            self.heart[rows],
-            self.device[rows],
-        )
+        return Latents(*(getattr(self, field.name)[rows] for field in fields(self)))
 
 
 def draw_latents(combination: NDArray[np.int64], rng: np.random.Generator) -> Latents:
-    """Everything that the combination of findings leaves open, drawn evenly.
-
-    Args:
-        combination: [n] in 0..31; bit k says whether finding k is present.
-        rng: source of the rest.
-    """
+    """Records with these findings ([n] in 0..31; bit k says whether finding k is present), all else drawn."""
     n, k = len(combination), len(FINDINGS)
     return Latents(
         present=(combination[:, np.newaxis] >> np.arange(k)) % 2 == 1,
@@ -105,14 +87,9 @@ def words() -> tuple[str, ...]:
 
 
 def reports(latents: Latents, dialect: NDArray[np.int64], rng: np.random.Generator) -> list[str]:
-    """One synthetic report per record.
+    """One synthetic report per record, in the site style (``dialect``, [n] from 0) that each is written in.
 
     The order of the clauses is shuffled in half of the reports.
-
-    Args:
-        latents: n records.
-        dialect: [n] the site style that each report is written in, counted from 0.
-        rng: draws the order.
     """
     shuffled = rng.random(len(latents)) < 0.5
     written = []

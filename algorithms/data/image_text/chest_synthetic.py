@@ -25,11 +25,20 @@ import torch
 from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
+from secfed.algorithms.data.base import (
+    BoundedAlpha,
+    DataOptions,
+    OfficialDivision,
+    RecordByRecord,
+    named_sites,
+    refuse_unused_alpha,
+    site_index,
+)
 from secfed.algorithms.data.image_text.base import ImageTextSite, Pairs, check_image_text
 from secfed.algorithms.data.image_text.chest_images import Images, render, site_style
 from secfed.algorithms.data.image_text.chest_reports import FINDINGS, LONGEST, draw_latents, reports, words
-from secfed.algorithms.data.image_text.partition import class_shares, total_variation
-from secfed.algorithms.data.pool import DataOptions, check_partition_options, numbered_sites, site_index
+from secfed.algorithms.data.image_text.partition import total_variation
+from secfed.algorithms.data.partition import class_shares
 from secfed.algorithms.data.tokens import WordTokenizer
 from secfed.algorithms.framework.datasets import SiteId
 from secfed.algorithms.framework.randomness import numpy_generator
@@ -47,9 +56,7 @@ _DRAWS: Final = 100
 class ChestSyntheticOptions(DataOptions):
     """Options of ``chest-synthetic``, a synthetic data set."""
 
-    test_fraction: float = Field(
-        default=0.0, ge=0, le=0, description="0: data.test says how many pairs are held out (leave it away)"
-    )
+    test_fraction: OfficialDivision = 0.0
     sites: int = Field(default=5, ge=1, le=100, description="the number of simulated hospitals, 1 to 100")
     train: int | tuple[int, ...] = Field(
         default=1500, description="training pairs of every site, or an array with one number per site"
@@ -62,16 +69,14 @@ class ChestSyntheticOptions(DataOptions):
         default="dirichlet",
         description='"dirichlet" (sites differ in findings and style) or "iid" (all sites mix all styles)',
     )
-    alpha: float = Field(
-        default=1.0, ge=0.01, description="the Dirichlet concentration, 0.01 or more; smaller is more skewed"
-    )
+    alpha: BoundedAlpha = 1.0
     style: float = Field(
         default=0.7, ge=0, le=1, description="how much the sites' machines differ, 0 (not at all) to 1"
     )
 
     @model_validator(mode="after")
     def _check(self) -> Self:
-        check_partition_options(self.partition, self.model_fields_set)
+        refuse_unused_alpha(self, self.partition)
         for key, counts, least in (("train", self.train, 1), ("test", self.test, 0)):
             if isinstance(counts, tuple) and len(counts) != self.sites:
                 raise ConfigError(
@@ -88,16 +93,11 @@ class ChestSyntheticOptions(DataOptions):
 
     def site_ids(self) -> tuple[SiteId, ...]:
         """``hospital-1`` and so on."""
-        return numbered_sites(self.sites)
+        return named_sites(self.sites)
 
 
-class ChestSynthetic:
-    """Synthetic image-report pairs of simulated hospitals; see the module.
-
-    Args:
-        options: the ``[data]`` table.
-        seed: the study's seed: other seeds give other records and another division.
-    """
+class ChestSynthetic(RecordByRecord):
+    """Synthetic image-report pairs of simulated hospitals; another seed, other records and division."""
 
     def __init__(self, options: ChestSyntheticOptions, seed: int) -> None:
         self.sites: tuple[SiteId, ...] = options.site_ids()
@@ -108,11 +108,6 @@ class ChestSynthetic:
         self.vocabulary = self._tokenizer.vocabulary
         self._options, self._seed = options, seed
         self._mixtures = _mixtures(options, seed)
-
-    def for_record_privacy(self, *, slots: bool = False) -> ChestSynthetic:
-        """The same records: each is prepared by itself, with public constants; ``slots`` changes nothing."""
-        del slots
-        return self
 
     @property
     def mixtures(self) -> NDArray[np.float64]:
@@ -125,11 +120,7 @@ class ChestSynthetic:
         return total_variation(self._mixtures) if len(self.sites) > 1 else 0.0
 
     def site(self, site_id: SiteId) -> ImageTextSite:
-        """One site's synthetic pairs.
-
-        Raises:
-            DataError: no such site.
-        """
+        """One site's synthetic pairs."""
         index = site_index(self.sites, site_id)
         options = self._options
         iid = options.partition == "iid"
@@ -147,11 +138,8 @@ class ChestSynthetic:
     def unseen(self, pairs: int = 256, *, site: int | None = None) -> Pairs:
         """Synthetic pairs in the style of a hospital outside the study, to test how a model carries over.
 
-        The findings have their usual frequencies, as in no site's own mixture.
-
-        Args:
-            pairs: how many.
-            site: position of the style; by default the first that no site of the study has.
+        The findings have their usual frequencies, as in no site's own mixture. ``site`` is the position of
+        the style; by default the first that no site of the study has.
         """
         outside = self._options.sites if site is None else site
         rng = numpy_generator(self._seed, "chest-synthetic", "unseen", outside)
@@ -186,11 +174,7 @@ def prior() -> NDArray[np.float64]:
 
 
 def prepared(images: Images) -> Images:
-    """Subtract the public template and divide by the image's own spread: [n, 1, size, size] float32.
-
-    Args:
-        images: [n, size, size] in [0, 1].
-    """
+    """Images ([n, size, size] in [0, 1]) less the template, by their own spread: [n, 1, size, size]."""
     rest = images - template(images.shape[1])
     spread = rest.std(axis=(1, 2), keepdims=True)
     return np.ascontiguousarray((rest / np.maximum(spread, _FLAT))[:, np.newaxis], dtype=np.float32)
@@ -200,11 +184,8 @@ def prepared(images: Images) -> Images:
 def template(size: int) -> Images:
     """The public template: the mean of 200 synthetic images from a fixed seed, in no site's style.
 
-    Args:
-        size: pixels per side.
-
     Returns:
-        [size, size] float32 in [0, 1]; do not change it.
+        [size, size] float32 in [0, 1]; read-only.
     """
     rng = numpy_generator(0, "chest-synthetic template")
     latents = draw_latents(rng.choice(COMBINATIONS, size=_TEMPLATE_IMAGES, p=prior()).astype(np.int64), rng)
@@ -216,11 +197,7 @@ def template(size: int) -> Images:
 
 
 def _mixtures(options: ChestSyntheticOptions, seed: int) -> NDArray[np.float64]:
-    """The division of the prior among the sites, as one distribution per site: [sites, 32].
-
-    Raises:
-        ConfigError: a site would get next to nothing.
-    """
+    """The division of the prior among the sites, as one distribution per site: [sites, 32]."""
     if options.partition == "iid":
         return np.tile(prior(), (options.sites, 1))
     rng = numpy_generator(seed, "chest-synthetic", "partition")

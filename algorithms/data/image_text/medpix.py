@@ -15,20 +15,26 @@ Source: Siragusa, Contino, La Ciura, Alicata, Pirrone, "MedPix 2.0: a comprehens
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Final, Literal, Self
 
 import numpy as np
 from pydantic import Field, model_validator
 
-from secfed.algorithms.data.folders import data_folder
-from secfed.algorithms.data.image_files import open_source
-from secfed.algorithms.data.image_text.files import Divide, PooledPairs, divided_by, evenly
-from secfed.algorithms.data.image_text.pairs_options import DividedOptions
+from secfed.algorithms.data.base import OfficialDivision, refuse_unused, refuse_unused_alpha
+from secfed.algorithms.data.folders import data_folder, existing_file
+from secfed.algorithms.data.image_text.files import Divide, Entries, PooledPairs, divided_by
 from secfed.algorithms.data.image_text.partition import by_value
-from secfed.algorithms.data.image_text.table import MAX_TABLE_BYTES, PairEntry, combined, parse_table, text_of
+from secfed.algorithms.data.image_text.table import PairEntry, combined
+from secfed.algorithms.data.images_and_texts import (
+    DistinctTest,
+    DividedOptions,
+    Normalise,
+    Size,
+    TextLength,
+)
 from secfed.algorithms.data.partition import Partition
+from secfed.algorithms.data.table_lines import table_inside
 from secfed.errors import ConfigError, DataError
 
 TYPES: Final = ("CT", "MR")
@@ -43,31 +49,24 @@ FINDINGS: Final = tuple(name.lower() for name in (*TYPES, *LOCATIONS))
 
 _FILE: Final = "medpix2_160.zip"
 _TABLES: Final = "descriptions_{}.jsonl"
-_READY: Final = ("train_1", "train_2")
+_IMAGE: Final = "images/{}.jpg"
 
 
 class MedpixOptions(DividedOptions):
     """Options of ``medpix``."""
 
-    test_fraction: float = Field(
-        default=0.0, ge=0, le=0, description="0: the official division is used (leave it away)"
-    )
+    test_fraction: OfficialDivision = 0.0
     path: str | None = Field(
         default=None, description=f"{_FILE}, relative to the study file; by default in SECFED_DATA"
     )
-    size: int = Field(default=64, ge=8, le=1024, description="pixels per side, 8 to 1024")
-    normalise: Literal["constants", "image"] = Field(
-        default="image",
-        description='"constants" (data.mean and data.std) or "image" (each by its own mean and spread)',
-    )
-    text_length: int = Field(default=48, ge=2, le=512, description="tokens per report, 2 to 512")
-    distinct_test: bool = Field(
-        default=True, description="true or false: hold out only one image of each different report"
-    )
-    shift: Literal["dirichlet", "location", "type", "ready", "iid"] = Field(
+    size: Size = 64
+    normalise: Normalise = "image"
+    text_length: TextLength = 48
+    distinct_test: DistinctTest = True
+    shift: Literal["dirichlet", "location", "type", "iid"] = Field(
         default="dirichlet",
         description='"dirichlet" (over type and location), "location" (five sites, one part of the body '
-        'each), "type" (CT sites and MR sites), "ready" (the two published shares) or "iid"',
+        'each), "type" (CT sites and MR sites) or "iid"',
     )
     held_out: tuple[Literal["dev", "test"], ...] = Field(
         default=("dev", "test"), min_length=1, description='an array: the held-out parts, "dev" and "test"'
@@ -75,93 +74,59 @@ class MedpixOptions(DividedOptions):
 
     @model_validator(mode="after")
     def _check_shift(self) -> Self:
-        wanted = {"location": len(LOCATIONS), "ready": len(_READY)}.get(self.shift, self.sites)
+        wanted = {"location": len(LOCATIONS)}.get(self.shift, self.sites)
         if self.sites != wanted or (self.shift == "type" and self.sites < len(TYPES)):
             raise ConfigError(
                 f'data.sites: shift = "{self.shift}" cannot divide the pairs among {self.sites} sites',
                 remedy=f"set data.sites = {max(wanted, len(TYPES))}",
             )
-        if self.shift != "dirichlet" and "alpha" in self.model_fields_set:
-            raise ConfigError(
-                f'data.alpha: has no effect with shift = "{self.shift}"',
-                remedy='remove it, or set data.shift = "dirichlet"',
-            )
-        if self.shift not in ("dirichlet", "iid") and "min_records" in self.model_fields_set:
-            raise ConfigError(
-                f'data.min_records: has no effect with shift = "{self.shift}"', remedy="remove it"
-            )
-        if "share" in self.model_fields_set:
-            raise ConfigError("data.share: medpix is used as a whole", remedy="remove it")
+        refuse_unused_alpha(self, self.shift, "shift")
+        if self.shift not in ("dirichlet", "iid"):
+            refuse_unused(self, ["min_records"], f'with shift = "{self.shift}"')
+        refuse_unused(self, ["share"], "on medpix, which is used as a whole")
         return self
 
 
 def medpix(options: MedpixOptions, seed: int, folder: Path) -> PooledPairs:
-    """MedPix 2.0 at simulated hospitals.
-
-    Args:
-        options: the ``[data]`` table.
-        seed: the study's seed.
-        folder: where the study file is.
-
-    Raises:
-        ConfigError: the tokenizer's files are missing or unusable.
-    """
+    """MedPix 2.0 at simulated hospitals."""
     path = data_folder() / _FILE if options.path is None else folder / options.path
     return PooledPairs(
         options,
-        lambda: _entries(path, options),
-        path,
-        _divide(options, path),
-        sites=options.site_ids(),
-        findings=FINDINGS,
-        tokenizer=options.make_tokenizer(folder),
-        seed=seed,
+        FINDINGS,
+        folder,
+        seed,
+        load=lambda: _entries(path, options),
+        images=path,
+        divide=_divide(options),
     )
 
 
 def _entries(path: Path, options: MedpixOptions) -> list[PairEntry]:
-    if not path.exists():
-        raise DataError(
-            f"medpix: {path} does not exist",
-            remedy=f"set data.path to {_FILE}, or the environment variable SECFED_DATA to its folder",
-        )
+    existing_file("medpix", path)
     entries = []
-    with open_source(path, "data.path") as source:
-        for part in ("train", *options.held_out):
-            name = _TABLES.format(part)
-            for line in parse_table(source.read(name, MAX_TABLE_BYTES, f"medpix, {name}"), name):
-                kind, location = text_of(line, "Type"), text_of(line, "Location Category")
-                if kind not in TYPES or location not in LOCATIONS:
-                    raise DataError(
-                        f"{line.where}: an unknown type or location",
-                        remedy="use the published file",
-                    )
-                entries.append(
-                    PairEntry(
-                        image=f"images/{text_of(line, 'image')}.jpg",
-                        text=text_of(line, "Description.Caption"),
-                        findings=tuple(
-                            int(name == value)
-                            for names, value in ((TYPES, kind), (LOCATIONS, location))
-                            for name in names
-                        ),
-                        held_out=part != "train",
-                        where=line.where,
-                    )
+    for part in ("train", *options.held_out):
+        for line in table_inside(path, _TABLES.format(part)):
+            kind, location = line.text("Type"), line.text("Location Category")
+            if kind not in TYPES or location not in LOCATIONS:
+                raise DataError(f"{line.where}: an unknown type or location", remedy="use the published file")
+            entries.append(
+                PairEntry(
+                    image=_IMAGE.format(line.text("image")),
+                    text=line.text("Description.Caption"),
+                    findings=tuple(int(name in (kind, location)) for name in (*TYPES, *LOCATIONS)),
+                    held_out=part != "train",
+                    where=line.where,
                 )
+            )
     return entries
 
 
-def _divide(options: MedpixOptions, path: Path) -> Divide:
+def _divide(options: MedpixOptions) -> Divide:
     if options.shift in ("dirichlet", "iid"):
         return divided_by(options.shift, options.sites, options.alpha, options.min_records)
-    if options.shift == "ready":
-        return lambda train, test, rng: (_ready(path, train), evenly(2, 0)(test, test, rng)[0])
     columns, takers = _takers(options)
 
-    def divide(
-        train: Sequence[PairEntry], test: Sequence[PairEntry], rng: np.random.Generator
-    ) -> tuple[Partition, Partition]:
+    def divide(train: Entries, test: Entries, rng: np.random.Generator) -> tuple[Partition, Partition]:
         parts = []
         for entries in (train, test):
             order = rng.permutation(len(entries))
@@ -178,18 +143,3 @@ def _takers(options: MedpixOptions) -> tuple[slice, list[list[int]]]:
         return slice(len(TYPES), None), [[site] for site in range(len(LOCATIONS))]
     first = (options.sites + 1) // 2
     return slice(0, len(TYPES)), [list(range(first)), list(range(first, options.sites))]
-
-
-def _ready(path: Path, train: Sequence[PairEntry]) -> Partition:
-    """The two published shares of the training pairs."""
-    shares = []
-    position = {entry.image: at for at, entry in enumerate(train)}
-    with open_source(path, "data.path") as source:
-        for part in _READY:
-            name = _TABLES.format(part)
-            lines = parse_table(source.read(name, MAX_TABLE_BYTES, f"medpix, {name}"), name)
-            images = [f"images/{text_of(line, 'image')}.jpg" for line in lines]
-            if not set(images) <= position.keys():
-                raise DataError(f"medpix, {name}: names other images", remedy="use the published file")
-            shares.append(np.sort(np.array([position[image] for image in images], dtype=np.int64)))
-    return shares

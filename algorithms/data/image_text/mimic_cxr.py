@@ -25,12 +25,13 @@ from typing import Final, Literal, Self
 
 from pydantic import Field, model_validator
 
+from secfed.algorithms.data.base import OfficialDivision, refuse_unused_alpha
 from secfed.algorithms.data.image_files import ImageSource, open_source
 from secfed.algorithms.data.image_text.chest_reports import FINDINGS
 from secfed.algorithms.data.image_text.files import PooledPairs, divided_by
-from secfed.algorithms.data.image_text.pairs_options import DividedOptions, check_inside
-from secfed.algorithms.data.image_text.table import Line, PairEntry, drawn, flag_of, read_table, text_of
-from secfed.algorithms.data.pool import check_partition_options
+from secfed.algorithms.data.image_text.table import PairEntry
+from secfed.algorithms.data.images_and_texts import DividedOptions, check_inside, drawn
+from secfed.algorithms.data.table_lines import Line, read_table
 from secfed.algorithms.data.tokens import words_of
 from secfed.errors import DataError
 
@@ -50,9 +51,7 @@ Section = Literal["findings", "impression"]
 class MimicCxrOptions(DividedOptions):
     """Options of ``mimic-cxr``."""
 
-    test_fraction: float = Field(
-        default=0.0, ge=0, le=0, description="0: the official division is used (leave it away)"
-    )
+    test_fraction: OfficialDivision = 0.0
     path: str = Field(description="the folder with the tables and files/, relative to the study file")
     reports: str = Field(
         default="mimic-cxr-reports.zip", description="the folder or .zip with the reports, inside data.path"
@@ -78,7 +77,7 @@ class MimicCxrOptions(DividedOptions):
 
     @model_validator(mode="after")
     def _check(self) -> Self:
-        check_partition_options(self.partition, self.model_fields_set)
+        refuse_unused_alpha(self, self.partition)
         check_inside("data.reports", self.reports)
         return self
 
@@ -89,36 +88,22 @@ class MimicCxrOptions(DividedOptions):
 
 
 def mimic_cxr(options: MimicCxrOptions, seed: int, folder: Path) -> PooledPairs:
-    """MIMIC-CXR at simulated hospitals; studies without the wanted sections are left out.
-
-    Args:
-        options: the ``[data]`` table.
-        seed: the study's seed.
-        folder: where the study file is.
-
-    Raises:
-        ConfigError: the tokenizer's files are missing or unusable.
-    """
+    """MIMIC-CXR at simulated hospitals; studies without the wanted sections are left out."""
     return PooledPairs(
         options,
-        lambda: _entries(options, seed, folder),
-        folder / options.path,
-        divided_by(options.partition, options.sites, options.alpha, options.min_records),
-        sites=options.site_ids(),
-        findings=FINDINGS,
-        tokenizer=options.make_tokenizer(folder),
-        seed=seed,
+        FINDINGS,
+        folder,
+        seed,
+        load=lambda: _entries(options, seed, folder),
+        images=folder / options.path,
+        divide=divided_by(options.partition, options.sites, options.alpha, options.min_records),
     )
 
 
 def section(report: str, name: str) -> str:
-    """One section of a radiology report, without its heading; "" where there is none.
+    """One section of a radiology report, such as "findings", without its heading; "" where there is none.
 
     The section ends at the next heading: words in capitals and a colon at the beginning of a line.
-
-    Args:
-        report: the text of the file.
-        name: of the section, for example "findings".
     """
     headings = list(_HEADING.finditer(report))
     parts = []
@@ -131,14 +116,14 @@ def section(report: str, name: str) -> str:
 
 def _entries(options: MimicCxrOptions, seed: int, folder: Path) -> list[PairEntry]:
     root = folder / options.path
-    views = {_number(line, "dicom_id"): text_of(line, "ViewPosition") for line in _table(root, "metadata")}
+    views = {_number(line, "dicom_id"): line.text("ViewPosition") for line in _table(root, "metadata")}
     labels = {_number(line, "study_id"): _findings(line, options) for line in _table(root, options.labels)}
     none = (0,) * len(COLUMNS)  # of a study without labels
     texts: dict[str, str] = {}
     entries = []
     with open_source(root / options.reports, "data.reports") as source:
         for line in _table(root, "split"):
-            part, patient = text_of(line, "split"), _number(line, "subject_id")
+            part, patient = line.text("split"), _number(line, "subject_id")
             image, study = _number(line, "dicom_id"), _number(line, "study_id")
             if part not in ("train", *options.held_out) or views.get(image) not in options.views:
                 continue
@@ -149,21 +134,13 @@ def _entries(options: MimicCxrOptions, seed: int, folder: Path) -> list[PairEntr
                 texts[study] = _report(source, f"{place}.txt", options, line.where)
             if not texts[study]:
                 continue
-            entries.append(
-                PairEntry(
-                    image=f"{place}/{image}.jpg",
-                    text=texts[study],
-                    findings=labels.get(study, none),
-                    held_out=part != "train",
-                    where=line.where,
-                    patient=patient,
-                )
-            )
+            findings, held_out = labels.get(study, none), part != "train"
+            name = f"{place}/{image}.jpg"
+            entries.append(PairEntry(name, texts[study], findings, held_out, line.where, patient))
     return entries
 
 
 def _report(source: ImageSource, name: str, options: MimicCxrOptions, where: str) -> str:
-    """The wanted sections of one report, or "" if it has none of them."""
     content = source.read(name, _REPORT_BYTES, f"{where}, its report")
     report = content.decode("utf-8", errors="replace")
     text = " ".join(section(report, wanted) for wanted in options.sections).strip()
@@ -172,7 +149,7 @@ def _report(source: ImageSource, name: str, options: MimicCxrOptions, where: str
 
 def _findings(line: Line, options: MimicCxrOptions) -> tuple[int, ...]:
     uncertain = int(options.uncertain == "present")
-    return tuple(flag_of(line, column, uncertain) for column in COLUMNS)
+    return tuple(line.flag(column, uncertain) for column in COLUMNS)
 
 
 def _table(root: Path, which: str) -> Iterator[Line]:
@@ -188,9 +165,7 @@ def _table(root: Path, which: str) -> Iterator[Line]:
 
 def _number(line: Line, column: str) -> str:
     """A number of a patient, study or image, in the only form that may become part of a path."""
-    value = text_of(line, column)
+    value = line.text(column)
     if not (_IMAGE if column == "dicom_id" else _NUMBER).fullmatch(value):
-        raise DataError(
-            f"{line.where}: column {column!r} has not the published form", remedy="use the published tables"
-        )
+        raise line.wrong(column, "does not have the published form", "use the published tables")
     return value

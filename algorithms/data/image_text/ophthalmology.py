@@ -15,16 +15,17 @@ Source: Decenciere et al., MESSIDOR, Image Analysis and Stereology 33, 2014; Nak
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Final, Literal, Self
+from typing import Final, Self
 
 from pydantic import Field, model_validator
 
-from secfed.algorithms.data.image_text.files import SeparatePairs
-from secfed.algorithms.data.image_text.pairs_options import PairsOptions, check_inside
-from secfed.algorithms.data.image_text.table import Line, PairEntry, drawn, read_table, text_of
+from secfed.algorithms.data.image_text.files import FilePairs
+from secfed.algorithms.data.image_text.table import PairEntry
+from secfed.algorithms.data.images_and_texts import Channels, PairsOptions, TextLength, check_inside, drawn
+from secfed.algorithms.data.table_lines import Line, read_table
 from secfed.algorithms.framework.datasets import SiteId
 from secfed.config.schema import suggestion
-from secfed.errors import ConfigError, DataError
+from secfed.errors import ConfigError
 
 FINDINGS: Final = ("diabetic retinopathy", "macular edema")
 CAPTION: Final = "retinal image with {} and {}"
@@ -38,14 +39,7 @@ class OphthalmologyOptions(PairsOptions):
     """Options of ``ophthalmology``.
 
     Example:
-        Two clinics, each with its own file::
-
-            [data.clinics.messidor]
-            table = "messidor.csv"
-            images = "messidor"
-            image_column = "Image name"
-            retinopathy_column = "Retinopathy grade"
-            edema_column = "Risk of macular edema"
+        One clinic, with the optional keys ``image_suffix`` and ``patient_column``::
 
             [data.clinics.brset]
             table = "labels.csv"
@@ -57,8 +51,8 @@ class OphthalmologyOptions(PairsOptions):
             patient_column = "patient_id"
     """
 
-    channels: Literal[1, 3] = Field(default=3, description="1 (grey) or 3 (colour)")
-    text_length: int = Field(default=24, ge=2, le=512, description="tokens per caption, 2 to 512")
+    channels: Channels = 3
+    text_length: TextLength = 24
     path: str = Field(
         default=".", description="the folder that holds the clinics' files, relative to the study file"
     )
@@ -111,61 +105,43 @@ class OphthalmologyOptions(PairsOptions):
         return all("patient_column" in clinic for clinic in self.clinics.values())
 
 
-def ophthalmology(options: OphthalmologyOptions, seed: int, folder: Path) -> SeparatePairs:
-    """Retinal photographs with captions made from grades; every clinic reads its own.
-
-    Args:
-        options: the ``[data]`` table.
-        seed: the study's seed.
-        folder: where the study file is.
-
-    Raises:
-        ConfigError: the tokenizer's files are missing or unusable.
-    """
+def ophthalmology(options: OphthalmologyOptions, seed: int, folder: Path) -> FilePairs:
+    """Retinal photographs with captions made from grades; every clinic reads its own."""
     root = folder / options.path
 
     def read(site: SiteId) -> list[PairEntry]:
         clinic = options.clinics[site]
-        return [_entry(line, clinic, options, seed) for line in _used(root, clinic, options, seed)]
+        # Without a column for patients, every image counts as its own patient.
+        who = clinic.get("patient_column", clinic["image_column"])
+        return [
+            _entry(line, line.text(who), clinic, options, seed)
+            for line in read_table(root / clinic["table"])
+            if drawn(options.share, seed, "share", line.text(who))
+        ]
 
-    return SeparatePairs(
-        options,
-        read,
-        lambda site: root / options.clinics[site]["images"],
-        sites=options.site_ids(),
-        findings=FINDINGS,
-        tokenizer=options.make_tokenizer(folder),
+    return FilePairs(
+        options, FINDINGS, folder, read=read, images=lambda site: root / options.clinics[site]["images"]
     )
 
 
-def _used(root: Path, clinic: dict[str, str], options: OphthalmologyOptions, seed: int) -> list[Line]:
-    lines = read_table(root / clinic["table"])
-    return [line for line in lines if drawn(options.share, seed, "share", _patient(line, clinic))]
-
-
-def _entry(line: Line, clinic: dict[str, str], options: OphthalmologyOptions, seed: int) -> PairEntry:
+def _entry(
+    line: Line, patient: str, clinic: dict[str, str], options: OphthalmologyOptions, seed: int
+) -> PairEntry:
     retinopathy = _grade(line, clinic["retinopathy_column"], len(options.retinopathy), "retinopathy")
     edema = _grade(line, clinic["edema_column"], len(options.edema), "edema")
     return PairEntry(
-        image=text_of(line, clinic["image_column"]) + clinic.get("image_suffix", ""),
+        image=line.text(clinic["image_column"]) + clinic.get("image_suffix", ""),
         text=CAPTION.format(options.retinopathy[retinopathy], options.edema[edema]),
         findings=(int(retinopathy > 0), int(edema > 0)),
-        held_out=drawn(options.test_fraction, seed, "held out", _patient(line, clinic)),
+        held_out=drawn(options.test_fraction, seed, "held out", patient),
         where=line.where,
-        patient=_patient(line, clinic) if "patient_column" in clinic else None,
+        patient=patient if "patient_column" in clinic else None,
     )
 
 
-def _patient(line: Line, clinic: dict[str, str]) -> str:
-    """Whose image it is; without a column for that, every image counts as its own patient."""
-    return text_of(line, clinic.get("patient_column", clinic["image_column"]))
-
-
 def _grade(line: Line, column: str, grades: int, key: str) -> int:
-    value = text_of(line, column).removesuffix(".0")
+    value = line.text(column).removesuffix(".0")
     if value not in map(str, range(grades)):
-        raise DataError(
-            f"{line.where}: column {column!r} is no grade from 0 to {grades - 1}",
-            remedy=f"correct the table, or name all grades in data.{key}",
-        )
+        remedy = f"correct the table, or name all grades in data.{key}"
+        raise line.wrong(column, f"is not a grade from 0 to {grades - 1}", remedy)
     return int(value)

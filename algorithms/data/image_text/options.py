@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
-import re
 from typing import Final, Literal, Self
 
 from pydantic import Field, model_validator
 
-from secfed.algorithms.data.image_text.pairs_options import PairsOptions, check_inside
-from secfed.algorithms.data.pool import check_partition_options, numbered_sites
+from secfed.algorithms.data.base import (
+    BoundedAlpha,
+    MinRecords,
+    PatientColumn,
+    check_listed_sites,
+    named_sites,
+    refuse_unused,
+    refuse_unused_alpha,
+)
+from secfed.algorithms.data.images_and_texts import PairsOptions, check_file_name, check_inside
 from secfed.algorithms.framework.datasets import SiteId
 from secfed.errors import ConfigError
 
 SITE: Final = "{site}"
-FILE_NAME: Final = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]*")
 
 
 class ImageTextOptions(PairsOptions):
@@ -42,12 +48,8 @@ class ImageTextOptions(PairsOptions):
         description="the sites: an array of names, or a number for dirichlet and iid"
     )
     site_column: str | None = Field(default=None, description="the column that names a pair's site")
-    alpha: float = Field(
-        default=1.0, ge=0.01, description="the Dirichlet concentration, 0.01 or more; smaller is more skewed"
-    )
-    min_records: int = Field(
-        default=10, ge=1, description="the least number of training pairs of a simulated hospital"
-    )
+    alpha: BoundedAlpha = 1.0
+    min_records: MinRecords = 10
     image_column: str = Field(default="image", description="the column with the image's file name")
     image_suffix: str = Field(default="", description='what to add to that name, for example ".jpg"')
     image_folder: str = Field(default="", description='what to put before that name, for example "scans/"')
@@ -66,9 +68,7 @@ class ImageTextOptions(PairsOptions):
     categories: dict[str, tuple[str, ...]] = Field(
         default={}, description="a table: column to the array of all its values; each becomes a finding"
     )
-    patient_column: str | None = Field(
-        default=None, description="the column that names the patient; a patient is never in both parts"
-    )
+    patient_column: PatientColumn = None
     split_column: str | None = Field(
         default=None, description="the column that says whether a pair is held out"
     )
@@ -91,7 +91,7 @@ class ImageTextOptions(PairsOptions):
 
     def site_ids(self) -> tuple[SiteId, ...]:
         """The listed sites, or ``hospital-1`` and so on."""
-        return numbered_sites(self.sites) if isinstance(self.sites, int) else self.sites
+        return named_sites(self.sites)
 
     @property
     def names_patients(self) -> bool:
@@ -100,7 +100,7 @@ class ImageTextOptions(PairsOptions):
 
     @model_validator(mode="after")
     def _check(self) -> Self:
-        check_partition_options(self.partition, self.model_fields_set)
+        refuse_unused_alpha(self, self.partition)
         for key in ("table", "test_table", "images"):
             check_inside(f"data.{key}", getattr(self, key))
         self._check_sites()
@@ -118,13 +118,10 @@ class ImageTextOptions(PairsOptions):
         return self
 
     def _check_sites(self) -> None:
-        named = isinstance(self.sites, tuple)
-        if self.separate and (not isinstance(self.sites, tuple) or not self._distinct(self.sites)):
-            raise ConfigError(
-                f"data.sites: {self.partition} needs the array of sites, each once",
-                remedy='list them, for example sites = ["north", "south"]',
-            )
-        if not self.separate and (named or not 1 <= int(str(self.sites)) <= 1000):
+        if self.separate:
+            check_listed_sites(self.sites, self.partition)
+            refuse_unused(self, ["min_records"], f'with partition = "{self.partition}"')
+        elif not isinstance(self.sites, int) or not 1 <= self.sites <= 1000:
             raise ConfigError(
                 f"data.sites: {self.partition} divides the pairs among a number of simulated sites",
                 remedy="set data.sites to a number from 1 to 1000",
@@ -143,38 +140,20 @@ class ImageTextOptions(PairsOptions):
             raise ConfigError(
                 "data.images: {site} belongs to by-file", remedy='set data.partition = "by-file"'
             )
-        if self.partition == "by-file" and isinstance(self.sites, tuple):
-            for site in self.sites:
-                if not FILE_NAME.fullmatch(site):
-                    raise ConfigError(
-                        f"data.sites: {site!r} cannot be part of a file name",
-                        remedy="use letters, digits, -, _ and . (not in front)",
-                    )
-        if self.separate and "min_records" in self.model_fields_set:
-            raise ConfigError(
-                f"data.min_records: has no effect with partition = {self.partition!r}", remedy="remove it"
-            )
+        if self.partition == "by-file":
+            for site in self.site_ids():
+                check_file_name("sites", site)
 
     def _check_split(self) -> None:
-        ways = [key for key in ("split_column", "test_table") if getattr(self, key) is not None]
-        if len(ways) == 2:
-            raise ConfigError(
-                "data.test_table: has no effect beside data.split_column", remedy="remove one of the two"
-            )
-        if ways and "test_fraction" in self.model_fields_set:
-            raise ConfigError(
-                f"data.test_fraction: has no effect beside data.{ways[0]}", remedy="remove one of the two"
-            )
-        if self.split_column is None and self.model_fields_set & {"train_values", "test_values"}:
-            raise ConfigError(
-                "data.train_values: data.train_values and data.test_values belong to data.split_column",
-                remedy="name the column, or remove them",
-            )
+        if self.split_column is not None:
+            unused = ["test_table", "test_fraction"]
+            refuse_unused(self, unused, "beside data.split_column", "remove one of the two")
+        if self.test_table is not None:
+            refuse_unused(self, ["test_fraction"], "beside data.test_table", "remove one of the two")
+        if self.split_column is None:
+            remedy = "name the column, or remove the key"
+            refuse_unused(self, ["train_values", "test_values"], "without data.split_column", remedy)
         if set(self.train_values) & set(self.test_values):
             raise ConfigError(
                 "data.test_values: a value is in data.train_values, too", remedy="give every value once"
             )
-
-    @staticmethod
-    def _distinct(sites: tuple[str, ...]) -> bool:
-        return 0 < len(sites) == len(set(sites))

@@ -19,8 +19,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from secfed.algorithms.data.partition import Partition
-from secfed.errors import ConfigError
+from secfed.algorithms.data.partition import Partition, check_enough, class_shares, drawn_until
 
 _DRAWS: Final = 300
 
@@ -28,32 +27,8 @@ Shares = NDArray[np.float64]
 
 
 def combination(findings: NDArray[np.int64]) -> NDArray[np.int64]:
-    """The combination of findings of each record as one number.
-
-    Args:
-        findings: [n, k] of 0 and 1, k at most 62.
-
-    Returns:
-        [n] in 0 .. 2^k - 1; bit j is finding j.
-    """
+    """Findings ([n, k] of 0 and 1, k at most 62) as one number per record, of which bit j is finding j."""
     return np.asarray(findings @ (1 << np.arange(findings.shape[1], dtype=np.int64)), dtype=np.int64)
-
-
-def class_shares(classes: int, sites: int, alpha: float, rng: np.random.Generator) -> Shares:
-    """For every class, which part of it goes to which site: [classes, sites], rows sum to 1.
-
-    Raises:
-        ConfigError: alpha is so small that the proportions cannot be represented.
-
-    Source: Hsu, Qi, Brown 2019 (arXiv 1909.06335), section 3, drawn per class.
-    """
-    shares = rng.dirichlet(np.full(sites, alpha), size=classes)
-    if not np.isfinite(shares).all() or not np.allclose(shares.sum(axis=1), 1):
-        raise ConfigError(
-            f"data.alpha: {alpha} is too small to divide a class among {sites} sites",
-            remedy="set data.alpha to 0.05 or more",
-        )
-    return shares
 
 
 def by_combination(
@@ -64,37 +39,19 @@ def by_combination(
     min_records: int,
     rng: np.random.Generator,
 ) -> tuple[Partition, Partition]:
-    """Divide training and held-out pairs by the same proportions per class.
+    """Divide training ([n]) and held-out pairs ([m]) by the same proportions per class.
 
-    Args:
-        train: [n] class of every training pair, for example from :func:`combination`.
-        test: [m] class of every held-out pair.
-        sites: number of shares.
-        alpha: concentration; smaller is more skewed.
-        min_records: draws are repeated until every site has this many training pairs.
-        rng: source of the proportions and of the order within a class.
-
-    Returns:
-        Two partitions, of 0 .. n-1 and of 0 .. m-1: ascending, disjoint, complete.
-
-    Raises:
-        ConfigError: no draw gives every site ``min_records`` training pairs.
+    Draws are repeated until every site has ``min_records`` training pairs.
     """
-    if sites * min_records > len(train):
-        raise ConfigError(
-            f"data.min_records: {sites} sites of {min_records} training pairs need more than there are",
-            remedy="lower data.min_records or data.sites",
-        )
+    check_enough(len(train), sites, min_records)
     classes = np.unique(np.concatenate([train, test]))
-    for _ in range(_DRAWS):
+
+    def draw() -> tuple[Partition, Partition] | None:
         shares = class_shares(len(classes), sites, alpha, rng)
         divided = _cut(train, classes, shares, rng)
-        if min(map(len, divided)) >= min_records:
-            return divided, _cut(test, classes, shares, rng)
-    raise ConfigError(
-        f"data.alpha: {_DRAWS} draws with alpha = {alpha} never gave every site {min_records} training pairs",
-        remedy="raise data.alpha, or lower data.min_records or data.sites",
-    )
+        return (divided, _cut(test, classes, shares, rng)) if min(map(len, divided)) >= min_records else None
+
+    return drawn_until(draw, alpha, min_records, draws=_DRAWS)
 
 
 def by_value(labels: NDArray[np.int64], sites_of: Sequence[Sequence[int]]) -> Partition:
@@ -103,9 +60,6 @@ def by_value(labels: NDArray[np.int64], sites_of: Sequence[Sequence[int]]) -> Pa
     Args:
         labels: [n] class of every record, below ``len(sites_of)``.
         sites_of: per class the positions of the sites that get it, at least one.
-
-    Returns:
-        A partition into as many sites as are named; ascending, disjoint, complete.
     """
     shares: Partition = [np.empty(0, dtype=np.int64) for _ in range(1 + max(max(s) for s in sites_of))]
     for label, takers in enumerate(sites_of):
@@ -139,11 +93,7 @@ def mean_total_variation(labels: Mapping[str, Any] | Sequence[Any]) -> float:
 
 
 def total_variation(mixtures: Shares) -> float:
-    """Mean over pairs of rows of half the absolute difference.
-
-    Args:
-        mixtures: [sites, classes], at least two rows, each a distribution.
-    """
+    """Mean over pairs of rows ([sites, classes], at least two) of half the absolute difference."""
     distances = [np.abs(one - other).sum() / 2 for one, other in pairs_of(mixtures, 2)]
     return float(np.mean(distances))
 

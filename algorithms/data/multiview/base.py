@@ -11,14 +11,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Protocol, runtime_checkable
+from typing import Protocol, Self, runtime_checkable
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from secfed.algorithms.data.base import site_index
 from secfed.algorithms.data.partition import Partition
-from secfed.algorithms.data.pool import site_index
 from secfed.algorithms.framework.datasets import FederatedData, SiteId, no_records
 from secfed.algorithms.framework.randomness import numpy_generator
 from secfed.algorithms.framework.unfit import first_class_if_unknown, unfit, zero_if_not_finite
@@ -53,35 +53,22 @@ class MultiviewData(FederatedData, Protocol):
     @property
     def view_sizes(self) -> tuple[int, ...]:
         """Features of each view, D_1 .. D_V."""
-        ...
 
     @property
     def classes(self) -> int:
         """Number of classes that scoring knows, at least 2."""
-        ...
 
     @property
     def view_of(self) -> Mapping[SiteId, int | None]:
         """Public: the one view (from 0) that a site holds, or None for a site that holds all."""
-        ...
 
     def site(self, site_id: SiteId) -> MultiviewSite:
-        """One site's records.
-
-        Raises:
-            DataError: records that are missing, empty or malformed, naming the site.
-        """
-        ...
+        """One site's records."""
 
 
 @dataclass(frozen=True, repr=False)
 class ViewRecords:
-    """Records as a data set keeps them.
-
-    Attributes:
-        views: per view [n, D_v] float32, None for a view that was not read.
-        labels: [n] int64.
-    """
+    """Records as a data set keeps them: see :class:`MultiviewSite`; None for a view that was not read."""
 
     views: tuple[NDArray[np.float32] | None, ...]
     labels: NDArray[np.int64]
@@ -92,45 +79,31 @@ class ViewRecords:
         return ViewRecords(views, self.labels[rows])
 
 
-class PooledViews:
-    """One pool of records with all views, divided among simulated sites by the study's seed.
+class SeparateViews:
+    """Records that belong to sites: each hospital reads its own, and only the views it holds.
 
     Args:
-        load: reads the pool; called once, when the first site asks for its records.
-        view_of: every site in order, and the one view that it keeps (None: all).
-        view_sizes: features of each view.
-        classes: number of classes.
-        divide: labels and a generator to one array of positions per site. It is how a simulation makes
-            hospitals, and no part of any guarantee: in reality a record belongs where it is.
-        seed: the study's seed.
+        read: a site and the views to read, to that site's records.
         tied: keys of the study that scale records by other records, of this site or another.
     """
 
     def __init__(
         self,
-        load: Callable[[], ViewRecords],
+        read: Callable[[SiteId, tuple[int, ...]], ViewRecords],
         *,
         view_of: Mapping[SiteId, int | None],
         view_sizes: tuple[int, ...],
         classes: int,
-        divide: Callable[[NDArray[np.int64], np.random.Generator], Partition],
-        seed: int,
         tied: tuple[str, ...] = (),
     ) -> None:
         self.sites: tuple[SiteId, ...] = tuple(view_of)
         self.view_of: Mapping[SiteId, int | None] = dict(view_of)
         self.view_sizes = view_sizes
         self.classes = classes
-        self._load = load
-        self._divide = divide
-        self._seed = seed
-        self._tied = tied
+        self._read, self._tied = read, tied
 
-    def for_record_privacy(self, *, slots: bool = False) -> PooledViews:
-        """The same records, each prepared by itself.
-
-        Args:
-            slots: whether neighbours replace a record; nothing is held out, so both are the same here.
+    def for_record_privacy(self, *, slots: bool = False) -> Self:
+        """The same records, each prepared by itself; nothing is held out, so ``slots`` changes nothing.
 
         Raises:
             ConfigError: a record is scaled by other records.
@@ -145,6 +118,44 @@ class PooledViews:
             )
         return self
 
+    def site(self, site_id: SiteId) -> MultiviewSite:
+        """One site's records of the views that it holds."""
+        site_index(self.sites, site_id)
+        held = views_held(self, site_id)
+        records = self._read(site_id, held)
+        views = tuple(
+            torch.from_numpy(np.ascontiguousarray(view, dtype=np.float32))
+            if view is not None and position in held
+            else None
+            for position, view in enumerate(records.views)
+        )
+        labels = torch.from_numpy(np.ascontiguousarray(records.labels, dtype=np.int64))
+        return check_multiview(site_id, MultiviewSite(views, labels), self)
+
+
+class PooledViews(SeparateViews):
+    """One pool of records with all views, divided among simulated sites by the study's seed.
+
+    Args:
+        load: reads the pool; called once, when the first site asks for its records.
+        divide: labels and a generator to one array of positions per site. It is how a simulation makes
+            hospitals, and no part of any guarantee: in reality a record belongs where it is.
+    """
+
+    def __init__(
+        self,
+        load: Callable[[], ViewRecords],
+        *,
+        view_of: Mapping[SiteId, int | None],
+        view_sizes: tuple[int, ...],
+        classes: int,
+        divide: Callable[[NDArray[np.int64], np.random.Generator], Partition],
+        seed: int,
+        tied: tuple[str, ...] = (),
+    ) -> None:
+        super().__init__(self._share, view_of=view_of, view_sizes=view_sizes, classes=classes, tied=tied)
+        self._load, self._divide, self._seed = load, divide, seed
+
     @cached_property
     def _pool(self) -> ViewRecords:
         return self._load()
@@ -154,79 +165,15 @@ class PooledViews:
         """Positions in the pool, one array per site."""
         return self._divide(self._pool.labels, numpy_generator(self._seed, "partition"))
 
-    def site(self, site_id: SiteId) -> MultiviewSite:
-        """One site's share; the views that the site does not hold are left out.
-
-        Raises:
-            DataError: no such site, or records that cannot be used.
-        """
-        rows = self.partition[site_index(self.sites, site_id)]
-        return finished(site_id, self._pool, rows, self)
-
-
-class SeparateViews:
-    """Records that already belong to sites: each hospital reads its own, and only the views it holds.
-
-    Args:
-        read: a site and the views to read, to that site's records.
-        view_of: see :class:`PooledViews`.
-        view_sizes: features of each view.
-        classes: number of classes.
-    """
-
-    def __init__(
-        self,
-        read: Callable[[SiteId, tuple[int, ...]], ViewRecords],
-        *,
-        view_of: Mapping[SiteId, int | None],
-        view_sizes: tuple[int, ...],
-        classes: int,
-    ) -> None:
-        self.sites: tuple[SiteId, ...] = tuple(view_of)
-        self.view_of: Mapping[SiteId, int | None] = dict(view_of)
-        self.view_sizes = view_sizes
-        self.classes = classes
-        self._read = read
-
-    def for_record_privacy(self, *, slots: bool = False) -> SeparateViews:
-        """The same records: nothing scales one of them by another; for ``slots`` see :class:`PooledViews`."""
-        del slots
-        return self
-
-    def site(self, site_id: SiteId) -> MultiviewSite:
-        """One site's records.
-
-        Raises:
-            DataError: no such site, or records that cannot be used.
-        """
-        site_index(self.sites, site_id)
-        records = self._read(site_id, views_held(self, site_id))
-        return finished(site_id, records, np.arange(len(records.labels)), self)
+    def _share(self, site_id: SiteId, held: tuple[int, ...]) -> ViewRecords:
+        del held  # the pool has every view; the others are left out afterwards
+        return self._pool.take(self.partition[self.sites.index(site_id)])
 
 
 def views_held(data: MultiviewData, site_id: SiteId) -> tuple[int, ...]:
     """Positions of the views that a site holds, from public facts only."""
     view = data.view_of[site_id]
     return tuple(range(len(data.view_sizes))) if view is None else (view,)
-
-
-def finished(
-    site_id: SiteId, records: ViewRecords, rows: NDArray[np.int64], data: MultiviewData
-) -> MultiviewSite:
-    """Take one site's rows of the views it holds, as checked tensors.
-
-    Raises:
-        DataError: see :func:`check_multiview`.
-    """
-    share, held = records.take(rows), views_held(data, site_id)
-    views = tuple(
-        torch.from_numpy(np.ascontiguousarray(view, dtype=np.float32))
-        if view is not None and position in held
-        else None
-        for position, view in enumerate(share.views)
-    )
-    labels = torch.from_numpy(np.ascontiguousarray(share.labels, dtype=np.int64))
-    return check_multiview(site_id, MultiviewSite(views, labels), data)
 
 
 def check_multiview(site_id: SiteId, site: MultiviewSite, data: MultiviewData) -> MultiviewSite:

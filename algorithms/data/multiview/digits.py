@@ -43,24 +43,14 @@ _CELLS: Final = 4  # per side
 
 
 def digits_views(options: DigitsViewsOptions, seed: int, folder: Path) -> MultiviewData:
-    """About 1797 / V records of V views, 10 classes; which images form a record is the same in every study.
-
-    Args:
-        options: the ``[data]`` table.
-        seed: the study's seed.
-        folder: where the study file is; not used.
-    """
+    """About 1797 / V records of V views, 10 classes; which images form a record never changes."""
     del folder
     sizes = tuple(_SIZES[view] for view in options.views)
     return pooled(lambda: _load(options.views), options, sizes, _CLASSES, seed)
 
 
 def pixels(images: Images) -> Images:
-    """The images themselves: [n, 64] in [0, 1].
-
-    Args:
-        images: [n, 8, 8] in [0, 1].
-    """
+    """The images ([n, 8, 8] in [0, 1]) themselves: [n, 64]."""
     return images.reshape(len(images), -1)
 
 
@@ -115,8 +105,8 @@ _SIZES: Final[Mapping[str, int]] = {
 def _load(views: tuple[str, ...]) -> ViewRecords:
     from sklearn.datasets import load_digits  # a slow import that only this data set needs
 
-    found = load_digits()
-    images, digits = found.images / 16.0, found.target.astype(np.int64)
+    stored = load_digits()
+    images, digits = stored.images / 16.0, stored.target.astype(np.int64)
     members = image_of_record(digits, len(views))
     read = tuple(
         _VIEWS[view](images[rows]).astype(np.float32) for view, rows in zip(views, members, strict=True)
@@ -129,10 +119,6 @@ def image_of_record(digits: NDArray[np.int64], views: int) -> NDArray[np.int64]:
 
     All views of a record show the same digit, and no image is used twice; up to ``views - 1`` images of
     each digit are left over.
-
-    Args:
-        digits: what each image shows.
-        views: images per record.
     """
     rng = numpy_generator(0, "digits-views")  # not the study's seed: the data set is always the same one
     blocks = []

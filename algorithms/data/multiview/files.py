@@ -23,7 +23,6 @@ class ViewFile:
     """Named arrays in one file.
 
     Args:
-        path: ``.npz`` (NumPy) or ``.mat`` (MATLAB, versions 4 to 7.2).
         absent: what to do where the file does not exist, for the error.
     """
 
@@ -37,11 +36,7 @@ class ViewFile:
             )
 
     def shapes(self) -> dict[str, Shape]:
-        """Name to shape of every array, from headers only: no record is read.
-
-        Raises:
-            DataError: a file that is missing or unreadable.
-        """
+        """Name to shape of every array, from headers only: no record is read."""
         with self._readable():
             if self._path.suffix == ".mat":
                 from scipy.io import whosmat  # a slow import that only this data set needs
@@ -60,21 +55,17 @@ class ViewFile:
             if self._path.suffix == ".mat":
                 from scipy.io import loadmat  # see above
 
-                found = loadmat(str(self._path), variable_names=list(names))
+                arrays = loadmat(str(self._path), variable_names=list(names))
             else:
                 with self._path.open("rb") as stream, np.load(stream, allow_pickle=False) as stored:
-                    found = {name: stored[name] for name in names if name in stored.files}
+                    arrays = {name: stored[name] for name in names if name in stored.files}
         for name in names:
-            if name not in found:
+            if name not in arrays:
                 raise self.has_no(name)
-        return {name: found[name] for name in names}
+        return {name: arrays[name] for name in names}
 
     def view(self, name: str, values: NDArray[Any]) -> NDArray[np.float64]:
-        """Check that an array is a view: [n, D] numbers.
-
-        Raises:
-            DataError: it is not.
-        """
+        """Check that an array is a view: [n, D] numbers."""
         if values.ndim != 2 or values.dtype.kind not in "fiub":
             raise DataError(
                 f"{self._path.name}: {name!r} is not a table of numbers",
@@ -83,11 +74,7 @@ class ViewFile:
         return values.astype(np.float64)
 
     def labels(self, name: str, values: NDArray[Any], first: int) -> NDArray[np.int64]:
-        """Labels from 0, whatever the shape and number type they are stored in: [n] int64.
-
-        Raises:
-            DataError: they are not numbers; in a simulation also numbers that are not integers.
-        """
+        """Labels from 0, whatever the shape and number type they are stored in: [n] int64."""
         flat = values.reshape(-1)
         wrong = DataError(f"{self._path.name}: labels {name!r} are not integers", remedy="number the classes")
         if flat.dtype.kind not in "fiub":
@@ -113,14 +100,13 @@ class ViewFile:
         return np.char.strip(values.reshape(-1).astype(np.str_))
 
     def has_no(self, name: str) -> DataError:
-        """The error of an array that the file does not have."""
+        """The error of an array that the file does not hold."""
         return DataError(
             f"{self._path.name} has no array {name!r}", remedy=suggestion(name, self.shapes(), "it has ")
         )
 
     @contextmanager
     def _readable(self) -> Iterator[None]:
-        """Turn what the readers raise into one error that names the file."""
         try:
             yield
         except FileNotFoundError:
@@ -154,15 +140,12 @@ def _npy_shape(archive: zipfile.ZipFile, entry: str) -> tuple[str, Shape]:
 
 
 def scaled(values: NDArray[np.float64], rule: Scale | None) -> NDArray[np.float32]:
-    """A view on the scale that its options say.
+    """A view [n, D] on the scale that its options say, as float32.
 
     Args:
-        values: [n, D].
+        values: as stored, which is also what None leaves.
         rule: [low, high], which become 0 and 1; "min-max" for each feature's own range over these
-            records (a constant feature becomes 0); None for as stored.
-
-    Returns:
-        [n, D] float32.
+            records (a constant feature becomes 0).
     """
     with np.errstate(over="ignore", invalid="ignore"):  # NaN and Inf are check_multiview's business
         if isinstance(rule, tuple):

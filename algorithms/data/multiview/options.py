@@ -6,10 +6,19 @@ from typing import ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
-from secfed.algorithms.data.multiview.partition import drawn_views, listed_views, single_view_count
-from secfed.algorithms.data.pool import DataOptions, numbered_sites
+from secfed.algorithms.data.base import (
+    Alpha,
+    DataOptions,
+    MinRecords,
+    OfficialDivision,
+    check_listed_sites,
+    named_sites,
+    refuse_repeated,
+    refuse_unknown,
+    refuse_unused,
+)
+from secfed.algorithms.data.multiview.partition import drawn_views, single_view_count
 from secfed.algorithms.framework.datasets import SiteId
-from secfed.config.schema import suggestion
 from secfed.errors import ConfigError
 
 _RATIO = '"2:1", "1:1" or "1:2": multi-view to single-view sites'
@@ -25,18 +34,12 @@ class ViewsOptions(DataOptions):
 
     view_names: ClassVar[tuple[str, ...]] = ()
 
-    test_fraction: float = Field(
-        default=0.0, ge=0, le=0, description="0: clustering holds no records out (or leave it away)"
-    )
+    test_fraction: OfficialDivision = 0.0
     sites: int | tuple[str, ...] = Field(default=8, description="the number of simulated hospitals")
     ratio: Literal["2:1", "1:1", "1:2"] = Field(default="1:1", description=_RATIO)
     single_view_sites: int | dict[str, str] | None = Field(default=None, description=_SINGLE)
-    alpha: float = Field(
-        default=9999.0, gt=0, description="the Dirichlet concentration; smaller is more skewed, 9999 is even"
-    )
-    min_records: int = Field(
-        default=10, ge=1, description="the least number of records of a simulated hospital"
-    )
+    alpha: Alpha = 9999.0
+    min_records: MinRecords = 10
     per_class: int | None = Field(
         default=None, ge=1, description="use at most so many records of each class; leave it away for all"
     )
@@ -54,27 +57,16 @@ class ViewsOptions(DataOptions):
                 remedy="set data.sites to a number",
             )
         single = self.single_view_sites
-        if single is not None and "ratio" in self.model_fields_set:
-            raise ConfigError(
-                "data.ratio: has no effect beside data.single_view_sites", remedy="remove one of the two"
-            )
+        if single is not None:
+            refuse_unused(self, ["ratio"], "beside data.single_view_sites", "remove one of the two")
         if isinstance(single, int) and not 0 <= single <= len(self.site_ids()):
             raise ConfigError(
                 f"data.single_view_sites: {single} of {len(self.site_ids())} sites cannot hold one view only",
                 remedy="set it to a number from 0 to data.sites",
             )
         if isinstance(single, dict):
-            for site, view in single.items():
-                if site not in self.site_ids():
-                    raise ConfigError(
-                        f"data.single_view_sites: there is no site {site!r}",
-                        remedy=suggestion(site, self.site_ids()),
-                    )
-                if view not in self.names:
-                    raise ConfigError(
-                        f"data.single_view_sites.{site}: there is no view {view!r}",
-                        remedy=suggestion(view, self.names, "the views are "),
-                    )
+            refuse_unknown("single_view_sites", "site", single, self.site_ids())
+            refuse_unknown("single_view_sites", "view", single.values(), self.names)
         return self
 
     @property
@@ -89,17 +81,13 @@ class ViewsOptions(DataOptions):
 
     def site_ids(self) -> tuple[SiteId, ...]:
         """``hospital-1`` and so on, or the listed sites."""
-        return numbered_sites(self.sites) if isinstance(self.sites, int) else self.sites
+        return named_sites(self.sites)
 
     def view_of(self, seed: int) -> dict[SiteId, int | None]:
-        """Every site in order, and the one view that it holds (None: all).
-
-        Args:
-            seed: the study's seed.
-        """
+        """Every site in order, and the one view that it holds (None: all)."""
         sites, single = self.site_ids(), self.single_view_sites
         if isinstance(single, dict):
-            return listed_views(sites, single, self.names)
+            return {site: self.names.index(single[site]) if site in single else None for site in sites}
         if single is None:
             single = single_view_count(len(sites), self.ratio)
         return drawn_views(sites, single, len(self.names), seed)
@@ -162,7 +150,7 @@ class DigitsViewsOptions(ViewsOptions):
 
     @model_validator(mode="after")
     def _check_views(self) -> Self:
-        check_names(self.views)
+        refuse_repeated("views", "view", self.views)
         return self
 
 
@@ -203,7 +191,7 @@ class MultiviewOptions(ViewsOptions):
 
     @model_validator(mode="after")
     def _check_file(self) -> Self:
-        check_names(self.views)
+        refuse_repeated("views", "view", self.views)
         if self.view_sizes is not None and (
             len(self.view_sizes) != len(self.views) or min(self.view_sizes) < 1
         ):
@@ -211,11 +199,8 @@ class MultiviewOptions(ViewsOptions):
                 "data.view_sizes: needs one number above 0 per view",
                 remedy="give as many numbers as data.views has names, or leave it away",
             )
+        refuse_unknown("scale", "view", self.scale, self.views)
         for view, rule in self.scale.items():
-            if view not in self.views:
-                raise ConfigError(
-                    f"data.scale: there is no view {view!r}", remedy=suggestion(view, self.views)
-                )
             if isinstance(rule, tuple):
                 check_range(view, rule)
         if self.separate:
@@ -223,17 +208,9 @@ class MultiviewOptions(ViewsOptions):
         return self
 
     def _check_separate(self) -> None:
-        if isinstance(self.sites, int) or not self.sites or len(set(self.sites)) < len(self.sites):
-            raise ConfigError(
-                "data.sites: data.site_key needs the list of sites, each once",
-                remedy='list the values of that array, for example sites = ["north", "south"]',
-            )
-        for key in ("ratio", "alpha", "min_records", "per_class"):
-            if key in self.model_fields_set:
-                raise ConfigError(
-                    f"data.{key}: has no effect where data.site_key says who holds what",
-                    remedy=f"remove data.{key}, or data.site_key",
-                )
+        check_listed_sites(self.sites, "data.site_key")
+        unused = ("ratio", "alpha", "min_records", "per_class")
+        refuse_unused(self, unused, "where data.site_key says who holds what")
         if isinstance(self.single_view_sites, int):
             raise ConfigError(
                 "data.single_view_sites: with data.site_key it is not drawn which view a site holds",
@@ -258,9 +235,3 @@ def check_range(view: str, ends: tuple[float, float]) -> None:
         raise ConfigError(
             f"data.scale.{view}: the low end is not below the high end", remedy="write [low, high]"
         )
-
-
-def check_names(views: tuple[str, ...]) -> None:
-    """Refuse a view that is named twice."""
-    if len(set(views)) < len(views):
-        raise ConfigError("data.views: names a view twice", remedy="name every view once")

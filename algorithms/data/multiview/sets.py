@@ -24,8 +24,7 @@ from secfed.algorithms.data.multiview.options import (
     MultiviewOptions,
     ViewsOptions,
 )
-from secfed.algorithms.data.multiview.partition import capped_dirichlet, first_per_class
-from secfed.algorithms.data.partition import Partition
+from secfed.algorithms.data.partition import Partition, capped_dirichlet, first_per_class
 from secfed.algorithms.framework.datasets import SiteId
 from secfed.algorithms.framework.randomness import numpy_generator
 from secfed.errors import DataError
@@ -35,16 +34,7 @@ _KNOWN_LABELS: Final = "Y"
 
 
 def multiview(options: MultiviewOptions, seed: int, folder: Path) -> MultiviewData:
-    """Any ``.npz`` or ``.mat`` file.
-
-    Args:
-        options: the ``[data]`` table.
-        seed: the study's seed.
-        folder: where the study file is.
-
-    Raises:
-        DataError: without ``view_sizes``, a file that does not tell them.
-    """
+    """Any ``.npz`` or ``.mat`` file."""
     file = ViewFile(folder / options.path)
     sizes = options.view_sizes or _sizes(file, options.views)
     if options.site_key is None:
@@ -135,11 +125,11 @@ def _known(
     )
 
     def load() -> ViewRecords:
-        found = file.arrays(*_KNOWN_KEYS, _KNOWN_LABELS)
+        arrays = file.arrays(*_KNOWN_KEYS, _KNOWN_LABELS)
         views = tuple(
-            scaled(file.view(key, found[key]), rule) for key, rule in zip(_KNOWN_KEYS, scale, strict=True)
+            scaled(file.view(key, arrays[key]), rule) for key, rule in zip(_KNOWN_KEYS, scale, strict=True)
         )
-        return ViewRecords(views, file.labels(_KNOWN_LABELS, found[_KNOWN_LABELS], 0))
+        return ViewRecords(views, file.labels(_KNOWN_LABELS, arrays[_KNOWN_LABELS], 0))
 
     return pooled(load, options, sizes, classes, seed, tied=tied)
 
@@ -161,17 +151,17 @@ def _sizes(file: ViewFile, views: tuple[str, ...]) -> tuple[int, ...]:
 
 def _read(file: ViewFile, options: MultiviewOptions, views: tuple[str, ...]) -> ViewRecords:
     """All records, with the views of these names; None in the place of every other view."""
-    found = file.arrays(*views, options.label_key)
-    labels = file.labels(options.label_key, found[options.label_key], options.first_label)
+    arrays = file.arrays(*views, options.label_key)
+    labels = file.labels(options.label_key, arrays[options.label_key], options.first_label)
     read: list[NDArray[np.float32] | None] = []
     for view in options.views:
         if view not in views:
             read.append(None)
             continue
-        values = file.view(view, found[view])
+        values = file.view(view, arrays[view])
         if len(values) != len(labels):
             raise DataError(
-                f"{options.path}: view {view!r} has not one row for each label",
+                f"{options.path}: view {view!r} does not have one row for each label",
                 remedy="store one row per record; transpose the view if its records are columns",
             )
         read.append(scaled(values, options.scale.get(view)))
@@ -184,6 +174,7 @@ def _read_site(file: ViewFile, options: MultiviewOptions, site: SiteId, held: tu
     sites = file.sites(key, file.arrays(key)[key])
     if len(sites) != len(records.labels):
         raise DataError(
-            f"{options.path}: {key!r} has not one entry per record", remedy="name the site of every record"
+            f"{options.path}: {key!r} does not have one entry per record",
+            remedy="name the site of every record",
         )
     return records.take(np.flatnonzero(sites == site))

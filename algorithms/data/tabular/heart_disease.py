@@ -18,12 +18,11 @@ from typing import Literal
 
 from pydantic import Field
 
-from secfed.algorithms.data.folders import data_folder
-from secfed.algorithms.data.pool import DataOptions
+from secfed.algorithms.data.base import DataOptions
+from secfed.algorithms.data.folders import data_folder, existing_file
 from secfed.algorithms.data.tabular.options import TableOptions
 from secfed.algorithms.data.tabular.table import TableData
 from secfed.algorithms.framework.datasets import SiteId
-from secfed.errors import DataError
 
 # Round numbers near what is usual in cardiac patients: [centre, spread], public and the same everywhere.
 _SCALE = {
@@ -38,7 +37,6 @@ _SCALE = {
 }
 
 CENTRES = ("cleveland", "hungarian", "switzerland", "va")
-_FILE = "fed_heart_disease.csv"
 
 
 class HeartDiseaseOptions(DataOptions):
@@ -47,7 +45,6 @@ class HeartDiseaseOptions(DataOptions):
     test_fraction: float = Field(
         default=0.3, ge=0, le=0.9, description="the share of held-out records, 0 to 0.9"
     )
-
     impute: Literal["median", "centre"] = Field(
         default="median", description='"median" (of the hospital) or "centre" (a public constant)'
     )
@@ -58,17 +55,8 @@ class HeartDiseaseOptions(DataOptions):
 
 
 def heart_disease(options: HeartDiseaseOptions, seed: int) -> TableData:
-    """The four hospitals, imputed and scaled per hospital.
-
-    Raises:
-        DataError: the file is not where it is looked for.
-    """
-    path = data_folder() / _FILE
-    if not path.is_file():
-        raise DataError(
-            f"heart-disease: {path} does not exist",
-            remedy=f"set the environment variable SECFED_DATA to the folder that contains {_FILE}",
-        )
+    """The four hospitals, imputed and scaled per hospital."""
+    path = existing_file("heart-disease", data_folder() / "fed_heart_disease.csv")
     table = TableOptions(
         name="csv",
         path=str(path),

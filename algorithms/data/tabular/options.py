@@ -6,9 +6,18 @@ from typing import Literal, Self
 
 from pydantic import Field, model_validator
 
-from secfed.algorithms.data.pool import DataOptions, check_partition_options, numbered_sites
+from secfed.algorithms.data.base import (
+    Alpha,
+    DataOptions,
+    MinRecords,
+    PatientColumn,
+    check_listed_sites,
+    named_sites,
+    refuse_repeated,
+    refuse_unknown,
+    refuse_unused_alpha,
+)
 from secfed.algorithms.framework.datasets import SiteId
-from secfed.config.schema import suggestion
 from secfed.errors import ConfigError
 
 Cell = str | int | float
@@ -32,13 +41,9 @@ class TableOptions(DataOptions):
     sites: int | tuple[str, ...] = Field(
         description="the sites: values of data.site_column, or a number for iid and dirichlet"
     )
-    alpha: float = Field(default=0.5, gt=0, description="the Dirichlet concentration; smaller is more skewed")
-    min_records: int = Field(
-        default=10, ge=1, description="the least number of records of a simulated hospital"
-    )
-    patient_column: str | None = Field(
-        default=None, description="the column that names the patient; a patient is never in both parts"
-    )
+    alpha: Alpha = 0.5
+    min_records: MinRecords = 10
+    patient_column: PatientColumn = None
     label_column: str = Field(description="the column that holds the label")
     label_above: float | None = Field(
         default=None, description="a number: labels above it are positive (class 1)"
@@ -72,23 +77,27 @@ class TableOptions(DataOptions):
 
     @model_validator(mode="after")
     def _check(self) -> Self:
-        check_partition_options(self.partition, self.model_fields_set)
+        refuse_unused_alpha(self, self.partition)
+        self._check_sites()
+        self._check_labels()
+        self._check_columns()
+        return self
+
+    def _check_sites(self) -> None:
         if self.partition == "by-column":
             if self.site_column is None:
                 raise ConfigError(
                     "data.site_column: is missing",
                     remedy='name the column, or set data.partition = "iid" or "dirichlet"',
                 )
-            if isinstance(self.sites, int) or not self.sites or len(set(self.sites)) < len(self.sites):
-                raise ConfigError(
-                    "data.sites: by-column needs the list of sites, each once",
-                    remedy='list the values of the site column, for example sites = ["north", "south"]',
-                )
+            check_listed_sites(self.sites, "by-column")
         elif not isinstance(self.sites, int) or self.sites < 1 or self.site_column is not None:
             raise ConfigError(
                 f"data.sites: {self.partition} divides the table among a number of simulated sites",
                 remedy='set data.sites to a number and remove data.site_column, or use "by-column"',
             )
+
+    def _check_labels(self) -> None:
         if (self.label_above is None) == (self.labels is None):
             raise ConfigError(
                 "data.label_above: set either label_above or labels",
@@ -96,24 +105,25 @@ class TableOptions(DataOptions):
             )
         if self.labels is not None and not len(set(map(canonical, self.labels))) == len(self.labels) > 1:
             raise ConfigError("data.labels: needs at least two labels", remedy="list every class once")
+        if self.label_column in self.feature_columns:
+            raise ConfigError(
+                f"data.feature_columns: contains the label, {self.label_column!r}",
+                remedy="take it out of data.feature_columns",
+            )
+
+    def _check_columns(self) -> None:
         for column, (_, spread) in self.scale.items():
             if spread <= 0 or column in self.categorical:
                 raise ConfigError(
                     f"data.scale.{column}: needs a spread above 0 and a column that is not categorical",
                     remedy="write [centre, spread], for example age = [55, 10]",
                 )
-        if len(set(self.feature_columns)) < len(self.feature_columns):
-            raise ConfigError("data.feature_columns: names a column twice", remedy="name every column once")
+        refuse_repeated("feature_columns", "column", self.feature_columns)
         unscaled = [column for column in self.numeric_columns if column not in self.scale]
         if self.impute == "centre" and unscaled:
             raise ConfigError(
                 f"data.impute: {unscaled[0]!r} has no public centre",
                 remedy="give [centre, spread] for every numeric column in data.scale",
-            )
-        if self.label_column in self.feature_columns:
-            raise ConfigError(
-                f"data.feature_columns: contains the label, {self.label_column!r}",
-                remedy="take it out of data.feature_columns",
             )
         taken = (*self.feature_columns, self.label_column, self.site_column)
         if self.patient_column is not None and self.patient_column in taken:
@@ -121,23 +131,12 @@ class TableOptions(DataOptions):
                 "data.patient_column: is a feature, the label or the site, too",
                 remedy="name a column that holds nothing but the patient",
             )
-        for key, columns in (
-            ("categorical", tuple(self.categorical)),
-            ("scale", tuple(self.scale)),
-            ("zero_is_missing", self.zero_is_missing),
-            ("missing_indicator", self.missing_indicator),
-        ):
-            for column in columns:
-                if column not in self.feature_columns:
-                    raise ConfigError(
-                        f"data.{key}: {column!r} is not a feature column",
-                        remedy=suggestion(column, self.feature_columns),
-                    )
-        return self
+        for key in ("categorical", "scale", "zero_is_missing", "missing_indicator"):
+            refuse_unknown(key, "feature column", getattr(self, key), self.feature_columns)
 
     def site_ids(self) -> tuple[SiteId, ...]:
         """The listed sites, or ``hospital-1`` and so on."""
-        return numbered_sites(self.sites) if isinstance(self.sites, int) else self.sites
+        return named_sites(self.sites)
 
     @property
     def names_patients(self) -> bool:
@@ -157,7 +156,7 @@ class TableOptions(DataOptions):
 
     @property
     def classes(self) -> int:
-        """Number of classes."""
+        """How many labels there are."""
         return 2 if self.labels is None else len(self.labels)
 
 

@@ -15,10 +15,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from secfed.algorithms.data.csv_rows import csv_rows
-from secfed.algorithms.data.pool import PooledData, divide_by, site_index
-from secfed.algorithms.data.prepare import Preparation, PreparedRecords, prepare
+from secfed.algorithms.data.pool import PooledData, divide_by
+from secfed.algorithms.data.prepare import Preparation, PreparedRecords, PreparedSites
 from secfed.algorithms.data.tabular.options import ALWAYS_MISSING, TableOptions, canonical, number_of
-from secfed.algorithms.framework.datasets import SiteData, SiteId
+from secfed.algorithms.framework.datasets import SiteId
 from secfed.algorithms.framework.unfit import refused, unfit
 from secfed.config.schema import suggestion
 from secfed.errors import DataError
@@ -45,11 +45,8 @@ class Table:
                 Names the file, line and column, never the value.
         """
         options = self._options
-        needed = [*options.feature_columns, options.label_column]
-        if options.site_column is not None:
-            needed.append(options.site_column)
-        if options.patient_column is not None:
-            needed.append(options.patient_column)
+        special = (options.label_column, options.site_column, options.patient_column)
+        needed = [*options.feature_columns, *(column for column in special if column is not None)]
         try:
             with self._path.open(newline="", encoding="utf-8-sig") as stream:
                 header, numbered = csv_rows(stream, self._path.name)
@@ -88,10 +85,11 @@ class Table:
         numeric = np.full((len(rows), len(options.numeric_columns)), np.nan)
         for at, column in enumerate(options.numeric_columns):
             numeric[:, at] = [self._number(line, row, column) for line, row in rows]
-        extra: list[NDArray[np.float64]] = []
-        for column, categories in options.categorical.items():
-            extra.append(self._one_hot(rows, column, [canonical(value) for value in categories]))
-        one_hot = dict(zip(options.categorical, extra, strict=True))
+        one_hot = {
+            column: self._one_hot(rows, column, [canonical(value) for value in categories])
+            for column, categories in options.categorical.items()
+        }
+        extra = list(one_hot.values())
         for column in options.missing_indicator:
             if column in one_hot:
                 missing = ~one_hot[column].any(axis=1)
@@ -116,8 +114,8 @@ class Table:
             if column in needed and len(_LINE_END.split(cell.strip())) > 1:
                 unfit(self._wrong(line, column, "has more than one line"))
             parts = [piece.split(",") for piece in _LINE_END.split(cell)]
-            found = [cells[:at] + parts[0], *parts[1:-1], parts[-1] + cells[at + 1 :]]
-            if all(self._is_record(header, one) for one in found):
+            records = [cells[:at] + parts[0], *parts[1:-1], parts[-1] + cells[at + 1 :]]
+            if all(self._is_record(header, one) for one in records):
                 unfit(
                     DataError(
                         f"{self._path.name}, line {line}: column {column!r} holds other records of "
@@ -146,21 +144,16 @@ class Table:
     def _number(self, line: int, row: Row, column: str) -> float:
         if self._is_missing(row[column], column):
             return float("nan")
-        try:
-            number = number_of(row[column])
-        except ValueError:
-            return self._missing_instead(line, column, "is not a number")
-        if not np.isfinite(number):
-            return self._missing_instead(line, column, "is not a finite number")
         centre, spread = self._options.scale.get(column, (0.0, 1.0))
-        scaled = (number - centre) / spread
-        if not abs(scaled) <= _LARGEST:
-            return self._missing_instead(line, column, "is too large a number")
-        return scaled
-
-    def _missing_instead(self, line: int, column: str, what: str) -> float:
+        try:
+            scaled = (number_of(row[column]) - centre) / spread
+            what = "is too large a number" if np.isfinite(scaled) else "is not a finite number"
+        except ValueError:
+            scaled, what = np.nan, "is not a number"
+        if abs(scaled) <= _LARGEST:
+            return scaled
         unfit(self._wrong(line, column, what))
-        return float("nan")
+        return np.nan
 
     def _one_hot(
         self, rows: list[tuple[int, Row]], column: str, categories: list[str]
@@ -214,44 +207,23 @@ class Table:
         )
 
 
-class TableData:
+class TableData(PreparedSites):
     """A table whose site column says where a record belongs; records of other sites are left alone."""
 
     def __init__(self, options: TableOptions, path: Path, seed: int) -> None:
-        self.sites = options.site_ids()
-        self.input_shape: tuple[int, ...] = (options.width,)
-        self.classes = options.classes
-        self._table, self._options = Table(options, path), options
-        self._rules = _rules(options)
-        self._seed = seed
-
-    def for_record_privacy(self, *, slots: bool = False) -> TableData:
-        """The same records, each prepared by itself.
-
-        Args:
-            slots: see :meth:`secfed.algorithms.data.prepare.Preparation.for_record_privacy`.
-
-        Raises:
-            ConfigError: a record would be prepared from other records.
-        """
-        self._rules = self._rules.for_record_privacy(len(self._options.numeric_columns), slots=slots)
-        return self
-
-    def site(self, site_id: SiteId) -> SiteData:
-        """One site's records, prepared.
-
-        Raises:
-            DataError: no such site, or records that cannot be used.
-        """
-        site_index(self.sites, site_id)
-        return prepare(
-            site_id,
-            self._table.read(site_id),
-            self._rules,
-            input_shape=self.input_shape,
-            classes=self.classes,
-            seed=self._seed,
+        super().__init__(
+            sites=options.site_ids(),
+            rules=_rules(options),
+            input_shape=(options.width,),
+            classes=options.classes,
+            seed=seed,
+            numeric=len(options.numeric_columns),
         )
+        self._table = Table(options, path)
+
+    def records(self, site_id: SiteId) -> PreparedRecords:
+        """The lines of the table that name this site."""
+        return self._table.read(site_id)
 
 
 def table_data(options: TableOptions, path: Path, seed: int) -> TableData | PooledData:

@@ -13,17 +13,31 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Literal, Protocol, runtime_checkable
+from typing import Final, Literal, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
 
+from secfed.algorithms.data.checks import (
+    blank_tokens,
+    image_fault,
+    pixel_fault,
+    text_fault,
+    token_fault,
+    unusable,
+)
 from secfed.algorithms.data.tokens import readable_tokens
 from secfed.algorithms.framework.datasets import FederatedData, SiteId, no_records, no_training_records
 from secfed.algorithms.framework.unfit import first_class_if_unknown, unfit, zero_if_not_finite
 from secfed.errors import DataError
 
 Kind = Literal["image", "text", "pairs"]
+
+_PARTS: Final[Mapping[Kind, tuple[str, ...]]] = {
+    "image": ("images", "labels"),
+    "text": ("tokens", "labels"),
+    "pairs": ("images", "tokens", "sources"),
+}
 
 
 @dataclass(frozen=True, repr=False)
@@ -75,40 +89,29 @@ class TransferData(FederatedData, Protocol):
     @property
     def kind_of(self) -> Mapping[SiteId, Kind]:
         """Every site of the study, and what it holds."""
-        ...
 
     @property
     def image_shape(self) -> tuple[int, int, int]:
         """Channels, height and width of an image; height equals width."""
-        ...
 
     @property
     def text_length(self) -> int:
         """Tokens per text, padding included."""
-        ...
 
     @property
     def vocabulary(self) -> int:
         """Token ids are below this."""
-        ...
 
     @property
     def image_classes(self) -> int:
         """Classes at image sites, at least 1; without meaning where the study has none."""
-        ...
 
     @property
     def text_classes(self) -> int:
         """Classes at text sites, at least 1; without meaning where the study has none."""
-        ...
 
     def site(self, site_id: SiteId) -> TransferSite:
-        """One site's records.
-
-        Raises:
-            DataError: records that are missing, empty or malformed, naming the site.
-        """
-        ...
+        """One site's records."""
 
 
 def check_transfer(site_id: SiteId, data: TransferSite, facts: TransferData) -> TransferSite:
@@ -133,10 +136,10 @@ def check_transfer(site_id: SiteId, data: TransferSite, facts: TransferData) -> 
     for part, samples in (("training", data.train), ("held-out", data.test)):
         what = _fault(data.kind, samples, facts)
         if what is not None:
-            raise _unusable(site_id, part, what)
+            raise unusable(site_id, part, what)
         what = _unfit_value(data.kind, samples, facts)
         if what is not None:
-            unfit(_unusable(site_id, part, what))
+            unfit(unusable(site_id, part, what))
             samples = _fitting(data.kind, samples, facts)
         checked.append(samples)
     if not len(data.train):
@@ -149,27 +152,22 @@ def check_transfer(site_id: SiteId, data: TransferSite, facts: TransferData) -> 
         data = replace(data, train=checked[0], test=checked[1])
     if data.train_patients is not None and len(data.train_patients) != len(data.train):
         raise DataError(
-            f"site {site_id!r} has not one patient per training record",
+            f"site {site_id!r} does not have one patient per training record",
             remedy="give the patient of every training record, or of none",
         )
     return data
 
 
-def _unusable(site_id: SiteId, part: str, what: str) -> DataError:
-    return DataError(
-        f"site {site_id!r}: {part} records {what}",
-        remedy="every site must prepare its records in the same way, as the study's [data] says",
-    )
-
-
 def _unfit_value(kind: Kind, samples: Samples, facts: TransferData) -> str | None:
     """What is wrong with single values, in words without them."""
-    if samples.images is not None and not bool(torch.isfinite(samples.images).all()):
-        return "contain NaN or infinite pixels"
-    what = None if samples.tokens is None else _token_fault(samples.tokens, facts)
-    labels, classes = samples.labels, _classes(kind, facts)
-    if labels is not None and len(labels) and not 0 <= int(labels.min()) <= int(labels.max()) < classes:
-        what = what or f"have a label outside the study's {classes} classes"
+    images, tokens, labels = samples.images, samples.tokens, samples.labels
+    what = None if images is None else pixel_fault(images)
+    if what is None and tokens is not None:
+        what = token_fault(tokens, facts.vocabulary)
+    classes = _classes(kind, facts)
+    if what is None and labels is not None and len(labels):
+        inside = 0 <= int(labels.min()) <= int(labels.max()) < classes
+        what = None if inside else f"have a label outside the study's {classes} classes"
     return what
 
 
@@ -186,8 +184,7 @@ def _fitting(kind: Kind, samples: Samples, facts: TransferData) -> Samples:
 
 def _blank(kind: Kind, facts: TransferData) -> Samples:
     images = None if kind == "text" else torch.zeros(1, *facts.image_shape)
-    empty = torch.zeros(1, facts.text_length, dtype=torch.int64)
-    tokens = None if kind == "image" else readable_tokens(empty, facts.vocabulary)
+    tokens = None if kind == "image" else blank_tokens(facts.text_length, facts.vocabulary)
     zero = torch.zeros(1, dtype=torch.int64)
     return Samples(images, tokens, *((None, zero) if kind == "pairs" else (zero, None)))
 
@@ -198,23 +195,14 @@ def _classes(kind: Kind, facts: TransferData) -> int:
 
 def _fault(kind: Kind, samples: Samples, facts: TransferData) -> str | None:
     """What is wrong with the shapes and types of these records, or with what belongs together."""
-    parts = {
-        "images": samples.images,
-        "tokens": samples.tokens,
-        "labels": samples.labels,
-        "sources": samples.sources,
-    }
-    wanted = {
-        "image": ("images", "labels"),
-        "text": ("tokens", "labels"),
-        "pairs": ("images", "tokens", "sources"),
-    }[kind]
+    images, tokens, labels, sources = samples.images, samples.tokens, samples.labels, samples.sources
+    parts = {"images": images, "tokens": tokens, "labels": labels, "sources": sources}
     held = tuple(name for name, part in parts.items() if part is not None)
-    if held != wanted:
-        return f"have {', '.join(held) or 'nothing'}, but those of {kind} sites have {', '.join(wanted)}"
-    images, tokens, labels, sources = parts.values()
-    what = None if images is None else _image_fault(images, facts)
-    what = what or (None if tokens is None else _text_fault(tokens, facts))
+    if held != _PARTS[kind]:
+        wanted = ", ".join(_PARTS[kind])
+        return f"have {', '.join(held) or 'nothing'}, but those of {kind} sites have {wanted}"
+    what = None if images is None else image_fault(images, facts.image_shape)
+    what = what or (None if tokens is None else text_fault(tokens, facts.text_length))
     if labels is not None:
         what = what or _label_fault(labels, len(samples))
     if sources is not None and images is not None:
@@ -222,40 +210,9 @@ def _fault(kind: Kind, samples: Samples, facts: TransferData) -> str | None:
     return what
 
 
-def _image_fault(images: Tensor, facts: TransferData) -> str | None:
-    if tuple(images.shape[1:]) != tuple(facts.image_shape) or images.dtype != torch.float32:
-        return (
-            f"have images of shape {tuple(images.shape[1:])} and type {images.dtype}, "
-            f"but the study's have {tuple(facts.image_shape)} and torch.float32"
-        )
-    return None
-
-
-def _text_fault(tokens: Tensor, facts: TransferData) -> str | None:
-    if tuple(tokens.shape[1:]) != (facts.text_length,) or tokens.dtype != torch.int64:
-        return (
-            f"have texts of shape {tuple(tokens.shape[1:])} and type {tokens.dtype}, "
-            f"but the study's have {(facts.text_length,)} and torch.int64"
-        )
-    return None
-
-
-def _token_fault(tokens: Tensor, facts: TransferData) -> str | None:
-    if not len(tokens):
-        return None
-    if not 0 <= int(tokens.min()) <= int(tokens.max()) < facts.vocabulary:
-        return f"have a token outside the vocabulary of {facts.vocabulary}"
-    words = tokens != 0
-    if not bool(words[:, 0].all()):
-        return "have an empty text, or padding before its words"
-    if bool((words[:, 1:] & ~words[:, :-1]).any()):
-        return "have padding between the words of a text"
-    return None
-
-
 def _label_fault(labels: Tensor, rows: int) -> str | None:
     if tuple(labels.shape) != (rows,) or labels.dtype != torch.int64:
-        return "have not one int64 label each"
+        return "do not have one int64 label each"
     return None
 
 

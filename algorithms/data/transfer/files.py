@@ -29,10 +29,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.functional import interpolate, pad
 
-from secfed.algorithms.data.image_files import Preparation
-from secfed.algorithms.data.image_text.table import drawn
+from secfed.algorithms.data.base import site_index
+from secfed.algorithms.data.image_files import FLAT, Preparation
+from secfed.algorithms.data.images_and_texts import ImagesAndTexts, drawn
 from secfed.algorithms.data.multiview.files import ViewFile
-from secfed.algorithms.data.pool import site_index
+from secfed.algorithms.data.table_lines import is_unicode
 from secfed.algorithms.data.tokens import words_of
 from secfed.algorithms.data.transfer.base import Kind, Samples, TransferSite, check_transfer
 from secfed.algorithms.data.transfer.options import TransferFilesOptions
@@ -45,52 +46,23 @@ _ARRAYS: Final[Mapping[Kind, tuple[str, ...]]] = {
     "pairs": ("images", "texts"),
 }
 _GREY: Final = (0.299, 0.587, 0.114)  # ITU-R BT.601, as Pillow converts colours
-_FLAT: Final = 1e-6  # a spread below this is an image of one colour
 _AT_ONCE: Final = 256  # images that are prepared together, to bound the memory it takes
 
 Pixels = NDArray[np.uint8]
 Ids = NDArray[np.int64]
 
 
-class TransferFiles:
-    """Records that already belong to sites; see the module.
-
-    Args:
-        options: the ``[data]`` table.
-        seed: the study's seed; it decides what is held out.
-        folder: where the study file is.
-
-    Raises:
-        ConfigError: the tokenizer's files are missing or unusable.
-    """
+class TransferFiles(ImagesAndTexts):
+    """Records that already belong to sites; see the module."""
 
     def __init__(self, options: TransferFilesOptions, seed: int, folder: Path) -> None:
-        self.sites: tuple[SiteId, ...] = options.site_ids()
+        super().__init__(options, options.first_token_tokenizer(folder))
         self.kind_of: dict[SiteId, Kind] = options.kind_of
-        self._tokenizer = options.first_token_tokenizer(folder)
-        self.image_shape: tuple[int, int, int] = options.image_shape
-        self.text_length = self._tokenizer.length
-        self.vocabulary = self._tokenizer.vocabulary
         self.image_classes, self.text_classes = options.classes
         self._options, self._seed, self._root = options, seed, folder / options.path
-        self._rules = options.preparation()
-
-    def for_record_privacy(self, *, slots: bool = False) -> TransferFiles:
-        """The same records: each is prepared by itself, and its part follows from its own row.
-
-        Args:
-            slots: whether neighbours replace records. A row whose content changes may then change its part:
-                what is hidden is a replacement that does not.
-        """
-        del slots
-        return self
 
     def site(self, site_id: SiteId) -> TransferSite:
-        """One site's records; no other site's file is looked at.
-
-        Raises:
-            DataError: no such site, or a file that cannot be used.
-        """
+        """One site's records; no other site's file is looked at."""
         site_index(self.sites, site_id)
         kind = self.kind_of[site_id]
         name = f"{site_id}.npz"
@@ -123,9 +95,9 @@ class TransferFiles:
     def _samples(self, records: _Records, rows: Ids) -> Samples:
         images, tokens, labels, sources = records.images, None, None, None
         if records.sources is not None:
-            kept = np.unique(records.sources[rows])
-            sources = torch.from_numpy(np.searchsorted(kept, records.sources[rows]).astype(np.int64))
-            images = records.images[kept] if records.images is not None else None
+            used = np.unique(records.sources[rows])
+            sources = torch.from_numpy(np.searchsorted(used, records.sources[rows]).astype(np.int64))
+            images = records.images[used] if records.images is not None else None
         elif images is not None:
             images = images[rows]
         if records.texts is not None:
@@ -137,21 +109,12 @@ class TransferFiles:
 
 
 class _Records:
-    """The arrays of one file, checked.
+    """The arrays of one file, checked."""
 
-    Args:
-        kind: of the site.
-        found: the arrays by name.
-        name: of the file, for errors.
-
-    Raises:
-        DataError: an array that is not what the module says, naming file and array.
-    """
-
-    def __init__(self, kind: Kind, found: Mapping[str, NDArray[Any]], name: str) -> None:
-        self.images = pixels(found["images"], f"{name}: 'images'") if "images" in found else None
-        self.texts = _texts(found["texts"], f"{name}: 'texts'") if "texts" in found else None
-        self.labels = integers(found["labels"], f"{name}: 'labels'") if "labels" in found else None
+    def __init__(self, kind: Kind, arrays: Mapping[str, NDArray[Any]], name: str) -> None:
+        self.images = pixels(arrays["images"], f"{name}: 'images'") if "images" in arrays else None
+        self.texts = _texts(arrays["texts"], f"{name}: 'texts'") if "texts" in arrays else None
+        self.labels = integers(arrays["labels"], f"{name}: 'labels'") if "labels" in arrays else None
         self.sources: Ids | None = None
         self.patients: tuple[str, ...] | None = None
         images = 0 if self.images is None else len(self.images)
@@ -159,9 +122,9 @@ class _Records:
         if self.labels is not None and len(self.labels) != rows:
             raise _uneven(name, "labels")
         if kind == "pairs":
-            self.sources = self._checked_sources(found, name, images, rows)
-        if "patients" in found:
-            self.patients = _patients(found["patients"], f"{name}: 'patients'")
+            self.sources = self._checked_sources(arrays, name, images, rows)
+        if "patients" in arrays:
+            self.patients = _patients(arrays["patients"], f"{name}: 'patients'")
             if len(self.patients) != rows:
                 raise _uneven(name, "patients")
             self._check_one_patient_per_image(name, images)
@@ -174,15 +137,15 @@ class _Records:
         return of_image if self.sources is None else [of_image[source] for source in self.sources.tolist()]
 
     @staticmethod
-    def _checked_sources(found: Mapping[str, NDArray[Any]], name: str, images: int, rows: int) -> Ids:
-        if "sources" not in found:
+    def _checked_sources(arrays: Mapping[str, NDArray[Any]], name: str, images: int, rows: int) -> Ids:
+        if "sources" not in arrays:
             if images != rows:
                 raise DataError(
-                    f"{name}: 'images' and 'texts' have not as many rows",
+                    f"{name}: 'images' and 'texts' do not have as many rows",
                     remedy="add the array sources: the position of the image that each caption describes",
                 )
             return np.arange(rows, dtype=np.int64)
-        sources = integers(found["sources"], f"{name}: 'sources'")
+        sources = integers(arrays["sources"], f"{name}: 'sources'")
         if len(sources) != rows:
             raise _uneven(name, "sources")
         if rows and not 0 <= int(sources.min()) <= int(sources.max()) < images:
@@ -212,15 +175,7 @@ class _Records:
 
 
 def pixels(values: NDArray[Any], where: str) -> Pixels:
-    """Check that an array holds images: [n, height, width] or [n, height, width, 3] of uint8.
-
-    Args:
-        values: the array.
-        where: file and name of the array, for errors.
-
-    Raises:
-        DataError: it does not.
-    """
+    """Check that an array holds images: [n, height, width] or [n, height, width, 3] of uint8."""
     colour = values.ndim == 4 and values.shape[3] == 3
     if values.dtype != np.uint8 or not (values.ndim == 3 or colour) or 0 in values.shape[1:]:
         raise DataError(
@@ -231,27 +186,14 @@ def pixels(values: NDArray[Any], where: str) -> Pixels:
 
 
 def integers(values: NDArray[Any], where: str) -> Ids:
-    """Check that an array is one integer per row: [n].
-
-    Args:
-        values: the array.
-        where: file and name of the array, for errors.
-
-    Raises:
-        DataError: it is not.
-    """
+    """Check that an array is one integer per row: [n]."""
     if values.ndim != 1 or values.dtype.kind not in "iu":
         raise DataError(f"{where} is not one integer per row", remedy="store [n] integers, counted from 0")
     return values.astype(np.int64)
 
 
 def prepared_images(images: Pixels, rules: Preparation) -> Tensor:
-    """Resize and normalise images, each by itself: [n, channels, size, size] float32.
-
-    Args:
-        images: as :func:`pixels` checks them.
-        rules: how; limits on files do not apply.
-    """
+    """Resize and normalise images, each by itself: [n, channels, size, size] float32."""
     prepared = torch.empty(len(images), rules.channels, rules.size, rules.size)
     for start in range(0, len(images), _AT_ONCE):
         some = torch.from_numpy(np.ascontiguousarray(images[start : start + _AT_ONCE])).float() / 255
@@ -283,7 +225,7 @@ def _normalised(images: Tensor, rules: Preparation) -> Tensor:
     if rules.constants is None:
         mean = images.mean(dim=(1, 2, 3), keepdim=True)
         spread = images.std(dim=(1, 2, 3), keepdim=True, correction=0)
-        return (images - mean) / spread.clamp(min=_FLAT)
+        return (images - mean) / spread.clamp(min=FLAT)
     means, spreads = (torch.tensor(numbers).reshape(1, -1, 1, 1) for numbers in rules.constants)
     return (images - means) / spreads
 
@@ -296,9 +238,9 @@ def _texts(values: NDArray[Any], where: str) -> Sequence[str]:
         )
     texts: list[str] = values.tolist()
     for number, text in enumerate(texts):
-        if not words_of(text) or not _is_unicode(text):
+        if not words_of(text) or not is_unicode(text):
             raise DataError(
-                f"{where}, position {number}: is no text, or has no word in it",
+                f"{where}, position {number}: is not a text, or has no word in it",
                 remedy="leave that row out of every array of the file",
             )
     return texts
@@ -308,24 +250,15 @@ def _patients(values: NDArray[Any], where: str) -> tuple[str, ...]:
     names: list[str] = []
     if values.ndim == 1 and values.dtype.kind in "iuU":
         names = [str(value).strip() for value in values.tolist()]
-    if len(names) != values.size or not all(name and _is_unicode(name) for name in names):
+    if len(names) != values.size or not all(name and is_unicode(name) for name in names):
         raise DataError(
             f"{where} does not name a patient for every row", remedy="store [n] texts or integers, none empty"
         )
     return tuple(names)
 
 
-def _is_unicode(text: str) -> bool:
-    """Whether no half of a character stands in it: such a text has no bytes to draw from."""
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
-
-
 def _uneven(name: str, array: str) -> DataError:
     return DataError(
-        f"{name}: {array!r} has not one entry per row",
+        f"{name}: {array!r} does not have one entry per row",
         remedy="a row is an image; at text sites a text, at pairs sites a caption",
     )

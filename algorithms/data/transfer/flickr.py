@@ -28,34 +28,32 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from secfed.algorithms.data.folders import data_folder
-from secfed.algorithms.data.image_files import open_source, prepared_image
-from secfed.algorithms.data.image_text.partition import class_shares
-from secfed.algorithms.data.image_text.table import (
-    MAX_TABLE_BYTES,
-    Line,
-    drawn,
-    parse_table,
-    read_table,
-    text_of,
-    value_of,
-)
+from secfed.algorithms.data.base import site_index
+from secfed.algorithms.data.folders import data_folder, existing_file
+from secfed.algorithms.data.image_files import open_source
+from secfed.algorithms.data.images_and_texts import ImagesAndTexts, drawn
 from secfed.algorithms.data.multiview.files import ViewFile
-from secfed.algorithms.data.partition import Partition, iid
-from secfed.algorithms.data.pool import site_index
+from secfed.algorithms.data.partition import (
+    Partition,
+    check_enough,
+    class_shares,
+    drawn_until,
+    iid,
+    joined,
+)
+from secfed.algorithms.data.table_lines import Line, read_table, table_inside
 from secfed.algorithms.data.tokens import words_of
 from secfed.algorithms.data.transfer.base import Kind, Samples, TransferSite, check_transfer
 from secfed.algorithms.data.transfer.files import integers, pixels, prepared_images
 from secfed.algorithms.data.transfer.options import FlickrTransferOptions
 from secfed.algorithms.framework.datasets import SiteId
 from secfed.algorithms.framework.randomness import numpy_generator
-from secfed.errors import ConfigError, DataError
+from secfed.errors import DataError
 
 IMAGES: Final = "cifar100_30classes.npz"
 PAIRS: Final = "flickr8k_2500_96.zip"
 _IMAGE_CLASSES: Final = 30
 _CAPTIONS: Final = "captions.jsonl"
-_DRAWS: Final = 1000
 _USE_PUBLISHED: Final = "use the published file"
 
 Ids = NDArray[np.int64]
@@ -106,47 +104,24 @@ class _Captioned:
     where: str
 
 
-class FlickrTransfer:
-    """Published sets, divided among simulated sites; see the module.
-
-    Args:
-        options: the ``[data]`` table.
-        seed: the study's seed: other seeds give another division.
-        folder: where the study file is.
-
-    Raises:
-        ConfigError: the tokenizer's files are missing or unusable.
-    """
+class FlickrTransfer(ImagesAndTexts):
+    """Published sets, divided among simulated sites; see the module. Another seed gives another division."""
 
     def __init__(self, options: FlickrTransferOptions, seed: int, folder: Path) -> None:
-        self.sites: tuple[SiteId, ...] = options.site_ids()
+        super().__init__(options, options.first_token_tokenizer(folder))
         self.kind_of: dict[SiteId, Kind] = options.kind_of
-        self._tokenizer = options.first_token_tokenizer(folder)
         self._texts = TEXTS[options.texts]
-        self.image_shape: tuple[int, int, int] = options.image_shape
-        self.text_length = self._tokenizer.length
-        self.vocabulary = self._tokenizer.vocabulary
         self.image_classes = _IMAGE_CLASSES
         self.text_classes = len(self._texts.classes)
         self._options, self._seed = options, seed
-        self._rules = options.preparation()
         self._root = data_folder() if options.path is None else folder / options.path
 
-    def for_record_privacy(self, *, slots: bool = False) -> FlickrTransfer:
-        """The same records: each is prepared by itself. The division is how a simulation makes sites."""
-        del slots
-        return self
-
     def site(self, site_id: SiteId) -> TransferSite:
-        """One site's share.
-
-        Raises:
-            DataError: no such site, or a file that is missing or is not the published one.
-        """
+        """One site's share."""
         site_index(self.sites, site_id)
         kind = self.kind_of[site_id]
         index = [site for site, its in self.kind_of.items() if its == kind].index(site_id)
-        samples = {"image": self._images, "text": self._classified, "pairs": self._pairs}[kind]
+        samples = {"image": self._labelled_images, "text": self._classified, "pairs": self._pairs}[kind]
         return check_transfer(site_id, TransferSite(kind, samples(index, 0), samples(index, 1)), self)
 
     @cached_property
@@ -163,7 +138,7 @@ class FlickrTransfer:
     def pair_partition(self) -> tuple[Partition, Partition]:
         """Positions of training and of held-out captioned images, one array per pairs site each."""
         sites = self._options.pair_sites
-        _check_enough(len(self._pair_pool[0]), sites, self._options.min_records)
+        check_enough(len(self._pair_pool[0]), sites, self._options.min_records)
         train, test = (
             iid(len(pool), sites, 0, numpy_generator(self._seed, "partition", "pairs", part))
             for pool, part in zip(self._pair_pool, ("train", "test"), strict=True)
@@ -174,7 +149,7 @@ class FlickrTransfer:
         options, rng = self._options, numpy_generator(self._seed, "partition", purpose)
         return divide(pool[0].labels, pool[1].labels, sites, options.alpha, options.min_records, rng)
 
-    def _images(self, index: int, part: int) -> Samples:
+    def _labelled_images(self, index: int, part: int) -> Samples:
         images, labels = self._image_pool[part].take(self.image_partition[part][index])
         return Samples(prepared_images(np.asarray(images), self._rules), None, labels, None)
 
@@ -185,11 +160,8 @@ class FlickrTransfer:
     def _pairs(self, index: int, part: int) -> Samples:
         rows = self.pair_partition[part][index]
         entries = [self._pair_pool[part][row] for row in rows.tolist()]
-        images = torch.empty((len(entries), *self.image_shape))
         with open_source(self._file(PAIRS), "data.path") as source:
-            for at, entry in enumerate(entries):
-                content = source.read(entry.image, self._rules.max_bytes, entry.where)
-                images[at] = torch.from_numpy(prepared_image(content, self._rules, entry.where))
+            images = self._images(entries, source)
         captions = [caption for entry in entries for caption in entry.captions]
         sources = torch.arange(len(entries)).repeat_interleave(self._options.captions_per_image)
         return Samples(images, self._tokenizer.encode(captions), None, sources)
@@ -198,11 +170,11 @@ class FlickrTransfer:
     def _image_pool(self) -> tuple[_Part, _Part]:
         path = self._file(IMAGES)
         keys = [f"{part}_{what}" for part in ("train", "test") for what in ("images", "labels")]
-        found = ViewFile(path).arrays(*keys)
+        arrays = ViewFile(path).arrays(*keys)
         parts = []
         for part in ("train", "test"):
-            images = pixels(found[f"{part}_images"], f"{path.name}: '{part}_images'")
-            labels = integers(found[f"{part}_labels"], f"{path.name}: '{part}_labels'")
+            images = pixels(arrays[f"{part}_images"], f"{path.name}: '{part}_images'")
+            labels = integers(arrays[f"{part}_labels"], f"{path.name}: '{part}_labels'")
             if len(images) != len(labels):
                 raise DataError(f"{path.name}: not one label per image", remedy=_USE_PUBLISHED)
             parts.append(_Part(images, labels))
@@ -213,8 +185,8 @@ class FlickrTransfer:
         known = self._texts
         pool: tuple[tuple[list[str], list[int]], tuple[list[str], list[int]]] = (([], []), ([], []))
         for line in read_table(self._file(known.file)):
-            label = text_of(line, known.label)
-            text = " ".join(text_of(line, column) for column in known.columns).strip()
+            label = line.text(known.label)
+            text = " ".join(line.text(column) for column in known.columns).strip()
             if label not in known.classes or not words_of(text):
                 raise DataError(f"{line.where}: no text, or an unknown class", remedy=_USE_PUBLISHED)
             texts, labels = pool[drawn(self._options.test_fraction, self._seed, "held out", text)]
@@ -225,29 +197,19 @@ class FlickrTransfer:
 
     @cached_property
     def _pair_pool(self) -> tuple[list[_Captioned], list[_Captioned]]:
-        path = self._file(PAIRS)
-        with open_source(path, "data.path") as source:
-            content = source.read(_CAPTIONS, MAX_TABLE_BYTES, f"{path.name}, {_CAPTIONS}")
         pool: dict[str, list[_Captioned]] = {"train": [], "test": []}
-        for line in parse_table(content, _CAPTIONS):
-            split = text_of(line, "split")
+        for line in table_inside(self._file(PAIRS), _CAPTIONS):
+            split = line.text("split")
             if split not in pool:
                 raise DataError(f"{line.where}: an unknown split", remedy=_USE_PUBLISHED)
             captions = _captions(line)[: self._options.captions_per_image]
             if len(captions) < self._options.captions_per_image:
                 raise DataError(f"{line.where}: too few captions", remedy=_USE_PUBLISHED)
-            pool[split].append(_Captioned(text_of(line, "image"), captions, line.where))
+            pool[split].append(_Captioned(line.text("image"), captions, line.where))
         return pool["train"], pool["test"]
 
     def _file(self, name: str) -> Path:
-        path = self._root / name
-        if not path.is_file():
-            raise DataError(
-                f"flickr-transfer: {path} does not exist",
-                remedy="set data.path, or the environment variable SECFED_DATA, to the folder that contains "
-                f"{name}",
-            )
-        return path
+        return existing_file("flickr-transfer", self._root / name)
 
 
 def divide(
@@ -256,52 +218,34 @@ def divide(
     """Divide training and held-out records among sites, class by class, by the same proportions.
 
     The proportions of a class are drawn from Dirichlet(alpha). A site that already holds an even share of the
-    training records gets nothing of the next class.
-
-    Args:
-        train: [n] class of every training record.
-        test: [m] class of every held-out record.
-        sites: number of shares.
-        alpha: concentration; smaller is more skewed.
-        min_records: draws are repeated until every site has this many training records.
-        rng: source of proportions and orders.
-
-    Returns:
-        Two partitions, of 0 .. n-1 and of 0 .. m-1: ascending, disjoint, complete.
-
-    Raises:
-        ConfigError: no draw gives every site ``min_records`` training records.
+    training records gets nothing of the next class. Draws are repeated until every site has ``min_records``
+    training records.
 
     Source: Li, Diao, Chen, He, "Federated learning on non-IID data silos", ICDE 2022 (the cap as in its
         published code); Hsu, Qi, Brown 2019 (arXiv 1909.06335), section 3.
     """
-    _check_enough(len(train), sites, min_records)
+    check_enough(len(train), sites, min_records)
     classes = np.unique(np.concatenate([train, test]))
-    for _ in range(_DRAWS):
+
+    def draw() -> tuple[Partition, Partition] | None:
         shares = class_shares(len(classes), sites, alpha, rng)
         pieces: list[tuple[Partition, Partition]] = []
         held = np.zeros(sites)
         for label, share in zip(classes, shares, strict=True):
             open_shares = share * (held < len(train) / sites)
             if open_shares.sum() <= 0:  # a tiny alpha: all of it would go to sites that are full
-                break
+                return None
             cuts = np.cumsum(open_shares / open_shares.sum())[:-1]
             pieces.append((_cut(train, label, cuts, rng), _cut(test, label, cuts, rng)))
             held += np.array([len(piece) for piece in pieces[-1][0]])
-        if len(pieces) == len(classes) and held.min() >= min_records:
-            return _joined([piece[0] for piece in pieces]), _joined([piece[1] for piece in pieces])
-    raise ConfigError(
-        f"data.alpha: {_DRAWS} draws with alpha = {alpha} never gave every site {min_records} records",
-        remedy="raise data.alpha, or lower data.min_records or the number of sites",
-    )
-
-
-def _check_enough(records: int, sites: int, min_records: int) -> None:
-    if sites * min_records > records:
-        raise ConfigError(
-            f"data.min_records: {sites} sites of {min_records} training records need more than there are",
-            remedy="lower data.min_records or the number of sites",
+        if held.min() < min_records:
+            return None
+        train_parts, test_parts = (
+            [np.sort(share) for share in joined(list(part))] for part in zip(*pieces, strict=True)
         )
+        return train_parts, test_parts
+
+    return drawn_until(draw, alpha, min_records)
 
 
 def _cut(labels: Ids, label: int, cuts: NDArray[np.float64], rng: np.random.Generator) -> Partition:
@@ -309,13 +253,8 @@ def _cut(labels: Ids, label: int, cuts: NDArray[np.float64], rng: np.random.Gene
     return list(np.split(members, np.floor(cuts * len(members) + 0.5).astype(np.int64)))
 
 
-def _joined(pieces: list[Partition]) -> Partition:
-    """The pieces of all classes, site by site."""
-    return [np.sort(np.concatenate(of_site)) for of_site in zip(*pieces, strict=True)]
-
-
 def _captions(line: Line) -> tuple[str, ...]:
-    captions = value_of(line, "captions")
+    captions = line.value("captions")
     if not isinstance(captions, list) or not all(
         isinstance(text, str) and words_of(text) for text in captions
     ):

@@ -7,14 +7,26 @@ from typing import Final, Literal, Self
 
 from pydantic import Field, model_validator
 
-from secfed.algorithms.data.image_text.options import FILE_NAME
-from secfed.algorithms.data.image_text.pairs_options import PairsOptions
-from secfed.algorithms.data.pool import DataOptions
+from secfed.algorithms.data.base import (
+    BoundedAlpha,
+    DataOptions,
+    MinRecords,
+    OfficialDivision,
+    refuse_unused,
+)
+from secfed.algorithms.data.images_and_texts import (
+    Channels,
+    PairsOptions,
+    Size,
+    TextLength,
+    check_file_name,
+)
 from secfed.algorithms.data.tokens import Tokenizer
 from secfed.algorithms.data.transfer.base import Kind
 from secfed.algorithms.framework.datasets import SiteId
 from secfed.errors import ConfigError
 
+_KINDS: Final[tuple[Kind, ...]] = ("image", "text", "pairs")
 _NO_SITES: Final = 1  # classes of a kind that the study has no sites of: a classifier of none cannot be built
 
 
@@ -28,12 +40,8 @@ class GroupOptions(DataOptions):
     @property
     def kind_of(self) -> dict[SiteId, Kind]:
         """Every site in order, and what it holds."""
-        groups: tuple[tuple[Kind, int], ...] = (
-            ("image", self.image_sites),
-            ("text", self.text_sites),
-            ("pairs", self.pair_sites),
-        )
-        return {f"{kind}-{number}": kind for kind, sites in groups for number in range(1, sites + 1)}
+        counts = zip(_KINDS, (self.image_sites, self.text_sites, self.pair_sites), strict=True)
+        return {f"{kind}-{number}": kind for kind, sites in counts for number in range(1, sites + 1)}
 
     def site_ids(self) -> tuple[SiteId, ...]:
         """Image sites, then text sites, then pairs sites."""
@@ -43,9 +51,7 @@ class GroupOptions(DataOptions):
 class ScenesOptions(GroupOptions):
     """Options of ``scenes``, a synthetic data set."""
 
-    test_fraction: float = Field(
-        default=0.0, ge=0, le=0, description="0: data.test_records and data.test_pairs say it (leave it away)"
-    )
+    test_fraction: OfficialDivision = 0.0
     records: int = Field(
         default=400, ge=1, le=1_000_000, description="training records of an image or text site, about"
     )
@@ -62,15 +68,14 @@ class ScenesOptions(GroupOptions):
 class _ArrayOptions(PairsOptions):
     """What both data sets of files share: images of any size, texts of any words, and no shares of them."""
 
-    size: int = Field(default=32, ge=8, le=1024, description="pixels per side, 8 to 1024")
-    channels: Literal[1, 3] = Field(default=3, description="1 (grey) or 3 (colour)")
-    text_length: int = Field(default=40, ge=2, le=512, description="tokens per text, 2 to 512")
+    size: Size = 32
+    channels: Channels = 3
+    text_length: TextLength = 40
 
     @model_validator(mode="after")
     def _check_unused(self) -> Self:
-        for key in ("share", "distinct_test", "max_image_mib", "max_megapixels"):
-            if key in self.model_fields_set:
-                raise ConfigError(f"data.{key}: has no effect on {self.name}", remedy="remove it")
+        unused = ("share", "distinct_test", "max_image_mib", "max_megapixels")
+        refuse_unused(self, unused, f"on {self.name}")
         return self
 
     def first_token_tokenizer(self, folder: Path) -> Tokenizer:
@@ -108,17 +113,12 @@ class FlickrTransferOptions(GroupOptions, _ArrayOptions):
     captions_per_image: int = Field(
         default=5, ge=1, le=5, description="how many captions of each image are used, 1 to 5"
     )
-    alpha: float = Field(
-        default=0.5, ge=0.01, description="the Dirichlet concentration, 0.01 or more; smaller is more skewed"
-    )
-    min_records: int = Field(
-        default=10, ge=1, description="the least number of training images or texts of a simulated site"
-    )
+    alpha: BoundedAlpha = 0.5
+    min_records: MinRecords = 10
 
     @model_validator(mode="after")
     def _check_square(self) -> Self:
-        if "resize" in self.model_fields_set:
-            raise ConfigError("data.resize: has no effect, all images are square", remedy="remove it")
+        refuse_unused(self, ["resize"], "on square images")
         return self
 
 
@@ -132,7 +132,7 @@ class TransferFilesOptions(_ArrayOptions):
     image_sites: tuple[str, ...] = Field(default=(), description="an array: the names of the image sites")
     text_sites: tuple[str, ...] = Field(default=(), description="an array: the names of the text sites")
     pair_sites: tuple[str, ...] = Field(min_length=1, description="an array: the names of the pairs sites")
-    size: int = Field(default=224, ge=8, le=1024, description="pixels per side, 8 to 1024")
+    size: Size = 224
     image_classes: int | None = Field(
         default=None, ge=2, le=1_000_000, description="the number of classes at image sites, 2 or more"
     )
@@ -146,12 +146,8 @@ class TransferFilesOptions(_ArrayOptions):
     @property
     def kind_of(self) -> dict[SiteId, Kind]:
         """Every site in order, and what it holds."""
-        groups: tuple[tuple[Kind, tuple[str, ...]], ...] = (
-            ("image", self.image_sites),
-            ("text", self.text_sites),
-            ("pairs", self.pair_sites),
-        )
-        return {site: kind for kind, sites in groups for site in sites}
+        names = zip(_KINDS, (self.image_sites, self.text_sites, self.pair_sites), strict=True)
+        return {site: kind for kind, sites in names for site in sites}
 
     def site_ids(self) -> tuple[SiteId, ...]:
         """Image sites, then text sites, then pairs sites."""
@@ -169,28 +165,21 @@ class TransferFilesOptions(_ArrayOptions):
 
     @model_validator(mode="after")
     def _check_files(self) -> Self:
-        seen: set[str] = set()
+        listed: set[str] = set()
         for key in ("image_sites", "text_sites", "pair_sites"):
             for site in getattr(self, key):
-                if not FILE_NAME.fullmatch(site):
-                    raise ConfigError(
-                        f"data.{key}: {site!r} cannot be part of a file name",
-                        remedy="use letters, digits, -, _ and . (not in front)",
-                    )
-                if site.lower() in seen:  # some file systems hold SITE.npz and site.npz to be one file
+                check_file_name(key, site)
+                if site.lower() in listed:  # some file systems hold SITE.npz and site.npz to be one file
                     raise ConfigError(
                         f"data.{key}: the site {site!r} is listed twice, or differs in capitals only",
                         remedy="list every site once; a site holds one kind of records",
                     )
-                seen.add(site.lower())
+                listed.add(site.lower())
         for key, sites in (("image_classes", self.image_sites), ("text_classes", self.text_sites)):
             if sites and getattr(self, key) is None:
                 raise ConfigError(
                     f"data.{key}: is missing", remedy=f"set data.{key} to the number of classes, 2 or more"
                 )
-            if not sites and key in self.model_fields_set:
-                raise ConfigError(
-                    f"data.{key}: has no effect without such sites",
-                    remedy=f"remove it, or list {key[:-8]} sites",
-                )
+            if not sites:
+                refuse_unused(self, [key], "without such sites", f"remove it, or list {key[:-8]} sites")
         return self

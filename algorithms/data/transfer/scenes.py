@@ -20,7 +20,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from secfed.algorithms.data.pool import site_index
+from secfed.algorithms.data.base import RecordByRecord, site_index
 from secfed.algorithms.data.tokens import CLS, PAD, RESERVED
 from secfed.algorithms.data.transfer.base import Kind, Samples, TransferSite, check_transfer
 from secfed.algorithms.data.transfer.options import ScenesOptions
@@ -71,13 +71,8 @@ class Scenes:
         return np.asarray(self.colours[rows, first] * len(SHAPES) + self.shapes[rows, first], dtype=np.int64)
 
 
-class SceneSites:
-    """Synthetic scenes of simulated sites; see the module.
-
-    Args:
-        options: the ``[data]`` table.
-        seed: the study's seed: other seeds give other records.
-    """
+class SceneSites(RecordByRecord):
+    """Synthetic scenes of simulated sites; another seed gives other records."""
 
     def __init__(self, options: ScenesOptions, seed: int) -> None:
         self.sites: tuple[SiteId, ...] = options.site_ids()
@@ -89,17 +84,8 @@ class SceneSites:
         self.text_classes = CLASSES
         self._options, self._seed = options, seed
 
-    def for_record_privacy(self, *, slots: bool = False) -> SceneSites:
-        """The same records: each is prepared by itself, with public constants; ``slots`` changes nothing."""
-        del slots
-        return self
-
     def site(self, site_id: SiteId) -> TransferSite:
-        """One site's synthetic records.
-
-        Raises:
-            DataError: no such site.
-        """
+        """One site's synthetic records."""
         site_index(self.sites, site_id)
         kind, options = self.kind_of[site_id], self._options
         usual, test = (

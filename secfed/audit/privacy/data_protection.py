@@ -38,8 +38,9 @@ from secfed.audit.privacy.releases import (
     what_left,
 )
 from secfed.audit.privacy.verification import verification
+from secfed.config.protections import TRAITS
 
-_HIDES: Final = ("masked", "encrypted")
+_HIDES: Final = [name for name, traits in TRAITS.items() if traits.hides_sites]
 
 
 def build(report: Report) -> Document:

@@ -12,6 +12,7 @@ from datetime import UTC, datetime
 from typing import Final
 
 from secfed.audit.privacy.evidence import Amount
+from secfed.config.protections import TRAITS
 
 # A study id is its name and the digest of its settings; eight digits tell two studies apart on paper.
 _STUDY_ID: Final = re.compile(r"([a-z0-9][a-z0-9-]*)-([0-9a-f]{8})[0-9a-f]{56}(?![0-9a-f])")
@@ -42,20 +43,8 @@ ADJACENCY: Final = {
     "replace-site": "one site contributes this or something else",
 }
 
-PROTECTION: Final = {
-    "plain": "none: the aggregator received each site's own values",
-    "masked": "masked secure sum: the aggregator received masked values and learned sums over the cohort",
-    "encrypted": "homomorphic encryption: the aggregator handled ciphertexts only; the sites decrypt sums",
-}
-
-PROTECTION_RELIES: Final = {
-    "plain": "Nothing protects a single site's values from the aggregator.",
-    "masked": "A single site's values stay hidden as long as no more sites help the aggregator than the "
-    "study tolerates, and the pinned roster holds the right keys. All other sites together can always "
-    "subtract their own values from a total.",
-    "encrypted": "A single site's values stay hidden as long as no site that holds the study's key helps "
-    "the aggregator: one such site is enough to read every site's values.",
-}
+PROTECTION: Final = {name: traits.summary for name, traits in TRAITS.items()}
+PROTECTION_RELIES: Final = {name: traits.relies_on for name, traits in TRAITS.items()}
 
 RELIES: Final = {
     "local-noise": "Noise added inside the site, before anything left. Holds against the aggregator, all "

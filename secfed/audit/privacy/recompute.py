@@ -12,14 +12,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any, Final
 
 from secfed.dp.accounting.budget import Budget, Spent, Standing, disagrees, standing
 from secfed.dp.accounting.events import DistributedDiscreteGaussian, Event, Gaussian, PoissonSampledGaussian
 from secfed.dp.accounting.interface import ACCOUNTANTS, Accountant, Pld, Statement, accountant
-from secfed.dp.accounting.pld import ExpectingPld, Remembering, RememberingPld
+from secfed.dp.accounting.pld import ExpectingPld
 from secfed.dp.accounting.unit import Adjacency, Unit
 from secfed.dp.ledger.ledger import BUDGETS, SPENT
 from secfed.errors import ConfigError, TranscriptError
@@ -137,8 +137,7 @@ class Recomputer:
     def _accountant(self, name: str, interval: float) -> Accountant:
         which = f"{name} {interval:g}"
         if which not in self._accountants:
-            made = ExpectingPld(RememberingPld(interval)) if name == "pld" else accountant(name)
-            self._accountants[which] = Remembering(made)
+            self._accountants[which] = ExpectingPld(interval) if name == "pld" else accountant(name)
         return self._accountants[which]
 
     def _disagreements(self, recorded: Mapping[str, Any], spent: Sequence[Spent]) -> list[str]:
@@ -177,11 +176,10 @@ class Recomputer:
 
 def _expecting(chosen: Accountant, recorded: Mapping[str, Any] | None) -> Accountant:
     """The accountant, told which epsilon was recorded."""
-    inner = chosen.inner if isinstance(chosen, Remembering) else chosen
-    if isinstance(inner, ExpectingPld):
-        epsilon = (recorded or {}).get("epsilon")
-        inner.expected = epsilon if isinstance(epsilon, float) else math.nan
-    return chosen
+    if not isinstance(chosen, ExpectingPld):
+        return chosen
+    epsilon = (recorded or {}).get("epsilon")
+    return replace(chosen, expected=epsilon if isinstance(epsilon, float) else 0.0)
 
 
 def _check_size(spent: Sequence[Spent], chosen: Accountant) -> None:
@@ -190,8 +188,7 @@ def _check_size(spent: Sequence[Spent], chosen: Accountant) -> None:
     Raises:
         OverflowError: the loss distribution of all events together would be too large, or a loop too long.
     """
-    inner = chosen.inner if isinstance(chosen, Remembering) else chosen
-    interval = inner.exact.interval if isinstance(inner, ExpectingPld) else Pld().interval
+    interval = chosen.interval if isinstance(chosen, Pld) else Pld().interval
     sizes = [_size(item.event) for item in spent]
     widest, variance = max((size[0] for size in sizes), default=0.0), sum(size[1] for size in sizes)
     if not widest + 20 * math.sqrt(variance) <= _MOST_POINTS * interval:
@@ -238,7 +235,7 @@ def _interval(version: str) -> float:
 def alone(spent: Sequence[Spent], budget: Budget, chosen: Accountant) -> Standing | None:
     """What some payments cost by themselves; None if no accountant covers them."""
     try:
-        _expecting(chosen, None)
+        chosen = _expecting(chosen, None)
         _check_size(spent, chosen)
         whole = Budget(None, budget.delta, None, budget.protects)
         return standing(whole, spent, spent[-1].time_s, chosen, exactly=True)

@@ -5,8 +5,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from secfed.algorithms.data.partition import dirichlet, iid
+from secfed.algorithms.data.image_text.partition import by_combination
+from secfed.algorithms.data.partition import capped_dirichlet, dirichlet, iid
 from secfed.algorithms.data.prepare import split
+from secfed.algorithms.data.transfer import flickr
 from secfed.errors import ConfigError
 
 
@@ -23,20 +25,21 @@ def check(partition: list[np.ndarray], n: int, sites: int, least: int) -> None:
 @given(
     n=st.integers(40, 300), sites=st.integers(1, 8), alpha=st.floats(0.05, 100.0), seed=st.integers(0, 2**32)
 )
-@settings(max_examples=60, deadline=None)
-def test_dirichlet_is_disjoint_complete_and_reproducible(n, sites, alpha, seed):
+@settings(max_examples=40, deadline=None)
+@pytest.mark.parametrize("divide", [dirichlet, capped_dirichlet])
+def test_dirichlet_is_disjoint_complete_and_reproducible(divide, n, sites, alpha, seed):
     y = labels(n, 6)
     try:
-        first = dirichlet(y, sites, alpha, 2, np.random.default_rng(seed))
+        first = divide(y, sites, alpha, 2, np.random.default_rng(seed))
     except ConfigError:
         return  # so skewed that no draw gave everybody two records; tested below
     check(first, n, sites, 2)
-    again = dirichlet(y, sites, alpha, 2, np.random.default_rng(seed))
+    again = divide(y, sites, alpha, 2, np.random.default_rng(seed))
     assert all(np.array_equal(a, b) for a, b in zip(first, again, strict=True))
 
 
 @given(n=st.integers(8, 300), sites=st.integers(1, 8), seed=st.integers(0, 2**32))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=30, deadline=None)
 def test_iid_is_disjoint_complete_even_and_reproducible(n, sites, seed):
     first = iid(n, sites, 1, np.random.default_rng(seed))
     check(first, n, sites, n // sites)
@@ -54,18 +57,31 @@ def test_a_smaller_alpha_is_more_skewed():
     assert largest_share(0.1) > largest_share(1.0) + 0.1 > largest_share(100.0) + 0.2
 
 
-@pytest.mark.parametrize("alpha", [1e-300, 0.01])
-def test_a_hopeless_draw_is_an_error_that_names_alpha(alpha):
-    with pytest.raises(ConfigError, match=r"data\.alpha.*Remedy: raise"):
-        dirichlet(labels(100, 2), 10, alpha, 8, np.random.default_rng(0))
+def in_two_parts(divide):
+    """A division of training and of held-out records, as one of training records."""
+    return lambda y, *rules: divide(y, y, *rules)[0]
 
 
+EVERY_DIVISION = [dirichlet, capped_dirichlet, in_two_parts(by_combination), in_two_parts(flickr.divide)]
+
+
+@pytest.mark.parametrize("divide", EVERY_DIVISION)
 @pytest.mark.parametrize(
-    "divide", [lambda r: iid(99, 10, 10, r), lambda r: dirichlet(labels(99, 2), 10, 1.0, 10, r)]
+    ("records", "alpha", "says"),
+    [
+        (100, 1e-300, r"data\.alpha.*Remedy"),
+        (100, 0.01, r"data\.alpha.*Remedy: raise"),
+        (79, 1.0, r"data\.min_records"),
+    ],
 )
-def test_too_few_records_for_the_sites_is_an_error_that_names_min_records(divide):
+def test_a_division_that_cannot_be_made_names_the_key(divide, records, alpha, says):
+    with pytest.raises(ConfigError, match=says):
+        divide(labels(records, 2), 10, alpha, 8, np.random.default_rng(0))
+
+
+def test_too_few_records_for_equal_shares_name_the_key():
     with pytest.raises(ConfigError, match=r"data\.min_records"):
-        divide(np.random.default_rng(0))
+        iid(99, 10, 10, np.random.default_rng(0))
 
 
 @given(
@@ -74,7 +90,7 @@ def test_too_few_records_for_the_sites_is_an_error_that_names_min_records(divide
     fraction=st.floats(0, 0.9),
     seed=st.integers(0, 2**32),
 )
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=50, deadline=None)
 def test_split_is_disjoint_complete_stratified_and_reproducible(n, classes, fraction, seed):
     y = labels(n, classes)
     train, test = split(y, fraction, np.random.default_rng(seed))

@@ -15,7 +15,7 @@ from secfed.crypto.identity import Identity, Roster
 from secfed.crypto.keystream import RoundingStream
 from secfed.crypto.refusals import Refusal
 from secfed.errors import RoundAborted, SecfedError
-from secfed.protection.interface import protection
+from secfed.protection.registry import MASKED
 from secfed.server.round import Rules, run_round, sum_securely, train
 from secfed.site.journal import Journal
 from secfed.site.session import Site
@@ -52,7 +52,7 @@ class Hospitals:
                 study=study_id(made),
                 algorithm=self.algorithm,
                 program=self.algorithm.site(name),
-                protection=protection("masked"),
+                protection=MASKED,
                 journal=journal,
                 log=_Log(),
                 rounding=lambda _round, _index: RoundingStream(b"k" * 32),
@@ -64,7 +64,7 @@ class Hospitals:
             study=study_id(made),
             identity=aggregator,
             roster=roster,
-            protection=protection("masked"),
+            protection=MASKED,
             threshold=partial(threshold, made.protection, len(names)),
             min_cohort=min_cohort(made.protection, len(names)),
         )

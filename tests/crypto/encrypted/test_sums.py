@@ -41,7 +41,7 @@ def studies(draw):
     return runs, sites, vectors
 
 
-@settings(max_examples=25)
+@settings(max_examples=10)
 @given(study=studies(), mode=MODES)
 def test_any_survivors_sums_are_the_ring_sums(study, mode):
     runs, sites, vectors = study

@@ -14,6 +14,7 @@ from secfed.crypto.attempt import SiteLimits
 from secfed.crypto.codec import Buffer
 from secfed.crypto.lanes import CHUNK_ELEMENTS, Run
 from secfed.crypto.masked import masks
+from secfed.crypto.message_base import signed
 from secfed.crypto.messages import (
     Advert,
     Confirmation,
@@ -29,6 +30,7 @@ from secfed.crypto.messages import (
     Upload,
     View,
 )
+from secfed.crypto.record import Record
 from secfed.crypto.refusals import Refusal
 from secfed.errors import (
     BadSignature,
@@ -174,25 +176,29 @@ def _sign(attempt: Attempt, label: bytes, *parts: Buffer) -> bytes:
     return attempt.consortium.identities[BAD].sign(label, attempt.spec.digest, *parts)
 
 
+def _signed(attempt: Attempt, record: Record, label: bytes, *context: bytes) -> bytes:
+    return signed(record, attempt.consortium.identities[BAD], label, attempt.spec.digest, *context).encode()
+
+
 def _in_another_name(attempt: Attempt, reply: bytes) -> bytes:
     return replace(Advert.decode(reply), site="hospital-1").encode()
 
 
 def _invalid_mask_key(attempt: Attempt, reply: bytes) -> bytes:
     advert = replace(Advert.decode(reply), mask_key=b"\xff" * 1216)
-    return replace(advert, signature=_sign(attempt, labels.SIGN_ADVERT, advert.body())).encode()
+    return _signed(attempt, advert, labels.SIGN_ADVERT)
 
 
 def _small_order_seal_key(attempt: Attempt, reply: bytes) -> bytes:
     advert = Advert.decode(reply)
     advert = replace(advert, seal_key=advert.seal_key[:-32] + bytes(32))
-    return replace(advert, signature=_sign(attempt, labels.SIGN_ADVERT, advert.body())).encode()
+    return _signed(attempt, advert, labels.SIGN_ADVERT)
 
 
 def _one_key_twice(attempt: Attempt, reply: bytes) -> bytes:
     advert = Advert.decode(reply)
     advert = replace(advert, seal_key=advert.mask_key)
-    return replace(advert, signature=_sign(attempt, labels.SIGN_ADVERT, advert.body())).encode()
+    return _signed(attempt, advert, labels.SIGN_ADVERT)
 
 
 def _confirms_for_another(_: Attempt, reply: bytes) -> bytes:
@@ -202,15 +208,14 @@ def _confirms_for_another(_: Attempt, reply: bytes) -> bytes:
 def _complains_of_itself(attempt: Attempt, reply: bytes) -> bytes:
     adverts_digest = attempt.states[BAD][-1].adverts_digest  # type: ignore[attr-defined]
     answer = replace(Confirmation.decode(reply), complaints=(BAD,))
-    signature = _sign(attempt, labels.SIGN_CONFIRMATION, adverts_digest, answer.body())
-    return replace(answer, signature=signature).encode()
+    return _signed(attempt, answer, labels.SIGN_CONFIRMATION, adverts_digest)
 
 
 def _wrong_share(attempt: Attempt, reply: bytes) -> bytes:
     """One share is another number; the rest are as they were dealt."""
     first, *others = Shares.decode(reply).shares
     unsigned = Shares((type(first)(first.peer, bytes(32) + first.share[-1:]), *others))
-    return replace(unsigned, signature=_sign(attempt, labels.SIGN_UNMASK, unsigned.body())).encode()
+    return _signed(attempt, unsigned, labels.SIGN_UNMASK)
 
 
 def _one_envelope_less(_: Attempt, reply: bytes) -> bytes:
@@ -249,12 +254,12 @@ def _both_kinds(attempt: Attempt, reply: bytes) -> bytes:
     shares = list(Shares.decode(reply).shares)
     shares[0] = MaskSecretShare(shares[0].peer, shares[0].share)
     unsigned = Shares(tuple(shares))
-    return replace(unsigned, signature=_sign(attempt, labels.SIGN_UNMASK, unsigned.body())).encode()
+    return _signed(attempt, unsigned, labels.SIGN_UNMASK)
 
 
 def _share_missing(attempt: Attempt, reply: bytes) -> bytes:
     unsigned = Shares(Shares.decode(reply).shares[:-1])
-    return replace(unsigned, signature=_sign(attempt, labels.SIGN_UNMASK, unsigned.body())).encode()
+    return _signed(attempt, unsigned, labels.SIGN_UNMASK)
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from dataclasses import fields, replace
 
 import pytest
 
-from secfed.crypto import labels
+from secfed.crypto import labels, message_base
 from secfed.crypto.messages import Advert, Adverts, Confirmation, Deliveries, Envelope, Sharing, SharingSet
 from secfed.crypto.refusals import Refusal
 from tests.simulator import Attempt, Consortium, SeededEntropy, provokes
@@ -31,9 +31,9 @@ def relay_envelopes(attempt: Attempt, edit: EnvelopesEdit) -> bytes:
 
 def signed(attempt: Attempt, advert: Advert, signer: str) -> Advert:
     """An advert with a signature for this attempt, by whoever colludes."""
-    identity = attempt.consortium.identities[signer]
-    signature = identity.sign(labels.SIGN_ADVERT, attempt.spec.digest, advert.body())
-    return replace(advert, signature=signature)
+    return message_base.signed(
+        advert, attempt.consortium.identities[signer], labels.SIGN_ADVERT, attempt.spec.digest
+    )
 
 
 def own_key() -> bytes:
@@ -177,9 +177,8 @@ def test_too_few_keys() -> None:
 
 
 def _resigned(attempt: Attempt, envelope: Envelope, signer: str, adverts_digest: bytes) -> Envelope:
-    identity = attempt.consortium.identities[signer]
-    parts = attempt.spec.digest, adverts_digest, envelope.body()
-    return replace(envelope, signature=identity.sign(labels.SIGN_ENVELOPE, *parts))
+    identity, context = attempt.consortium.identities[signer], (attempt.spec.digest, adverts_digest)
+    return message_base.signed(envelope, identity, labels.SIGN_ENVELOPE, *context)
 
 
 def _adverts_digest(attempt: Attempt) -> bytes:

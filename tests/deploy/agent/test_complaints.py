@@ -43,11 +43,11 @@ def lies(monkeypatch: pytest.MonkeyPatch) -> None:
 
     def envelope(self: AwaitAdverts, peer: Any, adverts_digest: bytes, *shares: bytes) -> Any:
         made = honest(self, peer, adverts_digest, *shares)
-        if (self.given.site, peer.site, self.spec.round) != (LIAR, VICTIM, 1):
+        if (self.own.site, peer.site, self.spec.round) != (LIAR, VICTIM, 1):
             return made
         made = replace(made, sealed_seed=bytes(len(made.sealed_seed)))
         parts = self.spec.digest, adverts_digest, made.body()
-        return replace(made, signature=self.given.identity.sign(labels.SIGN_ENVELOPE, *parts))
+        return replace(made, signature=self.own.identity.sign(labels.SIGN_ENVELOPE, *parts))
 
     monkeypatch.setattr(AwaitAdverts, "_envelope", envelope)
 

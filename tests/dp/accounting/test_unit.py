@@ -22,7 +22,7 @@ from secfed.errors import ConfigError
     ],
 )
 def test_each_permitted_pair_has_its_sensitivity(unit: Unit, adjacency: Adjacency, factor: int) -> None:
-    assert PrivacyUnit(unit, adjacency).sensitivity(3.0) == factor * 3.0
+    assert PrivacyUnit(unit, adjacency).adjacency.factor == factor
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from tests.dp.local_case import ledger, settings
 
 
 def private(folder: Path, delta: float, **more: float) -> LocalPrivacy:
-    chosen = settings("record", delta=delta)
+    chosen = settings("record", delta=delta, accountant="rdp")
     return LocalPrivacy(
         chosen, ledger(folder), study="s", seed=0, random=lambda _n, _e: SecureRandom(bytes(32)), **more
     )

@@ -262,11 +262,6 @@ def test_an_engine_that_gives_nan_disagrees_with_the_loop() -> None:
         checked_engine("ghost", Broken(model, CROSS_ENTROPY), model, CROSS_ENTROPY, table(6))
 
 
-def test_the_loop_is_not_compared_with_itself() -> None:
-    model = mlp()
-    checked_engine("loop", LoopEngine(model, CROSS_ENTROPY), model, CROSS_ENTROPY, table(6))
-
-
 def test_a_reused_mixed_loss_of_two_passes_can_be_joined() -> None:
     """The remedy that the guard names: one pass over both views gives one gradient per record."""
 

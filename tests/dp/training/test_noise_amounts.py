@@ -127,7 +127,7 @@ def test_released_sums_carry_the_noise_that_was_paid_for_in_1000_draws(tmp_path:
 
 @pytest.mark.parametrize("which", [Rdp(), Prv(), Pld()], ids=lambda one: one.name)
 @pytest.mark.parametrize(("rate", "sigma"), [(0.1, 1.0), (0.5, 2.0)])
-@pytest.mark.parametrize("steps", [1, 2, 3])
+@pytest.mark.parametrize("steps", [1, 2])
 def test_no_accountant_is_below_numerical_quadrature_at_few_steps(
     which: Accountant, rate: float, sigma: float, steps: int
 ) -> None:
@@ -141,7 +141,7 @@ def test_no_accountant_is_below_numerical_quadrature_at_few_steps(
         assert few_steps_gaussian_delta(epsilon - 0.05, rate, sigma, steps) > delta
 
 
-@pytest.mark.parametrize("steps", [1, 2, 3])
+@pytest.mark.parametrize("steps", [1, 2])
 def test_the_quadrature_agrees_with_the_closed_form_without_sampling(steps: int) -> None:
     exact = float(
         stats.norm.cdf(math.sqrt(steps) / 4 - 1.0 * 2 / math.sqrt(steps))

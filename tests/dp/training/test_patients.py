@@ -117,7 +117,6 @@ class TestPlan:
     def test_the_division_does_not_depend_on_what_patients_are_called(self) -> None:
         first = GroupPartition.under(PATIENT, RECORDS, SIZE, seed=3, patients=WHOSE)
         other = GroupPartition.under(PATIENT, RECORDS, SIZE, seed=3, patients=[f"p{-n}" for n in WHOSE])
-        assert first.patient_aware
         assert all(np.array_equal(*pair) for pair in zip(first.groups, other.groups, strict=True))
 
     def test_a_batch_is_so_many_records_though_groups_are_not_full(self, tmp_path: Path) -> None:
@@ -164,7 +163,7 @@ class TestPlan:
 
 class TestRelation:
     def test_it_is_for_groups_and_has_to_be_asked_for(self) -> None:
-        assert PATIENT.sensitivity(3.0) == 6.0
+        assert PATIENT.adjacency.factor == 2
         assert HIDES.protects is Unit.RECORD
         assert PrivacyUnit.default(Unit.GROUP).adjacency is REPLACE
         for unit in (Unit.RECORD, Unit.SITE):

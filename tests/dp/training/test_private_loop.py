@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -15,13 +16,15 @@ from secfed.dp.accounting.events import Event, PoissonSampledGaussian
 from secfed.dp.accounting.unit import Adjacency, PrivacyUnit, Unit
 from secfed.dp.mechanisms.randomness import SecureRandom
 from secfed.dp.training.engines import EngineName
+from secfed.dp.training.local_plan import Phase
 from secfed.dp.training.losses import DeclaredLoss
 from secfed.dp.training.mechanism import GaussianNoise, Mechanism
 from secfed.dp.training.patient_records import LoaderRecords, TensorRecords
 from secfed.dp.training.plain_loop import Training, make_loader
 from secfed.dp.training.private_loop import PrivateTraining
 from secfed.errors import BudgetExceeded, ConfigError, DataError
-from tests.dp.oracles import FALSE_ALARM, chi_square_p, deviation_p, rounded_normal_pmf
+from tests.dp.local_case import ledger, local, paid, settings
+from tests.dp.oracles import FALSE_ALARM, deviation_p
 from tests.dp.toys import (
     CROSS_ENTROPY,
     GROUP,
@@ -92,17 +95,6 @@ def test_engines_give_the_same_model(engine: EngineName, rate: float) -> None:
     assert torch.allclose(*models, atol=1e-5)
 
 
-def test_ghost_equals_the_loop_without_noise() -> None:
-    models = []
-    for name in ENGINES:
-        model, data = mlp(), table()
-        private = PrivateTraining(mechanism(clip=0.05, sigma=0.0, rate=1.0), engine=name, random=seeded())
-        private.run(model, sgd(model), CROSS_ENTROPY, data, steps=3)
-        models.append(parameters(model))
-    assert torch.allclose(models[0], models[1], atol=1e-6)
-    assert torch.allclose(models[0], models[2], atol=1e-6)
-
-
 @pytest.mark.parametrize("engine", ENGINES)
 def test_an_empty_draw_releases_pure_noise_of_the_promised_deviation(engine: EngineName) -> None:
     """Invariant 4."""
@@ -170,23 +162,6 @@ def test_every_release_is_on_the_grid_and_the_integers_have_the_promised_distrib
     assert torch.allclose(found, found.round(), atol=float(found.abs().max()) * 2**-22)
     # A unit's rounding error is at most 2^-13 C.
     assert noise.grid * math.sqrt(model.weight.numel()) / 2 <= 2**-13
-
-
-def test_pure_noise_integers_pass_a_chi_square_test() -> None:
-    noise = GaussianNoise(deviation=3.0, bits=6, random=seeded(4))
-    assert noise.grid == 3.0 / 64
-    sampler = noise._sampler
-    assert sampler is not None
-    assert chi_square_p(sampler.take(100_000), rounded_normal_pmf(64.0, 500)) > FALSE_ALARM
-
-
-def test_a_record_that_gives_nan_counts_as_zero_and_spares_the_others() -> None:
-    for engine in ENGINES:
-        model, data = mlp(), table(8)
-        data[0][2, 0] = math.nan
-        private = PrivateTraining(mechanism(clip=0.5, sigma=0.0, rate=1.0), engine=engine)
-        private.run(model, sgd(model), CROSS_ENTROPY, data, steps=1)
-        assert torch.isfinite(parameters(model)).all(), engine
 
 
 def test_the_event_is_made_from_the_mechanism_and_spent_before_data_is_touched() -> None:
@@ -269,21 +244,21 @@ def test_torch_seeds_do_not_reach_the_noise() -> None:
     assert not torch.equal(run(), run())
 
 
-def test_the_drop_in_for_the_plain_training_loop() -> None:
+def test_the_drop_in_for_the_plain_training_loop(tmp_path: Path) -> None:
     """The algorithm hands over what it trains anyway; a data-free pull of the optimiser stays exact."""
     model, (inputs, labels) = mlp(), table(64)
     optimiser = sgd(model, 0.5)
     add_proximal_pull(optimiser, 0.1)
     loader = make_loader(inputs, labels, batch_size=16, generator=torch.Generator())
     training = Training(model, optimiser, nn.functional.cross_entropy, loader)
-    events: list[Event] = []
-    private = PrivateTraining(
-        mechanism(sigma=0.3, rate=0.25), engine="hooks", random=seeded(), spend=events.append
-    )
+    ward = ledger(tmp_path, epsilon=60.0)
+    privacy = local(ward, settings("record", epsilon=50.0, accountant="rdp"))
+    privacy.plan(Phase("train", 64, 16, passes=5))
+    privacy.enter(1, "update")
     before = CROSS_ENTROPY(model, (inputs, labels)).mean()
-    assert math.isnan(private.train_locally(training, epochs=5, device=torch.device("cpu")))
+    assert math.isnan(privacy.train_locally(training, epochs=5, device=torch.device("cpu")))
     assert CROSS_ENTROPY(model, (inputs, labels)).mean() < before
-    assert [event.times for event in events] == [20]
+    assert [event.times for event in paid(ward)] == [20]
     assert not model.training
 
 
@@ -292,11 +267,9 @@ def test_a_loader_that_cannot_be_sampled_is_refused() -> None:
         def __iter__(self):  # type: ignore[no-untyped-def]
             return iter(())
 
-    model = mlp()
     for loader in (DataLoader(Stream()), [table()]):
-        training = Training(model, sgd(model), nn.functional.cross_entropy, loader)
         with pytest.raises(ConfigError, match="needs a DataLoader over indexed records"):
-            PrivateTraining(mechanism()).train_locally(training, epochs=1, device=torch.device("cpu"))
+            LoaderRecords(loader, torch.device("cpu"))
 
 
 def test_any_indexed_data_set_behind_a_loader_is_sampled() -> None:

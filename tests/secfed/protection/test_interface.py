@@ -3,20 +3,32 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, get_args
 
 import pytest
 
+from secfed.config.protections import TRAITS, ProtectionName
 from secfed.crypto import labels
 from secfed.crypto.attempt import SiteLimits
 from secfed.crypto.messages import Result, Specification, Survivors, Upload
 from secfed.crypto.refusals import Refusal
-from secfed.errors import BadSignature, ConfigError, MalformedMessage, RoundAborted, SecfedError, WrongState
-from secfed.protection.interface import PROTECTIONS, PlainServer, PlainSite, protection
+from secfed.errors import BadSignature, MalformedMessage, RoundAborted, SecfedError, WrongState
+from secfed.protection.plain import PlainServer, PlainSite
+from secfed.protection.registry import MASKED, PLAIN, make_protection
+from secfed.study.build import build
+from secfed.study.study import Study
 from tests.ring import as_integers
 from tests.simulator import Consortium
 
 SITE = "hospital-0"
+SITES = ("hospital-1", "hospital-2", "hospital-3")
+STUDY = """
+study = { name = "s", rounds = 1 }
+algorithm = { name = "fedavg" }
+model = { name = "logistic-regression" }
+data = { name = "breast-cancer", sites = 3 }
+"""
 
 
 def plain_attempt(
@@ -40,12 +52,12 @@ def result_of(consortium: Consortium, survivors: tuple[str, ...], **changes: Any
 
 
 @pytest.mark.parametrize("name", ["plain", "masked"])
-def test_a_protection_is_found_by_its_study_name_and_sums(name: str) -> None:
+def test_a_protection_sums(name: str) -> None:
     consortium = Consortium(3)
-    chosen = protection(name)
-    assert chosen is PROTECTIONS[name]
-    server = chosen.server(consortium.specification(), consortium.roster, consortium.shape)
-    sites = {site: chosen.site(consortium.contribution(site)) for site in consortium.names}
+    protection = {"plain": PLAIN, "masked": MASKED}[name]
+    exchange: Any = SimpleNamespace(layout=SimpleNamespace(shape=consortium.shape))
+    server = protection.server(exchange, consortium.specification(), consortium.roster)
+    sites = {site: protection.site(exchange, consortium.contribution(site)) for site in consortium.names}
     requests = server.begin()
     stages = []
     while requests:
@@ -67,10 +79,21 @@ def test_a_protection_is_found_by_its_study_name_and_sums(name: str) -> None:
         assert site.result == Result.decode(message)
 
 
-def test_an_unknown_protection_is_named_with_the_known_ones() -> None:
-    with pytest.raises(ConfigError, match=r"protection\.name: 'quantum'") as caught:
-        protection("quantum")
-    assert "plain, masked" in caught.value.remedy
+def test_every_protection_is_made_from_a_study_alike_at_every_party() -> None:
+    for name in get_args(ProtectionName):
+        study = Study.parse(STUDY).replace("protection.name", name)
+        made = [make_protection(study.protection, build(study), 1, SITES) for _ in range(2)]
+        assert made[0] == made[1]
+        assert made[0].traits is TRAITS[name] is study.protection.traits
+
+
+def test_a_party_without_the_study_key_encrypts_nothing() -> None:
+    study = Study.parse(STUDY).replace("protection.name", "encrypted")
+    algorithm = build(study)
+    protection = make_protection(study.protection, algorithm, 1, SITES)
+    pytest.importorskip("tenseal")
+    with pytest.raises(WrongState, match="study key"):
+        protection.site(algorithm.exchanges(1)[0], Consortium(3).contribution(SITE))
 
 
 def test_plain_sums_the_survivors_in_roster_order() -> None:

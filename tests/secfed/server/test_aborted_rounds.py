@@ -12,7 +12,8 @@ from secfed.config.cohort_rules import min_cohort, min_survivors, threshold
 from secfed.crypto.codec import Buffer
 from secfed.crypto.identity import Identity, Roster
 from secfed.errors import RoundAborted
-from secfed.protection.interface import SiteId, protection
+from secfed.protection.interface import SiteId
+from secfed.protection.registry import MASKED
 from secfed.runs.run_report import RunReport, SilentObserver
 from secfed.server.round import Rules, sum_securely
 from secfed.simulation.dropouts import Dropout
@@ -118,7 +119,7 @@ class TestOneExchange:
     def give_up(self, ready: list[SiteId], answers: int) -> tuple[str, list[tuple[str, list[SiteId]]]]:
         aggregator = Identity.generate("aggregator")
         roster = Roster.of(aggregator, [Identity.generate(site) for site in SITES])
-        rules = Rules("study", aggregator, roster, protection("masked"), lambda _: answers, 3)
+        rules = Rules("study", aggregator, roster, MASKED, lambda _: answers, 3)
         asked = []
 
         def ask(stage: str, requests: Mapping[SiteId, Buffer], on_reply: OnReply) -> None:

@@ -28,7 +28,7 @@ def test_a_false_share_is_recorded_with_the_sum_that_it_did_not_stop(
 
     def lie(state: AwaitUnmask, message: Message) -> tuple[ClientState, Buffer]:
         after, reply = answer(state, message)
-        given = state.before.given
+        given = state.before.own
         if given.site != BAD:
             return after, reply
         first, *others = Shares.decode(reply).shares

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from secfed.errors import RangeError, RoundAborted
-from secfed.protection.interface import PlainServer
+from secfed.protection.plain import PlainServer
 from secfed.runs.run_report import SilentObserver
 from secfed.server.coordinator import Coordinator, RoundOutcome, StudyRun
 from secfed.simulation.dropouts import Dropout

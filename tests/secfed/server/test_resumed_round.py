@@ -13,7 +13,7 @@ import torch
 
 from secfed.crypto.attempt import SiteLimits
 from secfed.crypto.identity import Identity, Roster
-from secfed.protection.interface import PROTECTIONS
+from secfed.protection.registry import PLAIN
 from secfed.records.chain_file import verify_file
 from secfed.records.transcript import SUMMED, TRANSCRIPT, Transcript
 from secfed.server.checkpoints import KeptRun
@@ -100,7 +100,7 @@ class Toy:
                 study="study",
                 algorithm=self.algorithm,  # type: ignore[arg-type]
                 program=self.algorithm.site(identity.name),
-                protection=PROTECTIONS["plain"],
+                protection=PLAIN,
                 journal=Journal(),
                 log=Transcript(identity, study="study", roster_digest=self.roster.digest),
                 rounding=lambda *_: Zeros(),
@@ -119,7 +119,7 @@ class Toy:
 
     def run(self) -> tuple[torch.Tensor, list[tuple[int, str]]]:
         path = self.folder / "transcript.jsonl"
-        rules = Rules("study", self.identity, self.roster, PROTECTIONS["plain"], lambda cohort: cohort, 2)
+        rules = Rules("study", self.identity, self.roster, PLAIN, lambda cohort: cohort, 2)
         log = Transcript(self.identity, study="study", roster_digest=self.roster.digest, sink=path)
         with log:
             entries = verify_file(path, self.identity.public_bytes, TRANSCRIPT)

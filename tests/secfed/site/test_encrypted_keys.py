@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
@@ -21,7 +19,7 @@ from secfed.crypto.identity import Identity, Roster
 from secfed.crypto.lanes import Run
 from secfed.crypto.messages import peek_type
 from secfed.errors import BadSignature, InconsistentView, MalformedMessage, RosterError
-from secfed.protection.interface import protection
+from secfed.protection.encrypted import Encrypted
 from secfed.server.encrypted_round import EncryptedRounds, SumStore
 from secfed.server.round import Rules
 from secfed.wire.frames import READY, Notice, decode
@@ -131,9 +129,9 @@ class TestWhoIsSentAPackage:
             for site, frame in requests.items():
                 on_reply(site, answer(site, frame))
 
-        rules = Rules("study", aggregator, roster, protection("encrypted"), lambda cohort: cohort, 3)
-        plan: Any = SimpleNamespace(ring=ring, holder="a")
-        rounds = EncryptedRounds(plan, rules, SumStore(folder), ask)
+        protection = Encrypted(ring, "a")
+        rules = Rules("study", aggregator, roster, protection, lambda cohort: cohort, 3)
+        rounds = EncryptedRounds(protection, rules, SumStore(folder), ask)
         return rounds.share_keys(("a", "b", "c")), sent
 
     def test_sites_that_asked(self, tmp_path: Path) -> None:

@@ -28,10 +28,10 @@ from secfed.errors import (
 from secfed.runs.run_folder import prepare
 from secfed.runs.run_report import RunReport, SilentObserver
 from secfed.server.encrypted_round import EncryptedRounds
-from secfed.simulation import encrypted
 from secfed.simulation.dropouts import Dropout
 from secfed.simulation.simulate import simulate
 from secfed.simulation.transport import SimulatedTransport
+from secfed.site import encrypted_session
 from secfed.site.encrypted_session import EncryptedSession
 from secfed.study.study import Study
 from secfed.wire.frames import Notice, decode
@@ -86,15 +86,24 @@ def sites(monkeypatch: pytest.MonkeyPatch) -> dict[str, EncryptedSession]:
             super().__init__(**arguments)
             made[self._identity.name] = self
 
-    monkeypatch.setattr(encrypted, "EncryptedSession", Noted)
+    monkeypatch.setattr(encrypted_session, "EncryptedSession", Noted)
     return made
 
 
+@pytest.fixture(scope="module")
+def exact(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of the same study under masked protection."""
+    folder = tmp_path_factory.mktemp("masked") / "masked"
+    run(Study.parse(STUDY).replace("protection.name", "masked"), folder)
+    return folder
+
+
 @pytest.mark.parametrize("key_mode", ["public", "symmetric"])
-def test_both_key_modes_give_the_masked_model(tmp_path: Path, study: Study, key_mode: str) -> None:
+def test_both_key_modes_give_the_masked_model(
+    tmp_path: Path, study: Study, exact: Path, key_mode: str
+) -> None:
     run(study.replace("protection.key_mode", key_mode), tmp_path / "encrypted")
-    run(study.replace("protection.name", "masked"), tmp_path / "masked")
-    assert model_bytes(tmp_path / "encrypted") == model_bytes(tmp_path / "masked")
+    assert model_bytes(tmp_path / "encrypted") == model_bytes(exact)
 
 
 @pytest.mark.parametrize("drop", ["hospital-2@train:1", "hospital-2@mask:2", "hospital-1@train:2"])
@@ -225,12 +234,11 @@ def test_state_digests_are_tagged_so_that_the_aggregator_cannot_test_guesses(
     assert site._state_tag() == sites["hospital-3"]._state_tag()
 
 
-def test_ckks_is_close_to_the_exact_model(tmp_path: Path, study: Study) -> None:
+def test_ckks_is_close_to_the_exact_model(tmp_path: Path, study: Study, exact: Path) -> None:
     run(study.replace("protection.scheme", "ckks"), tmp_path / "ckks")
-    run(study, tmp_path / "bfv")
     approximate = load_file(tmp_path / "ckks" / "model.safetensors")
-    exact = load_file(tmp_path / "bfv" / "model.safetensors")
-    assert all(torch.allclose(approximate[name], exact[name], atol=1e-3) for name in exact)
+    model = load_file(exact / "model.safetensors")
+    assert all(torch.allclose(approximate[name], model[name], atol=1e-3) for name in model)
 
 
 def test_encryption_keys_in_a_masked_study_are_refused() -> None:
@@ -264,7 +272,7 @@ def test_a_total_that_no_honest_sites_can_have_made_stops_the_study_at_the_site(
     assert isinstance(notice, Notice)
     real = Summed.decode(notice.message)
     exchange = site._exchange(real.spec.round, real.spec.exchange_index)
-    parameters = site._plan.parameters(exchange)
+    parameters = site._encrypted.parameters(exchange)
     form, cipher, vectors = FrameFormat(parameters, UPLOAD), site._site_cipher(), {}
     for name in durable_case.NAMES:
         largest = {item.name: torch.full(item.shape, item.bound) for item in exchange.layout.fields}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -35,8 +36,8 @@ from secfed.errors import (
 )
 from secfed.runs.run_report import SilentObserver
 from secfed.server.encrypted_round import EncryptedRounds
-from secfed.simulation import encrypted
 from secfed.simulation.simulate import simulate
+from secfed.site import encrypted_session
 from secfed.site.encrypted_session import EncryptedSession
 from secfed.study.study import Study
 from secfed.wire.frames import Notice, Step, decode
@@ -76,7 +77,7 @@ class Held:
     @property
     def parameters(self) -> Parameters:
         exchange = self.site._exchange(self.last.spec.round, self.last.spec.exchange_index)
-        return self.rounds.plan.parameters(exchange)
+        return self.rounds.protection.parameters(exchange)
 
     def sum_of(self, *names: str, of: Summed | None = None) -> dict[str, Any]:
         """The honest sum of some uploads, with nonces and tag."""
@@ -107,8 +108,8 @@ class Held:
         return False
 
 
-@pytest.fixture
-def held(monkeypatch: pytest.MonkeyPatch) -> Held:
+@pytest.fixture(scope="module")
+def played() -> Held:
     made = Held({}, None, [], {}, [])  # type: ignore[arg-type]
     publish, take, receive = EncryptedRounds.publish, EncryptedSession._take, EncryptedServer.receive
 
@@ -131,14 +132,23 @@ def held(monkeypatch: pytest.MonkeyPatch) -> Held:
         if self._identity.name != SITE or one.spec.round < 2:
             take(self, one)
 
-    with monkeypatch.context() as patch:
-        patch.setattr(encrypted, "EncryptedSession", Noted)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(encrypted_session, "EncryptedSession", Noted)
         patch.setattr(EncryptedRounds, "publish", note_sum)
         patch.setattr(EncryptedServer, "receive", note_upload)
         patch.setattr(EncryptedSession, "_take", all_but_the_last)
         simulate(Study.parse(STUDY).replace("study.rounds", 2), out=None, drops=[], observer=SilentObserver())
     made.sums = made.sums[:2]
     assert (made.site.sums, made.last.spec.round) == (1, 2)
+    return made
+
+
+@pytest.fixture
+def held(played: Held, monkeypatch: pytest.MonkeyPatch) -> Held:
+    """With a copy of the site, which each test brings into another state."""
+    site = copy.copy(played.site)
+    site._local, site.replica = copy.copy(site._local), copy.deepcopy(site.replica)
+    made = replace(played, sites={**played.sites, SITE: site}, decrypted=[])
     decrypt = SiteCipher.decrypt
 
     def noted(self: SiteCipher, parameters: Parameters, frames: Any) -> Any:

@@ -133,7 +133,7 @@ CASES = {
     "unknown protection": (edit("masked", "mask"), "protection.name: should be 'plain', 'masked'", "masked"),
     "encryption option without encryption": (
         GOOD + 'key_mode = "symmetric"',
-        "protection.key_mode: has no effect without encryption",
+        "protection.key_mode: has no effect under masked protection",
         "encrypted",
     ),
     "unknown key mode": (

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from secfed.crypto.keystream import RoundingStream
 from secfed.crypto.lanes import Run
 from secfed.errors import ConfigError, RangeError
-from secfed.wire.layout import Encoder, Exchange, Field, Layout, Totals, state_digest
+from secfed.wire.layout import Encoder, Field, Layout, Totals, state_digest
 
 LAYOUT = Layout(
     (
@@ -361,8 +361,3 @@ def test_totals_are_a_read_only_mapping_of_sums() -> None:
 def test_a_broadcast_digest_depends_on_every_byte() -> None:
     assert state_digest(b"model") == state_digest(b"model") != state_digest(b"modem")
     assert len(state_digest(b"")) == 32
-
-
-def test_an_exchange_names_its_cohort_and_layout() -> None:
-    exchange = Exchange("parameters", "all", LAYOUT)
-    assert (exchange.name, exchange.cohort, exchange.layout) == ("parameters", "all", LAYOUT)

@@ -17,7 +17,7 @@ from secfed.algorithms.data.image_text.chest_synthetic import (
 from secfed.algorithms.data.image_text.partition import mean_total_variation
 from secfed.algorithms.data.tokens import PAD
 from secfed.config.schema import checked
-from secfed.errors import ConfigError, DataError
+from secfed.errors import ConfigError
 
 
 def options(**keys):
@@ -119,11 +119,6 @@ def test_counts_can_differ_between_sites():
 def test_a_table_that_cannot_be_carried_out_names_the_key(keys, says):
     with pytest.raises(ConfigError, match=says):
         data(**keys)
-
-
-def test_an_unknown_site_is_refused():
-    with pytest.raises(DataError, match="hospital-9"):
-        data().site("hospital-9")
 
 
 def test_images_have_unit_spread_and_the_template_is_public():
@@ -265,8 +260,3 @@ def test_an_unseen_hospital_is_none_of_the_study():
     assert same(outside, found.unseen(20, site=3))  # sites 0, 1 and 2 are in the study
     assert not same(outside, found.unseen(20, site=1))
     assert bool((outside.tokens[:, 0] != PAD).all())
-
-
-def test_privacy_of_records_is_possible():
-    found = data()
-    assert found.for_record_privacy() is found

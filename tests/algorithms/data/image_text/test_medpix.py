@@ -78,12 +78,6 @@ def test_a_shift_by_type_gives_ct_to_some_and_mr_to_the_others(little):
     assert kinds == [{"ct"}] * 3 + [{"mr"}] * 2
 
 
-def test_the_published_shares_are_two_hospitals(little):
-    data = load(little, path="medpix2_160.zip", shift="ready", sites=2)
-    kinds = [labels(data.site(site).train, ("ct", "mr")) for site in data.sites]
-    assert kinds == [{"ct"}, {"mr"}]
-
-
 def test_one_image_of_each_caption_is_held_out(little):
     data = load(little, path="medpix2_160.zip", shift="location", held_out=["dev"])
     assert sum(len(data.site(site).test) for site in data.sites) == 5
@@ -95,7 +89,6 @@ def test_one_image_of_each_caption_is_held_out(little):
     ("keys", "says"),
     [
         ({"shift": "location", "sites": 4}, r"data\.sites: .* among 4 sites"),
-        ({"shift": "ready"}, r"data\.sites"),
         ({"shift": "type", "sites": 1}, r"data\.sites"),
         ({"shift": "iid", "alpha": 0.3}, r"data\.alpha"),
         ({"shift": "type", "min_records": 3}, r"data\.min_records"),

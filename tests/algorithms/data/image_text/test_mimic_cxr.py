@@ -106,7 +106,7 @@ def test_mimic_needs_its_tables_in_the_published_form(mimic):
     path = mimic / "jpg" / "mimic-cxr-2.0.0-split.csv"
     path.write_text(path.read_text().replace("10000032", "../10000032"))
     with pytest.raises(
-        DataError, match=r"split\.csv, line 2: column 'subject_id' has not the published form"
+        DataError, match=r"split\.csv, line 2: column 'subject_id' does not have the published form"
     ):
         load_mimic(mimic).site("hospital-1")
     path.unlink()

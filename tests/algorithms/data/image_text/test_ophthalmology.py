@@ -72,7 +72,7 @@ def test_grades_become_captions(clinics):
 
 def test_a_grade_without_a_name_is_refused(clinics):
     (clinics / "one.csv").write_text("Image name,Retinopathy grade,Risk\n0.jpg,9,0")
-    with pytest.raises(DataError, match=r"one\.csv, line 2: column 'Retinopathy grade' is no grade"):
+    with pytest.raises(DataError, match=r"one\.csv, line 2: column 'Retinopathy grade' is not a grade"):
         load_clinics(clinics).site("one")
 
 

@@ -7,11 +7,9 @@ import torch
 from secfed.algorithms.data.image_text.partition import (
     by_combination,
     by_value,
-    class_shares,
     combination,
     mean_total_variation,
 )
-from secfed.errors import ConfigError
 
 
 def findings(n: int, seed: int = 0):
@@ -57,26 +55,6 @@ def test_total_variation_falls_with_alpha_and_is_the_published_one_at_degree_one
     assert found[1] == pytest.approx(0.456, abs=0.05)
     assert found[2] == pytest.approx(0.22, abs=0.05)
     assert found[3] < 0.05
-
-
-def test_every_site_gets_its_least_number():
-    train, test = combination(findings(300)), combination(findings(50))
-    parts, _ = by_combination(train, test, 5, 0.5, 30, np.random.default_rng(0))
-    assert min(map(len, parts)) >= 30
-
-
-def test_what_cannot_be_divided_is_refused():
-    labels = combination(findings(40))
-    with pytest.raises(ConfigError, match=r"data\.min_records"):
-        by_combination(labels, labels, 5, 1.0, 10, np.random.default_rng(0))
-    with pytest.raises(ConfigError, match=r"data\.alpha"):
-        by_combination(labels, labels, 5, 0.01, 8, np.random.default_rng(0))
-
-
-def test_shares_of_a_class_sum_to_one():
-    shares = class_shares(32, 5, 0.01, np.random.default_rng(0))
-    assert shares.shape == (32, 5)
-    assert np.allclose(shares.sum(axis=1), 1)
 
 
 def test_whole_classes_go_to_sites():

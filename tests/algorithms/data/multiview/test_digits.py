@@ -12,8 +12,6 @@ from secfed.algorithms.data.multiview.digits import digits_views, edges, fourier
 from secfed.algorithms.data.multiview.options import DigitsViewsOptions
 from secfed.config.schema import checked
 from secfed.errors import ConfigError
-from secfed.study import registry
-from tests.algorithms.pooled_kmeans import concatenated, pooled_kmeans
 
 
 def build(seed: int = 1, **keys) -> MultiviewData:
@@ -92,33 +90,7 @@ def test_edges_are_counted_by_direction_and_cell():
     assert np.allclose(even[:, 1:3, 1:3], 0)  # nothing changes inside an even image
 
 
-def test_a_study_knows_its_sites_without_looking_at_a_record():
-    options = checked(DigitsViewsOptions, {"name": "digits-views", "sites": 5}, "data")
-    assert registry.site_ids(options) == tuple(f"hospital-{number}" for number in range(1, 6))
-
-
 @pytest.mark.parametrize("views", [["pixels"], ["pixels", "pixels"], ["pixels", "sound"]])
 def test_fewer_than_two_known_views_are_refused(views):
     with pytest.raises(ConfigError, match=r"data\.views"):
         build(views=views)
-
-
-class TestPooledKmeans:
-    def test_views_stand_side_by_side_with_zeros_where_one_is_missing(self):
-        data = build(single_view_sites={"hospital-8": "fourier"})
-        full, single = data.site("hospital-1"), data.site("hospital-8")
-        assert torch.equal(concatenated(full, data.view_sizes), torch.cat(full.views, dim=1))
-        filled = concatenated(single, data.view_sizes)
-        assert filled.shape == (len(single.labels), sum(data.view_sizes))
-        assert float(filled[:, :64].abs().sum()) == 0.0
-        assert torch.equal(filled[:, 64:], single.views[1])
-
-    def test_it_clusters_complete_records_well_and_incomplete_ones_worse(self):
-        complete = pooled_kmeans(build(single_view_sites=0), 10, seed=1)
-        assert complete["acc"] > 0.7
-        assert set(complete) == {"acc", "nmi", "ari"}
-        assert pooled_kmeans(build(ratio="1:2"), 10, seed=1)["acc"] < complete["acc"] - 0.1
-
-    def test_it_is_the_same_again_with_the_same_seed(self):
-        data = build(sites=3, per_class=30)
-        assert pooled_kmeans(data, 10, seed=1) == pooled_kmeans(data, 10, seed=1)

@@ -71,8 +71,8 @@ def with_token(row: int, column: int, token: int) -> torch.Tensor:
         ("i", {"images": IMAGES[:, :1]}, r"have images of shape \(1, 4, 4\)"),
         ("i", {"images": IMAGES.double()}, "torch.float64"),
         ("i", {"images": IMAGES / 0}, "contain NaN or infinite pixels"),
-        ("i", {"labels": torch.tensor([0])}, "not one int64 label each"),
-        ("i", {"labels": torch.tensor([0.0, 1.0])}, "not one int64 label each"),
+        ("i", {"labels": torch.tensor([0])}, "do not have one int64 label each"),
+        ("i", {"labels": torch.tensor([0.0, 1.0])}, "do not have one int64 label each"),
         ("i", {"labels": torch.tensor([0, 4])}, "a label outside the study's 4 classes"),
         ("t", {"labels": torch.tensor([0, 1, 2])}, "a label outside the study's 2 classes"),
         ("t", {"labels": torch.tensor([0, -1, 1])}, "a label outside the study's 2 classes"),
@@ -112,7 +112,7 @@ def test_a_site_of_another_kind_or_name_is_refused():
 
 
 def test_patients_are_given_for_every_row_or_for_none():
-    with pytest.raises(DataError, match="'p' has not one patient per training record"):
+    with pytest.raises(DataError, match="'p' does not have one patient per training record"):
         check_transfer("p", site("p", train_patients=(0, 1)), FACTS)  # one per image is not one per caption
 
 

@@ -117,8 +117,6 @@ def test_the_division_follows_from_the_seed(little):
         key = "tokens" if site_id == "text-1" else "images"
         assert torch.equal(getattr(one, key), getattr(again, key))
         assert not (len(one) == len(other) and torch.equal(getattr(one, key), getattr(other, key)))
-    data = flickr(little, path=".")
-    assert data.for_record_privacy() is data
 
 
 def test_a_missing_file_matters_to_the_sites_of_its_kind_only(little):
@@ -128,13 +126,6 @@ def test_a_missing_file_matters_to_the_sites_of_its_kind_only(little):
     with pytest.raises(DataError, match=r"ag_news_7600\.csv\.gz does not exist") as caught:
         data.site("text-1")
     assert "SECFED_DATA" in caught.value.remedy
-
-
-@pytest.mark.parametrize("site", ["image-1", "text-1", "pairs-1"])
-def test_without_the_folder_every_site_says_where_its_file_is_looked_for(tmp_path, monkeypatch, site):
-    monkeypatch.setenv("SECFED_DATA", str(tmp_path / "nowhere"))
-    with pytest.raises(DataError, match=r"flickr-transfer: .*nowhere.* does not exist"):
-        flickr(tmp_path).site(site)
 
 
 def test_files_that_are_not_the_published_ones_are_refused(little):
@@ -186,12 +177,6 @@ def test_a_division_is_complete_skewed_and_alike_in_both_parts():
     assert max(len(rows) for rows in even[0]) - min(len(rows) for rows in even[0]) <= 20
 
 
-def test_a_division_that_no_draw_gives_is_refused():
-    labels = np.zeros(100, dtype=np.int64)
-    with pytest.raises(ConfigError, match=r"data\.alpha"):
-        divide(labels, labels, 4, 0.02, 20, np.random.default_rng(0))
-
-
 @pytest.mark.shared_data
 @pytest.mark.parametrize("texts", ["ag-news", "med-abstracts"])
 def test_the_real_files(shared_data, monkeypatch, texts):
@@ -200,22 +185,16 @@ def test_the_real_files(shared_data, monkeypatch, texts):
     data = FlickrTransfer(
         checked(FlickrTransferOptions, {"name": "flickr-transfer", "texts": texts}, "data"), 1, Path()
     )
-    sites = {site_id: data.site(site_id) for site_id in data.sites if texts == "ag-news" or "text" in site_id}
-    rows = {
-        kind: [sum(len(part) for part in parts) for parts in zip(*found, strict=True)]
-        for kind in ("image", "text", "pairs")
-        if (found := [(site.train, site.test) for site in sites.values() if site.kind == kind])
-    }
-    if texts == "ag-news":
-        assert rows["image"] == [2400, 600]
-        assert rows["pairs"] == [10000, 2500]
-        for site_id in ("image-1", "pairs-1"):
-            train, test = (
-                {image.numpy().tobytes() for image in part.images}
-                for part in (sites[site_id].train, sites[site_id].test)
-            )
-            assert not train & test
     total = {"ag-news": 7600, "med-abstracts": 2888}[texts]
-    assert sum(rows["text"]) == total
-    assert 0.17 < rows["text"][1] / total < 0.23
-    assert min(len(site.train) for site in sites.values()) >= 10
+    train, test = (sum(map(len, part)) for part in data.text_partition)
+    assert train + test == total
+    assert 0.17 < test / total < 0.23
+    assert len(data.site("text-1").train) >= 10
+    if texts == "ag-news":
+        assert [sum(map(len, part)) for part in data.image_partition] == [2400, 600]
+        assert [sum(map(len, part)) for part in data.pair_partition] == [2000, 500]
+        for site_id in ("image-1", "pairs-1"):
+            site = data.site(site_id)
+            shown = [{image.numpy().tobytes() for image in part.images} for part in (site.train, site.test)]
+            assert len(shown[0]) >= 10
+            assert not shown[0] & shown[1]

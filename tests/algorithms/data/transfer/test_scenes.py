@@ -22,7 +22,6 @@ from secfed.algorithms.data.transfer.scenes import (
     render,
 )
 from secfed.config.schema import checked
-from secfed.errors import DataError
 
 
 def data(seed: int = 0, **keys):
@@ -202,13 +201,3 @@ def test_the_first_numbers_of_a_seed_do_not_change():
     assert made.site("pairs-1").test.images[0, 0, 0, :2].tolist() == pytest.approx(
         [-1.1802049, -1.0481721], rel=1e-6
     )
-
-
-def test_nothing_changes_for_record_privacy():
-    made = data()
-    assert made.for_record_privacy(slots=True) is made
-
-
-def test_a_site_that_is_not_in_the_study_is_refused():
-    with pytest.raises(DataError, match="site 'image-9' is not in this study"):
-        data().site("image-9")

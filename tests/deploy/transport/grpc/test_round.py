@@ -16,7 +16,7 @@ from secfed.crypto.codec import Buffer
 from secfed.deploy.transport.client import CallFailed
 from secfed.deploy.transport.frame_sizes import FrameCaps
 from secfed.errors import LinkError
-from secfed.protection.encrypted_plan import EncryptedPlan
+from secfed.protection.registry import make_protection
 from secfed.runs.run_folder import prepare
 from secfed.runs.run_report import SilentObserver
 from secfed.simulation import simulate as simulation
@@ -86,14 +86,9 @@ def over_the_link(c: Consortium, longest: list[list[int]]) -> type[SimulatedTran
 
 def caps_of(protection: str, sites: int) -> FrameCaps:
     study = Study.parse(TOML.format(protection=protection, sites=sites))
-    algorithm, plan = build(study), None
-    if protection == "encrypted":
-        names = [f"hospital-{index}" for index in range(1, sites + 1)]
-        chosen = study.protection
-        plan = EncryptedPlan.derive(
-            algorithm, 2, names, key_mode=chosen.key_mode, scheme=chosen.scheme, holder=chosen.key_holder
-        )
-    return FrameCaps.of(algorithm, 2, sites, plan)
+    algorithm = build(study)
+    names = [f"hospital-{index}" for index in range(1, sites + 1)]
+    return FrameCaps.of(algorithm, 2, sites, make_protection(study.protection, algorithm, 2, names))
 
 
 def run(tmp_path, name: str, protection: str, drops: Sequence[Dropout]) -> tuple[bytes, Any]:

@@ -10,13 +10,13 @@ import pytest
 
 from secfed.audit.privacy.recompute import Recomputer
 from secfed.crypto.identity import Identity
+from secfed.dp.accounting.accountants import _cached_epsilon
 from secfed.dp.accounting.budget import Budget, Spent, standing
 from secfed.dp.accounting.events import Event, Gaussian, PoissonSampledGaussian
 from secfed.dp.accounting.interface import Pld, Prv, Rdp, statement
-from secfed.dp.accounting.pld import ExpectingPld, RememberingPld
+from secfed.dp.accounting.pld import ExpectingPld
 from secfed.dp.accounting.unit import Adjacency
 from secfed.dp.ledger.ledger import Ledger, verify
-from secfed.errors import ConfigError
 from tests.dp.report_case import ADD, DATASET, LEDGER, report, studies, write_case
 
 
@@ -38,38 +38,21 @@ class TestRecomputing:
     )
 
     @pytest.mark.parametrize("events", EVENTS)
-    def test_remembering_changes_no_digit(self, events: tuple[Event, ...]) -> None:
-        for delta in (1e-5, 1e-6):
-            assert statement(events, delta, RememberingPld(1e-3)) == statement(events, delta, Pld(1e-3))
-
-    def test_it_refuses_what_pld_refuses(self) -> None:
-        mixed = [
-            PoissonSampledGaussian(ADD, 0.1, 2.0, 1),
-            PoissonSampledGaussian(Adjacency.REPLACE_RECORD, 0.1, 2.0, 1),
-        ]
-        for wrong in (mixed, []):
-            with pytest.raises(ConfigError):
-                RememberingPld().epsilon(wrong, 1e-5)
-        with pytest.raises(ConfigError):
-            RememberingPld().epsilon(mixed[:1], 0.0)
-
-    @pytest.mark.parametrize("events", EVENTS)
     def test_an_expected_epsilon_is_accepted_only_if_it_is_right(self, events: tuple[Event, ...]) -> None:
-        checker = ExpectingPld(RememberingPld(1e-3))
         right = statement(events, 1e-5, Pld(1e-3)).epsilon
         for claimed in (right, right * (1 - 1e-6), right * (1 + 1e-6), right / 2, 0.0, math.nan):
-            checker.expected = claimed
-            assert statement(events, 1e-5, checker).epsilon == right
+            _cached_epsilon.cache_clear()
+            assert statement(events, 1e-5, ExpectingPld(1e-3, expected=claimed)).epsilon == right
 
     def test_a_composition_that_grows_and_shrinks_stays_right(self) -> None:
-        checker = ExpectingPld(RememberingPld(1e-3))
+        checker = ExpectingPld(1e-3)
         for first, second in ((5, 0), (10, 0), (10, 4), (15, 4), (3, 4), (10, 8), (15, 8)):
             events = [PoissonSampledGaussian(ADD, 0.1, 2.0, first)]
             events += [PoissonSampledGaussian(ADD, 0.2, 3.0, second)] if second else []
             right = statement(events, 1e-5, Pld(1e-3)).epsilon
-            checker.expected = right
+            checker = replace(checker, expected=right)
             assert statement(events, 1e-5, checker).epsilon == right
-            composed = checker._composed(events).get_epsilon_for_delta(1e-5)
+            composed = checker.grown(events).get_epsilon_for_delta(1e-5)
             assert composed == pytest.approx(right, rel=1e-7)
 
     @pytest.mark.parametrize("accountant", [Pld(1e-3), Prv(), Rdp()])
@@ -91,10 +74,11 @@ class TestRecomputing:
 
     def test_equal_ledgers_are_computed_once(self, written: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         asked: list[object] = []
-        honest = Rdp.epsilon
+        honest = Rdp._epsilon
+        _cached_epsilon.cache_clear()
         monkeypatch.setattr(
             Rdp,
-            "epsilon",
+            "_epsilon",
             lambda self, events, delta: asked.append((tuple(events), delta)) or honest(self, events, delta),
         )
         report(*studies(written))

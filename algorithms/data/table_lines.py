@@ -1,0 +1,196 @@
+"""Tables in JSON Lines or CSV: rows, and what stands in their columns.
+
+Errors name the file, the line and the column; never what stands there.
+"""
+
+from __future__ import annotations
+
+import gzip
+import io
+import json
+import zlib
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from secfed.algorithms.data.csv_rows import csv_rows
+from secfed.algorithms.data.image_files import open_source
+from secfed.algorithms.framework.unfit import unfit
+from secfed.config.schema import suggestion
+from secfed.errors import DataError
+
+MAX_TABLE_BYTES: Final = 1 << 30
+_LINE_CHARACTERS: Final = 1 << 22
+
+
+@dataclass(frozen=True)
+class Line:
+    """One row of a table.
+
+    Attributes:
+        row: column to value.
+        twice: names of more than one column; what stands there is not known.
+        alike: whether every row has the same columns, so that a missing one says nothing about this row.
+    """
+
+    row: dict[str, Any]
+    where: str
+    twice: frozenset[str] = frozenset()
+    alike: bool = False
+
+    def wrong(self, column: str, what: str, remedy: str) -> DataError:
+        """The error of what stands in a column."""
+        return DataError(f"{self.where}: column {column!r} {what}", remedy=remedy)
+
+    def value(self, column: str) -> Any:
+        """What stands in a column; a dot leads into a nested one.
+
+        Returns:
+            At a hospital, None where a line has no such column and others may have.
+
+        Raises:
+            DataError: there is no such column, or more than one.
+        """
+        if column in self.twice:
+            raise DataError(
+                f"{self.where}: the table has the column {column!r} twice",
+                remedy="give every column a name of its own",
+            )
+        if column in self.row:
+            return self.row[column]
+        node: Any = self.row
+        for part in column.split("."):
+            if not isinstance(node, dict) or part not in node:
+                missing = DataError(
+                    f"{self.where}: there is no column {column!r}", remedy=suggestion(column, self.row)
+                )
+                if self.alike:
+                    raise missing
+                unfit(missing)
+                return None
+            node = node[part]
+        return node
+
+    def text(self, column: str) -> str:
+        """The text in a column: "" where it is missing, the first of an array.
+
+        Raises:
+            DataError: no such column; in a simulation also something that is not a text or number.
+        """
+        value = self.value(column)
+        if isinstance(value, list):
+            value = value[0] if value else None
+        if value is None:
+            return ""
+        # JSON can write half a character, which has no bytes.
+        if isinstance(value, dict | list | bool) or not is_unicode(str(value)):
+            unfit(self.wrong(column, "is not a text", "name a column with texts, or repair its characters"))
+            return ""
+        return str(value).strip()
+
+    def name(self, column: str) -> str:
+        """The text in a column that names something, such as a site or a patient.
+
+        Raises:
+            DataError: see :meth:`text`; in a simulation also several lines, which a stray quote makes of
+                other rows.
+        """
+        name = self.text(column)
+        if "\n" in name or "\r" in name:
+            remedy = "write it on one line; in a CSV file, look for a quote that is not closed"
+            unfit(self.wrong(column, "has more than one line", remedy))
+            return ""
+        return name
+
+    def flag(self, column: str, uncertain: int = 0) -> int:
+        """Whether a finding is present: 0 or 1; a missing value is 0 and -1 is ``uncertain``.
+
+        Raises:
+            DataError: anything else, in a simulation; a hospital takes it for 0.
+        """
+        value = self.value(column)
+        text = str(int(value)) if isinstance(value, bool) else self.text(column).lower()
+        known = {"": 0, "nan": 0, "0": 0, "0.0": 0, "1": 1, "1.0": 1, "-1": uncertain, "-1.0": uncertain}
+        if text not in known:
+            unfit(self.wrong(column, "is not 0, 1 or -1", "write 1 where the finding is present"))
+        return known.get(text, 0)
+
+
+def is_unicode(text: str) -> bool:
+    """Whether no half of a character stands in a text: such a text has no bytes."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def read_table(path: Path) -> Iterator[Line]:
+    """The rows of a ``.jsonl`` or ``.csv`` file; ``.gz`` after that is unpacked.
+
+    Raises:
+        DataError: a file that is missing, too large, or not what its name says.
+    """
+    try:
+        if path.suffix == ".gz":
+            with gzip.open(path) as packed:
+                content = packed.read(MAX_TABLE_BYTES + 1)
+        else:
+            with path.open("rb") as stream:
+                content = stream.read(MAX_TABLE_BYTES + 1)
+    except (OSError, EOFError, zlib.error) as error:
+        reason = getattr(error, "strerror", None) or "damaged"
+        raise DataError(f"cannot read {path} ({reason})", remedy="check data.path and the rights") from None
+    except ValueError:  # a character that no file name can have
+        raise DataError("data.path: cannot be the name of a file", remedy="correct data.path") from None
+    return parse_table(content, path.name.removesuffix(".gz"))
+
+
+def parse_table(content: bytes, name: str) -> Iterator[Line]:
+    """The rows of a table that is in memory; ``name`` says which kind it is."""
+    if len(content) > MAX_TABLE_BYTES:
+        raise DataError(
+            f"{name} has more than {MAX_TABLE_BYTES >> 20} MiB", remedy="divide it into smaller files"
+        )
+    try:
+        text = content.decode("utf-8-sig")
+    except UnicodeDecodeError:
+        raise DataError(f"{name} is not UTF-8", remedy="save it as UTF-8") from None
+    if name.endswith(".jsonl"):
+        return _json_lines(text, name)
+    if name.endswith(".csv"):
+        return _csv_lines(text, name)
+    raise DataError(f"{name} is neither .jsonl nor .csv", remedy="save the table as one of them")
+
+
+def table_inside(source: Path, name: str) -> Iterator[Line]:
+    """The rows of a table in a folder or archive."""
+    with open_source(source, "data.path") as opened:
+        return parse_table(opened.read(name, MAX_TABLE_BYTES, f"data.path, {name}"), name)
+
+
+def _json_lines(text: str, name: str) -> Iterator[Line]:
+    for number, line in enumerate(io.StringIO(text, newline="\n"), start=1):
+        where = f"{name}, line {number}"
+        if not line.strip():
+            continue
+        try:
+            if len(line) > _LINE_CHARACTERS:
+                raise ValueError
+            row = json.loads(line)
+        except (ValueError, RecursionError):
+            raise DataError(
+                f"{where}: is not a JSON object of a usual size", remedy="repair that line"
+            ) from None
+        if not isinstance(row, dict):
+            raise DataError(f"{where}: is not a JSON object", remedy="write one object on each line")
+        yield Line(row, where)
+
+
+def _csv_lines(text: str, name: str) -> Iterator[Line]:
+    header, rows = csv_rows(io.StringIO(text, newline=""), name)
+    twice = frozenset(column for column, count in Counter(header).items() if count > 1)
+    for number, cells in rows:
+        yield Line(dict(zip(header, cells, strict=True)), f"{name}, line {number}", twice, alike=True)

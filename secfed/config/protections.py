@@ -1,0 +1,71 @@
+"""What the parties of a study must know of each protection before they build it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final, Literal
+
+from secfed.crypto import thresholds
+
+ProtectionName = Literal["plain", "masked", "encrypted"]
+
+
+@dataclass(frozen=True)
+class ProtectionTraits:
+    """Properties of one protection; what follows from them is decided where it matters.
+
+    Attributes:
+        hides_sites: the aggregator never sees a single site's values.
+        aggregator_reads_sums: if not, every site decrypts sums and replays the server program.
+        opened_by_shares: sites give out shares that unmask, so the threshold is a matter of security.
+        free_dropouts: a sum needs no more answers than its smallest permitted cohort has.
+        least_cohort: smallest permitted ``protection.min_cohort``.
+        own_options: keys of ``[protection]`` that only this protection reads.
+        summary: what the aggregator handled, for reports.
+        relies_on: under which conditions a single site's values stay hidden, for reports.
+    """
+
+    hides_sites: bool
+    aggregator_reads_sums: bool
+    opened_by_shares: bool
+    free_dropouts: bool
+    least_cohort: int
+    summary: str
+    relies_on: str
+    own_options: tuple[str, ...] = ()
+
+
+TRAITS: Final[Mapping[str, ProtectionTraits]] = {
+    "plain": ProtectionTraits(
+        hides_sites=False,
+        aggregator_reads_sums=True,
+        opened_by_shares=False,
+        free_dropouts=False,  # as many answers as masked would ask for, so that both give up the same rounds
+        least_cohort=1,
+        summary="none: the aggregator received each site's own values",
+        relies_on="Nothing protects a single site's values from the aggregator.",
+    ),
+    "masked": ProtectionTraits(
+        hides_sites=True,
+        aggregator_reads_sums=True,
+        opened_by_shares=True,
+        free_dropouts=False,
+        least_cohort=thresholds.FLOOR,
+        summary="masked secure sum: the aggregator received masked values and learned sums over the cohort",
+        relies_on="A single site's values stay hidden as long as no more sites help the aggregator than the "
+        "study tolerates, and the pinned roster holds the right keys. All other sites together can always "
+        "subtract their own values from a total.",
+    ),
+    "encrypted": ProtectionTraits(
+        hides_sites=True,
+        aggregator_reads_sums=False,
+        opened_by_shares=False,
+        free_dropouts=True,
+        least_cohort=2,
+        summary="homomorphic encryption: the aggregator handled ciphertexts only; the sites decrypt sums",
+        relies_on="A single site's values stay hidden as long as no site that holds the study's key helps "
+        "the aggregator: one such site is enough to read every site's values.",
+        own_options=("key_mode", "key_holder", "scheme", "processes"),
+    ),
+}

@@ -1,0 +1,40 @@
+"""The aggregator's side of a study, as its protection wants it: the same call for runs and simulations."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from secfed.algorithms.framework.base import Algorithm
+from secfed.protection.encrypted import Encrypted
+from secfed.records.transcript import Log
+from secfed.server.coordinator import Coordinator, Keeper, StudyRun
+from secfed.server.round import Ask, Rules
+from secfed.wire.layout import State
+
+
+def make_run(
+    algorithm: Algorithm,
+    rounds: int,
+    rules: Rules,
+    ask: Ask,
+    log: Log,
+    keeper: Keeper | None = None,
+    *,
+    start: State | None = None,
+    sums: Path,
+) -> StudyRun:
+    """Make the run of one study; arguments are those of :class:`~secfed.server.coordinator.Coordinator`.
+
+    ``start`` matters where the aggregator runs the server program; in the folder ``sums``, made where it is
+    needed, it keeps sums that it cannot read.
+    """
+    protection = rules.protection
+    if isinstance(protection, Encrypted):
+        # TenSEAL is an optional dependency.
+        from secfed.server.encrypted_coordinator import EncryptedCoordinator
+        from secfed.server.encrypted_round import EncryptedRounds, SumStore
+
+        sums.mkdir(mode=0o700, exist_ok=True)
+        encrypted = EncryptedRounds(protection, rules, SumStore(sums), ask)
+        return EncryptedCoordinator(algorithm, rounds, encrypted, log, keeper)
+    return Coordinator(algorithm, rounds, rules, ask, log, keeper, start)
