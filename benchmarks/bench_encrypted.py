@@ -6,10 +6,10 @@ python benchmarks/bench_encrypted.py [--quick | --no-memory]
 from __future__ import annotations
 
 import sys
-from typing import Any
 
 import sections
 
+from secfed.bench import tables
 from secfed.bench.encrypted import measure
 
 QUICK = "--quick" in sys.argv
@@ -19,7 +19,7 @@ def main() -> None:
     """Measure, print, and rewrite the section."""
     headline = measure(parameters=10**5 if QUICK else 10**6, repeats=1 if QUICK else 3)
     large = None if QUICK or "--no-memory" in sys.argv else measure(parameters=10**7, repeats=1, memory=True)
-    parts = ["`secfed bench encrypted --params 1000000 --sites 8`", _table(headline)]
+    parts = ["`secfed bench encrypted --params 1000000 --sites 8`", tables.encrypted(headline).markdown()]
     parts.append(
         "Rates are per second of processor time, but for plain and masked, which are by the clock in one "
         f"process. The usual CKKS context ran on {headline['ckks_params']:,} values. Two processes: "
@@ -34,22 +34,6 @@ def main() -> None:
 
 def _show(values: dict[str, float]) -> str:
     return "(" + ", ".join(f"{name} {value:.3g}" for name, value in values.items()) + ")"
-
-
-def _table(result: dict[str, Any]) -> str:
-    rows = []
-    for name, size in result["bytes_per_param"].items():
-        speedup = result["speedup_vs_ckks"].get(name)
-        smaller = result["smaller_than_ckks"].get(name)
-        row = [name, f"{size:.2f}", f"{result['mparams_per_s_core'][name]:.2f}"]
-        row += ["" if value is None else f"{value:.1f}x" for value in (speedup, smaller)]
-        tags = result["tag_to_encryption"].get(name)
-        row.append("" if tags is None else f"{tags:.2f}")
-        rows.append(row)
-    print(rows, flush=True)
-    columns = ["protection", "bytes/parameter", "Mparam/s per core", "faster than CKKS", "smaller than CKKS"]
-    columns.append("tags / encryption")
-    return sections.table(columns, rows)
 
 
 if __name__ == "__main__":

@@ -14,6 +14,7 @@ matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 import sections
 
+from secfed.bench import tables
 from secfed.bench.masked import measure
 
 QUICK = "--quick" in sys.argv
@@ -33,9 +34,9 @@ def main() -> None:
         "`secfed bench masked --params 10000000 --sites 10 --drops 1 --repeats 5`",
         "The limit is the time to add as many ChaCha20 streams to a vector as the step needs, and nothing "
         "else. At 100% a step is as fast as its limit, at 50% it takes twice as long.",
-        _headline(headline),
+        tables.masked(headline).markdown(),
     ]
-    parts += ["Narrow lanes, `--bits 20`:", _headline(narrow)]
+    parts += ["Narrow lanes, `--bits 20`:", tables.masked(narrow).markdown()]
     sizes = [10**5, 10**6] if QUICK else [10**5, 10**6, 10**7, 10**8]
     counts = [3, 10, 30] if QUICK else [3, 10, 30, 100]
     by_size = [_grow(parameters=size, sites=3) for size in sizes]
@@ -58,21 +59,6 @@ def _grow(*, parameters: int, sites: int) -> dict[str, Any]:
     result = measure(parameters=parameters, sites=sites, repeats=3, with_flower=False)
     print(parameters, sites, result["seconds"], flush=True)
     return result
-
-
-def _headline(result: dict[str, Any]) -> str:
-    rows = [[f"limit / {name}", f"{value:.0%}"] for name, value in result["fraction_of_limit"].items()]
-    flower = result.get("speedup_vs_flower", {})
-    rows += [[f"speed-up over Flower SecAgg+, {name}", f"{value:.1f}x"] for name, value in flower.items()]
-    rows += [
-        ["upload, bytes per parameter", f"{result['bytes_per_param']:.5f}"],
-        ["all messages of a site, bytes per parameter", f"{result['bytes_per_param_with_handshake']:.5f}"],
-        ["peak extra memory at a site / vector bytes", f"{result['peak_extra_over_vector']:.2f}"],
-    ]
-    if "streams_per_drop_per_survivor" in result:
-        rows.append(["streams per drop and survivor", f"{result['streams_per_drop_per_survivor']:.2f}"])
-    rows += [[f"{name}, s", f"{value:.4f}"] for name, value in result["seconds"].items()]
-    return sections.table(["quantity", "value"], rows)
 
 
 def _growth(results: list[dict[str, Any]]) -> str:

@@ -31,18 +31,7 @@ _BATCH: Final = 256
 
 
 def mean_cosine(model: DualEncoder, pairs: Pairs, device: torch.device) -> float:
-    """Mean cosine between the embeddings of a pair, from -1 to 1.
-
-    Args:
-        model: on ``device``; left in evaluation mode.
-        pairs: at least one.
-        device: where the model is.
-
-    Raises:
-        DataError: no pairs.
-
-    Security: a single-site value; simulation only.
-    """
+    """Mean cosine between the embeddings of a pair, -1 to 1. Security: a single site's; simulation only."""
     if not len(pairs):
         raise DataError("there are no pairs to compare", remedy="let the study hold pairs out")
     model.eval()
@@ -63,23 +52,7 @@ def distortion_matrix(
     tests: Mapping[SiteId, Pairs],
     device: torch.device,
 ) -> torch.Tensor:
-    """D[i, j] for the sites in the order of ``retrained`` (rows) and ``tests`` (columns).
-
-    Args:
-        model: on ``device``; holds the last retrained model afterwards.
-        server: the server's model.
-        retrained: that model after one local round at each site.
-        tests: held-out pairs of each site, none empty.
-        device: where the model is.
-
-    Returns:
-        [rows, columns] float64.
-
-    Raises:
-        ConfigError: no sites.
-        DataError: a site without held-out pairs.
-        MalformedMessage: parameters of another model.
-    """
+    """D[i, j] float64, for the sites in the order of ``retrained`` (rows) and ``tests`` (columns)."""
     if not retrained or not tests:
         raise ConfigError("a distortion matrix needs at least one site", remedy="retrain at every site")
 

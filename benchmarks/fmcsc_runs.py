@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import os
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -11,9 +9,9 @@ from pathlib import Path
 
 import sections
 import torch
+from comparison import write_result
 
-from secfed.algorithms.data.folders import data_folder
-from secfed.runs.run_report import RunReport, SilentObserver
+from secfed.runs.run_report import SilentObserver
 from secfed.simulation.simulate import simulate
 from secfed.study.limits import study_id
 from secfed.study.study import Study
@@ -24,36 +22,22 @@ RATIOS = ("2:1", "1:1", "1:2")
 
 @dataclass(frozen=True)
 class DataSet:
-    """One data set of the comparison.
-
-    Attributes:
-        title: for the page.
-        example: the study file that its runs are made from.
-        needs: a file of the shared data folder.
-        paper: the paper's Table 1, by ratio.
-        ablation: its Table 2, by variant; at 1:1.
-        participation: its Table 3 by variant: ACC of hospitals that take part, and of the others; at 1:1.
-        rounds: of the study, by ratio, where the example's are too few.
-    """
+    """One data set of the comparison."""
 
     title: str
-    example: str
-    needs: str
-    paper: Mapping[str, Scores]
-    ablation: Mapping[str, Scores]
+    example: str  # the study file that its runs are made from
+    needs: str  # a file of the shared data folder
+    paper: Mapping[str, Scores]  # the paper's Table 1, by ratio
+    ablation: Mapping[str, Scores]  # its Table 2, by variant; at 1:1
+    # its Table 3 by variant: ACC of hospitals that take part, and of the others; at 1:1
     participation: Mapping[str, tuple[float, float]]
+    # of the study, by ratio, where the example's are too few
     rounds: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class Variant:
-    """What is changed in a study.
-
-    Attributes:
-        title: for the page.
-        keys: study keys and their values.
-        table: where it is shown.
-    """
+    """Study keys that are changed, and the table that shows it."""
 
     title: str
     keys: Mapping[str, object] = field(default_factory=dict)
@@ -118,13 +102,8 @@ VARIANTS = {
 }
 
 
-def is_there(dataset: str) -> bool:
-    """Whether the data folder has the set's file."""
-    return (data_folder() / SETS[dataset].needs).is_file()
-
-
 def study_of(dataset: str, ratio: str, variant: str, seed: int) -> Study:
-    """The study of one run; its identity also says whether a stored result is still that of this run."""
+    """The study of one run."""
     path = sections.ROOT / "examples" / SETS[dataset].example
     study = Study.parse(path.read_text(encoding="utf-8"))
     rounds = SETS[dataset].rounds.get(ratio, study.rounds)
@@ -134,12 +113,9 @@ def study_of(dataset: str, ratio: str, variant: str, seed: int) -> Study:
     return study
 
 
-def is_done(out: Path, study: Study) -> bool:
-    """Whether the file holds the result of exactly this study."""
-    try:
-        return bool(json.loads(out.read_text(encoding="utf-8"))["study"] == study_id(study))
-    except (OSError, ValueError, KeyError):
-        return False
+def study_id_of(dataset: str, ratio: str, variant: str, seed: int) -> str:
+    """Says whether a stored result is still that of this run."""
+    return study_id(study_of(dataset, ratio, variant, seed))
 
 
 def run_one(dataset: str, ratio: str, variant: str, seed: int, out: Path) -> None:
@@ -148,23 +124,11 @@ def run_one(dataset: str, ratio: str, variant: str, seed: int, out: Path) -> Non
     study = study_of(dataset, ratio, variant, seed)
     began = time.perf_counter()
     report = simulate(study, out=None, drops=(), observer=SilentObserver())
-    write(out, result_of(study, report, time.perf_counter() - began))
-
-
-def result_of(study: Study, report: RunReport, wall_s: float) -> dict[str, object]:
-    """What is kept of a run: which study it was, and what the aggregator published."""
-    return {
+    result = {
         "study": study_id(study),
         "protection": report.protection,
         "final": dict(report.final),
         "rounds": {str(one.round): dict(one.metrics or {}) for one in report.rounds},
-        "wall_s": wall_s,
+        "wall_s": time.perf_counter() - began,
     }
-
-
-def write(out: Path, result: Mapping[str, object]) -> None:
-    """One JSON file, whole or not at all."""
-    out.parent.mkdir(parents=True, exist_ok=True)
-    unfinished = out.with_suffix(".part")
-    unfinished.write_text(json.dumps(result, indent=1), encoding="utf-8")
-    os.replace(unfinished, out)
+    write_result(out, result)

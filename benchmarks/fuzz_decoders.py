@@ -21,8 +21,8 @@ import sys
 import time
 import tracemalloc
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass, field, fields
+from typing import Any, get_args, get_origin, get_type_hints
 
 import torch
 
@@ -34,25 +34,9 @@ from secfed.crypto.messages import (
     DIGEST_BYTES,
     SEALED_SEED_BYTES,
     SEALED_SHARES_BYTES,
-    Advert,
-    Adverts,
-    Confirmation,
-    Deliveries,
-    Envelope,
-    FinalModel,
     MaskSecretShare,
-    Message,
-    PeerShare,
-    Result,
     SelfMaskShare,
     Shares,
-    Sharing,
-    SharingSet,
-    Specification,
-    Survivors,
-    UnmaskRequest,
-    Upload,
-    View,
 )
 from secfed.errors import SecfedError
 from secfed.wire import frames
@@ -85,7 +69,7 @@ class Report:
     failures: list[str] = field(default_factory=list)
 
 
-def _names(random_: random.Random, most: int) -> tuple[str, ...]:
+def _names(random_: random.Random, most: int = 6) -> tuple[str, ...]:
     words = ["a", "hospital-1", "klinikum-süd", "病院", "x" * MAX_NAME_BYTES, ""]
     return tuple(random_.choice(words) for _ in range(random_.randint(0, most)))
 
@@ -94,81 +78,44 @@ def _name(random_: random.Random) -> str:
     return (*_names(random_, 3), "hospital-2")[0]
 
 
-def _advert(random_: random.Random) -> Advert:
-    draw = random_.randbytes
-    keys = draw(sealing.PUBLIC_BYTES), draw(sealing.PUBLIC_BYTES)
-    return Advert(_name(random_), *keys, draw(DIGEST_BYTES), draw(SIGNATURE_BYTES))
+# Bytes of fields that hold no digest, and bits of numbers that are not of 32 bits.
+_BYTES = {
+    "signature": SIGNATURE_BYTES,
+    "mask_key": sealing.PUBLIC_BYTES,
+    "seal_key": sealing.PUBLIC_BYTES,
+    "sealed_seed": SEALED_SEED_BYTES,
+    "sealed_shares": SEALED_SHARES_BYTES,
+    "share": shamir.SHARE_BYTES,
+}
+_BITS = {"exchange_index": 16, "threshold": 16}
 
 
-def _envelopes(random_: random.Random) -> tuple[Envelope, ...]:
-    draw = random_.randbytes
-    return tuple(
-        Envelope(
-            _name(random_),
-            _name(random_),
-            draw(SEALED_SEED_BYTES),
-            draw(SEALED_SHARES_BYTES),
-            draw(DIGEST_BYTES),
-            draw(DIGEST_BYTES),
-            draw(SIGNATURE_BYTES),
+def _message(kind: Any, random_: random.Random) -> Any:
+    """A well-formed message, or part of one, with random content: by the types of its fields."""
+    if kind is Shares:  # of each peer one, in order
+        peers = sorted(set(_names(random_)))
+        kinds = [random_.choice((SelfMaskShare, MaskSecretShare)) for _ in peers]
+        shares = (
+            one(peer, random_.randbytes(shamir.SHARE_BYTES)) for one, peer in zip(kinds, peers, strict=True)
         )
-        for _ in range(random_.randint(0, 2))
-    )
+        return Shares(tuple(shares), random_.randbytes(SIGNATURE_BYTES))
+    hints = get_type_hints(kind)
+    return kind(**{one.name: _value(one.name, hints[one.name], random_) for one in fields(kind)})
 
 
-def _shares(random_: random.Random) -> Shares:
-    peers = sorted(set(_names(random_, 6)))
-    shares: list[PeerShare] = []
-    for peer in peers:
-        kind = random_.choice((SelfMaskShare, MaskSecretShare))
-        shares.append(kind(peer, random_.randbytes(shamir.SHARE_BYTES)))
-    return Shares(tuple(shares), random_.randbytes(SIGNATURE_BYTES))
-
-
-def _view(random_: random.Random) -> View:
-    return View(_name(random_), random_.randbytes(SIGNATURE_BYTES))
-
-
-def _message(kind: type[Message], random_: random.Random) -> Message:
-    """A well-formed message of one type with random content."""
-    draw = random_.randbytes
-    if kind is Specification:
-        numbers = (random_.getrandbits(32), random_.getrandbits(16))
-        digests = (draw(DIGEST_BYTES), draw(DIGEST_BYTES), draw(DIGEST_BYTES))
-        return Specification(
-            _name(random_),
-            *numbers,
-            _name(random_),
-            random_.getrandbits(32),
-            _names(random_, 5),
-            random_.getrandbits(16),
-            *digests,
-            draw(SIGNATURE_BYTES),
-        )
-    if kind is Upload:
-        vector = memoryview(draw(random_.choice([0, 1, 40])))
-        return Upload(draw(DIGEST_BYTES), draw(DIGEST_BYTES), draw(SIGNATURE_BYTES), vector)
-    if kind is FinalModel:
-        numbers = random_.getrandbits(32), random_.getrandbits(32)
-        signed = draw(DIGEST_BYTES), *numbers, draw(DIGEST_BYTES), draw(SIGNATURE_BYTES)
-        return FinalModel("study-5f", *signed, draw(random_.randrange(100)))
-    if kind is Result:
-        return Result(draw(DIGEST_BYTES), _names(random_, 5), draw(DIGEST_BYTES), draw(SIGNATURE_BYTES))
-    simple: dict[type[Message], Callable[[], Message]] = {
-        Advert: lambda: _advert(random_),
-        Adverts: lambda: Adverts(tuple(_advert(random_) for _ in range(random_.randint(0, 2)))),
-        Sharing: lambda: Sharing(_envelopes(random_)),
-        Deliveries: lambda: Deliveries(_envelopes(random_)),
-        Confirmation: lambda: Confirmation(_name(random_), _names(random_, 5), draw(SIGNATURE_BYTES)),
-        SharingSet: lambda: SharingSet(_names(random_, 8)),
-        Survivors: lambda: Survivors(_names(random_, 8)),
-        View: lambda: _view(random_),
-        UnmaskRequest: lambda: UnmaskRequest(
-            _names(random_, 3), tuple(_view(random_) for _ in range(random_.randint(0, 4)))
-        ),
-        Shares: lambda: _shares(random_),
-    }
-    return simple[kind]()
+def _value(name: str, kind: Any, random_: random.Random) -> Any:
+    if kind is str:
+        return _name(random_)
+    if kind is int:
+        return random_.getrandbits(_BITS.get(name, 32))
+    if kind is bytes:
+        return random_.randbytes(_BYTES.get(name, DIGEST_BYTES))
+    if get_origin(kind) is tuple:
+        (item, _) = get_args(kind)
+        if item is str:
+            return _names(random_)
+        return tuple(_message(item, random_) for _ in range(random_.randint(0, 3)))
+    return memoryview(random_.randbytes(random_.choice([0, 1, 40])))
 
 
 def _roster(random_: random.Random) -> Roster:

@@ -42,15 +42,7 @@ _FILE: Final = "pneumoniamnist.npz"
 
 @dataclass(frozen=True, repr=False)
 class Labelled:
-    """Images with a class each, split into training and test.
-
-    Attributes:
-        train: [n, channels, size, size] float32, standardised as the study's images are.
-        train_y: [n] int64.
-        test: [m, channels, size, size] float32.
-        test_y: [m] int64.
-        classes: C.
-    """
+    """Images [n, channels, size, size] standardised as the study's are, and their classes, [n] int64."""
 
     train: torch.Tensor
     train_y: torch.Tensor
@@ -60,13 +52,7 @@ class Labelled:
 
 
 def image_tokens(model: DualEncoder, images: torch.Tensor, device: torch.device) -> torch.Tensor:
-    """Tokens of the frozen image encoder: [n, 1 + P, d] float32 on the CPU.
-
-    Args:
-        model: on ``device``; left in evaluation mode.
-        images: [n, channels, size, size] float32.
-        device: where the model is.
-    """
+    """Tokens [n, 1 + P, d] float32 of the frozen image encoder, of images [n, channels, size, size]."""
     model.eval()
     with torch.no_grad():
         found = [
@@ -89,19 +75,7 @@ def probe_findings(
     share: float,
     seed: int,
 ) -> dict[str, float]:
-    """One binary probe per finding; their means.
-
-    Args:
-        train: [n, d] features of pooled training images.
-        train_findings: [n, k] int64 of 0 and 1.
-        test: [m, d] features of pooled held-out images.
-        test_findings: [m, k] int64.
-        share: of the training labels that are used.
-        seed: of the draws.
-
-    Raises:
-        ConfigError: a share outside (0, 1].
-        DataError: no findings, or a finding that all or none of the training images have.
+    """One binary probe per finding, of features [n, d] and findings [n, k]; their means.
 
     Security: takes the records of several sites; simulation only.
     """
@@ -139,12 +113,7 @@ def probe_features(
 def labelled_rows(
     labels: torch.Tensor, classes: int, share: float, generator: torch.Generator
 ) -> torch.Tensor:
-    """Rows of the labelled records: a share of each class, rounded, and at least one.
-
-    Raises:
-        ConfigError: a share outside (0, 1].
-        DataError: a class without records.
-    """
+    """Rows of the labelled records: a share of each class, rounded, and at least one."""
     if not 0 < share <= 1:
         raise ConfigError(f"the share of labels must be above 0 and at most 1, not {share}")
     chosen = []
@@ -162,13 +131,7 @@ def fit_linear(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Multinomial logistic regression: the minimum of sum of cross entropies + 1/2 ||W||^2.
 
-    Args:
-        features: [n, d] float64.
-        labels: [n] int64.
-        classes: C.
-
-    Returns:
-        Weight [C, d] and bias [C], float64.
+    Weight [C, d] and bias [C] from features [n, d] and labels [n], in float64.
     """
     weight = torch.zeros(classes, features.shape[1], dtype=torch.float64, requires_grad=True)
     bias = torch.zeros(classes, dtype=torch.float64, requires_grad=True)
@@ -190,16 +153,7 @@ def fit_linear(
 def pneumonia(
     folder: Path, prepare: Callable[[torch.Tensor], torch.Tensor], image_shape: tuple[int, int, int]
 ) -> Labelled:
-    """PneumoniaMNIST, as images of the study: 4708 for training, 624 for testing, two classes.
-
-    Args:
-        folder: holds ``pneumoniamnist.npz``.
-        prepare: the study's public preprocessing, from [n, 1, size, size] float32 in [0, 1].
-        image_shape: channels, height and width of the study's images.
-
-    Raises:
-        DataError: the file is missing or not what it should be.
-    """
+    """PneumoniaMNIST, as images of the study: 4708 for training, 624 for testing, two classes."""
     path = folder / _FILE
     try:
         with path.open("rb") as stream, np.load(stream, allow_pickle=False) as stored:

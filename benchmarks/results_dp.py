@@ -60,9 +60,7 @@ def main() -> None:
             f"{sum(took) / 60:.0f} minutes of run time in all, on cores shared with other work.",
             "\n".join(table),
         ]
-    PAGE.parent.mkdir(parents=True, exist_ok=True)
-    PAGE.write_text("\n\n".join(part.strip("\n") for part in parts) + "\n", encoding="utf-8")
-    print(f"wrote {PAGE}")
+    print(f"wrote {sections.write_page(PAGE, parts)}")
 
 
 if __name__ == "__main__":

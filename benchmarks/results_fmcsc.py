@@ -11,7 +11,6 @@ Table 1.
 
 from __future__ import annotations
 
-import argparse
 import json
 import statistics
 import sys
@@ -19,10 +18,14 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import comparison
 import fmcsc_runs
 import sections
+from comparison import mean_and_spread
 from fmcsc_runs import PUBLIC, RATIOS, SETS, VARIANTS
-from jobs import Job, run_all
+
+from secfed.algorithms.data.folders import data_folder
+from secfed.sweep.jobs import Job
 
 Run = dict[str, Any]
 
@@ -48,52 +51,32 @@ k-means.
 
 def main() -> int:
     """Run what is missing, and write the page."""
-    asked = _arguments()
-    runs = Path(asked.runs).resolve()
-    if asked.one:
-        dataset, ratio, variant, seed = asked.one
-        fmcsc_runs.run_one(
-            dataset, ratio, variant, int(seed), _file(runs, dataset, ratio, variant, int(seed))
-        )
-        return 0
-    jobs = [] if asked.write_only else list(_jobs(asked, runs))
-    failed = run_all(jobs, max(1, asked.jobs)) if jobs else []
-    _write(runs)
-    print(f"wrote {_PAGE}")
-    for job in failed:
-        print(f"failed: {job.name}; see {job.log}")
-    return int(bool(failed))
-
-
-def _arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = comparison.arguments(__doc__, "runs/fmcsc")
     parser.add_argument("--set", action="append", choices=tuple(SETS), help="only this data set")
     parser.add_argument("--ratio", action="append", choices=RATIOS, help="only this ratio")
     parser.add_argument("--variant", action="append", choices=tuple(VARIANTS), help="at 1:1, unless given")
-    parser.add_argument("--seeds", nargs="+", type=int, default=[1, 2, 3])
-    parser.add_argument("--jobs", type=int, default=1, help="processes at a time")
-    parser.add_argument("--runs", default="runs/fmcsc", help="folder of the results")
-    parser.add_argument("--write-only", action="store_true", help="run nothing, write the page")
-    parser.add_argument("--one", nargs=4, help=argparse.SUPPRESS)
-    return parser.parse_args()
+    asked = parser.parse_args()
+    runs = Path(asked.runs).resolve()
+    if asked.one:
+        dataset, ratio, variant, seed = asked.one
+        out = _file(runs, dataset, ratio, variant, int(seed))
+        fmcsc_runs.run_one(dataset, ratio, variant, int(seed), out)
+        return 0
+    return comparison.run_missing(asked, _jobs(asked, runs), lambda: _write(runs))
 
 
-def _jobs(asked: argparse.Namespace, runs: Path) -> Iterator[Job]:
+def _jobs(asked: Any, runs: Path) -> Iterator[Job]:
     """What is missing, seed by seed, so that an interrupted comparison has whole seeds."""
+    needs = {name: facts.needs for name, facts in SETS.items()}
+    sets = list(comparison.available(asked.set or SETS, needs, data_folder()))
     for seed in asked.seeds:
-        for dataset in asked.set or SETS:
-            if not fmcsc_runs.is_there(dataset):
-                print(f"{dataset} left out: {SETS[dataset].needs} is not in the data folder")
-                continue
+        for dataset in sets:
             for variant in asked.variant or (PUBLIC,):
                 for ratio in asked.ratio or (RATIOS if variant == PUBLIC else ("1:1",)):
-                    out = _file(runs, dataset, ratio, variant, seed)
-                    if not fmcsc_runs.is_done(out, fmcsc_runs.study_of(dataset, ratio, variant, seed)):
-                        one = [dataset, ratio, variant, str(seed)]
-                        script = [sys.executable, str(Path(__file__).resolve()), "--runs", str(runs)]
-                        yield Job(" ".join(one), [*script, "--one", *one], out)
+                    one = (dataset, ratio, variant, seed)
+                    out = _file(runs, *one)
+                    if not comparison.is_done(out, fmcsc_runs.study_id_of(*one)):
+                        yield comparison.one_run(__file__, runs, [*map(str, one)], out)
 
 
 def _file(runs: Path, dataset: str, ratio: str, variant: str, seed: int) -> Path:
@@ -105,9 +88,9 @@ def _load(runs: Path, dataset: str, ratio: str, variant: str) -> list[Run]:
     return [json.loads(file.read_text(encoding="utf-8")) for file in files]
 
 
-def _write(runs: Path) -> None:
+def _write(runs: Path) -> Path:
     """The page from what is there."""
-    parts = [_HEAD, sections.machine(), sections.reading(_PAGE)]
+    parts = [_HEAD, sections.machine(), sections.written_by_people(_PAGE)]
     for title, table in (
         (_RATIOS, _ratios(runs)),
         (_ABLATIONS, _ablations(runs)),
@@ -116,7 +99,7 @@ def _write(runs: Path) -> None:
     ):
         if table:
             parts += [f"## {title}", table]
-    _PAGE.write_text("\n\n".join(part.strip("\n") for part in parts if part) + "\n", encoding="utf-8")
+    return sections.write_page(_PAGE, parts)
 
 
 def _ratios(runs: Path) -> str:
@@ -158,10 +141,7 @@ def _participation(runs: Path) -> str:
 def _table(title: str, columns: list[str], made: Sequence[list[str]]) -> str:
     """A table of means; a row that the page has with more seeds stays as it is.
 
-    Args:
-        title: its heading on the page.
-        columns: the first two tell the rows apart, and one is "seeds".
-        made: the rows in order, with nothing but the first two cells where there is no file.
+    The first two columns tell the rows apart, and one is "seeds"; without a file, a row has only these two.
     """
     seeds = columns.index("seeds")
     old = {tuple(row[:2]): row for row in sections.rows(_PAGE, title)}
@@ -197,11 +177,7 @@ def _scores(found: Sequence[Run]) -> list[str]:
 
 
 def _cell(found: Sequence[Run], name: str) -> str:
-    values = [100 * run["final"][name] for run in found if name in run["final"]]
-    if not values:
-        return "-"
-    spread = f" ± {statistics.stdev(values):.1f}" if len(values) > 1 else ""
-    return f"{statistics.fmean(values):.1f}{spread}"
+    return mean_and_spread(run["final"].get(name) for run in found)
 
 
 def _cost(found: Sequence[Run]) -> list[str]:

@@ -10,79 +10,62 @@ a folder and to a page of its own. MedPix and PneumoniaMNIST are left out where 
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
+import comparison
 import sections
 import vlp_page
 import vlp_runs
-from jobs import Job, run_all
+
+from secfed.algorithms.data.folders import data_folder
+from secfed.sweep.jobs import Job
 
 
 def main() -> int:
     """Run what is missing, and write the page."""
-    asked = _arguments()
+    parser = comparison.arguments(__doc__, "")
+    parser.add_argument("--set", action="append", choices=tuple(vlp_runs.SETS), help="only this data set")
+    parser.add_argument("--only", action="append", choices=tuple(vlp_runs.ALL), help="only this method")
+    parser.add_argument("--toy", action="store_true", help="a size that only tries the code")
+    asked = parser.parse_args()
     runs = Path(asked.runs or ("runs/vlp-toy" if asked.toy else "runs/vlp")).resolve()
     if asked.one:
         dataset, method, seed = asked.one
         vlp_runs.run_one(dataset, method, int(seed), _file(runs, dataset, method, int(seed)), toy=asked.toy)
         return 0
-    jobs = [] if asked.write_only else list(_jobs(asked, runs))
-    failed = run_all(jobs, max(1, asked.jobs)) if jobs else []
     page = runs / "vlp.md" if asked.toy else sections.ROOT / "docs" / "results" / "vlp.md"
     figures = runs / "figures" if asked.toy else sections.FIGURES
-    vlp_page.write(runs, page, figures, asked.seeds)
-    print(f"wrote {page}")
-    for job in failed:
-        print(f"failed: {job.name}; see {job.log}")
-    return int(bool(failed))
-
-
-def _arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    return comparison.run_missing(
+        asked, _jobs(asked, runs), lambda: vlp_page.write(runs, page, figures, asked.seeds)
     )
-    parser.add_argument("--set", action="append", choices=tuple(vlp_runs.SETS), help="only this data set")
-    parser.add_argument("--only", action="append", choices=tuple(vlp_runs.ALL), help="only this method")
-    parser.add_argument("--seeds", nargs="+", type=int, default=[1, 2, 3])
-    parser.add_argument("--jobs", type=int, default=1, help="processes at a time")
-    parser.add_argument("--runs", help="folder of the results")
-    parser.add_argument("--toy", action="store_true", help="a size that only tries the code")
-    parser.add_argument("--write-only", action="store_true", help="run nothing, write the page")
-    parser.add_argument("--one", nargs=3, metavar=("SET", "METHOD", "SEED"), help=argparse.SUPPRESS)
-    return parser.parse_args()
 
 
-def _jobs(asked: argparse.Namespace, runs: Path) -> Iterator[Job]:
+def _jobs(asked: Any, runs: Path) -> Iterator[Job]:
     """What is missing, seed by seed, so that an interrupted comparison has whole seeds."""
+    everywhere = {**vlp_runs.METHODS, **vlp_runs.WARM, **vlp_runs.ON_TOP}  # others: the synthetic set only
+    needs = {name: facts.needs for name, facts in vlp_runs.SETS.items()}
+    sets = list(comparison.available(asked.set or vlp_runs.SETS, needs, data_folder()))
+    options = ["--toy"] if asked.toy else []
     for seed in asked.seeds:
-        for dataset in asked.set or vlp_runs.SETS:
-            if not vlp_runs.SETS[dataset].is_there:
-                print(f"{dataset} left out: {vlp_runs.SETS[dataset].needs} is not in the data folder")
-                continue
+        for dataset in sets:
             for method in asked.only or vlp_runs.ALL:
-                both = {**vlp_runs.METHODS, **vlp_runs.WARM, **vlp_runs.ON_TOP}
-                extra = method not in both  # on the synthetic set only
                 traced = vlp_runs.ALL[method].kind == "trace"
-                if (extra and dataset != "chest-synthetic") or (traced and seed != asked.seeds[0]):
+                if (method not in everywhere and dataset != "chest-synthetic") or (
+                    traced and seed != asked.seeds[0]
+                ):
                     continue
                 out = _file(runs, dataset, method, seed)
-                if not vlp_runs.is_done(dataset, method, seed, out, toy=asked.toy):
-                    yield Job(
-                        f"{dataset} {method} seed {seed}", _command(asked, runs, dataset, method, seed), out
-                    )
+                text = vlp_runs.study_text(dataset, method, seed, out.parent, toy=asked.toy)
+                if not comparison.is_done(out, text):
+                    one = [dataset, method, str(seed)]
+                    yield comparison.one_run(__file__, runs, one, out, *options)
 
 
 def _file(runs: Path, dataset: str, method: str, seed: int) -> Path:
     return runs / dataset / f"{method}-seed-{seed}.json"
-
-
-def _command(asked: argparse.Namespace, runs: Path, dataset: str, method: str, seed: int) -> list[str]:
-    """This script, doing one run."""
-    script = [sys.executable, str(Path(__file__).resolve()), "--runs", str(runs)]
-    return [*script, "--one", dataset, method, str(seed), *(["--toy"] if asked.toy else [])]
 
 
 if __name__ == "__main__":

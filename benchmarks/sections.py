@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import os
 import platform
+from collections.abc import Sequence
 from pathlib import Path
 
 from secfed.bench.masked import processor
+from secfed.terminal.text_table import TextTable
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "benchmarks.md"
 FIGURES = ROOT / "docs" / "figures"
 
-_READING = ("<!-- begin reading -->", "<!-- end reading -->")
 _HEAD = """# Benchmarks
 
 Every number here was printed by the command above its table; `make bench` runs them all and rewrites
@@ -41,12 +42,12 @@ def write(name: str, title: str, text: str) -> None:
     PAGE.write_text(page, encoding="utf-8")
 
 
-def reading(page: Path) -> str:
-    """The part of a page of results that people write; it stays as it is when the page is rewritten."""
-    begin, end = _READING
+def written_by_people(page: Path, name: str = "reading") -> str:
+    """A part of a page of results that people write; it stays as it is when the page is rewritten."""
+    begin, end = f"<!-- begin {name} -->", f"<!-- end {name} -->"
     old = page.read_text(encoding="utf-8") if page.exists() else ""
     inside = old.split(begin, 1)[1].split(end, 1)[0].strip("\n") if begin in old and end in old else ""
-    return f"{begin}\n{inside}\n{end}"
+    return f"{begin}\n{inside}\n{end}" if inside or name == "reading" else ""
 
 
 def rows(page: Path, title: str) -> list[list[str]]:
@@ -61,5 +62,11 @@ def rows(page: Path, title: str) -> list[list[str]]:
 
 def table(columns: list[str], rows: list[list[str]]) -> str:
     """A Markdown table."""
-    lines = [columns, ["---"] * len(columns), *rows]
-    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+    return TextTable(columns, rows, numbers_from=len(columns)).markdown()
+
+
+def write_page(page: Path, parts: Sequence[str]) -> Path:
+    """A page of results from its parts, those that are empty left out."""
+    page.parent.mkdir(parents=True, exist_ok=True)
+    page.write_text("\n\n".join(part.strip("\n") for part in parts if part) + "\n", encoding="utf-8")
+    return page

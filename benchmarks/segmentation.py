@@ -39,17 +39,7 @@ _SMOOTH: Final = 1.0  # keeps the soft Dice of an image without a finding define
 
 
 class Decoder(nn.Module):
-    """From patch tokens to one score per pixel.
-
-    Args:
-        width: d of the tokens.
-        channels: of the images.
-        grid: patches along one side.
-        size: pixels along one side; ``grid`` times a power of two.
-
-    Raises:
-        ConfigError: the image is not the grid doubled some number of times.
-    """
+    """From patch tokens to one score per pixel."""
 
     def __init__(self, width: int, channels: int, grid: int, size: int) -> None:
         super().__init__()
@@ -70,15 +60,7 @@ class Decoder(nn.Module):
         self.score = nn.Conv2d(taken, 1, 1)
 
     def forward(self, tokens: torch.Tensor, images: torch.Tensor) -> torch.Tensor:
-        """Scores (logits).
-
-        Args:
-            tokens: [B, P, width], patches row by row.
-            images: [B, channels, size, size].
-
-        Returns:
-            [B, size, size].
-        """
+        """Logits [B, size, size] from tokens [B, P, width] and images [B, channels, size, size]."""
         count, patches, width = tokens.shape
         if patches != self.grid**2:
             raise ConfigError(f"{patches} patches do not form a square of {self.grid} by {self.grid}")
@@ -95,18 +77,6 @@ def segment(
     model: DualEncoder, train: Pairs, test: Pairs, share: float, seed: int, device: torch.device
 ) -> float:
     """Dice on the test images of a decoder trained on a share of the training masks.
-
-    Args:
-        model: on ``device``; its image encoder stays as it is.
-        train: pooled training pairs, with masks.
-        test: pooled held-out pairs, with masks.
-        share: of the training masks that are used, 0 < share <= 1.
-        seed: of the draw, the decoder's start and the batches.
-        device: where the model is.
-
-    Raises:
-        ConfigError: a share outside (0, 1], or patches that do not fit the image.
-        DataError: no masks, or none with a finding.
 
     Security: pools records of several sites; simulation only.
     """
@@ -130,18 +100,7 @@ def segment(
 
 
 def fit_decoder(tokens: torch.Tensor, pairs: Pairs, seed: int, device: torch.device) -> Decoder:
-    """Train a decoder for :data:`STEPS` steps; a given seed gives the same one.
-
-    Args:
-        tokens: [n, P, d] of the frozen encoder.
-        pairs: the same images, with masks.
-        seed: of the start and the batches.
-        device: where to train.
-
-    Raises:
-        ConfigError: patches that do not fit the image.
-        DataError: no masks.
-    """
+    """Train a decoder on tokens [n, P, d]; a given seed gives the same one."""
     if pairs.masks is None:
         raise DataError("the data set has no masks", remedy="use chest-synthetic")
     channels, size = pairs.images.shape[1:3]
@@ -160,12 +119,7 @@ def fit_decoder(tokens: torch.Tensor, pairs: Pairs, seed: int, device: torch.dev
 
 
 def mask_loss(scores: torch.Tensor, masks: torch.Tensor) -> torch.Tensor:
-    """Binary cross entropy plus one minus soft Dice, means over the batch.
-
-    Args:
-        scores: [B, H, W] logits.
-        masks: [B, H, W] bool.
-    """
+    """Binary cross entropy plus one minus soft Dice, means over the batch, of logits [B, H, W]."""
     target = masks.to(scores.dtype)
     share = torch.sigmoid(scores)
     both = (share * target).flatten(1).sum(dim=1)
@@ -175,12 +129,7 @@ def mask_loss(scores: torch.Tensor, masks: torch.Tensor) -> torch.Tensor:
 
 
 def dice(predicted: torch.Tensor, masks: torch.Tensor) -> torch.Tensor:
-    """Dice of each image: [n] float64; two empty masks agree fully.
-
-    Args:
-        predicted: [n, H, W] bool.
-        masks: [n, H, W] bool.
-    """
+    """Dice of each image: [n] float64, from masks [n, H, W]; two empty masks agree fully."""
     both = (predicted & masks).flatten(1).sum(dim=1).double()
     sizes = (predicted.flatten(1).sum(dim=1) + masks.flatten(1).sum(dim=1)).double()
     return torch.where(sizes > 0, 2 * both / sizes.clamp_min(1), torch.ones_like(both))

@@ -17,15 +17,7 @@ _LABEL = "(oracle)"  # known in a simulation only
 
 
 def write_figures(found: Trajectory, folder: Path) -> tuple[Path, ...]:
-    """Write ``dro.svg`` (weights and losses; only with robust weights) and ``convergence.svg``.
-
-    Args:
-        found: one run in the clear.
-        folder: created if need be.
-
-    Returns:
-        The files written; equal trajectories give equal bytes.
-    """
+    """``dro.svg`` (only with robust weights) and ``convergence.svg``; equal trajectories give equal bytes."""
     from secfed.runs import figure_style as style  # matplotlib is slow to import
 
     folder.mkdir(parents=True, exist_ok=True)

@@ -38,20 +38,6 @@ def memory_estimate(
     its workspaces and fragmentation, the data set, and the fixed-point vector that is sent (8 bytes a
     parameter, after training). Mixed precision about halves the activations. Fused attention keeps less
     than is counted here.
-
-    Args:
-        options: the ``[model]`` table.
-        image_shape: channels, height and width of an image.
-        text_length: tokens of a report.
-        vocabulary: token ids are below this.
-        batch: B, pairs of a batch.
-        anchor: whether the site keeps a frozen copy of the received model.
-
-    Returns:
-        Bytes of ``parameters``, ``gradients``, ``moments``, ``anchor`` and ``activations``.
-
-    Raises:
-        ConfigError: as for :class:`~secfed.algorithms.models.dual_encoder.DualEncoder`.
     """
     with torch.device("meta"):
         model = DualEncoder(options, image_shape, text_length, vocabulary)

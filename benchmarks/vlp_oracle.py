@@ -47,13 +47,8 @@ _POOLED: Final = "all sites"
 class Trajectory:
     """One run of an algorithm in the clear, seen from everywhere. Simulation only.
 
-    Attributes:
-        sites: in the order of the tuples below.
-        weights: per round each site's robust weight after it; empty for an algorithm without.
-        losses: per round what each site measured for its weight; empty likewise.
-        per_site: each site's own metrics by model version, 0 the initial model.
-        metrics: what the server published by model version.
-        model: the model after the last round.
+    ``weights`` and ``losses`` are each site's, per round, and empty for an algorithm without robust weights;
+    ``per_site`` and ``metrics`` are by model version, 0 the initial model.
     """
 
     sites: tuple[SiteId, ...]
@@ -67,17 +62,7 @@ class Trajectory:
 def run_in_clear(
     algorithm: VlpAlgorithm, observer: Callable[[int, PerSite], None] | None = None
 ) -> Trajectory:
-    """Run all rounds in this process, without protocol or protection: exact float64 sums.
-
-    Args:
-        algorithm: bound to a study without ``[privacy]``.
-        observer: told each model version's metrics of every site.
-
-    Raises:
-        ConfigError: the study has ``[privacy]``, which only a real run pays for.
-        DataError: pairs that cannot be used.
-        RangeError: training diverged.
-    """
+    """All rounds of a study without ``[privacy]`` in this process, without protocol: exact float64 sums."""
     if algorithm.setting.study.privacy is not None:
         raise ConfigError("privacy: a run in the clear spends no budget", remedy="use secfed simulate")
     sites, rounds = tuple(sorted(algorithm.setting.sites)), algorithm.setting.study.rounds
@@ -119,9 +104,6 @@ def train_alone(algorithm: VlpAlgorithm, site: SiteId) -> State:
 
     It takes as many steps per round as the algorithm lets a site take, over all stages, on the plain
     objective, with the same fresh optimiser each round; for ``vlp-fedavg`` only the averaging is missing.
-
-    Raises:
-        DataError: pairs that cannot be used.
     """
     model, pairs = algorithm.network(algorithm.initial), algorithm.site_data(site).train
     for round_number in range(1, algorithm.setting.study.rounds + 1):
@@ -131,15 +113,9 @@ def train_alone(algorithm: VlpAlgorithm, site: SiteId) -> State:
 
 
 def train_centralised(algorithm: VlpAlgorithm, steps: int | None = None) -> State:
-    """The model of one place that holds everybody's pairs: the upper bound, and no federation at all.
+    """The model of one place that holds everybody's pairs: the upper bound, without federation.
 
-    Args:
-        algorithm: gives model, data and the keys of training.
-        steps: by default as many as all sites take together, so that equally many pairs are seen; in one
-            run of the optimiser.
-
-    Raises:
-        DataError: pairs that cannot be used.
+    By default in as many steps as all sites take together, so that equally many pairs are seen.
     """
     everything = pooled(algorithm.site_data(site).train for site in algorithm.setting.sites)
     taken = len(algorithm.setting.sites) * steps_of(algorithm) if steps is None else steps
@@ -149,14 +125,7 @@ def train_centralised(algorithm: VlpAlgorithm, steps: int | None = None) -> Stat
 
 
 def retrain(algorithm: VlpAlgorithm, model: State, site: SiteId, steps: int | None = None) -> State:
-    """A model after one more round of plain training at one site only.
-
-    Args:
-        algorithm: gives the keys of training.
-        model: what is trained on.
-        site: whose pairs are used.
-        steps: local steps; by default as many as the algorithm's last round has, over all its stages.
-    """
+    """A model after one more round of plain training at one site, by default of the last round's steps."""
     network, rounds = algorithm.network(model), algorithm.setting.study.rounds
     taken = _steps_in(algorithm, max(rounds, 1)) if steps is None else steps
     _fit(algorithm, network, algorithm.site_data(site).train, site, rounds + 1, taken)
@@ -164,19 +133,7 @@ def retrain(algorithm: VlpAlgorithm, model: State, site: SiteId, steps: int | No
 
 
 def distortion(algorithm: VlpAlgorithm, model: State, steps: int | None = None) -> torch.Tensor:
-    """Distortion matrix, sites in the study's order; see :mod:`distortion`.
-
-    Args:
-        algorithm: of the study.
-        model: its model.
-        steps: of :func:`retrain`; methods can be compared only where it is the same for all.
-
-    Returns:
-        [sites, sites] float64: row, the site retrained at; column, the site tested on.
-
-    Raises:
-        DataError: a site without held-out pairs.
-    """
+    """[site retrained at, site tested on] in the study's order; see :mod:`distortion`."""
     sites = algorithm.setting.sites
     tests = {site: algorithm.site_data(site).test for site in sites}
     retrained = {site: retrain(algorithm, model, site, steps) for site in sites}
@@ -185,28 +142,14 @@ def distortion(algorithm: VlpAlgorithm, model: State, steps: int | None = None) 
 
 @dataclass(frozen=True)
 class Decentralised:
-    """N models of N sites, each alone.
-
-    Attributes:
-        anywhere: :func:`summary` of each model at *every* site, averaged over the models: what such a model
-            is worth in the hands of all sites.
-        at_home: ``recall_at_1`` and ``recall_at_5`` of each model at its own site, averaged.
-    """
+    """Models of sites alone: :func:`summary` at every site, and recall at home, averaged over the models."""
 
     anywhere: Metrics
     at_home: Metrics
 
 
 def decentralised(algorithm: VlpAlgorithm, models: Mapping[SiteId, State]) -> Decentralised:
-    """Score the sites' own models.
-
-    Args:
-        algorithm: gives the held-out pairs.
-        models: from :func:`train_alone`, of every site.
-
-    Raises:
-        ConfigError: no site has held-out pairs.
-    """
+    """Score the sites' own models."""
     tests = {site: algorithm.site_data(site).test for site in algorithm.setting.sites}
     found = {site: _evaluate(algorithm, model, tests) for site, model in models.items()}
     at_home = [per_site[site] for site, per_site in found.items() if site in per_site]
@@ -218,16 +161,7 @@ def decentralised(algorithm: VlpAlgorithm, models: Mapping[SiteId, State]) -> De
 
 
 def summary(per_site: PerSite) -> dict[str, float]:
-    """One model over the sites: mean, worst and spread of its recall.
-
-    Returns:
-        ``recall_at_1`` and ``recall_at_5`` (means over sites), ``worst_at_1`` and ``worst_at_5`` (the lowest
-        of any site), ``disparity`` (population standard deviation of ``recall_at_1``) and ``max_min`` (its
-        range).
-
-    Raises:
-        ConfigError: no site has held-out pairs.
-    """
+    """One model over the sites: mean, lowest, population standard deviation and range of its recall."""
     at_1, at_5 = (
         {site: found[f"recall_at_{k}"] for site, found in per_site.items() if found} for k in (1, 5)
     )
@@ -244,11 +178,7 @@ def summary(per_site: PerSite) -> dict[str, float]:
 
 
 def pooled(parts: Iterable[Pairs]) -> Pairs:
-    """The pairs of several sites, one after another. Masks are kept if every site has them.
-
-    Raises:
-        ConfigError: no sites.
-    """
+    """The pairs of several sites, one after another. Masks are kept if every site has them."""
     several = list(parts)
     if not several:
         raise ConfigError("there are no sites to pool", remedy="name at least one")

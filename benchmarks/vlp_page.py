@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import sections
+from comparison import mean_and_spread
 from vlp_runs import (
     ABLATION,
     ALL,
@@ -67,7 +68,6 @@ _SUMMARY = (
     ("worst R@1", "chest-synthetic", "-warm", "worst_at_1"),
     ("MedPix, from scratch: R@5", "medpix", "", "recall_at_5"),
 )
-_SEEN_ONCE = ("<!-- begin seen once -->", "<!-- end seen once -->")
 _RECALL = {
     "R@1": "recall_at_1",
     "R@5": "recall_at_5",
@@ -87,7 +87,7 @@ _OTHER = {
 }
 
 
-def write(runs: Path, page: Path, figures: Path, seeds: Sequence[int]) -> None:
+def write(runs: Path, page: Path, figures: Path, seeds: Sequence[int]) -> Path:
     """Write page and figures from what is there."""
     loaded = {name: _load(runs / name, seeds) for name in SETS}
     parts = [_SETTINGS]
@@ -136,17 +136,9 @@ def write(runs: Path, page: Path, figures: Path, seeds: Sequence[int]) -> None:
         parts.append(
             f"{len(every)} runs of one thread: {wall:.0f} minutes of wall time in all, {cpu:.0f} of CPU time."
         )
-    parts = [
-        _HEAD,
-        _summary(loaded),
-        sections.machine(),
-        *first,
-        sections.reading(page),
-        *parts,
-        _seen_once(page),
-    ]
-    page.parent.mkdir(parents=True, exist_ok=True)
-    page.write_text("\n\n".join(part.strip("\n") for part in parts if part) + "\n", encoding="utf-8")
+    people = [sections.written_by_people(page, name) for name in ("reading", "seen once")]
+    head = [_HEAD, _summary(loaded), sections.machine(), *first]
+    return sections.write_page(page, [*head, people[0], *parts, people[1]])
 
 
 def _summary(loaded: Mapping[str, Runs]) -> str:
@@ -156,17 +148,9 @@ def _summary(loaded: Mapping[str, Runs]) -> str:
         cells = []
         for _, name, suffix, key in _SUMMARY:
             own = method if method == "untrained" and suffix != "-pretrained" else f"{method}{suffix}"
-            cells.append(_cell(run["scores"].get(key) for run in loaded[name].get(own, ())))
+            cells.append(mean_and_spread(run["scores"].get(key) for run in loaded[name].get(own, ())))
         lines.append([METHODS[method].title, *cells])
     return sections.table(["method", *(title for title, *_ in _SUMMARY)], lines)
-
-
-def _seen_once(page: Path) -> str:
-    """The last part, which people write: numbers that no command repeats."""
-    begin, end = _SEEN_ONCE
-    old = page.read_text(encoding="utf-8") if page.exists() else ""
-    kept = old.split(begin, 1)[1].split(end, 1)[0].strip("\n") if begin in old and end in old else ""
-    return f"{begin}\n{kept}\n{end}" if kept else ""
 
 
 def _from_pretrained(found: Runs) -> list[str]:
@@ -196,7 +180,7 @@ def _from_pretrained(found: Runs) -> list[str]:
             "#### FedDRA under differential privacy",
             "Epsilon bounds what the models of all rounds say, with delta 1e-4; the pretrained encoders are "
             "public and stay as they are: only alignment modules train, in 60 steps of 480 pairs. Recall "
-            "leaves without noise, for this table only; it is no part of epsilon.",
+            "leaves without noise, for this table only; it is not part of epsilon.",
             _data_of(found, PRIVATE).partition("\n\n")[2],
             _tables(_same_seeds(found, PRIVATE), PRIVATE),
         ]
@@ -245,7 +229,7 @@ def _tables(found: Runs, methods: Mapping[str, Any]) -> str:
         lines = [
             [
                 methods[method].title,
-                *(_cell(run["scores"].get(key) for run in several) for key in shown.values()),
+                *(mean_and_spread(run["scores"].get(key) for run in several) for key in shown.values()),
                 *extra,
             ]
             for method, several in rows.items()
@@ -254,7 +238,7 @@ def _tables(found: Runs, methods: Mapping[str, Any]) -> str:
         tables.append(sections.table(["method", *shown, *last], lines))
     at_home = [run["at_home"]["recall_at_1"] for run in rows.get("decentralised", ())]
     if at_home:
-        tables.append(f"Decentralised at home: R@1 {_cell(at_home)}.")
+        tables.append(f"Decentralised at home: R@1 {mean_and_spread(at_home)}.")
     return "\n\n".join(tables)
 
 
@@ -263,20 +247,7 @@ def _last(several: Sequence[Run]) -> list[str]:
 
 
 def _distortion(several: Sequence[Run]) -> str:
-    values = [run["distortion"] for run in several if "distortion" in run]
-    if not values:
-        return "-"
-    spread = f" ± {statistics.stdev(values):.3f}" if len(values) > 1 else ""
-    return f"{statistics.fmean(values):.3f}{spread}"
-
-
-def _cell(values: Any) -> str:
-    """Percent: mean and standard deviation over seeds."""
-    known = [100 * value for value in values if value is not None]
-    if not known:
-        return "-"
-    spread = f" ± {statistics.stdev(known):.1f}" if len(known) > 1 else ""
-    return f"{statistics.fmean(known):.1f}{spread}"
+    return mean_and_spread((run.get("distortion") for run in several), digits=3, scale=1.0)
 
 
 def _beside_fedavg(found: Runs, methods: Mapping[str, Any], base_method: str = "fedavg") -> list[str]:

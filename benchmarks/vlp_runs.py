@@ -16,6 +16,7 @@ import segmentation
 import torch
 import vlp_figures
 import vlp_oracle
+from comparison import write_result
 from safetensors.torch import load_file, save_file
 
 from secfed.algorithms.data.folders import data_folder
@@ -35,44 +36,22 @@ PNEUMONIA = "pneumoniamnist.npz"
 
 @dataclass(frozen=True)
 class DataSet:
-    """One data set of the comparison.
-
-    Attributes:
-        title: for the page.
-        table: its ``[data]`` table.
-        toy: replacements that make it small.
-        prepare: its public preprocessing, from [n, 1, size, size] in [0, 1].
-        batch: pairs per retrieval batch; a site's held-out pairs should fill at least one.
-        keys: ``[algorithm]`` keys that all methods have on this set.
-        needs: a file of the shared data folder, or nothing.
-    """
+    """One data set of the comparison."""
 
     title: str
-    table: str
-    toy: Mapping[str, str]
+    table: str  # its ``[data]`` table
+    toy: Mapping[str, str]  # replacements that make it small
+    # its public preprocessing, from [n, 1, size, size] in [0, 1]
     prepare: Callable[[torch.Tensor], torch.Tensor]
-    batch: int = 64
+    batch: int = 64  # pairs per retrieval batch; a site's held-out pairs should fill at least one
+    # ``[algorithm]`` keys that all methods have on this set
     keys: Mapping[str, object] = field(default_factory=dict)
-    needs: str = ""
-
-    @property
-    def is_there(self) -> bool:
-        return not self.needs or (data_folder() / self.needs).is_file()
+    needs: str = ""  # a file of the shared data folder, or nothing
 
 
 @dataclass(frozen=True)
 class Method:
-    """One row of the table.
-
-    Attributes:
-        title: for the page.
-        algorithm: its ``[algorithm]`` name.
-        keys: its own keys.
-        rounds: of the study.
-        kind: how it is trained: "federated" (masked, through the whole protocol), or outside any protocol.
-        privacy: its ``[privacy]`` table, or nothing.
-        pretrained: start from :func:`pretrained_encoders`.
-    """
+    """One row of the table; ``kind`` is how it is trained: "federated", or outside any protocol."""
 
     title: str
     algorithm: str = "vlp-fedavg"
@@ -208,12 +187,7 @@ ALL = {**METHODS, **WARM, **ON_TOP, **PRETRAINED, **OTHERS, **ABLATION, **PRIVAT
 def study_text(dataset: str, method: str, seed: int, folder: Path, *, toy: bool) -> str:
     """The study file of one run; also what says whether a stored result is still that of this run.
 
-    Args:
-        dataset: from :data:`SETS`.
-        method: from :data:`ALL`.
-        seed: the study's.
-        folder: where :func:`pretrained_encoders` are.
-        toy: a size that only tries the code.
+    ``folder`` is where :func:`pretrained_encoders` are; ``toy`` is a size that only tries the code.
     """
     chosen, data = ALL[method], SETS[dataset].table
     keys: dict[str, object] = {
@@ -257,7 +231,7 @@ def run_one(dataset: str, method: str, seed: int, out: Path, *, toy: bool) -> No
     text = study_text(dataset, method, seed, out.parent, toy=toy)
     algorithm, kind = build(Study.parse(text)), ALL[method].kind
     if not isinstance(algorithm, VlpAlgorithm):
-        raise TypeError(f"{method} is no vision-language algorithm")
+        raise TypeError(f"{method} is not a vision-language algorithm")
     result: dict[str, object] = {"study": text, "dataset": dataset, "method": method, "seed": seed}
     began, cpu = time.perf_counter(), time.process_time()
     if kind == "trace":
@@ -278,17 +252,7 @@ def run_one(dataset: str, method: str, seed: int, out: Path, *, toy: bool) -> No
             matrix = vlp_oracle.distortion(algorithm, models[0], 2 if toy else STEPS)
             result |= {"distortion": float(matrix.mean()), "distortion_matrix": matrix.tolist()}
     result |= {"cpu_s": time.process_time() - cpu, "wall_s": time.perf_counter() - began}
-    unfinished = out.with_suffix(".part")
-    unfinished.write_text(json.dumps(result, indent=1), encoding="utf-8")
-    os.replace(unfinished, out)
-
-
-def is_done(dataset: str, method: str, seed: int, out: Path, *, toy: bool) -> bool:
-    """Whether ``out`` holds the result of exactly this study."""
-    if not out.exists():
-        return False
-    stored: dict[str, object] = json.loads(out.read_text(encoding="utf-8"))
-    return stored.get("study") == study_text(dataset, method, seed, out.parent, toy=toy)
+    write_result(out, result)
 
 
 def _weight_files(folder: Path) -> dict[str, Path]:
@@ -296,12 +260,7 @@ def _weight_files(folder: Path) -> dict[str, Path]:
 
 
 def pretrained_encoders(folder: Path, *, toy: bool) -> None:
-    """Train both encoders once, on public pairs: synthetic ones of another seed, in milder styles.
-
-    Args:
-        folder: of the runs of the synthetic set; what is there is kept.
-        toy: a size that only tries the code.
-    """
+    """Train both encoders once, on public pairs: synthetic ones of another seed, in milder styles."""
     files = _weight_files(folder)
     if all(path.exists() for path in files.values()):
         return
@@ -311,7 +270,7 @@ def pretrained_encoders(folder: Path, *, toy: bool) -> None:
     data = f'name = "chest-synthetic"\nsites = 5\ntrain = {pairs}\ntest = 64\npartition = "iid"\nstyle = 0.3'
     algorithm = build(Study.parse(f"{before}[data]\n{data}\n[protection]{after.split('[protection]', 1)[1]}"))
     if not isinstance(algorithm, VlpAlgorithm):
-        raise TypeError("no vision-language algorithm")
+        raise TypeError("not a vision-language algorithm")
     model = algorithm.network(vlp_oracle.train_centralised(algorithm, 2 if toy else 600))
     for path, encoder in zip(files.values(), (model.image_encoder, model.text_encoder), strict=True):
         unfinished = path.with_suffix(f".{os.getpid()}")

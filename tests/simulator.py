@@ -11,6 +11,7 @@ from __future__ import annotations
 import functools
 import hashlib
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -23,7 +24,7 @@ from secfed.crypto.attempt import Entropy, SiteLimits
 from secfed.crypto.codec import Buffer
 from secfed.crypto.lanes import Run
 from secfed.crypto.masked.state import Closed
-from secfed.crypto.messages import Specification
+from secfed.crypto.messages import Message, Specification
 from secfed.crypto.refusals import Refusal
 from secfed.errors import SecfedError
 from tests.journals import WatchedJournal
@@ -113,6 +114,10 @@ class Attempt(scene.Attempt):
     """An attempt that can tell whether a message was refused altogether."""
 
     consortium: Consortium
+
+    def pending(self, site: str, kind: type[Message], **changes: Any) -> bytes:
+        """The pending request to a site with some of its fields replaced."""
+        return replace(kind.decode(self.requests[site]), **changes).encode()
 
     def refused(self, site: str, message: Buffer, refusal: Refusal) -> SecfedError:
         """Assert that a message gains the server nothing at all; return the error.

@@ -123,13 +123,6 @@ def _labels_explained() -> set[bytes]:
     return {cells[0].strip("`").encode() for cells in _rows(_section("4. Labels"))}
 
 
-def test_the_scan_for_labels_finds_them() -> None:
-    masked = {"PROTOCOL", "SIGN_VIEW", "DERIVE_MASK_KEY_X25519", "LAYOUT_DIGEST", "TOTALS_DIGEST"}
-    encrypted = {"SIGN_KEY_HELLO", "SIGN_KEY_PACKAGE", "SEAL_STUDY_KEY", "SIGN_STATE", "DERIVE_STATE_TAG"}
-    assert masked | encrypted <= set(_labels_in_use())
-    assert {b"secfed/v1 bfv secret key", b"secfed/v1 encryption ring digest"} <= _labels_outside()
-
-
 def test_protocol_md_explains_every_label_in_use() -> None:
     explained = _labels_explained()
     missing = {name for name, label in _labels_in_use().items() if label not in explained}
@@ -400,15 +393,3 @@ def test_nobody_is_told_to_install_secfed_by_its_name() -> None:
         "examples/vlp-medpix.toml",
         "docs/operators.md",
     } <= seen
-
-
-def test_the_search_for_installations_by_name_finds_them() -> None:
-    name = "secfed"  # not written out: this file is searched, too
-    for command in (
-        f"pip install {name}",
-        f"x/pip install -c c.txt '{name}'",
-        f"pip3 download --pre {name}==1",
-    ):
-        assert re.search(INSTALLS, command)
-    for command in ("secfed-env/bin/pip install '.[net]'", "pip install --find-links /srv/secfed/wheels ."):
-        assert not re.search(INSTALLS, command)

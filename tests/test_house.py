@@ -47,10 +47,6 @@ def test_no_circle_among_packages(graph: grimp.ImportGraph, depth: int) -> None:
     assert not circle(edges)
 
 
-def test_a_circle_would_be_found() -> None:
-    assert circle({"a": {"b"}, "b": {"c"}, "c": {"a"}})
-
-
 def packages() -> list[Path]:
     return sorted(path for home in HOMES for path in files_of(home) if path.name == "__init__.py")
 

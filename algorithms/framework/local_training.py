@@ -7,13 +7,13 @@ from collections.abc import Callable, Iterable
 import torch
 from torch import nn
 
-from secfed.dp.training.losses import Batch, UnitLoss
+from secfed.dp.training.losses import Batch, DeclaredLoss
 
 
 def fit(
     network: nn.Module,
     optimiser: torch.optim.Optimizer,
-    loss: UnitLoss,
+    loss: DeclaredLoss,
     batches: Callable[[], Iterable[Batch]],
     *,
     epochs: int,

@@ -98,7 +98,7 @@ class VlpAlgorithm(Staged[Stage]):
         self._metrics = "unprotected" if study.privacy is None else study.privacy.metrics
         if self.rule is not None:
             # Plain sums open everything to the server: no cohort would be large enough, and none is needed.
-            opened, sites = study.protection.name != "plain", len(setting.sites)
+            opened, sites = study.protection.traits.hides_sites, len(setting.sites)
             self.rule.check_cohort(sites, min_survivors(study.protection, sites) if opened else None)
 
     # --- the model ---

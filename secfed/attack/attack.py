@@ -1,24 +1,30 @@
-"""What an attack is: who tries what, what must stop it, and where the documents admit that nothing does."""
+"""What an attack is: who tries what, what must stop it, and where the documents admit that nothing does.
+
+Every attack has four parts: it sets a scene (:class:`AttackSetting`), plays on it, measures what it learned
+(a :data:`~secfed.attack.evidence.Finding`), and is judged by what the documents say
+(:meth:`Attack.as_documented`).
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, Final, Literal
 
-from secfed.attack.evidence import Finding, Learned
-from secfed.attack.scene import RingVector, SimulatedConsortium
+from secfed.attack.evidence import Finding
+from secfed.attack.scene import SimulatedConsortium
 from secfed.crypto.lanes import Run
-from secfed.crypto.masked import masks
-from secfed.crypto.messages import Upload
 from secfed.crypto.refusals import Refusal
 from secfed.errors import SecfedError
 
 Protection = Literal["plain", "masked", "encrypted"]
 
+AGGREGATOR: Final = "the aggregator"
 LANES: Final = 4096
-_RUNS: Final = (Run(32, LANES),)
 _NUMBER = re.compile(r"refusal (\d+): ")
 
 
@@ -31,77 +37,74 @@ class Impossible(Exception):  # not an error: an attack that this consortium lea
 
 @dataclass(frozen=True)
 class AttackSetting:
-    """What is attacked.
-
-    Attributes:
-        hospitals: of the consortium, all of them in the cohort.
-        seed: decides updates and identities; everything else is random.
-    """
+    """How many hospitals are attacked; the seed decides updates and identities, everything else is random."""
 
     hospitals: int
     seed: int = 0
 
     def consortium(self, **options: Any) -> SimulatedConsortium:
         """A new consortium; ``options`` as :class:`SimulatedConsortium` takes them."""
-        return SimulatedConsortium(self.hospitals, seed=self.seed, **{"runs": _RUNS, **options})
+        return SimulatedConsortium(self.hospitals, seed=self.seed, **{"runs": (Run(32, LANES),), **options})
+
+    def between(self, least: int, most: int) -> int:
+        """The number of hospitals, cut to ``most``.
+
+        Raises:
+            Impossible: fewer than ``least``.
+        """
+        if self.hospitals < least:
+            raise Impossible
+        return min(self.hospitals, most)
+
+
+Play = Callable[[AttackSetting], Finding]
 
 
 @dataclass(frozen=True)
 class Attack:
-    """One attempt to learn something of a single hospital, or to stop or frame one.
-
-    Attributes:
-        name: of the command line.
-        protection: what it attacks.
-        who: the adversary, in words.
-        what: what it does, in words.
-        run: does it; raises :class:`Impossible` where that cannot be.
-        refusals: what must stop it, where that is a refusal of a hospital: one of these.
-        limit: the heading of SECURITY.md under which the documents say that it succeeds; None for an attack
-            that must bring nothing.
-        defence: what stops it, in a word or two, where no refusal does.
-    """
+    """One attempt to learn something of a single hospital, or to stop or frame one."""
 
     name: str
     protection: Protection
-    who: str
+    who: str  # the adversary, and what it does, in words
     what: str
-    run: Callable[[AttackSetting], Finding]
-    refusals: tuple[Refusal, ...] = ()
+    run: Play  # sets the scene and plays; raises :class:`Impossible` where that cannot be
+    refusals: tuple[Refusal, ...] = ()  # one of these must stop it, where a refusal of a hospital does
+    # the heading of SECURITY.md that admits that it succeeds; None where it must bring nothing
     limit: str | None = None
-    defence: str = "masks"
+    defence: str = "masks"  # what stops it, in a word or two, where no refusal does
 
     @property
-    def expected(self) -> Learned:
-        """What it must bring."""
+    def expected(self) -> Literal["nothing", "everything"]:
+        """What the documents say it learns."""
         return "nothing" if self.limit is None else "everything"
 
     def as_documented(self, finding: Finding) -> bool:
         """Whether it ended as the documents say."""
-        wanted = {refusal.number for refusal in self.refusals}
-        return finding.learned == self.expected and (not wanted or bool(wanted & finding.refusals))
+        required = {refusal.number for refusal in self.refusals}
+        return finding.learned == self.expected and (not required or bool(required & finding.refusals))
 
 
-def numbers(refusals: Iterable[SecfedError] | Mapping[str, SecfedError]) -> frozenset[int]:
-    """The numbers of refusals."""
-    errors = refusals.values() if isinstance(refusals, Mapping) else refusals
-    found = (_NUMBER.match(error.message) for error in errors)
-    return frozenset(int(match.group(1)) for match in found if match)
+def attack(
+    name: str, what: str, *, who: str = AGGREGATOR, on: Protection = "masked", **verdict: Any
+) -> Callable[[Play], Attack]:
+    """Make a function that plays an attack an :class:`Attack`; ``verdict`` is its last three attributes."""
+    return lambda play: Attack(name, on, who, what, play, **verdict)
 
 
-def lanes_of(consortium: SimulatedConsortium, upload: Upload) -> RingVector:
-    """A masked vector as ring integers."""
-    total = masks.Accumulator(consortium.shape)
-    total.add(upload.vector)
-    return total.reduced()
+def attacks_of(module: Mapping[str, object]) -> tuple[Attack, ...]:
+    """The attacks that a module defines, in its order, from its ``vars()``."""
+    return tuple(one for one in module.values() if isinstance(one, Attack))
 
 
-def minus(consortium: SimulatedConsortium, one: RingVector, *others: RingVector) -> RingVector:
-    """The difference in the ring."""
-    runs = []
-    for index, run in enumerate(consortium.shape.runs):
-        rest = one[index].copy()
-        for other in others:
-            rest = rest - other[index]
-        runs.append(rest & run.dtype.type((1 << run.bits) - 1))
-    return tuple(runs)
+def numbers(refusals: Iterable[SecfedError]) -> frozenset[int]:
+    """The numbers of the refusals among these errors."""
+    matches = (_NUMBER.match(error.message) for error in refusals)
+    return frozenset(int(match.group(1)) for match in matches if match)
+
+
+@contextmanager
+def attack_folder() -> Iterator[Path]:
+    """A folder for what hospitals write while they are attacked."""
+    with TemporaryDirectory(prefix="secfed-attack-") as folder:
+        yield Path(folder)

@@ -37,13 +37,7 @@ def attacks_on(protection: Protection) -> tuple[Attack, ...]:
 
 @dataclass(frozen=True)
 class Outcome:
-    """How an attack ended.
-
-    Attributes:
-        attack: which.
-        evidence: what it brought; None where it could not be played.
-        reason: why it could not.
-    """
+    """How an attack ended; ``evidence`` is None where it could not be played, for ``reason``."""
 
     attack: Attack
     evidence: Finding | None
@@ -59,26 +53,20 @@ class Outcome:
         """The end, in words; as expected if and only if :attr:`as_documented`, or not played."""
         if self.evidence is None:
             return f"not played: {self.reason}"
-        said = f"{self.evidence.learned} learned"
-        missing = not self.as_documented and self.evidence.learned == self.attack.expected
-        return f"{said}, but what should stop it did not" if missing else said
+        ending = f"{self.evidence.learned} learned"
+        undefended = not self.as_documented and self.evidence.learned == self.attack.expected
+        return f"{ending}, but what should stop it did not" if undefended else ending
 
 
 def run_attacks(
     attacks: Sequence[Attack], setting: AttackSetting, progress: Callable[[Attack], None] = lambda _: None
 ) -> list[Outcome]:
-    """Run attacks one after the other, each on a consortium of its own.
-
-    Args:
-        attacks: which.
-        setting: the consortium.
-        progress: told of each attack before it begins.
-    """
+    """Run attacks one after the other, each on a consortium of its own; ``progress`` hears of each first."""
     outcomes = []
-    for attack in attacks:
-        progress(attack)
+    for one in attacks:
+        progress(one)
         try:
-            outcomes.append(Outcome(attack, attack.run(setting)))
+            outcomes.append(Outcome(one, one.run(setting)))
         except Impossible as reason:
-            outcomes.append(Outcome(attack, None, str(reason)))
+            outcomes.append(Outcome(one, None, str(reason)))
     return outcomes

@@ -6,19 +6,16 @@ once the hospital works: a specification of the attempt, weakened likewise. What
 
 from __future__ import annotations
 
-from contextlib import ExitStack
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any, Final
 
-from secfed.attack.attack import Attack, AttackSetting, Impossible, numbers
+from secfed.attack.attack import Attack, AttackSetting, attack, attack_folder, numbers
 from secfed.attack.evidence import Count
-from secfed.attack.wards import names, study, text
+from secfed.attack.wards import study, study_text
 from secfed.attack.watched import Hospitals
 from secfed.crypto import labels
-from secfed.crypto.identity import Roster
 from secfed.crypto.refusals import Refusal
 from secfed.deploy.admission.admission import admit
 from secfed.deploy.enrolment.site_folder import SiteFolder
@@ -74,52 +71,42 @@ _OFFERS: Final = (
 )
 
 
+@attack(
+    "downgrade",
+    "offers one hospital less protection, privacy or a lower threshold than the others have",
+    refusals=(Refusal.THRESHOLD_TOO_LOW,),
+)
 def _downgrade(setting: AttackSetting) -> Count:
-    if setting.hospitals < _LEAST:
-        raise Impossible
-    sites = names(min(setting.hospitals, _MOST))
-    with ExitStack() as stack:
-        folder = Path(stack.enter_context(TemporaryDirectory(prefix="secfed-attack-")))
-        hospitals = Hospitals(_study(len(sites)), sites, folder, {})
-        stack.callback(hospitals.close)
-        offers = _offered(folder, hospitals.roster, sites)
-        refused, tried = _sent(hospitals, sites)
-        return Count(sum(offers) + tried - len(refused), len(offers) + tried, "downgrades", numbers(refused))
+    permitted = study(setting.between(_LEAST, _MOST), protection=_PROTECTION, privacy=_PRIVACY)
+    with attack_folder() as folder, Hospitals(permitted) as hospitals:
+        accepted = _offers_accepted(folder, hospitals)
+        refused, tried = _specifications_refused(hospitals)
+        taken = sum(accepted) + tried - len(refused)
+        return Count(taken, len(accepted) + tried, "downgrades", numbers(refused))
 
 
-def _study(hospitals: int) -> Study:
-    return study(hospitals, protection=_PROTECTION, privacy=_PRIVACY)
+def _offers_accepted(folder: Path, hospitals: Hospitals) -> list[bool]:
+    """Whether a hospital takes what it is offered, and would work under it; of each offer."""
+    site = SiteFolder.create(folder / "policy", hospitals.names[0], now=_NOW)
+    site.policy_path.write_text(_POLICY, encoding="utf-8")
 
+    def admits(protection: str, privacy: str) -> bool:
+        model = 'name = "mlp", hidden = [2]'
+        offered = study_text(len(hospitals.names), model=model, protection=protection, privacy=privacy)
+        try:
+            admit(site, hospitals.roster, study_id(Study.parse(offered)), offered.encode(), _NOW)
+        except SecfedError:  # a policy's refusal, or not a study at all
+            return False
+        return True
 
-def _offered(folder: Path, roster: Roster, sites: tuple[str, ...]) -> list[bool]:
-    """Whether a hospital takes what it is offered, and would work under it; of each.
-
-    Raises:
-        WrongState: it takes not even what its policy permits, so that its refusals show nothing.
-    """
-    hospital = SiteFolder.create(folder / "policy", sites[0], now=_NOW)
-    hospital.policy_path.write_text(_POLICY, encoding="utf-8")
-    if not _admits(hospital, roster, len(sites), _PROTECTION, _PRIVACY):
+    if not admits(_PROTECTION, _PRIVACY):
         raise WrongState("the study that the policy is made for is refused")
-    return [_admits(hospital, roster, len(sites), *offer) for offer in _OFFERS]
+    return [admits(*offer) for offer in _OFFERS]
 
 
-def _admits(hospital: SiteFolder, roster: Roster, hospitals: int, protection: str, privacy: str) -> bool:
-    model = 'name = "mlp", hidden = [2]'
-    settings = text(hospitals, 1, "batch_size = 12", model, protection, privacy)
-    try:
-        admit(hospital, roster, study_id(Study.parse(settings)), settings.encode(), _NOW)
-    except SecfedError:  # a policy's refusal, or no study at all
-        return False
-    return True
-
-
-def _sent(hospitals: Hospitals, sites: tuple[str, ...]) -> tuple[list[SecfedError], int]:
-    """What a hospital that works under the permitted study refuses of what is sent, and how much that is.
-
-    Raises:
-        WrongState: it refuses the specification that all others get.
-    """
+def _specifications_refused(hospitals: Hospitals) -> tuple[list[SecfedError], int]:
+    """What a hospital that works under the permitted study refuses of what is sent, and how much that is."""
+    sites = hospitals.names
     honest = hospitals.specification()
     (exchange, *_), victim = hospitals.algorithm.exchanges(1), hospitals.site(sites[0])
     task = Task(honest.study, 1, 0, exchange.name, hospitals.state).encode()
@@ -146,11 +133,4 @@ def _sent(hospitals: Hospitals, sites: tuple[str, ...]) -> tuple[list[SecfedErro
     return refused, len(messages)
 
 
-DOWNGRADE: Final = Attack(
-    "downgrade",
-    "masked",
-    "the aggregator",
-    "offers one hospital less protection, privacy or a lower threshold than the others have",
-    _downgrade,
-    refusals=(Refusal.THRESHOLD_TOO_LOW,),
-)
+DOWNGRADE: Final[Attack] = _downgrade

@@ -8,9 +8,9 @@ from typing import Final
 
 import numpy as np
 
-from secfed.attack.attack import LANES, Attack, AttackSetting, numbers
+from secfed.attack.attack import LANES, AttackSetting, attack, attacks_of, numbers
 from secfed.attack.evidence import Evidence
-from secfed.attack.scene import Integers, RingVector, SimulatedConsortium
+from secfed.attack.scene import RingVector, SimulatedConsortium
 from secfed.crypto import labels
 from secfed.crypto.encrypted.bfv import Ring, choose_ring, fit
 from secfed.crypto.encrypted.bfv_tenseal import KeyPair, generate_keys
@@ -29,69 +29,67 @@ _RUNS: Final = (Run(24, LANES),)
 
 
 class _Hospitals:
-    """A consortium with a key of its study.
-
-    Args:
-        setting: its size.
-    """
+    """A consortium with a key of its study, and one of its hospitals as the victim."""
 
     def __init__(self, setting: AttackSetting) -> None:
         self.consortium: SimulatedConsortium = setting.consortium(runs=_RUNS)
         ring = _ring(setting.hospitals)
         self.keys, self.parameters = _keys(ring), fit(ring, _RUNS, setting.hospitals)
         self.victim = self.consortium.names[0]
+        self.refused: list[SecfedError] = []
 
-    def session(self) -> EncryptedSite:
-        """A new session of the victim, over its journal."""
-        given = self.consortium.contribution(self.victim, source=Integers(self.truth))
-        return EncryptedSite(given, SiteCipher(self.keys), self.parameters)
-
-    @property
-    def truth(self) -> RingVector:
-        """The victim's update."""
-        return self.consortium.updates[self.victim]
-
-    def asked(self, *specifications: Specification) -> tuple[Upload | None, list[SecfedError]]:
-        """Ask the victim for one upload after the other: the last one, and the refusals."""
-        upload, refused = None, list[SecfedError]()
+    def ask(self, *specifications: Specification) -> Upload | None:
+        """Ask the victim for one upload after the other, each in a new session over its journal; the last."""
+        upload = None
         for spec in specifications:
+            contribution = self.consortium.contribution(self.victim)
+            session = EncryptedSite(contribution, SiteCipher(self.keys), self.parameters)
             try:
-                upload = Upload.decode(bytes(self.session().handle(spec.encode())))
+                upload = Upload.decode(bytes(session.handle(spec.encode())))
             except SecfedError as refusal:
-                refused.append(refusal)
-        return upload, refused
+                self.refused.append(refusal)
+        return upload
 
-    def shown(
+    def decrypt_sum(
         self, spec: Specification, survivors: tuple[str, ...], nonces: bytes, tag: bytes, ciphertext: bytes
-    ) -> tuple[RingVector, list[SecfedError]]:
-        """Give a hospital this as the signed sum: what it decrypts (zeros if it refuses), and refusals."""
+    ) -> RingVector:
+        """Give a hospital this as the signed sum: what it decrypts; zeros if it refuses."""
         consortium, taker = self.consortium, self.consortium.names[-1]
         totals = totals_digest(spec.layout_digest, nonces, tag, ciphertext)
         unsigned = Result(spec.digest, survivors, totals)
         signature = consortium.aggregator.sign(labels.SIGN_RESULT, unsigned.body())
         summed = Summed(spec, replace(unsigned, signature=signature), nonces, tag, ciphertext)
-        given = consortium.contribution(taker)
-        expected = ExpectedSum(
-            taker, given, given.exchange, given.shape.digest, given.broadcast_digest, spec.digest
-        )
+        own = consortium.contribution(taker)
+        expected = ExpectedSum(taker, own, own.exchange, own.shape.digest, own.broadcast_digest, spec.digest)
         frames = list(FrameFormat(self.parameters, SUM).split(ciphertext))
         cipher = SiteCipher(self.keys)
         try:
-            check_signed(summed, consortium.roster, given.study)
+            check_signed(summed, consortium.roster, own.study)
             check_sum(summed, expected)
             cipher.verify(self.parameters, summed, frames)
         except SecfedError as refusal:
-            return (np.zeros(LANES, _RUNS[0].dtype),), [refusal]
-        return cipher.decrypt(self.parameters, frames), []
+            self.refused.append(refusal)
+            return consortium.zeros()
+        return cipher.decrypt(self.parameters, frames)
 
-    def evidence(self, upload: Upload | None, refused: list[SecfedError]) -> Evidence:
+    def as_sum(self, upload: Upload) -> list[bytes]:
+        """The victim's ciphertext as a "sum" of one upload: adding needs no key."""
+        alone = RunningSum(self.parameters)
+        alone.add(self.victim, upload.vector[:-UPLOAD_TAG_BYTES])
+        return list(alone.frames())
+
+    def learned(self, guess: RingVector) -> Evidence:
+        """What it came to."""
+        truth = self.consortium.updates[self.victim]
+        return Evidence(self.consortium.shape, truth, tuple(guess), refusals=numbers(self.refused))
+
+    def learned_from(self, upload: Upload | None) -> Evidence:
         """What the aggregator, who has no key, reads in an upload."""
-        guess = np.zeros(LANES, _RUNS[0].dtype)
-        if upload is not None:
-            # The words after the header, reduced: an upload is longer than the vector by far.
-            words = np.frombuffer(bytes(upload.vector)[-4 * LANES :], np.uint32)
-            guess = (words & np.uint32((1 << _RUNS[0].bits) - 1)).astype(_RUNS[0].dtype)
-        return Evidence(self.consortium.shape, self.truth, (guess,), refusals=numbers(refused))
+        if upload is None:
+            return self.learned(self.consortium.zeros())
+        # The words after the header, reduced: an upload is longer than the vector by far.
+        words = np.frombuffer(bytes(upload.vector)[-4 * LANES :], np.uint32)
+        return self.learned(((words & np.uint32((1 << _RUNS[0].bits) - 1)).astype(_RUNS[0].dtype),))
 
 
 @lru_cache
@@ -104,99 +102,77 @@ def _keys(ring: Ring) -> KeyPair:
     return generate_keys(ring)
 
 
+@attack("read-upload", "keeps an upload and looks for the update in it", on="encrypted", defence="the key")
 def _read_upload(setting: AttackSetting) -> Evidence:
     scene = _Hospitals(setting)
-    return scene.evidence(*scene.asked(scene.consortium.specification()))
+    return scene.learned_from(scene.ask(scene.consortium.specification()))
 
 
+@attack(
+    "second-upload",
+    "asks for the same update in another attempt",
+    on="encrypted",
+    refusals=(Refusal.ALREADY_SPENT,),
+)
 def _second_upload(setting: AttackSetting) -> Evidence:
     scene = _Hospitals(setting)
-    make = scene.consortium.specification
-    return scene.evidence(*scene.asked(make(), make(attempt=1)))
+    specification = scene.consortium.specification
+    return scene.learned_from(scene.ask(specification(), specification(attempt=1)))
 
 
+@attack(
+    "small-cohort",
+    "asks for a sum over two hospitals",
+    on="encrypted",
+    refusals=(Refusal.COHORT_TOO_SMALL,),
+)
 def _small_cohort(setting: AttackSetting) -> Evidence:
     scene = _Hospitals(setting)
     spec = scene.consortium.specification(cohort=scene.consortium.names[:2], threshold=2)
-    return scene.evidence(*scene.asked(spec))
+    return scene.learned_from(scene.ask(spec))
 
 
+@attack(
+    "another-model",
+    "asks for an update of another model than the one that the hospital computed",
+    on="encrypted",
+    refusals=(Refusal.BROADCAST_UNKNOWN,),
+)
 def _another_model(setting: AttackSetting) -> Evidence:
     scene = _Hospitals(setting)
     other = bytes(reversed(scene.consortium.broadcast_digest))
-    return scene.evidence(*scene.asked(scene.consortium.specification(broadcast_digest=other)))
+    return scene.learned_from(scene.ask(scene.consortium.specification(broadcast_digest=other)))
 
 
+@attack(
+    "given-key",
+    "present one upload as the sum, and decrypt it with the key that every hospital has",
+    who="the aggregator and one hospital",
+    on="encrypted",
+    limit="Encrypted protection",
+)
 def _given_key(setting: AttackSetting) -> Evidence:
     scene = _Hospitals(setting)
-    upload, refused = scene.asked(scene.consortium.specification())
+    upload = scene.ask(scene.consortium.specification())
     if upload is None:
-        return scene.evidence(upload, refused)
-    alone = RunningSum(scene.parameters)  # adding needs no key: a "sum" of one upload
-    alone.add(scene.victim, upload.vector[:-UPLOAD_TAG_BYTES])
-    opened = SiteCipher(scene.keys).decrypt(scene.parameters, alone.frames())
-    return Evidence(scene.consortium.shape, scene.truth, tuple(opened))
+        return scene.learned_from(upload)
+    return scene.learned(SiteCipher(scene.keys).decrypt(scene.parameters, scene.as_sum(upload)))
 
 
 def ghost_survivors(setting: AttackSetting) -> Evidence:
     """One upload, shown to a hospital as the sum of all."""
     scene = _Hospitals(setting)
     spec = scene.consortium.specification()
-    upload, refused = scene.asked(spec)
+    upload = scene.ask(spec)
     if upload is None:
-        return scene.evidence(upload, refused)
+        return scene.learned_from(upload)
     everybody = scene.consortium.names
-    frames, tag = upload.vector[:-UPLOAD_TAG_BYTES], bytes(upload.vector[-UPLOAD_TAG_BYTES:])
-    alone = RunningSum(scene.parameters)
-    alone.add(scene.victim, frames)
+    tag = bytes(upload.vector[-UPLOAD_TAG_BYTES:])
     # The victim's nonce is real, and so is its tag; of the others, whom nobody asked, they are made up.
     nonces = tag[:NONCE_BYTES] * len(everybody)
-    opened, more = scene.shown(spec, everybody, nonces, tag[NONCE_BYTES:], b"".join(alone.frames()))
-    return Evidence(scene.consortium.shape, scene.truth, opened, refusals=numbers([*refused, *more]))
+    return scene.learned(
+        scene.decrypt_sum(spec, everybody, nonces, tag[NONCE_BYTES:], b"".join(scene.as_sum(upload)))
+    )
 
 
-_AGGREGATOR: Final = "the aggregator"
-_LIMIT: Final = "Encrypted protection"
-
-ENCRYPTED: Final = (
-    Attack(
-        "read-upload",
-        "encrypted",
-        _AGGREGATOR,
-        "keeps an upload and looks for the update in it",
-        _read_upload,
-        defence="the key",
-    ),
-    Attack(
-        "second-upload",
-        "encrypted",
-        _AGGREGATOR,
-        "asks for the same update in another attempt",
-        _second_upload,
-        refusals=(Refusal.ALREADY_SPENT,),
-    ),
-    Attack(
-        "small-cohort",
-        "encrypted",
-        _AGGREGATOR,
-        "asks for a sum over two hospitals",
-        _small_cohort,
-        refusals=(Refusal.COHORT_TOO_SMALL,),
-    ),
-    Attack(
-        "another-model",
-        "encrypted",
-        _AGGREGATOR,
-        "asks for an update of another model than the one that the hospital computed",
-        _another_model,
-        refusals=(Refusal.BROADCAST_UNKNOWN,),
-    ),
-    Attack(
-        "given-key",
-        "encrypted",
-        "the aggregator and one hospital",
-        "present one upload as the sum, and decrypt it with the key that every hospital has",
-        _given_key,
-        limit=_LIMIT,
-    ),
-)
+ENCRYPTED: Final = attacks_of(vars())

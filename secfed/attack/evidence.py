@@ -5,14 +5,14 @@ many. Of an update (:class:`Evidence`) it is a correlation: every update is a ve
 numbers, so a guess that has nothing to do with the victim has a correlation with its update of about
 1/sqrt(lanes), and any better one gives something away. What the adversary may know (the sum, what its
 colluders added themselves) is taken out of guess and truth first, by least squares: the sum alone says
-something about each of its parts, and that is no attack.
+something about each of its parts, and that is not an attack.
 """
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any, Final, Literal, Protocol
+from typing import Any, Final, Literal, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,35 +26,9 @@ _CHANCE: Final = 6.0  # standard deviations of a correlation by chance
 _EXPLAINED: Final = 1e-9  # of a vector's norm: what least squares leaves of a multiple of the sum
 
 
-class Finding(Protocol):
-    """What an attack brought."""
-
-    @property
-    def learned(self) -> Learned:
-        """How much that is."""
-        ...
-
-    @property
-    def measured(self) -> str:
-        """The same as it was measured, for a table."""
-        ...
-
-    @property
-    def refusals(self) -> frozenset[int]:
-        """Numbers of the refusals that hospitals answered with."""
-        ...
-
-
 @dataclass(frozen=True)
 class Count:
-    """What an attack brought, where that can be counted.
-
-    Attributes:
-        found: how many.
-        of: out of how many.
-        what: of what, in words.
-        refusals: numbers of the refusals that hospitals answered with.
-    """
+    """``found`` out of ``of`` things that ``what`` names, and the numbers of the refusals that were met."""
 
     found: float
     of: int
@@ -74,21 +48,13 @@ class Count:
 
 @dataclass(frozen=True)
 class Evidence:
-    """What an attack on an update brought.
-
-    Attributes:
-        shape: of the vectors.
-        truth: the victim's ring integers.
-        guess: the attacker's best guess of them.
-        allowed: vectors that the adversary may know: the sum, its colluders' own.
-        refusals: numbers of the refusals that hospitals answered with.
-    """
+    """What an attack on an update brought."""
 
     shape: VectorShape
-    truth: RingVector
+    truth: RingVector  # the victim's ring integers, and the attacker's best guess of them
     guess: RingVector
-    allowed: tuple[RingVector, ...] = ()
-    refusals: frozenset[int] = frozenset()
+    allowed: tuple[RingVector, ...] = ()  # vectors that the adversary may know: the sum, its colluders' own
+    refusals: frozenset[int] = frozenset()  # numbers of the refusals that hospitals answered with
 
     @property
     def correlation(self) -> float:
@@ -103,9 +69,9 @@ class Evidence:
     @property
     def measured(self) -> str:
         """For a table."""
-        return (
-            "the exact update" if self.learned == "everything" else f"correlation {abs(self.correlation):.2f}"
-        )
+        if self.learned == "everything":
+            return "the exact update"
+        return f"correlation {abs(self.correlation):.2f}"
 
     @property
     def learned(self) -> Learned:
@@ -114,6 +80,9 @@ class Evidence:
             return "everything"
         lanes = sum(run.count for run in self.shape.runs)
         return "nothing" if abs(self.correlation) < _CHANCE / math.sqrt(lanes) else "part"
+
+
+Finding: TypeAlias = Count | Evidence
 
 
 def _signed(shape: VectorShape, vector: RingVector) -> NDArray[np.float64]:

@@ -8,12 +8,19 @@ from __future__ import annotations
 
 from typing import Final
 
-from secfed.attack.attack import Attack, AttackSetting, Impossible
+from secfed.attack.attack import Attack, AttackSetting, Impossible, attack
 from secfed.attack.evidence import Finding
 from secfed.crypto.refusals import Refusal
 from secfed.errors import ConfigError
 
 
+@attack(
+    "ghost-survivors",
+    "presents one upload as the sum of all, for the hospitals to decrypt",
+    who="the aggregator, and a hospital that only looks",
+    on="encrypted",
+    refusals=(Refusal.SUM_TAG,),
+)
 def _ghost_survivors(setting: AttackSetting) -> Finding:
     try:
         from secfed.attack.encrypted import ghost_survivors
@@ -22,11 +29,4 @@ def _ghost_survivors(setting: AttackSetting) -> Finding:
     return ghost_survivors(setting)
 
 
-GHOST_SURVIVORS: Final = Attack(
-    "ghost-survivors",
-    "encrypted",
-    "the aggregator, and a hospital that only looks",
-    "presents one upload as the sum of all, for the hospitals to decrypt",
-    _ghost_survivors,
-    refusals=(Refusal.SUM_TAG,),
-)
+GHOST_SURVIVORS: Final[Attack] = _ghost_survivors

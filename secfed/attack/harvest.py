@@ -1,4 +1,4 @@
-"""What a malicious server can do with what it holds: shares that were answered, and its colluders' loot.
+"""What a malicious server can do with what it holds: shares that were answered, and its colluders' secrets.
 
 The counterpart of :mod:`secfed.attack.scene`: there messages are made and carried, here they are exploited.
 """
@@ -19,27 +19,11 @@ from secfed.crypto.messages import Envelope, MaskSecretShare, SelfMaskShare, Sha
 from secfed.errors import WrongState
 
 
-@dataclass(frozen=True)
-class Loot:
-    """What a colluding site hands to the server: all it ever knew in one attempt.
-
-    Attributes:
-        mask_secret: with it, the site's half of every pair.
-        held: peer -> (share of its mask secret, share of its self-mask seed).
-    """
-
-    site: str
-    mask_secret: bytes | None
-    held: Mapping[str, tuple[bytes, bytes]]
-
-
-def loot(attempt: Attempt, site: str) -> Loot:
-    """Everything a colluding site knew."""
-    states = attempt.states[site]
-    secrets = [s.secrets.mask_secret for s in states if isinstance(s, AwaitAdverts | AwaitDeliveries)]
-    opened = (s.opened for s in states if isinstance(s, AwaitSharingSet))
-    held = {peer: found.shares for peer, found in next(opened, {}).items()}
-    return Loot(site, secrets[0] if secrets else None, held)
+def mask_secret_of(attempt: Attempt, colluder: str) -> bytes | None:
+    """The secret that a colluding site hands over: with it, the site's half of every pair."""
+    states = attempt.states[colluder]
+    secrets = (s.secrets.mask_secret for s in states if isinstance(s, AwaitAdverts | AwaitDeliveries))
+    return next(secrets, None)
 
 
 @dataclass
@@ -58,7 +42,7 @@ class Harvest:
             if stage == "unmask":
                 harvest.add_reply(site, reply)
         for site in colluding:
-            harvest.add_loot(loot(attempt, site))
+            harvest.add_opened(site)
         return harvest
 
     def _point(self, site: str) -> int:
@@ -70,11 +54,14 @@ class Harvest:
             known = {SelfMaskShare: self.self_mask, MaskSecretShare: self.mask_secret}[type(share)]
             known.setdefault(share.peer, {})[self._point(site)] = share.share
 
-    def add_loot(self, given: Loot) -> None:
+    def add_opened(self, colluder: str) -> None:
         """Shares of both kinds that a colluding site holds."""
-        for peer, (of_mask_secret, of_self_mask) in given.held.items():
-            self.mask_secret.setdefault(peer, {})[self._point(given.site)] = of_mask_secret
-            self.self_mask.setdefault(peer, {})[self._point(given.site)] = of_self_mask
+        states = self.attempt.states[colluder]
+        opened = next((s.opened for s in states if isinstance(s, AwaitSharingSet)), {})
+        for peer, envelope in opened.items():
+            of_mask_secret, of_self_mask = envelope.shares
+            self.mask_secret.setdefault(peer, {})[self._point(colluder)] = of_mask_secret
+            self.self_mask.setdefault(peer, {})[self._point(colluder)] = of_self_mask
 
     def rebuild(self, shares: Mapping[str, Mapping[int, bytes]], site: str) -> bytes | None:
         """One secret of a site, if there are shares enough."""
@@ -93,9 +80,6 @@ def unmask_alone(
     """Strip one site's upload with everything the server has: the attack that the protocol must defeat.
 
     Args:
-        attempt: where the upload was made.
-        victim: whose upload it is.
-        harvest: the shares.
         colluding: sites that hand over their secrets.
         sharing: the sharing set that the victim was shown; it masked towards exactly these.
 
@@ -103,7 +87,7 @@ def unmask_alone(
         The victim's ring integers, None if one of its masks cannot be known.
     """
     spec, position = attempt.spec, attempt.consortium.roster.position
-    known = {site: loot(attempt, site).mask_secret for site in colluding}
+    known = {site: mask_secret_of(attempt, site) for site in colluding}
     self_seed = harvest.rebuild(harvest.self_mask, victim)
     if self_seed is None:
         return None

@@ -39,39 +39,26 @@ BOUND: Final = 1.0
 
 @dataclass(frozen=True)
 class Liar:
-    """What one site does wrong, in every attempt from ``since`` on.
-
-    Attributes:
-        silent: stage from which on it does not answer.
-        twin_keys: its seal key is its mask key.
-        copies: another site whose advertised seal key it advertises, too, if it has been seen.
-        bad_seeds, bad_shares: peers whose envelope holds no pair seed, or another share than it states.
-        false_commitment: what it advertises of its self-mask seed belongs to another seed.
-        accuses: senders of whom it complains.
-        hides: it complains of nobody, and goes on whatever its envelopes held.
-        false_shares: peers whose share it returns wrongly.
-    """
+    """What one site does wrong, in every attempt from ``since`` on."""
 
     since: int = 0
-    silent: str | None = None
-    twin_keys: bool = False
-    copies: str | None = None
+    silent: str | None = None  # stage from which on it does not answer
+    twin_keys: bool = False  # its seal key is its mask key
+    copies: str | None = None  # another site whose advertised seal key it advertises, too, once it is known
+    # bad_seeds, bad_shares: peers whose envelope holds no pair seed, or another share than it states
     bad_seeds: tuple[str, ...] = ()
     bad_shares: tuple[str, ...] = ()
-    false_commitment: bool = False
-    accuses: tuple[str, ...] = ()
-    hides: bool = False
-    false_shares: tuple[str, ...] = ()
+    false_commitment: bool = False  # what it advertises of its self-mask seed belongs to another seed
+    accuses: tuple[str, ...] = ()  # senders of whom it complains
+    hides: bool = False  # it complains of nobody, and goes on whatever its envelopes held
+    false_shares: tuple[str, ...] = ()  # peers whose share it returns wrongly
 
 
 class LyingExchange:
     """One exchange of ``sites`` hospitals, some of which lie.
 
     Args:
-        sites: how many.
-        liars: who does what.
         order: in which order replies arrive; of the roster by default.
-        seed: identities and updates derive from it.
         consortium: makes the hospitals.
 
     Attributes:
@@ -119,17 +106,6 @@ class LyingExchange:
         exchange = Exchange("update", "all", self.layout)
         return sum_securely(1, 0, exchange, STATE, list(self.names), rules, self._ask)
 
-    @property
-    def attempts(self) -> int:
-        """How many attempts were begun."""
-        return len({attempt for _, attempt, _ in self.asked})
-
-    def adds(self, site: str, value: float) -> None:
-        """Let a site add this to every element, whatever its bound."""
-        rule = FixedPoint.choose(bound=BOUND, bits=32, sites=self.layout.sites)
-        lanes, scalar = self.consortium.updates[site]
-        self.consortium.updates[site] = (np.full_like(lanes, round(value / rule.step)), scalar)
-
     def is_right(self, summed: RoundSum) -> bool:
         """Whether the totals are those of the survivors, exactly."""
         steps = [FixedPoint.choose(bound=BOUND, bits=bits, sites=self.layout.sites).step for bits in (32, 64)]
@@ -170,13 +146,13 @@ class LyingExchange:
         self.asked.append((stage, attempt, tuple(requests)))
 
     def _falsified(self, stage: str, site: str, liar: Liar, reply: Buffer, state: Any) -> Buffer:
-        make: Callable[..., Message] | None = {
+        lies: dict[str, Callable[..., Message]] = {
             "advertise": self._advert,
             "share": self._sharing,
             "confirm": self._confirmation,
             "unmask": self._shares,
-        }.get(stage)
-        return reply if make is None else make(site, liar, reply, state).encode()
+        }
+        return lies[stage](site, liar, reply, state).encode() if stage in lies else reply
 
     def _sign(self, site: str, label: bytes, *parts: Buffer) -> bytes:
         return self.consortium.identities[site].sign(label, self._specs[site].digest, *parts)
@@ -185,9 +161,9 @@ class LyingExchange:
         advert = Advert.decode(reply)
         if liar.twin_keys:
             advert = replace(advert, seal_key=advert.mask_key)
-        seen = self._adverts.get((self._specs[site].attempt, liar.copies or ""))
-        if seen is not None:
-            advert = replace(advert, seal_key=seen.seal_key)
+        other = self._adverts.get((self._specs[site].attempt, liar.copies or ""))
+        if other is not None:
+            advert = replace(advert, seal_key=other.seal_key)
         if liar.false_commitment:
             advert = replace(advert, commitment=bytes(32))
         advert = replace(advert, signature=self._sign(site, labels.SIGN_ADVERT, advert.body()))
@@ -210,8 +186,8 @@ class LyingExchange:
     def _confirmation(self, site: str, liar: Liar, reply: Buffer, state: Any) -> Message:
         answer = Confirmation.decode(reply)
         cohort = self._specs[site].cohort
-        found = () if liar.hides else answer.complaints
-        accused = tuple(name for name in cohort if name in {*liar.accuses, *found})
+        true = () if liar.hides else answer.complaints
+        accused = tuple(name for name in cohort if name in {*liar.accuses, *true})
         answer = replace(answer, complaints=accused)
         signature = self._sign(site, labels.SIGN_CONFIRMATION, state.adverts_digest, answer.body())
         return replace(answer, signature=signature)

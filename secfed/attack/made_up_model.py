@@ -29,17 +29,15 @@ def updates(sites: Sequence[str], victim: str, runs: Sequence[Run], seed: int) -
     """What every site adds after a step of gradient descent from the made-up model, as ring integers.
 
     Args:
-        sites: whose records are drawn, all alike but for one feature.
-        victim: its records have that feature.
+        victim: only its records have the feature; they are drawn alike but for that.
         runs: one run of 4096 lanes: the weights of the layer.
-        seed: decides records and model.
     """
     (run,) = runs
     generator = np.random.default_rng(np.random.PCG64([seed, _SIDE]))
     weights = generator.normal(size=(_SIDE, _SIDE))
     weights[:, 0] = 2 * _SWITCH
     head = generator.normal(size=_SIDE)
-    found: dict[str, RingVector] = {}
+    made: dict[str, RingVector] = {}
     for site in sites:
         records = generator.normal(size=(_RECORDS, _SIDE))
         records[:, 0] = float(site == victim)
@@ -47,8 +45,8 @@ def updates(sites: Sequence[str], victim: str, runs: Sequence[Run], seed: int) -
         gradient = _gradient(records, targets, weights, head)
         gradient /= max(1.0, float(np.abs(gradient).max())) / _SCALE
         lanes = np.rint(gradient).astype(np.int64).reshape(-1).astype(run.dtype)
-        found[site] = (lanes & run.dtype.type((1 << run.bits) - 1),)
-    return found
+        made[site] = (lanes & run.dtype.type((1 << run.bits) - 1),)
+    return made
 
 
 def _gradient(

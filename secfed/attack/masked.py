@@ -9,179 +9,238 @@ inconsistency), So et al. 2023 (sums of several rounds), Boenisch et al. 2023 (m
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any, Final
 
 from secfed.attack import made_up_model
-from secfed.attack.attack import Attack, AttackSetting, Impossible, lanes_of, minus
+from secfed.attack.attack import AttackSetting, Impossible, attack, attacks_of
 from secfed.attack.evidence import Evidence
-from secfed.attack.harvest import Harvest, unmask_alone
-from secfed.attack.masked_steps import best, deliver, evidence, nothing, try_sum, views
-from secfed.attack.scene import Attempt, SimulatedConsortium
+from secfed.attack.masked_play import MaskedPlay
+from secfed.attack.scene import SimulatedConsortium
 from secfed.crypto import thresholds
 from secfed.crypto.attempt import SiteLimits
 from secfed.crypto.codec import Buffer
 from secfed.crypto.messages import Adverts, Deliveries, SharingSet, UnmaskRequest, View
 from secfed.crypto.refusals import Refusal
-from secfed.errors import SecfedError
 
 LEAST_COHORT: Final = SiteLimits().min_cohort
-_AGGREGATOR: Final = "the aggregator"
-_ONE_HELPER: Final = "the aggregator and one hospital"
+_OPEN: Final = "What is not protected"
 
 
+@attack("read-upload", "keeps an upload and looks for the update in it")
 def _read_upload(setting: AttackSetting) -> Evidence:
-    consortium = setting.consortium()
-    attempt = consortium.attempt().run()
-    victim = consortium.names[0]
-    return evidence(attempt, victim, best(attempt, victim), allowed=(attempt.server.sums,))
+    play = MaskedPlay(setting)
+    return play.learned(None, play.try_sum())
 
 
+@attack(
+    "late-upload", "says that a hospital dropped, has the others open its masks, and then uses its upload"
+)
 def _late_upload(setting: AttackSetting) -> Evidence:
-    consortium = setting.consortium()
-    victim = consortium.names[-1]
+    play = MaskedPlay(setting, victim=-1)
 
     def up(stage: str, site: str, reply: Buffer) -> Buffer | None:
-        return None if (stage, site) == ("mask", victim) else reply
+        return None if (stage, site) == ("mask", play.victim) else reply
 
-    attempt = consortium.attempt(up=up)
-    total = try_sum(attempt)
-    return evidence(attempt, victim, best(attempt, victim), allowed=() if total is None else (total,))
+    return play.learned(None, play.try_sum(up=up))
 
 
+def _difference(play: MaskedPlay, round_number: int = 1) -> Evidence:
+    """Sum the others once more, and subtract."""
+    first = play.first.server.sums
+    spec = play.consortium.specification(
+        attempt=1 if round_number == 1 else 0, cohort=play.others, round=round_number
+    )
+    second = play.try_sum(spec)
+    return play.learned(None if second is None else play.consortium.minus(first, second), first)
+
+
+@attack(
+    "second-sum",
+    "has everybody but one hospital summed once more, and subtracts",
+    refusals=(Refusal.ALREADY_SPENT, Refusal.COHORT_TOO_SMALL),
+)
 def _second_sum(setting: AttackSetting) -> Evidence:
-    consortium = setting.consortium()
-    victim, *others = consortium.names
-    first = consortium.attempt().run()
-    return _difference(first, consortium, victim, tuple(others))
+    play = MaskedPlay(setting)
+    play.begin().run()
+    return _difference(play)
 
 
-def _difference(
-    first: Attempt, consortium: SimulatedConsortium, victim: str, rest: tuple[str, ...], round_number: int = 1
-) -> Evidence:
-    """Sum the rest once more, and subtract."""
-    spec = consortium.specification(attempt=1 if round_number == 1 else 0, cohort=rest, round=round_number)
-    second = consortium.attempt(spec)
-    guess = try_sum(second)
-    guess = best(first, victim) if guess is None else minus(consortium, first.server.sums, guess)
-    return evidence(first, victim, guess, allowed=(first.server.sums,), seen=second)
-
-
+@attack(
+    "small-cohort",
+    "ask for a sum over two hospitals, of which one is the helper",
+    who="the aggregator and one hospital",
+    refusals=(Refusal.COHORT_TOO_SMALL,),
+)
 def _small_cohort(setting: AttackSetting) -> Evidence:
-    consortium = setting.consortium()
-    victim, helper, *_ = consortium.names
-    attempt = consortium.attempt(consortium.specification(cohort=(victim, helper), threshold=2))
-    total = try_sum(attempt)
-    guess = nothing(consortium) if total is None else minus(consortium, total, consortium.updates[helper])
-    return evidence(attempt, victim, guess, allowed=(consortium.updates[helper],))
+    play = MaskedPlay(setting)
+    consortium, helper = play.consortium, play.others[0]
+    total = play.try_sum(consortium.specification(cohort=(play.victim, helper), threshold=2))
+    known = consortium.updates[helper]
+    return play.learned(consortium.zeros() if total is None else consortium.minus(total, known), known)
 
 
+@attack(
+    "low-threshold",
+    "asks for fewer answers than keep one hospital hidden",
+    refusals=(Refusal.THRESHOLD_TOO_LOW,),
+)
 def _low_threshold(setting: AttackSetting) -> Evidence:
-    consortium = setting.consortium()
-    victim = consortium.names[0]
-    attempt = consortium.attempt(consortium.specification(threshold=2))
-    try_sum(attempt)
-    return evidence(attempt, victim, best(attempt, victim))
+    play = MaskedPlay(setting)
+    play.try_sum(play.consortium.specification(threshold=2))
+    return play.learned()
 
 
+@attack(
+    "invented-hospitals",
+    "fills the cohort with hospitals that it made up",
+    refusals=(Refusal.UNKNOWN_MEMBER,),
+)
 def _invented_hospitals(setting: AttackSetting) -> Evidence:
-    consortium = setting.consortium()
-    victim = consortium.names[0]
-    invented = tuple(f"{victim}-{number}" for number in range(1, setting.hospitals))
-    attempt = consortium.attempt(consortium.specification(cohort=(victim, *invented)), sites=(victim,))
-    try_sum(attempt)
-    return evidence(attempt, victim, best(attempt, victim))
+    play = MaskedPlay(setting)
+    invented = tuple(f"{play.victim}-{number}" for number in range(1, setting.hospitals))
+    play.try_sum(play.consortium.specification(cohort=(play.victim, *invented)), sites=(play.victim,))
+    return play.learned()
 
 
+@attack(
+    "swapped-keys",
+    "shows a hospital keys of its own in place of the others'",
+    refusals=(Refusal.ADVERT_SIGNATURE,),
+)
 def _swapped_keys(setting: AttackSetting) -> Evidence:
-    consortium = setting.consortium()
-    victim = consortium.names[0]
-    impostors = SimulatedConsortium(setting.hospitals, runs=consortium.shape.runs, seed=setting.seed + 1)
+    play = MaskedPlay(setting)
+    impostors = SimulatedConsortium(setting.hospitals, runs=play.consortium.shape.runs, seed=setting.seed + 1)
     theirs = impostors.attempt().run(until="share")
-    made_up = {advert.site: advert for advert in Adverts.decode(theirs.requests[victim]).adverts}
-    attempt = consortium.attempt().run(until="share")
-    real = Adverts.decode(attempt.requests[victim]).adverts
-    shown = tuple(advert if advert.site == victim else made_up[advert.site] for advert in real)
-    refused = deliver(attempt, victim, Adverts(shown).encode())
-    return evidence(attempt, victim, best(attempt, victim), refused=refused)
+    made_up = {advert.site: advert for advert in Adverts.decode(theirs.requests[play.victim]).adverts}
+    real = Adverts.decode(play.begin(until="share").requests[play.victim]).adverts
+    shown = tuple(advert if advert.site == play.victim else made_up[advert.site] for advert in real)
+    play.deliver(play.victim, Adverts(shown).encode())
+    return play.learned()
 
 
+@attack(
+    "another-model",
+    "sends one hospital a real model, and the others one on which their updates are zero",
+    refusals=(Refusal.BROADCAST_UNKNOWN,),
+)
 def _another_model(setting: AttackSetting) -> Evidence:
-    consortium = setting.consortium()
-    victim, *others = consortium.names
-    for name in others:  # they got a model on which every update is zero
-        consortium.updates[name] = nothing(consortium)
-    got = {"broadcast_digest": bytes(reversed(consortium.broadcast_digest))}
-    attempt = consortium.attempt(contributions={victim: got})
-    total = try_sum(attempt)
-    return evidence(attempt, victim, nothing(consortium) if total is None else total)
+    play = MaskedPlay(setting)
+    consortium = play.consortium
+    consortium.updates |= {name: consortium.zeros() for name in play.others}
+    received = {"broadcast_digest": bytes(reversed(consortium.broadcast_digest))}
+    total = play.try_sum(contributions={play.victim: received})
+    return play.learned(consortium.zeros() if total is None else total)
 
 
+@attack(
+    "both-secrets",
+    "tells half of the hospitals that one dropped, to get both of its secrets",
+    refusals=(Refusal.DROPPED_MISMATCH,),
+)
 def _both_secrets(setting: AttackSetting) -> Evidence:
-    consortium = setting.consortium()
-    victim, *others = consortium.names
-    attempt = consortium.attempt().run(until="unmask")
-    refused: list[SecfedError] = []
-    for index, site in enumerate(others):  # half of them are told that the victim dropped
-        views = UnmaskRequest.decode(attempt.requests[site]).views
-        lie = UnmaskRequest((victim,), views).encode()
-        refused += deliver(attempt, site, lie if index % 2 else attempt.requests[site])
-    return evidence(attempt, victim, best(attempt, victim), refused=refused)
+    play = MaskedPlay(setting)
+    requests = play.begin(until="unmask").requests
+    for index, site in enumerate(play.others):  # every second one hears that the victim dropped
+        lie = UnmaskRequest((play.victim,), UnmaskRequest.decode(requests[site]).views).encode()
+        play.deliver(site, lie if index % 2 else requests[site])
+    return play.learned()
 
 
+@attack(
+    "two-views",
+    "shows two groups different survivors from the start",
+    refusals=(Refusal.VIEW_SIGNATURE, Refusal.TOO_FEW_SURVIVORS),
+)
 def _two_views(setting: AttackSetting) -> Evidence:
-    consortium = setting.consortium()
-    names, victim = consortium.names, consortium.names[-1]
-    attempt = consortium.attempt().run(until="consistency")
-    deceived = names[: setting.hospitals // 2]
-    refused: list[SecfedError] = []
-    seen: dict[str, View] = {}
-    for site in names:
-        told = names[:-1] if site in deceived else names
-        seen.update(views(attempt, (site,), told, refused))
-    for site in names[:-1]:
-        told, dropped = (names[:-1], (victim,)) if site in deceived else (names, ())
-        signed = tuple(seen[name] for name in told if name in seen)
-        refused += deliver(attempt, site, UnmaskRequest(dropped, signed).encode())
-    return evidence(attempt, victim, best(attempt, victim), refused=refused)
+    play = MaskedPlay(setting, victim=-1)
+    play.begin(until="consistency")
+    deceived = play.names[: setting.hospitals // 2]
+    views: dict[str, View] = {}
+    for site in play.names:
+        views |= play.views((site,), play.others if site in deceived else play.names)
+    for site in play.others:
+        shown, dropped = (play.others, (play.victim,)) if site in deceived else (play.names, ())
+        signed = tuple(views[name] for name in shown if name in views)
+        play.deliver(site, UnmaskRequest(dropped, signed).encode())
+    return play.learned()
 
 
 def _isolate(setting: AttackSetting, helpers: int, **options: Any) -> Evidence:
     """Show the victim as few peers as it accepts, and have the rest open the masks of just these.
 
-    The victim masks towards t - 1 peers: the helpers, and t - 1 - c that everybody else is told have
+    The victim masks towards t - 1 peers: the helpers, and t - 1 - c that everybody else believes to have
     dropped. There are n - t + c others, who open masks if they are t: the reason why 2t > n + c must hold.
     """
-    consortium = setting.consortium(**options)
-    victim, *peers = consortium.names
-    attempt = consortium.attempt().run(until="confirm")
-    away = attempt.spec.threshold - 1 - helpers
-    rest, dropped = peers[: len(peers) - away], peers[len(peers) - away :]
+    play = MaskedPlay(setting, **options)
+    requests = play.begin(until="confirm").requests
+    away = play.first.spec.threshold - 1 - helpers
+    rest, dropped = play.others[: len(play.others) - away], play.others[len(play.others) - away :]
     if away < 0 or not rest:
         raise Impossible
-    shown = (victim, *peers[:helpers], *dropped)
-    envelopes = Deliveries.decode(attempt.requests[victim]).envelopes
-    kept = tuple(envelope for envelope in envelopes if envelope.sender in shown)
-    refused = deliver(attempt, victim, Deliveries(kept).encode())
-    refused += deliver(attempt, victim, SharingSet(tuple(sorted(shown))).encode())
-    everybody = SharingSet(consortium.names).encode()
+    colluding = play.others[:helpers]
+    shown = (play.victim, *colluding, *dropped)
+    envelopes = Deliveries.decode(requests[play.victim]).envelopes
+    few = tuple(envelope for envelope in envelopes if envelope.sender in shown)
+    play.deliver(play.victim, Deliveries(few).encode())
+    play.deliver(play.victim, SharingSet(tuple(sorted(shown))).encode())
     for site in rest:
-        refused += deliver(attempt, site, attempt.requests[site])
-        refused += deliver(attempt, site, everybody)
-    seen = views(attempt, rest, (victim, *rest), refused)
-    for site in seen:
-        refused += deliver(attempt, site, UnmaskRequest(tuple(dropped), tuple(seen.values())).encode())
-    colluding = peers[:helpers]
-    stripped = unmask_alone(attempt, victim, Harvest.of(attempt, colluding), colluding, shown)
-    guess = lanes_of(consortium, attempt.uploaded(victim)) if stripped is None else stripped
-    known = tuple(consortium.updates[name] for name in colluding)
-    return evidence(attempt, victim, guess, allowed=known, refused=refused)
+        play.deliver(site, requests[site])
+        play.deliver(site, SharingSet(play.names).encode())
+    views = play.views(rest, (play.victim, *rest))
+    for site in views:
+        play.deliver(site, UnmaskRequest(dropped, tuple(views.values())).encode())
+    known = (play.consortium.updates[name] for name in colluding)
+    return play.learned(play.unmasked(colluding, shown), *known)
 
 
+@attack(
+    "hidden-peers",
+    "hide most peers from one hospital, so that few masks protect it",
+    who="the aggregator and as many hospitals as are tolerated",
+    refusals=(Refusal.TOO_FEW_VIEWS, Refusal.TOO_FEW_SURVIVORS),
+)
 def _hidden_peers(setting: AttackSetting) -> Evidence:
     return _isolate(setting, thresholds.default_colluders(setting.hospitals))
 
 
+def _rolled_back(setting: AttackSetting, forgetting: int) -> Evidence:
+    play = MaskedPlay(setting)
+    play.begin().run()
+    if forgetting == len(play.others) < LEAST_COHORT:
+        raise Impossible
+    play.consortium.forget(play.others[:forgetting])
+    return _difference(play)
+
+
+@attack(
+    "journals-rolled-back",
+    "asks again where hospitals restored an old journal, but too few of them",
+    refusals=(Refusal.ALREADY_SPENT, Refusal.COHORT_TOO_SMALL),
+)
+def _few_rolled_back(setting: AttackSetting) -> Evidence:
+    # One more must have forgotten than the second sum can do without.
+    return _rolled_back(setting, thresholds.default_threshold(setting.hospitals - 1) - 1)
+
+
+@attack(
+    "all-others-help",
+    "subtract their own updates from the sum",
+    who="the aggregator and all other hospitals",
+    limit="What each party sees",
+)
+def _all_others(setting: AttackSetting) -> Evidence:
+    play = MaskedPlay(setting)
+    total = play.begin().run().server.sums
+    theirs = (play.consortium.updates[name] for name in play.others)
+    return play.learned(play.consortium.minus(total, *theirs), total)
+
+
+@attack(
+    "too-many-helpers",
+    "hide most peers from one hospital, with a threshold for fewer colluders",
+    who="the aggregator and more hospitals than are tolerated",
+    limit="Who is trusted for what",
+)
 def _too_many_helpers(setting: AttackSetting) -> Evidence:
     """The hospitals tolerate nobody, so that this threshold is enough for them."""
     threshold = max(3, setting.hospitals // 2 + 1)
@@ -189,178 +248,38 @@ def _too_many_helpers(setting: AttackSetting) -> Evidence:
     return _isolate(setting, helpers, threshold=threshold, limits=SiteLimits(colluders=0))
 
 
-def _all_others(setting: AttackSetting) -> Evidence:
-    consortium = setting.consortium()
-    victim, *others = consortium.names
-    attempt = consortium.attempt().run()
-    guess = minus(consortium, attempt.server.sums, *(consortium.updates[name] for name in others))
-    return evidence(attempt, victim, guess, allowed=(attempt.server.sums,))
-
-
-def _rolled_back(setting: AttackSetting, forgetting: int) -> Evidence:
-    consortium = setting.consortium()
-    victim, *others = consortium.names
-    first = consortium.attempt().run()
-    if forgetting == len(others) < LEAST_COHORT:
-        raise Impossible
-    consortium.forget(others[:forgetting])
-    return _difference(first, consortium, victim, tuple(others))
-
-
-def _few_rolled_back(setting: AttackSetting) -> Evidence:
-    # One more must have forgotten than the second sum can do without.
-    rest = setting.hospitals - 1
-    return _rolled_back(setting, thresholds.default_threshold(rest) - 1)
-
-
+@attack(
+    "all-journals-rolled-back",
+    "asks again after all other hospitals restored an old journal",
+    limit="Journal rollback",
+)
 def _all_rolled_back(setting: AttackSetting) -> Evidence:
     return _rolled_back(setting, setting.hospitals - 1)
 
 
-def _same_again(setting: AttackSetting) -> Evidence:
-    consortium = setting.consortium()
-    victim, *others = consortium.names
-    if len(others) < LEAST_COHORT:
-        raise Impossible
-    first = consortium.attempt().run()
-    return _difference(first, consortium, victim, tuple(others), round_number=2)
-
-
-def _made_up_model(setting: AttackSetting) -> Evidence:
-    consortium = setting.consortium()
-    victim = consortium.names[0]
-    made = made_up_model.updates(consortium.names, victim, consortium.shape.runs, setting.seed)
-    consortium.updates.update(made)
-    attempt = consortium.attempt().run()  # nobody is lied to: one model, one cohort, one sum
-    return evidence(attempt, victim, tuple(attempt.server.sums))
-
-
-def _attack(
-    name: str,
-    who: str,
-    what: str,
-    run: Callable[[AttackSetting], Evidence],
-    *,
-    refusals: tuple[Refusal, ...] = (),
-    limit: str | None = None,
-) -> Attack:
-    return Attack(name, "masked", who, what, run, refusals, limit)
-
-
-_BEYOND: Final = "What each party sees"
-_OPEN: Final = "What is not protected"
-
-MASKED: Final = (
-    _attack("read-upload", _AGGREGATOR, "keeps an upload and looks for the update in it", _read_upload),
-    _attack(
-        "late-upload",
-        _AGGREGATOR,
-        "says that a hospital dropped, has the others open its masks, and then uses its upload",
-        _late_upload,
-    ),
-    _attack(
-        "second-sum",
-        _AGGREGATOR,
-        "has everybody but one hospital summed once more, and subtracts",
-        _second_sum,
-        refusals=(Refusal.ALREADY_SPENT, Refusal.COHORT_TOO_SMALL),
-    ),
-    _attack(
-        "small-cohort",
-        _ONE_HELPER,
-        "ask for a sum over two hospitals, of which one is the helper",
-        _small_cohort,
-        refusals=(Refusal.COHORT_TOO_SMALL,),
-    ),
-    _attack(
-        "low-threshold",
-        _AGGREGATOR,
-        "asks for fewer answers than keep one hospital hidden",
-        _low_threshold,
-        refusals=(Refusal.THRESHOLD_TOO_LOW,),
-    ),
-    _attack(
-        "invented-hospitals",
-        _AGGREGATOR,
-        "fills the cohort with hospitals that it made up",
-        _invented_hospitals,
-        refusals=(Refusal.UNKNOWN_MEMBER,),
-    ),
-    _attack(
-        "swapped-keys",
-        _AGGREGATOR,
-        "shows a hospital keys of its own in place of the others'",
-        _swapped_keys,
-        refusals=(Refusal.ADVERT_SIGNATURE,),
-    ),
-    _attack(
-        "another-model",
-        _AGGREGATOR,
-        "sends one hospital a real model, and the others one on which their updates are zero",
-        _another_model,
-        refusals=(Refusal.BROADCAST_UNKNOWN,),
-    ),
-    _attack(
-        "both-secrets",
-        _AGGREGATOR,
-        "tells half of the hospitals that one dropped, to get both of its secrets",
-        _both_secrets,
-        refusals=(Refusal.DROPPED_MISMATCH,),
-    ),
-    _attack(
-        "two-views",
-        _AGGREGATOR,
-        "shows two groups different survivors from the start",
-        _two_views,
-        refusals=(Refusal.VIEW_SIGNATURE, Refusal.TOO_FEW_SURVIVORS),
-    ),
-    _attack(
-        "hidden-peers",
-        "the aggregator and as many hospitals as are tolerated",
-        "hide most peers from one hospital, so that few masks protect it",
-        _hidden_peers,
-        refusals=(Refusal.TOO_FEW_VIEWS, Refusal.TOO_FEW_SURVIVORS),
-    ),
-    _attack(
-        "journals-rolled-back",
-        _AGGREGATOR,
-        "asks again where hospitals restored an old journal, but too few of them",
-        _few_rolled_back,
-        refusals=(Refusal.ALREADY_SPENT, Refusal.COHORT_TOO_SMALL),
-    ),
-    _attack(
-        "all-others-help",
-        "the aggregator and all other hospitals",
-        "subtract their own updates from the sum",
-        _all_others,
-        limit=_BEYOND,
-    ),
-    _attack(
-        "too-many-helpers",
-        "the aggregator and more hospitals than are tolerated",
-        "hide most peers from one hospital, with a threshold for fewer colluders",
-        _too_many_helpers,
-        limit="Who is trusted for what",
-    ),
-    _attack(
-        "all-journals-rolled-back",
-        _AGGREGATOR,
-        "asks again after all other hospitals restored an old journal",
-        _all_rolled_back,
-        limit="Journal rollback",
-    ),
-    _attack(
-        "same-values-again",
-        _AGGREGATOR,
-        "subtracts the sums of two rounds, one of them without the hospital, of values that stay the same",
-        _same_again,
-        limit=_OPEN,
-    ),
-    _attack(
-        "made-up-model",
-        _AGGREGATOR,
-        "sends everybody one model on which only records of a kind that one hospital has give a gradient",
-        _made_up_model,
-        limit=_OPEN,
-    ),
+@attack(
+    "same-values-again",
+    "subtracts the sums of two rounds, one of them without the hospital, of values that stay the same",
+    limit=_OPEN,
 )
+def _same_again(setting: AttackSetting) -> Evidence:
+    play = MaskedPlay(setting)
+    if len(play.others) < LEAST_COHORT:
+        raise Impossible
+    play.begin().run()
+    return _difference(play, round_number=2)
+
+
+@attack(
+    "made-up-model",
+    "sends everybody one model on which only records of a kind that one hospital has give a gradient",
+    limit=_OPEN,
+)
+def _made_up_model(setting: AttackSetting) -> Evidence:
+    play = MaskedPlay(setting)
+    runs = play.consortium.shape.runs
+    play.consortium.updates |= made_up_model.updates(play.names, play.victim, runs, setting.seed)
+    return play.learned(play.begin().run().server.sums)  # nobody is deceived: one model, one cohort, one sum
+
+
+MASKED: Final = attacks_of(vars())

@@ -7,7 +7,7 @@ noise of its helpers, and where to look. It says whether the canary is there, by
 the two worlds that was fixed beforehand; :mod:`secfed.dp.accounting.empirical_bounds` turns its guesses into
 a lower bound on
 epsilon. One that exceeds the claim refutes it: noise too small, a sensitivity too low, clipping that does
-not clip. One below the claim is no proof of the claim; how close it comes says how sharp the attack is.
+not clip. One below the claim does not prove the claim; how close it comes says how sharp the attack is.
 
 Many trials in one release. The noise of every coordinate is drawn independently, so canaries in different
 directions do not see each other: whether one of them can be told apart depends on the noise of its own
@@ -56,42 +56,26 @@ _SITES, _SURVIVORS, _COLLUDERS = 5, 4, 1
 
 @dataclass(frozen=True)
 class PrivacyAttack:
-    """One attempt to tell whether somebody took part.
-
-    Attributes:
-        name: of the command line.
-        who: the adversary, in words.
-        what: what it does, in words.
-        relation: between the two worlds that it tells apart.
-        run: the guesses, given epsilon, delta and the least number of trials.
-    """
+    """One attempt to tell whether somebody took part."""
 
     name: str
     who: str
     what: str
-    relation: Adjacency
+    relation: Adjacency  # between the two worlds that it tells apart
+    # the guesses, given epsilon, delta and the least number of trials
     run: Callable[[float, float, int], Guesses]
 
 
 @dataclass(frozen=True)
 class PrivacyOutcome:
-    """What an attack showed.
-
-    Attributes:
-        attack: which.
-        claimed: the epsilon that the noise was calibrated for.
-        delta: of both epsilons.
-        shown: lower bound on epsilon at a confidence of 99.9 %, given that the noise is Gaussian.
-        shown_of_any: the same bound without that knowledge; never above ``shown``.
-        trials: how many guesses it rests on.
-    """
+    """What an attack showed."""
 
     attack: PrivacyAttack
-    claimed: float
-    delta: float
-    shown: float
-    shown_of_any: float
-    trials: int
+    claimed: float  # the epsilon that the noise was calibrated for
+    delta: float  # of both epsilons
+    shown: float  # lower bound on epsilon at a confidence of 99.9 %, given that the noise is Gaussian
+    shown_of_any: float  # the same bound without that knowledge; never above ``shown``
+    trials: int  # how many guesses these rest on
 
     @property
     def sound(self) -> bool:
@@ -107,14 +91,12 @@ def run_privacy_attacks(
     attacks: Sequence[PrivacyAttack] | None = None,
     progress: Callable[[PrivacyAttack], None] = lambda _: None,
 ) -> list[PrivacyOutcome]:
-    """Run attacks one after the other, each on noise calibrated for this epsilon.
+    """Run attacks one after the other, each on noise calibrated for this epsilon of one release.
 
     Args:
-        epsilon: claimed for one release, at ``delta``.
-        delta: of the guarantee.
         trials: guesses of each attack, rounded up to whole releases.
-        attacks: which; all by default.
-        progress: told of each attack before it begins.
+        attacks: all by default.
+        progress: hears of each attack before it begins.
 
     Raises:
         ConfigError: epsilon, delta or trials out of range.
@@ -133,21 +115,12 @@ def run_privacy_attacks(
     return outcomes
 
 
-def _count(present: NDArray[np.bool_], said: NDArray[np.bool_]) -> Guesses:
+def _guesses(present: NDArray[np.bool_], guessed: NDArray[np.bool_]) -> Guesses:
     return Guesses(
-        hits=int((said & present).sum()),
+        hits=int((guessed & present).sum()),
         present=int(present.sum()),
-        false_alarms=int((said & ~present).sum()),
+        false_alarms=int((guessed & ~present).sum()),
         absent=int((~present).sum()),
-    )
-
-
-def _added(guesses: Sequence[Guesses]) -> Guesses:
-    return Guesses(
-        hits=sum(one.hits for one in guesses),
-        present=sum(one.present for one in guesses),
-        false_alarms=sum(one.false_alarms for one in guesses),
-        absent=sum(one.absent for one in guesses),
     )
 
 
@@ -172,28 +145,21 @@ def _local_steps(
 
     The model is linear without a bias, so a record's gradient is its input wherever the model stands, and
     each step is one release that owes nothing to those before it.
-
-    Args:
-        private: the training that is attacked.
-        loss: the mean, or the parts, of the model's output.
-        place: records of a step, given which canaries are there.
-        records: how many these are.
-        trials: guesses, at least.
-        threshold: on the sum of clipped gradients, in units of the clipping norm.
     """
     model = nn.Linear(_CANARIES, 1, bias=False)
     nn.init.zeros_(model.weight)
     optimiser = torch.optim.SGD(model.parameters(), lr=1.0)
     coins, steps = SecureRandom(), math.ceil(trials / _CANARIES)
-    found = []
+    coin_flips, guesses = [], []
     with private.session(model, optimiser, loss, records=records, steps=steps) as session:
         for _ in range(steps):
             present = coins.bernoulli(0.5, _CANARIES)
             before = model.weight.detach().clone()
             session.step(TensorRecords((place(present),)))
             moved = (before.double() - model.weight.detach().double()).reshape(-1).numpy()
-            found.append(_count(present, moved * session.expected_units > threshold * _CLIP))
-    return _added(found)
+            coin_flips.append(present)
+            guesses.append(moved * session.expected_units > threshold * _CLIP)
+    return _guesses(np.concatenate(coin_flips), np.concatenate(guesses))
 
 
 def _record(epsilon: float, delta: float, trials: int) -> Guesses:
@@ -269,7 +235,7 @@ def _site(epsilon: float, delta: float, trials: int) -> Guesses:
         total += _read(noise.noised(source, random.words(4).tobytes()), run)
     survivors = tuple(f"hospital-{number}" for number in range(_SURVIVORS))
     decoded = noise.layout.decode((total,), survivors)["update"].numpy()
-    return _count(present, decoded > 0.5 * _CLIP)
+    return _guesses(present, decoded > 0.5 * _CLIP)
 
 
 def _read(source: VectorSource, run: Run) -> NDArray[np.uint32 | np.uint64]:
@@ -279,17 +245,19 @@ def _read(source: VectorSource, run: Run) -> NDArray[np.uint32 | np.uint64]:
     return lanes
 
 
+_INSIDER: Final = "somebody who sees the model after every step and knows all other records"
+
 PRIVACY_ATTACKS: Final = (
     PrivacyAttack(
         "record",
-        "somebody who sees the model after every step and knows all other records",
+        _INSIDER,
         "says whether one record was trained on",
         Adjacency.ADD_OR_REMOVE_RECORD,
         _record,
     ),
     PrivacyAttack(
         "group",
-        "somebody who sees the model after every step and knows all other records",
+        _INSIDER,
         "says which of two opposite records a group contains",
         Adjacency.REPLACE_RECORD,
         _group,

@@ -1,9 +1,8 @@
 """A consortium in one process, whose aggregator may do anything.
 
-The sites are real :class:`~secfed.crypto.masked.client.MaskedSite` sessions over real journals. The server
-is a real :class:`~secfed.crypto.masked.server.MaskedServer` whose requests an attack may replace, hold back,
-reorder or make up, for each site by itself. Colluding sites are real sites that hand everything they know
-to the server: identity key, secrets, and every share that was sealed to them.
+Sites are real sessions over real journals; the server is a real one whose requests an attack may replace,
+hold back, reorder or make up, for each site by itself. Colluding sites are real sites that hand everything
+they know to the server: identity key, secrets, and every share that was encrypted for them.
 
     consortium = SimulatedConsortium(5, runs=[Run(32, 4096)])
     attempt = consortium.attempt()
@@ -18,8 +17,10 @@ from __future__ import annotations
 import hashlib
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import replace
-from typing import Any, Final, Self, TypeVar
+from functools import cached_property
+from typing import Any, Final, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,10 +30,11 @@ from secfed.crypto.attempt import AttemptJournal, SiteContribution, SiteLimits
 from secfed.crypto.codec import Buffer, digest
 from secfed.crypto.identity import Identity, Roster
 from secfed.crypto.lanes import Run, VectorShape
+from secfed.crypto.masked import masks
 from secfed.crypto.masked.client import MaskedSite
 from secfed.crypto.masked.server import MaskedServer
 from secfed.crypto.masked.state import ClientState
-from secfed.crypto.messages import Message, Result, Specification, Upload, peek_type
+from secfed.crypto.messages import Result, Specification, Upload, peek_type
 from secfed.errors import ProtocolError, SecfedError, WrongState
 from secfed.site.journal import Journal
 
@@ -46,11 +48,9 @@ RingVector = tuple[NDArray[Any], ...]
 Hook = Callable[[str, str, Buffer], Buffer | None]
 """(stage, site, message) -> message, None to swallow it."""
 
-_M = TypeVar("_M", bound=Message)
-
 
 class Integers:
-    """A vector source over given ring integers."""
+    """A vector source over ring integers that are there already."""
 
     def __init__(self, runs: RingVector) -> None:
         self._runs = list(runs)
@@ -73,15 +73,12 @@ class SimulatedConsortium:
     """Sites with pinned identities, one update each, and an aggregator.
 
     Args:
-        sites: how many sites.
-        runs: runs of the vector.
         threshold: answers needed; None is the default for the cohort.
         limits: what every site insists on.
         seed: identities, updates and the broadcast derive from it.
 
     Attributes:
         names: site ids, in roster order.
-        updates: each site's ring integers.
         journals: each site's journal; it lives as long as the consortium.
     """
 
@@ -103,21 +100,38 @@ class SimulatedConsortium:
         self.threshold = threshold
         self.shape = VectorShape(tuple(runs), hashlib.sha256(repr(tuple(runs)).encode()).digest())
         self.broadcast_digest = hashlib.sha256(f"broadcast {seed}".encode()).digest()
-        generator = np.random.default_rng(np.random.PCG64(seed))
-        self.updates: dict[str, RingVector] = {name: self.update(generator) for name in self.names}
-        self._opened: list[Journal] = []
+        self._opened = ExitStack()
+        weakref.finalize(self, self._opened.close)
         self.journals: dict[str, AttemptJournal] = {}
         self.forget(self.names)
-        weakref.finalize(self, _close, self._opened)
+
+    @cached_property
+    def updates(self) -> dict[str, RingVector]:
+        """Each site's ring integers."""
+        generator = np.random.default_rng(np.random.PCG64(self.seed))
+        return {name: self.update(generator) for name in self.names}
 
     def update(self, generator: np.random.Generator) -> RingVector:
         """One site's ring integers: zero on average, and small beside the ring, as updates are."""
+        values = [generator.normal(scale=1 << (run.bits // 2), size=run.count) for run in self.shape.runs]
+        runs = zip(self.shape.runs, values, strict=True)
+        return tuple(_in_ring(run, np.rint(lanes).astype(np.int64).astype(run.dtype)) for run, lanes in runs)
+
+    def zeros(self) -> RingVector:
+        """A vector of zeros: a guess without knowledge."""
+        return tuple(np.zeros(run.count, run.dtype) for run in self.shape.runs)
+
+    def integers(self, upload: Upload) -> RingVector:
+        """A masked vector as ring integers."""
+        total = masks.Accumulator(self.shape)
+        total.add(upload.vector)
+        return total.reduced()
+
+    def minus(self, one: Sequence[NDArray[Any]], *others: Sequence[NDArray[Any]]) -> RingVector:
+        """The difference in the ring."""
         return tuple(
-            np.rint(generator.normal(scale=1 << (run.bits // 2), size=run.count))
-            .astype(np.int64)
-            .astype(run.dtype)
-            & run.dtype.type((1 << run.bits) - 1)
-            for run in self.shape.runs
+            _in_ring(run, one[index] - sum(other[index] for other in others))
+            for index, run in enumerate(self.shape.runs)
         )
 
     def person(self, name: str) -> Identity:
@@ -126,8 +140,9 @@ class SimulatedConsortium:
 
     def journal(self) -> AttemptJournal:
         """A new, empty journal, which is closed with the consortium."""
-        self._opened.append(Journal())
-        return self._opened[-1]
+        journal = Journal()
+        self._opened.callback(journal.close)
+        return journal
 
     def forget(self, names: Iterable[str]) -> None:
         """These sites start with an empty journal, as if it had been lost or rolled back while they slept."""
@@ -137,9 +152,7 @@ class SimulatedConsortium:
     def specification(self, *, signer: Identity | None = None, **changes: Any) -> Specification:
         """A specification signed by the aggregator, or by someone else; ``changes`` replace its fields."""
         cohort = changes.get("cohort", self.names)
-        threshold = self.threshold
-        if threshold is None:
-            threshold = thresholds.default_threshold(len(cohort))
+        threshold = thresholds.default_threshold(len(cohort)) if self.threshold is None else self.threshold
         unsigned = Specification(
             study=_STUDY,
             round=1,
@@ -158,7 +171,7 @@ class SimulatedConsortium:
 
     def contribution(self, name: str, **changes: Any) -> SiteContribution:
         """One site's input to one attempt, as that site believes it to be; ``changes`` replace its fields."""
-        given = SiteContribution(
+        own = SiteContribution(
             identity=self.identities[name],
             roster=self.roster,
             study=_STUDY,
@@ -167,27 +180,25 @@ class SimulatedConsortium:
             exchange_index=0,
             shape=self.shape,
             broadcast_digest=self.broadcast_digest,
-            source=Integers(self.updates[name]),
+            source=changes.pop("source", None) or Integers(self.updates[name]),
             journal=self.journals[name],
             limits=self.limits,
         )
-        return replace(given, **changes)
+        return replace(own, **changes)
 
     def attempt(self, spec: Specification | None = None, **options: Any) -> Attempt:
         """An attempt over this consortium; see :class:`Attempt`."""
         return Attempt(self, self.specification() if spec is None else spec, **options)
 
 
-def _close(journals: list[Journal]) -> None:
-    for journal in journals:
-        journal.close()
+def _in_ring(run: Run, lanes: NDArray[Any]) -> NDArray[Any]:
+    return np.asarray(lanes & run.dtype.type((1 << run.bits) - 1))
 
 
 class Attempt:
     """One attempt, carried step by step.
 
     Args:
-        consortium: who takes part.
         spec: the specification that the honest part of the server works with.
         contributions: site -> changes to its :class:`SiteContribution` (e.g. another round).
         silent: site -> stage from which on it does not answer.
@@ -310,10 +321,6 @@ class Attempt:
         unsigned = replace(unsigned, **changes)
         signature = self.consortium.aggregator.sign(labels.SIGN_RESULT, unsigned.body())
         return replace(unsigned, signature=signature)
-
-    def pending(self, site: str, kind: type[_M], **changes: Any) -> bytes:
-        """The pending request to a site with some of its fields replaced."""
-        return replace(kind.decode(self.requests[site]), **changes).encode()
 
     def uploaded(self, site: str) -> Upload:
         """The masked vector that left a site."""

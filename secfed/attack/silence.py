@@ -12,18 +12,14 @@ EuroS&P 2023 (trap weights).
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
-from contextlib import ExitStack
-from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Final
 
 import torch
 
-from secfed.attack.attack import Attack, AttackSetting
+from secfed.attack.attack import AttackSetting, attack, attacks_of
 from secfed.attack.evidence import Count
-from secfed.attack.wards import USUAL, names, study
-from secfed.attack.watched import Craft, Hospitals, played
+from secfed.attack.wards import FIRST, USUAL, study
+from secfed.attack.watched import Craft, Hospitals
 from secfed.config.sections import BROADCAST_BOUND
 from secfed.study.study import Study
 from secfed.wire.layout import Exchange, State
@@ -41,82 +37,61 @@ _AT_SITE: Final = 'unit = "site", epsilon = 20.0, delta = 1e-4, accountant = "rd
 def trap(threshold: float) -> Craft:
     """Broadcasts that overflow for records whose first feature is above a threshold, and do nothing else."""
 
-    def craft(number: int, exchange: Exchange, honest: State) -> State:
-        del number, exchange
-        made = {name: torch.zeros_like(value) for name, value in honest.items()}
-        first = min((name for name in made if name.endswith(".weight")), key=_layer)
-        for name, value in made.items():
-            if name.endswith(".weight"):
-                value[0, 0] = BROADCAST_BOUND
-        made[first.replace(".weight", ".bias")][0] = -threshold * BROADCAST_BOUND
-        return made
+    def craft(_number: int, _exchange: Exchange, honest: State) -> State:
+        crafted = {name: torch.zeros_like(value) for name, value in honest.items()}
+        weights = [name for name in crafted if name.endswith(".weight")]
+        for name in weights:
+            crafted[name][0, 0] = BROADCAST_BOUND
+        first = min(weights, key=lambda name: int(name.split(".")[0]))
+        crafted[first.replace(".weight", ".bias")][0] = -threshold * BROADCAST_BOUND
+        return crafted
 
     return craft
 
 
-def _layer(name: str) -> int:
-    return int(name.split(".")[0])
+def _study(setting: AttackSetting, privacy: str = "", rounds: int = 1) -> Study:
+    return study(min(setting.hospitals, MOST_HOSPITALS), privacy=privacy, rounds=rounds)
 
 
-def oracle(setting: AttackSetting, asked: Study, share: float = 0.0) -> Count:
-    """One bit: whether the first hospital has records with a rare value.
+def _oracle(target: Study, share: float = 0.0) -> Count:
+    """One bit: whether a whole study looks otherwise where the first hospital has records with a rare value.
 
-    Args:
-        setting: how many hospitals there are.
-        asked: the study.
-        share: of that hospital's records; one if it is 0.
-
-    Returns:
-        1 if a whole study looks otherwise with such records than without.
+    ``share`` is of that hospital's records; one record if it is 0.
     """
-    sites = _sites(setting)
-    worlds: tuple[dict[str, float], ...] = ({}, {sites[0]: _RARE})
-    without, with_it = (played(asked, sites, planted, trap(_BETWEEN), share) for planted in worlds)
-    return Count(float(with_it != without), 1, "bit")
+    worlds = []
+    for value in (None, _RARE):
+        planted = {} if value is None else {FIRST: value}
+        with Hospitals(target, planted, share) as hospitals:
+            hospitals.federation.run(trap(_BETWEEN))
+            worlds.append(hospitals.everything_seen())
+    return Count(float(worlds[0] != worlds[1]), 1, "bit")
 
 
-def _sites(setting: AttackSetting) -> tuple[str, ...]:
-    return names(min(setting.hospitals, MOST_HOSPITALS))
-
-
+@attack(
+    "overflow-oracle",
+    "sends a model that overflows for one record, and looks who answers otherwise",
+    defence="silence",
+)
 def _overflow(setting: AttackSetting) -> Count:
-    return oracle(setting, study(len(_sites(setting))))
+    return _oracle(_study(setting))
 
 
-def _private_metrics(setting: AttackSetting) -> Count:
-    return oracle(setting, study(len(_sites(setting)), privacy=f'{_LOCAL}, metrics = "private"'))
-
-
-def _site_level(setting: AttackSetting) -> Count:
-    return oracle(setting, study(len(_sites(setting)), privacy=_AT_SITE))
-
-
-def _engines(setting: AttackSetting) -> Count:
-    """With half of the records, so that any batch has some that are compared."""
-    asked = (
-        study(len(_sites(setting)), privacy=f'{_LOCAL}, engine = "{engine}"') for engine in ("hooks", "ghost")
-    )
-    return Count(max(oracle(setting, one, share=0.5).found for one in asked), 1, "bit")
-
-
+@attack("bisection", "does so for 24 rounds, to find the largest value of a feature", defence="silence")
 def _bisection(setting: AttackSetting) -> Count:
     """The largest value of a feature at one hospital, one bit of it a round."""
-    sites = _sites(setting)
-    victim, other = sites[0], sites[1]
     secret = USUAL + USUAL * random.Random(setting.seed).uniform(0.2, 0.8)  # noqa: S311 - made-up records
-    low, high, kept = USUAL, 2 * USUAL, 0
-    with ExitStack() as stack:
-        folder = Path(stack.enter_context(TemporaryDirectory(prefix="secfed-attack-")))
-        hospitals = Hospitals(study(len(sites), rounds=_ROUNDS), sites, folder, {victim: secret})
-        stack.callback(hospitals.close)
-        federation, answers = hospitals.federation, list[bool]()
+    low, high, right = USUAL, 2 * USUAL, 0
+    answers: list[bool] = []
+    with Hospitals(_study(setting, rounds=_ROUNDS), {FIRST: secret}) as hospitals:
+        victim, other, *_ = hospitals.names
+        view = hospitals.federation.view
 
         def conclude(number: int) -> None:
-            nonlocal low, high, kept
+            nonlocal low, high, right
             middle = (low + high) / 2
-            above = federation.view(victim, number) != federation.view(other, number)
+            above = view(victim, number) != view(other, number)
             low, high = (middle, high) if above else (low, middle)
-            kept += kept == len(answers) and low <= secret <= high
+            right += right == len(answers) and low <= secret <= high
             answers.append(above)
 
         def craft(number: int, exchange: Exchange, honest: State) -> State:
@@ -124,31 +99,30 @@ def _bisection(setting: AttackSetting) -> Count:
                 conclude(number - 1)
             return trap((low + high) / 2)(number, exchange, honest)
 
-        federation.run(craft)  # the closing evaluation is asked as well, and concludes the last round
+        hospitals.federation.run(
+            craft
+        )  # the closing evaluation is asked as well, and concludes the last round
     # Answers that are all alike say nothing, wherever they happen to lead.
-    return Count(kept if len(set(answers)) > 1 else 0, _ROUNDS, "bits")
+    return Count(right if len(set(answers)) > 1 else 0, _ROUNDS, "bits")
 
 
-def _attack(name: str, what: str, run: Callable[[AttackSetting], Count]) -> Attack:
-    return Attack(name, "masked", "the aggregator", what, run, defence="silence")
-
-
-SILENCE: Final = (
-    _attack(
-        "overflow-oracle",
-        "sends a model that overflows for one record, and looks who answers otherwise",
-        _overflow,
-    ),
-    _attack("bisection", "does so for 24 rounds, to find the largest value of a feature", _bisection),
-    _attack(
-        "private-metrics-oracle",
-        "does so in the evaluation that pays for private metrics",
-        _private_metrics,
-    ),
-    _attack("site-level-oracle", "does so where noise hides the whole hospital", _site_level),
-    _attack(
-        "engine-disagreement",
-        "does so where two ways of clipping a record are compared",
-        _engines,
-    ),
+@attack(
+    "private-metrics-oracle", "does so in the evaluation that pays for private metrics", defence="silence"
 )
+def _private_metrics(setting: AttackSetting) -> Count:
+    return _oracle(_study(setting, f'{_LOCAL}, metrics = "private"'))
+
+
+@attack("site-level-oracle", "does so where noise hides the whole hospital", defence="silence")
+def _site_level(setting: AttackSetting) -> Count:
+    return _oracle(_study(setting, _AT_SITE))
+
+
+@attack("engine-disagreement", "does so where two ways of clipping a record are compared", defence="silence")
+def _engines(setting: AttackSetting) -> Count:
+    """With half of the records, so that any batch has some that are compared."""
+    studies = [_study(setting, f'{_LOCAL}, engine = "{engine}"') for engine in ("hooks", "ghost")]
+    return Count(max(_oracle(target, share=0.5).found for target in studies), 1, "bit")
+
+
+SILENCE: Final = attacks_of(vars())

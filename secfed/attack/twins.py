@@ -14,15 +14,14 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any, Final
 
 import torch
 
 from secfed.algorithms.framework.base import ForwardingProgram, SiteProgram
-from secfed.attack.attack import Attack, AttackSetting, Impossible, numbers
+from secfed.attack.attack import AttackSetting, attack, attack_folder, attacks_of, numbers
 from secfed.attack.evidence import Count
-from secfed.attack.wards import names, text
+from secfed.attack.wards import names, study_text
 from secfed.attack.watched import Federation
 from secfed.crypto.attempt import SiteLimits
 from secfed.crypto.codec import Buffer
@@ -68,18 +67,13 @@ options = "any"
 
 @dataclass
 class _Deployment:
-    """Hospitals whose studies are admitted, kept and begun as an agent does it.
-
-    Attributes:
-        contributed: study and hospital to the update that it added; what an attacker wants.
-        refused: what hospitals answered instead of taking part.
-    """
+    """Hospitals whose studies are admitted, stored and begun as an agent does it."""
 
     people: tuple[str, ...]
     folder: Path
-    stack: ExitStack
+    # study and hospital to the update that it added; what an attacker wants
     contributed: dict[tuple[str, str], torch.Tensor] = field(default_factory=dict)
-    refused: list[SecfedError] = field(default_factory=list)
+    refused: list[SecfedError] = field(default_factory=list)  # what hospitals answered instead of taking part
 
     def __post_init__(self) -> None:
         self.aggregator = Identity.generate("aggregator")
@@ -91,13 +85,13 @@ class _Deployment:
 
     def admitted(self, settings: str) -> bool:
         """Whether a hospital would work in this study without asking a person."""
-        named = study_id(Study.parse(settings))
         try:
-            found = admit(self.hospital, self.roster, named, settings.encode(), _NOW)
+            offered = study_id(Study.parse(settings))
+            admitted = admit(self.hospital, self.roster, offered, settings.encode(), _NOW)
         except PolicyRefused as refusal:
             self.refused.append(refusal)
             return False
-        near_twins.begin(self.hospital, found.terms, found.data, _NOW)
+        near_twins.begin(self.hospital, admitted.terms, admitted.data, _NOW)
         return True
 
     def warned(self, settings: str) -> bool:
@@ -171,11 +165,12 @@ def _flat(state: Mapping[str, torch.Tensor]) -> torch.Tensor:
 
 def _settings(hospitals: int, algorithm: str, deadline_s: float = 60.0) -> str:
     model, protection = 'name = "mlp", hidden = [16]', f'name = "masked", deadline_s = {deadline_s}'
-    return text(hospitals, 1, algorithm, model, protection, "")
+    return study_text(hospitals, algorithm=algorithm, model=model, protection=protection)
 
 
-def _difference(made: _Deployment, hospitals: int, algorithm: str) -> float:
+def _difference(made: _Deployment, algorithm: str) -> float:
     """Of the sums with and without the last hospital: cosine to that hospital's update; 0 without sums."""
+    hospitals = len(made.people)
     larger, smaller = (Study.parse(_settings(count, algorithm)) for count in (hospitals, hospitals - 1))
     sums = [made.sum_of(study) for study in (larger, smaller)]
     if sums[0] is None or sums[1] is None:
@@ -184,48 +179,35 @@ def _difference(made: _Deployment, hospitals: int, algorithm: str) -> float:
     return float(torch.nn.functional.cosine_similarity(sums[0] - sums[1], update, dim=0))
 
 
-def _deployment(setting: AttackSetting, stack: ExitStack) -> _Deployment:
-    if setting.hospitals < _HOSPITALS:
-        raise Impossible
-    folder = Path(stack.enter_context(TemporaryDirectory(prefix="secfed-attack-")))
-    return _Deployment(names(_HOSPITALS), folder, stack)
-
-
+@attack(
+    "twin-study",
+    "runs the study again with another deadline, or without one hospital, and subtracts the sums",
+    defence="journal, a person",
+)
 def _twin_study(setting: AttackSetting) -> Count:
-    with ExitStack() as stack:
-        made = _deployment(setting, stack)
-        count = len(made.people)
-        first, without = _settings(count, _MINI_BATCHES), _settings(count - 1, _MINI_BATCHES)
+    hospitals = setting.between(_HOSPITALS, _HOSPITALS)
+    with attack_folder() as folder:
+        made = _Deployment(names(hospitals), folder)
+        first, without = (_settings(count, _MINI_BATCHES) for count in (hospitals, hospitals - 1))
         made.admitted(first)
         alone = made.admitted(without) or not made.warned(without)
-        cosine = _difference(made, count, _MINI_BATCHES)  # as if everybody had approved it
-        again = made.sum_of(Study.parse(_settings(count, _MINI_BATCHES, deadline_s=30.0)))
-        found = sum((alone, again is not None, abs(cosine) > _SAME_UPDATE))
-        return Count(found, 3, f"ways to the update (cosine {cosine:.2f})", numbers(made.refused))
+        cosine = _difference(made, _MINI_BATCHES)  # as if everybody had approved it
+        again = made.sum_of(Study.parse(_settings(hospitals, _MINI_BATCHES, deadline_s=30.0)))
+        ways = sum((alone, again is not None, abs(cosine) > _SAME_UPDATE))
+        return Count(ways, 3, f"ways to the update (cosine {cosine:.2f})", numbers(made.refused))
 
 
+@attack(
+    "approved-twin",
+    "runs a study without randomness again without one hospital, and subtracts the sums",
+    who="the aggregator, with the approval of a person at every hospital,",
+    limit="What is not protected",
+)
 def _approved_twin(setting: AttackSetting) -> Count:
-    with ExitStack() as stack:
-        made = _deployment(setting, stack)
-        cosine = _difference(made, len(made.people), _FULL_BATCHES)
+    hospitals = setting.between(_HOSPITALS, _HOSPITALS)
+    with attack_folder() as folder:
+        cosine = _difference(_Deployment(names(hospitals), folder), _FULL_BATCHES)
         return Count(float(cosine > 1 - 1e-6), 1, f"update (cosine {cosine:.6f})")
 
 
-TWINS: Final = (
-    Attack(
-        "twin-study",
-        "masked",
-        "the aggregator",
-        "runs the study again with another deadline, or without one hospital, and subtracts the sums",
-        _twin_study,
-        defence="journal, a person",
-    ),
-    Attack(
-        "approved-twin",
-        "masked",
-        "the aggregator, with the approval of a person at every hospital,",
-        "runs a study without randomness again without one hospital, and subtracts the sums",
-        _approved_twin,
-        limit="What is not protected",
-    ),
-)
+TWINS: Final = attacks_of(vars())

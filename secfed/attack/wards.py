@@ -13,6 +13,7 @@ from secfed.algorithms.framework.datasets import SiteData, SiteId
 from secfed.study.study import Study
 
 FEATURES: Final = 6
+FIRST: Final = "hospital-001"
 USUAL: Final = 0.5
 """Every value of every record is below it, but for the one that an attack is after."""
 
@@ -31,7 +32,7 @@ class Wards(SiteTables):
 
     Attributes:
         planted: hospital to the value that the first feature of a record has, to train on and to hold out.
-        share: in how many of that hospital's records; in one of them, if it is 0.
+        share: of that hospital's records that have it; one record if it is 0.
     """
 
     planted: Mapping[SiteId, float]
@@ -39,14 +40,14 @@ class Wards(SiteTables):
 
     def site(self, site_id: SiteId) -> SiteData:
         """One hospital's records."""
-        found = super().site(site_id)
+        records = super().site(site_id)
         value = self.planted.get(site_id)
         if value is None:
-            return found
-        train, test = found.train_x.clone(), found.test_x.clone()
+            return records
+        train, test = records.train_x.clone(), records.test_x.clone()
         for part in (train, test):
             part[: max(1, round(self.share * len(part))), 0] = value
-        return replace(found, train_x=train, test_x=test)
+        return replace(records, train_x=train, test_x=test)
 
 
 def names(hospitals: int) -> tuple[str, ...]:
@@ -66,7 +67,7 @@ def wards(hospitals: int, records: int = 32) -> Wards:
     return made
 
 
-def study(
+def study_text(
     hospitals: int,
     *,
     rounds: int = 1,
@@ -74,13 +75,18 @@ def study(
     model: str = 'name = "mlp", hidden = [2, 2, 2, 2, 2, 2, 2, 2]',
     protection: str = 'name = "masked"',
     privacy: str = "",
-) -> Study:
-    """The study that is attacked; the texts are the inside of its tables."""
-    return Study.parse(text(hospitals, rounds, algorithm, model, protection, privacy))
+) -> str:
+    """The study that is attacked, as TOML; the texts are the inside of its tables."""
+    return _STUDY.format(
+        hospitals=hospitals,
+        rounds=rounds,
+        algorithm=algorithm,
+        model=model,
+        protection=protection,
+        privacy=f"privacy = {{ {privacy} }}" if privacy else "",
+    )
 
 
-def text(hospitals: int, rounds: int, algorithm: str, model: str, protection: str, privacy: str) -> str:
-    """The same as TOML."""
-    given: dict[str, Any] = {"hospitals": hospitals, "rounds": rounds, "algorithm": algorithm}
-    table = f"privacy = {{ {privacy} }}" if privacy else ""
-    return _STUDY.format(**given, model=model, protection=protection, privacy=table)
+def study(hospitals: int, **tables: Any) -> Study:
+    """The study that is attacked; ``tables`` as :func:`study_text` takes them."""
+    return Study.parse(study_text(hospitals, **tables))

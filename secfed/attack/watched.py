@@ -12,10 +12,10 @@ from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from tempfile import TemporaryDirectory
-from typing import Any, Final
+from typing import Any, Final, Self
 
 from secfed.algorithms.framework.base import Metrics, ServerProgram
+from secfed.attack.attack import attack_folder
 from secfed.config.cohort_rules import min_cohort, threshold
 from secfed.crypto import labels
 from secfed.crypto.codec import Buffer
@@ -50,7 +50,7 @@ Craft = Callable[[int, Exchange, State], State]
 Answer = tuple[int, str, str, str, int]
 """Round, stage, site, what it answered, and how many bytes."""
 
-_RANDOM: Final = 40  # characters: a longer text is a digest or a signature
+_LONGEST_WORD: Final = 40  # characters: a longer text is a digest or a signature
 
 
 class Log:
@@ -60,7 +60,7 @@ class Log:
         self.entries: list[tuple[str, Any]] = []
 
     def append(self, kind: str, body: Mapping[str, object]) -> None:
-        """Keep one entry."""
+        """Add one entry."""
         self.entries.append((kind, without_chance(body)))
 
 
@@ -70,23 +70,19 @@ def without_chance(value: Any) -> Any:
         return {key: without_chance(one) for key, one in value.items() if not key.startswith("time")}
     if isinstance(value, list | tuple):
         return [without_chance(one) for one in value]
-    return len(value) if isinstance(value, str) and len(value) > _RANDOM else value
+    return len(value) if isinstance(value, str) and len(value) > _LONGEST_WORD else value
 
 
 class Federation:
     """One aggregator and the sites that it asks.
 
     Args:
-        study: what they take part in.
         algorithm: the study's plan, noise included.
-        roster: of all of them.
-        aggregator: signs.
         sites: name to what answers a frame.
 
     Attributes:
         answers: everything that the aggregator got.
         log: its transcript.
-        rules: what it works by.
     """
 
     def __init__(
@@ -109,18 +105,14 @@ class Federation:
             sites=tuple(name for name in roster.sites if name in sites),
             colluders=study.protection.colluders_for(members),
         )
-        self._run = Coordinator(algorithm, study.rounds, self.rules, self._ask, self.log)
+        self._coordinator = Coordinator(algorithm, study.rounds, self.rules, self._ask, self.log)
 
     def run(self, craft: Craft | None = None) -> ServerProgram:
-        """All rounds of the study.
-
-        Args:
-            craft: makes every broadcast; without it the aggregator is honest.
-        """
+        """All rounds of the study; ``craft`` makes every broadcast, without it the aggregator is honest."""
         if craft is not None:
-            self._run.server = _Crafting(self._run.server, self._craft(craft))
-        self._run.run(lambda _outcome: None)
-        return self._run.server
+            self._coordinator.server = _Crafting(self._coordinator.server, self._craft(craft))
+        self._coordinator.run(lambda _outcome: None)
+        return self._coordinator.server
 
     def _craft(self, craft: Craft) -> Craft:
         def crafted(number: int, exchange: Exchange, honest: State) -> State:
@@ -131,8 +123,8 @@ class Federation:
 
     def view(self, site: str, number: int) -> list[tuple[str, str, int]]:
         """What the aggregator saw of one site in one round."""
-        found = (answer for answer in self.answers if answer[0] == number and answer[2] == site)
-        return [(stage, what, size) for _, stage, _, what, size in found]
+        answers = (answer for answer in self.answers if answer[0] == number and answer[2] == site)
+        return [(stage, what, size) for _, stage, _, what, size in answers]
 
     def _ask(self, stage: str, requests: Mapping[str, Buffer], on_reply: OnReply) -> None:
         for site, frame in requests.items():
@@ -158,6 +150,7 @@ class _Crafting(ServerProgram):
 
     def __init__(self, honest: ServerProgram, craft: Craft) -> None:
         self._honest, self._craft = honest, craft
+        self.model = honest.model  # the first model, still
 
     def broadcast(self, round_number: int, exchange: Exchange) -> State:
         """What is sent."""
@@ -165,10 +158,6 @@ class _Crafting(ServerProgram):
 
     def absorb(self, round_number: int, exchange: Exchange, totals: Totals) -> None:
         """Forget a sum."""
-
-    def model(self) -> State:
-        """The first model, still."""
-        return self._honest.model()
 
     def metrics(self) -> Mapping[int, Metrics]:
         """None."""
@@ -185,45 +174,42 @@ class _Crafting(ServerProgram):
 class Hospitals:
     """Real sites in this process, with journals and transcripts in memory and ledgers in a folder.
 
+    Used as a context, which closes the journals and removes the ledgers.
+
     Args:
-        study: what they take part in.
-        names: all of them.
-        folder: for ledgers.
-        planted: hospital to a value of its records; see :class:`secfed.attack.wards.Wards`.
-        share: of that hospital's records; one if it is 0.
+        study: over :func:`secfed.attack.wards.wards`.
+        planted: hospital to the value that the first feature of its records has.
+        share: of that hospital's records; one record if it is 0.
 
     Attributes:
         federation: asks them.
         algorithm: the study's plan, noise included.
-        roster: of all of them.
         alarms: what hospitals heard of their own failed work.
     """
 
-    def __init__(
-        self,
-        study: Study,
-        names: tuple[str, ...],
-        folder: Path,
-        planted: Mapping[str, float],
-        share: float = 0.0,
-    ) -> None:
+    def __init__(self, study: Study, planted: Mapping[str, float] | None = None, share: float = 0.0) -> None:
         built: Any = build(study)
-        built.data.planted, built.data.share = planted, share
-        self._study, self._folder = study, folder
-        self.algorithm = with_privacy(study, built, len(names))
+        built.data.planted, built.data.share = planted or {}, share
+        self.names = tuple(built.data.sites)
+        self._study, self._stack = study, ExitStack()
+        self._folder: Path = self._stack.enter_context(attack_folder())
+        self.algorithm = with_privacy(study, built, len(self.names))
         self._aggregator = Identity.generate("aggregator")
-        self._identities = {name: Identity.generate(name) for name in names}
+        self._identities = {name: Identity.generate(name) for name in self.names}
         self.roster = Roster.of(self._aggregator, list(self._identities.values()))
-        self._logs = {name: Log() for name in names}
-        self._journals = {name: Journal() for name in names}
+        self._logs = {name: Log() for name in self.names}
+        self._journals = {name: Journal() for name in self.names}
+        for journal in self._journals.values():
+            self._stack.callback(journal.close)
         self.alarms: list[Failure] = []
-        sites = {name: self.site(name) for name in names}
+        sites = {name: self.site(name) for name in self.names}
         self.federation = Federation(study, self.algorithm, self.roster, self._aggregator, sites)
 
-    def close(self) -> None:
-        """Close the journals."""
-        for journal in self._journals.values():
-            journal.close()
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
 
     def site(self, name: str) -> Callable[[Buffer], Buffer]:
         """A new site, over its journal and ledger."""
@@ -249,10 +235,8 @@ class Hospitals:
 
     def specification(self, **changes: Any) -> Specification:
         """Of the first attempt, signed by the aggregator; ``changes`` replace its fields."""
-        exchange = self.algorithm.exchanges(1)[0]
-        honest = specify(
-            1, 0, exchange, 0, self.roster.sites, state_digest(self.state), self.federation.rules
-        )
+        exchange, digest = self.algorithm.exchanges(1)[0], state_digest(self.state)
+        honest = specify(1, 0, exchange, 0, self.roster.sites, digest, self.federation.rules)
         unsigned = replace(honest, **changes, signature=b"")
         signature = self._aggregator.sign(labels.SIGN_SPEC, unsigned.body())
         return replace(unsigned, signature=signature)
@@ -272,25 +256,12 @@ class Hospitals:
     def _ledger(self, name: str) -> Path:
         return self._folder / f"{name}.jsonl"
 
-    def seen(self) -> tuple[Any, ...]:
-        """Everything that should not depend on a record: answers, transcripts and payments."""
-        paid = []
+    def everything_seen(self) -> tuple[Any, ...]:
+        """What should not depend on a record: answers, transcripts and payments."""
+        payments = []
         for name, identity in self._identities.items() if self._study.privacy is not None else ():
             lines = self._ledger(name).read_bytes().splitlines(keepends=True)
-            paid.append(
-                [(one.kind, without_chance(one.body)) for one in verify(lines, identity.public_bytes)]
-            )
+            entries = verify(lines, identity.public_bytes)
+            payments.append([(entry.kind, without_chance(entry.body)) for entry in entries])
         logs = [self.federation.log, *self._logs.values()]
-        return self.federation.answers, [log.entries for log in logs], paid
-
-
-def played(
-    study: Study, names: tuple[str, ...], planted: Mapping[str, float], craft: Craft, share: float = 0.0
-) -> tuple[Any, ...]:
-    """A whole study with these values in records, and what is seen of it; see :class:`Hospitals`."""
-    with ExitStack() as stack:
-        folder = Path(stack.enter_context(TemporaryDirectory(prefix="secfed-attack-")))
-        hospitals = Hospitals(study, names, folder, planted, share)
-        stack.callback(hospitals.close)
-        hospitals.federation.run(craft)
-        return hospitals.seen()
+        return self.federation.answers, [log.entries for log in logs], payments

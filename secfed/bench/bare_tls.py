@@ -49,14 +49,9 @@ def _bare_sites(pipe: Connection, port: int, sites: Sequence[TlsFiles], size_byt
 def bare_tls(
     aggregator: TlsFiles, sites: dict[str, TlsFiles], size_bytes: int, trips: int, count: int
 ) -> float:
-    """Seconds for frames there and back over TLS sockets, all sites at once.
+    """Seconds for ``trips`` of a frame there and back over TLS sockets, ``count`` sites at once.
 
-    Args:
-        aggregator: certificate of this process.
-        sites: certificates of the other.
-        size_bytes: of one frame; an empty one is a byte on the socket.
-        trips: times there and back, one after the other.
-        count: how many of the sites take part.
+    An empty frame is a byte on the socket.
     """
     context = _context(ssl.Purpose.CLIENT_AUTH, aggregator)
     chosen = list(sites.values())[:count]

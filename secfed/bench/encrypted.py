@@ -19,8 +19,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from multiprocessing.connection import Connection
-from queue import Empty
 from typing import TYPE_CHECKING, Any
+
+from secfed.bench.processes import other_process
 
 if TYPE_CHECKING:  # imported late: a worker that measures memory must not carry what its role does not need
     import numpy as np
@@ -48,17 +49,17 @@ def measure(
     repeats: int = 3,
     processes: int = 2,
     memory: bool = False,
+    progress: Callable[[str], None] = lambda _text: None,
 ) -> dict[str, Any]:
     """All numbers of one run; see the module's text for what is timed.
 
     Args:
-        parameters: elements of the vector.
-        sites: roster size; as many uploads are added for the decryption that is timed.
+        sites: roster size.
         value_bits: bits of one site's value; lanes add the roster's headroom.
-        repeats: best of so many.
         processes: workers of the parallel measurement; 0 leaves it out.
         memory: also measure peak memory of a site and of the aggregator, in processes of their own.
     """
+    progress("measuring")
     bits = value_bits + max(1, (sites - 1).bit_length())
     studies = {name: _Study(parameters, sites, bits, *variant) for name, variant in VARIANTS.items()}
     usual = _UsualCkks(min(parameters, MAX_CKKS_PARAMS))
@@ -211,9 +212,8 @@ class _UsualCkks:
 def _parallel(study: _Study, processes: int, repeats: int) -> dict[str, float]:
     """Speed-up of workers over this process, by the clock and by the processor time they take in all.
 
-    The clock needs as many idle cores as there are processes; ``speedup_of_independent_processes``, of
-    processes that share nothing, says what the machine gave at the time. ``speedup_by_cpu_time`` does not
-    depend on other work: with the work spread evenly over free cores it is what the clock would say.
+    The clock needs as many idle cores as there are processes. ``speedup_by_cpu_time`` does not depend on
+    other work: with the work spread evenly over free cores it is what the clock would say.
 
     Workers are started once per study; ``first_upload_s`` is an upload that waits for their start.
     """
@@ -229,13 +229,11 @@ def _parallel(study: _Study, processes: int, repeats: int) -> dict[str, float]:
             started = _children_cpu_s()
             _time(times, "together", together)
             workers_cpu_s = min(workers_cpu_s, _children_cpu_s() - started)
-    independent_s = _independently(study, processes, repeats)
     one, both = times["one"], times["together"]
     return {
         "processes": processes,
         "speedup": one.clock_s / both.clock_s,
         "speedup_by_cpu_time": processes * one.cpu_s / (both.cpu_s + workers_cpu_s),
-        "speedup_of_independent_processes": processes * one.clock_s / independent_s,
         "alone_s": one.clock_s,
         "together_s": both.clock_s,
         "first_upload_s": times["first"].clock_s,
@@ -254,66 +252,16 @@ def _children_cpu_s() -> float:
     return total_ns / 1e9
 
 
-def _independently(study: _Study, processes: int, repeats: int) -> float:
-    """Seconds that processes which share nothing take for one upload each, all at once: best of several."""
-    context = multiprocessing.get_context("spawn")
-    barrier, queue = context.Barrier(processes), context.Queue()
-    given = (study.keys, study.parameters, study.layout, repeats, barrier, queue)
-    children = [context.Process(target=_independent, args=given) for _ in range(processes)]
-    for child in children:
-        child.start()
-    times: list[list[float]] = []
-    while len(times) < processes:
-        try:
-            times.append(queue.get(timeout=1))
-        except Empty:
-            if any(child.exitcode for child in children):  # the others would wait for it for ever
-                for child in children:
-                    child.kill()
-                raise SystemExit(
-                    "a process that encrypts beside others died; is there enough memory?"
-                ) from None
-    for child in children:
-        child.join()
-    return min(max(child[index] for child in times) for index in range(repeats))
-
-
-def _independent(
-    keys: KeyPair, parameters: Parameters, layout: Layout, repeats: int, barrier: Any, queue: Any
-) -> None:
-    from secfed.crypto.encrypted.client import SiteCipher
-
-    cipher = SiteCipher(keys)
-    next(cipher.encrypt(parameters, _encoder(layout)))
-    times = []
-    for _ in range(repeats):
-        barrier.wait()
-        start = time.perf_counter()
-        cipher.tag(parameters, bytes(32), "site", list(cipher.encrypt(parameters, _encoder(layout))))
-        times.append(time.perf_counter() - start)
-    queue.put(times)
-
-
 def _peaks(study: _Study, processes: int) -> dict[str, float]:
     """Largest resident set of a site (its workers included) and of the aggregator over all sites."""
-    context = multiprocessing.get_context("spawn")
-    near, far = context.Pipe()
-    site = context.Process(
-        target=_site_role, args=(far, study.keys, study.parameters, study.layout, processes)
-    )
-    site.start()
-    far.close()  # if that process dies, what waits for it here ends with an error
-    frames = list(iter(near.recv_bytes, b""))
-    site_peak = near.recv()
-    site.join()
-    near, far = context.Pipe()
-    aggregator = context.Process(target=_aggregator_role, args=(far, study.parameters))
-    aggregator.start()
-    far.close()
-    for _ in range(study.parameters.sites):
-        near.send_bytes(b"".join(frames))
-    aggregator_peak = near.recv()
-    aggregator.join()
+    role = study.keys, study.parameters, study.layout, processes
+    with other_process(_site_role, *role, daemon=False) as pipe:
+        upload = b"".join(iter(pipe.recv_bytes, b""))
+        site_peak = pipe.recv()
+    with other_process(_aggregator_role, study.parameters) as pipe:
+        for _ in range(study.parameters.sites):
+            pipe.send_bytes(upload)
+        aggregator_peak = pipe.recv()
     return {"site": site_peak, "aggregator": aggregator_peak}
 
 

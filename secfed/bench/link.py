@@ -12,29 +12,22 @@ import platform
 import statistics
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from multiprocessing.connection import Connection
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from typing import Any
 
 import numpy as np
 
 from secfed.bench.bare_tls import bare_tls
 from secfed.bench.memory import PeakMemory
-from secfed.bench.processes import HOST, other_process
+from secfed.bench.served import Handler, served
 from secfed.bench.tls_files import TlsConsortium
 from secfed.crypto.codec import Buffer
 from secfed.deploy.transport.carriers.dispatch import StageDispatcher
-from secfed.deploy.transport.client import LinkRequest
-from secfed.deploy.transport.grpc.client import GrpcSiteConnection
 from secfed.deploy.transport.grpc.peer import TlsFiles
-from secfed.deploy.transport.grpc.server import LinkServer
-from secfed.deploy.transport.limits import ServerLimits
-from secfed.deploy.transport.link import Offer
+from secfed.wire.transport import OnReply
 
-STUDY = "bench"
 _SMALL = bytes(1000)
-_WAIT_S = 600.0
 
 
 def measure(
@@ -47,16 +40,14 @@ def measure(
     round_parameters: int = 1_000_000,
     progress: Callable[[str], None] = lambda _text: None,
 ) -> dict[str, Any]:
-    """Run the benchmark; JSON-ready.
+    """Run the benchmark; JSON-ready. Of ``repeats`` large transfers and steps the median counts.
 
     Args:
         parameters: float32 or 32-bit lanes of one frame; each site receives one and sends one.
-        sites: sites that do so at the same time.
+        sites: those that do so at the same time.
         many: sites of the last measurement, with 1 kB each way.
-        repeats: large transfers and steps of many sites, of which the median counts.
         messages: empty round trips.
         round_parameters: elements of a masked sum over all of ``many`` sites; 0 leaves it out.
-        progress: told what is being measured.
     """
     # These import torch, which the other process does not need.
     from secfed.bench.many_agents import masked_round
@@ -64,7 +55,7 @@ def measure(
 
     size_bytes = 4 * parameters
     progress("certificates")
-    made = TlsConsortium(max(sites, many))
+    made = TlsConsortium([f"site-{index:03d}" for index in range(max(sites, many))])
     few = {name: made.sites[name] for name in list(made.sites)[:sites]}
     progress("empty messages")
     trips = _round_trips(made.aggregator, few, messages)
@@ -111,80 +102,58 @@ def measure(
     }
 
 
-def _serve_sites(pipe: Connection, address: str, sites: dict[str, TlsFiles], reply_bytes: int) -> None:
-    """The other process: every site answers with a frame of this size, until told to stop."""
+def _same_answers(names: tuple[str, ...], reply_bytes: int) -> Mapping[str, Handler]:
+    """Every site answers with a frame of this size."""
     reply = bytes(reply_bytes)
-
-    def handle(_request: LinkRequest) -> Buffer:
-        return reply
-
-    links = [
-        GrpcSiteConnection(address, tls, study=STUDY, max_frame_bytes=max(1000, reply_bytes))
-        for tls in sites.values()
-    ]
-    threads = [threading.Thread(target=link.serve, args=(handle,), daemon=True) for link in links]
-    for thread in threads:
-        thread.start()
-    pipe.recv()
-    for link in links:
-        link.close()
+    return {name: lambda _request: reply for name in names}
 
 
-@contextmanager
 def _running(
-    aggregator: TlsFiles, sites: dict[str, TlsFiles], size_bytes: int, room: int = 1 << 30
-) -> Iterator[StageDispatcher]:
-    offer = Offer(STUDY, b"", max(1000, size_bytes))
-    server = LinkServer(f"{HOST}:0", aggregator, tuple(sites), offer, ServerLimits(answers_bytes=room))
-    port = server.start()
-    try:
-        with other_process(_serve_sites, f"{HOST}:{port}", sites, size_bytes):
-            link = StageDispatcher(server, lambda _stage: _WAIT_S)
-            link.wait_for(tuple(sites), len(sites), 120.0)
-            yield link
-    finally:
-        server.stop()
+    aggregator: TlsFiles, sites: Mapping[str, TlsFiles], size_bytes: int, room: int = 1 << 30
+) -> AbstractContextManager[StageDispatcher]:
+    longest = max(1000, size_bytes)
+    return served(aggregator, sites, longest, _same_answers, tuple(sites), size_bytes, room=room)
 
 
-def _round_trips(aggregator: TlsFiles, sites: dict[str, TlsFiles], messages: int) -> list[float]:
+def _asked(
+    link: StageDispatcher,
+    requests: Mapping[str, Buffer],
+    times: int,
+    on_reply: OnReply = lambda _site, _reply: None,
+) -> list[float]:
+    """Seconds until all have answered, of each time."""
+    seconds = []
+    for _ in range(times):
+        start = time.perf_counter()
+        link.ask("bench", requests, on_reply)
+        seconds.append(time.perf_counter() - start)
+    return seconds
+
+
+def _round_trips(aggregator: TlsFiles, sites: Mapping[str, TlsFiles], messages: int) -> list[float]:
     """Seconds of each empty round trip with one site, the others waiting."""
-    one = next(iter(sites))
     with _running(aggregator, sites, 0) as link:
-        found = []
-        for _ in range(messages):
-            start = time.perf_counter()
-            link.ask("bench", {one: b""}, lambda _site, _reply: None)
-            found.append(time.perf_counter() - start)
-        return found
+        return _asked(link, {next(iter(sites)): b""}, messages)
 
 
 def _transfers(
-    aggregator: TlsFiles, sites: dict[str, TlsFiles], size_bytes: int, repeats: int, room: int
+    aggregator: TlsFiles, sites: Mapping[str, TlsFiles], size_bytes: int, repeats: int, room: int
 ) -> tuple[float, int]:
     """Median seconds for a frame to every site and back, added up as they come; and the peak of memory."""
     frame = bytes(size_bytes)
     total = np.zeros(size_bytes // 4, np.uint32)
     total += 0  # its pages exist before the measurement
-    with _running(aggregator, sites, size_bytes, room) as link:
 
-        def on_reply(_site: str, reply: Buffer) -> None:
-            np.add(total, np.frombuffer(reply, np.uint32), out=total)
+    def on_reply(_site: str, reply: Buffer) -> None:
+        np.add(total, np.frombuffer(reply, np.uint32), out=total)
 
-        found = []
-        with PeakMemory() as memory:
-            for _ in range(repeats):
-                start = time.perf_counter()
-                link.ask("bench", dict.fromkeys(sites, frame), on_reply)
-                found.append(time.perf_counter() - start)
-        return statistics.median(found), memory.extra_bytes
+    with _running(aggregator, sites, size_bytes, room) as link, PeakMemory() as memory:
+        seconds = _asked(link, dict.fromkeys(sites, frame), repeats, on_reply)
+    return statistics.median(seconds), memory.extra_bytes
 
 
-def _many(aggregator: TlsFiles, sites: dict[str, TlsFiles], repeats: int) -> tuple[float, int]:
+def _many(aggregator: TlsFiles, sites: Mapping[str, TlsFiles], repeats: int) -> tuple[float, int]:
     """Median seconds of one step with many sites, and the threads that this process has meanwhile."""
     with _running(aggregator, sites, len(_SMALL)) as link:
-        found = []
-        for _ in range(max(3, repeats)):
-            start = time.perf_counter()
-            link.ask("bench", dict.fromkeys(sites, _SMALL), lambda _site, _reply: None)
-            found.append(time.perf_counter() - start)
-        return statistics.median(found), threading.active_count()
+        seconds = _asked(link, dict.fromkeys(sites, _SMALL), max(3, repeats))
+        return statistics.median(seconds), threading.active_count()

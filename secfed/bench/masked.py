@@ -8,30 +8,28 @@ on a shared machine.
 
 from __future__ import annotations
 
-import hashlib
 import platform
 import statistics
 import time
 import tracemalloc
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from secfed.crypto import labels, lanes
-from secfed.crypto.attempt import AttemptId, SiteContribution
+from secfed.attack.scene import SimulatedConsortium
+from secfed.crypto import lanes
+from secfed.crypto.attempt import AttemptId
 from secfed.crypto.codec import Buffer
-from secfed.crypto.identity import Identity, Roster
 from secfed.crypto.keystream import Keystream, RoundingStream, Workspace
 from secfed.crypto.masked import masks
 from secfed.crypto.masked.client import MaskedSite
 from secfed.crypto.masked.server import MaskedServer
-from secfed.crypto.messages import Specification, Upload
-from secfed.crypto.thresholds import default_threshold
-from secfed.wire.layout import Field, Layout, Summands
+from secfed.crypto.messages import Upload
+from secfed.wire.layout import Encoder, Field, Layout, Summands
 
 
 class _NoJournal:
@@ -40,11 +38,7 @@ class _NoJournal:
     def begin(self, study: str, attempt: AttemptId) -> None:
         """Nothing."""
 
-    def uploaded(self, study: str, attempt: AttemptId) -> None:
-        """Nothing."""
-
-    def unmasked(self, study: str, attempt: AttemptId) -> None:
-        """Nothing."""
+    uploaded = unmasked = begin
 
 
 @dataclass
@@ -58,74 +52,41 @@ class _Timings:
     total_up_bytes: int = 0
     peak_extra_bytes: int = 0
 
+    @property
+    def total(self) -> float:
+        return sum(map(sum, self.site.values())) + self.receive + sum(self.advance.values())
 
-@dataclass(frozen=True)
-class BenchConsortium:
-    """Some sites with the same vector, and what one attempt over it needs."""
 
-    aggregator: Identity
-    identities: tuple[Identity, ...]
-    roster: Roster
-    layout: Layout
-    summands: Summands
+class BenchConsortium(SimulatedConsortium):
+    """Sites with the same vector and no journal; the same in every process that makes it."""
 
-    @classmethod
-    def make(cls, parameters: int, sites: int, bits: int, seed: bytes | None = None) -> BenchConsortium:
-        """``seed`` gives two processes the same consortium."""
-
-        def identity(name: str) -> Identity:
-            if seed is None:
-                return Identity.generate(name)
-            return Identity.from_seed(name, hashlib.sha256(seed + name.encode()).digest())
-
+    def __init__(self, parameters: int, sites: int, bits: int) -> None:
+        fields = (Field("update", (parameters,), 1.0, bits), Field("weight", (), 1.0, 64))
+        self.layout = Layout(fields, sites)
+        super().__init__(sites, runs=self.layout.shape.runs)
+        self.shape = self.layout.shape
         generator = torch.Generator().manual_seed(0)
         values = torch.empty(parameters).normal_(0.0, 0.05, generator=generator)
-        layout = Layout((Field("update", (parameters,), 1.0, bits), Field("weight", (), 1.0, 64)), sites)
-        aggregator = identity("aggregator")
-        identities = tuple(identity(f"site-{index:03d}") for index in range(sites))
-        roster = Roster.of(aggregator, list(identities))
-        return cls(aggregator, identities, roster, layout, {"update": values, "weight": 0.5})
+        self.summands: Summands = {"update": values, "weight": 0.5}
 
-    def specification(self) -> Specification:
-        """The signed beginning of an attempt."""
-        unsigned = Specification(
-            study="bench",
-            round=1,
-            exchange_index=0,
-            exchange="update",
-            attempt=0,
-            cohort=self.roster.sites,
-            threshold=default_threshold(len(self.identities)),
-            roster_digest=self.roster.digest,
-            layout_digest=self.layout.digest,
-            broadcast_digest=bytes(32),
-        )
-        return replace(unsigned, signature=self.aggregator.sign(labels.SIGN_SPEC, unsigned.body()))
+    def journal(self) -> _NoJournal:
+        """None."""
+        return _NoJournal()
 
-    def session(self, identity: Identity) -> MaskedSite:
+    def encoder(self) -> Encoder:
+        """The vector, quantised as it is read."""
+        return self.layout.encoder(self.summands, RoundingStream())
+
+    def session(self, name: str) -> MaskedSite:
         """One site's half."""
-        return MaskedSite(
-            SiteContribution(
-                identity=identity,
-                roster=self.roster,
-                study="bench",
-                round=1,
-                exchange="update",
-                exchange_index=0,
-                shape=self.layout.shape,
-                broadcast_digest=bytes(32),
-                source=self.layout.encoder(self.summands, RoundingStream()),
-                journal=_NoJournal(),
-            )
-        )
+        return MaskedSite(self.contribution(name, source=self.encoder()))
 
     def run(self, drops: int, *, trace: bool = False) -> _Timings:
         """One whole attempt; the last ``drops`` sites go silent before they upload."""
         timings = _Timings()
-        sessions = {identity.name: self.session(identity) for identity in self.identities}
-        silent = set(self.roster.sites[len(self.identities) - drops :])
-        spec = self.specification()
-        server = MaskedServer(spec, self.roster, self.layout.shape)
+        sessions = {name: self.session(name) for name in self.names}
+        silent = set(self.names[len(self.names) - drops :])
+        server = MaskedServer(self.specification(), self.roster, self.shape)
         requests = server.begin()
         while requests:
             stage = server.stage
@@ -177,9 +138,8 @@ def keystream_and_add(words: NDArray[np.uint32], streams: int) -> float:
 
 def plain_protect(consortium: BenchConsortium) -> float:
     """Seconds to quantise, hash and lay out one vector without any mask."""
-    shape = consortium.layout.shape
+    shape, source = consortium.shape, consortium.encoder()
     out = Upload.frame(shape.wire_bytes)[Upload.VECTOR_AT : Upload.VECTOR_AT + shape.wire_bytes]
-    source = consortium.layout.encoder(consortium.summands, RoundingStream())
     start = time.perf_counter()
     masks.write_masked(source, [], masks.MaskContext(bytes(32), bytes(32), shape), out)
     return time.perf_counter() - start
@@ -237,20 +197,13 @@ def measure(
     with_flower: bool = True,
     progress: Callable[[str], None] = lambda _text: None,
 ) -> dict[str, Any]:
-    """Run the benchmark; JSON-ready.
+    """Run the benchmark; JSON-ready. Each quantity is the median over ``repeats`` runs.
 
-    Args:
-        parameters: elements of the vector.
-        sites: sites asked, at least 3.
-        drops: sites that go silent before they upload, in a second round.
-        bits: lane width.
-        repeats: each quantity is the median over this many runs.
-        with_flower: also measure Flower's SecAgg+.
-        progress: told what is being measured.
+    ``drops`` sites go silent before they upload, in a second round.
     """
     progress("preparing")
-    consortium = BenchConsortium.make(parameters, sites, bits)
-    scratch = np.ones(parameters, np.uint32)  # written once: the first touch of a page is no part of a limit
+    consortium = BenchConsortium(parameters, sites, bits)
+    scratch = np.ones(parameters, np.uint32)  # written once: the first touch of a page is not part of a limit
     runs: dict[str, list[float]] = {}
 
     def note(name: str, seconds: float) -> None:
@@ -265,7 +218,7 @@ def measure(
         note("limit_server", keystream_and_add(scratch, sites))
         note("server_unmask", clean.advance["unmask"])
         note("server_receive", clean.receive)
-        note("round_without_training", _seconds(clean))
+        note("round_without_training", clean.total)
         note("plain_protect", plain_protect(consortium))
         if drops:
             dropped = consortium.run(drops)
@@ -311,11 +264,6 @@ def measure(
             }
             seconds["flower_client"], seconds["flower_server"] = theirs["client"], theirs["server"]
     return result
-
-
-def _seconds(timings: _Timings) -> float:
-    at_sites: Sequence[float] = [value for values in timings.site.values() for value in values]
-    return sum(at_sites) + timings.receive + sum(timings.advance.values())
 
 
 def processor() -> str:

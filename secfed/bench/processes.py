@@ -12,16 +12,16 @@ HOST = "localhost"
 
 
 @contextmanager
-def other_process(target: Callable[..., None], *arguments: Any) -> Iterator[Connection]:
-    """Run ``target(pipe, ...)`` in a fresh process; it ends when it is sent something."""
+def other_process(target: Callable[..., None], *arguments: Any, daemon: bool = True) -> Iterator[Connection]:
+    """Run ``target(pipe, ...)`` in a fresh process until it is sent something; no ``daemon`` has children."""
     context = multiprocessing.get_context("spawn")  # gRPC does not survive a fork
-    here, there = context.Pipe()
-    process = context.Process(target=target, args=(there, *arguments), daemon=True)
+    near, far = context.Pipe()
+    process = context.Process(target=target, args=(far, *arguments), daemon=daemon)
     process.start()
-    there.close()  # the other process has its own; while this one is open, its death would go unnoticed
+    far.close()  # the other process has its own; while this one is open, its death would go unnoticed
     try:
-        yield here
+        yield near
     finally:
-        with suppress(OSError):  # it has died already: what the caller saw of that is the error to tell
-            here.send("stop")
+        with suppress(OSError):  # it has died already: what the caller saw of that is the error to report
+            near.send("stop")
         process.join(30)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -17,7 +17,7 @@ from secfed.deploy.transport.grpc.peer import TlsFiles
 class TlsConsortium:
     """Certificates of one aggregator and some sites."""
 
-    def __init__(self, sites: int) -> None:
+    def __init__(self, sites: Sequence[str]) -> None:
         now = datetime.now(UTC)
         authority = Authority.create(ec.generate_private_key(ec.SECP256R1()), "bench", [HOST], now)
         ca = authority.certificate.public_bytes(Encoding.PEM)
@@ -28,8 +28,7 @@ class TlsConsortium:
             return TlsFiles(ca, issue(tls_key.public_key()).public_bytes(Encoding.PEM), private)
 
         self.aggregator = files(lambda public: authority.issue_aggregator([HOST], public, now, 1))
-        names = [f"site-{index:03d}" for index in range(sites)]
         self.sites = {
             name: files(lambda public, name=name: authority.issue_site(name, public, now, 1))  # type: ignore[misc]
-            for name in names
+            for name in sites
         }

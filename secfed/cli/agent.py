@@ -3,15 +3,28 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
+from secfed.cli.asking import passphrase_of
+from secfed.cli.options import AsJson
 from secfed.cli.site_folders import FolderArgument, FolderOption, at, chosen, located
+from secfed.deploy.admission import near_twins
+from secfed.deploy.admission.approvals import Approvals, ApprovalState
+from secfed.deploy.admission.decision_recorder import record_now
+from secfed.deploy.agent import control
+from secfed.deploy.agent.control import make_state_folder, only_agent
+from secfed.deploy.agent.status import STATUS_FILE, MetricsServer, StatusBoard, read_status
+from secfed.deploy.enrolment import messages
+from secfed.deploy.enrolment.site_folder import SiteFolder
+from secfed.deploy.policy.policy import Policy
+from secfed.deploy.transport.progress import now_at_hospital
+from secfed.deploy.transport.signals import called_on_signal
+from secfed.dp.ledger.ledger import SPENT, verify
 from secfed.errors import ConfigError, PolicyRefused, SecfedError, TranscriptError
-
-if TYPE_CHECKING:
-    from secfed.deploy.enrolment.site_folder import SiteFolder
+from secfed.runs.run_folder import ledger_file
+from secfed.terminal.consoles import plain_text, print_json, stdout
 
 agent_app = typer.Typer(no_args_is_help=True, help="Run the agent, watch it, approve studies.")
 
@@ -46,13 +59,8 @@ def run(
     simulated_randomness: Annotated[bool, typer.Option("--simulated-randomness", hidden=True)] = False,
 ) -> None:
     """Serve studies until stopped. Only dials out; logs JSON lines to standard output."""
-    from secfed.cli.asking import passphrase_of
     from secfed.deploy.agent.agent import Agent
-    from secfed.deploy.agent.control import make_state_folder, only_agent
-    from secfed.deploy.agent.status import STATUS_FILE, MetricsServer, StatusBoard
-    from secfed.deploy.enrolment.site_folder import SiteFolder
     from secfed.deploy.transport.json_log import log_as_json
-    from secfed.deploy.transport.signals import called_on_signal
 
     if not poll_s <= _LONGEST_POLL_S:  # nan, too, which would not pause at all
         raise ConfigError(
@@ -91,17 +99,13 @@ def run(
 def status(
     folder: FolderArgument = None,
     option: FolderOption = Path(),
-    as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Show connection, study, round, last error, what left the site, budgets, studies that wait."""
-    import json
-
-    from secfed.deploy.enrolment.site_folder import SiteFolder
-
     site = SiteFolder(chosen(folder, option))
     content = _status(site)
     if as_json:
-        typer.echo(json.dumps(content, indent=2))
+        print_json(content)
     else:
         _show(content, site.folder)
 
@@ -109,9 +113,6 @@ def status(
 @agent_app.command()
 def pause(folder: FolderArgument = None, option: FolderOption = Path()) -> None:
     """Take no new work from the next exchange on; what is under way is finished."""
-    from secfed.deploy.agent import control
-    from secfed.deploy.enrolment.site_folder import SiteFolder
-
     control.pause(SiteFolder(chosen(folder, option)).state)
     typer.echo("Paused. The running exchange is finished; nothing new is begun.")
 
@@ -119,9 +120,6 @@ def pause(folder: FolderArgument = None, option: FolderOption = Path()) -> None:
 @agent_app.command()
 def resume(folder: FolderArgument = None, option: FolderOption = Path()) -> None:
     """Take work again."""
-    from secfed.deploy.agent import control
-    from secfed.deploy.enrolment.site_folder import SiteFolder
-
     control.resume(SiteFolder(chosen(folder, option)).state)
     typer.echo("Resumed.")
 
@@ -129,9 +127,6 @@ def resume(folder: FolderArgument = None, option: FolderOption = Path()) -> None
 @agent_app.command()
 def stop(folder: FolderArgument = None, option: FolderOption = Path()) -> None:
     """End the running agent. Nothing is lost; it goes on where it was when it is started again."""
-    from secfed.deploy.agent import control
-    from secfed.deploy.enrolment.site_folder import SiteFolder
-
     was_there = control.stop(SiteFolder(chosen(folder, option)).state, _STOP_S)
     typer.echo("Stopped." if was_there else "No agent is running.")
 
@@ -149,12 +144,6 @@ def approve(
     Lifts a refusal: of a name if the name is given, and of one digest if a digest is. If the study resembles
     an earlier one, that is shown, and nothing is approved without --near-twin.
     """
-    from secfed.deploy.admission import near_twins
-    from secfed.deploy.admission.approvals import Approvals, ApprovalState
-    from secfed.deploy.enrolment.messages import utc_now
-    from secfed.deploy.enrolment.site_folder import SiteFolder
-    from secfed.terminal.consoles import plain_text
-
     site = SiteFolder(folder)
     approvals = Approvals(site.approvals_path)
 
@@ -171,15 +160,15 @@ def approve(
             )
         return near_twins.fingerprint(twins)
 
-    found = approvals.approve_what(study, utc_now(), shown)
-    if found.state is ApprovalState.APPROVED:
-        typer.echo(f"Approved {found.name}  {found.digest}")
+    item = approvals.approve_what(study, messages.utc_now(), shown)
+    if item.state is ApprovalState.APPROVED:
+        typer.echo(f"Approved {item.name}  {item.digest}")
         _record(site, "the agent serves no study before its approval is recorded")
         return
-    typer.echo(f"No longer refused: {found.name or found.digest}. No study is approved by this.")
-    for item in approvals.all():
-        if found.name and item.name == found.name:
-            typer.echo(f"To approve one: secfed agent approve {item.digest[:16]}{at(folder)}")
+    typer.echo(f"No longer refused: {item.name or item.digest}. No study is approved by this.")
+    for other in approvals.all():
+        if item.name and other.name == item.name:
+            typer.echo(f"To approve one: secfed agent approve {other.digest[:16]}{at(folder)}")
     _record(site, "it holds, and the agent records it when it can")
 
 
@@ -189,32 +178,22 @@ def refuse(study: RefusedName, folder: FolderOption = Path()) -> None:
 
     A name is refused with all settings, those that come later included; a digest only by itself.
     """
-    from secfed.deploy.admission.approvals import Approvals
-    from secfed.deploy.enrolment.messages import utc_now
-    from secfed.deploy.enrolment.site_folder import SiteFolder
-
     site = SiteFolder(folder)
     approvals = Approvals(site.approvals_path)
-    found = approvals.refuse_what(study, utc_now())
-    if found.digest:
-        typer.echo(f"Refused {found.name or 'a study that has not asked yet'}  {found.digest}")
-        if found.name:
-            typer.echo(f"With other settings too: secfed agent refuse {found.name}{at(folder)}")
+    item = approvals.refuse_what(study, messages.utc_now())
+    if item.digest:
+        typer.echo(f"Refused {item.name or 'a study that has not asked yet'}  {item.digest}")
+        if item.name:
+            typer.echo(f"With other settings too: secfed agent refuse {item.name}{at(folder)}")
     else:
-        asked = any(item.name == found.name for item in approvals.all())
-        typer.echo(f"Refused {found.name}, whatever its settings{'' if asked else '; it has not asked yet'}.")
+        asked = any(other.name == item.name for other in approvals.all())
+        typer.echo(f"Refused {item.name}, whatever its settings{'' if asked else '; it has not asked yet'}.")
     _record(site, "the refusal holds, and the agent records it when it can")
-    typer.echo(f"To take it back: secfed agent approve {found.digest[:16] or found.name}{at(folder)}")
+    typer.echo(f"To take it back: secfed agent approve {item.digest[:16] or item.name}{at(folder)}")
 
 
 def _record(site: SiteFolder, otherwise: str) -> None:
-    """Sign a decision into the decision log.
-
-    Raises:
-        TranscriptError: it was made, and cannot be recorded now.
-    """
-    from secfed.deploy.admission.decision_recorder import record_now
-
+    """Sign a decision into the decision log."""
     try:
         if not record_now(site):
             typer.echo("The agent records this, before any study works.")
@@ -223,11 +202,6 @@ def _record(site: SiteFolder, otherwise: str) -> None:
 
 
 def _status(site: SiteFolder) -> dict[str, Any]:
-    from secfed.deploy.admission import near_twins
-    from secfed.deploy.admission.approvals import Approvals
-    from secfed.deploy.agent import control
-    from secfed.deploy.agent.status import STATUS_FILE, read_status
-    from secfed.deploy.transport.progress import now_at_hospital
 
     content: dict[str, Any] = read_status(site.state / STATUS_FILE) or {
         "site": site.name,
@@ -249,19 +223,14 @@ def _status(site: SiteFolder) -> dict[str, Any]:
         }
         for item in approvals.all()
     ]
-    content["refused_names"] = [
-        {"name": item.name, "since": item.since.isoformat()} for item in approvals.refused_names()
-    ]
+    refused = approvals.refused_names()
+    content["refused_names"] = [{"name": one.name, "since": one.since.isoformat()} for one in refused]
     return content
 
 
 def _budgets(site: SiteFolder) -> list[dict[str, Any]]:
     """Where every ledger stands, as its newest payment says; the chain is verified."""
-    from secfed.deploy.policy.policy import Policy
-    from secfed.dp.ledger.ledger import SPENT, verify
-    from secfed.runs.run_folder import ledger_file
-
-    found = []
+    budgets = []
     for data in Policy.load(site.policy_path).data:
         path = ledger_file(site.state, data.name)
         if not path.is_file():
@@ -269,13 +238,12 @@ def _budgets(site: SiteFolder) -> list[dict[str, Any]]:
         with path.open("rb") as lines:
             entries = verify(lines, site.request().identity_key, owner=site.name)
         payments = [entry for entry in entries if entry.kind == SPENT]
-        after = payments[-1].body.get("after", []) if payments else []
-        found.append({"data": data.name, "payments": len(payments), "standings": after})
-    return found
+        standings = payments[-1].body.get("after", []) if payments else []
+        budgets.append({"data": data.name, "payments": len(payments), "standings": standings})
+    return budgets
 
 
 def _show(content: dict[str, Any], folder: Path) -> None:
-    from secfed.terminal.consoles import plain_text, stdout
 
     console = stdout()
 
@@ -305,9 +273,7 @@ def _show(content: dict[str, Any], folder: Path) -> None:
             line("", f"round {item['round']}, {item['exchange']}, {item.get('bytes_up', 0)} bytes:")
             line("", f"  in a sum over {cohort} sites: {fields}")
     for item in content["budgets"]:
-        from secfed.audit.privacy.phrases import (
-            number_up,  # not before it is needed: it takes a while to load
-        )
+        from secfed.audit.privacy.phrases import number_up  # it takes a while to load
 
         for standing in item["standings"]:
             spent = (standing.get("spent") or {}).get("epsilon", 0.0)

@@ -4,23 +4,30 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
+from secfed.cli.aggregate_log import EventLog, tell_person
+from secfed.cli.asking import passphrase_of
+from secfed.cli.options import StudyFile
+from secfed.cli.simulate import show_report
 from secfed.cli.site_folders import NamedConsortium
+from secfed.deploy.aggregator.aggregator import Aggregator, Service
+from secfed.deploy.aggregator.measured_transport import Tell
+from secfed.deploy.enrolment.consortium import Consortium
+from secfed.deploy.transport.signals import Stopped, Stopper
 from secfed.errors import ConfigError
-
-if TYPE_CHECKING:
-    from secfed.deploy.aggregator.aggregator import Service
-    from secfed.deploy.aggregator.measured_transport import Tell
-    from secfed.runs.run_report import Observer, RunReport
+from secfed.runs.figures import write_figures
+from secfed.runs.run_folder import FIGURES_FOLDER
+from secfed.runs.run_report import Observer, RunReport
+from secfed.study.study import Study
+from secfed.terminal.consoles import stderr
+from secfed.terminal.live_rounds import watching
 
 
 def aggregate(
-    study_file: Annotated[
-        Path, typer.Argument(metavar="STUDY.toml", help="The study file.", show_default=False)
-    ],
+    study_file: StudyFile,
     consortium: NamedConsortium,
     out: Annotated[
         Path,
@@ -100,17 +107,9 @@ def aggregate(
 
     [bold]Example:[/] secfed aggregate study.toml --consortium centre --out runs/first
     """
-    from secfed.cli.aggregate_log import EventLog, tell_person
-    from secfed.cli.simulate import _draw, _show
-    from secfed.deploy.aggregator.aggregator import Service
-    from secfed.runs.run_folder import run_json
-    from secfed.terminal.consoles import stderr, stdout
-    from secfed.terminal.live_rounds import watching
-
     console = stderr()
-    service = Service(
-        listen, quorum, _names(sites), silent_s, farewell_s, uploads_at_a_time, flower_socket, end
-    )
+    asked = _names(sites)
+    service = Service(listen, quorum, asked, silent_s, farewell_s, uploads_at_a_time, flower_socket, end)
     if log_json:
         from secfed.deploy.transport.json_log import log_as_json
 
@@ -120,11 +119,10 @@ def aggregate(
     else:
         with watching(console, quiet=False) as observer:
             report = _run(study_file, consortium, out, service, observer, tell_person(console))
-    _draw(report, out)
-    if as_json:
-        typer.echo(run_json(report), nl=False)
-    elif not log_json:
-        _show(stdout(), report, out)
+    if as_json or not log_json:
+        show_report(report, out, as_json=as_json)
+    else:
+        write_figures(report, out / FIGURES_FOLDER)
 
 
 def _run(
@@ -135,11 +133,6 @@ def _run(
     observer: Observer,
     tell: Tell,
 ) -> RunReport:
-    from secfed.cli.asking import passphrase_of
-    from secfed.deploy.aggregator.aggregator import Aggregator
-    from secfed.deploy.enrolment.consortium import Consortium
-    from secfed.deploy.transport.signals import Stopped, Stopper
-    from secfed.study.study import Study
 
     study = Study.load(study_file)
     text = study_file.read_text(encoding="utf-8")
@@ -167,11 +160,7 @@ def _run(
 
 
 def _names(sites: str | None) -> tuple[str, ...] | None:
-    """One ``--sites``.
-
-    Raises:
-        ConfigError: an empty name.
-    """
+    """One ``--sites``."""
     if sites is None:
         return None
     names = tuple(name.strip() for name in sites.split(","))

@@ -1,46 +1,89 @@
 """The ``secfed`` command: options that come before a command, and the list of commands.
 
-Only light modules are imported here; each command imports what it runs, so that ``--help`` is quick.
+A command's module is imported when the command is used, so that ``--help`` is quick.
 """
 
 from __future__ import annotations
 
-from typing import Annotated, Final
+import importlib
+from collections import UserDict
+from typing import Annotated, Any, Final
 
 import click
 import typer
+from typer.core import TyperCommand
 
 from secfed import __version__
-from secfed.cli.agent import agent_app
-from secfed.cli.aggregate import aggregate
-from secfed.cli.algorithms import algorithms
-from secfed.cli.attack import attack
-from secfed.cli.audit import audit_app
-from secfed.cli.bench import bench_app
-from secfed.cli.consortium import consortium_app
 from secfed.cli.guard import GuardedGroup
-from secfed.cli.simulate import simulate
-from secfed.cli.site import site_app
-from secfed.cli.sweep import sweep
-from secfed.cli.transcript import transcript_app
 
-# Panels of --help, by who is served, and the commands in each.
+# Panels of --help, by who is served: each command, and what it is for. A command is a function or a group
+# in the module of its name.
 _PANELS: Final = {
-    "Researchers": ("simulate", "sweep", "algorithms", "attack", "bench"),
-    "Hospital": ("site", "agent"),
-    "Study centre": ("consortium", "aggregate"),
-    "Officers and auditors": ("audit", "transcript"),
+    "Researchers": {
+        "simulate": "Run a study on this machine: all hospitals, the aggregator and their protocol.",
+        "sweep": "Run a study with every combination of settings and seeds, side by side.",
+        "algorithms": "List what a study file can name: algorithms, models, data sets, options.",
+        "attack": "Play a malicious aggregator and its helpers against real sessions.",
+        "bench": "Measure what a protection costs on this machine, as ratios within one run.",
+    },
+    "Hospital": {
+        "site": "Make keys, join a consortium, pin its roster.",
+        "agent": "Run the agent, watch it, approve studies.",
+    },
+    "Study centre": {
+        "consortium": "Found a consortium, admit hospitals.",
+        "aggregate": "Run a study: wait for the hospitals, carry the rounds, keep what a restart needs.",
+    },
+    "Officers and auditors": {
+        "audit": "Privacy spent, what left the sites, what they decided, and whether it verifies.",
+        "transcript": "Check the signed records of a run.",
+    },
 }
-_PANEL_OF: Final = {name: panel for panel, names in _PANELS.items() for name in names}
+_COMMANDS: Final = {
+    name: TyperCommand(name, help=text, rich_help_panel=panel)
+    for panel, commands in _PANELS.items()
+    for name, text in commands.items()
+}
+
+
+class _Commands(UserDict[str, click.Command]):
+    """The commands in the order of the panels; each is imported when it is looked up."""
+
+    def __getitem__(self, name: str) -> click.Command:
+        module = importlib.import_module(f"secfed.cli.{self.data[name].name}")
+        subcommands = getattr(module, f"{name}_app", None)
+        if subcommands is not None:
+            group: click.Command = typer.main.get_group(subcommands)
+            group.name = name
+            return group
+        alone = typer.Typer(add_completion=False, rich_markup_mode="rich")
+        alone.command(name)(getattr(module, name))
+        return typer.main.get_command(alone)
 
 
 class _FrontDoor(GuardedGroup):
-    """Lists the commands in the order of the panels; typer would put groups last."""
+    """Imports a command only to run it or to show its own help."""
 
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        """Names, ordered."""
-        order = list(_PANEL_OF)
-        return sorted(super().list_commands(ctx), key=order.index)
+    def __init__(self, **attributes: Any) -> None:
+        super().__init__(**attributes)
+        self.commands = _Commands(_COMMANDS)
+        self._listing = False
+
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - the interface's
+        """Names, in the order of the panels."""
+        return list(_COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """The command; while they are listed, only its name and what it is for."""
+        return _COMMANDS[cmd_name] if self._listing else super().get_command(ctx, cmd_name)
+
+    def format_help(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """As typer formats it."""
+        self._listing = True
+        try:
+            super().format_help(ctx, formatter)
+        finally:
+            self._listing = False
 
 
 app = typer.Typer(
@@ -77,25 +120,6 @@ def options(
     ] = False,
 ) -> None:
     """Options that come before the command."""
-
-
-for _name, _command in (
-    ("simulate", simulate),
-    ("sweep", sweep),
-    ("algorithms", algorithms),
-    ("attack", attack),
-    ("aggregate", aggregate),
-):
-    app.command(_name, rich_help_panel=_PANEL_OF[_name])(_command)
-for _name, _group in (
-    ("bench", bench_app),
-    ("site", site_app),
-    ("agent", agent_app),
-    ("consortium", consortium_app),
-    ("audit", audit_app),
-    ("transcript", transcript_app),
-):
-    app.add_typer(_group, name=_name, rich_help_panel=_PANEL_OF[_name])
 
 
 def main() -> None:

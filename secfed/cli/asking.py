@@ -60,15 +60,15 @@ def new_passphrase(wanted: bool) -> str | None:
     from secfed.deploy.pki.key_files import check_passphrase
     from secfed.deploy.pki.passphrase import PASSPHRASE_FILE, from_file
 
-    found = from_file()
-    if found is None and wanted:
+    passphrase = from_file()
+    if passphrase is None and wanted:
         if not someone_is_there():
             raise ConfigError(
                 "--passphrase: nobody is there to type it",
                 remedy=f"set {PASSPHRASE_FILE} to a file that holds it",
             )
-        found = str(typer.prompt("New passphrase", hide_input=True, confirmation_prompt=True, err=True))
-    return None if found is None else check_passphrase(found)
+        passphrase = str(typer.prompt("New passphrase", hide_input=True, confirmation_prompt=True, err=True))
+    return None if passphrase is None else check_passphrase(passphrase)
 
 
 def _asker() -> Callable[[str], str] | None:

@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
-import json
+from collections.abc import Sequence
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Final, Protocol, TypeVar
 
 import typer
+from rich.console import Console
+from rich.status import Status
+from rich.table import Table
+
+from secfed.attack.attack import AttackSetting, Protection
+from secfed.attack.catalogue import Outcome, attacks_on, run_attacks
+from secfed.cli.options import OnlyJson
+from secfed.config.schema import suggestion
+from secfed.errors import ConfigError
+from secfed.terminal.consoles import plural, print_json
+from secfed.terminal.tables import new_table
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from rich.table import Table
-
-    from secfed.attack.attack import Protection
-    from secfed.attack.catalogue import Outcome
-    from secfed.attack.privacy import PrivacyOutcome
+    from secfed.attack.privacy import PrivacyOutcome  # needs torch
 
 _HOSPITALS: Final = 5
 
@@ -55,7 +60,7 @@ def attack(
         list[str] | None, typer.Option("--only", metavar="NAME", help="Only this attack; may be repeated.")
     ] = None,
     seed: Annotated[int | None, typer.Option("--seed", min=0, help="Decides the hospitals' updates.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON and nothing else.")] = False,
+    as_json: OnlyJson = False,
 ) -> None:
     """Play a malicious aggregator, with or without hospitals that help it, against real sessions.
 
@@ -71,12 +76,6 @@ def attack(
 
     [bold]Example:[/] secfed attack --privacy 8
     """
-    from rich.console import Console
-    from rich.status import Status
-
-    from secfed.attack.attack import AttackSetting
-    from secfed.attack.catalogue import attacks_on, run_attacks
-
     status = Status("", console=Console(stderr=True, quiet=as_json))
 
     def progress(one: _Named) -> None:
@@ -86,70 +85,55 @@ def attack(
         _no_place_beside_privacy(protection=protection, hospitals=hospitals, seed=seed)
         from secfed.attack.privacy import PRIVACY_ATTACKS, run_privacy_attacks
 
-        known = _chosen(PRIVACY_ATTACKS, only, "privacy")
+        selected = _select(PRIVACY_ATTACKS, only, "privacy")
         with status:
-            shown = run_privacy_attacks(privacy, attacks=known, progress=progress)
+            shown = run_privacy_attacks(privacy, attacks=selected, progress=progress)
+        good = all(outcome.sound for outcome in shown)
         if as_json:
-            typer.echo(json.dumps([_privacy_record(outcome) for outcome in shown], indent=2))
+            print_json([_privacy_record(outcome) for outcome in shown])
         else:
             _show_privacy(shown)
-        good = all(outcome.sound for outcome in shown)
     else:
-        attacked: Protection = (protection or _Protection.MASKED).value
-        setting = AttackSetting(_HOSPITALS if hospitals is None else hospitals, 0 if seed is None else seed)
+        target: Protection = (protection or _Protection.MASKED).value
+        setting = AttackSetting(_HOSPITALS if hospitals is None else hospitals, seed or 0)
         with status:
-            outcomes = run_attacks(_chosen(attacks_on(attacked), only, attacked), setting, progress)
-        if as_json:
-            typer.echo(json.dumps([_record(outcome) for outcome in outcomes], indent=2))
-        else:
-            _show(outcomes, attacked, setting.hospitals)
+            outcomes = run_attacks(_select(attacks_on(target), only, target), setting, progress)
         good = all(outcome.as_documented for outcome in outcomes)
+        if as_json:
+            print_json([_record(outcome) for outcome in outcomes])
+        else:
+            _show(outcomes, target, setting.hospitals)
     if not good:
         raise typer.Exit(1)
 
 
-def _no_place_beside_privacy(**given: object) -> None:
-    from secfed.errors import ConfigError
-
-    for name, value in given.items():
+def _no_place_beside_privacy(**options: object) -> None:
+    for name, value in options.items():
         if value is not None:
             raise ConfigError(f"--{name}: has no effect beside --privacy", remedy="leave one of the two out")
 
 
-def _chosen(attacks: Sequence[_N], only: list[str] | None, on: str) -> list[_N]:
-    """The attacks that were asked for.
-
-    Raises:
-        ConfigError: a name that none of them has.
-    """
-    from secfed.config.schema import suggestion
-    from secfed.errors import ConfigError
-
+def _select(attacks: Sequence[_N], only: list[str] | None, target: str) -> list[_N]:
+    """The attacks that ``--only`` names."""
     known = [one.name for one in attacks]
     for name in only or ():
         if name not in known:
-            raise ConfigError(
-                f"--only {name}: there is no such attack on {on}", remedy=suggestion(name, known)
-            )
+            message = f"--only {name}: there is no such attack on {target}"
+            raise ConfigError(message, remedy=suggestion(name, known))
     return [one for one in attacks if only is None or one.name in only]
 
 
 def _record(outcome: Outcome) -> dict[str, object]:
-    attack, evidence = outcome.attack, outcome.evidence
     return {
-        "name": attack.name,
-        "expected": f"{attack.expected} learned",
+        "name": outcome.attack.name,
+        "expected": f"{outcome.attack.expected} learned",
         "outcome": outcome.ended,
-        "learned": evidence.learned if evidence else None,
-        "documented_in": attack.limit,
+        "learned": outcome.evidence.learned if outcome.evidence else None,
+        "documented_in": outcome.attack.limit,
     }
 
 
 def _show(outcomes: list[Outcome], protection: str, hospitals: int) -> None:
-    from rich.console import Console
-
-    from secfed.terminal.consoles import plural
-
     console = Console()
     stopped = [outcome for outcome in outcomes if outcome.attack.limit is None]
     limits = [outcome for outcome in outcomes if outcome.attack.limit is not None]
@@ -173,12 +157,10 @@ def _show(outcomes: list[Outcome], protection: str, hospitals: int) -> None:
 
 
 def _table(outcomes: list[Outcome], last: str) -> Table:
-    from secfed.terminal.tables import new_table
-
-    table = new_table()
-    table.add_column("Attack", no_wrap=True)  # the name is what --only takes
-    for header in ("Adversary and what it does", "Learned of one hospital", last):
-        table.add_column(header, overflow="fold")
+    # The name is what --only takes: never broken.
+    table = new_table(
+        "Attack", "Adversary and what it does", "Learned of one hospital", last, whole=["Attack"]
+    )
     for outcome in outcomes:
         attack = outcome.attack
         table.add_row(attack.name, f"{attack.who} {attack.what}", _learned(outcome), _end(outcome))
@@ -206,6 +188,7 @@ def _end(outcome: Outcome) -> str:
 
 def _privacy_record(outcome: PrivacyOutcome) -> dict[str, object]:
     claim = f"no epsilon above {outcome.claimed:g}"
+    numbers = ("claimed", "delta", "shown", "shown_of_any", "trials", "sound")
     return {
         "name": outcome.attack.name,
         "expected": claim,
@@ -213,38 +196,26 @@ def _privacy_record(outcome: PrivacyOutcome) -> dict[str, object]:
         "learned": outcome.shown,
         "documented_in": "Differential privacy",
         "relation": outcome.attack.relation.value,
-        "claimed": outcome.claimed,
-        "delta": outcome.delta,
-        "shown": outcome.shown,
-        "shown_of_any": outcome.shown_of_any,
-        "trials": outcome.trials,
-        "sound": outcome.sound,
+        **{name: getattr(outcome, name) for name in numbers},
     }
 
 
 def _show_privacy(outcomes: list[PrivacyOutcome]) -> None:
-    from rich.console import Console
-
     from secfed.attack.privacy import CONFIDENCE
-    from secfed.terminal.tables import new_table
 
-    console = Console()
-    table = new_table()
-    table.add_column("Attack", no_wrap=True)
-    for header in ("Adversary and what it does", "Relation"):
-        table.add_column(header, overflow="fold")
-    for header in ("Claimed", "Shown"):
-        table.add_column(header, justify="right")
+    console, first, numbers = Console(), outcomes[0], ("Claimed", "Shown")
+    table = new_table(
+        "Attack", "Adversary and what it does", "Relation", *numbers, numbers=numbers, whole=["Attack"]
+    )
     for outcome in outcomes:
         attack, colour = outcome.attack, "green" if outcome.sound else "red"
-        what = f"{attack.who} {attack.what}"
         shown = f"[{colour}]{outcome.shown:.2f}[/]"
+        what = f"{attack.who} {attack.what}"
         table.add_row(attack.name, what, attack.relation.value, f"{outcome.claimed:g}", shown)
-    first = outcomes[0]
-    console.print(
-        f"[bold]Epsilon of one release at delta {first.delta:g}: claimed, and shown by {first.trials:,} "
-        "guesses[/]\n"
+    heading = (
+        f"Epsilon of one release at delta {first.delta:g}: claimed, and shown by {first.trials:,} guesses"
     )
+    console.print(f"[bold]{heading}[/]\n")
     console.print(table, "")
     bad = [outcome.attack.name for outcome in outcomes if not outcome.sound]
     if bad:

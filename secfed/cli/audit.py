@@ -9,21 +9,21 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
 from secfed.errors import ConfigError, TranscriptError
 from secfed.storage.atomic import write_atomic
+from secfed.terminal.consoles import plural, say, say_problems, stderr, stdout
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
-    from secfed.audit.privacy.evidence import Report
+    from secfed.audit.privacy.evidence import Report  # needs torch, and so do tables and checks
 
 audit_app = typer.Typer(
     no_args_is_help=True,
     help="Privacy spent, what left the sites, what they decided, and whether it verifies.",
 )
 
-_SHOWN = 20  # problems; a wrong roster breaks every file
 _SLOW = 50  # epsilons; fewer are done before a progress bar could be read
 
 Folders = Annotated[
@@ -39,7 +39,7 @@ Rosters = Annotated[
     typer.Option(
         "--roster",
         metavar="FILE",
-        help="A roster you pinned; those kept in pinned-rosters beside it count, too. May be repeated. "
+        help="A roster you pinned; those in pinned-rosters beside it count, too. May be repeated. "
         "Without it, keys come from the rosters in the folders, which shows that the folders are consistent, "
         "not who made them.",
     ),
@@ -76,7 +76,6 @@ def report(
     """
     from secfed.audit.privacy import to_json
     from secfed.audit.render.html import to_html
-    from secfed.terminal.consoles import stdout
 
     _check_outputs({"--out": out, "--json": json, "--pdf": pdf})
     made = _made(folders, roster, seen)
@@ -97,37 +96,31 @@ def verify(folders: Folders, roster: Rosters = None, seen: Seen = None) -> None:
 
     Names the file and the first bad line. Exits with 0 only if everything verifies.
     """
-    from secfed.cli.audit_tables import show_files, show_models
-    from secfed.terminal.consoles import stdout
+    from secfed.cli import audit_tables as tables
 
-    made = _made(folders, roster, seen)
-    console = stdout()
-    show_files(console, made)
-    show_models(console, made)
-    _verdict(console, made)
+    _print(_made(folders, roster, seen), tables.show_files, tables.show_models)
 
 
 @audit_app.command()
 def budget(folders: Folders, roster: Rosters = None) -> None:
     """Show what every budget allows, what is spent and what is left."""
-    from secfed.cli.audit_tables import show_budgets
-    from secfed.terminal.consoles import stdout
+    from secfed.cli import audit_tables as tables
 
-    made = _made(folders, roster)
-    console = stdout()
-    show_budgets(console, made)
-    _verdict(console, made)
+    _print(_made(folders, roster), tables.show_budgets)
 
 
 @audit_app.command()
 def decisions(folders: Folders, roster: Rosters = None, seen: Seen = None) -> None:
     """Show what hospitals decided: studies approved or refused, policies in force, messages refused."""
-    from secfed.cli.audit_tables import show_decisions
-    from secfed.terminal.consoles import stdout
+    from secfed.cli import audit_tables as tables
 
-    made = _made(folders, roster, seen)
+    _print(_made(folders, roster, seen), tables.show_decisions)
+
+
+def _print(made: Report, *parts: Callable[[Console, Report], None]) -> None:
     console = stdout()
-    show_decisions(console, made)
+    for show in parts:
+        show(console, made)
     _verdict(console, made)
 
 
@@ -141,10 +134,6 @@ def _made(folders: list[Path], rosters: list[Path] | None, seen: list[str] | Non
 @contextmanager
 def _progress() -> Iterator[Callable[[int, int], None]]:
     """A bar on stderr, once there is enough to do and somebody to watch."""
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
-
-    from secfed.terminal.consoles import stderr
-
     columns = (TextColumn("Recomputing epsilon"), BarColumn(), MofNCompleteColumn())
     bar = Progress(*columns, console=stderr(), transient=True)
     task = bar.add_task("", total=None)
@@ -162,16 +151,12 @@ def _progress() -> Iterator[Callable[[int, int], None]]:
 
 
 def _check_outputs(named: Mapping[str, Path | None]) -> None:
-    """Refuse one file for two contents: the second would silently replace the first.
-
-    Raises:
-        ConfigError: names both options.
-    """
-    seen: dict[Path, str] = {}
+    """Refuse one file for two contents: the second would silently replace the first."""
+    options: dict[Path, str] = {}
     for option, path in named.items():
         if path is None:
             continue
-        first = seen.setdefault(path.resolve(), option)
+        first = options.setdefault(path.resolve(), option)
         if first != option:
             raise ConfigError(f"{option} {path}: is the file of {first}, too", remedy="name two files")
 
@@ -205,21 +190,13 @@ def _write(path: Path, data: bytes) -> None:
 
 def _verdict(console: Console, made: Report) -> None:
     """Print problems and notes, and fail if there is a problem."""
-    from rich.text import Text
-
-    from secfed.terminal.consoles import plain_text, plural
-
     check = made.verification
     lines = [
-        plain_text(f"{item.file}{f', line {item.line}' if item.line else ''}: {item.why}")
-        for item in check.problems
+        f"{item.file}{f', line {item.line}' if item.line else ''}: {item.why}" for item in check.problems
     ]
-    for line in lines[:_SHOWN]:
-        console.print(Text.assemble(("✗ ", "red"), line), soft_wrap=True)
-    if len(lines) > _SHOWN:
-        console.print(Text(f"... and {len(lines) - _SHOWN} more"))
+    say_problems(console, lines)
     for note in check.notes:
-        console.print(Text(f"{plain_text(note)}.", style="yellow"), soft_wrap=True)
+        say(console, f"{note}.", "yellow")
     if check.is_only_unchecked:
         raise ConfigError(
             f"Not checked, for want of a roster: {plural(check.unchecked, 'file')}. {lines[0]}.",
@@ -234,7 +211,7 @@ def _verdict(console: Console, made: Report) -> None:
         )
     files, epsilons = plural(len(check.files), "file"), plural(check.recomputed, "epsilon")
     style = "green" if check.pinned else "yellow"  # as in the report: whose keys they are is not known
-    console.print(Text(f"Verified: {files}; {epsilons} computed again.", style=style))
+    say(console, f"Verified: {files}; {epsilons} computed again.", style)
     if not check.pinned:
         for roster in check.rosters:
             typer.echo(f"Keys from the folders; compare the roster's digest with your own: {roster.digest}")

@@ -9,9 +9,10 @@ from rich.table import Table
 from rich.text import Text
 
 from secfed.audit.privacy import phrases
+from secfed.audit.privacy.decision_checks import place, said
 from secfed.audit.privacy.evidence import Amount, LedgerFacts, Report
-from secfed.terminal.consoles import plain_text
-from secfed.terminal.tables import fits, new_table
+from secfed.terminal.consoles import plain_text, say
+from secfed.terminal.tables import first_that_fits, new_table
 
 
 def show_files(console: Console, made: Report) -> None:
@@ -20,34 +21,29 @@ def show_files(console: Console, made: Report) -> None:
     # Of one folder, names below it are enough, and more of them fit.
     folder = made.folders[0] if len(made.folders) == 1 else ""
     if folder:
-        console.print(f"In {plain_text(folder)}:", soft_wrap=True, markup=False)
-    rows = []
+        say(console, f"In {folder}:")
+    rows: list[tuple[str | Text, ...]] = []
     for item in made.verification.files:
         result = Text("verified", style="green")
         if not item.verified:
             problem = first.get(item.file)
-            where = f"line {problem.line}" if problem is not None and problem.line else "bad"
-            result = Text(where, style="bold red")
+            line = f"line {problem.line}" if problem is not None and problem.line else "bad"
+            result = Text(line, style="bold red")
         file = item.file.removeprefix(f"{folder.rstrip('/')}/") if folder else item.file
-        named = (plain_text(file), item.kind, plain_text(item.owner))
-        rows.append((*named, str(item.entries or ""), item.head[:16], result))
-    console.print(_file_table(console, rows))
+        names = (plain_text(file), item.kind, plain_text(item.owner))
+        rows.append((*names, str(item.entries or ""), item.head[:16], result))
+    # What a file is, and whose, mostly shows in its name.
+    left_out: tuple[tuple[str, ...], ...] = ((), ("Kind",), ("Kind", "Owner"), ("Kind", "Owner", "Head"))
+    console.print(first_that_fits(console, (_file_table(rows, names) for names in left_out)))
     console.print()
 
 
-def _file_table(console: Console, rows: Sequence[tuple[str | Text, ...]]) -> Table:
-    """As many columns as fit: what a file is, and whose, mostly shows in its name."""
+def _file_table(rows: Sequence[tuple[str | Text, ...]], left_out: Sequence[str]) -> Table:
     headers = ("File", "Kind", "Owner", "Entries", "Head", "Result")
-    for left_out in ((), ("Kind",), ("Kind", "Owner"), ("Kind", "Owner", "Head")):
-        table = new_table()
-        columns = [place for place, header in enumerate(headers) if header not in left_out]
-        for place in columns:
-            right = headers[place] == "Entries"
-            table.add_column(headers[place], justify="right" if right else "left", overflow="fold")
-        for row in rows:
-            table.add_row(*(row[place] for place in columns))
-        if fits(console, table):
-            break
+    columns = [index for index, header in enumerate(headers) if header not in left_out]
+    table = new_table(*(headers[index] for index in columns), numbers=["Entries"])
+    for row in rows:
+        table.add_row(*(row[index] for index in columns))
     return table
 
 
@@ -58,7 +54,7 @@ def show_budgets(console: Console, made: Report) -> None:
         for amount in ledger.amounts:
             stated.setdefault(_stated(amount), []).append((ledger, amount))
     for how, amounts in stated.items():
-        console.print(Text(plain_text(how)))
+        say(console, how)
         console.print()
         console.print(_budget_table(amounts))
         console.print()
@@ -76,13 +72,8 @@ def _stated(amount: Amount) -> str:
 
 
 def _budget_table(amounts: Sequence[tuple[LedgerFacts, Amount]]) -> Table:
-    table = new_table()
-    for header in ("Site", "Data set"):
-        table.add_column(header, no_wrap=True, overflow="fold")
-    for header in ("Protects", "Counts"):
-        table.add_column(header)
-    for header in ("Limit", "Spent", "Left"):
-        table.add_column(header, justify="right", no_wrap=True)
+    whole, numbers = ("Site", "Data set"), ("Limit", "Spent", "Left")
+    table = new_table(*whole, "Protects", "Counts", *numbers, numbers=numbers, whole=whole)
     for ledger, amount in amounts:
         table.add_row(
             plain_text(ledger.site),
@@ -98,36 +89,26 @@ def _budget_table(amounts: Sequence[tuple[LedgerFacts, Amount]]) -> Table:
 
 def show_models(console: Console, made: Report) -> None:
     """Which model each study released, and which file here is it."""
-    from rich.text import Text
-
-    from secfed.audit.privacy import phrases
-    from secfed.terminal.consoles import plain_text
-
     for study in made.studies:
         for model in study.models:
-            after = phrases.after_round(model.round)
+            what = f"the model of study {study.name!r}, {phrases.after_round(model.round)}"
             for file in model.files:
-                line = f"{file}: is the model of study {study.name!r}, {after}."
-                console.print(Text(plain_text(line)), soft_wrap=True)
+                say(console, f"{file}: is {what}.")
             if not model.files:
-                line = f"Not here: the model of study {study.name!r}, {after}, SHA-256 {model.sha256}."
-                console.print(Text(plain_text(line)), soft_wrap=True)
+                say(console, f"Not here: {what}, SHA-256 {model.sha256}.")
     if any(study.models for study in made.studies):
         console.print()
 
 
 def show_decisions(console: Console, made: Report) -> None:
     """What each decision log says, a line for each entry: long ones are for searching."""
-    from secfed.audit.privacy.decision_checks import place, said
-
     for log in made.decisions:
-        console.print(plain_text(f"{log.site}: {log.file}"), soft_wrap=True, markup=False, highlight=False)
+        say(console, f"{log.site}: {log.file}")
         for item in log.decisions:
             where = f" ({place(item)})" if item.round is not None else ""
             study = f"study {phrases.printable(item.study)}: " if item.study else ""
-            line = f"{phrases.moment(item.time_s)}  {study}{said(item)}{where}"
-            console.print(plain_text(line), soft_wrap=True, markup=False, highlight=False)
-        console.print(f"Head {log.head}", soft_wrap=True, markup=False, highlight=False)
+            say(console, f"{phrases.moment(item.time_s)}  {study}{said(item)}{where}")
+        say(console, f"Head {log.head}")
         console.print()
     if not made.decisions:
         console.print("No decision log that verifies is here.")

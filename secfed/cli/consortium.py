@@ -2,30 +2,36 @@
 
 from __future__ import annotations
 
+import ipaddress
+from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
+from cryptography import x509
+from rich.text import Text
 
+from secfed.cli.asking import confirm, new_passphrase, passphrase_of
+from secfed.cli.options import AsJson, Compared, NewFolder, NewPassphrase
 from secfed.cli.site_folders import ConsortiumArgument, at, chosen
 from secfed.cli.site_folders import ConsortiumOption as Folder
+from secfed.crypto.identity import fingerprint
+from secfed.deploy.enrolment import messages
+from secfed.deploy.enrolment.consortium import Consortium
+from secfed.deploy.pki.certificate_checks import public_der
+from secfed.deploy.pki.expiry import Expiry, Urgency
+from secfed.deploy.pki.names import AGGREGATOR
 from secfed.errors import ConfigError
-
-if TYPE_CHECKING:
-    from datetime import datetime
-
-    from cryptography import x509
-    from rich.text import Text
-
-    from secfed.deploy.enrolment.consortium import Consortium
-    from secfed.deploy.enrolment.messages import Request
+from secfed.storage import private_files
+from secfed.terminal.consoles import plain_text, plural, print_json, say, stdout
+from secfed.terminal.tables import new_table
 
 consortium_app = typer.Typer(no_args_is_help=True, help="Found a consortium, admit hospitals.")
 
 
 @consortium_app.command()
 def init(
-    folder: Annotated[Path, typer.Argument(metavar="DIR", help="A new folder.", show_default=False)],
+    folder: NewFolder,
     name: Annotated[str, typer.Option("--name", help="Name of the consortium.", show_default=False)],
     hosts: Annotated[
         list[str],
@@ -40,20 +46,15 @@ def init(
     days: Annotated[
         int, typer.Option("--certificate-days", min=1, max=397, help="Lifetime of certificates.")
     ] = 90,
-    passphrase: Annotated[bool, typer.Option("--passphrase", help="Encrypt the private keys.")] = False,
+    passphrase: NewPassphrase = False,
 ) -> None:
     """Found a consortium: CA, the aggregator's identity and certificate, an empty roster. Offline."""
-    from secfed.cli.asking import new_passphrase
-    from secfed.crypto.identity import fingerprint
-    from secfed.deploy.enrolment.consortium import Consortium
-    from secfed.deploy.enrolment.messages import utc_now
-
     secret = new_passphrase(passphrase)
     made = Consortium.create(
         folder,
         name,
         hosts,
-        now=utc_now(),
+        now=messages.utc_now(),
         port=port,
         certificate_days=days,
         passphrase=secret,
@@ -76,19 +77,13 @@ def admit(
         list[Path], typer.Argument(metavar="REQUEST...", help="Request files of sites.", show_default=False)
     ],
     folder: Folder = Path(),
-    yes: Annotated[
-        bool, typer.Option("--yes", help="The fingerprints have been compared; do not ask.")
-    ] = False,
+    yes: Compared = False,
 ) -> None:
     """Admit sites: check their requests, show their fingerprints, write a reply for each.
 
     Compare every fingerprint with what the site's administrator reads to you. Nothing is changed unless
     all requests are in order.
     """
-    from secfed.cli.asking import confirm, passphrase_of
-    from secfed.deploy.enrolment.consortium import Consortium
-    from secfed.deploy.enrolment.messages import utc_now
-
     consortium = Consortium(folder)
     read = [_read(path) for path in requests]
     _check_together(read)
@@ -98,7 +93,7 @@ def admit(
     confirm("Are these the fingerprints that the sites read to you?", yes=yes, option="--yes")
     secret = passphrase_of(consortium.ca_key_path)
     for request in read:
-        reply = consortium.admit(request, now=utc_now(), passphrase=secret)
+        reply = consortium.admit(request, now=messages.utc_now(), passphrase=secret)
         typer.echo(f"Admitted {request.site}; its reply is {reply}")
     roster = consortium.roster()
     digest = "" if roster is None else roster.digest.hex()
@@ -113,14 +108,10 @@ def remove(
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
 ) -> None:
     """Take a site out of the roster. Its keys can not be enrolled again."""
-    from secfed.cli.asking import confirm
-    from secfed.deploy.enrolment.consortium import Consortium
-    from secfed.deploy.enrolment.messages import utc_now
-
     consortium = Consortium(folder)
     consortium.members().member(site)
     confirm(f"Remove {site!r}, for good with these keys?", yes=yes, option="--yes")
-    consortium.remove(site, now=utc_now())
+    consortium.remove(site, now=messages.utc_now())
     typer.echo(f"Removed {site}. Restart the aggregator, and give every site the new roster to pin.")
 
 
@@ -134,11 +125,6 @@ def renew(
     folder: Folder = Path(),
 ) -> None:
     """Issue a new certificate. The roster stays as it is, so no site has to pin it again."""
-    from secfed.cli.asking import passphrase_of
-    from secfed.deploy.enrolment.consortium import Consortium
-    from secfed.deploy.enrolment.messages import utc_now
-    from secfed.deploy.pki.names import AGGREGATOR
-
     consortium = Consortium(folder)
     if name == AGGREGATOR:
         if request is not None:
@@ -147,12 +133,12 @@ def renew(
                 remedy="leave the option out for the aggregator",
             )
         secret = passphrase_of(consortium.ca_key_path, *consortium.tls.key_paths)
-        certificate = consortium.renew_aggregator(now=utc_now(), passphrase=secret)
+        certificate = consortium.renew_aggregator(now=messages.utc_now(), passphrase=secret)
         typer.echo(f"Renewed until {certificate.not_valid_after_utc:%Y-%m-%d}; restart the aggregator.")
         return
     made = None if request is None else _read(request)
     secret = passphrase_of(consortium.ca_key_path)
-    reply = consortium.renew_site(name, made, now=utc_now(), passphrase=secret)
+    reply = consortium.renew_site(name, made, now=messages.utc_now(), passphrase=secret)
     typer.echo(f"Renewed; give {reply} to {name}: secfed site join {reply.name}")
 
 
@@ -160,43 +146,32 @@ def renew(
 def show(
     folder: ConsortiumArgument = None,
     option: Folder = Path(),
-    as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Show sites, fingerprints, and when certificates end; says so four weeks ahead."""
-    from secfed.deploy.enrolment.consortium import Consortium
-    from secfed.deploy.enrolment.messages import utc_now
-
     consortium = Consortium(chosen(folder, option))
     consortium.restore_roster_file()
     if as_json:
-        import json
-
-        typer.echo(json.dumps(_summary(consortium, utc_now()), indent=2))
+        print_json(_summary(consortium, messages.utc_now()))
     else:
-        _show(consortium, utc_now())
+        _show(consortium, messages.utc_now())
 
 
 def _only_here(host: str) -> bool:
     """Whether a name or address means the machine that asks."""
-    import ipaddress
-
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
         return host.lower().rstrip(".") == "localhost"
 
 
-def _read(path: Path) -> Request:
-    from secfed.deploy.enrolment.messages import Request
-    from secfed.storage import private_files
+def _read(path: Path) -> messages.Request:
 
-    return Request.verified(private_files.read_json(path, "a request"), str(path))
+    return messages.Request.verified(private_files.read_json(path, "a request"), str(path))
 
 
-def _check_together(requests: list[Request]) -> None:
+def _check_together(requests: list[messages.Request]) -> None:
     """Each request may be new to the consortium, and two of them still claim one name or key."""
-    from secfed.deploy.pki.certificate_checks import public_der
-
     for values in (
         [request.site for request in requests],
         [request.identity_key for request in requests],
@@ -208,76 +183,61 @@ def _check_together(requests: list[Request]) -> None:
             )
 
 
-def _certificates(consortium: Consortium) -> list[tuple[str, bytes | None, x509.Certificate | None]]:
-    """(owner, identity key, certificate) of everyone, the CA and the aggregator first."""
-    rows: list[tuple[str, bytes | None, x509.Certificate | None]] = [
-        ("CA", None, consortium.ca()),
-        ("aggregator", consortium.aggregator.identity_key, consortium.tls.certificate()),
+_Certificate = tuple[str, str | None, Expiry | None]
+
+
+def _certificates(consortium: Consortium, now: datetime) -> list[_Certificate]:
+    """(owner, fingerprint, when the certificate ends) of everyone, the CA and the aggregator first."""
+
+    def row(owner: str, key: bytes | None, certificate: x509.Certificate | None) -> _Certificate:
+        expiry = None if certificate is None else Expiry.of(certificate, now)
+        return owner, None if key is None else fingerprint(key), expiry
+
+    return [
+        row("CA", None, consortium.ca()),
+        row("aggregator", consortium.aggregator.identity_key, consortium.tls.certificate()),
+        *(row(one.site, one.identity_key, one.certificate) for one in consortium.members().current.values()),
     ]
-    members = consortium.members().current.values()
-    return rows + [(member.site, member.identity_key, member.certificate) for member in members]
 
 
 def _summary(consortium: Consortium, now: datetime) -> dict[str, object]:
-    from secfed.crypto.identity import fingerprint
-    from secfed.deploy.pki.expiry import Expiry
-
-    rows = []
-    for owner, identity_key, certificate in _certificates(consortium):
-        expiry = None if certificate is None else Expiry.of(certificate, now)
-        rows.append(
-            {
-                "owner": owner,
-                "fingerprint": None if identity_key is None else fingerprint(identity_key),
-                "expires": None if expiry is None else expiry.end.isoformat(),
-                "days_left": None if expiry is None else expiry.days_left,
-                "urgency": None if expiry is None else expiry.urgency.value,
-            }
-        )
     roster = consortium.roster()
     return {
         "name": consortium.facts.name,
         "address": consortium.aggregator.address,
         "roster_digest": None if roster is None else roster.digest.hex(),
-        "certificates": rows,
+        "certificates": [
+            {
+                "owner": owner,
+                "fingerprint": shown,
+                "expires": None if expiry is None else expiry.end.isoformat(),
+                "days_left": None if expiry is None else expiry.days_left,
+                "urgency": None if expiry is None else expiry.urgency.value,
+            }
+            for owner, shown, expiry in _certificates(consortium, now)
+        ],
     }
 
 
 def _show(consortium: Consortium, now: datetime) -> None:
-    from secfed.crypto.identity import fingerprint
-    from secfed.deploy.pki.expiry import Expiry, Urgency
-    from secfed.terminal.consoles import plain_text, plural, stdout
-    from secfed.terminal.tables import new_table
-
-    console, table, due = stdout(), new_table(), []
-    for header in ("Owner", "Fingerprint", "Certificate"):
-        table.add_column(header)
-    for owner, identity_key, certificate in _certificates(consortium):
-        expiry = None if certificate is None else Expiry.of(certificate, now)
-        shown = "–" if identity_key is None else fingerprint(identity_key)
-        table.add_row(plain_text(owner), shown, _coloured(expiry))
+    console, table, due = stdout(), new_table("Owner", "Fingerprint", "Certificate"), []
+    for owner, shown, expiry in _certificates(consortium, now):
+        table.add_row(plain_text(owner), shown or "–", Text("–") if expiry is None else _coloured(expiry))
         if expiry is not None and expiry.urgency is not Urgency.FINE and owner != "CA":
             due.append(owner)
     roster = consortium.roster()
     sites = plural(0 if roster is None else len(roster.sites), "site")
-    console.print(f"{consortium.facts.name}, {consortium.aggregator.address}, {sites}", markup=False)
+    say(console, f"{consortium.facts.name}, {consortium.aggregator.address}, {sites}")
     console.print()
     console.print(table)
     console.print()
     digest = "none yet: no site is enrolled" if roster is None else roster.digest.hex()
-    console.print(f"Roster digest: {digest}", soft_wrap=True)
+    say(console, f"Roster digest: {digest}")
     for owner in due:
-        more = at(consortium.folder)
-        console.print(f"Renew: secfed consortium renew {owner}{more}", soft_wrap=True, markup=False)
+        say(console, f"Renew: secfed consortium renew {owner}{at(consortium.folder)}")
 
 
-def _coloured(expiry: object) -> Text:
-    from rich.text import Text
-
-    from secfed.deploy.pki.expiry import Expiry, Urgency
-
-    if not isinstance(expiry, Expiry):
-        return Text("–")
+def _coloured(expiry: Expiry) -> Text:
     styles = {Urgency.FINE: "", Urgency.SOON: "yellow", Urgency.EXPIRED: "bold red"}
     note = ": renew soon" if expiry.urgency is Urgency.SOON else ""
     return Text(expiry.describe() + note, style=styles[expiry.urgency])

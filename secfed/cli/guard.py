@@ -11,7 +11,6 @@ Ctrl-C               130
 from __future__ import annotations
 
 import errno
-import os
 from typing import Any
 
 import click
@@ -20,7 +19,7 @@ from typer.core import TyperGroup
 
 from secfed.cli.site_folders import located_here
 from secfed.errors import SecfedError
-from secfed.terminal.consoles import where as _where
+from secfed.terminal.consoles import stderr, system_error, where
 
 EXIT_INTERRUPTED = 130  # 128 + SIGINT, as shells report it
 EXIT_INTERNAL = 70  # EX_SOFTWARE of sysexits.h
@@ -43,30 +42,28 @@ class GuardedGroup(TyperGroup):
         except KeyboardInterrupt:
             _say("Interrupted.", "", None)
             raise typer.Exit(EXIT_INTERRUPTED) from None
-        except SecfedError as error:
-            _say(error.message, located_here(error.remedy, ctx), error if _debug(ctx) else None)
-            raise typer.Exit(error.exit_code) from None
         except OSError as error:
             if error.errno == errno.EPIPE:
                 raise  # the reader of our output went away: click ends quietly
-            reason = os.strerror(error.errno) if error.errno else type(error).__name__
-            where = f"{error.filename}: " if error.filename else ""
-            _say(
-                f"{where}{reason}.", "check the path, its permissions and the space left", _shown(ctx, error)
-            )
-            raise typer.Exit(EXIT_SYSTEM) from None
+            failure: Exception = error
         except Exception as error:  # noqa: BLE001 - the outermost boundary: a user gets a line, not a traceback
-            if _out_of_memory(error):
-                _say(
-                    "Not enough memory, on this machine or its GPU.",
-                    "use a smaller model or algorithm.batch_size, or a larger machine",
-                    _shown(ctx, error),
-                )
-                raise typer.Exit(EXIT_SYSTEM) from None
-            message = f"Internal error ({type(error).__name__})."
-            remedy = "run it again as: secfed --debug ..., and report what it prints; it prints no values"
-            _say(message, remedy, _shown(ctx, error))
-            raise typer.Exit(EXIT_INTERNAL) from None
+            failure = error
+        message, remedy, code = _explained(failure, ctx)
+        _say(message, remedy, failure if ctx.params.get("debug") else None)
+        raise typer.Exit(code) from None
+
+
+def _explained(error: Exception, ctx: click.Context) -> tuple[str, str, int]:
+    """Message, remedy and exit code."""
+    if isinstance(error, SecfedError):
+        return error.message, located_here(error.remedy, ctx), error.exit_code
+    if isinstance(error, OSError):
+        return *system_error(error), EXIT_SYSTEM
+    if _out_of_memory(error):
+        remedy = "use a smaller model or algorithm.batch_size, or a larger machine"
+        return "Not enough memory, on this machine or its GPU.", remedy, EXIT_SYSTEM
+    remedy = "run it again as: secfed --debug ..., and report what it prints; it prints no values"
+    return f"Internal error ({type(error).__name__}).", remedy, EXIT_INTERNAL
 
 
 def _out_of_memory(error: Exception) -> bool:
@@ -76,20 +73,10 @@ def _out_of_memory(error: Exception) -> bool:
     return isinstance(error, RuntimeError) and "you tried to allocate" in str(error)
 
 
-def _debug(ctx: click.Context) -> bool:
-    return bool(ctx.params.get("debug"))
-
-
-def _shown(ctx: click.Context, error: Exception) -> Exception | None:
-    return error if _debug(ctx) else None
-
-
 def _say(message: str, remedy: str, shown: Exception | None) -> None:
-    from secfed.terminal.consoles import stderr  # rich, only once something is to be said
-
     console = stderr()
     if shown is not None:
-        console.print(_where(shown), markup=False, highlight=False, soft_wrap=True)
+        console.print(where(shown), markup=False, highlight=False, soft_wrap=True)
     sentence = message.rstrip(".") + "."
     console.print(f"[bold red]Error:[/] {_escaped(sentence)}", highlight=False, soft_wrap=True)
     if remedy:

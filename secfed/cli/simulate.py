@@ -5,19 +5,23 @@ from __future__ import annotations
 import shlex
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Literal
 
 import typer
+from rich.text import Text
 
+from secfed.cli.options import StudyFile
 from secfed.errors import ConfigError
+from secfed.runs.figures import write_figures
+from secfed.runs.run_folder import FIGURES_FOLDER, prepare, run_json
+from secfed.runs.run_report import RunReport
+from secfed.simulation import simulate as simulation
 from secfed.simulation.dropouts import Dropout
+from secfed.study.study import Study
+from secfed.terminal.consoles import stderr, stdout
+from secfed.terminal.live_rounds import watching
+from secfed.terminal.tables import summary
 from secfed.wire.stages import STAGES
-
-if TYPE_CHECKING:
-    from rich.console import Console
-
-    from secfed.runs.run_report import RunReport
-    from secfed.study.study import Study
 
 
 class Compare(StrEnum):
@@ -27,9 +31,7 @@ class Compare(StrEnum):
 
 
 def simulate(
-    study_file: Annotated[
-        Path, typer.Argument(metavar="STUDY.toml", help="The study file.", show_default=False)
-    ],
+    study_file: StudyFile,
     out: Annotated[
         Path | None,
         typer.Option(
@@ -83,53 +85,38 @@ def simulate(
 
     [bold]Example:[/] secfed simulate study.toml --out runs/first --drop hospital-2@mask:3
     """
-    from secfed.runs.run_folder import prepare, run_json
-    from secfed.simulation.simulate import simulate as run
-    from secfed.terminal.consoles import stderr, stdout
-    from secfed.terminal.live_rounds import watching
-
     drops = [Dropout.parse(text) for text in drop or []]  # before anything that takes time
     budgets = _budgets(budget or [])
     study = _study(study_file, protection, seed)
     if out is not None:
-        _spare_start(study, out)
+        _check_start_is_outside(study, out)
         prepare(out, overwrite=overwrite)
     other: Literal["alone"] | None = None if compare is None else "alone"
     with watching(stderr(), quiet=as_json) as observer:
-        report = run(study, out=out, drops=drops, observer=observer, compare=other, budgets=budgets)
-    if out is not None:
-        _draw(report, out)
-    if as_json:
-        typer.echo(run_json(report), nl=False)
-    else:
-        _show(stdout(), report, out)
+        report = simulation.simulate(
+            study, out=out, drops=drops, observer=observer, compare=other, budgets=budgets
+        )
+    show_report(report, out, as_json=as_json)
 
 
 def _budgets(texts: list[str]) -> dict[str, float]:
     """Every ``--budget``; one for a site."""
-    found: dict[str, float] = {}
+    budgets: dict[str, float] = {}
     for text in texts:
-        site, epsilon = _budget(text)
-        if site in found:
+        site, equals, number = text.rpartition("=")
+        try:
+            epsilon = float(number)
+        except ValueError:
+            epsilon = 0.0
+        if not equals or not 0 < epsilon < float("inf"):
+            raise ConfigError(f"--budget {text}: not SITE=EPSILON", remedy="write for example hospital-2=3.5")
+        if site in budgets:
             raise ConfigError(f"--budget {text}: {site} has one already", remedy="give each hospital one")
-        found[site] = epsilon
-    return found
-
-
-def _budget(text: str) -> tuple[str, float]:
-    """One ``--budget``."""
-    site, found, number = text.rpartition("=")
-    try:
-        epsilon = float(number)
-    except ValueError:
-        epsilon = 0.0
-    if not found or not 0 < epsilon < float("inf"):
-        raise ConfigError(f"--budget {text}: not SITE=EPSILON", remedy="write for example hospital-2=3.5")
-    return site, epsilon
+        budgets[site] = epsilon
+    return budgets
 
 
 def _study(study_file: Path, protection: str | None, seed: int | None) -> Study:
-    from secfed.study.study import Study
 
     study = Study.load(study_file)
     if protection is not None:
@@ -139,7 +126,7 @@ def _study(study_file: Path, protection: str | None, seed: int | None) -> Study:
     return study
 
 
-def _spare_start(study: Study, out: Path) -> None:
+def _check_start_is_outside(study: Study, out: Path) -> None:
     """Refuse to overwrite the model that the study begins with."""
     start = study.model.start
     if start is not None and (study.folder / start).resolve().is_relative_to(out.resolve()):
@@ -149,18 +136,14 @@ def _spare_start(study: Study, out: Path) -> None:
         )
 
 
-def _draw(report: RunReport, out: Path) -> None:
-    from secfed.runs.figures import write_figures
-    from secfed.runs.run_folder import FIGURES_FOLDER
-
-    write_figures(report, out / FIGURES_FOLDER)
-
-
-def _show(console: Console, report: RunReport, out: Path | None) -> None:
-    from rich.text import Text
-
-    from secfed.terminal.tables import summary
-
+def show_report(report: RunReport, out: Path | None, *, as_json: bool) -> None:
+    """Draw the figures of a run into its folder, and print its summary, or run.json."""
+    if out is not None:
+        write_figures(report, out / FIGURES_FOLDER)
+    if as_json:
+        typer.echo(run_json(report), nl=False)
+        return
+    console = stdout()
     console.print(summary(console, report))
     if out is not None:
         check = shlex.join(["secfed", "audit", "verify", str(out)])

@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from secfed.cli.asking import passphrase_of
+from secfed.cli.options import AsJson
 from secfed.cli.site_folders import FolderOption, located
+from secfed.deploy.enrolment import messages
+from secfed.deploy.enrolment.site_folder import SiteFolder
+from secfed.deploy.preflight.checks import PreflightCheck, exit_code, failed_with
+from secfed.deploy.preflight.folder_check import folder_checks
 from secfed.errors import SecfedError
+from secfed.storage import private_files
+from secfed.terminal.consoles import print_json, say_check, stdout
 
 if TYPE_CHECKING:
-    from secfed.deploy.enrolment.site_folder import SiteFolder
-    from secfed.deploy.preflight.checks import PreflightCheck
-    from secfed.deploy.preflight.study_check import StudyCheck
+    from secfed.deploy.preflight.study_check import StudyCheck  # needs torch
 
 
 def check(
@@ -24,45 +31,33 @@ def check(
     ] = None,
     folder: FolderOption = Path(),
     offline: Annotated[bool, typer.Option("--offline", help="Leave the network alone.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Check folder, disk, and the way to the aggregator; with a study, also policy, data and budget.
 
     Changes nothing: it pays, approves and writes nothing, and the study centre does not take this site for
     being there. Exits with 0 if all is well, else with the code of the first line that is not.
     """
-    from dataclasses import asdict, replace
-
-    from secfed.deploy.enrolment.site_folder import SiteFolder
-    from secfed.deploy.preflight.checks import exit_code
-
     site = SiteFolder(folder)
     checks = _checks(site, study_file, offline)
-    found = (replace(item, remedy=located(item.remedy, folder)) for item in checks)
+    located_checks = (replace(item, remedy=located(item.remedy, folder)) for item in checks)
     if as_json:
-        import json
-
-        answers = list(found)
-        typer.echo(json.dumps([asdict(item) for item in answers], indent=2))
+        answers = list(located_checks)
+        print_json([asdict(item) for item in answers])
     else:
-        answers = list(_shown(found))
+        answers = list(_shown(located_checks))
     raise typer.Exit(exit_code(answers))
 
 
 def _checks(site: SiteFolder, study_file: Path | None, offline: bool) -> Iterator[PreflightCheck]:
-    from secfed.cli.asking import passphrase_of
-    from secfed.deploy.enrolment.messages import utc_now
-    from secfed.deploy.preflight.checks import failed_with
-    from secfed.deploy.preflight.folder_check import folder_checks
 
-    now = utc_now()
+    now = messages.utc_now()
     checks, material = folder_checks(site, lambda: passphrase_of(*site.key_paths), now)
     yield from checks
     study: StudyCheck | None = None
     unread: SecfedError | None = None
     if study_file is not None:
         from secfed.deploy.preflight.study_check import StudyCheck
-        from secfed.storage import private_files
 
         try:
             study = StudyCheck(site, private_files.read(study_file, "a study"), now)
@@ -93,16 +88,9 @@ def _checks(site: SiteFolder, study_file: Path | None, offline: bool) -> Iterato
 
 def _shown(checks: Iterable[PreflightCheck]) -> Iterator[PreflightCheck]:
     """Print each as it comes: some take seconds."""
-    from rich.text import Text
-
-    from secfed.terminal.consoles import plain_text, stdout
-
     marks = {True: ("✓", "green"), False: ("✗", "bold red"), None: ("-", "dim")}
     console = stdout()
     for item in checks:
         mark = ("!", "yellow") if item.ok and item.remedy else marks[item.ok]
-        line = Text.assemble(mark, f" {item.name:<13}", plain_text(item.detail))
-        console.print(line, soft_wrap=True)
-        if item.remedy:
-            console.print(Text(f"  {'':<13}{plain_text(item.remedy)}", style="dim"), soft_wrap=True)
+        say_check(console, mark, f"{item.name:<13}", item.detail, item.remedy)
         yield item

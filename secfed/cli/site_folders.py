@@ -6,7 +6,7 @@ import re
 import shlex
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Final, TypeVar
+from typing import Annotated, Any, Final, TypeVar
 
 import click
 import typer
@@ -14,6 +14,11 @@ import typer
 from secfed.errors import ConfigError
 
 _T = TypeVar("_T")
+
+
+# What was named is noted under these keys; an argument is stronger than an option.
+_SITE: Final = ("secfed.site.session.argument", "secfed.site.session.option")
+_CONSORTIUM: Final = ("secfed.consortium.argument", "secfed.consortium.option")
 
 
 def _noted(key: str) -> Callable[[typer.Context, _T], _T]:
@@ -26,52 +31,24 @@ def _noted(key: str) -> Callable[[typer.Context, _T], _T]:
     return note
 
 
-# What was named is noted under these keys; an argument is stronger than an option.
-_SITE: Final = ("secfed.site.session.argument", "secfed.site.session.option")
-_CONSORTIUM: Final = ("secfed.consortium.argument", "secfed.consortium.option")
+def _argument(key: str) -> Any:
+    return typer.Argument(
+        metavar="[DIR]", help="The same as --dir.", show_default=False, callback=_noted(key)
+    )
 
-FolderOption = Annotated[
-    Path,
-    typer.Option(
-        "--dir",
-        metavar="DIR",
-        envvar="SECFED_SITE_DIR",
-        help="The site's folder.",
-        callback=_noted(_SITE[1]),
-    ),
-]
-FolderArgument = Annotated[
-    Path | None,
-    typer.Argument(metavar="[DIR]", help="The same as --dir.", show_default=False, callback=_noted(_SITE[0])),
-]
-ConsortiumOption = Annotated[
-    Path,
-    typer.Option(
-        "--dir",
-        metavar="DIR",
-        envvar="SECFED_CONSORTIUM_DIR",
-        help="The consortium's folder.",
-        callback=_noted(_CONSORTIUM[1]),
-    ),
-]
-ConsortiumArgument = Annotated[
-    Path | None,
-    typer.Argument(
-        metavar="[DIR]", help="The same as --dir.", show_default=False, callback=_noted(_CONSORTIUM[0])
-    ),
-]
+
+def _option(name: str, variable: str, text: str, key: str, **more: Any) -> Any:
+    return typer.Option(name, metavar="DIR", envvar=variable, help=text, callback=_noted(key), **more)
+
+
+_OF_CENTRE: Final = ("SECFED_CONSORTIUM_DIR", "The consortium's folder.", _CONSORTIUM[1])
+
+FolderArgument = Annotated[Path | None, _argument(_SITE[0])]
+FolderOption = Annotated[Path, _option("--dir", "SECFED_SITE_DIR", "The site's folder.", _SITE[1])]
+ConsortiumArgument = Annotated[Path | None, _argument(_CONSORTIUM[0])]
+ConsortiumOption = Annotated[Path, _option("--dir", *_OF_CENTRE)]
 # Of commands that are about more than the consortium.
-NamedConsortium = Annotated[
-    Path,
-    typer.Option(
-        "--consortium",
-        metavar="DIR",
-        envvar="SECFED_CONSORTIUM_DIR",
-        help="The consortium's folder.",
-        show_default=False,
-        callback=_noted(_CONSORTIUM[1]),
-    ),
-]
+NamedConsortium = Annotated[Path, _option("--consortium", *_OF_CENTRE, show_default=False)]
 
 # Commands of this program with their operand: in capitals until somebody knows it, or a digest, or a name.
 _AT_A_SITE: Final = re.compile(
@@ -101,7 +78,7 @@ def at(folder: Path) -> str:
 
 def located(text: str, folder: Path) -> str:
     """A text whose ``secfed site`` and ``secfed agent`` commands name this folder."""
-    return _AT_A_SITE.sub(lambda found: found[0] + at(folder), text)
+    return _AT_A_SITE.sub(lambda match: match[0] + at(folder), text)
 
 
 def located_here(text: str, context: click.Context) -> str:
@@ -110,5 +87,5 @@ def located_here(text: str, context: click.Context) -> str:
         folder = next((context.meta[key] for key in keys if context.meta.get(key) is not None), None)
         if folder is not None:
             more = at(folder)
-            text = commands.sub(lambda found, more=more: found[0] + more, text)  # type: ignore[misc]
+            text = commands.sub(lambda match, more=more: match[0] + more, text)  # type: ignore[misc]
     return text

@@ -3,19 +3,27 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
+from rich.console import Console, Group, RenderableType
+from rich.text import Text
 
-if TYPE_CHECKING:
-    from rich.console import Console, RenderableType
-
-    from secfed.sweep.engine import SweepObserver
-    from secfed.sweep.plan import SweepPlan
-    from secfed.sweep.results import Row
+from secfed.errors import SecfedError
+from secfed.storage.atomic import write_atomic
+from secfed.sweep.engine import rows_so_far, run_sweep, runs_of
+from secfed.sweep.figure import write_figure
+from secfed.sweep.file import SweepFile
+from secfed.sweep.live import watching
+from secfed.sweep.plan import SweepPlan, make_plan
+from secfed.sweep.processes import ProcessRunner
+from secfed.sweep.report import Labels, failures, spread_sentence, summary_markdown, summary_table
+from secfed.sweep.results import Row, metric_names
+from secfed.sweep.store import RESULTS_FILE, SUMMARY_FILE, Store, check
+from secfed.terminal.consoles import plain_text, plural, say, stderr, stdout
+from secfed.terminal.tables import first_that_fits
 
 
 def sweep(
@@ -52,17 +60,11 @@ def sweep(
 ) -> None:
     """Run a study with every combination of settings and seeds, and put the results side by side.
 
-    Each run is a process with one thread. Stopped or killed, the same command continues: finished runs are
-    kept, failed ones are repeated. Stopped with Ctrl-C, it shows what is finished.
+    Each run is a process with one thread. Stopped or killed, the same command continues: finished runs
+    stay, failed ones are repeated. Stopped with Ctrl-C, it shows what is finished.
 
     [bold]Example:[/] secfed sweep examples/sweep-breast-cancer.toml --out runs/sweep --jobs 2
     """
-    from secfed.sweep.engine import rows_so_far, run_sweep
-    from secfed.sweep.file import SweepFile
-    from secfed.sweep.plan import make_plan
-    from secfed.sweep.processes import ProcessRunner
-    from secfed.terminal.consoles import stderr, stdout
-
     plan = make_plan(SweepFile.load(sweep_file))
     if dry_run:
         _list(plan, out, stdout(), panel or ())
@@ -70,15 +72,9 @@ def sweep(
     debug = bool(context.find_root().params.get("debug"))
     runner = ProcessRunner(plan.sweep.folder, debug=debug)
     try:
-        with _watching(stderr()) as observer:
-            rows = run_sweep(
-                plan,
-                out,
-                jobs=jobs or plan.sweep.jobs,
-                runner=runner,
-                observer=observer,
-                panels=panel or (),
-            )
+        with watching(stderr()) as observer:
+            at_a_time = jobs or plan.sweep.jobs
+            rows = run_sweep(plan, out, jobs=at_a_time, runner=runner, observer=observer, panels=panel or ())
     except KeyboardInterrupt:  # what is finished is worth seeing; the same command goes on later
         _conclude(plan, rows_so_far(plan, out), out, stdout())
         raise
@@ -87,42 +83,25 @@ def sweep(
 
 def _list(plan: SweepPlan, out: Path, console: Console, panels: Sequence[str]) -> None:
     """What would run, and what is finished already."""
-    from secfed.sweep.engine import chosen
-    from secfed.sweep.store import Store, check
-    from secfed.terminal.consoles import plain_text, plural
-
-    runs = chosen(plan, panels)
+    runs = runs_of(plan, panels)
     check(out)
     store = Store(out)
     counts = Counter[str]()
     for run in runs:
         state = "missing" if run.unavailable else "finished" if store.finished(run.digest) else "to run"
         counts[state] += 1
-        console.print(f"{state:9} {plain_text(run.title)}", markup=False, soft_wrap=True)
+        say(console, f"{state:9} {run.title}")
     for name, why in plan.missing.items():
-        console.print(f"{plain_text(name)} is missing: {plain_text(why)}", markup=False, soft_wrap=True)
+        say(console, f"{name} is missing: {why}")
     different = len({run.digest for run in runs if run.digest})
     equal = sum(bool(run.digest) for run in runs) - different
-    told = ", ".join(f"{count} {state}" for state, count in counts.items())
+    states = ", ".join(f"{count} {state}" for state, count in counts.items())
     same = f"; {plural(equal, 'run')} equal to another and done once" if equal else ""
-    console.print(f"{plural(len(runs), 'run')}: {told}{same}.")
+    console.print(f"{plural(len(runs), 'run')}: {states}{same}.")
 
 
 def _conclude(plan: SweepPlan, rows: Sequence[Row], out: Path, console: Console) -> None:
-    """Write the summary, show it, and fail if a run failed.
-
-    Raises:
-        SecfedError: at least one run failed, or the figure cannot be drawn as asked.
-    """
-    from rich.text import Text
-
-    from secfed.errors import SecfedError
-    from secfed.storage.atomic import write_atomic
-    from secfed.sweep.figure import write_figure
-    from secfed.sweep.report import failures, summary_markdown
-    from secfed.sweep.store import RESULTS_FILE, SUMMARY_FILE
-    from secfed.terminal.consoles import plain_text, plural
-
+    """Write the summary, show it, and fail if a run failed."""
     problem: SecfedError | None = None
     written: tuple[Path, ...] = ()
     try:
@@ -135,9 +114,9 @@ def _conclude(plan: SweepPlan, rows: Sequence[Row], out: Path, console: Console)
     console.print(Text(f"Written to {out}: {RESULTS_FILE}, {SUMMARY_FILE}, runs/", style="dim"))
     failed = sum(row.status == "failed" for row in rows)
     if failed:
-        told = "\n".join(f"  {plain_text(line)}" for line in failures(rows))
+        reasons = "\n".join(f"  {plain_text(line)}" for line in failures(rows))
         raise SecfedError(
-            f"{failed} of {plural(len(rows), 'run')} failed:\n{told}",
+            f"{failed} of {plural(len(rows), 'run')} failed:\n{reasons}",
             remedy=f"see {RESULTS_FILE} and log.txt of the runs; the same command repeats what is not done",
         )
     if problem is not None:
@@ -146,43 +125,8 @@ def _conclude(plan: SweepPlan, rows: Sequence[Row], out: Path, console: Console)
 
 def _summary(plan: SweepPlan, rows: Sequence[Row], console: Console) -> RenderableType:
     """The table with as many metrics as fit, and its notes."""
-    from rich.console import Group
-    from rich.text import Text
-
-    from secfed.sweep.report import Labels, spread_sentence, summary_table
-    from secfed.sweep.results import metric_names
-    from secfed.terminal.consoles import plain_text
-    from secfed.terminal.tables import new_table
-
-    most = len(metric_names(rows))
-    while True:
-        found = summary_table(plan, rows, most_metrics=most)
-        table = new_table()
-        for at, name in enumerate(found.headers):
-            table.add_column(
-                plain_text(name), justify="left" if at < found.numbers_from else "right", no_wrap=True
-            )
-        for cells in found.rows:
-            table.add_row(*(Text(plain_text(cell)) for cell in cells))
-        if most <= 1 or console.measure(table, options=console.options.update(max_width=10_000)).maximum <= (
-            console.width
-        ):
-            break
-        most -= 1
+    most = max(1, len(metric_names(rows)))
+    tables = (summary_table(plan, rows, most_metrics=number).for_terminal() for number in range(most, 0, -1))
+    table = first_that_fits(console, tables)
     notes = [Text(plain_text(note), style="yellow") for note in Labels(plan, rows).notes]
     return Group(table, Text(spread_sentence(plan.sweep), style="dim"), *notes)
-
-
-@contextmanager
-def _watching(console: Console) -> Iterator[SweepObserver]:
-    """A live display on a terminal, a line per finished run elsewhere."""
-    from rich.live import Live
-
-    from secfed.cli.sweep_live import LineSweepObserver, LiveSweepObserver
-
-    if console.is_terminal and not console.is_dumb_terminal:
-        shown = LiveSweepObserver(console)
-        with Live(get_renderable=shown.render, console=console, refresh_per_second=4, transient=True):
-            yield shown
-    else:
-        yield LineSweepObserver(console)

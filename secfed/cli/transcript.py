@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
+from rich.console import Console
+from rich.text import Text
 
+from secfed.audit.transcript_check import Verdict, verify_run
 from secfed.errors import ConfigError, TranscriptError
-
-if TYPE_CHECKING:
-    from rich.console import Console
-
-    from secfed.audit.transcript_check import Verdict
+from secfed.records.roster_file import ROSTER_FILE, read_roster
+from secfed.terminal.consoles import plain_text, plural, say, say_problems, stdout
+from secfed.terminal.tables import new_table
 
 transcript_app = typer.Typer(no_args_is_help=True, help="Check the signed records of a run.")
-
-_SHOWN = 20  # problems; a wrong roster breaks every line
 
 
 @transcript_app.callback()
@@ -43,10 +42,6 @@ def verify(
 
     Names the file and the first bad line. Exits with 0 only if everything verifies.
     """
-    from secfed.audit.transcript_check import verify_run
-    from secfed.records.roster_file import ROSTER_FILE, read_roster
-    from secfed.terminal.consoles import stdout
-
     if not folder.is_dir():
         raise ConfigError(f"{folder}: no such folder.", remedy="name the folder that --out wrote")
     beside = folder / ROSTER_FILE
@@ -67,14 +62,7 @@ def verify(
 
 
 def _show(console: Console, verdict: Verdict) -> None:
-    from rich.text import Text
-
-    from secfed.terminal.consoles import plain_text, plural
-    from secfed.terminal.tables import new_table
-
-    table = new_table()
-    for header in ("Transcript", "Entries", "Sums", "Head", "Result"):
-        table.add_column(header, justify="right" if header in ("Entries", "Sums") else "left")
+    table = new_table("Transcript", "Entries", "Sums", "Head", "Result", numbers=("Entries", "Sums"))
     bad = {problem.path: problem for problem in reversed(verdict.problems)}
     compared = bool(verdict.checked[0].head)  # the aggregator's: without it, nothing says what to expect
     for item in verdict.checked:
@@ -87,28 +75,26 @@ def _show(console: Console, verdict: Verdict) -> None:
         table.add_row(plain_text(item.owner), *counts, item.head.hex()[:16] or "–", result)
     console.print(table)
     console.print()
-    for problem in verdict.problems[:_SHOWN]:
-        console.print(Text.assemble(("✗ ", "red"), plain_text(str(problem))), soft_wrap=True)
-    if len(verdict.problems) > _SHOWN:
-        console.print(Text(f"... and {len(verdict.problems) - _SHOWN} more"))
+    say_problems(console, [str(problem) for problem in verdict.problems])
     for item in verdict.checked:
         if item.head and item.sums < item.expected:
             lost = plural(item.expected - item.sums, "sum")
             why = "it never got the result, or the end of its transcript is cut off"
-            note = f"{item.owner} did not record {lost} that it is in: {why}."
-            console.print(Text(plain_text(note), style="yellow"))
+            say(console, f"{item.owner} did not record {lost} that it is in: {why}.", "yellow")
     if verdict.absent:
-        console.print(Text(f"Not here: {plain_text(', '.join(verdict.absent))}", style="dim"))
+        say(console, f"Not here: {', '.join(verdict.absent)}", "dim")
     for remark in verdict.notes:
-        console.print(Text(plain_text(f"{remark.path}: {remark.why}."), style="yellow"), soft_wrap=True)
+        say(console, f"{remark.path}: {remark.why}.", "yellow")
     for model in verdict.models:
         if model.is_right:
-            what = f"is the model of study {verdict.study!r}, after round {model.record.round}"
-            console.print(Text(plain_text(f"{model.path}: {what}."), style="green"), soft_wrap=True)
+            after = f"after round {model.record.round}"
+            say(console, f"{model.path}: is the model of study {verdict.study!r}, {after}.", "green")
         elif not model.is_here:
-            what = f"the model that {model.owner}'s transcript names, SHA-256 {model.record.sha256.hex()}"
-            console.print(Text(plain_text(f"Not here: {what}"), style="dim"), soft_wrap=True)
+            digest = model.record.sha256.hex()
+            say(
+                console, f"Not here: the model that {model.owner}'s transcript names, SHA-256 {digest}", "dim"
+            )
     if not verdict.problems:
         sites = plural(len(verdict.checked) - 1, "hospital")
         sums = plural(verdict.checked[0].sums, "sum")
-        console.print(Text(f"Verified: the aggregator and {sites} recorded the same {sums}.", style="green"))
+        say(console, f"Verified: the aggregator and {sites} recorded the same {sums}.", "green")

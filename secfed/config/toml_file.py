@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from secfed.config.schema import suggestion
 from secfed.errors import ConfigError
 from secfed.storage import private_files
 
@@ -28,6 +29,38 @@ def read_tables(path: Path, what: str) -> dict[str, Any]:
     if key is not None:  # Python would not even write out 0xfff... of 5,000 digits
         raise ConfigError(f"{path}: {key[1:]}: a number beyond 64 bits", remedy="write a smaller number")
     return tables
+
+
+def read_own_text(path: Path, what: str) -> str:
+    """The text of a file that a person names on the command line.
+
+    Raises:
+        ConfigError: missing, unreadable or not UTF-8; of a missing one, which files are there.
+    """
+    try:
+        return path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        near = [other.name for other in path.parent.glob("*.toml")] if path.parent.is_dir() else []
+        remedy = suggestion(path.name, near, f"{what}s there: ") if near else "check the path"
+        raise ConfigError(f"{path}: there is no such {what}", remedy=remedy) from None
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be read ({error.strerror})", remedy="check its mode") from None
+    except UnicodeDecodeError:
+        raise ConfigError(f"{path}: is not UTF-8 text", remedy=f"save the {what} as UTF-8") from None
+
+
+def parse_tables(text: str, source: str) -> dict[str, Any]:
+    """The tables of a TOML text, which errors call ``source``.
+
+    Raises:
+        ConfigError: not TOML, or nested too deeply.
+    """
+    try:
+        return tomllib.loads(text.removeprefix("\ufeff"))  # as some editors begin UTF-8
+    except ValueError as error:  # also of a number with thousands of digits
+        raise ConfigError(f"{source}: not valid TOML: {error}", remedy="correct that line") from None
+    except RecursionError:
+        raise ConfigError(f"{source}: is nested too deeply", remedy="write flat lists") from None
 
 
 def _beyond_64_bits(value: object) -> str | None:

@@ -7,7 +7,6 @@ wrong with a file is one :class:`~secfed.errors.ConfigError` that names the key 
 from __future__ import annotations
 
 import json
-import tomllib
 from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any, Self
@@ -18,6 +17,7 @@ from secfed.config.plugins import allow_imports
 from secfed.config.protections import TRAITS
 from secfed.config.schema import ModelOptions, Options, Strict, checked, suggestion
 from secfed.config.sections import BROADCAST_BOUND, ProtectionSection, StudySection
+from secfed.config.toml_file import parse_tables, read_own_text
 from secfed.crypto import labels
 from secfed.crypto.codec import digest
 from secfed.dp.settings import PrivacySection
@@ -69,18 +69,7 @@ class Study(Strict):
         Raises:
             ConfigError: the file is missing or wrong.
         """
-        try:
-            text = path.read_text(encoding="utf-8")
-        except FileNotFoundError:
-            near = [other.name for other in path.parent.glob("*.toml")] if path.parent.is_dir() else []
-            raise ConfigError(
-                f"{path}: there is no such study file",
-                remedy=suggestion(path.name, near, "study files there: ") if near else "check the path",
-            ) from None
-        except OSError as error:
-            raise ConfigError(f"{path}: cannot be read ({error.strerror})", remedy="check its mode") from None
-        except UnicodeDecodeError:
-            raise ConfigError(f"{path}: is not UTF-8 text", remedy="save the study file as UTF-8") from None
+        text = read_own_text(path, "study file")
         allow_imports(Path.cwd(), path.parent)
         return cls._read(text, str(path), path.parent, None)
 
@@ -101,13 +90,7 @@ class Study(Strict):
 
     @classmethod
     def _read(cls, text: str, source: str, folder: Path, own_code: Collection[str] | None) -> Study:
-        try:
-            tables = tomllib.loads(text.removeprefix("\ufeff"))  # as some editors begin UTF-8
-        except ValueError as error:  # also of a number with thousands of digits
-            raise ConfigError(f"{source}: not valid TOML: {error}", remedy="correct that line") from None
-        except RecursionError:
-            raise ConfigError(f"{source}: is nested too deeply", remedy="write flat lists") from None
-        return cls._from_tables(tables, folder, own_code)
+        return cls._from_tables(parse_tables(text, source), folder, own_code)
 
     @classmethod
     def _from_tables(

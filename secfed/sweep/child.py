@@ -27,15 +27,10 @@ EXIT_INTERNAL: Final = 70
 
 
 def carry_out(study: Study, part: Path, *, log: TextIO) -> None:
-    """Run a study into its folder, as ``secfed simulate --out`` does, and give the folder its final name.
-
-    Args:
-        study: what to run.
-        part: the folder, ``NAME.part``.
-        log: gets a line per fact.
+    """Run a study into its folder ``NAME.part``, as ``secfed simulate --out`` does, and rename the folder.
 
     Raises:
-        SecfedError: the run failed; the folder keeps its name.
+        SecfedError: the run failed; the folder stays ``NAME.part``.
     """
     from rich.console import Console
 
@@ -70,23 +65,21 @@ def note_failure(part: Path, error: Exception, *, debug: bool) -> None:
     """
     from secfed.storage.atomic import write_atomic
     from secfed.sweep.store import FAILURE_FILE
-    from secfed.terminal.consoles import where as _where
+    from secfed.terminal.consoles import system_error, where
 
     if isinstance(error, SecfedError):
         message = str(error)
-    elif isinstance(error, OSError):  # in the words of secfed.cli.guard: path and reason, not its own text
-        reason = os.strerror(error.errno) if error.errno else type(error).__name__
-        where = f"{error.filename}: " if error.filename else ""
-        message = f"{where}{reason}. Remedy: check the path, its permissions and the space left"
+    elif isinstance(error, OSError):
+        message = ". Remedy: ".join(system_error(error))
     else:
         message = (
             "unexpected; run it again as: secfed --debug sweep ..., and report what the run's "
             f"{FAILURE_FILE} then says; it holds no values"
         )
-    found = {"error": type(error).__name__, "message": message}
+    failure = {"error": type(error).__name__, "message": message}
     if debug:
-        found["traceback"] = _where(error)
-    write_atomic(part / FAILURE_FILE, f"{json.dumps(found, indent=2, ensure_ascii=False)}\n".encode())
+        failure["traceback"] = where(error)
+    write_atomic(part / FAILURE_FILE, f"{json.dumps(failure, indent=2, ensure_ascii=False)}\n".encode())
 
 
 def main() -> int:
@@ -97,7 +90,7 @@ def main() -> int:
         "--paths-from", type=Path, required=True, help="where the study's relative paths start"
     )
     parser.add_argument("--debug", action="store_true")
-    given = parser.parse_args()
+    arguments = parser.parse_args()
     threading.Thread(target=_end_with_the_parent, daemon=True).start()
 
     from secfed.sweep.store import STUDY_FILE
@@ -109,12 +102,12 @@ def main() -> int:
         from secfed.sweep.plan import read_study
 
         torch.set_num_threads(1)  # runs share the machine with other runs
-        allow_imports(Path.cwd(), given.paths_from)
-        study = read_study((given.part / STUDY_FILE).read_text(encoding="utf-8"), given.paths_from)
-        carry_out(study, given.part, log=sys.stdout)
+        allow_imports(Path.cwd(), arguments.paths_from)
+        study = read_study((arguments.part / STUDY_FILE).read_text(encoding="utf-8"), arguments.paths_from)
+        carry_out(study, arguments.part, log=sys.stdout)
     except Exception as error:  # noqa: BLE001 - the outermost boundary of this process
         try:
-            note_failure(given.part, error, debug=given.debug)
+            note_failure(arguments.part, error, debug=arguments.debug)
         except Exception as other:  # noqa: BLE001 - Python would print both, with the text of the first
             name, why = type(error).__name__, type(other).__name__
             print(f"{name}; it could not be written down ({why}): check the space left", flush=True)

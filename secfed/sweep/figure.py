@@ -45,13 +45,13 @@ def write_figure(plan: SweepPlan, rows: Sequence[Row], out: Path) -> tuple[Path,
     """
     sweep = plan.sweep
     x = x_dimension(sweep)
-    found = metric_names(rows)
+    known = metric_names(rows)
     for name in sweep.figure.metrics:
-        if found and name not in found:
-            known = f"use one of: {', '.join(found)}; then run the sweep again: its runs are kept"
-            raise ConfigError(f"sweep.figure.y: no run has a metric {name!r}", remedy=known)
-    metrics = list(sweep.figure.metrics) or found[:1]
-    if not metrics or not found or x is None:
+        if known and name not in known:
+            remedy = f"use one of: {', '.join(known)}; then run the sweep again: its runs stay"
+            raise ConfigError(f"sweep.figure.y: no run has a metric {name!r}", remedy=remedy)
+    metrics = list(sweep.figure.metrics) or known[:1]
+    if not metrics or not known or x is None:
         return ()
     with style.styled():
         figure = _draw(plan, rows, x, metrics)
@@ -90,11 +90,11 @@ def positions(values: Sequence[Value], scale: Scale | None) -> dict[Value, float
         needed = "positive numbers" if scale == "log" else "numbers"
         remedy = 'set sweep.figure.x_scale = "categorical"'
         raise ConfigError(f'sweep.figure.x_scale: "{scale}" needs {needed}', remedy=remedy)
-    found = {value: float(np.log10(value)) if scale == "log" else float(value) for value in finite}
-    places = sorted(found.values())
+    at = {value: float(np.log10(value)) if scale == "log" else float(value) for value in finite}
+    places = sorted(at.values())
     step = (places[-1] - places[0]) / max(len(places) - 1, 1) if places else 0.0
     beyond = (places[-1] if places else 0.0) + (step or 1.0)
-    return found | {value: beyond for value in values if is_inf(value)}
+    return at | {value: beyond for value in values if is_inf(value)}
 
 
 def _draw(plan: SweepPlan, rows: Sequence[Row], x: str, metrics: Sequence[str]) -> Figure:
@@ -127,7 +127,7 @@ def _draw(plan: SweepPlan, rows: Sequence[Row], x: str, metrics: Sequence[str]) 
             ax.set_xlabel(sweep.figure.x_label or labels.dimension(x))
             _ticks(ax, places, labels, x)
     seeds = sorted({group.cells[metric].n for group in points for metric in metrics if metric in group.cells})
-    _words(figure, axes[0], sweep, labels, rows, seeds, several=len(curves) > 1 or any(curves))
+    _annotate(figure, axes[0], sweep, labels, rows, seeds, several=len(curves) > 1 or any(curves))
     return figure
 
 
@@ -178,7 +178,7 @@ def _ticks(ax: Axes, places: Mapping[Value, float], labels: Labels, x: str) -> N
     ax.margins(x=0.06, y=0.12)
 
 
-def _words(
+def _annotate(
     figure: Figure,
     first: Axes,
     sweep: SweepFile,
@@ -188,17 +188,7 @@ def _words(
     *,
     several: bool,
 ) -> None:
-    """Title, legend, and under the panels what a reader must know before believing a curve.
-
-    Args:
-        figure: to write into.
-        first: the axes whose curves are all curves.
-        sweep: what was planned.
-        labels: what its parts are called.
-        rows: what was run.
-        seeds: over how many seeds the points are, each number once, ascending.
-        several: whether there is more than one curve.
-    """
+    """Title, legend, and under the panels what a reader must know before believing a curve."""
     title = sweep.figure.title
     heading: dict[str, Any] = {"weight": "bold", "size": 11}
     above = int(bool(title))
@@ -236,8 +226,8 @@ def _bars(seeds: Sequence[int]) -> str:
         parts.append(f"bars: sample standard deviation over {fewer}{seeds[-1]} seeds")
     if seeds[0] == 1:
         parts.append("points without a bar: one seed")
-    told = "; ".join(parts)
-    return f"{told[:1].upper()}{told[1:]}."
+    sentence = "; ".join(parts)
+    return f"{sentence[:1].upper()}{sentence[1:]}."
 
 
 def _values(sweep: SweepFile, dimension: str) -> tuple[Value, ...]:

@@ -40,7 +40,6 @@ keys to leave out where an axis is inf, beside the axis' own key.
 from __future__ import annotations
 
 import math
-import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -48,6 +47,7 @@ from typing import Any, Final, TypeAlias
 
 from secfed.config.plugins import allow_imports
 from secfed.config.schema import checked, suggestion
+from secfed.config.toml_file import parse_tables, read_own_text
 from secfed.errors import ConfigError
 from secfed.sweep.sections import Change, FigureSection, Keys, SweepSection, Variant, flat
 
@@ -60,12 +60,7 @@ _RESERVED: Final = ("panel", "variant", "seed", "seeds", "status", "seconds", "e
 
 @dataclass(frozen=True)
 class Axis:
-    """Values to try.
-
-    Attributes:
-        name: a study key, or the name of an axis whose key each variant says.
-        values: without repetition.
-    """
+    """Values to try, without repetition, of a study key or of a name whose key each variant says."""
 
     name: str
     values: tuple[Value, ...]
@@ -78,31 +73,17 @@ class Axis:
 
 @dataclass(frozen=True)
 class SweepFile:
-    """A sweep file, checked as far as is possible without its studies.
-
-    Attributes:
-        name: of the study.
-        text: the file.
-        tables: the study's own tables.
-        folder: where the study's relative paths start.
-        axes: in the order of the file.
-        seeds: values of ``study.seed``.
-        jobs: most runs at the same time.
-        remove_at_inf: study key to keys that are left out where it is inf.
-        variants: curves; empty if the file names none.
-        panels: panels; empty if the file names none.
-        figure: what to draw.
-    """
+    """A sweep file, checked as far as is possible without its studies."""
 
     name: str
-    text: str
-    tables: Mapping[str, Any]
-    folder: Path
+    text: str  # the file
+    tables: Mapping[str, Any]  # the study's own tables
+    folder: Path  # where the study's relative paths start
     axes: tuple[Axis, ...]
-    seeds: tuple[int, ...]
+    seeds: tuple[int, ...]  # values of ``study.seed``
     jobs: int
-    remove_at_inf: Mapping[str, Keys]
-    variants: tuple[Variant, ...]
+    remove_at_inf: Mapping[str, Keys]  # study key to keys that are left out where it is inf
+    variants: tuple[Variant, ...]  # variants, panels: empty if the file names none
     panels: tuple[Change, ...]
     figure: FigureSection
 
@@ -110,7 +91,7 @@ class SweepFile:
     def dimensions(self) -> tuple[str, ...]:
         """What distinguishes runs besides their seed: panel, variant, axes."""
         named = (("panel", self.panels), ("variant", self.variants))
-        return (*(name for name, given in named if given), *(axis.name for axis in self.axes))
+        return (*(name for name, changes in named if changes), *(axis.name for axis in self.axes))
 
     def change(self, dimension: str, name: Value) -> Change | None:
         """The variant or panel of that name; None for the value of an axis."""
@@ -124,28 +105,18 @@ class SweepFile:
         Raises:
             ConfigError: names the key and the remedy.
         """
-        text = _text(path)
+        text = read_own_text(path, "sweep file")
         allow_imports(Path.cwd(), path.parent)
         return cls.parse(text, source=str(path), folder=path.parent)
 
     @classmethod
     def parse(cls, text: str, *, source: str = "sweep file", folder: Path = Path()) -> SweepFile:
-        """Read a sweep file from text.
-
-        Args:
-            text: TOML.
-            source: what to call it in errors.
-            folder: where the study's relative paths start.
+        """Read a sweep file from TOML; errors call it ``source``.
 
         Raises:
             ConfigError: names the key and the remedy.
         """
-        try:
-            tables = tomllib.loads(text.removeprefix("\ufeff"))  # as some editors begin UTF-8
-        except ValueError as error:  # also of a number with thousands of digits
-            raise ConfigError(f"{source}: not valid TOML: {error}", remedy="correct that line") from None
-        except RecursionError:
-            raise ConfigError(f"{source}: is nested too deeply", remedy="write flat lists") from None
+        tables = parse_tables(text, source)
         sweep = tables.pop("sweep", None)
         if not isinstance(sweep, dict):
             remedy = "add [sweep], or use: secfed simulate"
@@ -208,19 +179,6 @@ class SweepFile:
             _known("sweep.figure.x", [self.figure.x], self.dimensions)
 
 
-def _text(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8")
-    except FileNotFoundError:
-        near = [other.name for other in path.parent.glob("*.toml")] if path.parent.is_dir() else []
-        remedy = suggestion(path.name, near, "files there: ") if near else "check the path"
-        raise ConfigError(f"{path}: there is no such sweep file", remedy=remedy) from None
-    except OSError as error:
-        raise ConfigError(f"{path}: cannot be read ({error.strerror})", remedy="check its mode") from None
-    except UnicodeDecodeError:
-        raise ConfigError(f"{path}: is not UTF-8 text", remedy="save the file as UTF-8") from None
-
-
 def _axis(where: str, name: str, values: Any) -> Axis:
     if not isinstance(values, list | tuple) or not values:
         raise ConfigError(f"{where}: must be a list of values", remedy="write the values as [a, b, c]")
@@ -238,18 +196,18 @@ def _axis(where: str, name: str, values: Any) -> Axis:
 
 
 def _distinct(where: str, values: Iterable[Any]) -> tuple[Any, ...]:
-    given = tuple(values)
-    for at, value in enumerate(given):
-        if value in given[:at]:
+    distinct = tuple(values)
+    for at, value in enumerate(distinct):
+        if value in distinct[:at]:
             raise ConfigError(f"{where}: {value!r} is there twice", remedy="leave out one of them")
-    if not given and where == "sweep.seeds":
+    if not distinct and where == "sweep.seeds":
         raise ConfigError(f"{where}: is empty", remedy="name at least one seed, or leave it out")
-    return given
+    return distinct
 
 
-def _known(where: str, given: Iterable[str], known: Iterable[str]) -> None:
+def _known(where: str, used: Iterable[str], known: Iterable[str]) -> None:
     names = list(known)
-    for name in given:
+    for name in used:
         if name not in names:
             hint = suggestion(name, names, "use one of: ") if names else "the sweep has no axis; remove it"
             raise ConfigError(f"{where}: there is no axis {name!r}", remedy=hint)

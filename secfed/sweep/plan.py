@@ -27,22 +27,14 @@ _LONGEST_NAME = 96
 
 @dataclass(frozen=True)
 class SweepRun:
-    """One study of the sweep.
+    """One study of the sweep."""
 
-    Attributes:
-        at: where it stands: dimension to value, in the order of :attr:`SweepFile.dimensions`.
-        seed: its ``study.seed``.
-        text: its study file.
-        digest: hex of the study's digest; two runs with one digest are the same run.
-        unavailable: why an optional variant cannot be run; empty if it can.
-        optional: whether its variant is optional.
-    """
-
+    # where it stands: dimension to value, in the order of :attr:`SweepFile.dimensions`
     at: Mapping[str, Value]
     seed: int
-    text: str = ""
-    digest: str = ""
-    unavailable: str = ""
+    text: str = ""  # its study file
+    digest: str = ""  # hex of the study's digest; two runs with one digest are the same run
+    unavailable: str = ""  # why an optional variant cannot be run; empty if it can
     optional: bool = False
 
     @property
@@ -60,17 +52,11 @@ class SweepRun:
 
 @dataclass(frozen=True)
 class SweepPlan:
-    """Every run of a sweep.
-
-    Attributes:
-        sweep: the file.
-        runs: seed by seed, so that a sweep cut short has whole curves.
-        missing: name of an optional variant to why it is left out.
-    """
+    """Every run of a sweep."""
 
     sweep: SweepFile
-    runs: tuple[SweepRun, ...]
-    missing: Mapping[str, str]
+    runs: tuple[SweepRun, ...]  # seed by seed, so that a sweep cut short has whole curves
+    missing: Mapping[str, str]  # name of an optional variant to why it is left out
 
 
 def show_value(value: Value) -> str:
@@ -88,15 +74,7 @@ def is_inf(value: Value) -> bool:
 
 
 def read_study(text: str, folder: Path) -> Study:
-    """The study of a run; used here and in the process that runs it.
-
-    Args:
-        text: its TOML, one's own.
-        folder: where its relative paths start.
-
-    Raises:
-        ConfigError: names the key.
-    """
+    """The study of a run, from one's own TOML; ``folder`` is where its relative paths start."""
     return Study.parse(text, source="the study").model_copy(update={"folder": folder})
 
 
@@ -135,8 +113,8 @@ def make_plan(sweep: SweepFile) -> SweepPlan:
                 if number == 0:  # pieces that do not fit together; the seed changes nothing about that
                     check(study)
                 runs.append(SweepRun(at, seed, text, study.digest(operational=True).hex(), optional=optional))
-            except SecfedError as found:
-                error = _with_hint(found, values)
+            except SecfedError as refusal:
+                error = _with_hint(refusal, values)
                 if optional and variant is not None and isinstance(error, ConfigError):
                     missing.setdefault(variant.name, error.message)
                     runs.append(SweepRun(at, seed, optional=True))
@@ -236,7 +214,7 @@ def _with_hint(error: SecfedError, values: Mapping[Axis, Value]) -> SecfedError:
 def _put(tables: dict[str, Any], key: str, value: Value, who: str) -> None:
     *parents, last = key.split(".")
     if not parents or not all((*parents, last)):
-        raise ConfigError(f"{who}: {key!r} is no study key", remedy='write "section.key"')
+        raise ConfigError(f"{who}: {key!r} is not a study key", remedy='write "section.key"')
     node: Any = tables
     for parent in parents:
         node = node.setdefault(parent, {})

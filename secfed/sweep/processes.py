@@ -1,4 +1,4 @@
-"""Runs in child processes: each with one thread, its own log, and no longer a life than its sweep's."""
+"""Jobs in child processes: each with one thread, its own log, and no longer a life than its parent's."""
 
 from __future__ import annotations
 
@@ -6,42 +6,28 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Protocol
 
+from secfed.sweep.jobs import Job, Running
 from secfed.sweep.plan import SweepRun
 from secfed.sweep.store import LOG_FILE
 
-_ONE_THREAD: Final = dict.fromkeys(
-    ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS"), "1"
-)
+_ENVIRONMENT: Final = {
+    **dict.fromkeys(
+        ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS"), "1"
+    ),
+    "TOKENIZERS_PARALLELISM": "false",
+    "PYTHONUNBUFFERED": "1",
+}
 _TAIL_BYTES = 1024
 
 
-class Running(Protocol):
-    """A run that was started."""
-
-    def over(self) -> bool:
-        """Whether it has ended, in success or not."""
-        ...
-
-    def stop(self) -> None:
-        """End it now; afterwards it writes nothing any more. No effect on a run that is over."""
-        ...
-
-    def signal(self) -> str:
-        """Name of the signal that ended it, empty if none did."""
-        ...
-
-    def now(self) -> str:
-        """What it is doing, in a few words."""
-        ...
-
-
 class Runner(Protocol):
-    """Starts runs."""
+    """Starts runs of a sweep."""
 
     def start(self, run: SweepRun, part: Path) -> Running:
         """Start a run into its folder ``NAME.part``, which holds ``study.toml``."""
@@ -50,38 +36,51 @@ class Runner(Protocol):
 
 @dataclass(frozen=True)
 class ProcessRunner:
-    """One child process per run.
+    """One child process per run."""
 
-    Attributes:
-        paths_from: where relative paths of the studies start.
-        debug: whether a run that fails also leaves where in the code it did.
-    """
-
-    paths_from: Path
-    debug: bool = False
+    paths_from: Path  # where relative paths of the studies start
+    debug: bool = False  # whether a run that fails also leaves where in the code it did
 
     def start(self, run: SweepRun, part: Path) -> ChildProcess:  # noqa: ARG002 - the folder holds the study
         """Start a process for a run."""
         command = [sys.executable, "-P", "-m", "secfed.sweep.child", str(part.resolve())]
         command += ["--paths-from", str(self.paths_from.resolve()), *(["--debug"] if self.debug else [])]
-        with (part / LOG_FILE).open("wb") as log:
-            process = subprocess.Popen(
-                command,
-                stdin=subprocess.PIPE,  # never written to; closes when this process ends
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                env=os.environ | _ONE_THREAD | {"PYTHONUNBUFFERED": "1"},
-                start_new_session=True,  # its worker processes can be ended with it
-            )
-        return ChildProcess(process, part / LOG_FILE)
+        return ChildProcess.start(command, part / LOG_FILE)
+
+
+def command_job(title: str, command: Sequence[str], log: Path) -> Job:
+    """A job that runs a command; its log stays only if the command fails."""
+
+    def end(running: Running) -> bool:
+        succeeded = isinstance(running, ChildProcess) and running.process.returncode == 0
+        if succeeded:
+            log.unlink()
+        return succeeded
+
+    return Job(title, lambda: ChildProcess.start(command, log), end)
 
 
 @dataclass(frozen=True)
 class ChildProcess:
-    """A run in a child process."""
+    """A job in a child process; with its log."""
 
     process: subprocess.Popen[bytes]
     log: Path
+
+    @classmethod
+    def start(cls, command: Sequence[str], log: Path) -> ChildProcess:
+        """Start it, in a session of its own: its worker processes can be ended with it."""
+        log.parent.mkdir(parents=True, exist_ok=True)
+        with log.open("wb") as stream:
+            process = subprocess.Popen(
+                command,
+                stdin=subprocess.PIPE,  # never written to; closes when this process ends
+                stdout=stream,
+                stderr=subprocess.STDOUT,
+                env=os.environ | _ENVIRONMENT,
+                start_new_session=True,
+            )
+        return cls(process, log)
 
     def over(self) -> bool:
         """Whether the process has ended."""

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from typing import Final
 
 from secfed.sweep.file import SweepFile, Value
@@ -12,33 +11,14 @@ from secfed.sweep.results import Cell, Group, Row, groups, metric_names
 from secfed.sweep.sections import Change
 from secfed.sweep.store import FIGURE_FILES, RESULTS_FILE
 from secfed.terminal.consoles import plural, show_number
+from secfed.terminal.text_table import TextTable, escaped
 
 NO_VALUE: Final = "–"
-_MOST_FAILURES = 10  # told one by one; all are in results.csv
-
-
-@dataclass(frozen=True)
-class SweepTable:
-    """A table as text.
-
-    Attributes:
-        headers: of its columns.
-        rows: cells, as many as headers.
-        numbers_from: the first column of numbers; those before it are names and values.
-    """
-
-    headers: tuple[str, ...]
-    rows: tuple[tuple[str, ...], ...]
-    numbers_from: int
+_MOST_FAILURES = 10  # shown one by one; all are in results.csv
 
 
 class Labels:
-    """What to call the dimensions of a sweep and their values, with marks that lead to the notes.
-
-    Args:
-        plan: the sweep.
-        rows: its rows, which may say that a variant is missing.
-    """
+    """What to call the dimensions of a sweep and their values, with marks that lead to the notes."""
 
     def __init__(self, plan: SweepPlan, rows: Sequence[Row]) -> None:
         self._sweep = plan.sweep
@@ -66,36 +46,30 @@ class Labels:
         return short if alike == 1 else name
 
     def _text(self, change: Change) -> str:
-        said = []
+        parts = []
         if change in self._sweep.variants:
             if why := self.missing.get(change.name):
-                said.append(f"Missing here, because {why.rstrip('.')}.")
+                parts.append(f"Missing here, because {why.rstrip('.')}.")
             if gaps := self._gaps.get(change.name):
                 where = gaps[0].run.title + (f" and {len(gaps) - 1} more" if len(gaps) > 1 else "")
-                said.append(f"Missing at {where}, because {gaps[0].message.rstrip('.')}.")
-        said += [change.note] if change.note else []
-        return f"{change.title}: {' '.join(said)}" if said else ""
+                parts.append(f"Missing at {where}, because {gaps[0].message.rstrip('.')}.")
+        parts += [change.note] if change.note else []
+        return f"{change.title}: {' '.join(parts)}" if parts else ""
 
 
-def summary_table(plan: SweepPlan, rows: Sequence[Row], *, most_metrics: int | None = None) -> SweepTable:
-    """Mean and spread of every metric over the seeds of every point.
-
-    Args:
-        plan: the sweep.
-        rows: its rows.
-        most_metrics: leave out metrics beyond this number; None shows all.
-    """
+def summary_table(plan: SweepPlan, rows: Sequence[Row], *, most_metrics: int | None = None) -> TextTable:
+    """Mean and spread of every metric, or the first ``most_metrics``, over the seeds of every point."""
     sweep, labels = plan.sweep, Labels(plan, rows)
     metrics = metric_names(rows, sweep.figure.metrics)[:most_metrics]
     several = len(sweep.seeds) > 1
     headers = [labels.dimension(name) for name in sweep.dimensions]
     cells: list[tuple[str, ...]] = []
-    told: set[str] = set()
+    listed: set[str] = set()
     for group in groups(rows):
         variant = str(group.at.get("variant", ""))
         if variant in labels.missing and group.count("unavailable") == group.planned:
-            if variant not in told:  # one line for the whole curve
-                told.add(variant)
+            if variant not in listed:  # one line for the whole curve
+                listed.add(variant)
                 shown = [labels.value(d, v) if d == "variant" else NO_VALUE for d, v in group.at.items()]
                 cells.append((*shown, "0", *("missing" if metrics else "" for _ in metrics)))
             continue
@@ -103,7 +77,7 @@ def summary_table(plan: SweepPlan, rows: Sequence[Row], *, most_metrics: int | N
         numbers = (_cell(group.cells.get(name), percent=_in_percent(sweep, name)) for name in metrics)
         cells.append((*shown, _count(group), *numbers))
     titles = (*headers, "runs" if several else "run", *(metric_title(sweep, name) for name in metrics))
-    return SweepTable(titles, tuple(cells), numbers_from=len(headers))
+    return TextTable(titles, tuple(cells), numbers_from=len(headers))
 
 
 def metric_title(sweep: SweepFile, name: str) -> str:
@@ -132,37 +106,19 @@ def spread_sentence(sweep: SweepFile) -> str:
 
 
 def summary_markdown(plan: SweepPlan, rows: Sequence[Row], *, figure: bool) -> str:
-    """Text of summary.md.
-
-    Args:
-        plan: the sweep.
-        rows: its rows.
-        figure: whether a figure was drawn.
-    """
+    """Text of summary.md; ``figure`` says whether one was drawn."""
     sweep, labels = plan.sweep, Labels(plan, rows)
     table = summary_table(plan, rows)
     done = sum(row.status == "done" for row in rows)
     lines = [f"# {sweep.figure.title or sweep.name}", ""]
     lines += [f"{done} of {plural(len(rows), 'run')} done. {spread_sentence(sweep)}", ""]
-    lines += _markdown(table)
-    lines += [line for note in labels.notes for line in ("", _escaped(note))]
+    lines += [table.markdown()]
+    lines += [line for note in labels.notes for line in ("", escaped(note))]
     if failed := failures(rows):
-        lines += ["", "Failed:", "", *(f"- {_escaped(line)}" for line in failed)]
+        lines += ["", "Failed:", "", *(f"- {escaped(line)}" for line in failed)]
     if figure:
-        lines += ["", f"![{_escaped(sweep.figure.title or sweep.name)}]({FIGURE_FILES[0]})"]
+        lines += ["", f"![{escaped(sweep.figure.title or sweep.name)}]({FIGURE_FILES[0]})"]
     return "\n".join(lines) + "\n"
-
-
-def _markdown(table: SweepTable) -> Iterable[str]:
-    def line(cells: Sequence[str]) -> str:
-        return f"| {' | '.join(_escaped(cell) for cell in cells)} |"
-
-    rule = ["---" if at < table.numbers_from else "---:" for at in range(len(table.headers))]
-    return [line(table.headers), f"| {' | '.join(rule)} |", *(line(row) for row in table.rows)]
-
-
-def _escaped(text: str) -> str:
-    return " ".join(text.split()).replace("\\", "\\\\").replace("|", "\\|").replace("<", "&lt;")
 
 
 def _count(group: Group) -> str:

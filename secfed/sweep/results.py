@@ -21,38 +21,22 @@ _LAST: Final = ("error", "message", "note", "folder", "study_digest")
 
 @dataclass(frozen=True)
 class Row:
-    """What is known of one run.
-
-    Attributes:
-        run: which.
-        status: ``unavailable`` is a run of an optional variant that this version refuses.
-        seconds: wall seconds of a finished run.
-        metrics: of its final model; an undefined one is left out.
-        epsilon_spent: the most that a site spent; None without differential privacy.
-        error: class of the error of a failed run.
-        message: its text.
-        folder: name of its folder in ``runs``.
-    """
+    """What is known of one run."""
 
     run: SweepRun
-    status: Status = "waiting"
+    status: Status = "waiting"  # ``unavailable`` is a run of an optional variant that this version refuses
     seconds: float | None = None
+    # of its final model; an undefined one is left out
     metrics: Mapping[str, float] = field(default_factory=dict)
-    epsilon_spent: float | None = None
-    error: str = ""
+    epsilon_spent: float | None = None  # the most that a site spent; None without differential privacy
+    error: str = ""  # error, message: class and text of the error of a failed run
     message: str = ""
     folder: str = ""
 
 
 @dataclass(frozen=True)
 class Cell:
-    """A metric over the seeds of one point.
-
-    Attributes:
-        mean: arithmetic mean.
-        std: sample standard deviation (divisor n - 1); None for a single seed.
-        n: number of seeds.
-    """
+    """A metric over the ``n`` seeds of one point; ``std`` has the divisor n - 1, and is None for one seed."""
 
     mean: float
     std: float | None
@@ -61,14 +45,7 @@ class Cell:
 
 @dataclass(frozen=True)
 class Group:
-    """The runs of one point: everything equal but the seed.
-
-    Attributes:
-        at: dimension to value.
-        cells: metric to its statistics; without metrics that no run has.
-        planned: runs of the point.
-        statuses: of each run.
-    """
+    """The runs of one point, of which everything but the seed is equal; ``cells`` are its metrics."""
 
     at: Mapping[str, Value]
     cells: Mapping[str, Cell]
@@ -85,12 +62,12 @@ def groups(rows: Iterable[Row]) -> list[Group]:
     by_point: dict[tuple[tuple[str, Value], ...], list[Row]] = {}
     for row in rows:
         by_point.setdefault(tuple(row.run.at.items()), []).append(row)
-    found = []
+    gathered = []
     for at, members in by_point.items():
         names = dict.fromkeys(name for row in members for name in row.metrics)
         cells = {n: _cell([row.metrics[n] for row in members if n in row.metrics]) for n in names}
-        found.append(Group(dict(at), cells, len(members), tuple(row.status for row in members)))
-    return found
+        gathered.append(Group(dict(at), cells, len(members), tuple(row.status for row in members)))
+    return gathered
 
 
 def metric_names(rows: Iterable[Row], first: Sequence[str] = ()) -> list[str]:

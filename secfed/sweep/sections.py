@@ -22,7 +22,7 @@ def flat(table: Any) -> Any:
     """
     if not isinstance(table, dict):
         return table
-    found: dict[str, Any] = {}
+    dotted: dict[str, Any] = {}
     for name, value in table.items():
         inner = flat(value)
         items = (
@@ -31,12 +31,12 @@ def flat(table: Any) -> Any:
             else {name: inner}
         )
         for key, item in items.items():
-            if key in found:  # "a.b" in quotes and b in a table [a]: to TOML these are two keys
+            if key in dotted:  # "a.b" in quotes and b in a table [a]: to TOML these are two keys
                 raise ConfigError(
                     f"sweep: {key} is there twice, quoted and as a table", remedy="leave out one of them"
                 )
-            found[key] = item
-    return found
+            dotted[key] = item
+    return dotted
 
 
 _KeysByAxis: TypeAlias = Annotated[dict[str, Keys], BeforeValidator(flat)]

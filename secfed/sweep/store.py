@@ -41,19 +41,12 @@ _LOCK_FILE = ".lock"
 
 @dataclass(frozen=True)
 class FinishedRun:
-    """A run that is complete on disk.
-
-    Attributes:
-        folder: name of its folder in ``runs``.
-        seconds: wall seconds it took.
-        metrics: of the final model; None where a metric is undefined.
-        epsilon_spent: the most that a site spent; None without differential privacy.
-    """
+    """A run that is complete on disk, in ``runs/FOLDER``."""
 
     folder: str
     seconds: float
-    metrics: Mapping[str, float | None]
-    epsilon_spent: float | None = None
+    metrics: Mapping[str, float | None]  # of the final model; None where a metric is undefined
+    epsilon_spent: float | None = None  # the most that a site spent; None without differential privacy
 
 
 class Store:
@@ -72,12 +65,7 @@ class Store:
         return self._finished.get(digest)
 
     def begin(self, name: str, study: str) -> Path:
-        """An empty folder for a run; what an interrupted, failed or damaged attempt left there is removed.
-
-        Args:
-            name: of the run's folder.
-            study: text of its study file.
-        """
+        """An empty folder for a run; what an interrupted, failed or damaged attempt left there is removed."""
         part = self.runs / f"{name}{PART}"
         for old in (part, self.runs / name):
             if old.exists():
@@ -93,8 +81,8 @@ class Store:
 
     def failure(self, name: str) -> tuple[str, str]:
         """Error class and message that a failed run left behind; both empty if it left none."""
-        found = _json(self.runs / f"{name}{PART}" / FAILURE_FILE)
-        return str(found.get("error", "")), str(found.get("message", ""))
+        failure = _json(self.runs / f"{name}{PART}" / FAILURE_FILE)
+        return str(failure.get("error", "")), str(failure.get("message", ""))
 
     def _note(self, folder: Path) -> None:
         if folder.name.endswith(PART):
@@ -107,11 +95,7 @@ class Store:
 
 @contextmanager
 def opened(out: Path, text: str) -> Iterator[Store]:
-    """Hold the folder of a sweep; a new one is made.
-
-    Args:
-        out: the folder.
-        text: the sweep file, kept beside its results.
+    """Hold the folder of a sweep, with the sweep file in it; a new one is made.
 
     Raises:
         ConfigError: the folder belongs to something else, or another sweep is at work in it.
@@ -122,10 +106,8 @@ def opened(out: Path, text: str) -> Iterator[Store]:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            remedy = "wait until it ends, or name another folder"
-            raise ConfigError(
-                f"--out {out}: another sweep is at work in this folder", remedy=remedy
-            ) from None
+            message = f"--out {out}: another sweep is at work in this folder"
+            raise ConfigError(message, remedy="wait until it ends, or name another folder") from None
         write_atomic(out / SWEEP_FILE, text.encode())
         yield Store(out)
 
@@ -153,13 +135,13 @@ def _spent(run: Mapping[str, Any]) -> float | None:
     """The largest epsilon over the sites of run.json's ``privacy``."""
     privacy = run.get("privacy")
     sites = privacy.get("sites") if isinstance(privacy, dict) else None
-    found = [site.get("epsilon") for site in sites.values()] if isinstance(sites, dict) else []
-    return max((float(value) for value in found if isinstance(value, float | int)), default=None)
+    spent = [site.get("epsilon") for site in sites.values()] if isinstance(sites, dict) else []
+    return max((float(value) for value in spent if isinstance(value, float | int)), default=None)
 
 
 def _json(path: Path) -> dict[str, Any]:
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
+        content = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):  # absent, unreadable or cut short: no finished run
         return {}
-    return found if isinstance(found, dict) else {}
+    return content if isinstance(content, dict) else {}

@@ -1,11 +1,15 @@
-"""Where output goes, and how numbers look: results to stdout, progress and errors to stderr."""
+"""Where output goes, and how lines and numbers look: results to stdout, progress and errors to stderr."""
 
 from __future__ import annotations
 
+import json
 import math
+import os
 import traceback
+from collections.abc import Sequence
 
 from rich.console import Console
+from rich.text import Text
 
 
 def stdout() -> Console:
@@ -21,6 +25,31 @@ def stderr() -> Console:
 def plain_text(text: str) -> str:
     """Text from a file or a study without control characters, which could act on the terminal."""
     return "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in text)
+
+
+def say(console: Console, text: str, style: str = "") -> None:
+    """One line, however long, of a text that may come from a file or a study."""
+    console.print(Text(plain_text(text), style=style), soft_wrap=True)
+
+
+def say_problems(console: Console, problems: Sequence[str], most: int = 20) -> None:
+    """A line for each problem; a wrong roster breaks every file, so only so many."""
+    for problem in problems[:most]:
+        console.print(Text.assemble(("✗ ", "red"), plain_text(problem)), soft_wrap=True)
+    if len(problems) > most:
+        say(console, f"... and {len(problems) - most} more")
+
+
+def say_check(console: Console, mark: tuple[str, str], subject: str, text: str, remedy: str) -> None:
+    """The answer to one question: ``mark`` is a sign and its style, ``subject`` padded as a column."""
+    console.print(Text.assemble(mark, f" {subject}", plain_text(text)), soft_wrap=True)
+    if remedy:
+        say(console, f"  {'':<{len(subject)}}{remedy}", "dim")
+
+
+def print_json(content: object) -> None:
+    """For programs, to standard output."""
+    print(json.dumps(content, indent=2))
 
 
 def show_number(value: float | None) -> str:
@@ -53,6 +82,13 @@ def show_seconds(seconds: float) -> str:
 def plural(count: int, noun: str) -> str:
     """``1 hospital``, ``4 hospitals``."""
     return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
+
+
+def system_error(error: OSError) -> tuple[str, str]:
+    """Path and reason of an error of the operating system, not its own text; and a remedy."""
+    reason = os.strerror(error.errno) if error.errno else type(error).__name__
+    path = f"{error.filename}: " if error.filename else ""
+    return f"{path}{reason}", "check the path, its permissions and the space left"
 
 
 def where(error: BaseException) -> str:

@@ -6,13 +6,12 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from rich.console import Console, Group, RenderableType
-from rich.live import Live
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.text import Text
 
 from secfed.deploy.transport.progress import ANSWERS, Waits
 from secfed.runs.run_report import WAIT, Observer, RoundReport, RunReport, SilentObserver
-from secfed.terminal.consoles import plain_text, plural, show_bytes, show_number, show_seconds
+from secfed.terminal.consoles import plain_text, plural, say, show_bytes, show_number, show_seconds
+from secfed.terminal.live import live_or, progress_bar
 from secfed.terminal.tables import WORTH_TELLING_S, round_table
 from secfed.wire.stages import STAGES
 
@@ -21,20 +20,12 @@ _ROWS = 8  # finished rounds under the progress bar
 
 @contextmanager
 def watching(console: Console, *, quiet: bool) -> Iterator[Observer]:
-    """The observer that suits the console; a live display ends with the block, also on an error.
-
-    Args:
-        console: where progress goes.
-        quiet: say nothing (``--json``).
-    """
+    """The observer that suits the console; none that says anything if ``quiet``."""
     if quiet:
         yield SilentObserver()
-    elif console.is_terminal and not console.is_dumb_terminal:
-        shown = LiveObserver(console)
-        with Live(get_renderable=shown.render, console=console, refresh_per_second=8, transient=True):
-            yield shown
-    else:
-        yield LineObserver(console)
+        return
+    with live_or(console, LiveObserver, LineObserver) as observer:
+        yield observer
 
 
 class LiveObserver(Observer):
@@ -45,14 +36,7 @@ class LiveObserver(Observer):
         self._title = Text("starting", style="bold")
         self._rounds = 0
         self._finished: dict[int, RoundReport] = {}
-        self._bar = Progress(
-            TextColumn("{task.description}"),
-            BarColumn(bar_width=None),
-            TextColumn("{task.fields[stage]}", style="cyan"),
-            TimeElapsedColumn(),
-            console=console,
-            expand=True,
-        )
+        self._bar = progress_bar(console, "stage")
         self._task = self._bar.add_task("preparing", total=None, stage="")
 
     def started(self, study: str, sites: Sequence[str], rounds: int) -> None:
@@ -112,7 +96,7 @@ class LineObserver(Observer):
     def started(self, study: str, sites: Sequence[str], rounds: int) -> None:
         """Name the study."""
         self._rounds = rounds
-        self._line(f"{plain_text(study)}: {plural(len(sites), 'hospital')}, {plural(rounds, 'round')}")
+        say(self._console, f"{study}: {plural(len(sites), 'hospital')}, {plural(rounds, 'round')}")
 
     def stage(self, round_number: int, exchange: str, stage: str, done: int, total: int) -> None:
         """Too fine for a log."""
@@ -123,11 +107,9 @@ class LineObserver(Observer):
         if report.round not in self._seen:
             self._seen.add(report.round)
             facts.append(self._outcome(report))
-        facts += [
-            f"{plain_text(name)} {show_number(value)}" for name, value in (report.metrics or {}).items()
-        ]
+        facts += [f"{name} {show_number(value)}" for name, value in (report.metrics or {}).items()]
         if facts:
-            self._line(f"round {report.round}/{self._rounds}: {', '.join(facts)}")
+            say(self._console, f"round {report.round}/{self._rounds}: {', '.join(facts)}")
 
     def finished(self, report: RunReport) -> None:
         """The summary follows on stdout."""
@@ -141,6 +123,3 @@ class LineObserver(Observer):
         after = f" after waiting {show_seconds(waited)} s for hospitals" if waited >= WORTH_TELLING_S else ""
         seconds = f"{show_seconds(report.busy_s)} s{after}"
         return f"{len(report.survivors)}/{len(report.asked)} survivors, {up} up per site, {seconds}"
-
-    def _line(self, text: str) -> None:
-        self._console.print(text, markup=False, soft_wrap=True)

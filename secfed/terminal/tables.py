@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from rich.console import Console, Group, RenderableType
@@ -37,26 +37,47 @@ class _Column:
     rank: int = 0  # columns of the highest rank leave first when space is short
 
 
-def new_table() -> Table:
-    """An empty table in the one style of the command line."""
-    return Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="bold", show_edge=False)
+def new_table(*headers: str, numbers: Collection[str] = (), whole: Collection[str] = ()) -> Table:
+    """An empty table in the one style of the command line.
+
+    Columns of ``numbers`` stand to the right and are never broken; those of ``whole`` are not broken either.
+    """
+    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="bold", show_edge=False)
+    several_lines = any("\n" in header for header in headers)
+    for header in headers:
+        table.add_column(
+            header,
+            justify="right" if header in numbers else "left",
+            no_wrap=header in numbers or header in whole,
+            vertical="bottom" if several_lines else "top",
+            overflow="fold",
+        )
+    return table
+
+
+def first_that_fits(console: Console, tables: Iterable[Table]) -> Table:
+    """The first table in which nothing has to be broken or cut on this console, else the last."""
+    unlimited = console.options.update(max_width=10_000)
+    table = new_table()
+    for table in tables:
+        if Measurement.get(console, unlimited, table).maximum <= console.width:
+            break
+    return table
 
 
 def round_table(console: Console, rounds: Sequence[RoundReport], *, most_rows: int = _MOST_ROWS) -> Table:
     """One row per round: metrics, survivors, bytes per site, seconds by phase."""
-    columns = _columns(rounds)
-    while True:
-        table = _filled(rounds, columns, most_rows)
-        last = max(columns, key=lambda column: column.rank)
-        if fits(console, table) or last.rank == 0:
-            return table
-        columns = [column for column in columns if column is not last]
 
+    def narrower() -> Iterator[Table]:
+        columns = _columns(rounds)
+        while True:
+            yield _filled(rounds, columns, most_rows)
+            last = max(columns, key=lambda column: column.rank)
+            if last.rank == 0:
+                return
+            columns = [column for column in columns if column is not last]
 
-def fits(console: Console, table: Table) -> bool:
-    """Whether nothing in a table has to be broken or cut on this console."""
-    unlimited = console.options.update(max_width=10_000)
-    return Measurement.get(console, unlimited, table).maximum <= console.width
+    return first_that_fits(console, narrower())
 
 
 def _columns(rounds: Sequence[RoundReport]) -> list[_Column]:
@@ -93,9 +114,8 @@ def _phase(phase: str, rank: int = 0) -> _Column:
 
 
 def _filled(rounds: Sequence[RoundReport], columns: Sequence[_Column], most_rows: int) -> Table:
-    table = new_table()
-    for column in columns:
-        table.add_column(column.header, justify="right", vertical="bottom", no_wrap=True)
+    headers = [column.header for column in columns]
+    table = new_table(*headers, numbers=headers)
     shown: list[RoundReport | None] = list(rounds)
     if len(rounds) > most_rows:
         half = most_rows // 2
@@ -134,18 +154,19 @@ def incidents(rounds: Sequence[RoundReport]) -> list[str]:
 def comparison_table(console: Console, comparison: Comparison) -> Table:
     """The federated model beside the other one, per hospital and on average."""
     metrics = ordered_metrics(side for row in comparison.rows for side in (row.federated, row.other))
-    while True:
-        table = new_table()
-        table.add_column("Held-out\npatients of", vertical="bottom")
-        for name in metrics:
-            table.add_column(f"{plain_text(name)}\nfederated", justify="right", no_wrap=True)
-            table.add_column(f"\n{plain_text(comparison.other)}", justify="right", no_wrap=True)
+    other = f"\n{plain_text(comparison.other)}"
+
+    def with_metrics(names: Sequence[str]) -> Table:
+        headers = [header for name in names for header in (f"{plain_text(name)}\nfederated", other)]
+        table = new_table("Held-out\npatients of", *headers, numbers=headers)
         for row in comparison.rows:
-            cells = [show_number(side.get(name)) for name in metrics for side in (row.federated, row.other)]
+            cells = [show_number(side.get(name)) for name in names for side in (row.federated, row.other)]
             table.add_row(plain_text(row.where), *cells, style="bold" if row.where == "mean" else "")
-        if fits(console, table) or len(metrics) <= 1:
-            return table
-        metrics = metrics[:-1]
+        return table
+
+    return first_that_fits(
+        console, (with_metrics(metrics[:most]) for most in range(len(metrics), 0, -1) or (0,))
+    )
 
 
 def summary(console: Console, report: RunReport) -> RenderableType:
@@ -171,9 +192,9 @@ def summary(console: Console, report: RunReport) -> RenderableType:
         clipped = report.oracle.get(CLIPPED)
         if clipped is not None:
             share = f"{100 * clipped:.0f}" if clipped >= 0.1 else f"{100 * clipped:.2g}"
-            told = f"protection.bound clipped {share}% of the numbers of one update: raise it, or lower"
-            told += " algorithm.learning_rate."
-            parts.append(Text(told, style="yellow"))
+            advice = "raise it, or lower algorithm.learning_rate."
+            warning = f"protection.bound clipped {share}% of the numbers of one update: {advice}"
+            parts.append(Text(warning, style="yellow"))
     parts += [Text(line, style="yellow") for line in _zeroed(report)]
     if report.privacy is not None:
         parts += ["", *_privacy(report.privacy), ""]
@@ -225,10 +246,8 @@ def _privacy(privacy: PrivacyReport) -> list[RenderableType]:
     heading = Text("Privacy spent  ", style="bold")
     relation = f"unit: {privacy.unit}, {privacy.adjacency}, delta {privacy.delta:g}"
     heading.append(f"{relation}, {plain_text(privacy.accountant)}", style="not bold dim")
-    table = new_table()
-    table.add_column(f"Ledger of\n{plain_text(privacy.dataset)} at", vertical="bottom")
-    for header in ("epsilon\nspent", "\nleft", "refused\nrounds"):
-        table.add_column(header, justify="right", no_wrap=True)
+    numbers = ("epsilon\nspent", "\nleft", "refused\nrounds")
+    table = new_table(f"Ledger of\n{plain_text(privacy.dataset)} at", *numbers, numbers=numbers)
     for one in privacy.sites[:_MOST_SITES]:
         left = "no limit" if one.limit is None else f"{max(0.0, one.limit - one.epsilon):.2f}"
         refused = str(one.refused) if one.refused else ""

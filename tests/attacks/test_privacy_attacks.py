@@ -62,11 +62,6 @@ def test_noise_at_half_scale_in_local_steps(name: str, monkeypatch: pytest.Monke
     assert found.shown > 12.0
 
 
-def test_clipping_switched_off(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ClippedSum, "factors", lambda self, norms: torch.ones_like(norms))
-    assert not outcome("record").sound
-
-
 def test_a_group_accounted_as_if_it_moved_by_one_clip(monkeypatch: pytest.MonkeyPatch) -> None:
     def event(self: Mechanism, steps: int) -> PoissonSampledGaussian:
         add_or_remove = Adjacency.ADD_OR_REMOVE_RECORD
@@ -77,15 +72,23 @@ def test_a_group_accounted_as_if_it_moved_by_one_clip(monkeypatch: pytest.Monkey
     assert not outcome("group").sound
 
 
-def test_noise_at_half_scale_in_the_sum(monkeypatch: pytest.MonkeyPatch) -> None:
-    real = SiteNoise.share_variance
-    monkeypatch.setattr(SiteNoise, "share_variance", lambda self, item: real(self, item) / 4)
-    assert not outcome("site").sound
+real_variance = SiteNoise.share_variance
 
 
-def test_a_contribution_that_is_not_clipped(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(SiteNoise, "clip", lambda self, summands: dict(summands))
-    assert not outcome("site").sound
+@pytest.mark.parametrize(
+    ("attack", "owner", "name", "careless"),
+    [
+        ("record", ClippedSum, "factors", lambda self, norms: torch.ones_like(norms)),
+        ("site", SiteNoise, "share_variance", lambda self, item: real_variance(self, item) / 4),
+        ("site", SiteNoise, "clip", lambda self, summands: dict(summands)),
+    ],
+    ids=["clipping switched off", "noise at half scale in the sum", "a contribution that is not clipped"],
+)
+def test_a_mechanism_with_a_bug_is_accused(
+    monkeypatch: pytest.MonkeyPatch, attack: str, owner: type, name: str, careless: object
+) -> None:
+    monkeypatch.setattr(owner, name, careless)
+    assert not outcome(attack).sound
 
 
 def test_the_noise_of_helpers_counted_as_if_it_hid_anything(monkeypatch: pytest.MonkeyPatch) -> None:

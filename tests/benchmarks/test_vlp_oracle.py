@@ -30,7 +30,7 @@ name = "vision-language"
 size = "tiny"
 [data]
 name = "chest-synthetic"
-sites = 5
+sites = 4
 train = 24
 test = 12
 size = 16
@@ -77,7 +77,7 @@ def test_weights_and_losses_are_seen_after_every_round(trajectory):
         assert all(0 < loss < 10 for loss in losses)
     first, losses = trajectory.weights[0], trajectory.losses[0]
     # From equal weights a larger loss gives a larger weight.
-    assert sorted(range(5), key=lambda i: first[i]) == sorted(range(5), key=lambda i: losses[i])
+    assert sorted(range(4), key=lambda i: first[i]) == sorted(range(4), key=lambda i: losses[i])
 
 
 def test_alone_is_federated_averaging_without_the_others(fedavg):
@@ -102,7 +102,7 @@ def test_all_pairs_in_one_place_take_all_sites_steps_together(fedavg, monkeypatc
     monkeypatch.setattr(vlp_oracle, "contrastive_batches", counting)
     vlp_oracle.train_centralised(fedavg)
     vlp_oracle.train_centralised(fedavg, steps=3)
-    assert taken == [(5 * 24, 5 * 4), (5 * 24, 3)]
+    assert taken == [(4 * 24, 4 * 4), (4 * 24, 3)]
 
 
 def test_decentralised_is_the_mean_over_the_models(fedavg):
@@ -113,9 +113,9 @@ def test_decentralised_is_the_mean_over_the_models(fedavg):
     found = vlp_oracle.decentralised(fedavg, models)
     each = [vlp_oracle.summary(fedavg.per_site(models[site])) for site in sites]
     for name, value in found.anywhere.items():
-        assert value == pytest.approx(sum(one[name] for one in each) / 5)
+        assert value == pytest.approx(sum(one[name] for one in each) / 4)
     home = [fedavg.per_site(models[site])[site]["recall_at_5"] for site in sites]
-    assert found.at_home["recall_at_5"] == pytest.approx(sum(home) / 5)
+    assert found.at_home["recall_at_5"] == pytest.approx(sum(home) / 4)
 
 
 def test_a_summary_is_over_sites():
@@ -133,11 +133,12 @@ def test_a_summary_is_over_sites():
 def test_distortion_is_what_one_round_at_a_site_does(fedavg):
     sites = fedavg.setting.sites
     found = vlp_oracle.distortion(fedavg, fedavg.initial)
-    assert tuple(found.shape) == (5, 5)
+    assert tuple(found.shape) == (4, 4)
     after = fedavg.network(vlp_oracle.retrain(fedavg, fedavg.initial, sites[1]))
-    before, pairs = fedavg.network(fedavg.initial), fedavg.site_data(sites[3]).test
+    before, pairs = fedavg.network(fedavg.initial), fedavg.site_data(sites[2]).test
     change = mean_cosine(before, pairs, fedavg.device) - mean_cosine(after, pairs, fedavg.device)
-    assert float(found[1, 3]) == pytest.approx(change, abs=1e-6)
+    assert float(found[1, 2]) == pytest.approx(change, abs=1e-6)
+    assert not torch.equal(found, vlp_oracle.distortion(fedavg, fedavg.initial, 1))
 
 
 def test_pooling_keeps_masks_only_if_all_have_them():
@@ -160,14 +161,9 @@ def test_figures_are_labelled_and_reproducible(trajectory, tmp_path):
 
 
 def test_sites_without_held_out_pairs_are_left_out():
-    some = algorithm(test="[12, 0, 12, 12, 12]")
+    some = algorithm(test="[12, 0, 12, 12]")
     found = vlp_oracle.run_in_clear(some)
     assert set(found.per_site[-1]) == set(some.setting.sites) - {"hospital-2"}
     values = [site["recall_at_5"] for site in found.per_site[-1].values()]
-    assert found.metrics[2]["recall_at_5"] == pytest.approx(math.fsum(values) / 4)
+    assert found.metrics[2]["recall_at_5"] == pytest.approx(math.fsum(values) / 3)
     assert set(retrieval.METRICS) <= set(found.metrics[2])
-
-
-def test_distortion_is_measured_after_the_steps_that_are_asked_for(fedavg):
-    few, more = (vlp_oracle.distortion(fedavg, fedavg.initial, steps) for steps in (1, 4))
-    assert not torch.equal(few, more)

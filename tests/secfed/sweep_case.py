@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -82,6 +83,7 @@ def sweep_file(text: str, folder: Path = Path()) -> SweepFile:
     return SweepFile.parse(text, folder=folder)
 
 
+@cache
 def plan(text: str = RATES) -> SweepPlan:
     return make_plan(sweep_file(text))
 

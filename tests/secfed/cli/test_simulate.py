@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import json
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -13,6 +12,7 @@ from typing import Any
 
 import pytest
 
+import secfed.cli.simulate as command
 from secfed.errors import BudgetExceeded, ConfigError, DataError, LinkError, RoundAborted, SecfedError
 from secfed.runs.run_folder import write_run
 from secfed.runs.run_report import Observer, RunReport, SilentObserver
@@ -66,10 +66,8 @@ class Engine:
 @pytest.fixture
 def engine(monkeypatch: pytest.MonkeyPatch) -> Engine:
     pretended = Engine(a_run())
-    monkeypatch.setitem(sys.modules, "secfed.study.study", SimpleNamespace(Study=pretended))
-    monkeypatch.setitem(
-        sys.modules, "secfed.simulation.simulate", SimpleNamespace(simulate=pretended.simulate)
-    )
+    monkeypatch.setattr(command, "Study", pretended)
+    monkeypatch.setattr(command, "simulation", pretended)
     return pretended
 
 
@@ -134,27 +132,18 @@ class TestOutput:
         }
         assert json.loads((tmp_path / "run.json").read_text())["study"] == "breast-cancer"
 
-    def test_it_ends_with_the_one_command_that_checks_everything(
-        self, engine: Engine, tmp_path: Path
+    @pytest.mark.parametrize(("name", "shown"), [("run", "{}/run"), ("my run", "'{}/my run'")])
+    def test_it_ends_with_the_one_command_that_checks_everything_to_be_pasted(
+        self, engine: Engine, tmp_path: Path, name: str, shown: str
     ) -> None:
-        assert engine.report.privacy is None
-        told = " ".join(secfed("simulate", "s.toml", "--out", tmp_path).stdout.split())
-        assert told.endswith(f"check it with: secfed audit verify {tmp_path}")
-
-    def test_the_command_can_be_pasted(self, engine: Engine, tmp_path: Path) -> None:
-        told = " ".join(secfed("simulate", "s.toml", "--out", tmp_path / "my run").stdout.split())
-        assert told.endswith(f"check it with: secfed audit verify '{tmp_path}/my run'")
+        out = " ".join(secfed("simulate", "s.toml", "--out", tmp_path / name).stdout.split())
+        assert out.endswith(f"check it with: secfed audit verify {shown.format(tmp_path)}")
 
     def test_json_prints_run_json_and_nothing_else(self, engine: Engine) -> None:
         result = secfed("simulate", "s.toml", "--json")
         assert json.loads(result.stdout) == engine.report.to_json()
         assert result.stderr == ""
         assert isinstance(engine.asked.observer, SilentObserver)
-
-    def test_ends_with_the_metrics_and_what_the_aggregator_saw(self, engine: Engine) -> None:
-        result = secfed("simulate", "s.toml")
-        last = result.stdout.rstrip("\n").splitlines()[-2:]
-        assert last == ["Final model: roc_auc 0.9800 (untrained 0.5000)", engine.report.saw]
 
     def test_progress_goes_to_stderr_as_plain_lines_where_there_is_no_terminal(self, engine: Engine) -> None:
         result = secfed("simulate", "s.toml")
@@ -163,6 +152,8 @@ class TestOutput:
             "round 1/5: 4/4 survivors, 1.2 kB up per site, 0.258 s",
             "round 1/5: roc_auc 0.8000, accuracy 0.9000, loss 0.5000",
         ]
+        last = result.stdout.rstrip("\n").splitlines()[-2:]
+        assert last == ["Final model: roc_auc 0.9800 (untrained 0.5000)", engine.report.saw]
         assert "\x1b" not in result.stdout + result.stderr
 
 

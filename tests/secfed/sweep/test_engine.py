@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from secfed.errors import ConfigError, DataError
-from secfed.sweep.engine import Progress, SilentSweepObserver, run_sweep, seconds_left
+from secfed.sweep.engine import SweepObserver, run_sweep
+from secfed.sweep.jobs import Progress, seconds_left
 from secfed.sweep.plan import SweepRun
 from secfed.sweep.results import Row
 from secfed.sweep.store import opened
@@ -22,7 +23,6 @@ from tests.secfed.sweep_case import (
     error_of,
     metrics_of,
     plan,
-    sweep_file,
 )
 
 
@@ -289,11 +289,6 @@ class TestProgress:
         assert seconds_left([10.0], [40.0], 0, 1) == 0.0
 
 
-def test_the_cases_differ() -> None:
-    assert len({run.digest for run in plan().runs}) == 6
-    assert sweep_file(CURVES).seeds == (1, 2, 3)
-
-
 class TestPanels:
     TEXT = (
         RATES
@@ -307,7 +302,7 @@ class TestPanels:
         found = plan(self.TEXT)
         for panel, done in (("two", {"two"}), ("one", {"one", "two"})):
             runner, told = PretendingRunner(), list[Progress]()
-            seen = SilentSweepObserver()
+            seen = SweepObserver()
             seen.progress = told.append  # type: ignore[method-assign]
             rows = run_sweep(found, tmp_path, jobs=1, runner=runner, observer=seen, panels=[panel])
             assert len(runner.started) == 6

@@ -173,7 +173,7 @@ class TestRefusals:
                 "algorithm.momentum: is set by sweep.variant 'v' too",
             ),
             ('axis = { e = "algorithm.name.x" }', "'name' is a value, not a table"),
-            ('axis = { e = "momentum" }', "'momentum' is no study key"),
+            ('axis = { e = "momentum" }', "'momentum' is not a study key"),
             (
                 'remove = ["algorithm.momentun"]\naxis = { e = "algorithm.momentum" }',
                 "no 'algorithm.momentun'",

@@ -29,7 +29,7 @@ from secfed.sweep.processes import ChildProcess, ProcessRunner
 from secfed.sweep.store import STUDY_FILE
 from secfed.terminal.live_rounds import LineObserver
 from tests.conftest import ROOT
-from tests.secfed.sweep_case import STUDY, plan, sweep_file
+from tests.secfed.sweep_case import STUDY, PretendingRunner, plan, sweep_file
 
 TWO_SEEDS = STUDY + "[sweep]\nseeds = [1, 2]\n"
 PATIENCE_S = 120.0
@@ -40,7 +40,7 @@ def wait_for(fact: Callable[[], bool]) -> None:
     end = time.monotonic() + PATIENCE_S
     while not fact():
         assert time.monotonic() < end, "it never happened"
-        time.sleep(0.05)
+        time.sleep(0.1)
 
 
 def statuses(out: Path) -> list[str]:
@@ -79,6 +79,7 @@ def test_kill_9_loses_only_what_was_running(tmp_path: Path) -> None:
         out,
     ]
     first, second = plan(TWO_SEEDS).runs
+    run_sweep(plan(STUDY + "[sweep]\nseeds = [1]\n"), out, jobs=1, runner=PretendingRunner())
     half_done = out / "runs" / f"{second.folder}.part"
     with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as sweep:
         wait_for(lambda: statuses(out) == ["done", "running"] or sweep.poll() is not None)
@@ -102,18 +103,28 @@ def test_kill_9_loses_only_what_was_running(tmp_path: Path) -> None:
     assert "round 1/1" in (out / "runs" / second.folder / "log.txt").read_text()
 
 
-def test_a_study_that_fails_in_its_process_says_why(tmp_path: Path) -> None:
-    part = tmp_path / "run.part"
-    part.mkdir()
-    (part / STUDY_FILE).write_text(STUDY.replace("sites = 4", "sites = 1"))
-    running = ProcessRunner(tmp_path).start(plan(TWO_SEEDS).runs[0], part)
-    wait_for(running.over)
-    assert running.process.returncode == 2
-    assert running.signal() == ""
-    failure = json.loads((part / "failure.json").read_text())
+def test_runs_that_fail_in_their_processes_say_why_without_a_value(tmp_path: Path) -> None:
+    (tmp_path / "ward.py").write_text("person = 'Mrs Miller'\ndef data():\n    raise ValueError(person)\n")
+    started = {}
+    for name, old, new in (
+        ("too-few", "sites = 4", "sites = 1"),
+        ("full-disk", '"breast-cancer"\nsites = 4', '"ward:data"'),
+    ):
+        part = tmp_path / f"{name}.part"
+        part.mkdir()
+        (part / STUDY_FILE).write_text(STUDY.replace(old, new))
+        if name == "full-disk":
+            (part / "failure.json.part").mkdir()
+        started[name] = ProcessRunner(tmp_path).start(plan(TWO_SEEDS).runs[0], part)
+    for running in started.values():
+        wait_for(running.over)
+        assert (running.process.returncode, running.signal()) == (2, "")
+    failure = json.loads((tmp_path / "too-few.part" / "failure.json").read_text())
     assert failure["error"] == "ConfigError"
     assert "data.sites" in failure["message"]
-    assert part.is_dir()
+    log = started["full-disk"].log.read_text()
+    assert "ConfigError; it could not be written down" in log
+    assert "Miller" not in log
 
 
 class TestCarryingOut:
@@ -181,21 +192,6 @@ class TestCarryingOut:
         found = json.loads((tmp_path / "failure.json").read_text())
         assert found["message"] == "site 'a' has no records. Remedy: leave it out"
         assert "secfed.errors.DataError" in found["traceback"]
-
-
-def test_a_failure_that_cannot_be_written_down_leaves_no_value_in_the_log(tmp_path: Path) -> None:
-    (tmp_path / "ward.py").write_text("person = 'Mrs Miller'\ndef data():\n    raise ValueError(person)\n")
-    part = tmp_path / "run.part"
-    part.mkdir()
-    text = STUDY.replace('"breast-cancer"\nsites = 4', '"ward:data"')
-    (part / STUDY_FILE).write_text(text)
-    (part / "failure.json.part").mkdir()  # as if the disk were full
-    running = ProcessRunner(tmp_path).start(plan(TWO_SEEDS).runs[0], part)
-    wait_for(running.over)
-    assert running.process.returncode == 2
-    log = running.log.read_text()
-    assert "ConfigError; it could not be written down" in log
-    assert "Miller" not in log
 
 
 class TestChildProcess:

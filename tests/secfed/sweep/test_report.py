@@ -25,7 +25,7 @@ INF = math.inf
 
 
 def carried_out(tmp_path: Path, text: str, **settings: Any) -> tuple[SweepPlan, list[Row]]:
-    found = make_plan(sweep_file(text))
+    found = plan(text)
     return found, run_sweep(found, tmp_path, jobs=1, runner=PretendingRunner(**settings))
 
 

@@ -1,47 +1,45 @@
-"""Progress of a sweep for a person: a live display on a terminal, a line per finished run elsewhere."""
+"""Progress of many jobs for a person: a live display on a terminal, a line per finished run elsewhere."""
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager
+
 from rich.console import Console, Group, RenderableType
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 from rich.text import Text
 
-from secfed.sweep.engine import Progress as SweepProgress
+from secfed.sweep import jobs
+from secfed.sweep.engine import SweepObserver
 from secfed.sweep.results import Row
-from secfed.terminal.consoles import plain_text, show_number, show_seconds
+from secfed.terminal.consoles import plain_text, say, show_number, show_seconds
+from secfed.terminal.live import live_or, progress_bar
 
 _MOST_RUNNING = 8  # shown one by one
 
 
-class LiveSweepObserver:
+def watching(console: Console) -> AbstractContextManager[SweepObserver]:
+    """The observer that suits the console."""
+    return live_or(console, LiveSweepObserver, LineSweepObserver)
+
+
+class LiveSweepObserver(SweepObserver):
     """A bar, the time left, and what each run is doing."""
 
     def __init__(self, console: Console) -> None:
-        self._now: SweepProgress | None = None
-        self._bar = Progress(
-            TextColumn("{task.description}"),
-            BarColumn(bar_width=None),
-            TextColumn("{task.fields[left]}", style="cyan"),
-            TimeElapsedColumn(),
-            console=console,
-            expand=True,
-        )
+        self._now: jobs.Progress | None = None
+        self._bar = progress_bar(console, "left")
         self._task = self._bar.add_task("preparing", total=None, left="")
 
-    def progress(self, now: SweepProgress) -> None:
+    def progress(self, now: jobs.Progress) -> None:
         """Move the bar."""
         self._now = now
         self._bar.update(
             self._task,
             total=now.total,
             completed=now.done + now.failed,
-            description=told(now),
+            description=show_progress(now),
             left=show_left(now.left_s),
         )
-
-    def ended(self, row: Row) -> None:
-        """The bar says it."""
 
     def render(self) -> RenderableType:
         """What is on the screen now; called by the display's own thread."""
@@ -54,36 +52,31 @@ class LiveSweepObserver:
         return Group(self._bar, running)
 
 
-class LineSweepObserver:
+class LineSweepObserver(SweepObserver):
     """One line per run that ends, for log files and pipes."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
-        self._now: SweepProgress | None = None
         self._began = False
 
-    def progress(self, now: SweepProgress) -> None:
+    def progress(self, now: jobs.Progress) -> None:
         """Say once how much there is to do."""
-        self._now = now
         if not self._began:
             self._began = True
-            kept = f", {now.done} finished already" if now.done else ""
-            self._line(f"{now.total} different runs{kept}")
+            finished = f", {now.done} finished already" if now.done else ""
+            say(self._console, f"{now.total} different runs{finished}")
 
     def ended(self, row: Row) -> None:
         """Name the run and its first metric, or its error."""
         if row.status == "done":
-            metrics = (f"{plain_text(name)} {show_number(value)}" for name, value in row.metrics.items())
+            metrics = (f"{name} {show_number(value)}" for name, value in row.metrics.items())
             seconds = f"{show_seconds(row.seconds or 0.0)} s"
-            self._line(", ".join([f"done: {plain_text(row.run.title)}: {seconds}", *metrics]))
+            say(self._console, ", ".join([f"done: {row.run.title}: {seconds}", *metrics]))
         else:
-            self._line(f"{row.status}: {plain_text(row.run.title)}: {row.error}: {plain_text(row.message)}")
-
-    def _line(self, text: str) -> None:
-        self._console.print(text, markup=False, soft_wrap=True)
+            say(self._console, f"{row.status}: {row.run.title}: {row.error}: {row.message}")
 
 
-def told(now: SweepProgress) -> str:
+def show_progress(now: jobs.Progress) -> str:
     """``12/63 done, 2 running, 1 failed``."""
     failed = f", {now.failed} failed" if now.failed else ""
     return f"{now.done}/{now.total} done, {len(now.running)} running{failed}"

@@ -1,0 +1,66 @@
+"""An aggregator in this process and all sites as threads of another one, over mutual TLS on one machine."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from multiprocessing.connection import Connection
+from typing import Any
+
+from secfed.bench.processes import HOST, other_process
+from secfed.crypto.codec import Buffer
+from secfed.deploy.transport.carriers.dispatch import StageDispatcher
+from secfed.deploy.transport.client import LinkRequest
+from secfed.deploy.transport.grpc.client import GrpcSiteConnection
+from secfed.deploy.transport.grpc.peer import TlsFiles
+from secfed.deploy.transport.grpc.server import LinkServer
+from secfed.deploy.transport.limits import ServerLimits
+from secfed.deploy.transport.link import Offer
+
+_STUDY = "bench"
+_WAIT_S = 1800.0
+
+Handler = Callable[[LinkRequest], Buffer]
+
+
+@contextmanager
+def served(
+    aggregator: TlsFiles,
+    sites: Mapping[str, TlsFiles],
+    longest: int,
+    handlers: Callable[..., Mapping[str, Handler]],
+    *arguments: Any,
+    room: int = 1 << 30,
+) -> Iterator[StageDispatcher]:
+    """A link to all sites, whose handlers the other process makes with these arguments.
+
+    ``longest`` is the largest frame, ``room`` the bytes of answers that are in memory at once.
+    """
+    offer = Offer(_STUDY, b"", longest)
+    server = LinkServer(f"{HOST}:0", aggregator, tuple(sites), offer, ServerLimits(answers_bytes=room))
+    port = server.start()
+    try:
+        with other_process(_serve, f"{HOST}:{port}", sites, longest, handlers, arguments):
+            link = StageDispatcher(server, lambda _stage: _WAIT_S)
+            link.wait_for(tuple(sites), len(sites), _WAIT_S)
+            yield link
+    finally:
+        server.stop()
+
+
+def _serve(
+    pipe: Connection,
+    address: str,
+    sites: Mapping[str, TlsFiles],
+    longest: int,
+    handlers: Callable[..., Mapping[str, Handler]],
+    arguments: tuple[Any, ...],
+) -> None:
+    links = []
+    for name, handle in handlers(*arguments).items():
+        links.append(GrpcSiteConnection(address, sites[name], study=_STUDY, max_frame_bytes=longest))
+        threading.Thread(target=links[-1].serve, args=(handle,), daemon=True).start()
+    pipe.recv()
+    for link in links:
+        link.close()

@@ -1,0 +1,80 @@
+"""The numbers of the benchmarks as tables, for the command line and for docs/benchmarks.md."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from secfed.terminal.text_table import TextTable
+
+Result = dict[str, Any]
+
+
+def masked(result: Result) -> TextTable:
+    """Fractions of the limit, speed-ups over Flower, bytes, memory and seconds."""
+    rows = [
+        [f"keystream-and-add limit / {name}", f"{value:.0%}"]
+        for name, value in result["fraction_of_limit"].items()
+    ]
+    rows += [
+        [f"speed-up over Flower SecAgg+, {name}", f"{value:.1f}x"]
+        for name, value in result.get("speedup_vs_flower", {}).items()
+    ]
+    rows += [
+        ["upload, bytes per parameter", f"{result['bytes_per_param']:.5f}"],
+        ["all messages of a site, bytes per parameter", f"{result['bytes_per_param_with_handshake']:.5f}"],
+        ["peak extra memory at a site / vector bytes", f"{result['peak_extra_over_vector']:.2f}"],
+    ]
+    if "streams_per_drop_per_survivor" in result:
+        rows.append(["streams per drop and survivor", f"{result['streams_per_drop_per_survivor']:.2f}"])
+    rows += [[f"{name}, s", f"{value:.4f}"] for name, value in result["seconds"].items()]
+    return TextTable(["quantity", "value"], rows)
+
+
+def encrypted(result: Result) -> TextTable:
+    """A row for each variant, the usual CKKS context, masked and plain."""
+    ratios = (
+        ("speedup_vs_ckks", "{:.1f}x"),
+        ("smaller_than_ckks", "{:.1f}x"),
+        ("tag_to_encryption", "{:.0%}"),
+    )
+    rows = []
+    for name, size in result["bytes_per_param"].items():
+        row = ["usual CKKS" if name == "ckks" else name]
+        row += [f"{size:.2f}", f"{result['mparams_per_s_core'][name]:.2f}"]
+        row += [form.format(result[key][name]) if name in result[key] else "" for key, form in ratios]
+        rows.append(row)
+    columns = ["protection", "bytes per parameter", "Mparam/s per core"]
+    return TextTable([*columns, "faster than CKKS", "smaller than CKKS", "tags / encryption"], rows)
+
+
+def link(result: Result) -> TextTable:
+    """What a message, a large frame, many sites and a masked sum take, beside bare TLS sockets."""
+    seconds, over, memory = result["seconds"], result["over_limit"], result["aggregator_memory"]
+    rate = f"{seconds['both_ways']:.2f} s, {result['mbytes_per_s']:.0f} MB/s"
+    rows = [
+        [
+            "empty message, there and back",
+            f"{result['latency_ms']:.1f} ms",
+            f"{over['empty_round_trip']:.1f}x",
+        ],
+        [
+            f"{result['parameters']:,} parameters to {result['sites']} sites and back",
+            rate,
+            f"{over['both_ways']:.2f}x",
+        ],
+        [f"a step with {result['many']} sites, 1 kB each way", f"{seconds['many_sites_step']:.2f} s", ""],
+        ["aggregator's threads meanwhile", str(result["aggregator_threads_with_many_sites"]), ""],
+    ]
+    extra = {
+        "uploads side by side (up to 1 GiB of them)": memory["peak_extra_over_vector"],
+        "one upload at a time": memory["peak_extra_over_vector_one_at_a_time"],
+    }
+    one_sum = result["masked_round"]
+    if one_sum is not None:
+        what = f"masked sum, {one_sum['sites']} sites x {one_sum['parameters']:,} parameters"
+        rows.append([f"{what} ({one_sum['survivors']} survivors)", f"{one_sum['seconds']:.1f} s", ""])
+        extra["that masked sum"] = one_sum["peak_extra_over_vector"]
+    rows += [
+        [f"aggregator's extra memory / vector, {what}", f"{value:.2f}", ""] for what, value in extra.items()
+    ]
+    return TextTable(["over loopback with mutual TLS 1.3", "measured", "over bare TLS sockets"], rows)
