@@ -150,7 +150,6 @@ class _Crafting(ServerProgram):
 
     def __init__(self, honest: ServerProgram, craft: Craft) -> None:
         self._honest, self._craft = honest, craft
-        self.model = honest.model  # the first model, still
 
     def broadcast(self, round_number: int, exchange: Exchange) -> State:
         """What is sent."""
@@ -158,6 +157,10 @@ class _Crafting(ServerProgram):
 
     def absorb(self, round_number: int, exchange: Exchange, totals: Totals) -> None:
         """Forget a sum."""
+
+    def model(self) -> State:
+        """The first model, still."""
+        return self._honest.model()
 
     def metrics(self) -> Mapping[int, Metrics]:
         """None."""
