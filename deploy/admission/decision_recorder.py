@@ -59,7 +59,6 @@ class SiteDecisions:
 
     Args:
         site: the hospital's folder; its state folder exists.
-        identity: the site's key.
         now: the time, with a time zone.
     """
 
@@ -77,9 +76,6 @@ class SiteDecisions:
 
         Args:
             roster: the pinned one; None leaves it out.
-
-        Raises:
-            SecfedError: they cannot be read or recorded.
         """
         digest = roster.digest.hex() if roster is not None else ""
         policy = hashlib.sha256(private_files.read(self._site.policy_path, "a policy")).hexdigest()
@@ -197,9 +193,6 @@ def record_now(site: SiteFolder) -> bool:
 
     Returns:
         Whether it was; otherwise the agent records it, before any study works that it concerns.
-
-    Raises:
-        SecfedError: it cannot be recorded.
     """
     if not site.state.is_dir():
         return False  # it is the agent's to make

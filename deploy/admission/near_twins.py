@@ -75,11 +75,7 @@ class _Begun:
 
     @classmethod
     def read(cls, path: Path) -> Self:
-        """What was written.
-
-        Raises:
-            ConfigError: it cannot be read.
-        """
+        """What was written."""
         try:
             given = json.loads(path.read_bytes())
             return cls(**{**given, "sites": tuple(given["sites"])})
@@ -133,9 +129,6 @@ def begin(site: SiteFolder, terms: Terms, data: DataSet, now: datetime) -> None:
         terms: of the study.
         data: the data set of the site's policy.
         now: with a time zone.
-
-    Raises:
-        ConfigError: it cannot be written.
     """
     path = _settings_of(site.state, terms.study_id)
     if not path.exists():
@@ -145,11 +138,7 @@ def begin(site: SiteFolder, terms: Terms, data: DataSet, now: datetime) -> None:
 
 
 def end(state: Path, study: str, now: datetime) -> None:
-    """Note that a study is over.
-
-    Raises:
-        ConfigError: it cannot be read or written.
-    """
+    """Note that a study is over."""
     path = _settings_of(state, study)
     if path.exists():
         begun = _Begun.read(path)
@@ -165,9 +154,6 @@ def near_twins(site: SiteFolder, terms: Terms, data: DataSet, now: datetime) -> 
         terms: of the study.
         data: the data set of the site's policy.
         now: with a time zone.
-
-    Raises:
-        ConfigError: what is kept of an earlier study cannot be read.
     """
     if _settings_of(site.state, terms.study_id).exists():
         return ()
@@ -184,11 +170,7 @@ def fingerprint(twins: Sequence[NearTwin]) -> str:
 
 
 def note(state: Path, digest: str, twins: Sequence[NearTwin]) -> None:
-    """Keep what a person is shown of a study that waits; replaces what was kept before.
-
-    Raises:
-        ConfigError: it cannot be written.
-    """
+    """Keep what a person is shown of a study that waits; replaces what was kept before."""
     path = _note_of(state, digest)
     if twins:
         _make_folder_of(path)
@@ -198,11 +180,7 @@ def note(state: Path, digest: str, twins: Sequence[NearTwin]) -> None:
 
 
 def noted(state: Path, digest: str) -> tuple[NearTwin, ...]:
-    """What is kept of a study that waits.
-
-    Raises:
-        ConfigError: it cannot be read.
-    """
+    """What is kept of a study that waits."""
     path = _note_of(state, digest)
     if not path.exists():
         return ()

@@ -37,12 +37,6 @@ def plan_digest(study: Study, algorithm: Algorithm, sites: Sequence[str], roster
 
     Versions of protocol and records, and of every kind of exchange its layout, its cohort and the answers
     that it needs.
-
-    Args:
-        study: the study.
-        algorithm: its plan, noise included.
-        sites: of the study.
-        roster: the consortium's.
     """
     count = len(roster.sites)
     exchanges = [

@@ -13,10 +13,10 @@ from typing import Any, Final
 from secfed.crypto.codec import Buffer
 from secfed.deploy.aggregator.standstill import BEGINNINGS, Refusal
 from secfed.deploy.transport.carriers.dispatch import StageDispatcher
-from secfed.deploy.transport.carriers.study_server import StudyServer
 from secfed.deploy.transport.link import Presence
 from secfed.deploy.transport.progress import ANSWERS, ARRIVALS, Waits
 from secfed.deploy.transport.signals import Stopper
+from secfed.deploy.transport.study_server import StudyServer
 from secfed.protection.interface import SiteId
 from secfed.records.transcript import REFUSED, Log
 from secfed.runs.run_report import WAIT, Observer, PerSite, RoundReport
@@ -36,11 +36,6 @@ class MeasuredTransport:
     """Carrier of a :class:`~secfed.deploy.aggregator.run.CentralRun` between machines.
 
     Args:
-        server: started.
-        log: where refusals are recorded.
-        observer: told of progress.
-        tell: told of events.
-        stopper: interrupts waiting.
         deadline_s: seconds that sites have for a step.
         quorum: no exchange begins before so many of its sites are there.
         silent_s: a site without a sign of life for so long counts as missing.

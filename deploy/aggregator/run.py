@@ -73,11 +73,8 @@ class CentralRun:
     """One run, from the folder it lives in.
 
     Args:
-        central: study, roster, sites.
-        identity: the aggregator's signing key.
         out: the run's folder: new or empty, or that of this study's earlier start.
         make_carrier: given the transcript for refusals, makes what carries the messages.
-        observer: told of progress.
 
     Attributes:
         final_frame: when the study is over, the frame that brings the model to a site; empty where the
@@ -271,11 +268,7 @@ class CentralRun:
 
 
 def make_ready(out: Path, study: str) -> None:
-    """Create the folder of a run, or accept that of an earlier start of the same study.
-
-    Raises:
-        ConfigError: it holds something else.
-    """
+    """Create the folder of a run, or accept that of an earlier start of the same study."""
     if not (out / TRANSCRIPT_FILE).is_file():
         prepare(out, overwrite=False)
         return

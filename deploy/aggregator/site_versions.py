@@ -21,8 +21,6 @@ class SiteVersions:
 
     Args:
         presence: what the link sees of each site.
-        tell: told of events.
-        own: the aggregator's own version.
     """
 
     def __init__(self, presence: Callable[[], Mapping[SiteId, Presence]], tell: Tell, own: str) -> None:

@@ -29,7 +29,7 @@ from secfed.deploy.enrolment.rosters import keep_roster, save_roster
 from secfed.deploy.pki import certificate_checks, certificates, key_files
 from secfed.deploy.pki.certificates import Authority
 from secfed.deploy.pki.names import AGGREGATOR, check_consortium_name, check_host
-from secfed.deploy.pki.tls_folder import TlsFolder, TlsMaterial
+from secfed.deploy.pki.tls_folder import TlsFiles, TlsFolder
 from secfed.errors import ConfigError, RosterError
 from secfed.records.roster_file import ROSTER_FILE
 from secfed.storage import private_files
@@ -52,14 +52,7 @@ class Facts(Strict):
 
 
 class Consortium:
-    """An existing folder of a study centre; :meth:`create` founds one.
-
-    Args:
-        folder: the folder.
-
-    Raises:
-        ConfigError: not such a folder, reachable by others, or damaged.
-    """
+    """An existing folder of a study centre; :meth:`create` founds one."""
 
     def __init__(self, folder: Path) -> None:
         if not (folder / _FACTS_FILE).is_file():
@@ -95,9 +88,6 @@ class Consortium:
             port: TCP port of the aggregator.
             certificate_days: lifetime of certificates.
             passphrase: encrypts all private keys.
-
-        Raises:
-            ConfigError: the folder is not empty, or a value is not permitted.
         """
         check_consortium_name(name)
         known = tuple(dict.fromkeys(check_host(host) for host in hosts))
@@ -157,47 +147,27 @@ class Consortium:
         return (self.folder / AGGREGATOR / "identity.key", *self.tls.key_paths)
 
     def ca(self) -> x509.Certificate:
-        """The CA's certificate.
-
-        Raises:
-            ConfigError: unreadable.
-        """
+        """The CA's certificate."""
         return certificate_checks.load(private_files.read(self.ca_path, "a certificate"), str(self.ca_path))
 
     def members(self) -> Members:
-        """Everyone who is or was enrolled.
-
-        Raises:
-            ConfigError: the list is unreadable.
-        """
+        """Everyone who is or was enrolled."""
         return Members.load(self.folder / MEMBERS_FILE)
 
     def roster(self) -> Roster | None:
-        """The roster of now; None while no site is enrolled.
-
-        Raises:
-            ConfigError: the list is unreadable.
-        """
+        """The roster of now; None while no site is enrolled."""
         return self.members().roster(self.aggregator.identity_key)
 
     def aggregator_identity(self, passphrase: str | None) -> Identity:
-        """The aggregator's signing key.
-
-        Raises:
-            ConfigError: it cannot be read, or is not the one in the roster.
-        """
+        """The aggregator's signing key."""
         path = self.folder / AGGREGATOR / "identity.key"
         identity = key_files.read_identity(path, AGGREGATOR, passphrase)
         if identity.public_bytes != self.aggregator.identity_key:
             raise ConfigError(f"{path}: not the key that sites know", remedy="restore it from your backup")
         return identity
 
-    def aggregator_tls(self, passphrase: str | None) -> TlsMaterial:
-        """What the aggregator serves TLS with.
-
-        Raises:
-            ConfigError: a file cannot be read.
-        """
+    def aggregator_tls(self, passphrase: str | None) -> TlsFiles:
+        """What the aggregator serves TLS with."""
         return self.tls.load(self.ca_path, passphrase)
 
     def check(self, request: Request) -> None:
@@ -265,11 +235,7 @@ class Consortium:
             return self._write_reply(authority, member)
 
     def renew_aggregator(self, *, now: datetime, passphrase: str | None) -> x509.Certificate:
-        """Issue the aggregator a new certificate, with a new key, and use it from its next start.
-
-        Raises:
-            ConfigError: the CA's key cannot be read, or a file cannot be written.
-        """
+        """Issue the aggregator a new certificate, with a new key, and use it from its next start."""
         authority = self._authority(passphrase)
         with private_files.locked(self.folder):
             public = self.tls.new_key(passphrase).public_key()
@@ -289,11 +255,7 @@ class Consortium:
             (self.folder / "replies" / f"{site}.json").unlink(missing_ok=True)
 
     def restore_roster_file(self) -> None:
-        """Write the roster file again, for a crash may have left the one before.
-
-        Raises:
-            ConfigError: it cannot be written.
-        """
+        """Write the roster file again, for a crash may have left the one before."""
         with private_files.locked(self.folder):
             save_roster(self.roster_path, self.roster())
 

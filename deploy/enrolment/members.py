@@ -82,11 +82,7 @@ class Members:
 
     @classmethod
     def load(cls, path: Path) -> Self:
-        """Read the list.
-
-        Raises:
-            ConfigError: unreadable or damaged.
-        """
+        """Read the list."""
         file = checked(_MembersFile, private_files.read_json(path, "a list of members"), str(path))
         current = {
             site: Member(
@@ -100,11 +96,7 @@ class Members:
         return cls(current, file.removed)
 
     def save(self, path: Path) -> None:
-        """Write the list, whole or not at all.
-
-        Raises:
-            ConfigError: it cannot be written, or is too long to be read again; nothing was changed.
-        """
+        """Write the list, whole or not at all."""
         members = {
             member.site: {
                 "identity_key": member.identity_key.hex(),

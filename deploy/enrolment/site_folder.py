@@ -29,7 +29,7 @@ from secfed.deploy.enrolment.site_settings import SETTINGS_FILE, SiteSettings, l
 from secfed.deploy.enrolment.training_user import TrainingUser
 from secfed.deploy.pki import certificate_checks, key_files
 from secfed.deploy.pki.names import check_site_name
-from secfed.deploy.pki.tls_folder import TlsFolder, TlsMaterial
+from secfed.deploy.pki.tls_folder import TlsFiles, TlsFolder
 from secfed.deploy.policy.template import POLICY_FILE, POLICY_TEMPLATE
 from secfed.errors import ConfigError, RosterError
 from secfed.storage import private_files
@@ -52,14 +52,7 @@ class _ConsortiumFile(Strict):
 
 
 class SiteFolder:
-    """An existing folder of a site; :meth:`create` makes one.
-
-    Args:
-        folder: the folder.
-
-    Raises:
-        ConfigError: not such a folder, reachable by others, or its ``site.toml`` is wrong.
-    """
+    """An existing folder of a site; :meth:`create` makes one."""
 
     def __init__(self, folder: Path) -> None:
         if not (folder / REQUEST_FILE).is_file() or not (folder / SETTINGS_FILE).is_file():
@@ -81,9 +74,6 @@ class SiteFolder:
             name: the site's name.
             now: the time, with a time zone.
             passphrase: encrypts both private keys.
-
-        Raises:
-            ConfigError: the folder is not empty, or the name is not permitted.
         """
         check_site_name(name)
         if passphrase is not None:
@@ -137,11 +127,7 @@ class SiteFolder:
         return (self.folder / _IDENTITY_FILE, *self.tls.key_paths)
 
     def training_user(self) -> TrainingUser | None:
-        """The account that training runs in; None for the agent's own.
-
-        Raises:
-            ConfigError: it cannot be used, or could read this site's keys.
-        """
+        """The account that training runs in; None for the agent's own."""
         name = self.settings.training.user
         return None if name is None else TrainingUser.named(name, (self.folder, *self.key_paths))
 
@@ -162,31 +148,19 @@ class SiteFolder:
         return request
 
     def identity(self, passphrase: str | None) -> Identity:
-        """The site's signing key.
-
-        Raises:
-            ConfigError: it cannot be read, or is not the one that the request shows.
-        """
+        """The site's signing key."""
         path = self.folder / _IDENTITY_FILE
         identity = key_files.read_identity(path, self.name, passphrase)
         if identity.public_bytes != self.request().identity_key:
             raise ConfigError(f"{path}: not the key that was enrolled", remedy="restore it from your backup")
         return identity
 
-    def tls_material(self, passphrase: str | None) -> TlsMaterial:
-        """What the agent opens its connection with.
-
-        Raises:
-            ConfigError: not joined yet, or a file cannot be read.
-        """
+    def tls_material(self, passphrase: str | None) -> TlsFiles:
+        """What the agent opens its connection with."""
         return self.tls.load(self.folder / _CA_FILE, passphrase)
 
     def consortium(self) -> tuple[str, x509.Certificate, AggregatorFacts] | None:
-        """Consortium, CA and aggregator; None before the first reply.
-
-        Raises:
-            ConfigError: unreadable.
-        """
+        """Consortium, CA and aggregator; None before the first reply."""
         path = self.folder / _CONSORTIUM_FILE
         if not path.exists():
             return None
@@ -195,11 +169,7 @@ class SiteFolder:
         return file.consortium, ca, AggregatorFacts(bytes.fromhex(file.aggregator_key), file.hosts, file.port)
 
     def address(self) -> str:
-        """Where to dial: as ``site.toml`` says, or else the reply.
-
-        Raises:
-            ConfigError: nobody said.
-        """
+        """Where to dial: as ``site.toml`` says, or else the reply."""
         if self.settings.aggregator.address is not None:
             return self.settings.aggregator.address
         known = self.consortium()
@@ -212,9 +182,6 @@ class SiteFolder:
 
         Returns:
             The request file.
-
-        Raises:
-            ConfigError: a key cannot be read, or a file cannot be written.
         """
         before = self.request()
         identity = self.identity(passphrase)
@@ -258,11 +225,7 @@ class SiteFolder:
         return reply
 
     def join(self, reply: Reply, *, passphrase: str | None) -> None:
-        """Install a reply that :meth:`check_reply` accepted.
-
-        Raises:
-            ConfigError: its certificate belongs to no key of this site, or a file cannot be written.
-        """
+        """Install a reply that :meth:`check_reply` accepted."""
         self.tls.check_belongs(reply.certificate, passphrase)
         ca = certificate_checks.to_pem(reply.ca)
         content = {

@@ -82,11 +82,7 @@ class SiteSettings(Strict):
 
 
 def load_settings(path: Path) -> SiteSettings:
-    """Read ``site.toml``.
-
-    Raises:
-        ConfigError: names the file, the key and the remedy.
-    """
+    """Read ``site.toml``."""
     tables = read_tables(path, "the settings of a site")
     try:
         return _from_tables(tables)

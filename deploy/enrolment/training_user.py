@@ -50,10 +50,6 @@ class TrainingUser:
         Args:
             name: of ``site.toml``.
             secrets: files that must stay out of its reach.
-
-        Raises:
-            ConfigError: no such account; one that could read the secrets all the same; or this process may
-                not start another in it.
         """
         try:
             entry = pwd.getpwnam(name)
@@ -79,9 +75,6 @@ class TrainingUser:
         """Arguments of :class:`subprocess.Popen`, for a process that is started next, in this thread.
 
         The agent's folder is no place for it to start in.
-
-        Raises:
-            ConfigError: the capabilities that this process has for starting it would be handed down to it.
         """
         # Ambient capabilities survive exec, and belong to a thread. Root's are dropped with its account.
         if not _prctl(_AMBIENT, _CLEAR_ALL) and os.geteuid() != 0:

@@ -62,9 +62,6 @@ def pin(path: Path, roster: Roster, now: datetime) -> None:
     """Replace the pinned roster; this one and the one before stay in ``pinned-rosters`` for audits.
 
     Security: the administrator has compared the digest before.
-
-    Raises:
-        ConfigError: the file cannot be written.
     """
     before = None
     with suppress(RosterError):  # a damaged file is not worth keeping

@@ -59,11 +59,7 @@ class Policy(PolicyTables):
 
     @classmethod
     def load(cls, path: Path) -> Self:
-        """Read a policy file.
-
-        Raises:
-            ConfigError: unreadable or wrong; names the key and the remedy.
-        """
+        """Read a policy file."""
         try:
             return cls._from_tables(read_tables(path, "a policy"))
         except ConfigError as error:
@@ -131,11 +127,7 @@ class Policy(PolicyTables):
         )
 
     def budgets(self, dataset: str) -> tuple[Budget, ...]:
-        """Budgets of one data set, for its ledger.
-
-        Raises:
-            ConfigError: the policy names no such data set.
-        """
+        """Budgets of one data set, for its ledger."""
         from secfed.dp.accounting.budget import Budget  # needs the extra "dp"
 
         for item in self.data:

@@ -92,9 +92,6 @@ def read_rules(table: Any, where: str, known: Collection[str] | None = None) -> 
         table: from the TOML parser: setting to rule.
         where: its dotted name, for errors.
         known: the settings that it has; None if nobody knows them here.
-
-    Raises:
-        ConfigError: names the key and the remedy.
     """
     if not isinstance(table, dict):
         raise ConfigError(f"{where}: is a value, not a table", remedy=f"write [{where}]")
@@ -108,11 +105,7 @@ def read_rules(table: Any, where: str, known: Collection[str] | None = None) -> 
 
 
 def read_rule(rule: Any, where: str) -> Rule:
-    """One rule.
-
-    Raises:
-        ConfigError: names the key and the remedy.
-    """
+    """One rule."""
     if rule == "any":
         return Anything()
     if isinstance(rule, list | tuple):

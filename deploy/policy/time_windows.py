@@ -66,11 +66,7 @@ def is_open(windows: Sequence[Window], now: datetime, zone: ZoneInfo | None) -> 
 
 
 def time_zone(name: str) -> ZoneInfo:
-    """The time zone of that name.
-
-    Raises:
-        ConfigError: unknown on this machine.
-    """
+    """The time zone of that name."""
     if re.fullmatch(r"[A-Za-z0-9_+/-]{1,64}", name):
         try:
             return ZoneInfo(name)

@@ -13,7 +13,7 @@ from typing import Final
 from secfed import __version__
 from secfed.deploy.enrolment.site_folder import SiteFolder
 from secfed.deploy.enrolment.site_status import site_status
-from secfed.deploy.pki.tls_folder import TlsMaterial
+from secfed.deploy.pki.tls_folder import TlsFiles
 from secfed.deploy.preflight.checks import (
     LEAST_FREE_BYTES,
     PreflightCheck,
@@ -30,7 +30,7 @@ _PACKAGES: Final = ("torch", "grpcio", "cryptography")
 
 def folder_checks(
     site: SiteFolder, passphrase: Callable[[], str | None], now: datetime
-) -> tuple[list[PreflightCheck], TlsMaterial | None]:
+) -> tuple[list[PreflightCheck], TlsFiles | None]:
     """Everything that needs no network, and the TLS files for what does; None where they cannot be used.
 
     Args:

@@ -21,7 +21,7 @@ from cryptography import x509
 
 from secfed import __version__
 from secfed.deploy.pki import certificate_checks
-from secfed.deploy.pki.tls_folder import TlsMaterial
+from secfed.deploy.pki.tls_folder import TlsFiles
 from secfed.deploy.preflight.checks import (
     PreflightCheck,
     Served,
@@ -41,7 +41,6 @@ from secfed.deploy.preflight.route_check import (
     tls_check,
 )
 from secfed.deploy.transport.grpc.client import GrpcSiteConnection
-from secfed.deploy.transport.grpc.peer import TlsFiles
 from secfed.deploy.transport.limits import ClientLimits
 from secfed.errors import LinkError
 
@@ -54,7 +53,7 @@ def network_checks(
     address: str,
     proxy: str | None,
     authority: x509.Certificate,
-    material: TlsMaterial | None,
+    material: TlsFiles | None,
     now: datetime,
     *,
     wanted: str = "",
@@ -113,12 +112,7 @@ class _Denied(Exception):
 
 
 def _dial(route: Route, patience_s: float) -> socket.socket:
-    """A connection to the aggregator, over the proxy if there is one.
-
-    Raises:
-        OSError: none came about.
-        _Denied: the proxy did not open it.
-    """
+    """A connection to the aggregator, over the proxy if there is one."""
     proxy = route.proxy
     where = (route.host, route.port) if proxy is None else (proxy.host, proxy.port)
     made = socket.create_connection(where, timeout=patience_s)
@@ -204,10 +198,10 @@ def _why(error: Exception) -> str:
     return "no answer" if isinstance(error, TimeoutError) else ""
 
 
-def _ask(address: str, proxy: str | None, material: TlsMaterial, patience_s: float) -> Served | LinkError:
+def _ask(address: str, proxy: str | None, material: TlsFiles, patience_s: float) -> Served | LinkError:
     link = GrpcSiteConnection(
         address,
-        TlsFiles(material.ca, material.certificate, material.private_key),
+        material,
         proxy=proxy,
         software=f"secfed {__version__}",
         limits=ClientLimits(call_s=patience_s),

@@ -56,8 +56,6 @@ class StudyCheck:
     """One study file against one site.
 
     Args:
-        site: the hospital's folder.
-        text: the study file.
         now: the time, with a time zone.
 
     Attributes:

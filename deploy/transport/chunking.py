@@ -50,10 +50,6 @@ def wrap_all(study: str, request_id: bytes, frames: Mapping[str, Buffer]) -> dic
 class Reassembly:
     """Puts one frame together.
 
-    Args:
-        header: what the peer announced.
-        cap_bytes: longest frame that is accepted.
-
     Raises:
         MalformedMessage: it announced more than the cap; nothing was allocated.
     """

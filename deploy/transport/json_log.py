@@ -16,9 +16,6 @@ class JsonFormatter(logging.Formatter):
     """One line per record: time, level, logger, message, and facts.
 
     Security: no traceback, because its last line can hold anything; only the kind of an exception.
-
-    Args:
-        words: applied to every message.
     """
 
     def __init__(self, words: Callable[[str], str] = str) -> None:

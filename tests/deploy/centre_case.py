@@ -22,7 +22,6 @@ from secfed.deploy.transport.client import CallFailed
 from secfed.deploy.transport.client import LinkRequest as Asked
 from secfed.deploy.transport.frame_sizes import FrameCaps
 from secfed.deploy.transport.grpc.client import GrpcSiteConnection
-from secfed.deploy.transport.grpc.peer import TlsFiles
 from secfed.deploy.transport.limits import ClientLimits
 from secfed.protection.interface import protection
 from secfed.records.roster_file import read_roster
@@ -90,7 +89,7 @@ class Hospital:
         caps = FrameCaps.of(central.algorithm, study.rounds, len(central.roster.sites))
         self.link = GrpcSiteConnection(
             address,
-            TlsFiles(tls.ca, tls.certificate, tls.private_key),
+            tls,
             study=study_id(study),
             max_frame_bytes=caps.request_bytes,
             software="secfed test",

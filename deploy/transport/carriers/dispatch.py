@@ -8,8 +8,8 @@ from collections.abc import Callable, Collection, Mapping
 from typing import Protocol
 
 from secfed.crypto.codec import Buffer
-from secfed.deploy.transport.carriers.study_server import StudyServer
 from secfed.deploy.transport.link import Refused, SiteReply
+from secfed.deploy.transport.study_server import StudyServer
 from secfed.wire.transport import OnReply, SiteId
 
 _LOOK_S = 0.25  # how often an idle ask looks for silent sites; also how fast Ctrl-C is noticed

@@ -11,7 +11,6 @@ from secfed.deploy.enrolment.site_folder import SiteFolder
 from secfed.deploy.transport.client import SiteConnection
 from secfed.deploy.transport.flower.client import FlowerClient
 from secfed.deploy.transport.grpc.client import GrpcSiteConnection
-from secfed.deploy.transport.grpc.peer import TlsFiles
 from secfed.deploy.transport.limits import ClientLimits
 
 SOFTWARE: Final = f"secfed {__version__}"
@@ -36,16 +35,7 @@ class SiteCarrier(Protocol):
 
 
 class GrpcCarrier:
-    """Dials the aggregator.
-
-    Args:
-        folder: the site's folder.
-        passphrase: of its keys.
-        limits: timeouts.
-
-    Raises:
-        ConfigError: nobody said where the aggregator is.
-    """
+    """Dials the aggregator."""
 
     def __init__(self, folder: SiteFolder, passphrase: str | None, limits: ClientLimits) -> None:
         self._folder, self._passphrase, self._limits = folder, passphrase, limits
@@ -53,10 +43,9 @@ class GrpcCarrier:
 
     def dial(self, study: str, max_frame_bytes: int) -> SiteConnection:
         """A new connection, with the certificate that is there now."""
-        tls = self._folder.tls_material(self._passphrase)
         return GrpcSiteConnection(
             self.address,
-            TlsFiles(tls.ca, tls.certificate, tls.private_key),
+            self._folder.tls_material(self._passphrase),
             study=study,
             max_frame_bytes=max_frame_bytes,
             proxy=self._folder.settings.aggregator.proxy,
@@ -72,10 +61,7 @@ class FlowerCarrier:
     """Waits for what Flower's app brings.
 
     Args:
-        folder: the site's folder.
         path: of the socket that its settings name; made with the first link.
-        identity: the site's signing key.
-        limits: timeouts.
     """
 
     def __init__(self, folder: SiteFolder, path: Path, identity: Identity, limits: ClientLimits) -> None:
@@ -84,11 +70,7 @@ class FlowerCarrier:
         self._client: FlowerClient | None = None
 
     def dial(self, study: str, max_frame_bytes: int) -> SiteConnection:
-        """The agent's end of the client.
-
-        Raises:
-            ConfigError: the socket cannot be made.
-        """
+        """The agent's end of the client."""
         if self._client is None:
             self._client = FlowerClient(
                 self._path, self._identity, self._folder.roster, software=SOFTWARE, limits=self._limits
@@ -104,11 +86,7 @@ class FlowerCarrier:
 def connect(
     folder: SiteFolder, identity: Identity, passphrase: str | None, limits: ClientLimits
 ) -> SiteCarrier:
-    """What the site's settings name.
-
-    Raises:
-        ConfigError: they name no address, and nobody else did.
-    """
+    """What the site's settings name."""
     path = folder.flower_socket
     if path is None:
         return GrpcCarrier(folder, passphrase, limits)

@@ -62,14 +62,8 @@ class FlowerClient:
     """Where Flower's app brings letters to an agent.
 
     Args:
-        path: of the socket.
-        identity: the site's signing key.
         roster: the pinned roster, as it is on the disk now.
         software: name and version, for the operator of the aggregator.
-        limits: timeouts.
-
-    Raises:
-        ConfigError: the socket cannot be made.
     """
 
     def __init__(
@@ -214,9 +208,7 @@ class FlowerSiteConnection(SiteConnection):
     """The agent's end: what :class:`~secfed.deploy.transport.grpc.client.GrpcSiteConnection` is over gRPC.
 
     Args:
-        client: where letters come.
         study: the study this site serves; empty until its settings were asked for.
-        max_frame_bytes: longest request that is accepted.
 
     Attributes:
         serving: whether requests are taken.
@@ -233,11 +225,7 @@ class FlowerSiteConnection(SiteConnection):
         return self._stopped.is_set()
 
     def hello(self) -> HelloReply:
-        """The newest offer; waits for the first.
-
-        Raises:
-            LinkError: none came.
-        """
+        """The newest offer; waits for the first."""
         client = self._client
         with client.changed:
             offer = self._until(lambda: client.offer, self._limits.call_s)
@@ -275,19 +263,11 @@ class FlowerSiteConnection(SiteConnection):
         return client.offer if is_end else None
 
     def answer(self, request_id: bytes, reply: Buffer) -> int:
-        """Give a reply to the courier who waits for it, or who comes for it.
-
-        Raises:
-            LinkError: closed.
-        """
+        """Give a reply to the courier who waits for it, or who comes for it."""
         return self._hand_over(request_id, envelope.REPLY, reply)
 
     def refuse(self, request_id: bytes, error: SecfedError) -> int:
-        """Say that a request, or with an empty id the study, is refused.
-
-        Raises:
-            LinkError: closed.
-        """
+        """Say that a request, or with an empty id the study, is refused."""
         kind, reason = refusal_text(error, declines=not request_id)
         refusal = RefusalMessage(self.study, request_id, kind, reason)
         if request_id:
@@ -319,11 +299,7 @@ class FlowerSiteConnection(SiteConnection):
         return offer is not None and (offer.finished or offer.study != self.study)
 
     def _until(self, found: Callable[[], T | None], timeout_s: float) -> T | None:
-        """Wait, holding the client's lock, until something is there.
-
-        Raises:
-            LinkError: closed.
-        """
+        """Wait, holding the client's lock, until something is there."""
         end = time.monotonic() + timeout_s
         while (value := found()) is None:
             if self.closed:

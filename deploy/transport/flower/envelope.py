@@ -67,11 +67,7 @@ class EnvelopeHeader:
 
     @classmethod
     def decode(cls, data: Buffer) -> EnvelopeHeader:
-        """Read canonical bytes.
-
-        Raises:
-            MalformedMessage: anything else.
-        """
+        """Read canonical bytes."""
         reader = Reader(data)
         kind, site = reader.uint(1), reader.text(MAX_NAME_BYTES)
         header = Header.decode(reader.view(MAX_HEADER_BYTES))

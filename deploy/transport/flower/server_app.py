@@ -135,11 +135,7 @@ def _connected(path: Path) -> Any:
 
 
 class Courier:
-    """Letters under way in one federation.
-
-    Args:
-        grid: of the ServerApp.
-    """
+    """Letters under way in one federation."""
 
     def __init__(self, grid: Grid) -> None:
         self._grid = grid

@@ -115,9 +115,6 @@ class UnixSocketListener:
         serve: called with each connection, in a thread of its own; the connection is closed afterwards, also
             when it raises :class:`LinkError` or :class:`MalformedMessage`.
         most: connections at a time; more are closed at once.
-
-    Raises:
-        ConfigError: the socket cannot be made, or somebody listens there already.
     """
 
     def __init__(self, path: Path, serve: Callable[[socket.socket], None], *, most: int) -> None:
@@ -178,11 +175,7 @@ class UnixSocketListener:
 
 
 def check_place(path: Path) -> None:
-    """Check that only accounts of a group can reach a socket there; changes nothing.
-
-    Raises:
-        ConfigError: the folder is open to others, or the path is too long.
-    """
+    """Check that only accounts of a group can reach a socket there; changes nothing."""
     if len(str(path).encode()) > _MAX_PATH_BYTES:
         raise ConfigError(
             f"{path}: the path of a socket has at most {_MAX_PATH_BYTES} bytes", remedy="name a shorter one"
@@ -201,11 +194,7 @@ def check_place(path: Path) -> None:
 
 
 def _make_way(path: Path) -> None:
-    """Make the socket's folder, and remove a socket that a killed process left.
-
-    Raises:
-        ConfigError: somebody listens there, or :func:`check_place`.
-    """
+    """Make the socket's folder, and remove a socket that a killed process left."""
     check_place(path)
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)

@@ -46,7 +46,8 @@ class TestByName:
         assert [item.name for item in store.refused_names()] == ["heart-1"]
 
     def test_an_approval_from_before_does_not_outlast_the_refusal_of_its_name(self, store: Approvals) -> None:
-        store.approve("heart-1", ONE, NOW)
+        store.record("heart-1", ONE, NOW)
+        store.approve_what(ONE.hex(), NOW)
         store.refuse_what("heart-1", NOW)
         assert refused(store, "heart-1", ONE)
         assert [item.state for item in store.all()] == [ApprovalState.WITHDRAWN]
@@ -131,7 +132,7 @@ class TestRecord:
     def test_a_study_that_the_policy_let_in_can_be_found_and_is_not_approved(self, store: Approvals) -> None:
         store.record("heart-1", ONE, NOW)
         assert store.state(ONE) is ApprovalState.PERMITTED
-        assert store.find("heart-1").digest == ONE.hex()
+        assert store.all()[0].digest == ONE.hex()
         with pytest.raises(PolicyRefused, match="waits"):  # the policy wants a person now
             store.require("heart-1", ONE, NOW, manual=True)
         assert store.state(ONE) is ApprovalState.HELD
@@ -139,8 +140,10 @@ class TestRecord:
         assert store.state(ONE) is ApprovalState.PERMITTED
 
     def test_a_decision_stays(self, store: Approvals) -> None:
-        store.approve("heart-1", ONE, NOW)
-        store.withdraw("heart-1", TWO, NOW)
+        store.record("heart-1", ONE, NOW)
+        store.approve_what(ONE.hex(), NOW)
+        store.record("heart-1", TWO, NOW)
+        store.refuse_what(TWO.hex(), NOW)
         for digest, state in ((ONE, ApprovalState.APPROVED), (TWO, ApprovalState.WITHDRAWN)):
             store.record("heart-1", digest, NOW)
             assert store.state(digest) is state
@@ -149,7 +152,8 @@ class TestRecord:
         self, store: Approvals, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(module, "_MOST_PERMITTED", 3)
-        store.withdraw("heart-0", OTHER, NOW)
+        store.record("heart-0", OTHER, NOW)
+        store.refuse_what(OTHER.hex(), NOW)
         for number in range(1, 6):
             store.record(f"heart-{number}", bytes([number]) * 32, NOW + number * SECOND)
         assert [item.name for item in store.all()] == ["heart-0", "heart-3", "heart-4", "heart-5"]

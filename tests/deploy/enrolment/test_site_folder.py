@@ -100,7 +100,7 @@ class TestJoining:
         for hospital in sites.values():
             assert hospital.roster() == centre.roster()
             material = hospital.tls_material(None)
-            assert material.ca == centre.ca_path.read_bytes()
+            assert material.authority == centre.ca_path.read_bytes()
             assert b"PRIVATE" not in repr(material).encode()
             assert hospital.consortium() == ("Heart study", centre.ca(), centre.aggregator)
 

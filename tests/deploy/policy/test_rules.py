@@ -265,14 +265,16 @@ class TestApprovals:
                 store.require("heart", STUDY, NOW, manual=True)
             assert STUDY.hex()[:16] in caught.value.remedy
         assert store.state(STUDY) is ApprovalState.HELD
-        store.approve("heart", STUDY, NOW + DAY)
+        store.record("heart", STUDY, NOW + DAY)
+        store.approve_what(STUDY.hex(), NOW + DAY)
         store.require("heart", STUDY, NOW, manual=True)
         assert Approvals(tmp_path / "approvals.json").state(STUDY) is ApprovalState.APPROVED
         assert store.all()[0].since == NOW + DAY
 
     def test_an_approval_is_for_one_digest(self, tmp_path: Path) -> None:
         store = Approvals(tmp_path / "approvals.json")
-        store.approve("heart", STUDY, NOW)
+        store.record("heart", STUDY, NOW)
+        store.approve_what(STUDY.hex(), NOW)
         with pytest.raises(PolicyRefused):
             store.require("heart", OTHER, NOW, manual=True)
 
@@ -280,7 +282,8 @@ class TestApprovals:
         store = Approvals(tmp_path / "approvals.json")
         store.require("heart", STUDY, NOW, manual=False)
         assert store.state(STUDY) is None
-        store.withdraw("heart", STUDY, NOW)
+        store.record("heart", STUDY, NOW)
+        store.refuse_what(STUDY.hex(), NOW)
         for manual in (True, False):
             with pytest.raises(PolicyRefused, match="withdrawn"):
                 store.require("heart", STUDY, NOW, manual=manual)
@@ -288,22 +291,23 @@ class TestApprovals:
 
     def test_asking_again_does_not_undo_a_decision(self, tmp_path: Path) -> None:
         store = Approvals(tmp_path / "approvals.json")
-        store.withdraw("heart", STUDY, NOW)
+        store.record("heart", STUDY, NOW)
+        store.refuse_what(STUDY.hex(), NOW)
         store.hold("heart", STUDY, NOW)
         assert store.state(STUDY) is ApprovalState.WITHDRAWN
 
     def test_a_study_is_found_by_name_or_digest_if_that_is_clear(self, tmp_path: Path) -> None:
         store = Approvals(tmp_path / "approvals.json")
         store.hold("heart", STUDY, NOW)
-        assert store.find("heart").digest == STUDY.hex()
+        assert store.approve_what("heart", NOW).digest == STUDY.hex()
         store.hold("heart", OTHER, NOW)
         for unclear in ("heart", "11111111"):
             with pytest.raises(ConfigError, match="several studies"):
-                store.find(unclear)
-        assert store.find(OTHER.hex()[:10].upper()).digest == OTHER.hex()
+                store.approve_what(unclear, NOW)
+        assert store.approve_what(OTHER.hex()[:10].upper(), NOW).digest == OTHER.hex()
         for unknown in ("lung", "1111", ""):
             with pytest.raises(ConfigError, match="no study"):
-                store.find(unknown)
+                store.approve_what(unknown, NOW)
 
     def test_a_server_cannot_fill_the_disk_with_studies(self, tmp_path: Path) -> None:
         store = Approvals(tmp_path / "approvals.json")
@@ -319,7 +323,8 @@ class TestApprovals:
 
     def test_a_damaged_file_approves_nothing(self, tmp_path: Path) -> None:
         path = tmp_path / "approvals.json"
-        Approvals(path).approve("heart", STUDY, NOW)
+        Approvals(path).record("heart", STUDY, NOW)
+        Approvals(path).approve_what(STUDY.hex(), NOW)
         path.write_bytes(path.read_bytes()[:-9])
         with pytest.raises(ConfigError, match=r"approvals\.json"):
             Approvals(path).require("heart", STUDY, NOW, manual=True)

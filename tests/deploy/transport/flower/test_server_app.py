@@ -232,7 +232,7 @@ def test_the_end_of_a_study_brings_the_last_request_and_then_the_news(federation
     federation.server.finish({SITES[0]: b"model"})
     federation.threads[0].join(60)
     assert not federation.threads[0].is_alive()  # it was told that the study is over
-    wait_until(lambda: federation.server.told() == {SITES[0]})
+    wait_until(lambda: federation.server.informed() == {SITES[0]})
     assert got == [b"model"]
 
 

@@ -36,7 +36,7 @@ def test_the_aggregator_restarted_on_its_port_is_found_again():
         assert c.collect({SITES[0]: b"before"}) == {SITES[0]: b"before"}
         c.server.stop()
         wait_until(lambda: bool(c.failures))
-        offer = c.server._offer
+        offer = c.server.requests._offer
         c.server = LinkServer(f"localhost:{port}", AUTHORITY.aggregator(), SITES, offer)
         c.server.start()
         assert c.collect({SITES[0]: b"after"}) == {SITES[0]: b"after"}
@@ -150,7 +150,7 @@ def test_asking_an_unknown_site_or_an_unstarted_or_unusable_server_is_an_error()
     with consortium() as c:
         with pytest.raises(RosterError, match="hospital-9"):
             c.link().ask("train", {"hospital-9": b""}, lambda *_: None)
-        offer = c.server._offer
+        offer = c.server.requests._offer
         with pytest.raises(LinkError, match="cannot listen"):
             LinkServer(f"localhost:{c.server.port}", AUTHORITY.aggregator(), SITES, offer).start()
         with pytest.raises(LinkError, match="not running"):
