@@ -25,7 +25,7 @@ from secfed.deploy.preflight.checks import (
 )
 from secfed.errors import SecfedError
 
-_PACKAGES: Final = ("torch", "grpcio", "cryptography")
+_PACKAGES: Final = ("torch", "grpcio", "prometheus-client", "cryptography")
 
 
 def folder_checks(
