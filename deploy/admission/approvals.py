@@ -121,14 +121,7 @@ class Approvals:
         return None if entry is None else ApprovalState(entry.state)
 
     def hold(self, name: str, digest: bytes, now: datetime, *, near_twins: str = "") -> None:
-        """Note that a study waits for a decision; an earlier decision stays, if it was made knowing as much.
-
-        Args:
-            name: of the study.
-            digest: of the study.
-            now: with a time zone.
-            near_twins: which ones it has, as :func:`secfed.deploy.admission.near_twins.fingerprint` says.
-        """
+        """Note that a study waits; an earlier decision stays, if it was made knowing these near twins."""
         with self._changing() as content:
             known = content.studies.get(digest.hex())
             if known is not None and (
@@ -211,13 +204,6 @@ class Approvals:
 
     def require(self, name: str, digest: bytes, now: datetime, *, manual: bool, near_twins: str = "") -> None:
         """Let a study through, or hold it.
-
-        Args:
-            name: of the study.
-            digest: of the study.
-            now: with a time zone.
-            manual: whether the policy wants a person to decide.
-            near_twins: those that the person must have been shown, as for :meth:`hold`.
 
         Raises:
             PolicyRefused: it was withdrawn, or waits for a decision.

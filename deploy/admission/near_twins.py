@@ -122,14 +122,7 @@ class _Begun:
 
 
 def begin(site: SiteFolder, terms: Terms, data: DataSet, now: datetime) -> None:
-    """Keep what later studies are compared with; before a study first works here.
-
-    Args:
-        site: the site's folder.
-        terms: of the study.
-        data: the data set of the site's policy.
-        now: with a time zone.
-    """
+    """Keep what later studies are compared with; before a study first works here."""
     path = _settings_of(site.state, terms.study_id)
     if not path.exists():
         _make_folder_of(path)
@@ -147,14 +140,7 @@ def end(state: Path, study: str, now: datetime) -> None:
 
 
 def near_twins(site: SiteFolder, terms: Terms, data: DataSet, now: datetime) -> tuple[NearTwin, ...]:
-    """Earlier studies that a study resembles, newest first; none for one that was begun here already.
-
-    Args:
-        site: the site's folder.
-        terms: of the study.
-        data: the data set of the site's policy.
-        now: with a time zone.
-    """
+    """Earlier studies that a study resembles, newest first; none for one that was begun here already."""
     if _settings_of(site.state, terms.study_id).exists():
         return ()
     new = _Begun.of(site, terms, data, now)

@@ -87,11 +87,7 @@ class MeasuredTransport:
         self._server.take_counts()
 
     def ask(self, stage: str, requests: Mapping[SiteId, Buffer], on_reply: OnReply) -> None:
-        """Carry one step.
-
-        Raises:
-            Stopped: the operator stopped the run.
-        """
+        """Carry one step."""
         inside = 0.0
 
         def shielded(site: SiteId, reply: Buffer) -> None:

@@ -158,9 +158,6 @@ class CentralRun:
     def run(self, *, end: bool = False) -> RunReport:
         """Run what is left of the study, and write its results.
 
-        Args:
-            end: end the study where it is; rounds and the closing evaluation that are left are not run.
-
         Raises:
             StudyStopped: the next rounds could come to no sum. Nothing is written, and it can go on.
             RoundAborted: not one sum came about.

@@ -171,24 +171,12 @@ class Consortium:
         return self.tls.load(self.ca_path, passphrase)
 
     def check(self, request: Request) -> None:
-        """Refuse a request that cannot be admitted, before a person is asked about it.
-
-        Raises:
-            RosterError: its name or a key is taken.
-        """
+        """Refuse a request that cannot be admitted, before a person is asked about it."""
         self.members().check_new(request, self.aggregator.identity_key)
         self._check_against_own_keys(request)
 
     def admit(self, request: Request, *, now: datetime, passphrase: str | None) -> Path:
-        """Enrol a site. Security: a person has compared the request's fingerprint before.
-
-        Returns:
-            The reply file for the site.
-
-        Raises:
-            RosterError: its name or a key is taken.
-            ConfigError: the CA's key cannot be read, or a file cannot be written.
-        """
+        """Enrol a site. Security: a person has compared the request's fingerprint before."""
         authority = self._authority(passphrase)
         with private_files.locked(self.folder):
             self.check(request)
@@ -200,21 +188,7 @@ class Consortium:
     def renew_site(
         self, site: str, request: Request | None, *, now: datetime, passphrase: str | None
     ) -> Path:
-        """Issue a new certificate to an enrolled site; the roster stays as it is.
-
-        Args:
-            site: its name.
-            request: made with `secfed site renew`, with a new TLS key; None keeps the old key.
-            now: the time, with a time zone.
-            passphrase: of the CA's key.
-
-        Returns:
-            The reply file for the site.
-
-        Raises:
-            RosterError: no such site, or a request that is not from it or not new.
-            ConfigError: as for :meth:`admit`.
-        """
+        """Issue a new certificate to an enrolled site; the roster stays. Without a request the TLS key stays, too."""
         authority = self._authority(passphrase)
         with private_files.locked(self.folder):
             members = self.members()
@@ -245,11 +219,7 @@ class Consortium:
         return certificate
 
     def remove(self, site: str, *, now: datetime) -> None:
-        """Take a site out of the roster. Its certificate then opens nothing at the aggregator.
-
-        Raises:
-            RosterError: no such site.
-        """
+        """Take a site out of the roster. Its certificate then opens nothing at the aggregator."""
         with private_files.locked(self.folder):
             self._save(self.members().without(site, now))
             (self.folder / "replies" / f"{site}.json").unlink(missing_ok=True)

@@ -77,19 +77,12 @@ class _ReplyFile(Strict):
 
 @dataclass(frozen=True)
 class Request:
-    """A site's wish to be admitted, or to have its certificate renewed.
-
-    Attributes:
-        site: its name.
-        identity_key: its public identity key, 32 bytes.
-        tls_key: its public TLS key.
-        made_s: when it was made, seconds since 1970; a renewal must be newer than what it renews.
-    """
+    """A site's wish to be admitted, or to have its certificate renewed."""
 
     site: str
     identity_key: bytes
     tls_key: EllipticCurvePublicKey
-    made_s: int
+    made_s: int  # seconds since 1970; a renewal must be newer than what it renews
 
     @property
     def fingerprint(self) -> str:
@@ -121,16 +114,7 @@ class Request:
 
     @classmethod
     def verified(cls, content: Mapping[str, Any], where: str) -> Self:
-        """Read a request and check that its maker holds both private keys.
-
-        Args:
-            content: of the file.
-            where: what to call it in errors.
-
-        Raises:
-            ConfigError: not a request, or a name or key that is not permitted.
-            BadSignature: changed after signing, or made without one of the keys.
-        """
+        """Read a request and check that its maker holds both private keys."""
         file = checked(_RequestFile, content, where)
         request = cls(
             check_site_name(file.site),
@@ -153,16 +137,10 @@ class Request:
 
 @dataclass(frozen=True)
 class AggregatorFacts:
-    """What a site needs to know about the aggregator.
+    """What a site needs to know about the aggregator."""
 
-    Attributes:
-        identity_key: its public identity key, 32 bytes; also in every roster.
-        hosts: its names and addresses; the first is the one to dial.
-        port: its TCP port.
-    """
-
-    identity_key: bytes
-    hosts: tuple[str, ...]
+    identity_key: bytes  # also in every roster
+    hosts: tuple[str, ...]  # the first is the one to dial
     port: int
 
     @property
@@ -174,15 +152,7 @@ class AggregatorFacts:
 
 @dataclass(frozen=True)
 class Reply:
-    """The study centre's answer to a request.
-
-    Attributes:
-        consortium: its name.
-        site: who it is for.
-        certificate: the site's new client certificate.
-        ca: the consortium's CA.
-        aggregator: where and who the aggregator is.
-    """
+    """The study centre's answer to a request."""
 
     consortium: str
     site: str
@@ -217,15 +187,6 @@ class Reply:
     @classmethod
     def verified(cls, content: Mapping[str, Any], where: str, now: datetime) -> Self:
         """Read a reply and check it against the CA that it names.
-
-        Args:
-            content: of the file.
-            where: what to call it in errors.
-            now: the time, with a time zone.
-
-        Raises:
-            ConfigError: not a reply, or a certificate that is not what it should be.
-            BadSignature: changed after signing.
 
         Security: this shows only that the file is consistent. A site that has joined before compares the
             CA with the one it has; the first time, the aggregator's fingerprint and the roster's digest

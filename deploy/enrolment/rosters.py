@@ -30,13 +30,7 @@ def keep_roster(path: Path, roster: Roster | None) -> None:
 
 @dataclass(frozen=True)
 class Changes:
-    """What a new roster changes.
-
-    Attributes:
-        added, removed: sites.
-        rekeyed: sites whose identity key is another one.
-        aggregator: whether the aggregator's identity key is another one.
-    """
+    """What a new roster changes."""
 
     added: tuple[str, ...] = ()
     removed: tuple[str, ...] = ()

@@ -67,14 +67,7 @@ class SiteFolder:
 
     @classmethod
     def create(cls, folder: Path, name: str, *, now: datetime, passphrase: str | None = None) -> SiteFolder:
-        """Make a site's folder: keys, settings, a policy that permits nothing yet, and the request.
-
-        Args:
-            folder: new or empty.
-            name: the site's name.
-            now: the time, with a time zone.
-            passphrase: encrypts both private keys.
-        """
+        """Make a site's folder: keys, settings, a policy that permits nothing yet, and the request."""
         check_site_name(name)
         if passphrase is not None:
             key_files.check_passphrase(passphrase)
@@ -132,12 +125,7 @@ class SiteFolder:
         return None if name is None else TrainingUser.named(name, (self.folder, *self.key_paths))
 
     def request(self) -> Request:
-        """The newest request: the site's public keys.
-
-        Raises:
-            ConfigError: unreadable, or from a site of another name.
-            BadSignature: it was changed.
-        """
+        """The newest request: the site's public keys."""
         path = self.request_path
         request = Request.verified(private_files.read_json(path, "a request"), str(path))
         if request.site != self.name:
@@ -178,11 +166,7 @@ class SiteFolder:
         return known[2].address
 
     def renew(self, *, now: datetime, passphrase: str | None) -> Path:
-        """Make a new request: same identity, new TLS key. The old certificate works until the reply is in.
-
-        Returns:
-            The request file.
-        """
+        """Make a new request: same identity, new TLS key. The old certificate works until the reply is in."""
         before = self.request()
         identity = self.identity(passphrase)
         tls_key = self.tls.new_key(passphrase)
@@ -193,13 +177,7 @@ class SiteFolder:
         return self.request_path
 
     def check_reply(self, content: dict[str, object], where: str, now: datetime) -> Reply:
-        """Check a reply against everything that this site knows already.
-
-        Raises:
-            ConfigError: not a reply, for another site, from another consortium, or older than what is in use.
-            RosterError: another aggregator than the one known here.
-            BadSignature: the file was changed.
-        """
+        """Check a reply against everything that this site knows already."""
         reply = Reply.verified(content, where, now)
         if reply.site != self.name:
             raise ConfigError(
@@ -241,11 +219,7 @@ class SiteFolder:
         self.tls.install(reply.certificate, passphrase)
 
     def pinned(self) -> trust_store.Pinned | None:
-        """The pinned roster; None if none was ever pinned.
-
-        Raises:
-            RosterError: its file was changed.
-        """
+        """The pinned roster; None if none was ever pinned."""
         return trust_store.read_pinned(self.folder / trust_store.PINNED_FILE)
 
     def pinned_or_none(self) -> trust_store.Pinned | None:
@@ -269,11 +243,7 @@ class SiteFolder:
         return pinned.roster
 
     def check_roster(self, roster: Roster) -> None:
-        """Check a roster before an administrator is asked to pin it.
-
-        Raises:
-            RosterError: this site is missing or has another key in it, or the aggregator is another one.
-        """
+        """Check a roster before an administrator is asked to pin it."""
         trust_store.check_own(roster, self.name, self.request().identity_key)
         known = self.consortium()
         if known is not None and known[2].identity_key != roster.aggregator:
@@ -283,11 +253,6 @@ class SiteFolder:
             )
 
     def trust(self, roster: Roster, now: datetime) -> None:
-        """Pin a roster. Security: the administrator has compared its digest before.
-
-        Raises:
-            RosterError: as :meth:`check_roster`.
-            ConfigError: the file cannot be written.
-        """
+        """Pin a roster. Security: the administrator has compared its digest before."""
         self.check_roster(roster)
         trust_store.pin(self.folder / trust_store.PINNED_FILE, roster, now)

@@ -28,29 +28,17 @@ _AMBIENT, _CLEAR_ALL = 47, 4  # PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL
 
 @dataclass(frozen=True)
 class TrainingUser:
-    """An account that training runs in. Make one with :meth:`named`.
-
-    Attributes:
-        name: of the account.
-        uid, gid: its numbers.
-        groups: every group that it is in; a GPU's may be among them.
-        home: its home directory.
-    """
+    """An account that training runs in. Make one with :meth:`named`."""
 
     name: str
     uid: int
     gid: int
-    groups: tuple[int, ...]
+    groups: tuple[int, ...]  # every group that it is in; a GPU's may be among them
     home: str
 
     @classmethod
     def named(cls, name: str, secrets: Iterable[Path]) -> Self:
-        """The account of that name, if this process can start others in it.
-
-        Args:
-            name: of ``site.toml``.
-            secrets: files that must stay out of its reach.
-        """
+        """The account of that name, if this process can start others in it."""
         try:
             entry = pwd.getpwnam(name)
         except KeyError:

@@ -49,13 +49,7 @@ def new_tls_key() -> EllipticCurvePrivateKey:
 
 
 def create_key(path: Path, private_key: PrivateKey, passphrase: str | None) -> None:
-    """Write a new key file, mode 0600.
-
-    Args:
-        path: must not exist.
-        private_key: the key.
-        passphrase: encrypts it; None leaves it to the file's permissions.
-    """
+    """Write a new key file, mode 0600."""
     if passphrase is None:
         data = private_key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
     else:

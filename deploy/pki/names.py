@@ -46,11 +46,7 @@ def check_consortium_name(name: str) -> str:
 
 
 def check_host(host: str) -> str:
-    """A host name or an IP address, as a client dials it; without a port.
-
-    Returns:
-        The host in its usual spelling.
-    """
+    """A host name or an IP address in its usual spelling, as a client dials it; without a port."""
     address = ip_address(host)
     if address is not None:
         return str(address)

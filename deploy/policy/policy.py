@@ -141,14 +141,6 @@ class Policy(PolicyTables):
     def enforce(self, study: Study, now: datetime, *, sites: int | None = None) -> DataSet:
         """Refuse a study that this site does not permit.
 
-        Args:
-            study: parsed with :attr:`own_code`.
-            now: with a time zone.
-            sites: number of sites, where only the roster knows it.
-
-        Returns:
-            The data set that it may use.
-
         Raises:
             PolicyRefused: with all reasons.
         """
@@ -159,13 +151,7 @@ class Policy(PolicyTables):
         return data
 
     def check(self, study: Study, now: datetime, *, sites: int | None = None) -> list[Violation]:
-        """Everything in a study that this site does not permit; empty if it does permit it.
-
-        Args:
-            study: parsed with :attr:`own_code`.
-            now: with a time zone.
-            sites: number of sites, where only the roster knows it.
-        """
+        """Everything in a study that this site does not permit; empty if it does permit it."""
         return policy_checks.violations(self, study, now, sites)
 
 

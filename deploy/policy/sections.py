@@ -154,16 +154,10 @@ class DataSection(Strict):
 
 @dataclass(frozen=True)
 class DataSet:
-    """A data set that studies may use.
-
-    Attributes:
-        section: its names and places.
-        options: rules for the other settings of a study's ``[data]``; None permits all of them.
-        budgets: limits of privacy spend.
-    """
+    """A data set that studies may use."""
 
     section: DataSection
-    options: Rules | None
+    options: Rules | None  # for the other settings of a study's [data]; None permits all of them
     budgets: tuple[BudgetRules, ...]
 
     @property

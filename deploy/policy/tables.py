@@ -17,16 +17,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class PolicyTables:
-    """What a policy says, table by table.
-
-    Attributes:
-        approve: whether a person approves each new study.
-        studies, protection, privacy, compute: the tables of those names.
-        algorithms, models: name to rules for its settings.
-        data: data sets that studies may use.
-        hours: when the site works; empty for always.
-        zone: time zone of the hours; None for the machine's own.
-    """
+    """What a policy says, table by table."""
 
     approve: Literal["manual", "automatic"]
     studies: Studies
@@ -36,8 +27,8 @@ class PolicyTables:
     algorithms: Mapping[str, Rules] = field(default_factory=dict)
     models: Mapping[str, Rules] = field(default_factory=dict)
     data: tuple[DataSet, ...] = ()
-    hours: tuple[Window, ...] = ()
-    zone: ZoneInfo | None = None
+    hours: tuple[Window, ...] = ()  # empty for always
+    zone: ZoneInfo | None = None  # of the hours; None for the machine's own
 
     def data_set(self, study: Study) -> DataSet | None:
         """The data set that a study means; None if the policy names none that fits."""

@@ -54,13 +54,7 @@ class Window(Strict):
 
 
 def is_open(windows: Sequence[Window], now: datetime, zone: ZoneInfo | None) -> bool:
-    """Whether a site works at this moment; without windows it always does.
-
-    Args:
-        windows: of the policy.
-        now: with a time zone.
-        zone: where the site is; None for the machine's own setting.
-    """
+    """Whether a site works at this moment; without windows it always does, without zone in the machine's."""
     local = now.astimezone(zone)
     return not windows or any(window.is_open(local) for window in windows)
 

@@ -21,20 +21,12 @@ _LONGEST_NAME: Final = 200
 
 @dataclass(frozen=True)
 class PreflightCheck:
-    """One question and its answer.
-
-    Attributes:
-        name: what was looked at.
-        ok: whether all is well; None if it was not looked at, because something before it failed.
-        detail: what was found.
-        remedy: what to do; with ``ok``, what to do before a date or before the next step.
-        exit_code: of a failure; 0 without.
-    """
+    """One question and its answer."""
 
     name: str
-    ok: bool | None
+    ok: bool | None  # None if it was not looked at, because something before it failed
     detail: str
-    remedy: str = ""
+    remedy: str = ""  # with ``ok``, what to do before a date or before the next step
     exit_code: int = 0
 
 
@@ -111,17 +103,11 @@ def space_check(
 
 @dataclass(frozen=True)
 class Served:
-    """What the aggregator serves.
-
-    Attributes:
-        study: its id: name and digest.
-        finished: whether it is over.
-        roster: digest of the roster that it is served with; empty if the aggregator does not say.
-    """
+    """What the aggregator serves."""
 
     study: str
     finished: bool = False
-    roster: bytes = b""
+    roster: bytes = b""  # empty if the aggregator does not say
 
 
 def membership_check(answer: Served | LinkError) -> PreflightCheck:
@@ -134,12 +120,7 @@ def membership_check(answer: Served | LinkError) -> PreflightCheck:
 
 
 def served_check(answer: Served | LinkError, wanted: str = "") -> PreflightCheck:
-    """What is served now.
-
-    Args:
-        answer: the aggregator's.
-        wanted: id of the study that the administrator asks about; empty for none.
-    """
+    """What is served now; ``wanted`` is the id of the study that the administrator asks about, or empty."""
     if isinstance(answer, LinkError):
         return skipped("served", "the aggregator did not say")
     study, digest = _split(answer.study)
@@ -157,12 +138,7 @@ def served_check(answer: Served | LinkError, wanted: str = "") -> PreflightCheck
 
 
 def served_roster_check(answer: Served | LinkError, pinned: bytes) -> PreflightCheck:
-    """Whether the aggregator uses the roster that is pinned here.
-
-    Args:
-        answer: the aggregator's.
-        pinned: digest of the pinned roster; empty if none is, which has a line of its own.
-    """
+    """Whether the aggregator uses the roster that is pinned here."""
     name = "served roster"
     if isinstance(answer, LinkError):
         return skipped(name, "the aggregator did not say")
@@ -198,18 +174,11 @@ def _split(study: str) -> tuple[str, str]:
 
 @dataclass(frozen=True)
 class Account:
-    """Where a budget of a data set stands.
-
-    Attributes:
-        budget: the limit, in words.
-        limit: epsilon; None for none.
-        spent: epsilon so far.
-        rest: what is left of it.
-    """
+    """Where a budget of a data set stands."""
 
     budget: str
-    limit: float | None
-    spent: float
+    limit: float | None  # epsilon; None for none
+    spent: float  # epsilon so far
 
     @property
     def rest(self) -> float | None:
@@ -222,12 +191,6 @@ def budget_check(data: str, account: Account, epsilon: float, delta: float) -> P
 
     What two studies cost together is less than the sum of their epsilons, so only a budget that is spent is
     a failure; one that the sum would exceed is a warning.
-
-    Args:
-        data: name of the data set.
-        account: where its budget stands.
-        epsilon: what the whole study may spend.
-        delta: at which.
     """
     from secfed.audit.privacy.phrases import (  # not before it is needed: it takes a while
         number_down,

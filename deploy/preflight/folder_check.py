@@ -31,13 +31,7 @@ _PACKAGES: Final = ("torch", "grpcio", "prometheus-client", "cryptography")
 def folder_checks(
     site: SiteFolder, passphrase: Callable[[], str | None], now: datetime
 ) -> tuple[list[PreflightCheck], TlsFiles | None]:
-    """Everything that needs no network, and the TLS files for what does; None where they cannot be used.
-
-    Args:
-        site: the folder.
-        passphrase: of the site's keys; may ask a person.
-        now: the time, with a time zone.
-    """
+    """Everything that needs no network, and the TLS files for what does; None where they cannot be used."""
     checks = [versions_check(_versions())]
     checks += [folder_check(found) for found in site_status(site, now)]
     material = None

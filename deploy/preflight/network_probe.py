@@ -61,19 +61,7 @@ def network_checks(
     environment: Mapping[str, str] = os.environ,
     patience_s: float = _PATIENCE_S,
 ) -> list[PreflightCheck]:
-    """Everything from the name to what is served; what comes after a failure is not looked at.
-
-    Args:
-        address: ``host:port`` of the aggregator.
-        proxy: of ``site.toml``.
-        authority: the consortium's CA.
-        material: the site's TLS files; None where they cannot be used.
-        now: the time, with a time zone.
-        wanted: id of the study that the administrator asks about.
-        pinned: digest of the pinned roster; empty for none.
-        environment: names proxies.
-        patience_s: how long each step may take.
-    """
+    """Everything from the name to what is served; what comes after a failure is not looked at."""
     route = Route.of(address, proxy, environment)
     checks = [proxy_check(route, environment)]
     if checks[-1].ok:

@@ -74,9 +74,6 @@ class Reassembly:
 
         A part that is not full, and not the last, is refused: a peer that sends byte by byte would
         otherwise keep every timeout per part, and a connection for months.
-
-        Raises:
-            MalformedMessage: not the part that comes next.
         """
         data = Part.decode(message).data
         if data is None or len(data) != min(PART_BYTES, len(self._frame) - self._at):
@@ -86,11 +83,7 @@ class Reassembly:
         self._at += len(data)
 
     def finish(self) -> memoryview:
-        """The frame.
-
-        Raises:
-            MalformedMessage: bytes are missing, or the hash is another.
-        """
+        """The frame."""
         if not self.complete:
             raise MalformedMessage("the stream ended before the announced length")
         if self._hash.digest() != self._header.sha256:

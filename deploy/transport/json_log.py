@@ -41,13 +41,7 @@ class JsonFormatter(logging.Formatter):
 def log_as_json(
     level: str, stream: TextIO | None = None, *, words: Callable[[str], str] = str
 ) -> logging.Handler:
-    """Let all loggers of secfed write JSON lines; other libraries' warnings too.
-
-    Args:
-        level: ``debug``, ``info``, ``warning`` or ``error``.
-        stream: standard output by default.
-        words: applied to every message, for example to name the folder in commands.
-    """
+    """Let all loggers of secfed write JSON lines; other libraries' warnings too."""
     handler = logging.StreamHandler(sys.stdout if stream is None else stream)
     handler.setFormatter(JsonFormatter(words))
     root = logging.getLogger()

@@ -58,11 +58,7 @@ def where(number: int, rounds: int | None) -> str:
 
 
 def now_at_hospital(status: Mapping[str, Any]) -> str:
-    """What an agent is doing, or waits for and why.
-
-    Args:
-        status: as :class:`secfed.deploy.agent.status.StatusBoard` writes it, with ``running`` and ``paused``.
-    """
+    """What an agent is doing, or waits for and why."""
     if not status.get("running"):
         return "nothing: the agent is not running"
     if status.get("connection") != "connected":

@@ -17,11 +17,7 @@ SOFTWARE: Final = f"secfed {__version__}"
 
 
 class SiteCarrier(Protocol):
-    """Makes links to the aggregator, one after the other.
-
-    Attributes:
-        address: for the site's own log.
-    """
+    """Makes links to the aggregator, one after the other."""
 
     address: str
 

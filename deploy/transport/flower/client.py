@@ -205,14 +205,7 @@ class FlowerClient:
 
 
 class FlowerSiteConnection(SiteConnection):
-    """The agent's end: what :class:`~secfed.deploy.transport.grpc.client.GrpcSiteConnection` is over gRPC.
-
-    Args:
-        study: the study this site serves; empty until its settings were asked for.
-
-    Attributes:
-        serving: whether requests are taken.
-    """
+    """The agent's end: what :class:`~secfed.deploy.transport.grpc.client.GrpcSiteConnection` is over gRPC."""
 
     def __init__(self, client: FlowerClient, study: str, max_frame_bytes: int) -> None:
         super().__init__(study, max_frame_bytes, client.limits)

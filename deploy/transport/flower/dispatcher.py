@@ -180,11 +180,7 @@ class FlowerDispatcher:
             state.tag = None
 
     def check(self, tag: int, head: EnvelopeHeader, size_bytes: int) -> None:
-        """Check an answer before its frame is read.
-
-        Raises:
-            ProtocolError: nobody waits for it, or it is not of the site that was asked.
-        """
+        """Check an answer before its frame is read."""
         sent = self._sent.get(tag)
         if sent is None:
             raise MalformedMessage("an answer for which nobody waits")
@@ -205,11 +201,7 @@ class FlowerDispatcher:
     def take(
         self, tag: int, head: EnvelopeHeader, frame: memoryview, release: Callable[[], None]
     ) -> SiteReply | Refused | None:
-        """Take an answer that :meth:`check` let pass; what the round is told, if anything.
-
-        Raises:
-            MalformedMessage: its frame is no such answer.
-        """
+        """Take an answer that :meth:`check` let pass; what the round is told, if anything."""
         sent = self._sent.get(tag)
         if sent is None:
             return None  # withdrawn while it was read

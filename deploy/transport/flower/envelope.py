@@ -37,17 +37,10 @@ MAX_HEAD_BYTES: Final = 1 + 4 + MAX_NAME_BYTES + 4 + MAX_HEADER_BYTES + SIGNATUR
 
 @dataclass(frozen=True)
 class EnvelopeHeader:
-    """What a letter says about itself.
-
-    Attributes:
-        kind: one of the six.
-        site: who is asked, or who answers; empty in an offer, which is for whoever is there.
-        header: study, request id, length and hash of the frame.
-        signature: of the aggregator or of the site.
-    """
+    """What a letter says about itself."""
 
     kind: int
-    site: str
+    site: str  # who is asked, or who answers; empty in an offer, which is for whoever is there
     header: Header
     signature: bytes = bytes(SIGNATURE_BYTES)
 
@@ -78,29 +71,17 @@ class EnvelopeHeader:
         return head
 
     def check(self, public_bytes: bytes, who: str) -> None:
-        """Check who wrote it.
-
-        Raises:
-            BadSignature: somebody else, or it was changed.
-        """
+        """Check who wrote it."""
         verify(public_bytes, self.signature, labels.SIGN_LETTER, self.body(), who=who)
 
     def check_size(self, size_bytes: int, cap_bytes: int) -> None:
-        """Check the length of a frame before it is read.
-
-        Raises:
-            MalformedMessage: not as the head says, or above the cap.
-        """
+        """Check the length of a frame before it is read."""
         if size_bytes != self.header.total_bytes:
             raise MalformedMessage("a letter's frame does not have the length that its head says")
         if size_bytes > cap_bytes:
             raise MalformedMessage(f"a frame of {size_bytes} bytes exceeds the study's cap of {cap_bytes}")
 
     def check_frame(self, frame: Buffer) -> None:
-        """Check a frame that was read.
-
-        Raises:
-            MalformedMessage: another one.
-        """
+        """Check a frame that was read."""
         if hashlib.sha256(frame).digest() != self.header.sha256:
             raise MalformedMessage("a letter's frame does not match its SHA-256")

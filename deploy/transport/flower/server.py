@@ -37,15 +37,7 @@ _FAREWELL_S: Final = 5.0  # for the app to come once more, and hear that the stu
 
 
 class FlowerServer(StudyServer):
-    """Serves one study through Flower.
-
-    Args:
-        path: of the socket.
-        identity: the aggregator's signing key.
-        roster: of the consortium.
-        offer: study, settings, and the longest reply that is accepted.
-        ttl_s: after so long Flower forgets a message.
-    """
+    """Serves one study through Flower."""
 
     def __init__(self, path: Path, identity: Identity, roster: Roster, offer: Offer, *, ttl_s: float) -> None:
         self._lock = threading.Lock()  # guards requests

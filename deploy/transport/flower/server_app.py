@@ -58,12 +58,7 @@ server_app = ServerApp()
 
 @client_app.query("letter")
 def carry(message: Message, context: Context) -> Message:
-    """Bring a letter to the hospital's agent, and its answer back; an empty answer where there is none.
-
-    Raises:
-        ConfigError: the node names no socket.
-        MalformedMessage: a message that holds no letter.
-    """
+    """Bring a letter to the hospital's agent, and its answer back; an empty answer where there is none."""
     head, frame = unpack(message.content)
     path = Path(_named(context.node_config, "this node is no hospital's: --node-config names no"))
     try:
@@ -85,12 +80,7 @@ def carry(message: Message, context: Context) -> Message:
 
 @server_app.main()
 def main(grid: Grid, context: Context) -> None:
-    """Carry letters for ``secfed aggregate`` until its study is over.
-
-    Raises:
-        ConfigError: the run names no socket.
-        LinkError: nobody listens there.
-    """
+    """Carry letters for ``secfed aggregate`` until its study is over."""
     path = Path(_named(context.run_config, "--run-config names no"))
     while not _serve(grid, path):
         log.warning("`secfed aggregate` hung up; waiting for it")
@@ -195,11 +185,7 @@ def pack(head: bytes, frame: bytes) -> RecordDict:
 
 
 def unpack(content: RecordDict) -> Letter:
-    """The letter in these records.
-
-    Raises:
-        MalformedMessage: there is none.
-    """
+    """The letter in these records."""
     try:
         head, frame = content.config_records[_LETTER][_HEAD], content.array_records[_FRAME][_FRAME].data
     except KeyError:

@@ -28,11 +28,7 @@ _OTHERS: Final = stat.S_IRWXO
 
 
 def send(connection: socket.socket, data: Bytes) -> None:
-    """Send one byte string.
-
-    Raises:
-        LinkError: the other side is gone, or too slow.
-    """
+    """Send one byte string."""
     view = memoryview(data).cast("B")
     try:
         connection.sendall(len(view).to_bytes(_LENGTH_BYTES, "big"))
@@ -43,40 +39,23 @@ def send(connection: socket.socket, data: Bytes) -> None:
 
 
 def announced(connection: socket.socket) -> int:
-    """The length of the byte string that comes next; its bytes are still to be read.
-
-    Raises:
-        LinkError: the other side is gone, or too slow.
-    """
+    """The length of the byte string that comes next; its bytes are still to be read."""
     return int.from_bytes(_exactly(connection, _LENGTH_BYTES), "big")
 
 
 def read(connection: socket.socket, size_bytes: int) -> bytearray:
-    """The bytes of an announced byte string; the caller has checked the length.
-
-    Raises:
-        LinkError: the other side is gone, or too slow.
-    """
+    """The bytes of an announced byte string; the caller has checked the length."""
     return _exactly(connection, size_bytes)
 
 
 def skip(connection: socket.socket, size_bytes: int) -> None:
-    """Read an announced byte string and keep nothing of it.
-
-    Raises:
-        LinkError: the other side is gone, or too slow.
-    """
+    """Read an announced byte string and keep nothing of it."""
     while size_bytes > 0:
         size_bytes -= len(_exactly(connection, min(size_bytes, _PIECE_BYTES)))
 
 
 def receive(connection: socket.socket, cap_bytes: int) -> bytearray:
-    """One byte string of at most so many bytes.
-
-    Raises:
-        MalformedMessage: a longer one; nothing was allocated.
-        LinkError: the other side is gone, or too slow.
-    """
+    """One byte string of at most so many bytes."""
     size = announced(connection)
     if size > cap_bytes:
         raise MalformedMessage(f"{size} bytes were announced on a socket; {cap_bytes} are permitted")
@@ -84,15 +63,7 @@ def receive(connection: socket.socket, cap_bytes: int) -> bytearray:
 
 
 def connect(path: Path, timeout_s: float | None) -> socket.socket:
-    """A connection to whoever listens.
-
-    Args:
-        path: of the socket.
-        timeout_s: for each read and write; None waits.
-
-    Raises:
-        LinkError: nobody listens, or not for this account.
-    """
+    """A connection to whoever listens."""
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     connection.settimeout(timeout_s)
     try:

@@ -31,11 +31,7 @@ class Turn:
         self._task: asyncio.Task[Any] | None = None
 
     async def take(self, work: Coroutine[Any, Any, T]) -> T:
-        """Run ``work``, ending what ran before.
-
-        Raises:
-            Superseded: it was itself ended.
-        """
+        """Run ``work``, ending what ran before."""
         self.end()
         task = self._task = asyncio.ensure_future(work)
         try:
@@ -60,15 +56,10 @@ class Turn:
 
 @dataclass(eq=False)
 class Stay:
-    """One reply that is coming in.
+    """One reply that is coming in."""
 
-    Attributes:
-        until_s: loop time after which it has to make room for others that wait.
-        end: gives it up.
-    """
-
-    until_s: float
-    end: Callable[[], None]
+    until_s: float  # loop time after which it has to make room for others that wait
+    end: Callable[[], None]  # gives it up
 
 
 class Room:
@@ -95,13 +86,7 @@ class Room:
         self._stays: set[Stay] = set()
 
     async def take(self, size_bytes: int, end: Callable[[], None], gave_way: int = 0) -> Stay:
-        """Wait until there is room.
-
-        Args:
-            size_bytes: of the reply.
-            end: gives it up, if others wait for too long.
-            gave_way: how often this reply gave way already.
-        """
+        """Wait until there is room; ``end`` gives the reply up if others wait too long. How often it did so counts."""
         now_s = asyncio.get_running_loop().time
         async with self._line:
             while self._held and self._is_full(size_bytes):

@@ -55,11 +55,7 @@ class LinkServer(StudyServer):
         self.port = 0
 
     def start(self) -> int:
-        """Listen; the port.
-
-        Raises:
-            LinkError: the address cannot be had, or the TLS files are not usable.
-        """
+        """Listen; the port."""
         started: Future[int] = Future()
         self._thread = threading.Thread(
             target=lambda: asyncio.run(self._serve(started)), name="secfed-link", daemon=True

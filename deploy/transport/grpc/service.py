@@ -50,13 +50,6 @@ class Calls:
     """The four calls, and what sites are asked; see :class:`secfed.deploy.transport.study_server.Requests`.
 
     Once the server has started, only the thread of its event loop uses it.
-
-    Args:
-        offer: what is served.
-        authenticator: tells who calls.
-        sites: of the roster.
-        limits: what is allowed.
-        deliver: takes replies and refusals; must not block.
     """
 
     def __init__(
@@ -201,12 +194,7 @@ class Calls:
 
     @asynccontextmanager
     async def _call(self, context: Context, *, is_sign: bool = True) -> AsyncIterator[tuple[str, Mailbox]]:
-        """Check the caller and what it may do; turn errors into statuses.
-
-        Args:
-            context: gRPC's.
-            is_sign: whether the call shows, before it is read, that the site is there.
-        """
+        """Check the caller and what it may do; turn errors into statuses."""
         try:
             site = self._authenticator.caller(context.auth_context())
         except PolicyRefused as error:
