@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from secfed.crypto.codec import Buffer
 from secfed.deploy.aggregator.standstill import BEGINNINGS, Refusal
-from secfed.deploy.transport.carriers.dispatch import StageDispatcher
+from secfed.deploy.transport.carriers.dispatch import StageDispatcher, Watcher
 from secfed.deploy.transport.link import Presence
 from secfed.deploy.transport.progress import ANSWERS, ARRIVALS, Waits
 from secfed.deploy.transport.signals import Stopper
@@ -32,7 +32,7 @@ _LOOK_S: Final = 1.0
 _SLOW_S: Final = 30.0
 
 
-class MeasuredTransport:
+class MeasuredTransport(Watcher):
     """Carrier of a :class:`~secfed.deploy.aggregator.run.CentralRun` between machines.
 
     Args:
@@ -132,7 +132,7 @@ class MeasuredTransport:
                 told = found
 
     def progress(self, stage: str, done: int, asked: int) -> None:
-        """See :class:`secfed.deploy.transport.carriers.dispatch.Watcher`."""
+        """Tell the observer, and sites that ask, how many have answered."""
         self._since_s = time.monotonic()
         self._server.waits_for(Waits(ANSWERS, self._answered, self._answered + len(self._open)))
         self._observer.stage(self._round, "", stage, done, asked)
@@ -156,7 +156,7 @@ class MeasuredTransport:
         return {site: _reason(seen[site], self._silent_s) for site in sites if site in seen}
 
     def refused(self, stage: str, site: SiteId, kind: str, reason: str) -> None:
-        """See :class:`secfed.deploy.transport.carriers.dispatch.Watcher`."""
+        """Record a refusal, and tell the operator."""
         self._gone.setdefault(site, stage)
         self.refusals[site] = Refusal(stage, kind, reason)
         self._open.discard(site)
@@ -167,7 +167,7 @@ class MeasuredTransport:
         self._tell("refused", **told)
 
     def missing(self, stage: str, site: SiteId) -> None:
-        """See :class:`secfed.deploy.transport.carriers.dispatch.Watcher`."""
+        """Tell the operator."""
         self._gone.setdefault(site, stage)
         self._open.discard(site)
         self._tell("missing", round=self._round, site=site, stage=stage)

@@ -9,13 +9,14 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from secfed.algorithms.framework.base import Metrics
 from secfed.config.cohort_rules import min_cohort
 from secfed.crypto.codec import Buffer
 from secfed.crypto.identity import Identity
-from secfed.deploy.aggregator.standstill import BEGINNINGS, Refusal, standstill
+from secfed.deploy.aggregator.measured_transport import MeasuredTransport
+from secfed.deploy.aggregator.standstill import BEGINNINGS, standstill
 from secfed.deploy.aggregator.study import CentralStudy
 from secfed.deploy.enrolment.rosters import save_roster
 from secfed.errors import ConfigError, RoundAborted, StudyStopped
@@ -47,28 +48,6 @@ from secfed.wire.transport import OnReply
 SUMS_FOLDER: Final = "sums"
 
 
-class Carrier(Protocol):
-    """Carries requests, and measures what it carries.
-
-    Attributes:
-        refusals: the last of every site in this round.
-    """
-
-    refusals: dict[SiteId, Refusal]
-
-    def ask(self, stage: str, requests: Mapping[SiteId, Buffer], on_reply: OnReply) -> None:
-        """Carry one step; see :class:`secfed.server.round.Ask`."""
-        ...
-
-    def start_round(self, number: int) -> None:
-        """Forget what was measured."""
-        ...
-
-    def report(self, outcome: RoundOutcome, wall_s: float) -> RoundReport:
-        """What the round that just ended came to, without metrics; who was asked is known elsewhere."""
-        ...
-
-
 class CentralRun:
     """One run, from the folder it lives in.
 
@@ -90,7 +69,7 @@ class CentralRun:
         central: CentralStudy,
         identity: Identity,
         out: Path,
-        make_carrier: Callable[[Log], Carrier],
+        make_carrier: Callable[[Log], MeasuredTransport],
         observer: Observer,
     ) -> None:
         self._central, self._identity, self._out, self._observer = central, identity, out, observer

@@ -188,7 +188,7 @@ class Consortium:
     def renew_site(
         self, site: str, request: Request | None, *, now: datetime, passphrase: str | None
     ) -> Path:
-        """Issue a new certificate to an enrolled site; the roster stays. Without a request the TLS key stays, too."""
+        """Issue a new certificate to an enrolled site; the roster stays. None keeps its TLS key."""
         authority = self._authority(passphrase)
         with private_files.locked(self.folder):
             members = self.members()

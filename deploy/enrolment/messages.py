@@ -20,7 +20,6 @@ from cryptography import x509
 from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives.asymmetric.ec import (
     ECDSA,
-    SECP256R1,
     EllipticCurvePrivateKey,
     EllipticCurvePublicKey,
 )
@@ -51,6 +50,20 @@ _KEY: Final = Field(pattern=r"^[0-9a-f]{64}$", description="64 hexadecimal digit
 _MAX_TIME_S: Final = 1 << 40
 
 
+class AggregatorTable(Strict):
+    """The keys by which a file names the aggregator."""
+
+    aggregator_key: str = _KEY
+    hosts: tuple[str, ...] = Field(min_length=1, max_length=32, description="an array of host names")
+    port: int = Field(ge=1, le=65535, description="1 to 65535")
+
+    def facts(self) -> AggregatorFacts:
+        """These keys as a value."""
+        return AggregatorFacts(
+            bytes.fromhex(self.aggregator_key), tuple(check_host(host) for host in self.hosts), self.port
+        )
+
+
 class _RequestFile(Strict):
     kind: Literal["secfed enrolment request"] = Field(description='"secfed enrolment request"')
     version: Literal[1] = Field(description="1")
@@ -62,16 +75,13 @@ class _RequestFile(Strict):
     tls_signature: str = Field(pattern=_HEX, max_length=200, description="a signature, hexadecimal")
 
 
-class _ReplyFile(Strict):
+class _ReplyFile(AggregatorTable):
     kind: Literal["secfed enrolment reply"] = Field(description='"secfed enrolment reply"')
     version: Literal[1] = Field(description="1")
     consortium: str = Field(pattern=CONSORTIUM_PATTERN, description="the consortium's name")
     site: str = Field(pattern=SITE_PATTERN, description="the site's name")
     certificate: str = Field(max_length=8192, description="a certificate in PEM")
     ca: str = Field(max_length=8192, description="a certificate in PEM")
-    aggregator_key: str = _KEY
-    hosts: tuple[str, ...] = Field(min_length=1, max_length=32, description="an array of host names")
-    port: int = Field(ge=1, le=65535, description="1 to 65535")
     signature: str = Field(pattern=_HEX, max_length=200, description="a signature, hexadecimal")
 
 
@@ -149,6 +159,10 @@ class AggregatorFacts:
         host = self.hosts[0]
         return f"[{host}]:{self.port}" if ":" in host else f"{host}:{self.port}"
 
+    def to_content(self) -> dict[str, Any]:
+        """The keys of :class:`AggregatorTable`."""
+        return {"aggregator_key": self.identity_key.hex(), "hosts": list(self.hosts), "port": self.port}
+
 
 @dataclass(frozen=True)
 class Reply:
@@ -178,9 +192,7 @@ class Reply:
             "site": self.site,
             "certificate": certificate_checks.to_pem(self.certificate),
             "ca": certificate_checks.to_pem(self.ca),
-            "aggregator_key": self.aggregator.identity_key.hex(),
-            "hosts": list(self.aggregator.hosts),
-            "port": self.aggregator.port,
+            **self.aggregator.to_content(),
             "signature": signature.hex(),
         }
 
@@ -193,13 +205,12 @@ class Reply:
             are compared by people.
         """
         file = checked(_ReplyFile, content, where)
-        hosts = tuple(check_host(host) for host in file.hosts)
         reply = cls(
             check_consortium_name(file.consortium),
             check_site_name(file.site),
             certificate_checks.load(file.certificate, f"{where}: certificate"),
             certificate_checks.load(file.ca, f"{where}: ca"),
-            AggregatorFacts(bytes.fromhex(file.aggregator_key), hosts, file.port),
+            file.facts(),
         )
         certificate_checks.check_authority(reply.ca, now)
         if not certificate_checks.signed_by(reply.ca, bytes.fromhex(file.signature), reply.body):
@@ -222,6 +233,6 @@ def _p256(spki_hex: str, where: str) -> EllipticCurvePublicKey:
         public = load_der_public_key(bytes.fromhex(spki_hex))
     except (ValueError, UnsupportedAlgorithm):
         public = None
-    if not isinstance(public, EllipticCurvePublicKey) or not isinstance(public.curve, SECP256R1):
+    if not certificate_checks.is_p256(public):
         raise ConfigError(f"{where}.tls_key: not a P-256 public key", remedy="ask the site for a new request")
     return public

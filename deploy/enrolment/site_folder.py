@@ -21,10 +21,10 @@ from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from pydantic import Field
 
-from secfed.config.schema import Strict, checked
+from secfed.config.schema import checked
 from secfed.crypto.identity import Identity, Roster
 from secfed.deploy.enrolment import trust_store
-from secfed.deploy.enrolment.messages import AggregatorFacts, Reply, Request
+from secfed.deploy.enrolment.messages import AggregatorFacts, AggregatorTable, Reply, Request
 from secfed.deploy.enrolment.site_settings import SETTINGS_FILE, SiteSettings, load_settings, template
 from secfed.deploy.enrolment.training_user import TrainingUser
 from secfed.deploy.pki import certificate_checks, key_files
@@ -42,13 +42,10 @@ _CONSORTIUM_FILE: Final = "consortium.json"
 _CA_FILE: Final = "ca.pem"
 
 
-class _ConsortiumFile(Strict):
+class _ConsortiumFile(AggregatorTable):
     version: Literal[1] = Field(description="1")
     consortium: str = Field(description="the consortium's name")
     ca: str = Field(description="a certificate in PEM")
-    aggregator_key: str = Field(pattern=r"^[0-9a-f]{64}$", description="64 hexadecimal digits")
-    hosts: tuple[str, ...] = Field(min_length=1, description="an array of host names")
-    port: int = Field(ge=1, le=65535, description="1 to 65535")
 
 
 class SiteFolder:
@@ -154,7 +151,7 @@ class SiteFolder:
             return None
         file = checked(_ConsortiumFile, private_files.read_json(path, "a consortium"), str(path))
         ca = certificate_checks.load(file.ca, f"{path}: ca")
-        return file.consortium, ca, AggregatorFacts(bytes.fromhex(file.aggregator_key), file.hosts, file.port)
+        return file.consortium, ca, file.facts()
 
     def address(self) -> str:
         """Where to dial: as ``site.toml`` says, or else the reply."""
@@ -210,9 +207,7 @@ class SiteFolder:
             "version": 1,
             "consortium": reply.consortium,
             "ca": ca,
-            "aggregator_key": reply.aggregator.identity_key.hex(),
-            "hosts": list(reply.aggregator.hosts),
-            "port": reply.aggregator.port,
+            **reply.aggregator.to_content(),
         }
         private_files.replace(self.folder / _CONSORTIUM_FILE, private_files.to_json(content), mode=0o644)
         private_files.replace(self.folder / _CA_FILE, ca.encode(), mode=0o644)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
-from typing import Final, TypeVar
+from typing import Final, TypeGuard, TypeVar
 
 from cryptography import x509
 from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
@@ -66,7 +66,7 @@ def check_authority(authority: x509.Certificate, now: datetime) -> None:
         limits = _extension(authority, x509.BasicConstraints)
     except (InvalidSignature, ValueError, TypeError):
         limits = None
-    if limits is None or not limits.ca or limits.path_length != 0 or _is_not_p256(authority):
+    if limits is None or not limits.ca or limits.path_length != 0 or not is_p256(authority.public_key()):
         raise ConfigError("the CA's certificate is not one of a consortium", remedy=_REMEDY)
     _check_time(authority, now, "the consortium's CA")
 
@@ -120,9 +120,14 @@ def public_der(holder: x509.Certificate | EllipticCurvePrivateKey | EllipticCurv
 def p256_of(certificate: x509.Certificate) -> EllipticCurvePublicKey:
     """The P-256 public key of a certificate."""
     public = certificate.public_key()
-    if not isinstance(public, EllipticCurvePublicKey) or not isinstance(public.curve, SECP256R1):
+    if not is_p256(public):
         raise ConfigError("the certificate holds no P-256 key", remedy=_REMEDY)
     return public
+
+
+def is_p256(public: object) -> TypeGuard[EllipticCurvePublicKey]:
+    """Whether this is a public key of P-256."""
+    return isinstance(public, EllipticCurvePublicKey) and isinstance(public.curve, SECP256R1)
 
 
 def _uris(certificate: x509.Certificate) -> list[str]:
@@ -135,11 +140,6 @@ def _extension(certificate: x509.Certificate, kind: type[E]) -> E | None:
         return certificate.extensions.get_extension_for_class(kind).value
     except x509.ExtensionNotFound:
         return None
-
-
-def _is_not_p256(certificate: x509.Certificate) -> bool:
-    public = certificate.public_key()
-    return not (isinstance(public, EllipticCurvePublicKey) and isinstance(public.curve, SECP256R1))
 
 
 def _check_time(certificate: x509.Certificate, now: datetime, what: str) -> None:

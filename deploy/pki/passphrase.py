@@ -39,7 +39,7 @@ def from_file(environment: Mapping[str, str] = os.environ) -> str | None:
 def for_keys(
     *paths: Path, ask: Callable[[str], str] | None = None, environment: Mapping[str, str] = os.environ
 ) -> str | None:
-    """The passphrase of existing keys, or None if no one of them needs one; ``ask`` where there is a person."""
+    """The passphrase of existing keys, or None if none needs one; ``ask`` asks a person."""
     encrypted = [path for path in paths if key_files.is_encrypted(path)]
     if not encrypted:
         return None

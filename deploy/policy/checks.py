@@ -16,7 +16,7 @@ from secfed.dp.accounting.unit import PrivacyUnit, Unit
 from secfed.errors import PolicyRefused
 
 if TYPE_CHECKING:
-    from secfed.deploy.policy.tables import PolicyTables
+    from secfed.deploy.policy.sections import PolicyTables
     from secfed.study.study import Study
 
 _SECTIONS: Final = frozenset({"study", "algorithm", "model", "data", "protection", "privacy"})

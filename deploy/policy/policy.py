@@ -26,11 +26,11 @@ from secfed.deploy.policy.sections import (
     Compute,
     DataSection,
     DataSet,
+    PolicyTables,
     PrivacyRules,
     ProtectionRules,
     Studies,
 )
-from secfed.deploy.policy.tables import PolicyTables
 from secfed.deploy.policy.time_windows import Window, time_zone
 from secfed.dp.accounting.unit import Unit
 from secfed.errors import ConfigError

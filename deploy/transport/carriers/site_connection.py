@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Final, Protocol
 
 from secfed import __version__
@@ -53,37 +52,11 @@ class GrpcCarrier:
         """Nothing: every link closes its own connection."""
 
 
-class FlowerCarrier:
-    """Waits for what Flower's app brings.
-
-    Args:
-        path: of the socket that its settings name; made with the first link.
-    """
-
-    def __init__(self, folder: SiteFolder, path: Path, identity: Identity, limits: ClientLimits) -> None:
-        self._folder, self._path, self._identity, self._limits = folder, path, identity, limits
-        self.address = str(path)
-        self._client: FlowerClient | None = None
-
-    def dial(self, study: str, max_frame_bytes: int) -> SiteConnection:
-        """The agent's end of the client."""
-        if self._client is None:
-            self._client = FlowerClient(
-                self._path, self._identity, self._folder.roster, software=SOFTWARE, limits=self._limits
-            )
-        return self._client.dial(study, max_frame_bytes)
-
-    def close(self) -> None:
-        """Remove the socket."""
-        if self._client is not None:
-            self._client.close()
-
-
 def connect(
     folder: SiteFolder, identity: Identity, passphrase: str | None, limits: ClientLimits
 ) -> SiteCarrier:
-    """What the site's settings name."""
+    """What the site's settings name: Flower's socket, or else the aggregator's address."""
     path = folder.flower_socket
     if path is None:
         return GrpcCarrier(folder, passphrase, limits)
-    return FlowerCarrier(folder, path, identity, limits)
+    return FlowerClient(path, identity, folder.roster, software=SOFTWARE, limits=limits)

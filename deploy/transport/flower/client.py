@@ -75,7 +75,7 @@ class FlowerClient:
         software: str = "",
         limits: ClientLimits | None = None,
     ) -> None:
-        self._identity, self._roster = identity, roster
+        self._identity, self._roster, self.address = identity, roster, str(path)
         self._software, self.limits = software, limits or ClientLimits()
         self.changed = threading.Condition()  # guards everything below
         self.offer: HelloReply | None = None

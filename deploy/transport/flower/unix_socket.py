@@ -40,18 +40,29 @@ def send(connection: socket.socket, data: Bytes) -> None:
 
 def announced(connection: socket.socket) -> int:
     """The length of the byte string that comes next; its bytes are still to be read."""
-    return int.from_bytes(_exactly(connection, _LENGTH_BYTES), "big")
+    return int.from_bytes(read(connection, _LENGTH_BYTES), "big")
 
 
 def read(connection: socket.socket, size_bytes: int) -> bytearray:
     """The bytes of an announced byte string; the caller has checked the length."""
-    return _exactly(connection, size_bytes)
+    data = bytearray(size_bytes)
+    view = memoryview(data)
+    at = 0
+    try:
+        while at < size_bytes:
+            got = connection.recv_into(view[at:], min(size_bytes - at, _PIECE_BYTES))
+            if not got:
+                raise LinkError("the other side of a socket hung up")
+            at += got
+    except OSError as error:
+        raise _broken(error) from None
+    return data
 
 
 def skip(connection: socket.socket, size_bytes: int) -> None:
     """Read an announced byte string and keep nothing of it."""
     while size_bytes > 0:
-        size_bytes -= len(_exactly(connection, min(size_bytes, _PIECE_BYTES)))
+        size_bytes -= len(read(connection, min(size_bytes, _PIECE_BYTES)))
 
 
 def receive(connection: socket.socket, cap_bytes: int) -> bytearray:
@@ -182,21 +193,6 @@ def _unusable(path: Path, error: OSError) -> ConfigError:
     return ConfigError(
         f"{path}: no socket can be there: {error.strerror or error}", remedy="name another socket"
     )
-
-
-def _exactly(connection: socket.socket, size_bytes: int) -> bytearray:
-    data = bytearray(size_bytes)
-    view = memoryview(data)
-    at = 0
-    try:
-        while at < size_bytes:
-            got = connection.recv_into(view[at:], min(size_bytes - at, _PIECE_BYTES))
-            if not got:
-                raise LinkError("the other side of a socket hung up")
-            at += got
-    except OSError as error:
-        raise _broken(error) from None
-    return data
 
 
 def _broken(error: OSError) -> LinkError:

@@ -86,7 +86,7 @@ class Room:
         self._stays: set[Stay] = set()
 
     async def take(self, size_bytes: int, end: Callable[[], None], gave_way: int = 0) -> Stay:
-        """Wait until there is room; ``end`` gives the reply up if others wait too long. How often it did so counts."""
+        """Wait until there is room. ``end`` gives the reply up if others wait; it did ``gave_way`` times."""
         now_s = asyncio.get_running_loop().time
         async with self._line:
             while self._held and self._is_full(size_bytes):

@@ -107,12 +107,12 @@ def test_a_silent_site_is_missing_before_the_deadline_and_a_busy_one_is_not():
         slow = ClientLimits(heartbeat_s=0.1, backoff_s=0.01, backoff_cap_s=0.05)
 
         def busy(request):
-            time.sleep(5.0)
+            time.sleep(3.0)
             return b"done"
 
         c.run(SITES[0], busy, limits=slow)
         gone = c.dial(SITES[1])
-        thread, replies, watched = asking(c, dict.fromkeys(SITES[:2], b"go"), seconds=60.0, silent_s=3.0)
+        thread, replies, watched = asking(c, dict.fromkeys(SITES[:2], b"go"), seconds=60.0, silent_s=1.5)
         fetch(gone)
         thread.join(60)
         assert replies == {SITES[0]: b"done"}
