@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
 import stat
 from pathlib import Path
 
@@ -18,7 +16,18 @@ from secfed.deploy.pki.key_files import new_tls_key
 from secfed.errors import ConfigError, RosterError
 from secfed.records.roster_file import read_roster
 from secfed.storage import private_files
-from tests.deploy.enrol_case import DAY, NOW, a_request, admit, consortium, content, request_of, site
+from tests.deploy.enrol_case import (
+    DAY,
+    NOW,
+    a_request,
+    admit,
+    check_pair,
+    consortium,
+    content,
+    crash_after,
+    request_of,
+    site,
+)
 
 
 def test_a_list_of_members_that_could_not_be_read_again_is_not_saved(tmp_path: Path) -> None:
@@ -253,32 +262,17 @@ class TestPassphrase:
         assert "BEGIN PRIVATE KEY" not in repr(centre.aggregator_tls(secret))
 
 
-class Crash(BaseException):
-    """Nothing catches it, like a power cut."""
-
-
 class TestCrash:
     @pytest.mark.parametrize("survives", range(4))
     def test_a_crash_at_any_rename_during_an_admission_is_repaired(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, survives: int
+        self, tmp_path: Path, survives: int
     ) -> None:
         """After it the site is enrolled and gets its reply by `renew`, or it is not and can be admitted."""
         centre = consortium(tmp_path)
         centre.admit(a_request("charite"), now=NOW, passphrase=None)
-        count, rename = 0, os.replace
-
-        def failing(old: Path, new: Path) -> None:
-            nonlocal count
-            count += 1
-            if count > survives:
-                raise Crash
-            rename(old, new)
-
         request = a_request("hcuge")
-        monkeypatch.setattr(os, "replace", failing)
-        with contextlib.suppress(Crash):
+        with crash_after(survives):
             centre.admit(request, now=NOW, passphrase=None)
-        monkeypatch.undo()
         again = Consortium(centre.folder)
         again.restore_roster_file()
         assert read_roster(again.roster_path) == again.roster()
@@ -291,28 +285,13 @@ class TestCrash:
 
     @pytest.mark.parametrize("survives", range(3))
     def test_a_crash_at_any_rename_during_the_aggregators_renewal_keeps_it_serving(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, survives: int
+        self, tmp_path: Path, survives: int
     ) -> None:
         centre = consortium(tmp_path)
-        count, rename = 0, os.replace
-
-        def failing(old: Path, new: Path) -> None:
-            nonlocal count
-            count += 1
-            if count > survives:
-                raise Crash
-            rename(old, new)
-
-        monkeypatch.setattr(os, "replace", failing)
-        with contextlib.suppress(Crash):
+        with crash_after(survives):
             centre.renew_aggregator(now=NOW + DAY, passphrase=None)
-        monkeypatch.undo()
         again = Consortium(centre.folder)
-        material = again.aggregator_tls(None)
-        certificate = certificate_checks.load(material.certificate, "c")
-        from cryptography.hazmat.primitives.serialization import load_pem_private_key
-
-        assert load_pem_private_key(material.private_key, None).public_key() == certificate.public_key()
+        check_pair(again.aggregator_tls(None))
         again.renew_aggregator(now=NOW + 2 * DAY, passphrase=None)
         again.aggregator_tls(None)
         assert not (again.folder / "aggregator" / "tls-next.key").exists()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import stat
 from pathlib import Path
@@ -16,7 +15,7 @@ from secfed.deploy.enrolment.rosters import Changes
 from secfed.deploy.enrolment.site_folder import SiteFolder
 from secfed.deploy.enrolment.site_settings import load_settings
 from secfed.deploy.enrolment.site_status import Level, site_status
-from secfed.deploy.pki import certificate_checks, key_files
+from secfed.deploy.pki import key_files
 from secfed.errors import BadSignature, ConfigError, RosterError
 from secfed.records.roster_file import read_roster
 from tests.deploy.enrol_case import (
@@ -25,8 +24,10 @@ from tests.deploy.enrol_case import (
     SITES,
     a_request,
     admit,
+    check_pair,
     consortium,
     content,
+    crash_after,
     enrolled,
     join,
     request_of,
@@ -205,34 +206,16 @@ class TestRenewal:
 
     @pytest.mark.parametrize("survives", range(5))
     def test_a_crash_at_any_rename_while_installing_leaves_a_working_pair(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, survives: int
+        self, tmp_path: Path, survives: int
     ) -> None:
-        class Crash(BaseException):
-            pass
-
         centre, sites = enrolled(tmp_path, ("charite",))
         hospital = sites["charite"]
         hospital.renew(now=NOW + DAY, passphrase=None)
         centre.renew_site("charite", hospital.request(), now=NOW + DAY, passphrase=None)
-        count, rename = 0, os.replace
-
-        def failing(old: Path, new: Path) -> None:
-            nonlocal count
-            count += 1
-            if count > survives:
-                raise Crash
-            rename(old, new)
-
-        monkeypatch.setattr(os, "replace", failing)
-        with contextlib.suppress(Crash):
+        with crash_after(survives):
             join(centre, hospital, now=NOW + DAY)
-        monkeypatch.undo()
         again = SiteFolder(hospital.folder)
-        material = again.tls_material(None)
-        from cryptography.hazmat.primitives.serialization import load_pem_private_key
-
-        certificate = certificate_checks.load(material.certificate, "c")
-        assert load_pem_private_key(material.private_key, None).public_key() == certificate.public_key()
+        check_pair(again.tls_material(None))
         join(centre, again, now=NOW + DAY)
         assert [path.name for path in again.key_paths] == ["identity.key", "tls.key"]
 
