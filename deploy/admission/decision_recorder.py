@@ -119,7 +119,7 @@ class SiteDecisions:
         self._count(study, ALARM, facts, hashlib.sha256(str(failure).encode()).digest())
 
     def complains(self, study: Study, complaint: Complaint) -> None:
-        """Envelopes of other hospitals are no good: the one refusal that says whose."""
+        """Envelopes of other hospitals cannot be used: the one refusal that says whose."""
         refusal, whose = Refusal.ENVELOPE_SEALED, ", ".join(complaint.of)
         facts = {"number": refusal.number, "text": f"{refusal.text} ({whose})", **where(complaint.place)}
         self._count(study, REFUSAL, facts, canonical_json(complaint.to_body()))
@@ -187,7 +187,7 @@ def record_now(site: SiteFolder) -> bool:
 
 
 def _place(algorithm: Algorithm, rounds: int, frame: Task | Step | Notice) -> Place:
-    """Where a frame belongs; an exchange that the study does not have is no text to keep."""
+    """Where a frame belongs; the name of an exchange that the study does not have is not kept."""
     from secfed.wire.frames import Notice, Step
 
     if isinstance(frame, Notice):

@@ -62,7 +62,7 @@ class TrainingUser:
     def arguments(self) -> dict[str, Any]:
         """Arguments of :class:`subprocess.Popen`, for a process that is started next, in this thread.
 
-        The agent's folder is no place for it to start in.
+        It does not start in the agent's folder, which it cannot read.
         """
         # Ambient capabilities survive exec, and belong to a thread. Root's are dropped with its account.
         if not _prctl(_AMBIENT, _CLEAR_ALL) and os.geteuid() != 0:

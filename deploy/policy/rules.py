@@ -37,7 +37,7 @@ class Anything:
 
 @dataclass(frozen=True)
 class Range:
-    """A number from ``low`` to ``high``, both included; None is no bound. An empty array is no number."""
+    """A number from ``low`` to ``high``, both included; None means unbounded. An empty array has none in range."""
 
     low: float | None
     high: float | None

@@ -32,7 +32,7 @@ class Window(Strict):
     def _check(self) -> Self:
         if _minutes(self.start) in (_minutes(self.end), 24 * 60):
             raise ConfigError(
-                f"hours: a window from {self.start} to {self.end} is no window",
+                f"hours: a window from {self.start} to {self.end} is never open",
                 remedy='for the whole day write start = "00:00", end = "24:00"',
             )
         return self

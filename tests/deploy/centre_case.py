@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -33,6 +34,7 @@ from secfed.study.limits import study_id
 from secfed.study.study import Study
 from secfed.wire.frames import Notice, decode
 from tests.deploy.central_case import rounding
+from tests.deploy.link_case import wait_until
 from tests.ports import free_port, without_metrics
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -163,6 +165,20 @@ class Centre:
     def close(self) -> None:
         for hospital in self.hospitals:
             hospital.close()
+
+
+def interrupted(process: subprocess.Popen[str], until: str) -> str:
+    """Ctrl-C as soon as its log says ``until``; all of its log."""
+    lines: list[str] = []
+    reader = threading.Thread(target=lambda: lines.extend(process.stderr), daemon=True)
+    reader.start()
+    wait_until(lambda: any(until in line for line in lines) or process.poll() is not None, 300.0)
+    process.send_signal(signal.SIGINT)
+    assert process.wait(60) == 130, "".join(lines)
+    reader.join(60)
+    process.stderr.close()
+    process.stdout.close()
+    return "".join(lines)
 
 
 def events(log: str) -> list[dict[str, Any]]:

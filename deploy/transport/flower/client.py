@@ -1,13 +1,13 @@
-"""A hospital's half of the link over Flower: the agent listens at a socket, and Flower's app brings letters.
+"""A hospital's half of the link over Flower: the agent listens at a socket for Flower's app.
 
 Flower takes the code that runs at a hospital from the study centre's bundle. So that code is given nothing
 but a socket: keys, data, journal and ledger are the agent's, in a process and under an account of its own.
-The agent believes no letter that is not signed by the aggregator of the pinned roster.
+The agent believes no envelope that is not signed by the aggregator of the pinned roster.
 
-    letter comes -> signed by the aggregator? -> offer: here, or declined
+    envelope comes -> signed by the aggregator? -> offer: here, or declined
                                               -> request: wait for the agent's answer -> reply or refused
 
-Security: who may connect to the socket can withhold letters, and see what they carry; it can hold all
+Security: who may connect to the socket can withhold envelopes, and see what they carry; it can hold all
 connections, and so keep this hospital out of a study. It cannot make the agent work.
 """
 
@@ -54,12 +54,12 @@ class _Answer:
 
     request_id: bytes
     kind: int
-    parcel: ChunkedFrame = field(repr=False)
+    chunked: ChunkedFrame = field(repr=False)
     sent: bool = False
 
 
 class FlowerClient:
-    """Where Flower's app brings letters to an agent.
+    """Where Flower's app brings envelopes to an agent.
 
     Args:
         roster: the pinned roster, as it is on the disk now.
@@ -102,7 +102,7 @@ class FlowerClient:
     # --- what a courier meets, in a thread per connection ----------------------------------------------
 
     def _bring(self, connection: socket.socket) -> None:
-        """One letter, and the answer to it; a connection that brings anything else just ends."""
+        """One envelope, and the answer to it; a connection that brings anything else just ends."""
         connection.settimeout(self.limits.part_timeout_s)
         try:
             head = EnvelopeHeader.decode(unix_socket.receive(connection, envelope.MAX_HEAD_BYTES))
@@ -155,7 +155,7 @@ class FlowerClient:
         answer = self._wait_for_answer(connection, request_id)
         if answer is None:
             return
-        self._send_parcel(connection, head, answer.kind, answer.parcel)
+        self._send_parcel(connection, head, answer.kind, answer.chunked)
         with self.changed:
             answer.sent = True
             self.changed.notify_all()
@@ -191,17 +191,17 @@ class FlowerClient:
         return frame
 
     def _send(self, connection: socket.socket, asked: EnvelopeHeader, kind: int, frame: Buffer) -> None:
-        parcel = ChunkedFrame.wrap(asked.header.study, asked.header.request_id, frame)
-        self._send_parcel(connection, asked, kind, parcel)
+        chunked = ChunkedFrame.wrap(asked.header.study, asked.header.request_id, frame)
+        self._send_parcel(connection, asked, kind, chunked)
 
     def _send_parcel(
-        self, connection: socket.socket, asked: EnvelopeHeader, kind: int, parcel: ChunkedFrame
+        self, connection: socket.socket, asked: EnvelopeHeader, kind: int, chunked: ChunkedFrame
     ) -> None:
         if kind not in envelope.ANSWERS_TO[asked.kind]:
-            raise MalformedMessage("no answer to such a letter")
-        head = EnvelopeHeader.sign(self._identity, kind, self._identity.name, parcel)
+            raise MalformedMessage("no answer to such an envelope")
+        head = EnvelopeHeader.sign(self._identity, kind, self._identity.name, chunked)
         unix_socket.send(connection, head.encode())
-        unix_socket.send(connection, parcel.frame)
+        unix_socket.send(connection, chunked.frame)
 
 
 class FlowerSiteConnection(SiteConnection):

@@ -7,7 +7,8 @@ Which node leads to which site is found out by asking: an offer goes to every no
 answers under its own signature. So a node cannot pass for a site whose agent it does not reach. Where two
 nodes reach one site, the first is used as long as it is there, and the other is told to the operator.
 
-A letter whose courier got lost is sent again, with the same request id, until it is answered or withdrawn.
+An envelope whose courier got lost is sent again, with the same request id, until it is answered or
+withdrawn.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ _MAX_REFUSAL_BYTES: Final = 4096
 
 @dataclass(frozen=True)
 class PendingRequest:
-    """A letter to be sent."""
+    """An envelope to be sent."""
 
     tag: int
     node: int
@@ -52,7 +53,7 @@ class FlowerSite(SiteState):
 
     Attributes:
         node: where it is found.
-        tag: of the letter that asks it, while that is under way.
+        tag: of the envelope that asks it, while that is under way.
     """
 
     node: int | None = None
@@ -81,7 +82,7 @@ class _Sent:
 
 
 class FlowerDispatcher:
-    """The letters of one study; see :class:`secfed.deploy.transport.study_server.Requests`."""
+    """The envelopes of one study; see :class:`secfed.deploy.transport.study_server.Requests`."""
 
     def __init__(self, identity: Identity, roster: Roster, offer: Offer) -> None:
         self._identity, self._roster, self._offer = identity, roster, offer
@@ -151,12 +152,12 @@ class FlowerDispatcher:
         return found
 
     def dropped(self) -> list[int]:
-        """Letters, since this was last asked, to which no answer is wanted any more."""
+        """Envelopes, since this was last asked, to which no answer is wanted any more."""
         dropped, self._dropped = self._dropped, []
         return dropped
 
     def lost(self, tag: int) -> None:
-        """A letter came to nobody, or its answer is none."""
+        """An envelope came to nobody, or its answer is none."""
         sent = self._sent.pop(tag, None)
         if sent is None:
             return
@@ -170,7 +171,7 @@ class FlowerDispatcher:
         self._unbind(sent.node)
 
     def disconnected(self) -> None:
-        """Whoever carried letters is gone, and all that were under way with it."""
+        """Whoever carried envelopes is gone, and all that were under way with it."""
         for number in list(self._nodes):
             self._unbind(number)
         self._nodes.clear()
@@ -187,7 +188,7 @@ class FlowerDispatcher:
         if head.kind not in envelope.ANSWERS_TO[sent.kind] or sent.site not in ("", head.site):
             raise MalformedMessage("an answer of another kind, or of another site than was asked")
         if (head.header.study, head.header.request_id) != (self._offer.study, sent.request_id):
-            raise MalformedMessage("an answer to another letter")
+            raise MalformedMessage("an answer to another envelope")
         try:
             head.check(self._roster.public(head.site), head.site)
         except ProtocolError as error:

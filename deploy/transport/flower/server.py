@@ -1,10 +1,10 @@
-"""The aggregator's half of the link over Flower: a socket at which Flower's ServerApp fetches letters.
+"""The aggregator's half of the link over Flower: a socket at which Flower's ServerApp fetches envelopes.
 
-What runs as a ServerApp is chosen by whoever may submit an app to the SuperLink. So it is given letters, and
-no key. It comes with what it knows, and goes with what there is to send, in turns:
+What runs as a ServerApp is chosen by whoever may submit an app to the SuperLink. So it is given
+envelopes, and no key. It comes with what it knows, and goes with what there is to send, in turns:
 
-    app -> aggregator   nodes that are there, letters that got lost, and at most one answer
-    aggregator -> app   letters to send, letters to forget, and whether the study is over
+    app -> aggregator   nodes that are there, envelopes that got lost, and at most one answer
+    aggregator -> app   envelopes to send, envelopes to forget, and whether the study is over
 
 Memory: one large answer at a time; the next one is not read before the round has used it.
 """

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import re
 import signal
-import threading
-import time
 
 import pytest
 from safetensors.torch import load_file, save
@@ -21,7 +19,7 @@ from secfed.runs.run_folder import prepare, site_folder
 from secfed.runs.run_report import SilentObserver
 from secfed.simulation import simulate as simulation
 from tests.deploy.central_case import TOML
-from tests.deploy.centre_case import Centre, events
+from tests.deploy.centre_case import Centre, events, interrupted
 
 SITES = 3
 
@@ -77,19 +75,7 @@ def test_killed_and_finished_with_the_bytes_of_a_simulation(centre):
 
 
 def test_stopped_while_it_waits_for_the_quorum(centre):
-    process = centre.aggregate()
-    lines: list[str] = []
-    reader = threading.Thread(target=lambda: lines.extend(process.stderr), daemon=True)
-    reader.start()
-    end = time.monotonic() + 300
-    while not any('"waiting"' in line for line in lines) and time.monotonic() < end:
-        time.sleep(0.05)
-    process.send_signal(signal.SIGINT)
-    assert process.wait(60) == 130
-    reader.join(60)
-    process.stderr.close()
-    process.stdout.close()
-    log = "".join(lines)
+    log = interrupted(centre.aggregate(), until='"waiting"')
     assert "start it again with --out" in log
     assert "Traceback" not in log
 
