@@ -37,7 +37,7 @@ class Anything:
 
 @dataclass(frozen=True)
 class Range:
-    """A number from ``low`` to ``high``, both included; None means unbounded. An empty array has none in range."""
+    """A number from ``low`` to ``high``, both included; None: unbounded. Of an array, every element."""
 
     low: float | None
     high: float | None

@@ -14,8 +14,6 @@ import pytest
 from safetensors.torch import load, load_file, save
 
 from secfed.deploy.agent import agent
-from secfed.deploy.agent.training import TrainingProcess
-from secfed.deploy.agent.training_wire import Job
 from secfed.records.chain_file import verify_file
 from secfed.records.roster_file import read_roster
 from secfed.records.transcript import SUMMED, TRANSCRIPT
@@ -25,7 +23,6 @@ from secfed.simulation.simulate import simulate
 from secfed.site.runtime import study_folder
 from secfed.study.study import Study
 from tests.algorithms import vlp_case
-from tests.conftest import ROOT
 from tests.deploy.agent_case import Centre
 from tests.deploy.deployment_case import Deployment
 from tests.deploy.training_here import TrainingHere
@@ -160,12 +157,7 @@ def sums(path: Path, key: bytes | None) -> list[tuple[Any, ...]]:
 
 @pytest.fixture
 def centre(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Centre]:
-    monkeypatch.setenv("PYTHONPATH", str(ROOT))  # where the training process finds the toy
-
-    def training(job: Job, **more: Any) -> TrainingProcess | TrainingHere:
-        return (TrainingProcess if job.site == VICTIM else TrainingHere)(job, **more)
-
-    monkeypatch.setattr(agent, "TrainingProcess", training)
+    monkeypatch.setattr(agent, "TrainingProcess", TrainingHere)
     toy = vlp_case.TINY.replace('"plain"', '"masked"').replace("rounds = 3", "rounds = 2")
     case = "tests.algorithms.vlp_case:"
     policy = POLICY.replace("xrays", "vlp-tiny").replace('approve = "automatic"', 'approve = "{approve}"')

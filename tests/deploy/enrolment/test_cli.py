@@ -14,6 +14,7 @@ from secfed.cli.consortium import consortium_app
 from secfed.cli.guard import GuardedGroup
 from secfed.cli.site import site_app
 from secfed.deploy.enrolment import messages as enrolment
+from secfed.deploy.pki import key_files
 from secfed.deploy.pki.passphrase import PASSPHRASE_FILE
 from secfed.records.roster_file import read_roster
 from tests.deploy.enrol_case import DAY, NOW, content, write
@@ -314,7 +315,8 @@ class TestTime:
 
 
 class TestPassphrase:
-    def test_a_file_serves_both_sides(self, tmp_path: Path) -> None:
+    def test_a_file_serves_both_sides(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(key_files, "_SCRYPT", {"n": 16, "r": 8, "p": 1})
         secret = tmp_path / "passphrase"
         secret.write_text("correct horse battery\n")
         secret.chmod(0o600)
