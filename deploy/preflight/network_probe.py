@@ -12,7 +12,7 @@ import errno
 import os
 import socket
 import ssl
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from datetime import datetime
 from typing import Final
@@ -63,22 +63,28 @@ def network_checks(
 ) -> list[PreflightCheck]:
     """Everything from the name to what is served; what comes after a failure is not looked at."""
     route = Route.of(address, proxy, environment)
-    checks = [proxy_check(route, environment)]
-    if checks[-1].ok:
-        checks.append(_resolve(route))
-    if checks[-1].ok:
-        trouble, detail = _connect(route, patience_s)
-        checks.append(connection_check(route, trouble, detail))
-    if checks[-1].ok:
-        checks.append(tls_check(route, _shake_hands(route, authority, patience_s), authority, now))
-    if checks[-1].ok and material is not None:
-        answer = _ask(address, proxy, material, patience_s)
-        checks += [membership_check(answer), served_check(answer, wanted)]
-        checks.append(served_roster_check(answer, pinned))
-        return checks
-    why = "the site's TLS key cannot be used" if checks[-1].ok else f"{checks[-1].name} failed"
-    names = ("proxy", "name", "connection", "TLS", "membership", "served", "served roster")
-    return checks + [skipped(name, why) for name in names[len(checks) :]]
+    steps: dict[str, Callable[[], PreflightCheck]] = {
+        "proxy": lambda: proxy_check(route, environment),
+        "name": lambda: _resolve(route),
+        "connection": lambda: connection_check(route, *_connect(route, patience_s)),
+        "TLS": lambda: tls_check(route, _shake_hands(route, authority, patience_s), authority, now),
+    }
+    checks: list[PreflightCheck] = []
+    why = ""
+    for name, step in steps.items():
+        checks.append(skipped(name, why) if why else step())
+        if checks[-1].ok is False:
+            why = f"{name} failed"
+    if why or material is None:
+        why = why or "the site's TLS key cannot be used"
+        return checks + [skipped(name, why) for name in ("membership", "served", "served roster")]
+    answer = _ask(address, proxy, material, patience_s)
+    return [
+        *checks,
+        membership_check(answer),
+        served_check(answer, wanted),
+        served_roster_check(answer, pinned),
+    ]
 
 
 def _resolve(route: Route) -> PreflightCheck:

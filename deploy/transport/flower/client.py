@@ -145,11 +145,8 @@ class FlowerClient:
         with self.changed:
             self.bearer = connection
             if request_id != self.newest:  # or it came again, because its courier got lost
-                self.newest, self.request, self.answer = (
-                    request_id,
-                    LinkRequest(study, request_id, frame),
-                    None,
-                )
+                self.newest, self.answer = request_id, None
+                self.request = LinkRequest(study, request_id, frame)
             self.changed.notify_all()
         del frame
         answer = self._wait_for_answer(connection, request_id)
@@ -271,10 +268,8 @@ class FlowerSiteConnection(SiteConnection):
         return ACCEPTED
 
     def _hand_over(self, request_id: bytes, kind: int, frame: Buffer) -> int:
-        client, answer = (
-            self._client,
-            _Answer(request_id, kind, ChunkedFrame.wrap(self.study, request_id, frame)),
-        )
+        client = self._client
+        answer = _Answer(request_id, kind, ChunkedFrame.wrap(self.study, request_id, frame))
         with client.changed:
             if client.newest == request_id:
                 client.answer = answer
@@ -306,7 +301,7 @@ class FlowerSiteConnection(SiteConnection):
         return nullcontext()
 
     def close(self) -> None:
-        """See :class:`SiteConnection`."""
+        """End every call and :meth:`serve`; from any thread."""
         self._stopped.set()
         with self._client.changed:
             self._client.changed.notify_all()
