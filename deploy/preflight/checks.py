@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from secfed.deploy.enrolment import site_status
+from secfed.deploy.transport.messages import HelloReply
 from secfed.errors import BudgetExceeded, ConfigError, LinkError, RosterError, SecfedError
 
 LEAST_FREE_BYTES: Final = 1_000_000_000
@@ -101,25 +102,16 @@ def space_check(
 # --- what the aggregator says -----------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Served:
-    """What the aggregator serves."""
-
-    study: str
-    finished: bool = False
-    roster: bytes = b""  # empty if the aggregator does not say
-
-
-def membership_check(answer: Served | LinkError) -> PreflightCheck:
+def membership_check(answer: HelloReply | LinkError) -> PreflightCheck:
     """Whether the aggregator takes this site for a member."""
-    if isinstance(answer, Served):
+    if isinstance(answer, HelloReply):
         return passed("membership", "the aggregator knows this site's certificate and has it in its roster")
     if answer.message.startswith("permission denied"):
         return failed("membership", answer.message, answer.remedy, RosterError)
     return failed("membership", answer.message, answer.remedy, LinkError)
 
 
-def served_check(answer: Served | LinkError, wanted: str = "") -> PreflightCheck:
+def served_check(answer: HelloReply | LinkError, wanted: str = "") -> PreflightCheck:
     """What is served now; ``wanted`` is the id of the study that the administrator asks about, or empty."""
     if isinstance(answer, LinkError):
         return skipped("served", "the aggregator did not say")
@@ -137,7 +129,7 @@ def served_check(answer: Served | LinkError, wanted: str = "") -> PreflightCheck
     return passed("served", what)
 
 
-def served_roster_check(answer: Served | LinkError, pinned: bytes) -> PreflightCheck:
+def served_roster_check(answer: HelloReply | LinkError, pinned: bytes) -> PreflightCheck:
     """Whether the aggregator uses the roster that is pinned here."""
     name = "served roster"
     if isinstance(answer, LinkError):

@@ -24,7 +24,6 @@ from secfed.deploy.pki import certificate_checks
 from secfed.deploy.pki.tls_folder import TlsFiles
 from secfed.deploy.preflight.checks import (
     PreflightCheck,
-    Served,
     membership_check,
     served_check,
     served_roster_check,
@@ -42,6 +41,7 @@ from secfed.deploy.preflight.route_check import (
 )
 from secfed.deploy.transport.grpc.client import GrpcSiteConnection
 from secfed.deploy.transport.limits import ClientLimits
+from secfed.deploy.transport.messages import HelloReply
 from secfed.errors import LinkError
 
 _PATIENCE_S: Final = 10.0
@@ -192,7 +192,7 @@ def _why(error: Exception) -> str:
     return "no answer" if isinstance(error, TimeoutError) else ""
 
 
-def _ask(address: str, proxy: str | None, material: TlsFiles, patience_s: float) -> Served | LinkError:
+def _ask(address: str, proxy: str | None, material: TlsFiles, patience_s: float) -> HelloReply | LinkError:
     link = GrpcSiteConnection(
         address,
         material,
@@ -201,9 +201,8 @@ def _ask(address: str, proxy: str | None, material: TlsFiles, patience_s: float)
         limits=ClientLimits(call_s=patience_s),
     )
     try:
-        reply = link.hello(looks=True)
+        return link.hello(looks=True)
     except LinkError as error:
         return error
     finally:
         link.close()
-    return Served(reply.study, reply.finished, reply.roster)
