@@ -169,6 +169,7 @@ class Federation:
             software="secfed test",
             limits=QUICK,
         )
+        door.listen()
         self.doors.append(door)
         return door
 

@@ -75,7 +75,7 @@ class FlowerClient:
         software: str = "",
         limits: ClientLimits | None = None,
     ) -> None:
-        self._identity, self._roster, self.address = identity, roster, str(path)
+        self._identity, self._roster = identity, roster
         self._software, self.limits = software, limits or ClientLimits()
         self.changed = threading.Condition()  # guards everything below
         self.offer: HelloReply | None = None
@@ -85,10 +85,17 @@ class FlowerClient:
         self.newest = b""  # id of the request that came last
         self.bearer: object = None  # the connection that waits for its answer
         self.answer: _Answer | None = None
-        self._listener = unix_socket.UnixSocketListener(path, self._bring, most=_CONNECTIONS)
+        self._path, self.address = path, str(path)
+        self._listener: unix_socket.UnixSocketListener | None = None
+
+    def listen(self) -> None:
+        """Make the socket, unless it is there."""
+        if self._listener is None:
+            self._listener = unix_socket.UnixSocketListener(self._path, self._bring, most=_CONNECTIONS)
 
     def dial(self, study: str, max_frame_bytes: int) -> FlowerSiteConnection:
         """The agent's end, for one study; it ends the one before."""
+        self.listen()
         link = FlowerSiteConnection(self, study, max_frame_bytes)
         with self.changed:
             self.link = link
@@ -97,7 +104,8 @@ class FlowerClient:
 
     def close(self) -> None:
         """End all connections, and remove the socket."""
-        self._listener.close()
+        if self._listener is not None:
+            self._listener.close()
 
     # --- what a courier meets, in a thread per connection ----------------------------------------------
 
