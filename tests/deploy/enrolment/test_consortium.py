@@ -114,26 +114,22 @@ class TestAdmission:
             if path.is_file() and path.suffix != ".key":
                 assert b"PRIVATE" not in path.read_bytes()
 
-    def test_a_name_is_enrolled_once(self, tmp_path: Path) -> None:
-        centre = consortium(tmp_path)
-        centre.admit(a_request("charite"), now=NOW, passphrase=None)
+    def test_a_name_and_a_key_are_enrolled_once(self, tmp_path: Path) -> None:
+        centre, identity, tls_key = consortium(tmp_path), Identity.generate("charite"), new_tls_key()
+        centre.admit(Request.verified(Request.sign(identity, tls_key, NOW), "r"), now=NOW, passphrase=None)
         before = centre.roster()
-        with pytest.raises(RosterError, match="'charite' is enrolled already"):
-            centre.admit(a_request("charite"), now=NOW, passphrase=None)
+        same_key = Request.verified(Request.sign(Identity.generate("hcuge"), tls_key, NOW), "r")
+        for request, why in (
+            (a_request("charite"), "'charite' is enrolled already"),
+            (
+                a_request("hcuge", identity=a_name_for(identity, "hcuge")),
+                "'hcuge' shows the identity key of 'charite'",
+            ),
+            (same_key, "'hcuge' shows the TLS key of 'charite'"),
+        ):
+            with pytest.raises(RosterError, match=why):
+                centre.admit(request, now=NOW, passphrase=None)
         assert centre.roster() == before
-
-    def test_an_identity_key_is_enrolled_once(self, tmp_path: Path) -> None:
-        centre, identity = consortium(tmp_path), Identity.generate("charite")
-        centre.admit(a_request("charite", identity=identity), now=NOW, passphrase=None)
-        with pytest.raises(RosterError, match="'hcuge' shows the identity key of 'charite'"):
-            centre.admit(a_request("hcuge", identity=a_name_for(identity, "hcuge")), now=NOW, passphrase=None)
-
-    def test_a_tls_key_is_enrolled_once(self, tmp_path: Path) -> None:
-        centre, tls_key = consortium(tmp_path), new_tls_key()
-        one, two = (Request.sign(Identity.generate(name), tls_key, NOW) for name in ("charite", "hcuge"))
-        centre.admit(Request.verified(one, "r"), now=NOW, passphrase=None)
-        with pytest.raises(RosterError, match="'hcuge' shows the TLS key of 'charite'"):
-            centre.admit(Request.verified(two, "r"), now=NOW, passphrase=None)
 
     def test_the_aggregators_keys_are_no_sites_keys(self, tmp_path: Path) -> None:
         centre = consortium(tmp_path)
