@@ -185,27 +185,8 @@ class TestReply:
         assert not own & protocol
 
 
-BAD_SITES = [
-    *("", "x" * 64, "a b", "a\n", "a\x00"),
-    *"Charite -a .a a/b ../a spital-ä aggregator a%".split(),
-]
-    "",
-    "x" * 64,
-    "a b",
-    "a\n",
-    "a\x00",
-    *["Charite", "-a", ".a", "a/b", "../a", "spital-ä", "aggregator", "a%"],
-]
-BAD_HOSTS = [
-    *("", "a b", "a\n", "x" * 64),
-    *"https://a a:8443 *.example.org a..b -a a_b 1.2.3 1.2.3.4.5".split(),
-]
-    "",
-    "a b",
-    "a\n",
-    "x" * 64,
-    *["https://a", "a:8443", "*.example.org", "a..b", "-a", "a_b", "1.2.3", "1.2.3.4.5"],
-]
+BAD_SITES = ["", "x" * 64, "a b", "a\n", "a\x00", "Charite", "-a", ".a", "a/b", "../a", "spital-ä", "a%"]
+BAD_HOSTS = ["", "x" * 64, "a b", "a\n", "https://a", "a:8443", "*.a.org", "a..b", "-a", "a_b", "1.2.3"]
 
 
 class TestNames:
@@ -214,7 +195,7 @@ class TestNames:
         assert names.check_site_name(name) == name
         assert a_request(name).site == name
 
-    @pytest.mark.parametrize("name", BAD_SITES)
+    @pytest.mark.parametrize("name", [*BAD_SITES, "aggregator"])
     def test_bad_site_names(self, name: str) -> None:
         with pytest.raises(ConfigError, match="site name"):
             names.check_site_name(name)
@@ -227,7 +208,7 @@ class TestNames:
         assert names.check_host("FL.Example.ORG") == "fl.example.org"
         assert names.check_host("2001:DB8:0::1") == "2001:db8::1"
 
-    @pytest.mark.parametrize("host", BAD_HOSTS)
+    @pytest.mark.parametrize("host", [*BAD_HOSTS, "1.2.3.4.5"])
     def test_bad_hosts(self, host: str) -> None:
         with pytest.raises(ConfigError, match="neither a host name nor an IP address"):
             names.check_host(host)
