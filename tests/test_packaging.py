@@ -193,7 +193,16 @@ print(json.dumps({{name: str(Path(importlib.util.find_spec(name).origin).resolve
 
 def test_the_core_needs_no_extra(tmp_path: Path) -> None:
     """``make demo`` installs the core only, so the command line must start without any extra."""
-    optional = ["tenseal", "opacus", "dp_accounting", "flwr", "grpc", "hypothesis", "pytest"]
+    optional = [
+        "tenseal",
+        "opacus",
+        "dp_accounting",
+        "flwr",
+        "grpc",
+        "prometheus_client",
+        "hypothesis",
+        "pytest",
+    ]
     code = f"""
 import importlib.abc, sys
 class Absent(importlib.abc.MetaPathFinder):

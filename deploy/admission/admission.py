@@ -30,25 +30,12 @@ from secfed.study.study import Study
 
 @dataclass(frozen=True)
 class Admitted:
-    """A study that may run here, and on what terms.
-
-    Attributes:
-        terms: the study.
-        settings: its text.
-        data: the data set that it may use.
-        data_path: where that is on this machine; None if the study names no path.
-        limits: of the policy.
-        budgets: of the data set.
-        gpu: whether training may use the GPU.
-        own_code: names of factories that it may import.
-        max_frame_bytes: longest request.
-        max_delta_times_records: of the policy.
-    """
+    """A study that may run here, and on what terms."""
 
     terms: Terms
-    settings: str
+    settings: str  # the text of the study
     data: DataSet
-    data_path: Path | None
+    data_path: Path | None  # None if the study names no path
     limits: SiteLimits
     budgets: tuple[Budget, ...]
     gpu: bool
@@ -59,13 +46,6 @@ class Admitted:
 
 def admit(site: SiteFolder, roster: Roster, named: str, settings: bytes, now: datetime) -> Admitted:
     """Check a study that an aggregator offers.
-
-    Args:
-        site: the hospital's folder, policy and approvals included.
-        roster: the pinned one.
-        named: study id, as the aggregator says it.
-        settings: TOML, as the aggregator sent it.
-        now: with a time zone.
 
     Raises:
         PolicyRefused: the site does not permit it, or a person has not approved it yet.
@@ -119,12 +99,7 @@ def admit(site: SiteFolder, roster: Roster, named: str, settings: bytes, now: da
 
 
 def read_study(policy: Policy, settings: bytes) -> tuple[str, Study]:
-    """A study's text, and the study, as this policy lets it be read.
-
-    Raises:
-        ConfigError: settings that cannot be carried out.
-        MalformedMessage: no settings at all.
-    """
+    """A study's text, and the study, as this policy lets it be read."""
     try:
         text = settings.decode()
     except UnicodeDecodeError:
@@ -138,23 +113,14 @@ def read_study(policy: Policy, settings: bytes) -> tuple[str, Study]:
 
 
 def still_permitted(site: SiteFolder, study: Study, sites: int, now: datetime) -> None:
-    """Check a study again, before new work: hours pass, and the policy's file and approvals change.
-
-    Raises:
-        PolicyRefused: not any more, or not now.
-        ConfigError: the policy or the list of approvals cannot be read.
-    """
+    """Check a study again, before new work: hours pass, and the policy's file and approvals change."""
     policy = Policy.load(site.policy_path)
     policy.enforce(study, now, sites=sites)
     Approvals(site.approvals_path).require(study.name, study.digest(), now, manual=policy.approve == "manual")
 
 
 def data_file(site: SiteFolder, study: Study, data: DataSet) -> Path | None:
-    """Where a study's data set is on this machine; None if the study names no path.
-
-    Raises:
-        DataError: it is not there.
-    """
+    """Where a study's data set is on this machine; None if the study names no path."""
     if data.path is None or not hasattr(study.data, "path"):
         return None
     path = data.path if data.path.is_absolute() else site.folder / data.path

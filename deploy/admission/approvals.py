@@ -7,7 +7,8 @@ name; that of a name holds for every digest, except those that were approved aft
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from enum import StrEnum
@@ -52,8 +53,8 @@ class _Entry(Strict):
         """Whether a person approved the study, and was shown these near twins."""
         return self.is_(ApprovalState.APPROVED) and near_twins in ("", self.near_twins)
 
-    def is_(self, state: ApprovalState) -> bool:
-        return self.state == state.value
+    def is_(self, *states: ApprovalState) -> bool:
+        return self.state in states
 
 
 class _File(Strict):
@@ -84,6 +85,8 @@ class Decision:
 class Approvals:
     """The decisions of one site, in a file that the agent and the command line share.
 
+    Every method reads the file, and raises ``ConfigError`` where it is damaged or cannot be written.
+
     Args:
         path: the file; created with the first decision.
     """
@@ -92,116 +95,57 @@ class Approvals:
         self._path = path
 
     def all(self) -> tuple[Decision, ...]:
-        """Every decision about one digest, oldest first; a refused name counts as in :meth:`require`.
-
-        Raises:
-            ConfigError: the file is unreadable or damaged.
-        """
-        kept = self._read()
-        found = (_decision(digest, entry, kept) for digest, entry in kept.studies.items())
+        """Every decision about one digest, oldest first; a refused name counts as in :meth:`require`."""
+        content = self._read()
+        found = (content.decision(digest) for digest in content.studies)
         return tuple(sorted(found, key=lambda item: (item.since, item.digest)))
 
     def refused_names(self) -> tuple[Decision, ...]:
-        """Names that are refused whatever the digest.
-
-        Raises:
-            ConfigError: the file is unreadable or damaged.
-        """
-        names = sorted(self._read().names.items())
-        return tuple(Decision("", name, ApprovalState.WITHDRAWN, _time(since)) for name, since in names)
+        """Names that are refused whatever the digest."""
+        return self._read().refused_names()
 
     def decided(self) -> tuple[Decision, ...]:
-        """What persons decided, oldest first: about each digest by itself, and about names.
-
-        Raises:
-            ConfigError: the file is unreadable or damaged.
-        """
-        kept = self._read()
+        """What persons decided, oldest first: about each digest by itself, and about names."""
+        content = self._read()
         found = [
             Decision(digest, entry.name, ApprovalState(entry.state), _time(entry.since_s))
-            for digest, entry in kept.studies.items()
-            if entry.is_(ApprovalState.APPROVED) or entry.is_(ApprovalState.WITHDRAWN)
+            for digest, entry in content.studies.items()
+            if entry.is_(ApprovalState.APPROVED, ApprovalState.WITHDRAWN)
         ]
-        found += [
-            Decision("", name, ApprovalState.WITHDRAWN, _time(since)) for name, since in kept.names.items()
-        ]
+        found += content.refused_names()
         return tuple(sorted(found, key=lambda item: (item.since, item.digest, item.name)))
 
     def state(self, digest: bytes) -> ApprovalState | None:
-        """What was decided about a study; None if it was never seen.
-
-        Raises:
-            ConfigError: the file is unreadable or damaged.
-        """
+        """What was decided about a study; None if it was never seen."""
         entry = self._read().studies.get(digest.hex())
         return None if entry is None else ApprovalState(entry.state)
 
     def hold(self, name: str, digest: bytes, now: datetime, *, near_twins: str = "") -> None:
-        """Note that a study waits for a decision; an earlier decision stays, if it was made knowing as much.
-
-        Args:
-            name: of the study.
-            digest: of the study.
-            now: with a time zone.
-            near_twins: which ones it has, as :func:`secfed.deploy.admission.near_twins.fingerprint` says.
-
-        Raises:
-            ConfigError: the file cannot be read or written, or too many studies wait.
-        """
-        with private_files.locked(self._path.parent):
-            kept = self._read()
-            known = kept.studies.get(digest.hex())
-            if known is not None and (known.is_(ApprovalState.HELD) or known.is_(ApprovalState.WITHDRAWN)):
+        """Note that a study waits; an earlier decision stays, if it was made knowing these near twins."""
+        with self._changing() as content:
+            known = content.studies.get(digest.hex())
+            if known is not None and (
+                known.is_(ApprovalState.HELD, ApprovalState.WITHDRAWN) or known.approves(near_twins)
+            ):
                 return
-            if known is not None and known.approves(near_twins):
-                return
-            if sum(entry.is_(ApprovalState.HELD) for entry in kept.studies.values()) >= _MOST_HELD:
+            if len(content.in_state(ApprovalState.HELD)) >= _MOST_HELD:
                 raise ConfigError(
                     f"{self._path}: {_MOST_HELD} studies wait for a decision",
                     remedy="decide about them first",
                 )
-            kept.set(digest.hex(), name, ApprovalState.HELD, now)
-            self._write(kept)
+            content.set(digest.hex(), name, ApprovalState.HELD, now)
 
     def record(self, name: str, digest: bytes, now: datetime) -> None:
-        """Note that the policy alone let a study in, so that a person can find it; a decision stays.
-
-        Raises:
-            ConfigError: the file cannot be read or written.
-        """
-        with private_files.locked(self._path.parent):
-            kept = self._read()
-            known = kept.studies.get(digest.hex())
+        """Note that the policy alone let a study in, so that a person can find it; a decision stays."""
+        with self._changing() as content:
+            known = content.studies.get(digest.hex())
             if known is not None and not known.is_(ApprovalState.HELD):
                 return
-            kept.set(digest.hex(), name, ApprovalState.PERMITTED, now)
-            permitted = [key for key, entry in kept.studies.items() if entry.is_(ApprovalState.PERMITTED)]
-            oldest = sorted(permitted, key=lambda key: kept.studies[key].since_s)
+            content.set(digest.hex(), name, ApprovalState.PERMITTED, now)
+            permitted = content.in_state(ApprovalState.PERMITTED)
+            oldest = sorted(permitted, key=lambda key: content.studies[key].since_s)
             for key in oldest[: max(0, len(permitted) - _MOST_PERMITTED)]:
-                del kept.studies[key]
-            self._write(kept)
-
-    def approve(self, name: str, digest: bytes, now: datetime) -> None:
-        """Approve a study.
-
-        Raises:
-            ConfigError: the file cannot be read or written.
-        """
-        with private_files.locked(self._path.parent):
-            kept = self._read()
-            kept.set(digest.hex(), name, ApprovalState.APPROVED, now)
-            self._write(kept)
-
-    def withdraw(self, name: str, digest: bytes, now: datetime) -> None:
-        """Refuse a study from now on, whatever the policy says.
-
-        Raises:
-            ConfigError: the file cannot be read or written.
-        """
-        with private_files.locked(self._path.parent):
-            kept = self._read()
-            kept.set(digest.hex(), name, ApprovalState.WITHDRAWN, now)
-            self._write(kept)
+                del content.studies[key]
 
     def approve_what(
         self, text: str, now: datetime, shown: Callable[[str], str] = lambda _digest: ""
@@ -219,25 +163,19 @@ class Approvals:
         Returns:
             The approval; "permitted", where only a refusal was lifted: of a name that stands for no study or
             for several, or of a digest that has not asked.
-
-        Raises:
-            ConfigError: no study, or more than one, or the file cannot be read or written.
         """
-        with private_files.locked(self._path.parent):
-            kept = self._read()
-            named, others = kept.matching(text)
-            lifted = not others and kept.names.pop(text, None) is not None
+        with self._changing() as content:
+            named, others = content.matching(text)
+            lifted = not others and content.names.pop(text, None) is not None
             if lifted and len(named) != 1:
-                self._write(kept)
                 return Decision("", text, ApprovalState.PERMITTED, now)
-            found = self._only(text, named + others, kept)
-            name = kept.studies[found].name
+            digest = content.only(text, named + others)
+            name = content.studies[digest].name
             if name:
-                kept.set(found, name, ApprovalState.APPROVED, now, near_twins=shown(found))
+                content.set(digest, name, ApprovalState.APPROVED, now, near_twins=shown(digest))
             else:  # it has not asked yet: what nobody has seen is not approved
-                del kept.studies[found]
-            self._write(kept)
-            return Decision(found, name, ApprovalState.APPROVED if name else ApprovalState.PERMITTED, now)
+                del content.studies[digest]
+            return Decision(digest, name, ApprovalState.APPROVED if name else ApprovalState.PERMITTED, now)
 
     def refuse_what(self, text: str, now: datetime) -> Decision:
         """Refuse what a person means by a name, a digest or at least 8 digits of one that has asked.
@@ -246,61 +184,41 @@ class Approvals:
 
         Returns:
             The refusal; without a digest if it is for a name.
-
-        Raises:
-            ConfigError: neither, or more than one study, or the file cannot be read or written.
         """
-        with private_files.locked(self._path.parent):
-            kept = self._read()
-            named, others = kept.matching(text)
+        with self._changing() as content:
+            named, others = content.matching(text)
             if not named and not others and _is_hexadecimal(text) and len(text) == _DIGEST_DIGITS:
                 others = [text.lower()]
-                kept.set(others[0], "", ApprovalState.WITHDRAWN, now)
+                content.set(others[0], "", ApprovalState.WITHDRAWN, now)
             if others:
-                found = self._only(text, named + others, kept)
-                kept.set(found, kept.studies[found].name, ApprovalState.WITHDRAWN, now)
-                self._write(kept)
-                return _decision(found, kept.studies[found], kept)
-            if not named and text not in kept.names:
+                digest = content.only(text, named + others)
+                content.set(digest, content.studies[digest].name, ApprovalState.WITHDRAWN, now)
+                return content.decision(digest)
+            if not named and text not in content.names:
                 _check_name(text)
-            kept.names[text] = int(now.timestamp())
+            content.names[text] = int(now.timestamp())
             for digest in named:  # from now on, an approval under this name is one that was made after it
-                if kept.studies[digest].is_(ApprovalState.APPROVED):
-                    kept.set(digest, text, ApprovalState.PERMITTED, now)
-            self._write(kept)
+                if content.studies[digest].is_(ApprovalState.APPROVED):
+                    content.set(digest, text, ApprovalState.PERMITTED, now)
             return Decision("", text, ApprovalState.WITHDRAWN, now)
-
-    def find(self, text: str) -> Decision:
-        """The study that a person means by its name, its digest or at least 8 digits of it.
-
-        Raises:
-            ConfigError: no study, or more than one.
-        """
-        kept = self._read()
-        named, others = kept.matching(text)
-        found = self._only(text, named + others, kept)
-        return _decision(found, kept.studies[found], kept)
 
     def require(self, name: str, digest: bytes, now: datetime, *, manual: bool, near_twins: str = "") -> None:
         """Let a study through, or hold it.
 
-        Args:
-            name: of the study.
-            digest: of the study.
-            now: with a time zone.
-            manual: whether the policy wants a person to decide.
-            near_twins: those that the person must have been shown, as for :meth:`hold`.
-
         Raises:
             PolicyRefused: it was withdrawn, or waits for a decision.
-            ConfigError: the file cannot be read or written.
         """
-        entry = self._named(name, digest)
+        content = self._read()
+        entry = content.studies.get(digest.hex())
+        if entry is not None and not entry.name:  # it was refused before it asked
+            with self._changing() as content:
+                entry = content.studies.get(digest.hex())  # a person may have decided meanwhile
+                if entry is not None and not entry.name:
+                    entry = content.studies[digest.hex()] = entry.model_copy(update={"name": name})
         state = None if entry is None else ApprovalState(entry.state)
         # The name first: it is refused for settings that nobody here has seen yet, too.
-        if (
-            name in self._read().names and state is not ApprovalState.APPROVED
-        ) or state is ApprovalState.WITHDRAWN:
+        by_name = name in content.names and state is not ApprovalState.APPROVED
+        if by_name or state is ApprovalState.WITHDRAWN:
             raise PolicyRefused(
                 f"study {name!r} was withdrawn at this site", remedy="ask this site", keys=("approval",)
             )
@@ -311,58 +229,52 @@ class Approvals:
                 remedy=f"at the site: secfed agent approve {digest.hex()[:16]}",
             )
 
-    def _named(self, name: str, digest: bytes) -> _Entry | None:
-        """The entry of a study that asks; one that was refused before it asked gets its name."""
-        entry = self._read().studies.get(digest.hex())
-        if entry is None or entry.name:
-            return entry
-        with private_files.locked(self._path.parent):
-            kept = self._read()
-            entry = kept.studies.get(digest.hex())
-            if entry is not None and not entry.name:
-                entry = entry.model_copy(update={"name": name})
-                kept.studies[digest.hex()] = entry
-                self._write(kept)
-            return entry
-
-    def _only(self, text: str, found: list[str], kept: _Kept) -> str:
-        """The one digest that was meant.
-
-        Raises:
-            ConfigError: none, or several.
-        """
-        if len(found) == 1 and (text not in kept.names or kept.studies[found[0]].name == text):
-            return found[0]
-        if found:
-            listed = ", ".join(digest[:16] for digest in found)
-            raise ConfigError(f"several studies match {text!r}", remedy=f"name one by its digest: {listed}")
-        names = ", ".join(sorted({entry.name for entry in kept.studies.values()} - {""})) or "none yet"
-        raise ConfigError(f"no study {text!r} has asked", remedy=f"known studies: {names}")
-
-    def _read(self) -> _Kept:
+    def _read(self) -> _Content:
         if not self._path.exists():
-            return _Kept()
+            return _Content()
         file = checked(_File, private_files.read_json(self._path, "a list of approvals"), str(self._path))
-        return _Kept(dict(file.studies), dict(file.refused_names))
+        return _Content(dict(file.studies), dict(file.refused_names))
 
-    def _write(self, kept: _Kept) -> None:
-        studies = {digest: entry.model_dump() for digest, entry in kept.studies.items()}
-        content: dict[str, Any] = {"version": 1, "studies": studies}
-        if kept.names:
-            content["refused_names"] = kept.names
-        private_files.replace(self._path, private_files.to_json(content))
+    @contextmanager
+    def _changing(self) -> Iterator[_Content]:
+        """Change the content alone; what changed is written at the end, unless an error comes first."""
+        with private_files.locked(self._path.parent):
+            content = self._read()
+            before = content.to_json()
+            yield content
+            if (after := content.to_json()) != before:
+                private_files.replace(self._path, private_files.to_json(after))
 
 
 @dataclass
-class _Kept:
+class _Content:
     """What the file holds: entries by digest, and refused names with their time."""
 
     studies: dict[str, _Entry] = field(default_factory=dict)
     names: dict[str, int] = field(default_factory=dict)
 
+    def to_json(self) -> dict[str, Any]:
+        studies = {digest: entry.model_dump() for digest, entry in self.studies.items()}
+        names = {"refused_names": dict(self.names)} if self.names else {}
+        return {"version": 1, "studies": studies, **names}
+
     def set(self, digest: str, name: str, state: ApprovalState, now: datetime, near_twins: str = "") -> None:
         since_s = int(now.timestamp())
         self.studies[digest] = _Entry(name=name, state=state.value, since_s=since_s, near_twins=near_twins)
+
+    def in_state(self, state: ApprovalState) -> list[str]:
+        return [digest for digest, entry in self.studies.items() if entry.is_(state)]
+
+    def refused_names(self) -> tuple[Decision, ...]:
+        names = sorted(self.names.items())
+        return tuple(Decision("", name, ApprovalState.WITHDRAWN, _time(since)) for name, since in names)
+
+    def decision(self, digest: str) -> Decision:
+        entry = self.studies[digest]
+        state, since = ApprovalState(entry.state), entry.since_s
+        if entry.name in self.names and state is not ApprovalState.APPROVED:
+            state, since = ApprovalState.WITHDRAWN, self.names[entry.name]
+        return Decision(digest, entry.name, state, _time(since))
 
     def matching(self, text: str) -> tuple[list[str], list[str]]:
         """Digests of the studies of this name, and other digests that begin so."""
@@ -372,12 +284,15 @@ class _Kept:
             return named, []
         return named, [key for key in self.studies if key.startswith(digits) and key not in named]
 
-
-def _decision(digest: str, entry: _Entry, kept: _Kept) -> Decision:
-    state, since = ApprovalState(entry.state), entry.since_s
-    if entry.name in kept.names and state is not ApprovalState.APPROVED:
-        state, since = ApprovalState.WITHDRAWN, kept.names[entry.name]
-    return Decision(digest, entry.name, state, _time(since))
+    def only(self, text: str, found: list[str]) -> str:
+        """The one digest that was meant."""
+        if len(found) == 1 and (text not in self.names or self.studies[found[0]].name == text):
+            return found[0]
+        if found:
+            listed = ", ".join(digest[:16] for digest in found)
+            raise ConfigError(f"several studies match {text!r}", remedy=f"name one by its digest: {listed}")
+        names = ", ".join(sorted({entry.name for entry in self.studies.values()} - {""})) or "none yet"
+        raise ConfigError(f"no study {text!r} has asked", remedy=f"known studies: {names}")
 
 
 def _is_hexadecimal(text: str) -> bool:
@@ -389,11 +304,7 @@ def _time(since_s: int) -> datetime:
 
 
 def _check_name(text: str) -> None:
-    """Refuse what cannot be the name of a study: it would be noted, and refuse nothing.
-
-    Raises:
-        ConfigError: not a name, or meant as a digest.
-    """
+    """Refuse what cannot be the name of a study: it would be noted, and refuse nothing."""
     if len(text) >= _LEAST_PREFIX and _is_hexadecimal(text):
         raise ConfigError(
             f"no study with the digest {text!r} has asked",

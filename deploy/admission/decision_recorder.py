@@ -55,13 +55,7 @@ _STUDY_ID: Final = re.compile(r"([a-z0-9][a-z0-9-]{0,62})-([0-9a-f]{64})")
 
 
 class SiteDecisions:
-    """The decisions of one site, on their way into its decision log.
-
-    Args:
-        site: the hospital's folder; its state folder exists.
-        identity: the site's key.
-        now: the time, with a time zone.
-    """
+    """The decisions of one site, on their way into its decision log."""
 
     def __init__(self, site: SiteFolder, identity: Identity, now: Callable[[], datetime] = utc_now) -> None:
         self._site = site
@@ -73,14 +67,7 @@ class SiteDecisions:
         self._failing = False  # the last try failed, and the log says so
 
     def looked(self, roster: Roster | None = None) -> None:
-        """Record the policy, persons' decisions and the pinned roster, as far as they are new.
-
-        Args:
-            roster: the pinned one; None leaves it out.
-
-        Raises:
-            SecfedError: they cannot be read or recorded.
-        """
+        """Record the policy, persons' decisions and the pinned roster, as far as they are new."""
         digest = roster.digest.hex() if roster is not None else ""
         policy = hashlib.sha256(private_files.read(self._site.policy_path, "a policy")).hexdigest()
         persons = [
@@ -92,12 +79,7 @@ class SiteDecisions:
         self._note(lambda state, _now_s: state.site(digest, policy, persons))
 
     def permits(self, study: Study, roster: Roster) -> None:
-        """A study may work now: record that, and under what, before it does.
-
-        Raises:
-            SecfedError: it cannot be recorded, so the study must not work.
-            PolicyRefused: too many new studies on one day.
-        """
+        """A study may work now: record that, and under what, before it does."""
         self.looked(roster)
         digest = study.digest().hex()
         self._note(lambda state, now_s: state.accepts(digest, study.name, now_s))
@@ -137,7 +119,7 @@ class SiteDecisions:
         self._count(study, ALARM, facts, hashlib.sha256(str(failure).encode()).digest())
 
     def complains(self, study: Study, complaint: Complaint) -> None:
-        """Envelopes of other hospitals are no good: the one refusal that says whose."""
+        """Envelopes of other hospitals cannot be used: the one refusal that says whose."""
         refusal, whose = Refusal.ENVELOPE_SEALED, ", ".join(complaint.of)
         facts = {"number": refusal.number, "text": f"{refusal.text} ({whose})", **where(complaint.place)}
         self._count(study, REFUSAL, facts, canonical_json(complaint.to_body()))
@@ -177,12 +159,7 @@ class SiteDecisions:
         self._failing = False
 
     def _go_on(self, record: Callable[[], None], *, of: int = 0) -> None:
-        """Record, or say once that it cannot be recorded.
-
-        Args:
-            record: writes.
-            of: how many entries are missed if it fails; what is looked at again next time is none.
-        """
+        """Record, or say once that it cannot be recorded."""
         try:
             record()
         except (SecfedError, OSError) as error:
@@ -197,9 +174,6 @@ def record_now(site: SiteFolder) -> bool:
 
     Returns:
         Whether it was; otherwise the agent records it, before any study works that it concerns.
-
-    Raises:
-        SecfedError: it cannot be recorded.
     """
     if not site.state.is_dir():
         return False  # it is the agent's to make
@@ -213,7 +187,7 @@ def record_now(site: SiteFolder) -> bool:
 
 
 def _place(algorithm: Algorithm, rounds: int, frame: Task | Step | Notice) -> Place:
-    """Where a frame belongs; an exchange that the study does not have is no text to keep."""
+    """Where a frame belongs; the name of an exchange that the study does not have is not kept."""
     from secfed.wire.frames import Notice, Step
 
     if isinstance(frame, Notice):

@@ -75,11 +75,7 @@ class _Begun:
 
     @classmethod
     def read(cls, path: Path) -> Self:
-        """What was written.
-
-        Raises:
-            ConfigError: it cannot be read.
-        """
+        """What was written."""
         try:
             given = json.loads(path.read_bytes())
             return cls(**{**given, "sites": tuple(given["sites"])})
@@ -126,17 +122,7 @@ class _Begun:
 
 
 def begin(site: SiteFolder, terms: Terms, data: DataSet, now: datetime) -> None:
-    """Keep what later studies are compared with; before a study first works here.
-
-    Args:
-        site: the site's folder.
-        terms: of the study.
-        data: the data set of the site's policy.
-        now: with a time zone.
-
-    Raises:
-        ConfigError: it cannot be written.
-    """
+    """Keep what later studies are compared with; before a study first works here."""
     path = _settings_of(site.state, terms.study_id)
     if not path.exists():
         _make_folder_of(path)
@@ -145,11 +131,7 @@ def begin(site: SiteFolder, terms: Terms, data: DataSet, now: datetime) -> None:
 
 
 def end(state: Path, study: str, now: datetime) -> None:
-    """Note that a study is over.
-
-    Raises:
-        ConfigError: it cannot be read or written.
-    """
+    """Note that a study is over."""
     path = _settings_of(state, study)
     if path.exists():
         begun = _Begun.read(path)
@@ -158,17 +140,7 @@ def end(state: Path, study: str, now: datetime) -> None:
 
 
 def near_twins(site: SiteFolder, terms: Terms, data: DataSet, now: datetime) -> tuple[NearTwin, ...]:
-    """Earlier studies that a study resembles, newest first; none for one that was begun here already.
-
-    Args:
-        site: the site's folder.
-        terms: of the study.
-        data: the data set of the site's policy.
-        now: with a time zone.
-
-    Raises:
-        ConfigError: what is kept of an earlier study cannot be read.
-    """
+    """Earlier studies that a study resembles, newest first; none for one that was begun here already."""
     if _settings_of(site.state, terms.study_id).exists():
         return ()
     new = _Begun.of(site, terms, data, now)
@@ -184,11 +156,7 @@ def fingerprint(twins: Sequence[NearTwin]) -> str:
 
 
 def note(state: Path, digest: str, twins: Sequence[NearTwin]) -> None:
-    """Keep what a person is shown of a study that waits; replaces what was kept before.
-
-    Raises:
-        ConfigError: it cannot be written.
-    """
+    """Keep what a person is shown of a study that waits; replaces what was kept before."""
     path = _note_of(state, digest)
     if twins:
         _make_folder_of(path)
@@ -198,11 +166,7 @@ def note(state: Path, digest: str, twins: Sequence[NearTwin]) -> None:
 
 
 def noted(state: Path, digest: str) -> tuple[NearTwin, ...]:
-    """What is kept of a study that waits.
-
-    Raises:
-        ConfigError: it cannot be read.
-    """
+    """What is kept of a study that waits."""
     path = _note_of(state, digest)
     if not path.exists():
         return ()

@@ -37,12 +37,6 @@ def plan_digest(study: Study, algorithm: Algorithm, sites: Sequence[str], roster
 
     Versions of protocol and records, and of every kind of exchange its layout, its cohort and the answers
     that it needs.
-
-    Args:
-        study: the study.
-        algorithm: its plan, noise included.
-        sites: of the study.
-        roster: the consortium's.
     """
     count = len(roster.sites)
     exchanges = [
@@ -65,11 +59,7 @@ def plan_digest(study: Study, algorithm: Algorithm, sites: Sequence[str], roster
 
 
 def check_roster(offer: HelloReply, pinned: Roster) -> None:
-    """Refuse to work with an aggregator that uses another roster than the pinned one.
-
-    Raises:
-        RosterError: it does, or does not say which one.
-    """
+    """Refuse to work with an aggregator that uses another roster than the pinned one."""
     if not offer.roster:
         raise RosterError("the aggregator does not say which roster it uses", remedy=_SAME_SOFTWARE)
     if offer.roster != pinned.digest:
@@ -82,11 +72,7 @@ def check_roster(offer: HelloReply, pinned: Roster) -> None:
 
 
 def check_plan(offer: HelloReply, terms: Terms, roster: Roster) -> None:
-    """Refuse to work where the aggregator derives another plan from the same settings.
-
-    Raises:
-        InconsistentView: it does.
-    """
+    """Refuse to work where the aggregator derives another plan from the same settings."""
     if offer.plan != plan_digest(terms.study, terms.algorithm, terms.sites, roster):
         raise InconsistentView(
             "the aggregator derives other layouts or thresholds from this study than this site does",

@@ -7,18 +7,20 @@ Nothing depends on it: where it cannot be written, the log says so, and the agen
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from secfed.errors import ConfigError
 from secfed.storage import private_files
+
+if TYPE_CHECKING:
+    from prometheus_client.core import Metric
 
 log = logging.getLogger("secfed.agent")
 
@@ -102,25 +104,18 @@ class StatusBoard:
             self._content["left"] = [*self._content["left"], told][-_MOST_LEFT:]
             self._write()
 
-    def metrics(self) -> str:
-        """The totals in Prometheus' text format."""
+    def collect(self) -> Iterator[Metric]:
+        """The totals and the state, as a collector of ``prometheus_client`` gives them."""
+        from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+
         with self._lock:
-            content = json.loads(json.dumps(self._content))
-        lines = []
+            content, totals = dict(self._content), dict(self._content["totals"])
         for name, (metric, text) in _COUNTERS.items():
-            lines += [f"# HELP {metric} {text}.", f"# TYPE {metric} counter"]
-            lines.append(f"{metric} {content['totals'][name]}")
-        gauges = {
-            "secfed_agent_connected": (
-                "Whether the last call succeeded",
-                content["connection"] == "connected",
-            ),
-            "secfed_agent_serving": ("Whether a study is being served", content["state"] == "serving"),
-            "secfed_agent_round": ("Round of the study", content["round"] or 0),
-        }
-        for metric, (text, value) in gauges.items():
-            lines += [f"# HELP {metric} {text}.", f"# TYPE {metric} gauge", f"{metric} {int(value)}"]
-        return "\n".join(lines) + "\n"
+            yield CounterMetricFamily(metric, f"{text}.", value=totals[name])
+        connected, serving = content["connection"] == "connected", content["state"] == "serving"
+        yield GaugeMetricFamily("secfed_agent_connected", "Whether the last call succeeded.", value=connected)
+        yield GaugeMetricFamily("secfed_agent_serving", "Whether a study is being served.", value=serving)
+        yield GaugeMetricFamily("secfed_agent_round", "Round of the study.", value=content["round"] or 0)
 
     def _write(self) -> None:
         self._content["time_s"] = int(self._clock())
@@ -151,22 +146,20 @@ class MetricsServer:
     """
 
     def __init__(self, board: StatusBoard, port: int) -> None:
-        class Handler(BaseHTTPRequestHandler):
+        from prometheus_client import CollectorRegistry, MetricsHandler
+
+        registry = CollectorRegistry()
+        registry.register(board)
+        serve: type[BaseHTTPRequestHandler] = MetricsHandler.factory(registry)
+
+        class Handler(serve):  # type: ignore[misc, valid-type]
             timeout = 10.0
 
             def do_GET(self) -> None:
-                if self.path != "/metrics":
+                if self.path == "/metrics":
+                    super().do_GET()
+                else:
                     self.send_error(404)
-                    return
-                body = board.metrics().encode()
-                self.send_response(200)
-                self.send_header("Content-Type", "text/plain; version=0.0.4; charset=utf-8")
-                self.send_header("Content-Length", str(len(body)))
-                self.end_headers()
-                self.wfile.write(body)
-
-            def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - http.server's name
-                """Nothing: who scrapes is not worth a line."""
 
         try:
             self._server = ThreadingHTTPServer(("127.0.0.1", port), Handler)

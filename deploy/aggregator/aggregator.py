@@ -20,14 +20,14 @@ from secfed.deploy.aggregator.site_versions import SiteVersions, VersionedTransp
 from secfed.deploy.aggregator.study import CentralStudy
 from secfed.deploy.enrolment.consortium import Consortium
 from secfed.deploy.pki.certificate_checks import load
-from secfed.deploy.transport.carriers.study_server import StudyServer
+from secfed.deploy.pki.tls_folder import TlsFiles
 from secfed.deploy.transport.flower.server import FlowerServer
 from secfed.deploy.transport.frame_sizes import FrameCaps
-from secfed.deploy.transport.grpc.peer import TlsFiles
 from secfed.deploy.transport.grpc.server import LinkServer
 from secfed.deploy.transport.limits import ServerLimits
 from secfed.deploy.transport.link import Offer, Refused
 from secfed.deploy.transport.signals import Stopper
+from secfed.deploy.transport.study_server import StudyServer
 from secfed.errors import ConfigError, RosterError, RoundAborted, StudyStopped
 from secfed.protection.interface import SiteId
 from secfed.records.transcript import Log
@@ -65,11 +65,7 @@ class Service:
     end: bool = False
 
     def link_limits(self) -> ServerLimits:
-        """Limits of the link.
-
-        Raises:
-            ConfigError: no upload could ever be taken, or a time is no number.
-        """
+        """Limits of the link."""
         host, _, port = (self.listen or "").rpartition(":")
         if self.listen is not None and not (
             host and port.isascii() and port.isdigit() and int(port) <= 65535
@@ -99,15 +95,8 @@ class Aggregator:
     """One study at the study centre.
 
     Args:
-        study: the study.
         text: its file, as sites get it.
-        consortium: the folder of the consortium.
         out: folder of the run; an unfinished run of this study in it is resumed.
-        passphrase: of the aggregator's keys.
-        service: how it is served.
-        observer: told of progress.
-        tell: told of events.
-        stopper: interrupts waiting.
 
     Raises:
         ConfigError: study, consortium and options do not fit together, or a file cannot be used.
@@ -215,13 +204,13 @@ class Aggregator:
         self._server.finish(dict.fromkeys(self._central.asked, final) if final else None)
         end, took = time.monotonic() + self._service.farewell_s, set[SiteId]()
         with self._stopper.waiting():
-            while not self._server.told() >= set(self._central.asked):
+            while not self._server.informed() >= set(self._central.asked):
                 self._hear(took)
                 if time.monotonic() >= end and not self._server.sending():
                     break
                 time.sleep(0.1)
         self._hear(took)
-        self._tell("told", sites=sorted(self._server.told()), model=sorted(took))
+        self._tell("told", sites=sorted(self._server.informed()), model=sorted(took))
 
     def _hear(self, took: set[SiteId]) -> None:
         """What the sites said about the model."""
@@ -237,18 +226,14 @@ class Aggregator:
 
 
 def _tls(consortium: Consortium, passphrase: str | None) -> TlsFiles:
-    """The aggregator's TLS files.
-
-    Raises:
-        ConfigError: its certificate has expired.
-    """
+    """The aggregator's TLS files."""
     material = consortium.aggregator_tls(passphrase)
     end = load(material.certificate, "the aggregator's certificate").not_valid_after_utc
     if end <= datetime.now(UTC):
         raise ConfigError(
             "the aggregator's certificate has expired", remedy="run: secfed consortium renew aggregator"
         )
-    return TlsFiles(material.ca, material.certificate, material.private_key)
+    return material
 
 
 def _address(listen: str, server: StudyServer) -> str:
@@ -257,11 +242,7 @@ def _address(listen: str, server: StudyServer) -> str:
 
 
 def _check_space(out: Path, needed_bytes: int) -> None:
-    """Refuse a disk on which the replies of one exchange do not fit: a run would stop in its first round.
-
-    Raises:
-        ConfigError: too little space.
-    """
+    """Refuse a disk on which the replies of one exchange do not fit: a run would stop in its first round."""
     there = next(folder for folder in (out.absolute(), *out.absolute().parents) if folder.exists())
     free = shutil.disk_usage(there).free
     if free < needed_bytes:
@@ -273,11 +254,7 @@ def _check_space(out: Path, needed_bytes: int) -> None:
 
 
 def _quorum(central: CentralStudy, wanted: int | None) -> int:
-    """How many sites must be there.
-
-    Raises:
-        ConfigError: more than there are, or fewer than could be summed.
-    """
+    """How many sites must be there."""
     sites = len(central.asked)
     least = max(central.threshold(sites), central.study.protection.min_cohort)
     if least > sites:

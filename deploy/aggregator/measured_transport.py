@@ -12,11 +12,11 @@ from typing import Any, Final
 
 from secfed.crypto.codec import Buffer
 from secfed.deploy.aggregator.standstill import BEGINNINGS, Refusal
-from secfed.deploy.transport.carriers.dispatch import StageDispatcher
-from secfed.deploy.transport.carriers.study_server import StudyServer
+from secfed.deploy.transport.carriers.dispatch import StageDispatcher, Watcher
 from secfed.deploy.transport.link import Presence
 from secfed.deploy.transport.progress import ANSWERS, ARRIVALS, Waits
 from secfed.deploy.transport.signals import Stopper
+from secfed.deploy.transport.study_server import StudyServer
 from secfed.protection.interface import SiteId
 from secfed.records.transcript import REFUSED, Log
 from secfed.runs.run_report import WAIT, Observer, PerSite, RoundReport
@@ -32,15 +32,10 @@ _LOOK_S: Final = 1.0
 _SLOW_S: Final = 30.0
 
 
-class MeasuredTransport:
+class MeasuredTransport(Watcher):
     """Carrier of a :class:`~secfed.deploy.aggregator.run.CentralRun` between machines.
 
     Args:
-        server: started.
-        log: where refusals are recorded.
-        observer: told of progress.
-        tell: told of events.
-        stopper: interrupts waiting.
         deadline_s: seconds that sites have for a step.
         quorum: no exchange begins before so many of its sites are there.
         silent_s: a site without a sign of life for so long counts as missing.
@@ -92,11 +87,7 @@ class MeasuredTransport:
         self._server.take_counts()
 
     def ask(self, stage: str, requests: Mapping[SiteId, Buffer], on_reply: OnReply) -> None:
-        """Carry one step.
-
-        Raises:
-            Stopped: the operator stopped the run.
-        """
+        """Carry one step."""
         inside = 0.0
 
         def shielded(site: SiteId, reply: Buffer) -> None:
@@ -141,7 +132,7 @@ class MeasuredTransport:
                 told = found
 
     def progress(self, stage: str, done: int, asked: int) -> None:
-        """See :class:`secfed.deploy.transport.carriers.dispatch.Watcher`."""
+        """Tell the observer, and sites that ask, how many have answered."""
         self._since_s = time.monotonic()
         self._server.waits_for(Waits(ANSWERS, self._answered, self._answered + len(self._open)))
         self._observer.stage(self._round, "", stage, done, asked)
@@ -165,7 +156,7 @@ class MeasuredTransport:
         return {site: _reason(seen[site], self._silent_s) for site in sites if site in seen}
 
     def refused(self, stage: str, site: SiteId, kind: str, reason: str) -> None:
-        """See :class:`secfed.deploy.transport.carriers.dispatch.Watcher`."""
+        """Record a refusal, and tell the operator."""
         self._gone.setdefault(site, stage)
         self.refusals[site] = Refusal(stage, kind, reason)
         self._open.discard(site)
@@ -176,7 +167,7 @@ class MeasuredTransport:
         self._tell("refused", **told)
 
     def missing(self, stage: str, site: SiteId) -> None:
-        """See :class:`secfed.deploy.transport.carriers.dispatch.Watcher`."""
+        """Tell the operator."""
         self._gone.setdefault(site, stage)
         self._open.discard(site)
         self._tell("missing", round=self._round, site=site, stage=stage)

@@ -9,13 +9,14 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from secfed.algorithms.framework.base import Metrics
 from secfed.config.cohort_rules import min_cohort
 from secfed.crypto.codec import Buffer
 from secfed.crypto.identity import Identity
-from secfed.deploy.aggregator.standstill import BEGINNINGS, Refusal, standstill
+from secfed.deploy.aggregator.measured_transport import MeasuredTransport
+from secfed.deploy.aggregator.standstill import BEGINNINGS, standstill
 from secfed.deploy.aggregator.study import CentralStudy
 from secfed.deploy.enrolment.rosters import save_roster
 from secfed.errors import ConfigError, RoundAborted, StudyStopped
@@ -48,37 +49,12 @@ from secfed.wire.transport import OnReply
 SUMS_FOLDER: Final = "sums"
 
 
-class Carrier(Protocol):
-    """Carries requests, and measures what it carries.
-
-    Attributes:
-        refusals: the last of every site in this round.
-    """
-
-    refusals: dict[SiteId, Refusal]
-
-    def ask(self, stage: str, requests: Mapping[SiteId, Buffer], on_reply: OnReply) -> None:
-        """Carry one step; see :class:`secfed.server.round.Ask`."""
-        ...
-
-    def start_round(self, number: int) -> None:
-        """Forget what was measured."""
-        ...
-
-    def report(self, outcome: RoundOutcome, wall_s: float) -> RoundReport:
-        """What the round that just ended came to, without metrics; who was asked is known elsewhere."""
-        ...
-
-
 class CentralRun:
     """One run, from the folder it lives in.
 
     Args:
-        central: study, roster, sites.
-        identity: the aggregator's signing key.
         out: the run's folder: new or empty, or that of this study's earlier start.
         make_carrier: given the transcript for refusals, makes what carries the messages.
-        observer: told of progress.
 
     Attributes:
         final_frame: when the study is over, the frame that brings the model to a site; empty where the
@@ -94,7 +70,7 @@ class CentralRun:
         central: CentralStudy,
         identity: Identity,
         out: Path,
-        make_carrier: Callable[[Log], Carrier],
+        make_carrier: Callable[[Log], MeasuredTransport],
         observer: Observer,
     ) -> None:
         self._central, self._identity, self._out, self._observer = central, identity, out, observer
@@ -159,9 +135,6 @@ class CentralRun:
 
     def run(self, *, end: bool = False) -> RunReport:
         """Run what is left of the study, and write its results.
-
-        Args:
-            end: end the study where it is; rounds and the closing evaluation that are left are not run.
 
         Raises:
             StudyStopped: the next rounds could come to no sum. Nothing is written, and it can go on.
@@ -270,11 +243,7 @@ class CentralRun:
 
 
 def make_ready(out: Path, study: str) -> None:
-    """Create the folder of a run, or accept that of an earlier start of the same study.
-
-    Raises:
-        ConfigError: it holds something else.
-    """
+    """Create the folder of a run, or accept that of an earlier start of the same study."""
     if not (out / TRANSCRIPT_FILE).is_file():
         prepare(out, overwrite=False)
         return

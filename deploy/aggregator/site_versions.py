@@ -17,13 +17,7 @@ from secfed.wire.transport import OnReply
 
 
 class SiteVersions:
-    """Adds versions to events, and tells of those that differ.
-
-    Args:
-        presence: what the link sees of each site.
-        tell: told of events.
-        own: the aggregator's own version.
-    """
+    """Adds versions to events, and tells of those that differ."""
 
     def __init__(self, presence: Callable[[], Mapping[SiteId, Presence]], tell: Tell, own: str) -> None:
         self._presence, self._tell, self._own = presence, tell, own

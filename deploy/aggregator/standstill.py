@@ -43,14 +43,7 @@ class Refusal:
 def standstill(
     number: int, asked: Collection[SiteId], needed: int, refusals: Mapping[SiteId, Refusal]
 ) -> StudyStopped | None:
-    """Why to go no further after a round without a sum; None if the next one may come to a sum.
-
-    Args:
-        number: of the round.
-        asked: hospitals asked in the exchange that was given up.
-        needed: how many of them a sum needs.
-        refusals: by hospital, the last of the round.
-    """
+    """Why to go no further after a round without a sum; None if the next one may come to a sum."""
     alike = Counter(
         (said.kind, said.reason) for site, said in refusals.items() if site in asked and not said.is_waiting
     )

@@ -23,8 +23,6 @@ class CentralStudy:
     """A study at the study centre, before anything is opened.
 
     Args:
-        study: the study.
-        roster: the consortium's roster.
         only: ask only these sites of the study; None asks all of them.
 
     Attributes:

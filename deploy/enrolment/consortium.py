@@ -29,7 +29,7 @@ from secfed.deploy.enrolment.rosters import keep_roster, save_roster
 from secfed.deploy.pki import certificate_checks, certificates, key_files
 from secfed.deploy.pki.certificates import Authority
 from secfed.deploy.pki.names import AGGREGATOR, check_consortium_name, check_host
-from secfed.deploy.pki.tls_folder import TlsFolder, TlsMaterial
+from secfed.deploy.pki.tls_folder import TlsFiles, TlsFolder
 from secfed.errors import ConfigError, RosterError
 from secfed.records.roster_file import ROSTER_FILE
 from secfed.storage import private_files
@@ -52,14 +52,7 @@ class Facts(Strict):
 
 
 class Consortium:
-    """An existing folder of a study centre; :meth:`create` founds one.
-
-    Args:
-        folder: the folder.
-
-    Raises:
-        ConfigError: not such a folder, reachable by others, or damaged.
-    """
+    """An existing folder of a study centre; :meth:`create` founds one."""
 
     def __init__(self, folder: Path) -> None:
         if not (folder / _FACTS_FILE).is_file():
@@ -95,9 +88,6 @@ class Consortium:
             port: TCP port of the aggregator.
             certificate_days: lifetime of certificates.
             passphrase: encrypts all private keys.
-
-        Raises:
-            ConfigError: the folder is not empty, or a value is not permitted.
         """
         check_consortium_name(name)
         known = tuple(dict.fromkeys(check_host(host) for host in hosts))
@@ -157,68 +147,36 @@ class Consortium:
         return (self.folder / AGGREGATOR / "identity.key", *self.tls.key_paths)
 
     def ca(self) -> x509.Certificate:
-        """The CA's certificate.
-
-        Raises:
-            ConfigError: unreadable.
-        """
+        """The CA's certificate."""
         return certificate_checks.load(private_files.read(self.ca_path, "a certificate"), str(self.ca_path))
 
     def members(self) -> Members:
-        """Everyone who is or was enrolled.
-
-        Raises:
-            ConfigError: the list is unreadable.
-        """
+        """Everyone who is or was enrolled."""
         return Members.load(self.folder / MEMBERS_FILE)
 
     def roster(self) -> Roster | None:
-        """The roster of now; None while no site is enrolled.
-
-        Raises:
-            ConfigError: the list is unreadable.
-        """
+        """The roster of now; None while no site is enrolled."""
         return self.members().roster(self.aggregator.identity_key)
 
     def aggregator_identity(self, passphrase: str | None) -> Identity:
-        """The aggregator's signing key.
-
-        Raises:
-            ConfigError: it cannot be read, or is not the one in the roster.
-        """
+        """The aggregator's signing key."""
         path = self.folder / AGGREGATOR / "identity.key"
         identity = key_files.read_identity(path, AGGREGATOR, passphrase)
         if identity.public_bytes != self.aggregator.identity_key:
             raise ConfigError(f"{path}: not the key that sites know", remedy="restore it from your backup")
         return identity
 
-    def aggregator_tls(self, passphrase: str | None) -> TlsMaterial:
-        """What the aggregator serves TLS with.
-
-        Raises:
-            ConfigError: a file cannot be read.
-        """
+    def aggregator_tls(self, passphrase: str | None) -> TlsFiles:
+        """What the aggregator serves TLS with."""
         return self.tls.load(self.ca_path, passphrase)
 
     def check(self, request: Request) -> None:
-        """Refuse a request that cannot be admitted, before a person is asked about it.
-
-        Raises:
-            RosterError: its name or a key is taken.
-        """
+        """Refuse a request that cannot be admitted, before a person is asked about it."""
         self.members().check_new(request, self.aggregator.identity_key)
         self._check_against_own_keys(request)
 
     def admit(self, request: Request, *, now: datetime, passphrase: str | None) -> Path:
-        """Enrol a site. Security: a person has compared the request's fingerprint before.
-
-        Returns:
-            The reply file for the site.
-
-        Raises:
-            RosterError: its name or a key is taken.
-            ConfigError: the CA's key cannot be read, or a file cannot be written.
-        """
+        """Enrol a site. Security: a person has compared the request's fingerprint before."""
         authority = self._authority(passphrase)
         with private_files.locked(self.folder):
             self.check(request)
@@ -230,21 +188,7 @@ class Consortium:
     def renew_site(
         self, site: str, request: Request | None, *, now: datetime, passphrase: str | None
     ) -> Path:
-        """Issue a new certificate to an enrolled site; the roster stays as it is.
-
-        Args:
-            site: its name.
-            request: made with `secfed site renew`, with a new TLS key; None keeps the old key.
-            now: the time, with a time zone.
-            passphrase: of the CA's key.
-
-        Returns:
-            The reply file for the site.
-
-        Raises:
-            RosterError: no such site, or a request that is not from it or not new.
-            ConfigError: as for :meth:`admit`.
-        """
+        """Issue a new certificate to an enrolled site; the roster stays. None keeps its TLS key."""
         authority = self._authority(passphrase)
         with private_files.locked(self.folder):
             members = self.members()
@@ -265,11 +209,7 @@ class Consortium:
             return self._write_reply(authority, member)
 
     def renew_aggregator(self, *, now: datetime, passphrase: str | None) -> x509.Certificate:
-        """Issue the aggregator a new certificate, with a new key, and use it from its next start.
-
-        Raises:
-            ConfigError: the CA's key cannot be read, or a file cannot be written.
-        """
+        """Issue the aggregator a new certificate, with a new key, and use it from its next start."""
         authority = self._authority(passphrase)
         with private_files.locked(self.folder):
             public = self.tls.new_key(passphrase).public_key()
@@ -279,21 +219,13 @@ class Consortium:
         return certificate
 
     def remove(self, site: str, *, now: datetime) -> None:
-        """Take a site out of the roster. Its certificate then opens nothing at the aggregator.
-
-        Raises:
-            RosterError: no such site.
-        """
+        """Take a site out of the roster. Its certificate then opens nothing at the aggregator."""
         with private_files.locked(self.folder):
             self._save(self.members().without(site, now))
             (self.folder / "replies" / f"{site}.json").unlink(missing_ok=True)
 
     def restore_roster_file(self) -> None:
-        """Write the roster file again, for a crash may have left the one before.
-
-        Raises:
-            ConfigError: it cannot be written.
-        """
+        """Write the roster file again, for a crash may have left the one before."""
         with private_files.locked(self.folder):
             save_roster(self.roster_path, self.roster())
 

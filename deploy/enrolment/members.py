@@ -48,14 +48,7 @@ class _MembersFile(Strict):
 
 @dataclass(frozen=True)
 class Member:
-    """An enrolled site.
-
-    Attributes:
-        site: its name.
-        identity_key: its public identity key.
-        certificate: the newest one issued to it.
-        requested_s: when its newest request was made.
-    """
+    """An enrolled site."""
 
     site: str
     identity_key: bytes
@@ -70,23 +63,14 @@ class Member:
 
 @dataclass(frozen=True)
 class Members:
-    """Everyone who is or was enrolled.
-
-    Attributes:
-        current: by name.
-        removed: entries of removed sites, oldest first.
-    """
+    """Everyone who is or was enrolled."""
 
     current: Mapping[str, Member] = field(default_factory=dict)
     removed: tuple[_RemovedEntry, ...] = ()
 
     @classmethod
     def load(cls, path: Path) -> Self:
-        """Read the list.
-
-        Raises:
-            ConfigError: unreadable or damaged.
-        """
+        """Read the list."""
         file = checked(_MembersFile, private_files.read_json(path, "a list of members"), str(path))
         current = {
             site: Member(
@@ -100,11 +84,7 @@ class Members:
         return cls(current, file.removed)
 
     def save(self, path: Path) -> None:
-        """Write the list, whole or not at all.
-
-        Raises:
-            ConfigError: it cannot be written, or is too long to be read again; nothing was changed.
-        """
+        """Write the list, whole or not at all."""
         members = {
             member.site: {
                 "identity_key": member.identity_key.hex(),
@@ -131,11 +111,7 @@ class Members:
         return Roster(aggregator_key, tuple(members))
 
     def check_new(self, request: Request, aggregator_key: bytes) -> None:
-        """Refuse a name or key that is, or was, somebody's.
-
-        Raises:
-            RosterError: names the site that has it.
-        """
+        """Refuse a name or key that is, or was, somebody's."""
         if request.site in self.current:
             raise RosterError(
                 f"site {request.site!r} is enrolled already",
@@ -159,11 +135,7 @@ class Members:
         self._check_tls_key(request)
 
     def check_renewal(self, request: Request) -> None:
-        """Refuse a renewal that is not from the enrolled site, or not newer than the last.
-
-        Raises:
-            RosterError: says which.
-        """
+        """Refuse a renewal that is not from the enrolled site, or not newer than the last."""
         member = self.member(request.site)
         if request.identity_key != member.identity_key:
             raise RosterError(
@@ -190,11 +162,7 @@ class Members:
             )
 
     def member(self, site: str) -> Member:
-        """An enrolled site.
-
-        Raises:
-            RosterError: there is no such site.
-        """
+        """An enrolled site."""
         try:
             return self.current[site]
         except KeyError:
@@ -206,11 +174,7 @@ class Members:
         return Members({**self.current, member.site: member}, self.removed)
 
     def without(self, site: str, now: datetime) -> Members:
-        """With this site moved to the removed ones.
-
-        Raises:
-            RosterError: there is no such site.
-        """
+        """With this site moved to the removed ones."""
         gone = self.member(site)
         entry = _RemovedEntry(
             site=site,

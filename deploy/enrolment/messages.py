@@ -20,7 +20,6 @@ from cryptography import x509
 from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives.asymmetric.ec import (
     ECDSA,
-    SECP256R1,
     EllipticCurvePrivateKey,
     EllipticCurvePublicKey,
 )
@@ -51,6 +50,20 @@ _KEY: Final = Field(pattern=r"^[0-9a-f]{64}$", description="64 hexadecimal digit
 _MAX_TIME_S: Final = 1 << 40
 
 
+class AggregatorTable(Strict):
+    """The keys by which a file names the aggregator."""
+
+    aggregator_key: str = _KEY
+    hosts: tuple[str, ...] = Field(min_length=1, max_length=32, description="an array of host names")
+    port: int = Field(ge=1, le=65535, description="1 to 65535")
+
+    def facts(self) -> AggregatorFacts:
+        """These keys as a value."""
+        return AggregatorFacts(
+            bytes.fromhex(self.aggregator_key), tuple(check_host(host) for host in self.hosts), self.port
+        )
+
+
 class _RequestFile(Strict):
     kind: Literal["secfed enrolment request"] = Field(description='"secfed enrolment request"')
     version: Literal[1] = Field(description="1")
@@ -62,34 +75,24 @@ class _RequestFile(Strict):
     tls_signature: str = Field(pattern=_HEX, max_length=200, description="a signature, hexadecimal")
 
 
-class _ReplyFile(Strict):
+class _ReplyFile(AggregatorTable):
     kind: Literal["secfed enrolment reply"] = Field(description='"secfed enrolment reply"')
     version: Literal[1] = Field(description="1")
     consortium: str = Field(pattern=CONSORTIUM_PATTERN, description="the consortium's name")
     site: str = Field(pattern=SITE_PATTERN, description="the site's name")
     certificate: str = Field(max_length=8192, description="a certificate in PEM")
     ca: str = Field(max_length=8192, description="a certificate in PEM")
-    aggregator_key: str = _KEY
-    hosts: tuple[str, ...] = Field(min_length=1, max_length=32, description="an array of host names")
-    port: int = Field(ge=1, le=65535, description="1 to 65535")
     signature: str = Field(pattern=_HEX, max_length=200, description="a signature, hexadecimal")
 
 
 @dataclass(frozen=True)
 class Request:
-    """A site's wish to be admitted, or to have its certificate renewed.
-
-    Attributes:
-        site: its name.
-        identity_key: its public identity key, 32 bytes.
-        tls_key: its public TLS key.
-        made_s: when it was made, seconds since 1970; a renewal must be newer than what it renews.
-    """
+    """A site's wish to be admitted, or to have its certificate renewed."""
 
     site: str
     identity_key: bytes
     tls_key: EllipticCurvePublicKey
-    made_s: int
+    made_s: int  # seconds since 1970; a renewal must be newer than what it renews
 
     @property
     def fingerprint(self) -> str:
@@ -121,16 +124,7 @@ class Request:
 
     @classmethod
     def verified(cls, content: Mapping[str, Any], where: str) -> Self:
-        """Read a request and check that its maker holds both private keys.
-
-        Args:
-            content: of the file.
-            where: what to call it in errors.
-
-        Raises:
-            ConfigError: not a request, or a name or key that is not permitted.
-            BadSignature: changed after signing, or made without one of the keys.
-        """
+        """Read a request and check that its maker holds both private keys."""
         file = checked(_RequestFile, content, where)
         request = cls(
             check_site_name(file.site),
@@ -153,16 +147,10 @@ class Request:
 
 @dataclass(frozen=True)
 class AggregatorFacts:
-    """What a site needs to know about the aggregator.
+    """What a site needs to know about the aggregator."""
 
-    Attributes:
-        identity_key: its public identity key, 32 bytes; also in every roster.
-        hosts: its names and addresses; the first is the one to dial.
-        port: its TCP port.
-    """
-
-    identity_key: bytes
-    hosts: tuple[str, ...]
+    identity_key: bytes  # also in every roster
+    hosts: tuple[str, ...]  # the first is the one to dial
     port: int
 
     @property
@@ -171,18 +159,14 @@ class AggregatorFacts:
         host = self.hosts[0]
         return f"[{host}]:{self.port}" if ":" in host else f"{host}:{self.port}"
 
+    def to_content(self) -> dict[str, Any]:
+        """The keys of :class:`AggregatorTable`."""
+        return {"aggregator_key": self.identity_key.hex(), "hosts": list(self.hosts), "port": self.port}
+
 
 @dataclass(frozen=True)
 class Reply:
-    """The study centre's answer to a request.
-
-    Attributes:
-        consortium: its name.
-        site: who it is for.
-        certificate: the site's new client certificate.
-        ca: the consortium's CA.
-        aggregator: where and who the aggregator is.
-    """
+    """The study centre's answer to a request."""
 
     consortium: str
     site: str
@@ -208,9 +192,7 @@ class Reply:
             "site": self.site,
             "certificate": certificate_checks.to_pem(self.certificate),
             "ca": certificate_checks.to_pem(self.ca),
-            "aggregator_key": self.aggregator.identity_key.hex(),
-            "hosts": list(self.aggregator.hosts),
-            "port": self.aggregator.port,
+            **self.aggregator.to_content(),
             "signature": signature.hex(),
         }
 
@@ -218,27 +200,17 @@ class Reply:
     def verified(cls, content: Mapping[str, Any], where: str, now: datetime) -> Self:
         """Read a reply and check it against the CA that it names.
 
-        Args:
-            content: of the file.
-            where: what to call it in errors.
-            now: the time, with a time zone.
-
-        Raises:
-            ConfigError: not a reply, or a certificate that is not what it should be.
-            BadSignature: changed after signing.
-
         Security: this shows only that the file is consistent. A site that has joined before compares the
             CA with the one it has; the first time, the aggregator's fingerprint and the roster's digest
             are compared by people.
         """
         file = checked(_ReplyFile, content, where)
-        hosts = tuple(check_host(host) for host in file.hosts)
         reply = cls(
             check_consortium_name(file.consortium),
             check_site_name(file.site),
             certificate_checks.load(file.certificate, f"{where}: certificate"),
             certificate_checks.load(file.ca, f"{where}: ca"),
-            AggregatorFacts(bytes.fromhex(file.aggregator_key), hosts, file.port),
+            file.facts(),
         )
         certificate_checks.check_authority(reply.ca, now)
         if not certificate_checks.signed_by(reply.ca, bytes.fromhex(file.signature), reply.body):
@@ -261,6 +233,6 @@ def _p256(spki_hex: str, where: str) -> EllipticCurvePublicKey:
         public = load_der_public_key(bytes.fromhex(spki_hex))
     except (ValueError, UnsupportedAlgorithm):
         public = None
-    if not isinstance(public, EllipticCurvePublicKey) or not isinstance(public.curve, SECP256R1):
+    if not certificate_checks.is_p256(public):
         raise ConfigError(f"{where}.tls_key: not a P-256 public key", remedy="ask the site for a new request")
     return public

@@ -11,11 +11,7 @@ from secfed.storage import private_files
 
 
 def save_roster(path: Path, roster: Roster | None) -> None:
-    """Replace a roster file, whole or not at all; None removes it.
-
-    Raises:
-        ConfigError: it cannot be written.
-    """
+    """Replace a roster file, whole or not at all; None removes it."""
     if roster is None:
         path.unlink(missing_ok=True)
         return
@@ -23,11 +19,7 @@ def save_roster(path: Path, roster: Roster | None) -> None:
 
 
 def keep_roster(path: Path, roster: Roster | None) -> None:
-    """Keep a roster beside the current one, whose file is ``path``, for audits of what was done under it.
-
-    Raises:
-        ConfigError: it cannot be written.
-    """
+    """Keep a roster beside the current one, whose file is ``path``, for audits of what was done under it."""
     if roster is None:
         return
     kept = kept_roster(path, roster)
@@ -38,13 +30,7 @@ def keep_roster(path: Path, roster: Roster | None) -> None:
 
 @dataclass(frozen=True)
 class Changes:
-    """What a new roster changes.
-
-    Attributes:
-        added, removed: sites.
-        rekeyed: sites whose identity key is another one.
-        aggregator: whether the aggregator's identity key is another one.
-    """
+    """What a new roster changes."""
 
     added: tuple[str, ...] = ()
     removed: tuple[str, ...] = ()

@@ -21,15 +21,15 @@ from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from pydantic import Field
 
-from secfed.config.schema import Strict, checked
+from secfed.config.schema import checked
 from secfed.crypto.identity import Identity, Roster
 from secfed.deploy.enrolment import trust_store
-from secfed.deploy.enrolment.messages import AggregatorFacts, Reply, Request
+from secfed.deploy.enrolment.messages import AggregatorFacts, AggregatorTable, Reply, Request
 from secfed.deploy.enrolment.site_settings import SETTINGS_FILE, SiteSettings, load_settings, template
 from secfed.deploy.enrolment.training_user import TrainingUser
 from secfed.deploy.pki import certificate_checks, key_files
 from secfed.deploy.pki.names import check_site_name
-from secfed.deploy.pki.tls_folder import TlsFolder, TlsMaterial
+from secfed.deploy.pki.tls_folder import TlsFiles, TlsFolder
 from secfed.deploy.policy.template import POLICY_FILE, POLICY_TEMPLATE
 from secfed.errors import ConfigError, RosterError
 from secfed.storage import private_files
@@ -42,24 +42,14 @@ _CONSORTIUM_FILE: Final = "consortium.json"
 _CA_FILE: Final = "ca.pem"
 
 
-class _ConsortiumFile(Strict):
+class _ConsortiumFile(AggregatorTable):
     version: Literal[1] = Field(description="1")
     consortium: str = Field(description="the consortium's name")
     ca: str = Field(description="a certificate in PEM")
-    aggregator_key: str = Field(pattern=r"^[0-9a-f]{64}$", description="64 hexadecimal digits")
-    hosts: tuple[str, ...] = Field(min_length=1, description="an array of host names")
-    port: int = Field(ge=1, le=65535, description="1 to 65535")
 
 
 class SiteFolder:
-    """An existing folder of a site; :meth:`create` makes one.
-
-    Args:
-        folder: the folder.
-
-    Raises:
-        ConfigError: not such a folder, reachable by others, or its ``site.toml`` is wrong.
-    """
+    """An existing folder of a site; :meth:`create` makes one."""
 
     def __init__(self, folder: Path) -> None:
         if not (folder / REQUEST_FILE).is_file() or not (folder / SETTINGS_FILE).is_file():
@@ -74,17 +64,7 @@ class SiteFolder:
 
     @classmethod
     def create(cls, folder: Path, name: str, *, now: datetime, passphrase: str | None = None) -> SiteFolder:
-        """Make a site's folder: keys, settings, a policy that permits nothing yet, and the request.
-
-        Args:
-            folder: new or empty.
-            name: the site's name.
-            now: the time, with a time zone.
-            passphrase: encrypts both private keys.
-
-        Raises:
-            ConfigError: the folder is not empty, or the name is not permitted.
-        """
+        """Make a site's folder: keys, settings, a policy that permits nothing yet, and the request."""
         check_site_name(name)
         if passphrase is not None:
             key_files.check_passphrase(passphrase)
@@ -137,21 +117,12 @@ class SiteFolder:
         return (self.folder / _IDENTITY_FILE, *self.tls.key_paths)
 
     def training_user(self) -> TrainingUser | None:
-        """The account that training runs in; None for the agent's own.
-
-        Raises:
-            ConfigError: it cannot be used, or could read this site's keys.
-        """
+        """The account that training runs in; None for the agent's own."""
         name = self.settings.training.user
         return None if name is None else TrainingUser.named(name, (self.folder, *self.key_paths))
 
     def request(self) -> Request:
-        """The newest request: the site's public keys.
-
-        Raises:
-            ConfigError: unreadable, or from a site of another name.
-            BadSignature: it was changed.
-        """
+        """The newest request: the site's public keys."""
         path = self.request_path
         request = Request.verified(private_files.read_json(path, "a request"), str(path))
         if request.site != self.name:
@@ -162,44 +133,28 @@ class SiteFolder:
         return request
 
     def identity(self, passphrase: str | None) -> Identity:
-        """The site's signing key.
-
-        Raises:
-            ConfigError: it cannot be read, or is not the one that the request shows.
-        """
+        """The site's signing key."""
         path = self.folder / _IDENTITY_FILE
         identity = key_files.read_identity(path, self.name, passphrase)
         if identity.public_bytes != self.request().identity_key:
             raise ConfigError(f"{path}: not the key that was enrolled", remedy="restore it from your backup")
         return identity
 
-    def tls_material(self, passphrase: str | None) -> TlsMaterial:
-        """What the agent opens its connection with.
-
-        Raises:
-            ConfigError: not joined yet, or a file cannot be read.
-        """
+    def tls_material(self, passphrase: str | None) -> TlsFiles:
+        """What the agent opens its connection with."""
         return self.tls.load(self.folder / _CA_FILE, passphrase)
 
     def consortium(self) -> tuple[str, x509.Certificate, AggregatorFacts] | None:
-        """Consortium, CA and aggregator; None before the first reply.
-
-        Raises:
-            ConfigError: unreadable.
-        """
+        """Consortium, CA and aggregator; None before the first reply."""
         path = self.folder / _CONSORTIUM_FILE
         if not path.exists():
             return None
         file = checked(_ConsortiumFile, private_files.read_json(path, "a consortium"), str(path))
         ca = certificate_checks.load(file.ca, f"{path}: ca")
-        return file.consortium, ca, AggregatorFacts(bytes.fromhex(file.aggregator_key), file.hosts, file.port)
+        return file.consortium, ca, file.facts()
 
     def address(self) -> str:
-        """Where to dial: as ``site.toml`` says, or else the reply.
-
-        Raises:
-            ConfigError: nobody said.
-        """
+        """Where to dial: as ``site.toml`` says, or else the reply."""
         if self.settings.aggregator.address is not None:
             return self.settings.aggregator.address
         known = self.consortium()
@@ -208,14 +163,7 @@ class SiteFolder:
         return known[2].address
 
     def renew(self, *, now: datetime, passphrase: str | None) -> Path:
-        """Make a new request: same identity, new TLS key. The old certificate works until the reply is in.
-
-        Returns:
-            The request file.
-
-        Raises:
-            ConfigError: a key cannot be read, or a file cannot be written.
-        """
+        """Make a new request: same identity, new TLS key. The old certificate works until the reply is in."""
         before = self.request()
         identity = self.identity(passphrase)
         tls_key = self.tls.new_key(passphrase)
@@ -226,13 +174,7 @@ class SiteFolder:
         return self.request_path
 
     def check_reply(self, content: dict[str, object], where: str, now: datetime) -> Reply:
-        """Check a reply against everything that this site knows already.
-
-        Raises:
-            ConfigError: not a reply, for another site, from another consortium, or older than what is in use.
-            RosterError: another aggregator than the one known here.
-            BadSignature: the file was changed.
-        """
+        """Check a reply against everything that this site knows already."""
         reply = Reply.verified(content, where, now)
         if reply.site != self.name:
             raise ConfigError(
@@ -258,31 +200,21 @@ class SiteFolder:
         return reply
 
     def join(self, reply: Reply, *, passphrase: str | None) -> None:
-        """Install a reply that :meth:`check_reply` accepted.
-
-        Raises:
-            ConfigError: its certificate belongs to no key of this site, or a file cannot be written.
-        """
+        """Install a reply that :meth:`check_reply` accepted."""
         self.tls.check_belongs(reply.certificate, passphrase)
         ca = certificate_checks.to_pem(reply.ca)
         content = {
             "version": 1,
             "consortium": reply.consortium,
             "ca": ca,
-            "aggregator_key": reply.aggregator.identity_key.hex(),
-            "hosts": list(reply.aggregator.hosts),
-            "port": reply.aggregator.port,
+            **reply.aggregator.to_content(),
         }
         private_files.replace(self.folder / _CONSORTIUM_FILE, private_files.to_json(content), mode=0o644)
         private_files.replace(self.folder / _CA_FILE, ca.encode(), mode=0o644)
         self.tls.install(reply.certificate, passphrase)
 
     def pinned(self) -> trust_store.Pinned | None:
-        """The pinned roster; None if none was ever pinned.
-
-        Raises:
-            RosterError: its file was changed.
-        """
+        """The pinned roster; None if none was ever pinned."""
         return trust_store.read_pinned(self.folder / trust_store.PINNED_FILE)
 
     def pinned_or_none(self) -> trust_store.Pinned | None:
@@ -306,11 +238,7 @@ class SiteFolder:
         return pinned.roster
 
     def check_roster(self, roster: Roster) -> None:
-        """Check a roster before an administrator is asked to pin it.
-
-        Raises:
-            RosterError: this site is missing or has another key in it, or the aggregator is another one.
-        """
+        """Check a roster before an administrator is asked to pin it."""
         trust_store.check_own(roster, self.name, self.request().identity_key)
         known = self.consortium()
         if known is not None and known[2].identity_key != roster.aggregator:
@@ -320,11 +248,6 @@ class SiteFolder:
             )
 
     def trust(self, roster: Roster, now: datetime) -> None:
-        """Pin a roster. Security: the administrator has compared its digest before.
-
-        Raises:
-            RosterError: as :meth:`check_roster`.
-            ConfigError: the file cannot be written.
-        """
+        """Pin a roster. Security: the administrator has compared its digest before."""
         self.check_roster(roster)
         trust_store.pin(self.folder / trust_store.PINNED_FILE, roster, now)

@@ -20,9 +20,6 @@ def wasted(site: SiteFolder, only: str = "") -> Iterator[tuple[str, str]]:
         site: the hospital's folder.
         only: id of the one study to look at, which is over; without it all studies, but for the
             newest payment of each, whose exchange may be running.
-
-    Raises:
-        SecfedError: a ledger or transcript that does not verify.
     """
     from secfed.site.runtime import study_folder  # brings torch
 

@@ -82,11 +82,7 @@ class SiteSettings(Strict):
 
 
 def load_settings(path: Path) -> SiteSettings:
-    """Read ``site.toml``.
-
-    Raises:
-        ConfigError: names the file, the key and the remedy.
-    """
+    """Read ``site.toml``."""
     tables = read_tables(path, "the settings of a site")
     try:
         return _from_tables(tables)
@@ -95,13 +91,7 @@ def load_settings(path: Path) -> SiteSettings:
 
 
 def _from_tables(tables: Mapping[str, Any]) -> SiteSettings:
-    sections: dict[str, type[Strict]] = {
-        "site": SiteSection,
-        "aggregator": AggregatorSection,
-        "flower": FlowerSection,
-        "agent": AgentSection,
-        "training": TrainingSection,
-    }
+    sections: dict[str, Any] = {name: field.annotation for name, field in SiteSettings.model_fields.items()}
     for name, table in tables.items():
         if name not in sections:
             raise ConfigError(f"{name}: unknown section", remedy=suggestion(name, sections, "use: "))

@@ -25,14 +25,7 @@ class Level(StrEnum):
 
 @dataclass(frozen=True)
 class StatusItem:
-    """One question about the folder.
-
-    Attributes:
-        subject: what was looked at.
-        level: how good it is.
-        text: what was found.
-        remedy: what to do; empty if nothing.
-    """
+    """One question about the folder."""
 
     subject: str
     level: Level
@@ -41,12 +34,7 @@ class StatusItem:
 
 
 def site_status(site: SiteFolder, now: datetime) -> tuple[StatusItem, ...]:
-    """Everything that an administrator should know about this folder.
-
-    Args:
-        site: the folder.
-        now: the time, with a time zone.
-    """
+    """Everything that an administrator should know about this folder."""
     questions: dict[str, Callable[[], StatusItem]] = {
         "keys": lambda: _keys(site),
         "certificate": lambda: _certificate(site, now),

@@ -28,33 +28,17 @@ _AMBIENT, _CLEAR_ALL = 47, 4  # PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL
 
 @dataclass(frozen=True)
 class TrainingUser:
-    """An account that training runs in. Make one with :meth:`named`.
-
-    Attributes:
-        name: of the account.
-        uid, gid: its numbers.
-        groups: every group that it is in; a GPU's may be among them.
-        home: its home directory.
-    """
+    """An account that training runs in. Make one with :meth:`named`."""
 
     name: str
     uid: int
     gid: int
-    groups: tuple[int, ...]
+    groups: tuple[int, ...]  # every group that it is in; a GPU's may be among them
     home: str
 
     @classmethod
     def named(cls, name: str, secrets: Iterable[Path]) -> Self:
-        """The account of that name, if this process can start others in it.
-
-        Args:
-            name: of ``site.toml``.
-            secrets: files that must stay out of its reach.
-
-        Raises:
-            ConfigError: no such account; one that could read the secrets all the same; or this process may
-                not start another in it.
-        """
+        """The account of that name, if this process can start others in it."""
         try:
             entry = pwd.getpwnam(name)
         except KeyError:
@@ -78,10 +62,7 @@ class TrainingUser:
     def arguments(self) -> dict[str, Any]:
         """Arguments of :class:`subprocess.Popen`, for a process that is started next, in this thread.
 
-        The agent's folder is no place for it to start in.
-
-        Raises:
-            ConfigError: the capabilities that this process has for starting it would be handed down to it.
+        It does not start in the agent's folder, which it cannot read.
         """
         # Ambient capabilities survive exec, and belong to a thread. Root's are dropped with its account.
         if not _prctl(_AMBIENT, _CLEAR_ALL) and os.geteuid() != 0:

@@ -40,11 +40,7 @@ class Pinned:
 
 
 def read_pinned(path: Path) -> Pinned | None:
-    """The pinned roster; None if none was ever pinned.
-
-    Raises:
-        RosterError: the file was changed by anything but :func:`pin`.
-    """
+    """The pinned roster; None if none was ever pinned."""
     if not path.exists():
         return None
     remedy = "pin the roster again: secfed site trust ROSTER"
@@ -62,9 +58,6 @@ def pin(path: Path, roster: Roster, now: datetime) -> None:
     """Replace the pinned roster; this one and the one before stay in ``pinned-rosters`` for audits.
 
     Security: the administrator has compared the digest before.
-
-    Raises:
-        ConfigError: the file cannot be written.
     """
     before = None
     with suppress(RosterError):  # a damaged file is not worth keeping
@@ -87,11 +80,7 @@ def _content(roster: Roster, since: datetime) -> Mapping[str, Any]:
 
 
 def check_own(roster: Roster, site: str, identity_key: bytes) -> None:
-    """Refuse a roster in which this site is missing or speaks with another key.
-
-    Raises:
-        RosterError: says which.
-    """
+    """Refuse a roster in which this site is missing or speaks with another key."""
     if site not in roster.sites:
         raise RosterError(
             f"this site, {site!r}, is not in the roster", remedy="ask the study centre to admit it"
@@ -104,16 +93,7 @@ def check_own(roster: Roster, site: str, identity_key: bytes) -> None:
 
 
 def check_digest(roster: Roster, expected: str) -> None:
-    """Compare the roster with a digest that came by another way.
-
-    Args:
-        roster: the roster in question.
-        expected: 64 hexadecimal digits; spaces and case do not count.
-
-    Raises:
-        RosterError: they differ.
-        ConfigError: not a digest.
-    """
+    """Compare the roster with a digest that came by another way; spaces and case do not count."""
     digits = "".join(expected.split()).lower()
     if len(digits) != 64 or any(digit not in "0123456789abcdef" for digit in digits):
         raise ConfigError("--fingerprint: not a roster digest", remedy="give all 64 hexadecimal digits")

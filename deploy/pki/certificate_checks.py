@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
-from typing import Final, TypeVar
+from typing import Final, TypeGuard, TypeVar
 
 from cryptography import x509
 from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
@@ -30,14 +30,7 @@ E = TypeVar("E", bound=x509.ExtensionType)
 
 
 def site_of(certificate: x509.Certificate) -> str:
-    """The site that a client certificate names.
-
-    Raises:
-        ConfigError: not a site's certificate.
-
-    Security: true only of a certificate that was checked against the CA, by TLS or by
-    :func:`check_issued`.
-    """
+    """The site that a client certificate names."""
     uris = _uris(certificate)
     usages = _extension(certificate, x509.ExtendedKeyUsage)
     if usages is None or list(usages) != [ExtendedKeyUsageOID.CLIENT_AUTH]:
@@ -54,11 +47,7 @@ def is_aggregator(certificate: x509.Certificate) -> bool:
 
 
 def check_issued(certificate: x509.Certificate, authority: x509.Certificate, now: datetime) -> None:
-    """Check that a certificate comes from this CA and is valid now.
-
-    Raises:
-        ConfigError: another issuer, not valid yet, expired, or itself a CA.
-    """
+    """Check that a certificate comes from this CA and is valid now."""
     try:
         certificate.verify_directly_issued_by(authority)
     except (InvalidSignature, ValueError, TypeError):
@@ -71,17 +60,13 @@ def check_issued(certificate: x509.Certificate, authority: x509.Certificate, now
 
 
 def check_authority(authority: x509.Certificate, now: datetime) -> None:
-    """Check that a certificate is a CA as this module makes them.
-
-    Raises:
-        ConfigError: it is not, or it is not valid now.
-    """
+    """Check that a certificate is a CA as this module makes them."""
     try:
         authority.verify_directly_issued_by(authority)
         limits = _extension(authority, x509.BasicConstraints)
     except (InvalidSignature, ValueError, TypeError):
         limits = None
-    if limits is None or not limits.ca or limits.path_length != 0 or _is_not_p256(authority):
+    if limits is None or not limits.ca or limits.path_length != 0 or not is_p256(authority.public_key()):
         raise ConfigError("the CA's certificate is not one of a consortium", remedy=_REMEDY)
     _check_time(authority, now, "the consortium's CA")
 
@@ -99,11 +84,7 @@ def signed_by(authority: x509.Certificate, signature: bytes, data: bytes) -> boo
 
 
 def load(pem: str | bytes, what: str) -> x509.Certificate:
-    """Exactly one certificate in PEM.
-
-    Raises:
-        ConfigError: anything else.
-    """
+    """Exactly one certificate in PEM."""
     data = pem.encode() if isinstance(pem, str) else pem
     try:
         (certificate,) = x509.load_pem_x509_certificates(data)
@@ -137,15 +118,16 @@ def public_der(holder: x509.Certificate | EllipticCurvePrivateKey | EllipticCurv
 
 
 def p256_of(certificate: x509.Certificate) -> EllipticCurvePublicKey:
-    """The P-256 public key of a certificate.
-
-    Raises:
-        ConfigError: a key of another type.
-    """
+    """The P-256 public key of a certificate."""
     public = certificate.public_key()
-    if not isinstance(public, EllipticCurvePublicKey) or not isinstance(public.curve, SECP256R1):
+    if not is_p256(public):
         raise ConfigError("the certificate holds no P-256 key", remedy=_REMEDY)
     return public
+
+
+def is_p256(public: object) -> TypeGuard[EllipticCurvePublicKey]:
+    """Whether this is a public key of P-256."""
+    return isinstance(public, EllipticCurvePublicKey) and isinstance(public.curve, SECP256R1)
 
 
 def _uris(certificate: x509.Certificate) -> list[str]:
@@ -158,11 +140,6 @@ def _extension(certificate: x509.Certificate, kind: type[E]) -> E | None:
         return certificate.extensions.get_extension_for_class(kind).value
     except x509.ExtensionNotFound:
         return None
-
-
-def _is_not_p256(certificate: x509.Certificate) -> bool:
-    public = certificate.public_key()
-    return not (isinstance(public, EllipticCurvePublicKey) and isinstance(public.curve, SECP256R1))
 
 
 def _check_time(certificate: x509.Certificate, now: datetime, what: str) -> None:

@@ -52,14 +52,7 @@ class Authority:
     def create(
         cls, ca_key: EllipticCurvePrivateKey, consortium: str, hosts: Sequence[str], now: datetime
     ) -> Authority:
-        """A new CA that can vouch for these hosts, and no others.
-
-        Args:
-            ca_key: its fresh P-256 key.
-            consortium: name of the consortium.
-            hosts: every name and address that the aggregator may ever have.
-            now: the time, with a time zone.
-        """
+        """A new CA that can vouch for these hosts, and no others."""
         name = _name(consortium, "secfed CA")
         public = ca_key.public_key()
         builder = (

@@ -49,16 +49,7 @@ def new_tls_key() -> EllipticCurvePrivateKey:
 
 
 def create_key(path: Path, private_key: PrivateKey, passphrase: str | None) -> None:
-    """Write a new key file, mode 0600.
-
-    Args:
-        path: must not exist.
-        private_key: the key.
-        passphrase: encrypts it; None leaves it to the file's permissions.
-
-    Raises:
-        ConfigError: the file exists or cannot be written, or the passphrase is too short.
-    """
+    """Write a new key file, mode 0600."""
     if passphrase is None:
         data = private_key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
     else:
@@ -71,20 +62,12 @@ def create_key(path: Path, private_key: PrivateKey, passphrase: str | None) -> N
 
 
 def is_encrypted(path: Path) -> bool:
-    """Whether a key file needs a passphrase.
-
-    Raises:
-        ConfigError: unreadable.
-    """
+    """Whether a key file needs a passphrase."""
     return b"BEGIN ENCRYPTED PRIVATE KEY" in private_files.read(path, "a private key")
 
 
 def read_identity(path: Path, name: str, passphrase: str | None) -> Identity:
-    """The signing key in a file.
-
-    Raises:
-        ConfigError: unreadable, reachable by others, of another type, or a wrong or missing passphrase.
-    """
+    """The signing key in a file."""
     private_key = _read(path, passphrase)
     if not isinstance(private_key, Ed25519PrivateKey):
         raise ConfigError(f"{path}: not an identity key", remedy="restore the file from your backup")
@@ -92,11 +75,7 @@ def read_identity(path: Path, name: str, passphrase: str | None) -> Identity:
 
 
 def read_tls_key(path: Path, passphrase: str | None) -> EllipticCurvePrivateKey:
-    """The P-256 key in a file.
-
-    Raises:
-        ConfigError: unreadable, reachable by others, of another type, or a wrong or missing passphrase.
-    """
+    """The P-256 key in a file."""
     private_key = _read(path, passphrase)
     if not isinstance(private_key, EllipticCurvePrivateKey) or not isinstance(private_key.curve, SECP256R1):
         raise ConfigError(f"{path}: not a P-256 key", remedy="restore the file from your backup")
@@ -104,11 +83,7 @@ def read_tls_key(path: Path, passphrase: str | None) -> EllipticCurvePrivateKey:
 
 
 def check_passphrase(passphrase: str) -> str:
-    """Refuse a passphrase that can be guessed.
-
-    Raises:
-        ConfigError: shorter than 12 characters.
-    """
+    """Refuse a passphrase that can be guessed."""
     if len(passphrase) < LEAST_PASSPHRASE:
         raise ConfigError(
             f"the passphrase has fewer than {LEAST_PASSPHRASE} characters", remedy="choose a longer one"

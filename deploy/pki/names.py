@@ -24,9 +24,6 @@ def check_site_name(name: str) -> str:
     """A name that is the same in a roster, a certificate, a file name and a log line.
 
     Lower case only: two sites whose names differ in case would be one to a reader.
-
-    Raises:
-        ConfigError: not such a name.
     """
     if not _SITE.fullmatch(name) or len(name.encode()) > MAX_NAME_BYTES:
         raise ConfigError(
@@ -39,11 +36,7 @@ def check_site_name(name: str) -> str:
 
 
 def check_consortium_name(name: str) -> str:
-    """A name for people; it is the organisation in every certificate.
-
-    Raises:
-        ConfigError: not such a name.
-    """
+    """A name for people; it is the organisation in every certificate."""
     if not _CONSORTIUM.fullmatch(name):
         raise ConfigError(
             f"consortium name {name[:80]!r} is not permitted",
@@ -53,14 +46,7 @@ def check_consortium_name(name: str) -> str:
 
 
 def check_host(host: str) -> str:
-    """A host name or an IP address, as a client dials it; without a port.
-
-    Returns:
-        The host in its usual spelling.
-
-    Raises:
-        ConfigError: neither of the two.
-    """
+    """A host name or an IP address in its usual spelling, as a client dials it; without a port."""
     address = ip_address(host)
     if address is not None:
         return str(address)

@@ -19,9 +19,6 @@ def from_file(environment: Mapping[str, str] = os.environ) -> str | None:
 
     One newline at the end is not part of it. A service gets the file from its supervisor (systemd:
     ``LoadCredentialEncrypted=``).
-
-    Raises:
-        ConfigError: unreadable, reachable by others, empty, or not text.
     """
     name = environment.get(PASSPHRASE_FILE)
     if not name:
@@ -42,16 +39,7 @@ def from_file(environment: Mapping[str, str] = os.environ) -> str | None:
 def for_keys(
     *paths: Path, ask: Callable[[str], str] | None = None, environment: Mapping[str, str] = os.environ
 ) -> str | None:
-    """The passphrase of existing keys, or None if no one of them needs one.
-
-    Args:
-        paths: the key files.
-        ask: asks a person; None where there is none.
-        environment: where to look for the name of the file.
-
-    Raises:
-        ConfigError: a key needs one and nothing gives it, or a file is unreadable.
-    """
+    """The passphrase of existing keys, or None if none needs one; ``ask`` asks a person."""
     encrypted = [path for path in paths if key_files.is_encrypted(path)]
     if not encrypted:
         return None

@@ -28,20 +28,19 @@ _CERTIFICATE: Final = "tls.pem"
 
 
 @dataclass(frozen=True)
-class TlsMaterial:
-    """What a TLS library is given, in PEM. Security: holds the private key in clear; keep it in memory."""
+class TlsFiles:
+    """What a TLS library is given, in PEM. Security: holds the private key in clear; keep it in memory.
 
-    private_key: bytes = field(repr=False)
+    ``authority`` is the certificate of the consortium's CA; no other is trusted.
+    """
+
+    authority: bytes
     certificate: bytes
-    ca: bytes
+    private_key: bytes = field(repr=False)
 
 
 class TlsFolder:
-    """The TLS files of one party.
-
-    Args:
-        folder: where they are.
-    """
+    """The TLS files of one party."""
 
     def __init__(self, folder: Path) -> None:
         self._key, self._next_key = folder / _KEY, folder / _NEXT_KEY
@@ -53,22 +52,14 @@ class TlsFolder:
         return tuple(path for path in (self._key, self._next_key) if path.exists())
 
     def certificate(self) -> x509.Certificate | None:
-        """The certificate in use, or None before the first.
-
-        Raises:
-            ConfigError: unreadable.
-        """
+        """The certificate in use, or None before the first."""
         if not self._certificate.exists():
             return None
         pem = private_files.read(self._certificate, "a certificate")
         return certificate_checks.load(pem, str(self._certificate))
 
     def new_key(self, passphrase: str | None) -> EllipticCurvePrivateKey:
-        """The key to ask a certificate for: the first one, or the next one. An unused one is not replaced.
-
-        Raises:
-            ConfigError: a file cannot be read or written.
-        """
+        """The key to ask a certificate for: the first one, or the next one. An unused one is not replaced."""
         self.settle(passphrase)
         path = self._next_key if self._key.exists() else self._key
         if not path.exists():
@@ -76,52 +67,36 @@ class TlsFolder:
         return key_files.read_tls_key(path, passphrase)
 
     def install(self, certificate: x509.Certificate, passphrase: str | None) -> None:
-        """Use a new certificate from now on, with the key that it belongs to.
-
-        Raises:
-            ConfigError: it belongs to no key here.
-        """
+        """Use a new certificate from now on, with the key that it belongs to."""
         self.check_belongs(certificate, passphrase)
         pem = certificate_checks.to_pem(certificate).encode()
         private_files.replace(self._certificate, pem, mode=0o644)
         self.settle(passphrase)
 
     def check_belongs(self, certificate: x509.Certificate, passphrase: str | None) -> None:
-        """Check that a certificate is for one of the keys here.
-
-        Raises:
-            ConfigError: it is not, or a key cannot be read.
-        """
+        """Check that a certificate is for one of the keys here."""
         self._path_for(certificate, passphrase)
 
     def settle(self, passphrase: str | None) -> None:
-        """Finish a renewal that a crash interrupted.
-
-        Raises:
-            ConfigError: a file cannot be read.
-        """
+        """Finish a renewal that a crash interrupted."""
         certificate = self.certificate()
         if certificate is None or not self._next_key.exists():
             return
         if self._path_for(certificate, passphrase) == self._next_key:
             private_files.rename(self._next_key, self._key)
 
-    def load(self, ca_path: Path, passphrase: str | None) -> TlsMaterial:
-        """Key, certificate and CA for the TLS library.
-
-        Raises:
-            ConfigError: one of them is missing or cannot be read.
-        """
+    def load(self, ca_path: Path, passphrase: str | None) -> TlsFiles:
+        """Key, certificate and CA for the TLS library."""
         certificate = self.certificate()
         if certificate is None:
             raise ConfigError(
                 f"{self._certificate}: there is no certificate yet", remedy="join the consortium first"
             )
         private_key = key_files.read_tls_key(self._path_for(certificate, passphrase), passphrase)
-        return TlsMaterial(
-            private_key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()),
-            certificate_checks.to_pem(certificate).encode(),
+        return TlsFiles(
             private_files.read(ca_path, "a certificate"),
+            certificate_checks.to_pem(certificate).encode(),
+            private_key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()),
         )
 
     def _path_for(self, certificate: x509.Certificate, passphrase: str | None) -> Path:

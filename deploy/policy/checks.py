@@ -16,7 +16,7 @@ from secfed.dp.accounting.unit import PrivacyUnit, Unit
 from secfed.errors import PolicyRefused
 
 if TYPE_CHECKING:
-    from secfed.deploy.policy.tables import PolicyTables
+    from secfed.deploy.policy.sections import PolicyTables
     from secfed.study.study import Study
 
 _SECTIONS: Final = frozenset({"study", "algorithm", "model", "data", "protection", "privacy"})
@@ -29,19 +29,12 @@ _NOTHING: Final[Rules] = {}
 
 @dataclass(frozen=True)
 class Violation:
-    """One reason for a refusal; fit to be told to the study centre.
+    """One reason for a refusal; fit to be told to the study centre."""
 
-    Attributes:
-        key: dotted key of the study, or ``hours``.
-        asked: what the study says.
-        permitted: what this site permits.
-        temporary: whether waiting helps.
-    """
-
-    key: str
+    key: str  # dotted key of the study, or ``hours``
     asked: str
     permitted: str
-    temporary: bool = False
+    temporary: bool = False  # whether waiting helps
 
     def __str__(self) -> str:
         return f"{self.key}: the study has {self.asked}; permitted here: {self.permitted}"

@@ -26,11 +26,11 @@ from secfed.deploy.policy.sections import (
     Compute,
     DataSection,
     DataSet,
+    PolicyTables,
     PrivacyRules,
     ProtectionRules,
     Studies,
 )
-from secfed.deploy.policy.tables import PolicyTables
 from secfed.deploy.policy.time_windows import Window, time_zone
 from secfed.dp.accounting.unit import Unit
 from secfed.errors import ConfigError
@@ -59,11 +59,7 @@ class Policy(PolicyTables):
 
     @classmethod
     def load(cls, path: Path) -> Self:
-        """Read a policy file.
-
-        Raises:
-            ConfigError: unreadable or wrong; names the key and the remedy.
-        """
+        """Read a policy file."""
         try:
             return cls._from_tables(read_tables(path, "a policy"))
         except ConfigError as error:
@@ -131,11 +127,7 @@ class Policy(PolicyTables):
         )
 
     def budgets(self, dataset: str) -> tuple[Budget, ...]:
-        """Budgets of one data set, for its ledger.
-
-        Raises:
-            ConfigError: the policy names no such data set.
-        """
+        """Budgets of one data set, for its ledger."""
         from secfed.dp.accounting.budget import Budget  # needs the extra "dp"
 
         for item in self.data:
@@ -149,14 +141,6 @@ class Policy(PolicyTables):
     def enforce(self, study: Study, now: datetime, *, sites: int | None = None) -> DataSet:
         """Refuse a study that this site does not permit.
 
-        Args:
-            study: parsed with :attr:`own_code`.
-            now: with a time zone.
-            sites: number of sites, where only the roster knows it.
-
-        Returns:
-            The data set that it may use.
-
         Raises:
             PolicyRefused: with all reasons.
         """
@@ -167,13 +151,7 @@ class Policy(PolicyTables):
         return data
 
     def check(self, study: Study, now: datetime, *, sites: int | None = None) -> list[Violation]:
-        """Everything in a study that this site does not permit; empty if it does permit it.
-
-        Args:
-            study: parsed with :attr:`own_code`.
-            now: with a time zone.
-            sites: number of sites, where only the roster knows it.
-        """
+        """Everything in a study that this site does not permit; empty if it does permit it."""
         return policy_checks.violations(self, study, now, sites)
 
 

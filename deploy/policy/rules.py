@@ -37,7 +37,7 @@ class Anything:
 
 @dataclass(frozen=True)
 class Range:
-    """A number from ``low`` to ``high``, both included; None is no bound. An empty array is no number."""
+    """A number from ``low`` to ``high``, both included; None: unbounded. Of an array, every element."""
 
     low: float | None
     high: float | None
@@ -86,16 +86,7 @@ _HELP: Final = 'write { min = 1, max = 5 }, an array of permitted values, or "an
 
 
 def read_rules(table: Any, where: str, known: Collection[str] | None = None) -> Rules:
-    """The rules of one algorithm, model or data set.
-
-    Args:
-        table: from the TOML parser: setting to rule.
-        where: its dotted name, for errors.
-        known: the settings that it has; None if nobody knows them here.
-
-    Raises:
-        ConfigError: names the key and the remedy.
-    """
+    """The rules of one algorithm, model or data set."""
     if not isinstance(table, dict):
         raise ConfigError(f"{where}: is a value, not a table", remedy=f"write [{where}]")
     for name in table:
@@ -108,11 +99,7 @@ def read_rules(table: Any, where: str, known: Collection[str] | None = None) -> 
 
 
 def read_rule(rule: Any, where: str) -> Rule:
-    """One rule.
-
-    Raises:
-        ConfigError: names the key and the remedy.
-    """
+    """One rule."""
     if rule == "any":
         return Anything()
     if isinstance(rule, list | tuple):
@@ -134,11 +121,6 @@ def read_rule(rule: Any, where: str) -> Rule:
 
 def broken(options: Options, rules: Rules, *, exempt: frozenset[str]) -> list[tuple[str, Any, str]]:
     """Settings that break a rule, or that have none and are not at their default.
-
-    Args:
-        options: a table of the study.
-        rules: what the policy says about it.
-        exempt: settings that other parts of the policy decide.
 
     Returns:
         (setting, its value, what is permitted) of each.

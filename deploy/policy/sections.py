@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
-from typing import Literal, Self, get_args
+from typing import TYPE_CHECKING, Literal, Self, get_args
+from zoneinfo import ZoneInfo
 
 from pydantic import Field, model_validator
 
 from secfed.config.schema import Strict
 from secfed.crypto import thresholds
 from secfed.deploy.policy.rules import Rules
+from secfed.deploy.policy.time_windows import Window
 from secfed.errors import ConfigError
+
+if TYPE_CHECKING:
+    from secfed.study.study import Study
 
 Unit = Literal["record", "group", "site"]
 Relation = Literal[
@@ -154,16 +159,10 @@ class DataSection(Strict):
 
 @dataclass(frozen=True)
 class DataSet:
-    """A data set that studies may use.
-
-    Attributes:
-        section: its names and places.
-        options: rules for the other settings of a study's ``[data]``; None permits all of them.
-        budgets: limits of privacy spend.
-    """
+    """A data set that studies may use."""
 
     section: DataSection
-    options: Rules | None
+    options: Rules | None  # for the other settings of a study's [data]; None permits all of them
     budgets: tuple[BudgetRules, ...]
 
     @property
@@ -189,3 +188,24 @@ class DataSet:
             return False
         asked = table.get("path")
         return asked is None or asked == self.study_path
+
+
+@dataclass(frozen=True)
+class PolicyTables:
+    """What a policy says, table by table."""
+
+    approve: Literal["manual", "automatic"]
+    studies: Studies
+    protection: ProtectionRules
+    privacy: PrivacyRules
+    compute: Compute
+    algorithms: Mapping[str, Rules] = field(default_factory=dict)
+    models: Mapping[str, Rules] = field(default_factory=dict)
+    data: tuple[DataSet, ...] = ()
+    hours: tuple[Window, ...] = ()  # empty for always
+    zone: ZoneInfo | None = None  # of the hours; None for the machine's own
+
+    def data_set(self, study: Study) -> DataSet | None:
+        """The data set that a study means; None if the policy names none that fits."""
+        table = study.data.model_dump()
+        return next((item for item in self.data if item.matches(table)), None)

@@ -32,7 +32,7 @@ class Window(Strict):
     def _check(self) -> Self:
         if _minutes(self.start) in (_minutes(self.end), 24 * 60):
             raise ConfigError(
-                f"hours: a window from {self.start} to {self.end} is no window",
+                f"hours: a window from {self.start} to {self.end} is never open",
                 remedy='for the whole day write start = "00:00", end = "24:00"',
             )
         return self
@@ -54,23 +54,13 @@ class Window(Strict):
 
 
 def is_open(windows: Sequence[Window], now: datetime, zone: ZoneInfo | None) -> bool:
-    """Whether a site works at this moment; without windows it always does.
-
-    Args:
-        windows: of the policy.
-        now: with a time zone.
-        zone: where the site is; None for the machine's own setting.
-    """
+    """Whether a site works at this moment; without windows it always does, without zone in the machine's."""
     local = now.astimezone(zone)
     return not windows or any(window.is_open(local) for window in windows)
 
 
 def time_zone(name: str) -> ZoneInfo:
-    """The time zone of that name.
-
-    Raises:
-        ConfigError: unknown on this machine.
-    """
+    """The time zone of that name."""
     if re.fullmatch(r"[A-Za-z0-9_+/-]{1,64}", name):
         try:
             return ZoneInfo(name)

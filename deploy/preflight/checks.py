@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from secfed.deploy.enrolment import site_status
+from secfed.deploy.transport.messages import HelloReply
 from secfed.errors import BudgetExceeded, ConfigError, LinkError, RosterError, SecfedError
 
 LEAST_FREE_BYTES: Final = 1_000_000_000
@@ -21,20 +22,12 @@ _LONGEST_NAME: Final = 200
 
 @dataclass(frozen=True)
 class PreflightCheck:
-    """One question and its answer.
-
-    Attributes:
-        name: what was looked at.
-        ok: whether all is well; None if it was not looked at, because something before it failed.
-        detail: what was found.
-        remedy: what to do; with ``ok``, what to do before a date or before the next step.
-        exit_code: of a failure; 0 without.
-    """
+    """One question and its answer."""
 
     name: str
-    ok: bool | None
+    ok: bool | None  # None if it was not looked at, because something before it failed
     detail: str
-    remedy: str = ""
+    remedy: str = ""  # with ``ok``, what to do before a date or before the next step
     exit_code: int = 0
 
 
@@ -109,37 +102,17 @@ def space_check(
 # --- what the aggregator says -----------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Served:
-    """What the aggregator serves.
-
-    Attributes:
-        study: its id: name and digest.
-        finished: whether it is over.
-        roster: digest of the roster that it is served with; empty if the aggregator does not say.
-    """
-
-    study: str
-    finished: bool = False
-    roster: bytes = b""
-
-
-def membership_check(answer: Served | LinkError) -> PreflightCheck:
+def membership_check(answer: HelloReply | LinkError) -> PreflightCheck:
     """Whether the aggregator takes this site for a member."""
-    if isinstance(answer, Served):
+    if isinstance(answer, HelloReply):
         return passed("membership", "the aggregator knows this site's certificate and has it in its roster")
     if answer.message.startswith("permission denied"):
         return failed("membership", answer.message, answer.remedy, RosterError)
     return failed("membership", answer.message, answer.remedy, LinkError)
 
 
-def served_check(answer: Served | LinkError, wanted: str = "") -> PreflightCheck:
-    """What is served now.
-
-    Args:
-        answer: the aggregator's.
-        wanted: id of the study that the administrator asks about; empty for none.
-    """
+def served_check(answer: HelloReply | LinkError, wanted: str = "") -> PreflightCheck:
+    """What is served now; ``wanted`` is the id of the study that the administrator asks about, or empty."""
     if isinstance(answer, LinkError):
         return skipped("served", "the aggregator did not say")
     study, digest = _split(answer.study)
@@ -156,13 +129,8 @@ def served_check(answer: Served | LinkError, wanted: str = "") -> PreflightCheck
     return passed("served", what)
 
 
-def served_roster_check(answer: Served | LinkError, pinned: bytes) -> PreflightCheck:
-    """Whether the aggregator uses the roster that is pinned here.
-
-    Args:
-        answer: the aggregator's.
-        pinned: digest of the pinned roster; empty if none is, which has a line of its own.
-    """
+def served_roster_check(answer: HelloReply | LinkError, pinned: bytes) -> PreflightCheck:
+    """Whether the aggregator uses the roster that is pinned here."""
     name = "served roster"
     if isinstance(answer, LinkError):
         return skipped(name, "the aggregator did not say")
@@ -198,18 +166,11 @@ def _split(study: str) -> tuple[str, str]:
 
 @dataclass(frozen=True)
 class Account:
-    """Where a budget of a data set stands.
-
-    Attributes:
-        budget: the limit, in words.
-        limit: epsilon; None for none.
-        spent: epsilon so far.
-        rest: what is left of it.
-    """
+    """Where a budget of a data set stands."""
 
     budget: str
-    limit: float | None
-    spent: float
+    limit: float | None  # epsilon; None for none
+    spent: float  # epsilon so far
 
     @property
     def rest(self) -> float | None:
@@ -222,12 +183,6 @@ def budget_check(data: str, account: Account, epsilon: float, delta: float) -> P
 
     What two studies cost together is less than the sum of their epsilons, so only a budget that is spent is
     a failure; one that the sum would exceed is a warning.
-
-    Args:
-        data: name of the data set.
-        account: where its budget stands.
-        epsilon: what the whole study may spend.
-        delta: at which.
     """
     from secfed.audit.privacy.phrases import (  # not before it is needed: it takes a while
         number_down,

@@ -13,7 +13,7 @@ from typing import Final
 from secfed import __version__
 from secfed.deploy.enrolment.site_folder import SiteFolder
 from secfed.deploy.enrolment.site_status import site_status
-from secfed.deploy.pki.tls_folder import TlsMaterial
+from secfed.deploy.pki.tls_folder import TlsFiles
 from secfed.deploy.preflight.checks import (
     LEAST_FREE_BYTES,
     PreflightCheck,
@@ -25,19 +25,13 @@ from secfed.deploy.preflight.checks import (
 )
 from secfed.errors import SecfedError
 
-_PACKAGES: Final = ("torch", "grpcio", "cryptography")
+_PACKAGES: Final = ("torch", "grpcio", "prometheus-client", "cryptography")
 
 
 def folder_checks(
     site: SiteFolder, passphrase: Callable[[], str | None], now: datetime
-) -> tuple[list[PreflightCheck], TlsMaterial | None]:
-    """Everything that needs no network, and the TLS files for what does; None where they cannot be used.
-
-    Args:
-        site: the folder.
-        passphrase: of the site's keys; may ask a person.
-        now: the time, with a time zone.
-    """
+) -> tuple[list[PreflightCheck], TlsFiles | None]:
+    """Everything that needs no network, and the TLS files for what does; None where they cannot be used."""
     checks = [versions_check(_versions())]
     checks += [folder_check(found) for found in site_status(site, now)]
     material = None

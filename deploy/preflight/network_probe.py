@@ -12,7 +12,7 @@ import errno
 import os
 import socket
 import ssl
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from datetime import datetime
 from typing import Final
@@ -21,10 +21,9 @@ from cryptography import x509
 
 from secfed import __version__
 from secfed.deploy.pki import certificate_checks
-from secfed.deploy.pki.tls_folder import TlsMaterial
+from secfed.deploy.pki.tls_folder import TlsFiles
 from secfed.deploy.preflight.checks import (
     PreflightCheck,
-    Served,
     membership_check,
     served_check,
     served_roster_check,
@@ -41,8 +40,8 @@ from secfed.deploy.preflight.route_check import (
     tls_check,
 )
 from secfed.deploy.transport.grpc.client import GrpcSiteConnection
-from secfed.deploy.transport.grpc.peer import TlsFiles
 from secfed.deploy.transport.limits import ClientLimits
+from secfed.deploy.transport.messages import HelloReply
 from secfed.errors import LinkError
 
 _PATIENCE_S: Final = 10.0
@@ -54,7 +53,7 @@ def network_checks(
     address: str,
     proxy: str | None,
     authority: x509.Certificate,
-    material: TlsMaterial | None,
+    material: TlsFiles | None,
     now: datetime,
     *,
     wanted: str = "",
@@ -62,36 +61,30 @@ def network_checks(
     environment: Mapping[str, str] = os.environ,
     patience_s: float = _PATIENCE_S,
 ) -> list[PreflightCheck]:
-    """Everything from the name to what is served; what comes after a failure is not looked at.
-
-    Args:
-        address: ``host:port`` of the aggregator.
-        proxy: of ``site.toml``.
-        authority: the consortium's CA.
-        material: the site's TLS files; None where they cannot be used.
-        now: the time, with a time zone.
-        wanted: id of the study that the administrator asks about.
-        pinned: digest of the pinned roster; empty for none.
-        environment: names proxies.
-        patience_s: how long each step may take.
-    """
+    """Everything from the name to what is served; what comes after a failure is not looked at."""
     route = Route.of(address, proxy, environment)
-    checks = [proxy_check(route, environment)]
-    if checks[-1].ok:
-        checks.append(_resolve(route))
-    if checks[-1].ok:
-        trouble, detail = _connect(route, patience_s)
-        checks.append(connection_check(route, trouble, detail))
-    if checks[-1].ok:
-        checks.append(tls_check(route, _shake_hands(route, authority, patience_s), authority, now))
-    if checks[-1].ok and material is not None:
-        answer = _ask(address, proxy, material, patience_s)
-        checks += [membership_check(answer), served_check(answer, wanted)]
-        checks.append(served_roster_check(answer, pinned))
-        return checks
-    why = "the site's TLS key cannot be used" if checks[-1].ok else f"{checks[-1].name} failed"
-    names = ("proxy", "name", "connection", "TLS", "membership", "served", "served roster")
-    return checks + [skipped(name, why) for name in names[len(checks) :]]
+    steps: dict[str, Callable[[], PreflightCheck]] = {
+        "proxy": lambda: proxy_check(route, environment),
+        "name": lambda: _resolve(route),
+        "connection": lambda: connection_check(route, *_connect(route, patience_s)),
+        "TLS": lambda: tls_check(route, _shake_hands(route, authority, patience_s), authority, now),
+    }
+    checks: list[PreflightCheck] = []
+    why = ""
+    for name, step in steps.items():
+        checks.append(skipped(name, why) if why else step())
+        if checks[-1].ok is False:
+            why = f"{name} failed"
+    if why or material is None:
+        why = why or "the site's TLS key cannot be used"
+        return checks + [skipped(name, why) for name in ("membership", "served", "served roster")]
+    answer = _ask(address, proxy, material, patience_s)
+    return [
+        *checks,
+        membership_check(answer),
+        served_check(answer, wanted),
+        served_roster_check(answer, pinned),
+    ]
 
 
 def _resolve(route: Route) -> PreflightCheck:
@@ -113,12 +106,7 @@ class _Denied(Exception):
 
 
 def _dial(route: Route, patience_s: float) -> socket.socket:
-    """A connection to the aggregator, over the proxy if there is one.
-
-    Raises:
-        OSError: none came about.
-        _Denied: the proxy did not open it.
-    """
+    """A connection to the aggregator, over the proxy if there is one."""
     proxy = route.proxy
     where = (route.host, route.port) if proxy is None else (proxy.host, proxy.port)
     made = socket.create_connection(where, timeout=patience_s)
@@ -204,18 +192,17 @@ def _why(error: Exception) -> str:
     return "no answer" if isinstance(error, TimeoutError) else ""
 
 
-def _ask(address: str, proxy: str | None, material: TlsMaterial, patience_s: float) -> Served | LinkError:
+def _ask(address: str, proxy: str | None, material: TlsFiles, patience_s: float) -> HelloReply | LinkError:
     link = GrpcSiteConnection(
         address,
-        TlsFiles(material.ca, material.certificate, material.private_key),
+        material,
         proxy=proxy,
         software=f"secfed {__version__}",
         limits=ClientLimits(call_s=patience_s),
     )
     try:
-        reply = link.hello(looks=True)
+        return link.hello(looks=True)
     except LinkError as error:
         return error
     finally:
         link.close()
-    return Served(reply.study, reply.finished, reply.roster)

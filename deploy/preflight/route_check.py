@@ -26,20 +26,13 @@ _SCHEME: Final = "http"
 
 @dataclass(frozen=True, repr=False)
 class Proxy:
-    """An HTTP proxy on the way out.
-
-    Attributes:
-        host, port: where it is.
-        source: the setting that names it.
-        credentials: ``user:password``, or nothing. Security: never shown.
-        scheme: ``http``; gRPC passes over every other.
-    """
+    """An HTTP proxy on the way out."""
 
     host: str
     port: int
-    source: str
-    credentials: str = ""
-    scheme: str = _SCHEME
+    source: str  # the setting that names it
+    credentials: str = ""  # user:password. Security: never shown
+    scheme: str = _SCHEME  # gRPC passes over every other
 
     def __repr__(self) -> str:
         return f"Proxy({self.host}:{self.port}, {self.source})"
@@ -60,13 +53,7 @@ class Route:
 
     @classmethod
     def of(cls, address: str, proxy: str | None, environment: Mapping[str, str]) -> Route:
-        """The way that the agent takes, found as gRPC finds it.
-
-        Args:
-            address: ``host:port`` of the aggregator.
-            proxy: of ``site.toml``.
-            environment: with ``https_proxy`` and ``no_proxy``, in lower case: others do not count.
-        """
+        """The way that the agent takes, found as gRPC finds it."""
         host, _, port = address.rpartition(":")
         host = host.strip("[]")
         named = {"aggregator.proxy of site.toml": proxy}
@@ -146,13 +133,7 @@ class Trouble(Enum):
 
 
 def connection_check(route: Route, trouble: Trouble | None, detail: str = "") -> PreflightCheck:
-    """Whether TCP comes through, over the proxy if there is one.
-
-    Args:
-        route: the way that was taken.
-        trouble: what happened; None if it came through.
-        detail: the system's or the proxy's words.
-    """
+    """Whether TCP comes through, over the proxy if there is one."""
     proxy, way = route.proxy, route.address
     if proxy is not None:
         way += f" over the proxy {proxy.host}:{proxy.port}"
@@ -172,32 +153,17 @@ def connection_check(route: Route, trouble: Trouble | None, detail: str = "") ->
 
 @dataclass(frozen=True)
 class Shown:
-    """What the other side showed in a TLS handshake.
+    """What the other side showed in a TLS handshake."""
 
-    Attributes:
-        certificate: its certificate; None if there was no handshake at all.
-        version: of TLS that was agreed on.
-        verified: whether a handshake came about as the agent wants it: TLS 1.3, the CA, the name.
-        http2: whether it speaks HTTP/2, which the link needs.
-        why: the TLS library's words, if it was not verified.
-    """
-
-    certificate: x509.Certificate | None
+    certificate: x509.Certificate | None  # None if there was no handshake at all
     version: str = ""
-    verified: bool = False
+    verified: bool = False  # whether it came about as the agent wants it: TLS 1.3, the CA, the name
     http2: bool = False
-    why: str = ""
+    why: str = ""  # the TLS library's words, if it was not verified
 
 
 def tls_check(route: Route, shown: Shown, authority: x509.Certificate, now: datetime) -> PreflightCheck:
-    """Whether the aggregator is at the other end, and nobody in between.
-
-    Args:
-        route: what was dialled.
-        shown: what the other side showed.
-        authority: the consortium's CA.
-        now: the time, with a time zone.
-    """
+    """Whether the aggregator is at the other end, and nobody in between."""
     found = shown.certificate
     if found is None:
         return failed(

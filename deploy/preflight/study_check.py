@@ -56,14 +56,6 @@ _COPIES = 4  # of an update: as trained, as it leaves, and both anew beside the 
 class StudyCheck:
     """One study file against one site.
 
-    Args:
-        site: the hospital's folder.
-        text: the study file.
-        now: the time, with a time zone.
-
-    Attributes:
-        id: of the study.
-
     Raises:
         ConfigError: a study or policy that cannot be read.
         MalformedMessage: no study at all.

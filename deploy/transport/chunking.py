@@ -39,7 +39,7 @@ class ChunkedFrame:
 
 
 def wrap_all(study: str, request_id: bytes, frames: Mapping[str, Buffer]) -> dict[str, ChunkedFrame]:
-    """A parcel per site; the same frame is hashed and held once, however many sites get it."""
+    """A chunked per site; the same frame is hashed and held once, however many sites get it."""
     known: dict[int, ChunkedFrame] = {}
     for frame in frames.values():
         if id(frame) not in known:
@@ -49,10 +49,6 @@ def wrap_all(study: str, request_id: bytes, frames: Mapping[str, Buffer]) -> dic
 
 class Reassembly:
     """Puts one frame together.
-
-    Args:
-        header: what the peer announced.
-        cap_bytes: longest frame that is accepted.
 
     Raises:
         MalformedMessage: it announced more than the cap; nothing was allocated.
@@ -78,9 +74,6 @@ class Reassembly:
 
         A part that is not full, and not the last, is refused: a peer that sends byte by byte would
         otherwise keep every timeout per part, and a connection for months.
-
-        Raises:
-            MalformedMessage: not the part that comes next.
         """
         data = Part.decode(message).data
         if data is None or len(data) != min(PART_BYTES, len(self._frame) - self._at):
@@ -90,11 +83,7 @@ class Reassembly:
         self._at += len(data)
 
     def finish(self) -> memoryview:
-        """The frame.
-
-        Raises:
-            MalformedMessage: bytes are missing, or the hash is another.
-        """
+        """The frame."""
         if not self.complete:
             raise MalformedMessage("the stream ended before the announced length")
         if self._hash.digest() != self._header.sha256:

@@ -53,8 +53,6 @@ class SiteConnection(ABC):
 
     Args:
         study: the study this site serves; empty until its settings were asked for.
-        max_frame_bytes: longest request that is accepted.
-        limits: timeouts.
     """
 
     def __init__(self, study: str, max_frame_bytes: int, limits: ClientLimits) -> None:
@@ -63,35 +61,19 @@ class SiteConnection(ABC):
 
     @abstractmethod
     def hello(self) -> HelloReply:
-        """Show that the site is there, and ask what is served; with its settings if no study is set.
-
-        Raises:
-            LinkError: no connection, or the aggregator refuses this site.
-        """
+        """Show that the site is there, and ask what is served; with its settings if no study is set."""
 
     @abstractmethod
     def next(self) -> LinkRequest | None:
-        """Wait for the next request; None when there is nothing to do for now.
-
-        Raises:
-            LinkError: no connection, or a frame that is not what its header says.
-        """
+        """Wait for the next request; None when there is nothing to do for now."""
 
     @abstractmethod
     def answer(self, request_id: bytes, reply: Buffer) -> int:
-        """Deliver a reply; the outcome of the receipt. May be repeated.
-
-        Raises:
-            LinkError: no receipt.
-        """
+        """Deliver a reply; the outcome of the receipt. May be repeated."""
 
     @abstractmethod
     def refuse(self, request_id: bytes, error: SecfedError) -> int:
-        """Say that a request (or with an empty id: the study) is refused. May be repeated.
-
-        Raises:
-            LinkError: no receipt.
-        """
+        """Say that a request (or with an empty id: the study) is refused. May be repeated."""
 
     @abstractmethod
     def alive(self) -> AbstractContextManager[None]:

@@ -24,28 +24,14 @@ _STATE_GROWTH: Final = 2  # a server program's state may gain some entries after
 
 @dataclass(frozen=True)
 class FrameCaps:
-    """Longest frames of one study.
+    """Longest frames of one study."""
 
-    Attributes:
-        request_bytes: from the aggregator to a site;
-            :class:`~secfed.deploy.transport.grpc.client.GrpcSiteConnection`'s ``max_frame_bytes``.
-        answer_bytes: from a site to the aggregator; ``max_answer_bytes`` of an
-            :class:`~secfed.deploy.transport.link.Offer`.
-    """
-
-    request_bytes: int
-    answer_bytes: int
+    request_bytes: int  # from the aggregator to a site
+    answer_bytes: int  # from a site to the aggregator
 
     @classmethod
     def of(cls, algorithm: Algorithm, rounds: int, sites: int, protection: Protection) -> FrameCaps:
-        """The caps of a study.
-
-        Args:
-            algorithm: the study's plan, noise and weights included.
-            rounds: training rounds; one closing evaluation follows.
-            sites: sites in the roster.
-            protection: the study's.
-        """
+        """The caps of a study."""
         planned = [(number, each) for number in range(1, rounds + 2) for each in algorithm.exchanges(number)]
         exchanges = [each for _, each in planned]
         common = _FIXED_BYTES + sites * _PER_SITE_BYTES

@@ -16,9 +16,6 @@ class JsonFormatter(logging.Formatter):
     """One line per record: time, level, logger, message, and facts.
 
     Security: no traceback, because its last line can hold anything; only the kind of an exception.
-
-    Args:
-        words: applied to every message.
     """
 
     def __init__(self, words: Callable[[str], str] = str) -> None:
@@ -44,13 +41,7 @@ class JsonFormatter(logging.Formatter):
 def log_as_json(
     level: str, stream: TextIO | None = None, *, words: Callable[[str], str] = str
 ) -> logging.Handler:
-    """Let all loggers of secfed write JSON lines; other libraries' warnings too.
-
-    Args:
-        level: ``debug``, ``info``, ``warning`` or ``error``.
-        stream: standard output by default.
-        words: applied to every message, for example to name the folder in commands.
-    """
+    """Let all loggers of secfed write JSON lines; other libraries' warnings too."""
     handler = logging.StreamHandler(sys.stdout if stream is None else stream)
     handler.setFormatter(JsonFormatter(words))
     root = logging.getLogger()

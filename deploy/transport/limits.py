@@ -140,12 +140,7 @@ class Backoff:
 
 @dataclass
 class Allowance:
-    """A token bucket: so many calls at once, so many per second.
-
-    Attributes:
-        burst: tokens it holds at most.
-        per_s: tokens it gains per second.
-    """
+    """A token bucket: so many calls at once, so many per second."""
 
     burst: int
     per_s: float

@@ -1,17 +1,17 @@
-"""The messages of ``secfed_link.proto``, written and read by hand.
+"""The messages of ``messages.proto``: each is its fields, in order, with a cap on every length.
 
-A message is at most a handful of fields of two kinds, numbers and byte strings, so this is shorter than
-generated code and the library below it. It is also stricter than protobuf: fields come in order, each at
-most once, none that is unknown, numbers in their shortest form, every length capped before it is used.
-Zero and empty fields are left out, as proto3 does; what is written here is what protobuf would write.
+The bytes are those that protobuf would write. What is read is stricter than protobuf: fields come in order,
+each at most once, none that is unknown, numbers in their shortest form, every length capped before it is
+used. Zero and empty fields are left out, as proto3 does.
 
 Source: Protocol Buffers encoding, https://protobuf.dev/programming-guides/encoding/
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import Final, Self
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, field, fields
+from typing import Any, ClassVar, Final, Self
 
 from secfed.crypto.codec import Buffer
 from secfed.deploy.transport.progress import Waits
@@ -30,44 +30,103 @@ MAX_HEADER_BYTES: Final = 512
 
 ACCEPTED, REPEATED, OVER = 1, 2, 3  # outcomes of a receipt
 
-_NUMBER, _BYTES = 0, 2  # wire types
-_MAX_NUMBER_BYTES = 10
+_VARINT, _BYTES = 0, 2  # wire types
+_MAX_VARINT_BYTES = 10
 
 
 @dataclass(frozen=True)
-class HelloRequest:
+class _Kind:
+    """How a field travels: ``pack`` makes a number or bytes of its value, ``unpack`` the reverse."""
+
+    wire_type: int
+    cap_bytes: int = 0
+    sizes: Collection[int] = ()  # permitted lengths, where not every length up to the cap is
+    pack: Callable[[Any], Any] = lambda value: value
+    unpack: Callable[[Any], Any] = lambda value: value
+
+
+def _text(cap_bytes: int) -> _Kind:
+    return _Kind(_BYTES, cap_bytes, pack=str.encode, unpack=_utf8)
+
+
+def _data(cap_bytes: int, *sizes: int) -> _Kind:
+    return _Kind(_BYTES, cap_bytes, sizes, unpack=bytes)
+
+
+def _utf8(data: memoryview) -> str:
+    try:
+        return str(data, "utf-8")
+    except UnicodeDecodeError:
+        raise MalformedMessage("text is not UTF-8") from None
+
+
+def _flag(value: int) -> bool:
+    if value > 1:
+        raise MalformedMessage("a flag is neither 0 nor 1")
+    return bool(value)
+
+
+_NUMBER: Final = _Kind(_VARINT)
+_FLAG: Final = _Kind(_VARINT, pack=int, unpack=_flag)
+_STUDY: Final = _text(MAX_STUDY_BYTES)
+_DIGEST: Final = _data(SHA256_BYTES, 0, SHA256_BYTES)
+
+
+class LinkMessage:
+    """Dataclass fields are wire fields, numbered from 1; ``KINDS`` says how each travels."""
+
+    KINDS: ClassVar[tuple[_Kind, ...]]
+
+    def encode(self) -> bytes:
+        """Wire bytes."""
+        parts: list[Buffer] = []
+        for number, (name, kind) in enumerate(self._wire_fields(), 1):
+            value = getattr(self, name)
+            packed: Any = b"" if value is None else kind.pack(value)
+            if kind.wire_type == _VARINT and packed:
+                parts += (_varint(number << 3 | _VARINT), _varint(packed))
+            elif kind.wire_type == _BYTES and len(packed):
+                parts += (_varint(number << 3 | _BYTES), _varint(len(packed)), packed)
+        return b"".join(parts)  # one join: a part's data is copied once
+
+    @classmethod
+    def decode(cls, data: Buffer) -> Self:
+        """Read wire bytes; anything but what :meth:`encode` writes raises ``MalformedMessage``."""
+        reader = _Reader(data)
+        values = [reader.field(number, kind) for number, (_, kind) in enumerate(cls._wire_fields(), 1)]
+        reader.end()
+        message = cls(*values)
+        message.check()
+        return message
+
+    def check(self) -> None:
+        """Refuse values that cannot be, with ``MalformedMessage``."""
+
+    @classmethod
+    def _wire_fields(cls) -> list[tuple[str, _Kind]]:
+        return [(one.name, kind) for one, kind in zip(fields(cls), cls.KINDS, strict=True)]  # type: ignore[arg-type]
+
+
+@dataclass(frozen=True)
+class HelloRequest(LinkMessage):
     """A site says it is there, or only looks; with an empty study it asks for the settings."""
+
+    KINDS = (_STUDY, _text(MAX_SOFTWARE_BYTES), _FLAG)
 
     study: str = ""
     software: str = ""
     looks: bool = False
 
-    def encode(self) -> bytes:
-        """Wire bytes."""
-        said = _bytes(1, self.study.encode()) + _bytes(2, self.software.encode())
-        return said + _number(3, int(self.looks))
-
-    @classmethod
-    def decode(cls, data: Buffer) -> Self:
-        """Read wire bytes.
-
-        Raises:
-            MalformedMessage: anything else.
-        """
-        fields = _Fields(data)
-        study, software = fields.text(1, MAX_STUDY_BYTES), fields.text(2, MAX_SOFTWARE_BYTES)
-        message = cls(study, software, fields.flag(3))
-        fields.end()
-        return message
-
 
 @dataclass(frozen=True)
-class HelloReply:
+class HelloReply(LinkMessage):
     """What is served: the study, its settings (when asked for), the cap on replies, whether it is over.
 
     ``roster`` and ``plan`` come with the settings; see :mod:`secfed.deploy.admission.offered`. ``waits``,
     ``done`` and ``of`` are those of :class:`secfed.deploy.transport.progress.Waits`.
     """
+
+    KINDS = (_STUDY, _data(MAX_SETTINGS_BYTES), _NUMBER, _FLAG, _NUMBER, _NUMBER, _NUMBER, _DIGEST, _DIGEST)
 
     study: str
     settings: bytes
@@ -79,169 +138,84 @@ class HelloReply:
     roster: bytes = b""
     plan: bytes = b""
 
-    def encode(self) -> bytes:
-        """Wire bytes."""
-        facts = _bytes(1, self.study.encode()) + _bytes(2, self.settings)
-        facts += _number(3, self.max_answer_bytes) + _number(4, int(self.finished))
-        facts += _number(5, self.waits) + _number(6, self.done) + _number(7, self.of)
-        return facts + _bytes(8, self.roster) + _bytes(9, self.plan)
-
-    @classmethod
-    def decode(cls, data: Buffer) -> Self:
-        """Read wire bytes.
-
-        Raises:
-            MalformedMessage: anything else.
-        """
-        fields = _Fields(data)
-        settings_cap = MAX_SETTINGS_BYTES
-        study, settings = fields.text(1, MAX_STUDY_BYTES), bytes(fields.data(2, settings_cap))
-        cap, finished = fields.number(3), fields.flag(4)
-        waits, done, of = fields.number(5), fields.number(6), fields.number(7)
-        roster, plan = bytes(fields.data(8, SHA256_BYTES)), bytes(fields.data(9, SHA256_BYTES))
-        message = cls(study, settings, cap, finished, waits, done, of, roster, plan)
-        fields.end()
-        if any(len(digest) not in (0, SHA256_BYTES) for digest in (roster, plan)):
-            raise MalformedMessage("a digest of the offer has another length")
-        if not Waits(message.waits, message.done, message.of).valid:
+    def check(self) -> None:
+        """Refuse a number of answers that cannot be."""
+        if not Waits(self.waits, self.done, self.of).valid:
             raise MalformedMessage("what is waited for cannot be")
-        return message
 
 
 @dataclass(frozen=True)
-class NextRequest:
+class NextRequest(LinkMessage):
     """A site asks for its next request."""
+
+    KINDS = (_STUDY,)
 
     study: str
 
-    def encode(self) -> bytes:
-        """Wire bytes."""
-        return _bytes(1, self.study.encode())
-
-    @classmethod
-    def decode(cls, data: Buffer) -> Self:
-        """Read wire bytes.
-
-        Raises:
-            MalformedMessage: anything else.
-        """
-        fields = _Fields(data)
-        message = cls(fields.text(1, MAX_STUDY_BYTES))
-        fields.end()
-        return message
-
 
 @dataclass(frozen=True)
-class Header:
+class Header(LinkMessage):
     """The first part of a frame."""
+
+    KINDS = (_STUDY, _data(REQUEST_ID_BYTES, REQUEST_ID_BYTES), _NUMBER, _data(SHA256_BYTES, SHA256_BYTES))
 
     study: str
     request_id: bytes
     total_bytes: int
     sha256: bytes
 
-    def encode(self) -> bytes:
-        """Wire bytes."""
-        start = _bytes(1, self.study.encode()) + _bytes(2, self.request_id)
-        return start + _number(3, self.total_bytes) + _bytes(4, self.sha256)
 
-    @classmethod
-    def decode(cls, data: Buffer) -> Self:
-        """Read wire bytes.
-
-        Raises:
-            MalformedMessage: anything else.
-        """
-        fields = _Fields(data)
-        study, request_id = fields.text(1, MAX_STUDY_BYTES), bytes(fields.data(2, REQUEST_ID_BYTES))
-        message = cls(study, request_id, fields.number(3), bytes(fields.data(4, SHA256_BYTES)))
-        fields.end()
-        if len(message.request_id) != REQUEST_ID_BYTES or len(message.sha256) != SHA256_BYTES:
-            raise MalformedMessage("a header's request id or hash has another length")
-        return message
+def _header(data: memoryview) -> Header | None:
+    return Header.decode(data) if data else None
 
 
 @dataclass(frozen=True)
-class Part:
-    """A frame's header, or a piece of its data; exactly one of the two is given."""
+class Part(LinkMessage):
+    """A frame's header, or a non-empty piece of its data (a view of what was read); one of the two."""
+
+    KINDS = (
+        _Kind(_BYTES, MAX_HEADER_BYTES, pack=Header.encode, unpack=_header),
+        _Kind(_BYTES, PART_BYTES, unpack=lambda view: view or None),
+    )
 
     header: Header | None = None
     data: Buffer | None = field(default=None, repr=False)
 
-    def encode(self) -> bytes:
-        """Wire bytes."""
-        if self.header is not None:
-            return _bytes(1, self.header.encode())
-        return _bytes(2, self.data or b"")
-
-    @classmethod
-    def decode(cls, data: Buffer) -> Self:
-        """Read wire bytes; the data is a view into them.
-
-        Raises:
-            MalformedMessage: anything else, an empty piece among it.
-        """
-        fields = _Fields(data)
-        header, piece = fields.data(1, MAX_HEADER_BYTES), fields.data(2, PART_BYTES)
-        fields.end()
-        if bool(header) == bool(piece):
+    def check(self) -> None:
+        """Refuse both and neither."""
+        if (self.header is None) == (self.data is None):
             raise MalformedMessage("a part is either a header or data")
-        return cls(header=Header.decode(header)) if header else cls(data=piece)
 
 
 @dataclass(frozen=True)
-class RefusalMessage:
+class RefusalMessage(LinkMessage):
     """A site will not answer a request (or, without an id, serve the study): a code and its fixed text."""
+
+    KINDS = (
+        _STUDY,
+        _data(REQUEST_ID_BYTES, 0, REQUEST_ID_BYTES),
+        _text(MAX_KIND_BYTES),
+        _text(MAX_REASON_BYTES),
+    )
 
     study: str
     request_id: bytes
     kind: str
     reason: str
 
-    def encode(self) -> bytes:
-        """Wire bytes."""
-        start = _bytes(1, self.study.encode()) + _bytes(2, self.request_id)
-        return start + _bytes(3, self.kind.encode()) + _bytes(4, self.reason.encode())
-
-    @classmethod
-    def decode(cls, data: Buffer) -> Self:
-        """Read wire bytes.
-
-        Raises:
-            MalformedMessage: anything else.
-        """
-        fields = _Fields(data)
-        study, request_id = fields.text(1, MAX_STUDY_BYTES), bytes(fields.data(2, REQUEST_ID_BYTES))
-        message = cls(study, request_id, fields.text(3, MAX_KIND_BYTES), fields.text(4, MAX_REASON_BYTES))
-        fields.end()
-        if len(request_id) not in (0, REQUEST_ID_BYTES):
-            raise MalformedMessage("a refusal's request id has another length")
-        return message
-
 
 @dataclass(frozen=True)
-class Receipt:
+class Receipt(LinkMessage):
     """What became of a reply or refusal."""
+
+    KINDS = (_NUMBER,)
 
     outcome: int
 
-    def encode(self) -> bytes:
-        """Wire bytes."""
-        return _number(1, self.outcome)
-
-    @classmethod
-    def decode(cls, data: Buffer) -> Self:
-        """Read wire bytes.
-
-        Raises:
-            MalformedMessage: anything else.
-        """
-        fields = _Fields(data)
-        message = cls(fields.number(1))
-        fields.end()
-        if message.outcome not in (ACCEPTED, REPEATED, OVER):
+    def check(self) -> None:
+        """Refuse an unknown outcome."""
+        if self.outcome not in (ACCEPTED, REPEATED, OVER):
             raise MalformedMessage("unknown outcome of a receipt")
-        return message
 
 
 def _varint(value: int) -> bytes:
@@ -253,31 +227,31 @@ def _varint(value: int) -> bytes:
     return bytes(out)
 
 
-def _number(number: int, value: int) -> bytes:
-    return _varint(number << 3 | _NUMBER) + _varint(value) if value else b""
-
-
-def _bytes(number: int, value: Buffer) -> bytes:
-    # One join: a part's data is copied once.
-    return b"".join((_varint(number << 3 | _BYTES), _varint(len(value)), value)) if len(value) else b""
-
-
-class _Fields:
+class _Reader:
     """Takes a message's fields in order; a field that is left out is zero or empty."""
 
     def __init__(self, data: Buffer) -> None:
         self._view = memoryview(data).cast("B")
         self._at = 0
 
-    def text(self, number: int, cap_bytes: int) -> str:
-        try:
-            return str(self.data(number, cap_bytes), "utf-8")
-        except UnicodeDecodeError:
-            raise MalformedMessage("text is not UTF-8") from None
+    def field(self, number: int, kind: _Kind) -> Any:
+        is_there = self._at < len(self._view) and self._view[self._at] == number << 3 | kind.wire_type
+        self._at += is_there
+        if kind.wire_type == _VARINT:
+            value = self._varint() if is_there else 0
+            if is_there and value == 0:
+                raise MalformedMessage("a zero is written out")
+            return kind.unpack(value)
+        view = self._bytes(number, kind.cap_bytes) if is_there else memoryview(b"")
+        if kind.sizes and len(view) not in kind.sizes:
+            raise MalformedMessage(f"field {number} has {len(view)} bytes, which is not its length")
+        return kind.unpack(view)
 
-    def data(self, number: int, cap_bytes: int) -> memoryview:
-        if not self._begins(number, _BYTES):
-            return memoryview(b"")
+    def end(self) -> None:
+        if self._at != len(self._view):
+            raise MalformedMessage("a field that is unknown, repeated or out of order")
+
+    def _bytes(self, number: int, cap_bytes: int) -> memoryview:
         size = self._varint()
         if not 0 < size <= cap_bytes:
             raise MalformedMessage(f"field {number} has {size} bytes; 1 to {cap_bytes} are permitted")
@@ -286,33 +260,9 @@ class _Fields:
         self._at += size
         return self._view[self._at - size : self._at]
 
-    def number(self, number: int) -> int:
-        if not self._begins(number, _NUMBER):
-            return 0
-        value = self._varint()
-        if value == 0:
-            raise MalformedMessage("a zero is written out")
-        return value
-
-    def flag(self, number: int) -> bool:
-        value = self.number(number)
-        if value > 1:
-            raise MalformedMessage("a yes or no is neither")
-        return bool(value)
-
-    def end(self) -> None:
-        if self._at != len(self._view):
-            raise MalformedMessage("a field that is unknown, repeated or out of order")
-
-    def _begins(self, number: int, wire_type: int) -> bool:
-        if self._at == len(self._view) or self._view[self._at] != number << 3 | wire_type:
-            return False
-        self._at += 1
-        return True
-
     def _varint(self) -> int:
         value = 0
-        for index in range(_MAX_NUMBER_BYTES):
+        for index in range(_MAX_VARINT_BYTES):
             if self._at == len(self._view):
                 raise MalformedMessage("message ends inside a number")
             byte = self._view[self._at]

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 NOTHING, ARRIVALS, ANSWERS = 0, 1, 2  # what an aggregator waits for; numbers of the link
 
-LEAST_TOLD: Final = 3  # of fewer, a number would be about one other hospital
+LEAST_SHARED: Final = 3  # of fewer, a number would be about one other hospital
 _KINDS: Final = (NOTHING, ARRIVALS, ANSWERS)
 
 
@@ -35,9 +35,9 @@ class Waits:
         """Whether the numbers can be."""
         return self.kind in _KINDS and 0 <= self.done <= self.of
 
-    def told(self) -> Waits:
+    def shareable(self) -> Waits:
         """What hospitals may know of it: numbers, and only of three hospitals and more."""
-        return self if self.kind != NOTHING and self.of >= LEAST_TOLD else Waits()
+        return self if self.kind != NOTHING and self.of >= LEAST_SHARED else Waits()
 
     def describe(self) -> str:
         """Such as "waiting for 1 more hospital (2 of 3 answered)"; empty where nothing is waited for."""
@@ -58,11 +58,7 @@ def where(number: int, rounds: int | None) -> str:
 
 
 def now_at_hospital(status: Mapping[str, Any]) -> str:
-    """What an agent is doing, or waits for and why.
-
-    Args:
-        status: as :class:`secfed.deploy.agent.status.StatusBoard` writes it, with ``running`` and ``paused``.
-    """
+    """What an agent is doing, or waits for and why."""
     if not status.get("running"):
         return "nothing: the agent is not running"
     if status.get("connection") != "connected":

@@ -74,11 +74,7 @@ class Stopper:
 
     @contextmanager
     def waiting(self) -> Iterator[None]:
-        """In here a signal raises at once.
-
-        Raises:
-            Stopped: one came, now or before.
-        """
+        """In here a signal raises at once."""
         self.check()
         before, self._waiting = self._waiting, True
         try:
@@ -88,11 +84,7 @@ class Stopper:
 
     @contextmanager
     def working(self) -> Iterator[None]:
-        """In here, within :meth:`waiting`, a signal has to wait until the end.
-
-        Raises:
-            Stopped: one came meanwhile.
-        """
+        """In here, within :meth:`waiting`, a signal has to wait until the end."""
         before, self._waiting = self._waiting, False
         try:
             yield
@@ -101,11 +93,7 @@ class Stopper:
         self.check()
 
     def check(self) -> None:
-        """Raise if a signal came.
-
-        Raises:
-            Stopped: one came.
-        """
+        """Raise if a signal came."""
         if self.asked:
             raise Stopped("The run was stopped")
 

@@ -16,7 +16,6 @@ from secfed.deploy.agent.status import STATUS_FILE, StatusBoard
 from secfed.deploy.enrolment.site_folder import SiteFolder
 from secfed.deploy.transport.carriers.dispatch import StageDispatcher
 from secfed.deploy.transport.frame_sizes import FrameCaps
-from secfed.deploy.transport.grpc.peer import TlsFiles
 from secfed.deploy.transport.grpc.server import LinkServer
 from secfed.deploy.transport.limits import ClientLimits
 from secfed.deploy.transport.link import Offer
@@ -98,8 +97,7 @@ class Centre:
         plan = plan_digest(self.study, self.terms.algorithm, self.terms.sites, roster)
         offer = Offer(study_id(self.study), toml.encode(), caps.answer_bytes, roster.digest, plan)
         address = f"localhost:{self.consortium.facts.port}"
-        files = TlsFiles(tls.ca, tls.certificate, tls.private_key)
-        self.server = LinkServer(address, files, roster.sites, offer)
+        self.server = LinkServer(address, tls, roster.sites, offer)
         self.server.start()
         self.watched = Watched()
         self.link = StageDispatcher(self.server, lambda _stage: 120.0, watcher=self.watched)

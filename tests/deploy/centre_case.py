@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -21,7 +22,6 @@ from secfed.deploy.transport.client import CallFailed
 from secfed.deploy.transport.client import LinkRequest as Asked
 from secfed.deploy.transport.frame_sizes import FrameCaps
 from secfed.deploy.transport.grpc.client import GrpcSiteConnection
-from secfed.deploy.transport.grpc.peer import TlsFiles
 from secfed.deploy.transport.limits import ClientLimits
 from secfed.records.roster_file import read_roster
 from secfed.records.transcript import Transcript
@@ -34,6 +34,7 @@ from secfed.storage import private_files
 from secfed.study.limits import study_id
 from secfed.study.study import Study
 from secfed.wire.frames import Notice, decode
+from tests.deploy.link_case import wait_until
 from tests.ports import free_port, without_metrics
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -87,7 +88,7 @@ class Hospital:
         caps = FrameCaps.of(central.algorithm, study.rounds, len(central.roster.sites), central.protection)
         self.link = GrpcSiteConnection(
             address,
-            TlsFiles(tls.ca, tls.certificate, tls.private_key),
+            tls,
             study=study_id(study),
             max_frame_bytes=caps.request_bytes,
             software="secfed test",
@@ -161,6 +162,20 @@ class Centre:
     def close(self) -> None:
         for hospital in self.hospitals:
             hospital.close()
+
+
+def interrupted(process: subprocess.Popen[str], until: str) -> str:
+    """Ctrl-C as soon as its log says ``until``; all of its log."""
+    lines: list[str] = []
+    reader = threading.Thread(target=lambda: lines.extend(process.stderr), daemon=True)
+    reader.start()
+    wait_until(lambda: any(until in line for line in lines) or process.poll() is not None, 300.0)
+    process.send_signal(signal.SIGINT)
+    assert process.wait(60) == 130, "".join(lines)
+    reader.join(60)
+    process.stderr.close()
+    process.stdout.close()
+    return "".join(lines)
 
 
 def events(log: str) -> list[dict[str, Any]]:

@@ -3,14 +3,22 @@
 from __future__ import annotations
 
 import json
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
+
+import pytest
+from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
 from secfed.crypto.identity import Identity
 from secfed.deploy.enrolment.consortium import Consortium
 from secfed.deploy.enrolment.messages import Request
 from secfed.deploy.enrolment.site_folder import SiteFolder
+from secfed.deploy.pki import certificate_checks
+from secfed.deploy.pki.tls_folder import TlsFiles
 from secfed.records.roster_file import read_roster
 from secfed.storage import private_files
 
@@ -71,3 +79,29 @@ def enrolled(folder: Path, names: tuple[str, ...] = SITES) -> tuple[Consortium, 
         join(centre, each)
         each.trust(read_roster(centre.roster_path), NOW)
     return centre, sites
+
+
+class Crash(BaseException):
+    """Nothing catches it, like a power cut."""
+
+
+@contextmanager
+def crash_after(renames: int) -> Iterator[None]:
+    """The power goes off at the rename after so many."""
+    left, rename = [renames], os.replace
+
+    def failing(old: Path, new: Path) -> None:
+        left[0] -= 1
+        if left[0] < 0:
+            raise Crash
+        rename(old, new)
+
+    with pytest.MonkeyPatch.context() as patch, suppress(Crash):
+        patch.setattr(os, "replace", failing)
+        yield
+
+
+def check_pair(material: TlsFiles) -> None:
+    """Key and certificate belong together."""
+    certificate = certificate_checks.load(material.certificate, "c")
+    assert load_pem_private_key(material.private_key, None).public_key() == certificate.public_key()

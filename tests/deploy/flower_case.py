@@ -17,17 +17,15 @@ from flwr.supercore.task_identity import TaskIdentity
 
 from secfed.crypto.codec import Buffer
 from secfed.crypto.identity import Identity, Roster
-from secfed.deploy.transport.carriers.dispatch import StageDispatcher, Watcher
+from secfed.deploy.transport.carriers.dispatch import StageDispatcher
 from secfed.deploy.transport.client import CallFailed, LinkRequest
 from secfed.deploy.transport.flower import dispatcher, server_app
 from secfed.deploy.transport.flower.client import FlowerClient, FlowerSiteConnection
 from secfed.deploy.transport.flower.server import FlowerServer
 from secfed.deploy.transport.limits import ClientLimits
 from secfed.deploy.transport.link import Offer
+from tests.deploy.link_case import CAP, SITES, STUDY, collect, serving
 
-STUDY = "breast-cancer-0123"
-SITES = ("hospital-1", "hospital-2", "hospital-3")
-CAP = 8 << 20
 QUICK = ClientLimits(backoff_s=0.01, backoff_cap_s=0.05, call_s=5.0)
 App = Callable[[Message, Context], Message]
 
@@ -169,6 +167,7 @@ class Federation:
             software="secfed test",
             limits=QUICK,
         )
+        door.listen()
         self.doors.append(door)
         return door
 
@@ -181,12 +180,8 @@ class Federation:
     ) -> FlowerSiteConnection:
         """An agent behind this door."""
         link = door.dial(STUDY, cap)
-        thread = threading.Thread(
-            target=link.serve, args=(handle,), kwargs={"failed": self.failures.append}, daemon=True
-        )
-        thread.start()
         self.links.append(link)
-        self.threads.append(thread)
+        self.threads.append(serving(link, handle, self.failures))
         return link
 
     def hospital(self, number: int, handle: Callable[[LinkRequest], Buffer]) -> FlowerSiteConnection:
@@ -196,23 +191,12 @@ class Federation:
         self.node(number + 1, site)
         return link
 
-    def collect(
-        self, requests: dict[str, Buffer], *, seconds: float = 120.0, watcher: Watcher | None = None
-    ) -> dict[str, bytes]:
-        """Ask, and copy the replies."""
-        replies: dict[str, bytes] = {}
-
-        def on_reply(site: str, reply: Buffer) -> None:
-            assert site not in replies
-            replies[site] = bytes(reply)
-
-        StageDispatcher(self.server, lambda _stage: seconds, watcher=watcher).ask("train", requests, on_reply)
-        return replies
+    def collect(self, requests: dict[str, Buffer], **options: Any) -> dict[str, bytes]:
+        return collect(self.server, requests, **options)
 
     def wait_for(self, *sites: str) -> None:
-        assert len(StageDispatcher(self.server, lambda _: 1.0).wait_for(sites, len(sites), 30.0)) == len(
-            sites
-        )
+        there = StageDispatcher(self.server, lambda _: 1.0).wait_for(sites, len(sites), 30.0)
+        assert len(there) == len(sites)
 
     def close(self) -> None:
         for link in self.links:

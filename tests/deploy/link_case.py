@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from functools import cached_property
+from typing import Any
 
 from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric import ec
@@ -18,12 +19,13 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from secfed.crypto.codec import Buffer
 from secfed.deploy.transport.carriers.dispatch import StageDispatcher, Watcher
-from secfed.deploy.transport.client import CallFailed, LinkRequest
+from secfed.deploy.transport.client import CallFailed, LinkRequest, SiteConnection
 from secfed.deploy.transport.grpc.client import GrpcSiteConnection
 from secfed.deploy.transport.grpc.peer import TlsFiles
 from secfed.deploy.transport.grpc.server import LinkServer
 from secfed.deploy.transport.limits import ClientLimits, ServerLimits
 from secfed.deploy.transport.link import Offer
+from secfed.deploy.transport.study_server import StudyServer
 
 STUDY = "breast-cancer-0123"
 CAP = 8 << 20
@@ -96,7 +98,7 @@ AUTHORITY = Authority()
 
 
 @dataclass
-class Watched:
+class Watched(Watcher):
     """A watcher that remembers."""
 
     refusals: list[tuple[str, str, str, str]] = field(default_factory=list)
@@ -111,9 +113,6 @@ class Watched:
 
     def missing(self, stage: str, site: str) -> None:
         self.missed.append((stage, site))
-
-    def idle(self, stage: str) -> None:
-        pass
 
 
 @dataclass
@@ -152,34 +151,44 @@ class Consortium:
     ) -> GrpcSiteConnection:
         """Serve requests as this site, in a thread."""
         link = self.dial(site, **options)  # type: ignore[arg-type]
-        thread = threading.Thread(
-            target=link.serve, args=(handle,), kwargs={"failed": self.failures.append}, daemon=True
-        )
-        thread.start()
-        self.threads.append(thread)
+        self.threads.append(serving(link, handle, self.failures))
         return link
 
     def link(self, seconds: float = 120.0, **options: object) -> StageDispatcher:
         """The aggregator's link with one deadline for all stages."""
         return StageDispatcher(self.server, lambda _stage: seconds, **options)  # type: ignore[arg-type]
 
-    def collect(
-        self,
-        requests: dict[str, Buffer],
-        *,
-        stage: str = "train",
-        seconds: float = 120.0,
-        watcher: Watcher | None = None,
-    ) -> dict[str, bytes]:
-        """Ask, and copy the replies."""
-        replies: dict[str, bytes] = {}
+    def collect(self, requests: dict[str, Buffer], **options: Any) -> dict[str, bytes]:
+        return collect(self.server, requests, **options)
 
-        def on_reply(site: str, reply: Buffer) -> None:
-            assert site not in replies
-            replies[site] = bytes(reply)
 
-        self.link(seconds, watcher=watcher).ask(stage, requests, on_reply)
-        return replies
+def collect(
+    server: StudyServer,
+    requests: dict[str, Buffer],
+    *,
+    stage: str = "train",
+    seconds: float = 120.0,
+    watcher: Watcher | None = None,
+) -> dict[str, bytes]:
+    """Ask, and copy the replies."""
+    replies: dict[str, bytes] = {}
+
+    def on_reply(site: str, reply: Buffer) -> None:
+        assert site not in replies
+        replies[site] = bytes(reply)
+
+    StageDispatcher(server, lambda _stage: seconds, watcher=watcher).ask(stage, requests, on_reply)
+    return replies
+
+
+def serving(
+    link: SiteConnection, handle: Callable[[LinkRequest], Buffer], failures: list[CallFailed]
+) -> threading.Thread:
+    """A thread in which this site answers."""
+    options = {"failed": failures.append}
+    thread = threading.Thread(target=link.serve, args=(handle,), kwargs=options, daemon=True)
+    thread.start()
+    return thread
 
 
 @contextmanager

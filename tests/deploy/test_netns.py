@@ -64,37 +64,6 @@ def deployment(tmp_path: Path, network: BadNetwork) -> Deployment:
     )
 
 
-PROBE: Final = """\
-import socket, sys, time
-began = time.monotonic()
-try:
-    socket.create_connection((sys.argv[1], 9), timeout=float(sys.argv[2]))
-except OSError as error:
-    print(type(error).__name__, time.monotonic() - began)
-"""
-
-
-def probe(network: BadNetwork, party: str, timeout_s: float) -> tuple[str, float]:
-    """Knock at a closed port of the study centre: what came of it, and after how many seconds."""
-    command = [*network.within(party), sys.executable, "-c", PROBE, network.address("centre"), str(timeout_s)]
-    name, seconds = subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
-    return name, float(seconds)
-
-
-def test_the_network_is_as_slow_as_it_says(network: BadNetwork) -> None:
-    answer, seconds = probe(network, LOST, 30.0)
-    assert answer == "ConnectionRefusedError"
-    assert seconds >= 2 * DELAY_S  # of the network, which can only be slower
-
-
-def test_a_pulled_cable_carries_nothing_until_it_is_back(network: BadNetwork) -> None:
-    network.plug(LOST, connected=False)
-    answer, _ = probe(network, LOST, 1.5)
-    assert answer in ("TimeoutError", "OSError")  # OSError: no route, once ARP has given up
-    network.plug(LOST, connected=True)
-    assert probe(network, LOST, 30.0)[0] == "ConnectionRefusedError"
-
-
 @pytest.mark.slow
 def test_a_study_survives_loss_latency_and_a_host_that_is_cut_off(
     deployment: Deployment, network: BadNetwork

@@ -79,7 +79,8 @@ def test_every_exit_code_is_explained() -> None:
 
 
 def test_every_metric_is_listed(tmp_path: Path) -> None:
-    served = re.findall(r"(?m)^(secfed_\w+) ", StatusBoard(tmp_path / "status.json", "charite").metrics())
+    metrics = list(StatusBoard(tmp_path / "status.json", "charite").collect())
+    served = [sample.name for metric in metrics for sample in metric.samples]
     listed = re.findall(r"`(secfed_agent_\w+)`", GUIDE.read_text(encoding="utf-8"))
     assert sorted(listed) == sorted(served)
 

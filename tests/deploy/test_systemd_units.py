@@ -71,13 +71,6 @@ def test_systemd_finds_nothing_wrong(name: str, installed: Path) -> None:
 
 
 @needs_analyze
-def test_the_check_would_find_a_wrong_setting(installed: Path) -> None:
-    path = installed / "secfed-agent.service"
-    path.write_text(path.read_text().replace("ProtectSystem=strict", "ProtectSystem=stricter"))
-    assert "protect system" in analyze("verify", "--man=no", str(path)).stderr
-
-
-@needs_analyze
 @pytest.mark.parametrize("name", UNITS)
 def test_little_is_left_that_the_service_could_do(name: str, installed: Path) -> None:
     path = installed / name.replace("@.", f"@{UNITS[name]}.")

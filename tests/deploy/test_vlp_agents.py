@@ -6,19 +6,14 @@ a restart lost them, it would go on with other numbers: the bytes of the model w
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
 import pytest
 from safetensors.torch import load, load_file, save
 
-from secfed.algorithms.framework.base import SiteProgram
 from secfed.deploy.agent import agent
-from secfed.deploy.agent.training import TrainingProcess
-from secfed.deploy.agent.training_child import Trainer
-from secfed.deploy.agent.training_wire import Job, Tensors
 from secfed.records.chain_file import verify_file
 from secfed.records.roster_file import read_roster
 from secfed.records.transcript import SUMMED, TRANSCRIPT
@@ -27,11 +22,10 @@ from secfed.runs.run_report import SilentObserver
 from secfed.simulation.simulate import simulate
 from secfed.site.runtime import study_folder
 from secfed.study.study import Study
-from secfed.wire.layout import Exchange, State, Summands
 from tests.algorithms import vlp_case
-from tests.conftest import ROOT
 from tests.deploy.agent_case import Centre
 from tests.deploy.deployment_case import Deployment
+from tests.deploy.training_here import TrainingHere
 
 NAMES: Final = tuple(f"hospital-{number}" for number in range(1, 6))
 VICTIM: Final = "hospital-3"
@@ -161,42 +155,9 @@ def sums(path: Path, key: bytes | None) -> list[tuple[Any, ...]]:
 # In threads, with a toy in place of the network: quick, and every exchange is there.
 
 
-class TrainingHere(SiteProgram):
-    """What stands in for a training process: the same work, one site at a time, with what the site kept."""
-
-    one_at_a_time = threading.Lock()  # training seeds the random numbers of its whole process
-
-    def __init__(self, job: Job, *, kept: Callable[[], Tensors], **_: object) -> None:
-        self._job, self._kept = job, kept
-        self.kept: Tensors = {}
-        self.deaths = 0
-
-    def contribute(self, number: int, exchange: Exchange, broadcast: State) -> Summands:
-        unused: Any = None
-        with self.one_at_a_time:
-            trainer = Trainer(self._job, unused, self._kept())  # as if the last process had died
-            head = {"round": number, "exchange": exchange.name}
-            given, self.kept, _ = trainer.contribute(head, broadcast)
-        return given
-
-    def save(self) -> State:
-        return self.kept
-
-    def check(self) -> None: ...
-
-    def close(self) -> None: ...
-
-    def stop(self) -> None: ...
-
-
 @pytest.fixture
 def centre(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Centre]:
-    monkeypatch.setenv("PYTHONPATH", str(ROOT))  # where the training process finds the toy
-
-    def training(job: Job, **more: Any) -> TrainingProcess | TrainingHere:
-        return (TrainingProcess if job.site == VICTIM else TrainingHere)(job, **more)
-
-    monkeypatch.setattr(agent, "TrainingProcess", training)
+    monkeypatch.setattr(agent, "TrainingProcess", TrainingHere)
     toy = vlp_case.TINY.replace('"plain"', '"masked"').replace("rounds = 3", "rounds = 2")
     case = "tests.algorithms.vlp_case:"
     policy = POLICY.replace("xrays", "vlp-tiny").replace('approve = "automatic"', 'approve = "{approve}"')

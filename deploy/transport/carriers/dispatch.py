@@ -5,51 +5,30 @@ from __future__ import annotations
 import queue
 import time
 from collections.abc import Callable, Collection, Mapping
-from typing import Protocol
 
 from secfed.crypto.codec import Buffer
-from secfed.deploy.transport.carriers.study_server import StudyServer
 from secfed.deploy.transport.link import Refused, SiteReply
+from secfed.deploy.transport.study_server import StudyServer
 from secfed.wire.transport import OnReply, SiteId
 
 _LOOK_S = 0.25  # how often an idle ask looks for silent sites; also how fast Ctrl-C is noticed
 _DECLINED_S = 2.0  # a site that was just approved fetches its request within this
 
 
-class Watcher(Protocol):
-    """Told, in the round's thread, how an ``ask`` goes."""
+class Watcher:
+    """Told, in the round's thread, how an ``ask`` goes; this one ignores everything."""
 
     def progress(self, stage: str, done: int, asked: int) -> None:
         """So many of the asked sites have answered."""
-        ...
 
     def refused(self, stage: str, site: SiteId, kind: str, reason: str) -> None:
         """A site refused. Security: the words are the site's own."""
-        ...
 
     def missing(self, stage: str, site: SiteId) -> None:
         """A site did not answer in time, or fell silent."""
-        ...
 
     def idle(self, stage: str) -> None:
         """Nothing has come for a moment; called several times a second while that is so."""
-        ...
-
-
-class NoWatcher:
-    """A watcher that ignores everything."""
-
-    def progress(self, stage: str, done: int, asked: int) -> None:
-        """Nothing."""
-
-    def refused(self, stage: str, site: SiteId, kind: str, reason: str) -> None:
-        """Nothing."""
-
-    def missing(self, stage: str, site: SiteId) -> None:
-        """Nothing."""
-
-    def idle(self, stage: str) -> None:
-        """Nothing."""
 
 
 class StageDispatcher:
@@ -72,7 +51,7 @@ class StageDispatcher:
         watcher: Watcher | None = None,
     ) -> None:
         self._server, self._deadline_s, self._silent_s = server, deadline_s, silent_s
-        self._watcher: Watcher = watcher or NoWatcher()
+        self._watcher = watcher or Watcher()
 
     def ask(self, stage: str, requests: Mapping[SiteId, Buffer], on_reply: OnReply) -> None:
         """Carry one step; each reply is handed over as it arrives, in this thread.

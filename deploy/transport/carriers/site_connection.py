@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Final, Protocol
 
 from secfed import __version__
@@ -11,18 +10,13 @@ from secfed.deploy.enrolment.site_folder import SiteFolder
 from secfed.deploy.transport.client import SiteConnection
 from secfed.deploy.transport.flower.client import FlowerClient
 from secfed.deploy.transport.grpc.client import GrpcSiteConnection
-from secfed.deploy.transport.grpc.peer import TlsFiles
 from secfed.deploy.transport.limits import ClientLimits
 
 SOFTWARE: Final = f"secfed {__version__}"
 
 
 class SiteCarrier(Protocol):
-    """Makes links to the aggregator, one after the other.
-
-    Attributes:
-        address: for the site's own log.
-    """
+    """Makes links to the aggregator, one after the other."""
 
     address: str
 
@@ -36,16 +30,7 @@ class SiteCarrier(Protocol):
 
 
 class GrpcCarrier:
-    """Dials the aggregator.
-
-    Args:
-        folder: the site's folder.
-        passphrase: of its keys.
-        limits: timeouts.
-
-    Raises:
-        ConfigError: nobody said where the aggregator is.
-    """
+    """Dials the aggregator."""
 
     def __init__(self, folder: SiteFolder, passphrase: str | None, limits: ClientLimits) -> None:
         self._folder, self._passphrase, self._limits = folder, passphrase, limits
@@ -53,10 +38,9 @@ class GrpcCarrier:
 
     def dial(self, study: str, max_frame_bytes: int) -> SiteConnection:
         """A new connection, with the certificate that is there now."""
-        tls = self._folder.tls_material(self._passphrase)
         return GrpcSiteConnection(
             self.address,
-            TlsFiles(tls.ca, tls.certificate, tls.private_key),
+            self._folder.tls_material(self._passphrase),
             study=study,
             max_frame_bytes=max_frame_bytes,
             proxy=self._folder.settings.aggregator.proxy,
@@ -68,48 +52,11 @@ class GrpcCarrier:
         """Nothing: every link closes its own connection."""
 
 
-class FlowerCarrier:
-    """Waits for what Flower's app brings.
-
-    Args:
-        folder: the site's folder.
-        path: of the socket that its settings name; made with the first link.
-        identity: the site's signing key.
-        limits: timeouts.
-    """
-
-    def __init__(self, folder: SiteFolder, path: Path, identity: Identity, limits: ClientLimits) -> None:
-        self._folder, self._path, self._identity, self._limits = folder, path, identity, limits
-        self.address = str(path)
-        self._client: FlowerClient | None = None
-
-    def dial(self, study: str, max_frame_bytes: int) -> SiteConnection:
-        """The agent's end of the client.
-
-        Raises:
-            ConfigError: the socket cannot be made.
-        """
-        if self._client is None:
-            self._client = FlowerClient(
-                self._path, self._identity, self._folder.roster, software=SOFTWARE, limits=self._limits
-            )
-        return self._client.dial(study, max_frame_bytes)
-
-    def close(self) -> None:
-        """Remove the socket."""
-        if self._client is not None:
-            self._client.close()
-
-
 def connect(
     folder: SiteFolder, identity: Identity, passphrase: str | None, limits: ClientLimits
 ) -> SiteCarrier:
-    """What the site's settings name.
-
-    Raises:
-        ConfigError: they name no address, and nobody else did.
-    """
+    """What the site's settings name: Flower's socket, or else the aggregator's address."""
     path = folder.flower_socket
     if path is None:
         return GrpcCarrier(folder, passphrase, limits)
-    return FlowerCarrier(folder, path, identity, limits)
+    return FlowerClient(path, identity, folder.roster, software=SOFTWARE, limits=limits)

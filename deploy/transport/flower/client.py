@@ -1,13 +1,13 @@
-"""A hospital's half of the link over Flower: the agent listens at a socket, and Flower's app brings letters.
+"""A hospital's half of the link over Flower: the agent listens at a socket for Flower's app.
 
 Flower takes the code that runs at a hospital from the study centre's bundle. So that code is given nothing
 but a socket: keys, data, journal and ledger are the agent's, in a process and under an account of its own.
-The agent believes no letter that is not signed by the aggregator of the pinned roster.
+The agent believes no envelope that is not signed by the aggregator of the pinned roster.
 
-    letter comes -> signed by the aggregator? -> offer: here, or declined
+    envelope comes -> signed by the aggregator? -> offer: here, or declined
                                               -> request: wait for the agent's answer -> reply or refused
 
-Security: who may connect to the socket can withhold letters, and see what they carry; it can hold all
+Security: who may connect to the socket can withhold envelopes, and see what they carry; it can hold all
 connections, and so keep this hospital out of a study. It cannot make the agent work.
 """
 
@@ -54,22 +54,16 @@ class _Answer:
 
     request_id: bytes
     kind: int
-    parcel: ChunkedFrame = field(repr=False)
+    chunked: ChunkedFrame = field(repr=False)
     sent: bool = False
 
 
 class FlowerClient:
-    """Where Flower's app brings letters to an agent.
+    """Where Flower's app brings envelopes to an agent.
 
     Args:
-        path: of the socket.
-        identity: the site's signing key.
         roster: the pinned roster, as it is on the disk now.
         software: name and version, for the operator of the aggregator.
-        limits: timeouts.
-
-    Raises:
-        ConfigError: the socket cannot be made.
     """
 
     def __init__(
@@ -91,10 +85,17 @@ class FlowerClient:
         self.newest = b""  # id of the request that came last
         self.bearer: object = None  # the connection that waits for its answer
         self.answer: _Answer | None = None
-        self._listener = unix_socket.UnixSocketListener(path, self._bring, most=_CONNECTIONS)
+        self._path, self.address = path, str(path)
+        self._listener: unix_socket.UnixSocketListener | None = None
+
+    def listen(self) -> None:
+        """Make the socket, unless it is there."""
+        if self._listener is None:
+            self._listener = unix_socket.UnixSocketListener(self._path, self._bring, most=_CONNECTIONS)
 
     def dial(self, study: str, max_frame_bytes: int) -> FlowerSiteConnection:
         """The agent's end, for one study; it ends the one before."""
+        self.listen()
         link = FlowerSiteConnection(self, study, max_frame_bytes)
         with self.changed:
             self.link = link
@@ -103,12 +104,13 @@ class FlowerClient:
 
     def close(self) -> None:
         """End all connections, and remove the socket."""
-        self._listener.close()
+        if self._listener is not None:
+            self._listener.close()
 
     # --- what a courier meets, in a thread per connection ----------------------------------------------
 
     def _bring(self, connection: socket.socket) -> None:
-        """One letter, and the answer to it; a connection that brings anything else just ends."""
+        """One envelope, and the answer to it; a connection that brings anything else just ends."""
         connection.settimeout(self.limits.part_timeout_s)
         try:
             head = EnvelopeHeader.decode(unix_socket.receive(connection, envelope.MAX_HEAD_BYTES))
@@ -151,17 +153,14 @@ class FlowerClient:
         with self.changed:
             self.bearer = connection
             if request_id != self.newest:  # or it came again, because its courier got lost
-                self.newest, self.request, self.answer = (
-                    request_id,
-                    LinkRequest(study, request_id, frame),
-                    None,
-                )
+                self.newest, self.answer = request_id, None
+                self.request = LinkRequest(study, request_id, frame)
             self.changed.notify_all()
         del frame
         answer = self._wait_for_answer(connection, request_id)
         if answer is None:
             return
-        self._send_parcel(connection, head, answer.kind, answer.parcel)
+        self._send_parcel(connection, head, answer.kind, answer.chunked)
         with self.changed:
             answer.sent = True
             self.changed.notify_all()
@@ -197,30 +196,21 @@ class FlowerClient:
         return frame
 
     def _send(self, connection: socket.socket, asked: EnvelopeHeader, kind: int, frame: Buffer) -> None:
-        parcel = ChunkedFrame.wrap(asked.header.study, asked.header.request_id, frame)
-        self._send_parcel(connection, asked, kind, parcel)
+        chunked = ChunkedFrame.wrap(asked.header.study, asked.header.request_id, frame)
+        self._send_parcel(connection, asked, kind, chunked)
 
     def _send_parcel(
-        self, connection: socket.socket, asked: EnvelopeHeader, kind: int, parcel: ChunkedFrame
+        self, connection: socket.socket, asked: EnvelopeHeader, kind: int, chunked: ChunkedFrame
     ) -> None:
         if kind not in envelope.ANSWERS_TO[asked.kind]:
-            raise MalformedMessage("no answer to such a letter")
-        head = EnvelopeHeader.sign(self._identity, kind, self._identity.name, parcel)
+            raise MalformedMessage("no answer to such an envelope")
+        head = EnvelopeHeader.sign(self._identity, kind, self._identity.name, chunked)
         unix_socket.send(connection, head.encode())
-        unix_socket.send(connection, parcel.frame)
+        unix_socket.send(connection, chunked.frame)
 
 
 class FlowerSiteConnection(SiteConnection):
-    """The agent's end: what :class:`~secfed.deploy.transport.grpc.client.GrpcSiteConnection` is over gRPC.
-
-    Args:
-        client: where letters come.
-        study: the study this site serves; empty until its settings were asked for.
-        max_frame_bytes: longest request that is accepted.
-
-    Attributes:
-        serving: whether requests are taken.
-    """
+    """The agent's end: what :class:`~secfed.deploy.transport.grpc.client.GrpcSiteConnection` is over gRPC."""
 
     def __init__(self, client: FlowerClient, study: str, max_frame_bytes: int) -> None:
         super().__init__(study, max_frame_bytes, client.limits)
@@ -233,11 +223,7 @@ class FlowerSiteConnection(SiteConnection):
         return self._stopped.is_set()
 
     def hello(self) -> HelloReply:
-        """The newest offer; waits for the first.
-
-        Raises:
-            LinkError: none came.
-        """
+        """The newest offer; waits for the first."""
         client = self._client
         with client.changed:
             offer = self._until(lambda: client.offer, self._limits.call_s)
@@ -275,19 +261,11 @@ class FlowerSiteConnection(SiteConnection):
         return client.offer if is_end else None
 
     def answer(self, request_id: bytes, reply: Buffer) -> int:
-        """Give a reply to the courier who waits for it, or who comes for it.
-
-        Raises:
-            LinkError: closed.
-        """
+        """Give a reply to the courier who waits for it, or who comes for it."""
         return self._hand_over(request_id, envelope.REPLY, reply)
 
     def refuse(self, request_id: bytes, error: SecfedError) -> int:
-        """Say that a request, or with an empty id the study, is refused.
-
-        Raises:
-            LinkError: closed.
-        """
+        """Say that a request, or with an empty id the study, is refused."""
         kind, reason = refusal_text(error, declines=not request_id)
         refusal = RefusalMessage(self.study, request_id, kind, reason)
         if request_id:
@@ -298,10 +276,8 @@ class FlowerSiteConnection(SiteConnection):
         return ACCEPTED
 
     def _hand_over(self, request_id: bytes, kind: int, frame: Buffer) -> int:
-        client, answer = (
-            self._client,
-            _Answer(request_id, kind, ChunkedFrame.wrap(self.study, request_id, frame)),
-        )
+        client = self._client
+        answer = _Answer(request_id, kind, ChunkedFrame.wrap(self.study, request_id, frame))
         with client.changed:
             if client.newest == request_id:
                 client.answer = answer
@@ -319,11 +295,7 @@ class FlowerSiteConnection(SiteConnection):
         return offer is not None and (offer.finished or offer.study != self.study)
 
     def _until(self, found: Callable[[], T | None], timeout_s: float) -> T | None:
-        """Wait, holding the client's lock, until something is there.
-
-        Raises:
-            LinkError: closed.
-        """
+        """Wait, holding the client's lock, until something is there."""
         end = time.monotonic() + timeout_s
         while (value := found()) is None:
             if self.closed:
@@ -337,7 +309,7 @@ class FlowerSiteConnection(SiteConnection):
         return nullcontext()
 
     def close(self) -> None:
-        """See :class:`SiteConnection`."""
+        """End every call and :meth:`serve`; from any thread."""
         self._stopped.set()
         with self._client.changed:
             self._client.changed.notify_all()

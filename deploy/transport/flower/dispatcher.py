@@ -7,7 +7,8 @@ Which node leads to which site is found out by asking: an offer goes to every no
 answers under its own signature. So a node cannot pass for a site whose agent it does not reach. Where two
 nodes reach one site, the first is used as long as it is there, and the other is told to the operator.
 
-A letter whose courier got lost is sent again, with the same request id, until it is answered or withdrawn.
+An envelope whose courier got lost is sent again, with the same request id, until it is answered or
+withdrawn.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from secfed.deploy.transport.flower.envelope import EnvelopeHeader
 from secfed.deploy.transport.link import Offer, Refused, SiteReply
 from secfed.deploy.transport.messages import REQUEST_ID_BYTES, HelloRequest, RefusalMessage
 from secfed.deploy.transport.progress import Waits
+from secfed.deploy.transport.study_server import SiteState, printable
 from secfed.errors import MalformedMessage, PolicyRefused, ProtocolError
 from secfed.protection.interface import SiteId
 
@@ -37,7 +39,7 @@ _MAX_REFUSAL_BYTES: Final = 4096
 
 @dataclass(frozen=True)
 class PendingRequest:
-    """A letter to be sent."""
+    """An envelope to be sent."""
 
     tag: int
     node: int
@@ -45,28 +47,22 @@ class PendingRequest:
     frame: memoryview = field(repr=False)
 
 
-@dataclass
-class RequestQueue:
+@dataclass(eq=False)
+class FlowerSite(SiteState):
     """One site.
 
     Attributes:
         node: where it is found.
-        request: what it is asked.
-        tag: of the letter that asks it, while that is under way.
-        seen_s: when its node was last there.
-        software: what it says it runs.
-        declined: why it does not serve the study.
-        bytes_up, bytes_down: frame bytes carried since they were last cleared.
+        tag: of the envelope that asks it, while that is under way.
     """
 
     node: int | None = None
-    request: ChunkedFrame | None = None
     tag: int | None = None
-    seen_s: float | None = None
-    software: str = ""
-    declined: Refused | None = None
-    bytes_up: int = 0
-    bytes_down: int = 0
+
+    @property
+    def calling(self) -> bool:
+        """It is there while the node that leads to it is."""
+        return self.node is not None
 
 
 @dataclass
@@ -86,59 +82,47 @@ class _Sent:
 
 
 class FlowerDispatcher:
-    """The letters of one study.
-
-    Args:
-        identity: the aggregator's signing key.
-        roster: of the consortium.
-        offer: what is served, and the cap on replies.
-
-    Attributes:
-        boxes: one per site.
-        told: sites that were told that the study is over.
-        finished: whether it is.
-        waits: what sites are told about what the aggregator waits for.
-    """
+    """The envelopes of one study; see :class:`secfed.deploy.transport.study_server.Requests`."""
 
     def __init__(self, identity: Identity, roster: Roster, offer: Offer) -> None:
         self._identity, self._roster, self._offer = identity, roster, offer
-        self.boxes: dict[SiteId, RequestQueue] = {site: RequestQueue() for site in roster.sites}
-        self.told: set[SiteId] = set()
+        self.sites: dict[SiteId, FlowerSite] = {site: FlowerSite() for site in roster.sites}
+        self.informed: set[SiteId] = set()
         self.waits = Waits()
         self.finished = False
         self._nodes: dict[int, _Node] = {}
         self._sent: dict[int, _Sent] = {}
         self._dropped: list[int] = []
         self._tags = 0
-        self._said: set[tuple[int, str]] = set()
+        self._logged: set[tuple[int, str]] = set()
 
     # --- the round's side -------------------------------------------------------------------------------
 
-    def post(self, parcels: Mapping[SiteId, ChunkedFrame]) -> None:
+    def ask(self, frames: Mapping[SiteId, ChunkedFrame]) -> None:
         """Ask these sites."""
-        for site, parcel in parcels.items():
-            self._withdraw(self.boxes[site])
-            self.boxes[site].request = parcel
+        for site, frame in frames.items():
+            self._withdraw(self.sites[site])
+            self.sites[site].request = frame
 
     def withdraw(self) -> None:
         """Wait for nobody any more."""
-        for box in self.boxes.values():
-            self._withdraw(box)
+        for state in self.sites.values():
+            self._withdraw(state)
 
     def finish(self, last: Mapping[SiteId, ChunkedFrame]) -> None:
         """The study is over, but for these last requests."""
         self.withdraw()
         self.finished = True
-        self.post(last)
+        self.ask(last)
         for node in self._nodes.values():
             node.next_s = 0.0
 
-    def _withdraw(self, box: RequestQueue) -> None:
-        box.request = None
-        if box.tag is not None:
-            self._sent.pop(box.tag, None)
-            self._dropped.append(box.tag)
-            box.tag = None
+    def _withdraw(self, state: FlowerSite) -> None:
+        state.request = None
+        if state.tag is not None:
+            self._sent.pop(state.tag, None)
+            self._dropped.append(state.tag)
+            state.tag = None
 
     # --- the courier's side -----------------------------------------------------------------------------
 
@@ -150,25 +134,30 @@ class FlowerDispatcher:
         found: list[PendingRequest] = []
         for number in nodes:
             node = self._nodes.setdefault(number, _Node())
-            box = None if node.site is None else self.boxes[node.site]
-            if box is not None:
-                box.seen_s = now_s
-            if box is not None and node.site is not None and self._can_ask(box) and box.request is not None:
-                found.append(self._order(number, envelope.REQUEST, node.site, box.request))
-                box.tag = found[-1].tag
-                box.bytes_down += box.request.header.total_bytes
-            elif node.tag is None and now_s >= node.next_s and self._wants_offer(node, box):
-                found.append(self._order_offer(number, box))
+            state = None if node.site is None else self.sites[node.site]
+            if state is not None:
+                state.seen_s = now_s
+            if (
+                state is not None
+                and node.site is not None
+                and self._can_ask(state)
+                and state.request is not None
+            ):
+                found.append(self._order(number, envelope.REQUEST, node.site, state.request))
+                state.tag = found[-1].tag
+                state.bytes_down += state.request.header.total_bytes
+            elif node.tag is None and now_s >= node.next_s and self._wants_offer(node, state):
+                found.append(self._order_offer(number, state))
                 node.tag, node.next_s = found[-1].tag, now_s + _OFFER_AGAIN_S
         return found
 
     def dropped(self) -> list[int]:
-        """Letters, since this was last asked, to which no answer is wanted any more."""
+        """Envelopes, since this was last asked, to which no answer is wanted any more."""
         dropped, self._dropped = self._dropped, []
         return dropped
 
     def lost(self, tag: int) -> None:
-        """A letter came to nobody, or its answer is none."""
+        """An envelope came to nobody, or its answer is none."""
         sent = self._sent.pop(tag, None)
         if sent is None:
             return
@@ -177,33 +166,29 @@ class FlowerDispatcher:
             node.tag = None
         elif node is not None:
             node.next_s = 0.0  # ask who is there, before the request is sent again
-        if sent.site and self.boxes[sent.site].tag == tag:
-            self.boxes[sent.site].tag = None
+        if sent.site and self.sites[sent.site].tag == tag:
+            self.sites[sent.site].tag = None
         self._unbind(sent.node)
 
     def disconnected(self) -> None:
-        """Whoever carried letters is gone, and all that were under way with it."""
+        """Whoever carried envelopes is gone, and all that were under way with it."""
         for number in list(self._nodes):
             self._unbind(number)
         self._nodes.clear()
         self._sent.clear()
         self._dropped.clear()
-        for box in self.boxes.values():
-            box.tag = None
+        for state in self.sites.values():
+            state.tag = None
 
     def check(self, tag: int, head: EnvelopeHeader, size_bytes: int) -> None:
-        """Check an answer before its frame is read.
-
-        Raises:
-            ProtocolError: nobody waits for it, or it is not of the site that was asked.
-        """
+        """Check an answer before its frame is read."""
         sent = self._sent.get(tag)
         if sent is None:
             raise MalformedMessage("an answer for which nobody waits")
         if head.kind not in envelope.ANSWERS_TO[sent.kind] or sent.site not in ("", head.site):
             raise MalformedMessage("an answer of another kind, or of another site than was asked")
         if (head.header.study, head.header.request_id) != (self._offer.study, sent.request_id):
-            raise MalformedMessage("an answer to another letter")
+            raise MalformedMessage("an answer to another envelope")
         try:
             head.check(self._roster.public(head.site), head.site)
         except ProtocolError as error:
@@ -217,103 +202,97 @@ class FlowerDispatcher:
     def take(
         self, tag: int, head: EnvelopeHeader, frame: memoryview, release: Callable[[], None]
     ) -> SiteReply | Refused | None:
-        """Take an answer that :meth:`check` let pass; what the round is told, if anything.
-
-        Raises:
-            MalformedMessage: its frame is no such answer.
-        """
+        """Take an answer that :meth:`check` let pass; what the round is told, if anything."""
         sent = self._sent.get(tag)
         if sent is None:
             return None  # withdrawn while it was read
-        box, site = self.boxes[head.site], head.site
+        state, site = self.sites[head.site], head.site
         if head.kind in (envelope.HERE, envelope.DECLINED):
             self._hear(tag, sent, head, frame)
             return None
         refusal = RefusalMessage.decode(frame) if head.kind == envelope.REFUSED else None
         del self._sent[tag]
-        box.tag = box.request = None
-        box.bytes_up += len(frame)
+        state.tag = state.request = None
+        state.bytes_up += len(frame)
         if refusal is None:
             return SiteReply(site, sent.request_id, frame, release)
-        refused = Refused(site, sent.request_id, _printable(refusal.kind), _printable(refusal.reason))
+        refused = Refused(site, sent.request_id, printable(refusal.kind), printable(refusal.reason))
         if refused.kind == PolicyRefused.__name__:
-            box.declined = refused  # until it takes an offer again: nobody counts on it
+            state.declined = refused  # until it takes an offer again: nobody counts on it
         return refused
 
     # --- pieces -----------------------------------------------------------------------------------------
 
     def _hear(self, tag: int, sent: _Sent, head: EnvelopeHeader, frame: memoryview) -> None:
         """A site says where it stands."""
-        box = self.boxes[head.site]
+        state = self.sites[head.site]
         declined: Refused | None = None
-        software = box.software
+        software = state.software
         if head.kind == envelope.DECLINED:
             words = RefusalMessage.decode(frame)
-            declined = Refused(head.site, b"", _printable(words.kind), _printable(words.reason))
+            declined = Refused(head.site, b"", printable(words.kind), printable(words.reason))
         else:
-            software = _printable(HelloRequest.decode(frame).software)
+            software = printable(HelloRequest.decode(frame).software)
         del self._sent[tag]
         node = self._nodes.get(sent.node)
         if sent.kind == envelope.REQUEST:
-            box.tag = None
+            state.tag = None
         elif node is not None:
             node.tag = None
         if node is None:
             return
-        if box.node is not None and box.node != sent.node:
-            self._note(sent.node, f"site {head.site} is reached by two nodes; node {box.node} is used")
+        if state.node is not None and state.node != sent.node:
+            self._note(sent.node, f"site {head.site} is reached by two nodes; node {state.node} is used")
             node.next_s += _DOUBLE_AGAIN_S
             return
         if node.site not in (None, head.site):
             self._unbind(sent.node)
-        node.site, box.node, box.declined, box.software = head.site, sent.node, declined, software
+        node.site, state.node, state.declined, state.software = head.site, sent.node, declined, software
         if sent.finished:
-            self.told.add(head.site)
+            self.informed.add(head.site)
 
-    def _can_ask(self, box: RequestQueue) -> bool:
-        return box.request is not None and box.tag is None and box.declined is None
+    def _can_ask(self, state: FlowerSite) -> bool:
+        return state.request is not None and state.tag is None and state.declined is None
 
-    def _wants_offer(self, node: _Node, box: RequestQueue | None) -> bool:
-        if box is None or box.declined is not None:
-            return not self.finished or node.site not in self.told
-        return self.finished and box.request is None and node.site not in self.told
+    def _wants_offer(self, node: _Node, state: FlowerSite | None) -> bool:
+        if state is None or state.declined is not None:
+            return not self.finished or node.site not in self.informed
+        return self.finished and state.request is None and node.site not in self.informed
 
-    def _order_offer(self, number: int, box: RequestQueue | None) -> PendingRequest:
-        waits = self.waits.told()
+    def _order_offer(self, number: int, state: FlowerSite | None) -> PendingRequest:
+        waits = self.waits.shareable()
         over = self.finished and (
-            box.request is None or box.declined is not None
-            if box is not None
-            else not any(other.request for other in self.boxes.values() if other.node is None)
+            state.request is None or state.declined is not None
+            if state is not None
+            else not any(other.request for other in self.sites.values() if other.node is None)
         )
         served = self._offer.said(finished=over, waits=waits)
         request_id = secrets.token_bytes(REQUEST_ID_BYTES)
-        parcel = ChunkedFrame.wrap(self._offer.study, request_id, served.encode())
-        return self._order(number, envelope.OFFER, "", parcel, finished=over)
+        chunked = ChunkedFrame.wrap(self._offer.study, request_id, served.encode())
+        return self._order(number, envelope.OFFER, "", chunked, finished=over)
 
     def _order(
-        self, number: int, kind: int, site: SiteId, parcel: ChunkedFrame, *, finished: bool = False
+        self, number: int, kind: int, site: SiteId, chunked: ChunkedFrame, *, finished: bool = False
     ) -> PendingRequest:
         self._tags += 1
-        self._sent[self._tags] = _Sent(number, kind, site, parcel.header.request_id, finished)
+        self._sent[self._tags] = _Sent(number, kind, site, chunked.header.request_id, finished)
         return PendingRequest(
-            self._tags, number, EnvelopeHeader.sign(self._identity, kind, site, parcel).encode(), parcel.frame
+            self._tags,
+            number,
+            EnvelopeHeader.sign(self._identity, kind, site, chunked).encode(),
+            chunked.frame,
         )
 
     def _unbind(self, number: int) -> None:
         node = self._nodes.get(number)
         if node is not None and node.site is not None:
-            self.boxes[node.site].node = None
+            self.sites[node.site].node = None
             node.site = None
             for other in self._nodes.values():  # one of them may lead to the same site
                 if other.site is None:
                     other.next_s = 0.0
 
     def _note(self, node: int, text: str) -> None:
-        if (node, text) not in self._said:  # once: anybody who is let into the federation can cause it
-            self._said.add((node, text))
+        if (node, text) not in self._logged:  # once: anybody who is let into the federation can cause it
+            self._logged.add((node, text))
             log.warning("%s", text, extra={"facts": {"node": node}})
-
-
-def _printable(text: str) -> str:
-    """A site's words on one line, without control characters."""
-    return "".join(char if char.isprintable() else " " for char in text)

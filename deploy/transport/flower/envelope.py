@@ -1,18 +1,18 @@
-"""Letters: frames in the hands of a courier that nobody has to trust, such as Flower. Sans-I/O.
+"""Envelopes: frames in the hands of a courier that nobody has to trust, such as Flower. Sans-I/O.
 
 Over gRPC the TLS connection says who speaks. A courier's connections say nothing: whoever may submit an app
-to a Flower federation may hand a site any bytes. So every letter is signed under the identities of the pinned
-roster, and a courier can lose, delay, repeat and read letters, but not write or change one.
+to a Flower federation may hand a site any bytes. So every envelope is signed under the identities of the
+pinned roster, and a courier can lose, delay, repeat and read envelopes, but not write or change one.
 
     aggregator   offer (what is served), request (a frame for one site)
     site         here, declined (answers to an offer), reply, refused (answers to a request)
 
-A letter is its head, and its frame as it is. The head: u8 kind, text site, blob header (``Header`` of
+An envelope is its head, and its frame as it is. The head: u8 kind, text site, blob header (``Header`` of
 ``messages.py``: study, request id, length and SHA-256 of the frame), 64 bytes of signature over what
 stands before it. An answer bears the request id of what it answers, which is random and new: it stands for
 nothing that was asked before.
 
-Security: letters are not encrypted. Who carries them sees what the aggregator sees: masked vectors, and the
+Security: envelopes are not encrypted. Who carries them sees what the aggregator sees: masked vectors, and the
 model that is broadcast.
 """
 
@@ -37,24 +37,17 @@ MAX_HEAD_BYTES: Final = 1 + 4 + MAX_NAME_BYTES + 4 + MAX_HEADER_BYTES + SIGNATUR
 
 @dataclass(frozen=True)
 class EnvelopeHeader:
-    """What a letter says about itself.
-
-    Attributes:
-        kind: one of the six.
-        site: who is asked, or who answers; empty in an offer, which is for whoever is there.
-        header: study, request id, length and hash of the frame.
-        signature: of the aggregator or of the site.
-    """
+    """What an envelope says about itself."""
 
     kind: int
-    site: str
+    site: str  # who is asked, or who answers; empty in an offer, which is for whoever is there
     header: Header
     signature: bytes = bytes(SIGNATURE_BYTES)
 
     @classmethod
-    def sign(cls, identity: Identity, kind: int, site: str, parcel: ChunkedFrame) -> EnvelopeHeader:
-        """The head of a new letter."""
-        unsigned = cls(kind, site, parcel.header)
+    def sign(cls, identity: Identity, kind: int, site: str, chunked: ChunkedFrame) -> EnvelopeHeader:
+        """The head of a new envelope."""
+        unsigned = cls(kind, site, chunked.header)
         return replace(unsigned, signature=identity.sign(labels.SIGN_LETTER, unsigned.body()))
 
     def body(self) -> bytes:
@@ -67,44 +60,28 @@ class EnvelopeHeader:
 
     @classmethod
     def decode(cls, data: Buffer) -> EnvelopeHeader:
-        """Read canonical bytes.
-
-        Raises:
-            MalformedMessage: anything else.
-        """
+        """Read canonical bytes."""
         reader = Reader(data)
         kind, site = reader.uint(1), reader.text(MAX_NAME_BYTES)
         header = Header.decode(reader.view(MAX_HEADER_BYTES))
         head = cls(kind, site, header, reader.fixed(SIGNATURE_BYTES))
         reader.end()
         if not OFFER <= kind <= REFUSED:
-            raise MalformedMessage("a letter of an unknown kind")
+            raise MalformedMessage("an envelope of an unknown kind")
         return head
 
     def check(self, public_bytes: bytes, who: str) -> None:
-        """Check who wrote it.
-
-        Raises:
-            BadSignature: somebody else, or it was changed.
-        """
+        """Check who wrote it."""
         verify(public_bytes, self.signature, labels.SIGN_LETTER, self.body(), who=who)
 
     def check_size(self, size_bytes: int, cap_bytes: int) -> None:
-        """Check the length of a frame before it is read.
-
-        Raises:
-            MalformedMessage: not as the head says, or above the cap.
-        """
+        """Check the length of a frame before it is read."""
         if size_bytes != self.header.total_bytes:
-            raise MalformedMessage("a letter's frame does not have the length that its head says")
+            raise MalformedMessage("an envelope's frame does not have the length that its head says")
         if size_bytes > cap_bytes:
             raise MalformedMessage(f"a frame of {size_bytes} bytes exceeds the study's cap of {cap_bytes}")
 
     def check_frame(self, frame: Buffer) -> None:
-        """Check a frame that was read.
-
-        Raises:
-            MalformedMessage: another one.
-        """
+        """Check a frame that was read."""
         if hashlib.sha256(frame).digest() != self.header.sha256:
-            raise MalformedMessage("a letter's frame does not match its SHA-256")
+            raise MalformedMessage("an envelope's frame does not match its SHA-256")

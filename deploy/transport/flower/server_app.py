@@ -3,7 +3,7 @@
     secfed aggregate <- socket -> ServerApp <- SuperLink, SuperNode -> ClientApp <- socket -> secfed agent
 
 Whoever may submit an app to a federation decides what runs on its nodes and beside its SuperLink. So neither
-app has a key, data or a decision: they carry letters (``envelope.py``), which the two ends sign and check.
+app has a key, data or a decision: they carry envelopes (``envelope.py``), which the two ends sign and check.
 Nothing is kept in ``Context.state``; a courier that dies loses what it carried, which is sent again.
 
     [tool.flwr.app.components]          # examples/flower
@@ -47,7 +47,7 @@ _MAX_FRAME_BYTES: Final = 2_000_000_000  # protobuf ends at 2 GiB; the ends know
 _MAX_TURN_BYTES: Final = 1 << 20
 _LOOKS: Final = 16  # messages that are asked about at a time
 
-Letter = tuple[bytes, bytes]  # head, frame
+Envelope = tuple[bytes, bytes]  # head, frame
 
 client_app = ClientApp()
 server_app = ServerApp()
@@ -58,14 +58,9 @@ server_app = ServerApp()
 
 @client_app.query("letter")
 def carry(message: Message, context: Context) -> Message:
-    """Bring a letter to the hospital's agent, and its answer back; an empty answer where there is none.
-
-    Raises:
-        ConfigError: the node names no socket.
-        MalformedMessage: a message that holds no letter.
-    """
+    """Bring an envelope to the hospital's agent, and its answer back; an empty answer where there is none."""
     head, frame = unpack(message.content)
-    path = Path(_named(context.node_config, "this node is no hospital's: --node-config names no"))
+    path = Path(_named(context.node_config, "this node does not lead to a hospital: --node-config names no"))
     try:
         with unix_socket.connect(path, message.metadata.ttl) as connection:
             unix_socket.send(connection, head)
@@ -85,12 +80,7 @@ def carry(message: Message, context: Context) -> Message:
 
 @server_app.main()
 def main(grid: Grid, context: Context) -> None:
-    """Carry letters for ``secfed aggregate`` until its study is over.
-
-    Raises:
-        ConfigError: the run names no socket.
-        LinkError: nobody listens there.
-    """
+    """Carry envelopes for ``secfed aggregate`` until its study is over."""
     path = Path(_named(context.run_config, "--run-config names no"))
     while not _serve(grid, path):
         log.warning("`secfed aggregate` hung up; waiting for it")
@@ -135,19 +125,15 @@ def _connected(path: Path) -> Any:
 
 
 class Courier:
-    """Letters under way in one federation.
-
-    Args:
-        grid: of the ServerApp.
-    """
+    """Envelopes under way in one federation."""
 
     def __init__(self, grid: Grid) -> None:
         self._grid = grid
         self._open: dict[str, int] = {}  # message id -> tag
         self._unsent: list[int] = []
 
-    def look(self) -> tuple[list[int], list[int], list[tuple[int, Letter]]]:
-        """Nodes that are there, tags of letters that got lost, and one answer at most."""
+    def look(self) -> tuple[list[int], list[int], list[tuple[int, Envelope]]]:
+        """Nodes that are there, tags of envelopes that got lost, and one answer at most."""
         nodes = [int(node) for node in self._grid.get_node_ids()]
         lost, self._unsent = self._unsent, []
         for message_id, tag in list(self._open.items())[:_LOOKS]:
@@ -155,16 +141,16 @@ class Courier:
             self._open[message_id] = tag  # the next look begins with others
             for reply in self._grid.pull_messages([message_id]):  # one at a time: they can be large
                 del self._open[message_id]
-                letter = _letter_of(reply)
-                if letter is not None:
-                    return nodes, lost, [(tag, letter)]
+                envelope = _envelope_of(reply)
+                if envelope is not None:
+                    return nodes, lost, [(tag, envelope)]
                 lost.append(tag)
                 break
         return nodes, lost, []
 
-    def send(self, tag: int, node: int, letter: Letter, ttl_s: float) -> None:
-        """Send a letter; one that Flower does not take counts as lost."""
-        message = Message(pack(*letter), node, MESSAGE_TYPE, ttl=ttl_s)
+    def send(self, tag: int, node: int, envelope: Envelope, ttl_s: float) -> None:
+        """Send an envelope; one that Flower does not take counts as lost."""
+        message = Message(pack(*envelope), node, MESSAGE_TYPE, ttl=ttl_s)
         for message_id in self._grid.push_messages([message]):
             if message_id:
                 self._open[message_id] = tag
@@ -177,39 +163,35 @@ class Courier:
         self._open = {name: tag for name, tag in self._open.items() if tag not in unwanted}
 
 
-def _letter_of(reply: Message) -> Letter | None:
-    """The letter of a reply; None where the node failed, or found no agent."""
+def _envelope_of(reply: Message) -> Envelope | None:
+    """The envelope of a reply; None where the node failed, or found no agent."""
     if reply.has_error():
         log.warning("node %d: %s", reply.metadata.src_node_id, reply.error.reason)
         return None
     try:
-        letter = unpack(reply.content)
+        envelope = unpack(reply.content)
     except MalformedMessage:
         return None
-    return letter if letter[0] else None
+    return envelope if envelope[0] else None
 
 
-# --- a letter in Flower's records ---------------------------------------------------------------------
+# --- an envelope in Flower's records ---------------------------------------------------------------------
 
 
 def pack(head: bytes, frame: bytes) -> RecordDict:
-    """A letter as Flower carries it; the frame is an array, which it carries in pieces."""
+    """An envelope as Flower carries it; the frame is an array, which it carries in pieces."""
     array = Array("uint8", (len(frame),), _STYPE, frame)
     return RecordDict({_LETTER: ConfigRecord({_HEAD: head}), _FRAME: ArrayRecord({_FRAME: array})})
 
 
-def unpack(content: RecordDict) -> Letter:
-    """The letter in these records.
-
-    Raises:
-        MalformedMessage: there is none.
-    """
+def unpack(content: RecordDict) -> Envelope:
+    """The envelope in these records."""
     try:
         head, frame = content.config_records[_LETTER][_HEAD], content.array_records[_FRAME][_FRAME].data
     except KeyError:
         head, frame = None, b""
     if not isinstance(head, bytes) or len(head) > _MAX_HEAD_BYTES:
-        raise MalformedMessage("a Flower message that holds no letter")
+        raise MalformedMessage("a Flower message that holds no envelope")
     return head, frame
 
 

@@ -28,11 +28,7 @@ _OTHERS: Final = stat.S_IRWXO
 
 
 def send(connection: socket.socket, data: Bytes) -> None:
-    """Send one byte string.
-
-    Raises:
-        LinkError: the other side is gone, or too slow.
-    """
+    """Send one byte string."""
     view = memoryview(data).cast("B")
     try:
         connection.sendall(len(view).to_bytes(_LENGTH_BYTES, "big"))
@@ -43,40 +39,34 @@ def send(connection: socket.socket, data: Bytes) -> None:
 
 
 def announced(connection: socket.socket) -> int:
-    """The length of the byte string that comes next; its bytes are still to be read.
-
-    Raises:
-        LinkError: the other side is gone, or too slow.
-    """
-    return int.from_bytes(_exactly(connection, _LENGTH_BYTES), "big")
+    """The length of the byte string that comes next; its bytes are still to be read."""
+    return int.from_bytes(read(connection, _LENGTH_BYTES), "big")
 
 
 def read(connection: socket.socket, size_bytes: int) -> bytearray:
-    """The bytes of an announced byte string; the caller has checked the length.
-
-    Raises:
-        LinkError: the other side is gone, or too slow.
-    """
-    return _exactly(connection, size_bytes)
+    """The bytes of an announced byte string; the caller has checked the length."""
+    data = bytearray(size_bytes)
+    view = memoryview(data)
+    at = 0
+    try:
+        while at < size_bytes:
+            got = connection.recv_into(view[at:], min(size_bytes - at, _PIECE_BYTES))
+            if not got:
+                raise LinkError("the other side of a socket hung up")
+            at += got
+    except OSError as error:
+        raise _broken(error) from None
+    return data
 
 
 def skip(connection: socket.socket, size_bytes: int) -> None:
-    """Read an announced byte string and keep nothing of it.
-
-    Raises:
-        LinkError: the other side is gone, or too slow.
-    """
+    """Read an announced byte string and keep nothing of it."""
     while size_bytes > 0:
-        size_bytes -= len(_exactly(connection, min(size_bytes, _PIECE_BYTES)))
+        size_bytes -= len(read(connection, min(size_bytes, _PIECE_BYTES)))
 
 
 def receive(connection: socket.socket, cap_bytes: int) -> bytearray:
-    """One byte string of at most so many bytes.
-
-    Raises:
-        MalformedMessage: a longer one; nothing was allocated.
-        LinkError: the other side is gone, or too slow.
-    """
+    """One byte string of at most so many bytes."""
     size = announced(connection)
     if size > cap_bytes:
         raise MalformedMessage(f"{size} bytes were announced on a socket; {cap_bytes} are permitted")
@@ -84,15 +74,7 @@ def receive(connection: socket.socket, cap_bytes: int) -> bytearray:
 
 
 def connect(path: Path, timeout_s: float | None) -> socket.socket:
-    """A connection to whoever listens.
-
-    Args:
-        path: of the socket.
-        timeout_s: for each read and write; None waits.
-
-    Raises:
-        LinkError: nobody listens, or not for this account.
-    """
+    """A connection to whoever listens."""
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     connection.settimeout(timeout_s)
     try:
@@ -115,9 +97,6 @@ class UnixSocketListener:
         serve: called with each connection, in a thread of its own; the connection is closed afterwards, also
             when it raises :class:`LinkError` or :class:`MalformedMessage`.
         most: connections at a time; more are closed at once.
-
-    Raises:
-        ConfigError: the socket cannot be made, or somebody listens there already.
     """
 
     def __init__(self, path: Path, serve: Callable[[socket.socket], None], *, most: int) -> None:
@@ -178,11 +157,7 @@ class UnixSocketListener:
 
 
 def check_place(path: Path) -> None:
-    """Check that only accounts of a group can reach a socket there; changes nothing.
-
-    Raises:
-        ConfigError: the folder is open to others, or the path is too long.
-    """
+    """Check that only accounts of a group can reach a socket there; changes nothing."""
     if len(str(path).encode()) > _MAX_PATH_BYTES:
         raise ConfigError(
             f"{path}: the path of a socket has at most {_MAX_PATH_BYTES} bytes", remedy="name a shorter one"
@@ -201,11 +176,7 @@ def check_place(path: Path) -> None:
 
 
 def _make_way(path: Path) -> None:
-    """Make the socket's folder, and remove a socket that a killed process left.
-
-    Raises:
-        ConfigError: somebody listens there, or :func:`check_place`.
-    """
+    """Make the socket's folder, and remove a socket that a killed process left."""
     check_place(path)
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -222,21 +193,6 @@ def _unusable(path: Path, error: OSError) -> ConfigError:
     return ConfigError(
         f"{path}: no socket can be there: {error.strerror or error}", remedy="name another socket"
     )
-
-
-def _exactly(connection: socket.socket, size_bytes: int) -> bytearray:
-    data = bytearray(size_bytes)
-    view = memoryview(data)
-    at = 0
-    try:
-        while at < size_bytes:
-            got = connection.recv_into(view[at:], min(size_bytes - at, _PIECE_BYTES))
-            if not got:
-                raise LinkError("the other side of a socket hung up")
-            at += got
-    except OSError as error:
-        raise _broken(error) from None
-    return data
 
 
 def _broken(error: OSError) -> LinkError:

@@ -10,7 +10,7 @@ from typing import Final
 from secfed.crypto.codec import Buffer
 from secfed.deploy.transport.chunking import ChunkedFrame, Reassembly
 from secfed.deploy.transport.client import CallFailed, LinkRequest, SiteConnection, refusal_text
-from secfed.deploy.transport.grpc.peer import TlsFiles, grpc
+from secfed.deploy.transport.grpc.peer import TlsFiles, channel_credentials, grpc
 from secfed.deploy.transport.grpc.service import SERVICE
 from secfed.deploy.transport.limits import ClientLimits
 from secfed.deploy.transport.messages import (
@@ -45,11 +45,9 @@ class GrpcSiteConnection(SiteConnection):
         address: ``host:port`` of the aggregator; the host must be in its certificate.
         tls: the site's certificate and key, and the CA.
         study: the study this site serves; empty until its settings were asked for.
-        max_frame_bytes: longest request that is accepted.
         proxy: ``http://[user:password@]host:port`` of an HTTP proxy (CONNECT); None takes
             ``grpc_proxy``, ``https_proxy``, ``http_proxy`` and ``no_proxy`` from the environment.
         software: name and version, for the operator of the aggregator.
-        limits: timeouts.
     """
 
     def __init__(
@@ -66,7 +64,7 @@ class GrpcSiteConnection(SiteConnection):
         super().__init__(study, max_frame_bytes, limits or ClientLimits())
         self._software = software
         self._channel = grpc.secure_channel(
-            address, tls.channel_credentials(), options=self._limits.options(proxy)
+            address, channel_credentials(tls), options=self._limits.options(proxy)
         )
         calls = f"/{SERVICE}/"
         self._hello = self._channel.unary_unary(calls + "Hello")
@@ -79,20 +77,13 @@ class GrpcSiteConnection(SiteConnection):
 
         Args:
             looks: only look what is served: the site does not count as being there, nor as told.
-
-        Raises:
-            LinkError: no connection, or the aggregator refuses this site.
         """
         with _failures():
             request = HelloRequest(self.study, self._software, looks)
             return HelloReply.decode(self._hello(request.encode(), timeout=self._limits.call_s))
 
     def next(self) -> LinkRequest | None:
-        """Wait for the next request; None when there is nothing to do for now.
-
-        Raises:
-            LinkError: no connection, or a frame that is not what its header says.
-        """
+        """Wait for the next request; None when there is nothing to do for now."""
         with _failures():
             stream = self._next(NextRequest(self.study).encode(), timeout=self._transfer_s)
             try:
@@ -101,21 +92,13 @@ class GrpcSiteConnection(SiteConnection):
                 stream.cancel()
 
     def answer(self, request_id: bytes, reply: Buffer) -> int:
-        """Deliver a reply; the outcome of the receipt. May be repeated.
-
-        Raises:
-            LinkError: no receipt.
-        """
+        """Deliver a reply; the outcome of the receipt. May be repeated."""
         parcel = ChunkedFrame.wrap(self.study, request_id, reply)
         with _failures(unfit=True):
             return Receipt.decode(self._answer(parcel.parts(), timeout=self._transfer_s)).outcome
 
     def refuse(self, request_id: bytes, error: SecfedError) -> int:
-        """Say that a request (or with an empty id: the study) is refused. May be repeated.
-
-        Raises:
-            LinkError: no receipt.
-        """
+        """Say that a request (or with an empty id: the study) is refused. May be repeated."""
         kind, reason = refusal_text(error, declines=not request_id)
         refusal = RefusalMessage(self.study, request_id, kind, reason)
         with _failures():

@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 
 from secfed.deploy.transport.chunking import ChunkedFrame
 from secfed.deploy.transport.limits import Allowance
+from secfed.deploy.transport.study_server import SiteState
 
 T = TypeVar("T")
 
@@ -30,11 +31,7 @@ class Turn:
         self._task: asyncio.Task[Any] | None = None
 
     async def take(self, work: Coroutine[Any, Any, T]) -> T:
-        """Run ``work``, ending what ran before.
-
-        Raises:
-            Superseded: it was itself ended.
-        """
+        """Run ``work``, ending what ran before."""
         self.end()
         task = self._task = asyncio.ensure_future(work)
         try:
@@ -59,15 +56,10 @@ class Turn:
 
 @dataclass(eq=False)
 class Stay:
-    """One reply that is coming in.
+    """One reply that is coming in."""
 
-    Attributes:
-        until_s: loop time after which it has to make room for others that wait.
-        end: gives it up.
-    """
-
-    until_s: float
-    end: Callable[[], None]
+    until_s: float  # loop time after which it has to make room for others that wait
+    end: Callable[[], None]  # gives it up
 
 
 class Room:
@@ -94,13 +86,7 @@ class Room:
         self._stays: set[Stay] = set()
 
     async def take(self, size_bytes: int, end: Callable[[], None], gave_way: int = 0) -> Stay:
-        """Wait until there is room.
-
-        Args:
-            size_bytes: of the reply.
-            end: gives it up, if others wait for too long.
-            gave_way: how often this reply gave way already.
-        """
+        """Wait until there is room. ``end`` gives the reply up if others wait; it did ``gave_way`` times."""
         now_s = asyncio.get_running_loop().time
         async with self._line:
             while self._held and self._is_full(size_bytes):
@@ -109,7 +95,7 @@ class Room:
                     async with asyncio.timeout_at(min((one.until_s for one in self._stays), default=None)):
                         await self._freed.wait()
                 for one in [one for one in self._stays if one.until_s <= now_s()]:
-                    self.came(one)
+                    self.received(one)
                     one.end()
             self._used += size_bytes
             self._held += 1
@@ -117,7 +103,7 @@ class Room:
         self._stays.add(stay)
         return stay
 
-    def came(self, stay: Stay) -> None:
+    def received(self, stay: Stay) -> None:
         """A reply is complete, or was given up: from now on it makes room when it is given back."""
         self._stays.discard(stay)
 
@@ -133,42 +119,40 @@ class Room:
         return self._used + size_bytes > self._size
 
 
-class Mailbox:
+class Mailbox(SiteState):
     """What one site is asked.
 
     Attributes:
-        request: the open request.
         fetched: whether all of it was sent at least once.
         sending: whether it is being sent.
         accepted: id of the last request whose reply or refusal was taken.
         polls, uploads: the turns of the two long calls.
         open_calls: calls that are running.
         signs: those of them that show that the site is there.
-        seen_s: loop time of the last sign of life.
         gave_way: how often the reply to the open request made room for another site's.
-        bytes_up, bytes_down: frame bytes carried since they were last cleared.
-        software: what the site says it runs.
     """
 
     def __init__(self, allowance: Allowance) -> None:
+        super().__init__()
         self.allowance = allowance
-        self.request: ChunkedFrame | None = None
         self.fetched = self.sending = False
         self.accepted = b""
         self.polls, self.uploads = Turn(), Turn()
         self.open_calls = self.signs = 0
-        self.seen_s: float | None = None
-        self.bytes_up = self.bytes_down = 0
         self.gave_way = 0
-        self.software = ""
-        self._posted = asyncio.Event()
+        self._has_request = asyncio.Event()
         self._over = False
 
-    def post(self, request: ChunkedFrame) -> None:
+    @property
+    def calling(self) -> bool:
+        """Whether one of its calls shows that the site is there."""
+        return self.signs > 0
+
+    def ask(self, request: ChunkedFrame) -> None:
         """Ask the site something."""
         self.withdraw()
         self.request, self.fetched, self.gave_way = request, False, 0
-        self._posted.set()
+        self._has_request.set()
 
     def give_way(self) -> None:
         """Give up the upload that is coming in; the site begins it again."""
@@ -178,7 +162,7 @@ class Mailbox:
     def withdraw(self) -> None:
         """Ask nothing any more; an upload under way ends, and its memory is free."""
         self.request = None
-        self._posted.clear()
+        self._has_request.clear()
         self.uploads.end()
 
     def take(self, request_id: bytes) -> None:
@@ -186,20 +170,20 @@ class Mailbox:
         self.accepted = request_id
         self.request = None
         if not self._over:
-            self._posted.clear()
+            self._has_request.clear()
 
     def finish(self, last: ChunkedFrame | None = None) -> None:
         """Ask nothing any more but ``last``; polls that have nothing to wait for end at once."""
         self.withdraw()
         self._over = True
         self.request, self.fetched = last, False
-        self._posted.set()
+        self._has_request.set()
 
     async def wait(self, patience_s: float) -> ChunkedFrame | None:
         """The open request, as soon as there is one; None when patience ends."""
         try:
             async with asyncio.timeout(patience_s):
-                await self._posted.wait()
+                await self._has_request.wait()
         except TimeoutError:
             return None
         return self.request

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
 # Read by gRPC's core when it is first imported, so every module of the link takes `grpc` from here. Python
@@ -22,44 +21,34 @@ os.environ.setdefault("GRPC_VERBOSITY", "NONE")
 import grpc
 
 from secfed.deploy.pki.certificate_checks import load, site_of
+from secfed.deploy.pki.tls_folder import TlsFiles
 from secfed.errors import ConfigError, PolicyRefused
 
-__all__ = ["AuthContext", "PeerAuthenticator", "TlsFiles", "grpc"]
+__all__ = [
+    "AuthContext",
+    "PeerAuthenticator",
+    "TlsFiles",
+    "channel_credentials",
+    "grpc",
+    "server_credentials",
+]
 
 AuthContext = Mapping[str, Sequence[bytes]]
 
 
-@dataclass(frozen=True)
-class TlsFiles:
-    """One party's TLS material, in PEM.
+def server_credentials(tls: TlsFiles) -> grpc.ServerCredentials:
+    """For the aggregator: a client without a certificate of this CA gets no connection."""
+    pair = [(tls.private_key, tls.certificate)]
+    return grpc.ssl_server_credentials(pair, tls.authority, require_client_auth=True)
 
-    Attributes:
-        authority: certificate of the consortium's CA; no other is trusted.
-        certificate: this party's certificate.
-        private_key: its key, not encrypted. Security: gRPC copies it into its own memory.
-    """
 
-    authority: bytes
-    certificate: bytes
-    private_key: bytes = field(repr=False)
-
-    def server_credentials(self) -> grpc.ServerCredentials:
-        """For the aggregator: a client without a certificate of this CA gets no connection."""
-        pair = [(self.private_key, self.certificate)]
-        return grpc.ssl_server_credentials(pair, self.authority, require_client_auth=True)
-
-    def channel_credentials(self) -> grpc.ChannelCredentials:
-        """For a site."""
-        return grpc.ssl_channel_credentials(self.authority, self.private_key, self.certificate)
+def channel_credentials(tls: TlsFiles) -> grpc.ChannelCredentials:
+    """For a site."""
+    return grpc.ssl_channel_credentials(tls.authority, tls.private_key, tls.certificate)
 
 
 class PeerAuthenticator:
-    """Tells the site behind a call.
-
-    Args:
-        sites: the sites of the roster.
-        now: the time.
-    """
+    """Tells the site behind a call."""
 
     def __init__(
         self, sites: Collection[str], now: Callable[[], datetime] = lambda: datetime.now(UTC)
@@ -69,9 +58,6 @@ class PeerAuthenticator:
 
     def caller(self, connection: AuthContext) -> str:
         """The site at the other end of a connection.
-
-        Args:
-            connection: gRPC's authentication context.
 
         Raises:
             PolicyRefused: not TLS 1.3, not a site's certificate, expired, or not in the roster.

@@ -46,7 +46,8 @@ class TestByName:
         assert [item.name for item in store.refused_names()] == ["heart-1"]
 
     def test_an_approval_from_before_does_not_outlast_the_refusal_of_its_name(self, store: Approvals) -> None:
-        store.approve("heart-1", ONE, NOW)
+        store.record("heart-1", ONE, NOW)
+        store.approve_what(ONE.hex(), NOW)
         store.refuse_what("heart-1", NOW)
         assert refused(store, "heart-1", ONE)
         assert [item.state for item in store.all()] == [ApprovalState.WITHDRAWN]
@@ -131,7 +132,7 @@ class TestRecord:
     def test_a_study_that_the_policy_let_in_can_be_found_and_is_not_approved(self, store: Approvals) -> None:
         store.record("heart-1", ONE, NOW)
         assert store.state(ONE) is ApprovalState.PERMITTED
-        assert store.find("heart-1").digest == ONE.hex()
+        assert store.all()[0].digest == ONE.hex()
         with pytest.raises(PolicyRefused, match="waits"):  # the policy wants a person now
             store.require("heart-1", ONE, NOW, manual=True)
         assert store.state(ONE) is ApprovalState.HELD
@@ -139,8 +140,10 @@ class TestRecord:
         assert store.state(ONE) is ApprovalState.PERMITTED
 
     def test_a_decision_stays(self, store: Approvals) -> None:
-        store.approve("heart-1", ONE, NOW)
-        store.withdraw("heart-1", TWO, NOW)
+        store.record("heart-1", ONE, NOW)
+        store.approve_what(ONE.hex(), NOW)
+        store.record("heart-1", TWO, NOW)
+        store.refuse_what(TWO.hex(), NOW)
         for digest, state in ((ONE, ApprovalState.APPROVED), (TWO, ApprovalState.WITHDRAWN)):
             store.record("heart-1", digest, NOW)
             assert store.state(digest) is state
@@ -149,7 +152,8 @@ class TestRecord:
         self, store: Approvals, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(module, "_MOST_PERMITTED", 3)
-        store.withdraw("heart-0", OTHER, NOW)
+        store.record("heart-0", OTHER, NOW)
+        store.refuse_what(OTHER.hex(), NOW)
         for number in range(1, 6):
             store.record(f"heart-{number}", bytes([number]) * 32, NOW + number * SECOND)
         assert [item.name for item in store.all()] == ["heart-0", "heart-3", "heart-4", "heart-5"]
@@ -162,3 +166,55 @@ def test_a_file_from_before_refused_names_is_read(tmp_path: Path, store: Approva
     store.refuse_what("lung", NOW)
     assert store.state(ONE) is ApprovalState.APPROVED
     assert json.loads((tmp_path / FILE).read_text())["refused_names"] == {"lung": int(NOW.timestamp())}
+
+
+class TestByDecision:
+    def test_a_new_study_waits_until_it_is_approved(self, store: Approvals, tmp_path: Path) -> None:
+        for _ in range(2):
+            with pytest.raises(PolicyRefused, match="'heart-1' waits for the approval") as caught:
+                store.require("heart-1", ONE, NOW, manual=True)
+            assert ONE.hex()[:16] in caught.value.remedy
+        assert store.state(ONE) is ApprovalState.HELD
+        store.approve_what(ONE.hex(), NOW + SECOND)
+        store.require("heart-1", ONE, NOW, manual=True)
+        assert Approvals(tmp_path / FILE).state(ONE) is ApprovalState.APPROVED
+        assert store.all()[0].since == NOW + SECOND
+        with pytest.raises(PolicyRefused):  # an approval is for one digest
+            store.require("heart-1", TWO, NOW, manual=True)
+        (tmp_path / FILE).write_bytes((tmp_path / FILE).read_bytes()[:-9])
+        with pytest.raises(ConfigError, match=r"approvals\.json"):  # a damaged file approves nothing
+            store.require("heart-1", ONE, NOW, manual=True)
+
+    def test_a_refused_study_stays_refused_under_any_policy_and_however_often_it_asks(
+        self, store: Approvals
+    ) -> None:
+        store.require("heart-1", ONE, NOW, manual=False)
+        assert store.state(ONE) is None
+        store.record("heart-1", ONE, NOW)
+        store.refuse_what(ONE.hex(), NOW)
+        assert refused(store, "heart-1", ONE, manual=True)
+        assert refused(store, "heart-1", ONE, manual=False)
+        store.hold("heart-1", ONE, NOW)
+        assert store.state(ONE) is ApprovalState.WITHDRAWN
+
+    def test_a_study_is_found_by_name_or_digest_if_that_is_clear(self, store: Approvals) -> None:
+        similar = ONE[:4] + TWO[4:]
+        store.hold("heart-1", ONE, NOW)
+        assert store.approve_what("heart-1", NOW).digest == ONE.hex()
+        store.hold("heart-1", similar, NOW)
+        for unclear in ("heart-1", "11111111"):
+            with pytest.raises(ConfigError, match="several studies"):
+                store.approve_what(unclear, NOW)
+        assert store.approve_what(similar.hex()[:10].upper(), NOW).digest == similar.hex()
+        for unknown in ("lung", "1111", ""):
+            with pytest.raises(ConfigError, match="no study"):
+                store.approve_what(unknown, NOW)
+
+    def test_a_server_cannot_fill_the_disk_with_studies(self, store: Approvals, tmp_path: Path) -> None:
+        store.hold("heart-1", ONE, NOW)
+        file = json.loads((tmp_path / FILE).read_text())
+        entry = file["studies"][ONE.hex()]
+        file["studies"] = {f"{number:064x}": entry for number in range(1000)}
+        (tmp_path / FILE).write_text(json.dumps(file))
+        with pytest.raises(ConfigError, match="1000 studies wait"):
+            store.hold("lung", OTHER, NOW)

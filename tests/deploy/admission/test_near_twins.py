@@ -187,7 +187,10 @@ def test_a_hospital_can_refuse_near_twins_or_let_its_policy_decide(hospital: Hos
     hospital.offered(LEFT_OUT)
 
 
-def test_site_check_says_it_before_a_study_is_offered(hospital: Hospital) -> None:
+def test_site_check_says_it_before_a_study_is_offered(
+    hospital: Hospital, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("secfed.deploy.preflight.study_check.TrainingProcess.check", lambda _: None)
     hospital.begins(FIRST)
     lines = {item.name: item for item in StudyCheck(hospital.folder, LEFT_OUT.encode(), NOW).checks()}
     assert "sites (-hospital-4)" in lines["near twin"].detail

@@ -87,7 +87,8 @@ def test_a_study_is_held_until_a_person_approves_it_and_a_paused_agent_takes_not
     assert declined is not None
     assert "waits for the approval" in declined
     control.pause(folder.state)
-    Approvals(folder.approvals_path).approve("tiny", centre.study.digest(), utc_now())
+    Approvals(folder.approvals_path).record("tiny", centre.study.digest(), utc_now())
+    Approvals(folder.approvals_path).approve_what(centre.study.digest().hex(), utc_now())
     wait_until(lambda: "paused" in str(centre.server.presence()[NAMES[0]].declined))
     control.resume(folder.state)
     wait_until(lambda: '"serving"' in board.path.read_text(), 60.0)
@@ -163,7 +164,8 @@ def test_what_is_offered_must_be_what_it_is_called_and_permitted(centre: Centre)
     own = TOML.replace('name = "logistic-regression"', 'name = "os:getcwd"')
     with pytest.raises(ConfigError, match="not permitted here"):
         admit(folder, centre.roster, named, own.encode(), utc_now())
-    Approvals(folder.approvals_path).withdraw("tiny", centre.study.digest(), utc_now())
+    Approvals(folder.approvals_path).record("tiny", centre.study.digest(), utc_now())
+    Approvals(folder.approvals_path).refuse_what(centre.study.digest().hex(), utc_now())
     with pytest.raises(PolicyRefused, match="withdrawn"):
         still_permitted(folder, centre.study, len(NAMES), utc_now())
 
@@ -178,8 +180,8 @@ def test_a_study_that_the_policy_lets_in_can_be_refused_by_name_with_other_setti
         admit(folder, centre.roster, study_id(Study.parse(text)), text.encode(), utc_now())
 
     offered()
-    assert approvals.find("tiny").digest == centre.study.digest().hex()
-    assert approvals.find("tiny").state is ApprovalState.PERMITTED
+    (found,) = approvals.all()
+    assert (found.digest, found.state) == (centre.study.digest().hex(), ApprovalState.PERMITTED)
     approvals.refuse_what("tiny", utc_now())
     for text in (TOML, TOML.replace("learning_rate = 0.1", "learning_rate = 0.2")):
         with pytest.raises(PolicyRefused, match="withdrawn"):

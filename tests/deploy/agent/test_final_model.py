@@ -65,7 +65,7 @@ def test_agents_get_the_model_before_they_are_told_that_the_study_is_over(
         assert not centre.threads[name].is_alive()
         assert model_of(centre, name).read_bytes() == sent[0]
     assert not centre.errors
-    assert centre.server.told() == set(NAMES)
+    assert centre.server.informed() == set(NAMES)
 
 
 def test_a_hospital_that_comes_late_gets_the_model_and_one_that_declines_is_told_all_the_same(
@@ -76,7 +76,7 @@ def test_a_hospital_that_comes_late_gets_the_model_and_one_that_declines_is_told
     control.pause(centre.folders[NAMES[1]].state)
     centre.start(NAMES[0])
     centre.start(NAMES[1])
-    assert wait(lambda: centre.server.told() >= {NAMES[0], NAMES[1]})
+    assert wait(lambda: centre.server.informed() >= {NAMES[0], NAMES[1]})
     assert wait(model_of(centre, NAMES[0]).exists)
     assert model_of(centre, NAMES[0]).read_bytes() == data
     assert not model_of(centre, NAMES[1]).exists()
@@ -88,7 +88,7 @@ def test_a_hospital_that_refuses_the_model_says_so_and_the_study_ends(centre: Ce
     }
     centre.server.finish(frames)
     centre.start(NAMES[0])
-    assert wait(lambda: NAMES[0] in centre.server.told())
+    assert wait(lambda: NAMES[0] in centre.server.informed())
     said = centre.server.arrivals.get(timeout=60)
     assert isinstance(said, Refused)
     assert "refusal 41" in said.reason

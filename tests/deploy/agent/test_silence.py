@@ -60,7 +60,8 @@ def test_work_that_fails_is_ready_on_the_wire_and_an_alarm_at_home(tmp_path: Pat
         assert "'update': " in status["last_alarm"]["text"]
         assert status["totals"]["alarms"] >= 1
         assert status["totals"]["refusals"] == 0
-        assert f"secfed_agent_alarms_total {status['totals']['alarms']}" in centre.boards[NAME].metrics()
+        metrics = {item.name: item.value for one in centre.boards[NAME].collect() for item in one.samples}
+        assert metrics["secfed_agent_alarms_total"] == status["totals"]["alarms"]
         shown = CliRunner(env={"COLUMNS": "200"}).invoke(app, ["agent", "status", "--dir", str(site.folder)])
         assert "Last alarm  round 1, exchange 'update'" in shown.output
         log = verify_file(site.state / DECISIONS_FILE, site.request().identity_key, DECISIONS)

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import re
 import signal
-import threading
-import time
 
 import pytest
 from safetensors.torch import load_file, save
 from typer.testing import CliRunner, Result
 
+from secfed import __version__
 from secfed.audit.transcript_check import verify_run
 from secfed.cli.app import app
 from secfed.deploy.aggregator import aggregator
@@ -20,7 +19,7 @@ from secfed.runs.run_folder import prepare, site_folder
 from secfed.runs.run_report import SilentObserver
 from secfed.simulation import simulate as simulation
 from tests.deploy.central_case import TOML
-from tests.deploy.centre_case import Centre, events
+from tests.deploy.centre_case import Centre, events, interrupted
 
 SITES = 3
 
@@ -39,20 +38,26 @@ def simulated(centre: Centre) -> bytes:
     return save(load_file(out / "model.safetensors"))
 
 
-def test_killed_twice_and_finished_with_the_bytes_of_a_simulation(centre):
+def test_killed_and_finished_with_the_bytes_of_a_simulation(centre):
+    """Every point at which it can be killed: test_crashes.py."""
     centre.join()
-    killed = centre.aggregate(crash_at="aggregate: after a reply is recorded:11")
-    killed.communicate(timeout=300)
-    assert killed.returncode == -signal.SIGKILL
-    again = centre.aggregate(crash_at="aggregate: after summed is in the transcript:2")
-    _, log = again.communicate(timeout=300)
-    assert again.returncode == -signal.SIGKILL, log
+    killed = centre.aggregate(crash_at="aggregate: after summed is in the transcript:2")
+    _, log = killed.communicate(timeout=300)
+    assert killed.returncode == -signal.SIGKILL, log
     last = centre.aggregate("--json")
     shown, log = last.communicate(timeout=300)
     assert last.returncode == 0, log
-    told = events(log)
-    assert told[0]["message"] == "resumed"
-    assert [event["sites"] for event in told if event["message"] == "told"] == [sorted(centre.folders)]
+    seen = events(log)
+    assert seen[0]["message"] == "resumed"
+    (told,) = [event for event in seen if event["message"] == "told"]
+    assert told["sites"] == sorted(centre.folders)
+    # Its hospitals say that they run another version.
+    assert told["software"] == dict.fromkeys(sorted(centre.folders), "secfed test")
+    warned = {event["site"]: event for event in seen if event["message"] == "version"}
+    assert sorted(warned) == sorted(centre.folders)
+    for event in warned.values():
+        assert (event["software"], event["own"]) == ("secfed test", f"secfed {__version__}")
+        assert event["level"].upper() == "WARNING"
     for hospital in centre.hospitals:
         hospital.thread.join(60)  # they were told that the study is finished
         assert not hospital.thread.is_alive()
@@ -69,28 +74,10 @@ def test_killed_twice_and_finished_with_the_bytes_of_a_simulation(centre):
     assert [checked.sums for checked in verdict.checked] == [3] * (1 + SITES)
 
 
-def test_stopped_while_it_waits_for_the_quorum_and_resumed(centre):
-    process = centre.aggregate()
-    assert process.stderr is not None
-    assert process.stdout is not None
-    lines: list[str] = []
-    reader = threading.Thread(target=lambda: lines.extend(process.stderr), daemon=True)
-    reader.start()
-    end = time.monotonic() + 300
-    while not any('"waiting"' in line for line in lines) and time.monotonic() < end:
-        time.sleep(0.05)
-    process.send_signal(signal.SIGINT)
-    assert process.wait(60) == 130
-    reader.join(60)
-    process.stderr.close()
-    process.stdout.close()
-    log = "".join(lines)
+def test_stopped_while_it_waits_for_the_quorum(centre):
+    log = interrupted(centre.aggregate(), until='"waiting"')
     assert "start it again with --out" in log
     assert "Traceback" not in log
-    centre.join()
-    again = centre.aggregate()
-    _, log = again.communicate(timeout=300)
-    assert again.returncode == 0, log
 
 
 def refused(centre: Centre, *more: str) -> Result:

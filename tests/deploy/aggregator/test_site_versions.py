@@ -3,20 +3,15 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 from rich.console import Console
 
-from secfed import __version__
 from secfed.cli.aggregate_log import tell_person
 from secfed.deploy.aggregator.measured_transport import MeasuredTransport
 from secfed.deploy.aggregator.site_versions import SiteVersions, VersionedTransport
 from secfed.deploy.transport.link import Presence
-from tests.deploy.central_case import TOML
-from tests.deploy.centre_case import Centre, events
 
 OWN = "secfed 0.2.0"
 
@@ -73,26 +68,3 @@ def test_every_step_looks_at_versions(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(MeasuredTransport, "ask", lambda *_: None)
     VersionedTransport(versions=watched.versions).ask("train", {}, lambda *_: None)
     assert [event for event, _ in watched.told] == ["version"]
-
-
-@pytest.fixture
-def centre(tmp_path: Path) -> Iterator[Centre]:
-    made = Centre(tmp_path, TOML.format(protection="masked", sites=3, rounds=1))
-    yield made
-    made.close()
-
-
-def test_the_aggregator_tells_the_versions_of_its_hospitals(centre: Centre) -> None:
-    centre.join()  # they say "secfed test"
-    process = centre.aggregate()
-    _, log = process.communicate(timeout=120)
-    assert process.returncode == 0, log
-    seen = events(log)
-    warned = [event for event in seen if event["message"] == "version"]
-    assert sorted(event["site"] for event in warned) == sorted(centre.folders)
-    assert {(event["software"], event["own"]) for event in warned} == {
-        ("secfed test", f"secfed {__version__}")
-    }
-    assert {event["level"].upper() for event in warned} == {"WARNING"}
-    (told,) = (event for event in seen if event["message"] == "told")
-    assert told["software"] == dict.fromkeys(sorted(centre.folders), "secfed test")

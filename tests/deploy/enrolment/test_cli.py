@@ -14,6 +14,7 @@ from secfed.cli.consortium import consortium_app
 from secfed.cli.guard import GuardedGroup
 from secfed.cli.site import site_app
 from secfed.deploy.enrolment import messages as enrolment
+from secfed.deploy.pki import key_files
 from secfed.deploy.pki.passphrase import PASSPHRASE_FILE
 from secfed.records.roster_file import read_roster
 from tests.deploy.enrol_case import DAY, NOW, content, write
@@ -189,71 +190,53 @@ class TestFingerprints:
 
 
 class TestJoinWithRoster:
-    def join(self, folder: Path, roster: Path, *more: object) -> Result:
+    def join(self, folder: Path, *more: object) -> Result:
         reply = folder / "centre" / "replies" / "charite.json"
-        return secfed("site", "join", reply, "--dir", folder / "charite", "--roster", roster, *more)
+        return secfed("site", "join", reply, "--dir", folder / "charite", *more)
 
-    def untouched(self, folder: Path) -> bool:
+    @pytest.mark.parametrize(
+        ("options", "code", "why"),
+        [
+            (["--roster", "centre/roster.json", "--fingerprint", "0" * 64], 13, "not the one given"),
+            (["--roster", "centre/roster.json"], 2, "nobody is there"),
+            (["--roster", "other/roster.json", "--yes"], 13, "another aggregator than the reply"),
+            (["--roster", "rooster.json", "--yes"], 2, "check the path"),
+            (["--fingerprint", "0" * 64], 2, "--roster"),  # a digest without a roster
+        ],
+    )
+    def test_what_is_wrong_installs_nothing(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: list[str], code: int, why: str
+    ) -> None:
+        monkeypatch.chdir(tmp_path)
+        founded(tmp_path, "charite")
+        ok("consortium", "init", "other", "--name", "Lung study", "--aggregator-host", "localhost")
+        ok("consortium", "admit", "charite/request.json", "--dir", "other", "--yes")
+        result = self.join(tmp_path, *options)
+        assert (result.exit_code, why in result.stderr) == (code, True), result.stderr
         names = ("tls.pem", "consortium.json", "pinned-roster.json")
-        return not any((folder / "charite" / name).exists() for name in names)
+        assert not any((tmp_path / "charite" / name).exists() for name in names)
 
-    def test_a_wrong_digest_installs_nothing(self, tmp_path: Path) -> None:
+    def test_the_right_digest_pins_the_roster(self, tmp_path: Path) -> None:
         roster = founded(tmp_path, "charite") / "roster.json"
-        assert self.join(tmp_path, roster, "--fingerprint", "0" * 64).exit_code == 13
-        assert self.untouched(tmp_path)
         digest = read_roster(roster).digest.hex()
-        assert self.join(tmp_path, roster, "--fingerprint", digest).exit_code == 0
+        assert self.join(tmp_path, "--roster", roster, "--fingerprint", digest).exit_code == 0
         assert (tmp_path / "charite" / "pinned-roster.json").exists()
-
-    def test_without_a_person_nothing_is_installed(self, tmp_path: Path) -> None:
-        roster = founded(tmp_path, "charite") / "roster.json"
-        result = self.join(tmp_path, roster)
-        assert (result.exit_code, "nobody is there" in result.stderr) == (2, True)
-        assert self.untouched(tmp_path)
-
-    def test_the_roster_of_another_aggregator_installs_nothing(self, tmp_path: Path) -> None:
-        founded(tmp_path, "charite")
-        other = tmp_path / "other"
-        ok("consortium", "init", other, "--name", "Lung study", "--aggregator-host", "localhost")
-        ok("consortium", "admit", tmp_path / "charite" / "request.json", "--dir", other, "--yes")
-        result = self.join(tmp_path, other / "roster.json", "--yes")
-        assert (result.exit_code, "another aggregator than the reply" in result.stderr) == (13, True)
-        assert self.untouched(tmp_path)
-
-    def test_a_mistyped_roster_is_a_wrong_path(self, tmp_path: Path) -> None:
-        founded(tmp_path, "charite")
-        result = self.join(tmp_path, tmp_path / "rooster.json", "--yes")
-        assert result.exit_code == 2
-        assert "check the path" in result.stderr
-        assert self.untouched(tmp_path)
-
-    def test_a_digest_without_a_roster_is_a_mistake(self, tmp_path: Path) -> None:
-        reply = founded(tmp_path, "charite") / "replies" / "charite.json"
-        result = secfed("site", "join", reply, "--dir", tmp_path / "charite", "--fingerprint", "0" * 64)
-        assert (result.exit_code, "--roster" in result.stderr) == (2, True)
-        assert self.untouched(tmp_path)
 
 
 class TestChanges:
     def test_what_changed_is_shown(self, tmp_path: Path) -> None:
         centre = joined(tmp_path, "charite", "hcuge", "ukhd")
-        ok("consortium", "remove", "hcuge", "--dir", centre, "--yes")
-        ok("site", "init", tmp_path / "newcomer", "--name", "newcomer")
-        ok("consortium", "admit", tmp_path / "newcomer/request.json", "--dir", centre, "--yes")
+        for name in ("hcuge", "ukhd"):
+            ok("consortium", "remove", name, "--dir", centre, "--yes")
+        for folder, name in (("newcomer", "newcomer"), ("again", "ukhd")):
+            ok("site", "init", tmp_path / folder, "--name", name)
+            ok("consortium", "admit", tmp_path / folder / "request.json", "--dir", centre, "--yes")
         out = ok("site", "trust", centre / "roster.json", "--dir", tmp_path / "charite", "--yes")
         assert "No longer in it: hcuge" in out
-        (line,) = (line for line in out.splitlines() if line.startswith("newcomer"))
-        assert line.rstrip().endswith("new")
-        assert "NEW KEY" not in out
-
-    def test_a_changed_key_is_a_warning(self, tmp_path: Path) -> None:
-        centre = joined(tmp_path, "charite", "hcuge")
-        ok("consortium", "remove", "hcuge", "--dir", centre, "--yes")
-        ok("site", "init", tmp_path / "again", "--name", "hcuge")
-        ok("consortium", "admit", tmp_path / "again/request.json", "--dir", centre, "--yes")
-        out = ok("site", "trust", centre / "roster.json", "--dir", tmp_path / "charite", "--yes")
-        (line,) = (line for line in out.splitlines() if line.startswith("hcuge"))
-        assert line.rstrip().endswith("NEW KEY")
+        ends = {line.split()[0]: line.rstrip() for line in out.splitlines() if line.strip()}
+        assert ends["newcomer"].endswith("new")
+        assert ends["ukhd"].endswith("NEW KEY")
+        assert not ends["charite"].endswith("NEW KEY")
         assert "A key changed" in out
 
     def test_a_tampered_roster_is_refused(self, tmp_path: Path) -> None:
@@ -332,7 +315,8 @@ class TestTime:
 
 
 class TestPassphrase:
-    def test_a_file_serves_both_sides(self, tmp_path: Path) -> None:
+    def test_a_file_serves_both_sides(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(key_files, "_SCRYPT", {"n": 16, "r": 8, "p": 1})
         secret = tmp_path / "passphrase"
         secret.write_text("correct horse battery\n")
         secret.chmod(0o600)

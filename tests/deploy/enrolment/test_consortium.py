@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
 import stat
 from pathlib import Path
 
@@ -18,7 +16,18 @@ from secfed.deploy.pki.key_files import new_tls_key
 from secfed.errors import ConfigError, RosterError
 from secfed.records.roster_file import read_roster
 from secfed.storage import private_files
-from tests.deploy.enrol_case import DAY, NOW, a_request, admit, consortium, content, request_of, site
+from tests.deploy.enrol_case import (
+    DAY,
+    NOW,
+    a_request,
+    admit,
+    check_pair,
+    consortium,
+    content,
+    crash_after,
+    request_of,
+    site,
+)
 
 
 def test_a_list_of_members_that_could_not_be_read_again_is_not_saved(tmp_path: Path) -> None:
@@ -105,26 +114,22 @@ class TestAdmission:
             if path.is_file() and path.suffix != ".key":
                 assert b"PRIVATE" not in path.read_bytes()
 
-    def test_a_name_is_enrolled_once(self, tmp_path: Path) -> None:
-        centre = consortium(tmp_path)
-        centre.admit(a_request("charite"), now=NOW, passphrase=None)
+    def test_a_name_and_a_key_are_enrolled_once(self, tmp_path: Path) -> None:
+        centre, identity, tls_key = consortium(tmp_path), Identity.generate("charite"), new_tls_key()
+        centre.admit(Request.verified(Request.sign(identity, tls_key, NOW), "r"), now=NOW, passphrase=None)
         before = centre.roster()
-        with pytest.raises(RosterError, match="'charite' is enrolled already"):
-            centre.admit(a_request("charite"), now=NOW, passphrase=None)
+        same_key = Request.verified(Request.sign(Identity.generate("hcuge"), tls_key, NOW), "r")
+        for request, why in (
+            (a_request("charite"), "'charite' is enrolled already"),
+            (
+                a_request("hcuge", identity=a_name_for(identity, "hcuge")),
+                "'hcuge' shows the identity key of 'charite'",
+            ),
+            (same_key, "'hcuge' shows the TLS key of 'charite'"),
+        ):
+            with pytest.raises(RosterError, match=why):
+                centre.admit(request, now=NOW, passphrase=None)
         assert centre.roster() == before
-
-    def test_an_identity_key_is_enrolled_once(self, tmp_path: Path) -> None:
-        centre, identity = consortium(tmp_path), Identity.generate("charite")
-        centre.admit(a_request("charite", identity=identity), now=NOW, passphrase=None)
-        with pytest.raises(RosterError, match="'hcuge' shows the identity key of 'charite'"):
-            centre.admit(a_request("hcuge", identity=a_name_for(identity, "hcuge")), now=NOW, passphrase=None)
-
-    def test_a_tls_key_is_enrolled_once(self, tmp_path: Path) -> None:
-        centre, tls_key = consortium(tmp_path), new_tls_key()
-        one, two = (Request.sign(Identity.generate(name), tls_key, NOW) for name in ("charite", "hcuge"))
-        centre.admit(Request.verified(one, "r"), now=NOW, passphrase=None)
-        with pytest.raises(RosterError, match="'hcuge' shows the TLS key of 'charite'"):
-            centre.admit(Request.verified(two, "r"), now=NOW, passphrase=None)
 
     def test_the_aggregators_keys_are_no_sites_keys(self, tmp_path: Path) -> None:
         centre = consortium(tmp_path)
@@ -253,32 +258,17 @@ class TestPassphrase:
         assert "BEGIN PRIVATE KEY" not in repr(centre.aggregator_tls(secret))
 
 
-class Crash(BaseException):
-    """Nothing catches it, like a power cut."""
-
-
 class TestCrash:
     @pytest.mark.parametrize("survives", range(4))
     def test_a_crash_at_any_rename_during_an_admission_is_repaired(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, survives: int
+        self, tmp_path: Path, survives: int
     ) -> None:
         """After it the site is enrolled and gets its reply by `renew`, or it is not and can be admitted."""
         centre = consortium(tmp_path)
         centre.admit(a_request("charite"), now=NOW, passphrase=None)
-        count, rename = 0, os.replace
-
-        def failing(old: Path, new: Path) -> None:
-            nonlocal count
-            count += 1
-            if count > survives:
-                raise Crash
-            rename(old, new)
-
         request = a_request("hcuge")
-        monkeypatch.setattr(os, "replace", failing)
-        with contextlib.suppress(Crash):
+        with crash_after(survives):
             centre.admit(request, now=NOW, passphrase=None)
-        monkeypatch.undo()
         again = Consortium(centre.folder)
         again.restore_roster_file()
         assert read_roster(again.roster_path) == again.roster()
@@ -291,28 +281,13 @@ class TestCrash:
 
     @pytest.mark.parametrize("survives", range(3))
     def test_a_crash_at_any_rename_during_the_aggregators_renewal_keeps_it_serving(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, survives: int
+        self, tmp_path: Path, survives: int
     ) -> None:
         centre = consortium(tmp_path)
-        count, rename = 0, os.replace
-
-        def failing(old: Path, new: Path) -> None:
-            nonlocal count
-            count += 1
-            if count > survives:
-                raise Crash
-            rename(old, new)
-
-        monkeypatch.setattr(os, "replace", failing)
-        with contextlib.suppress(Crash):
+        with crash_after(survives):
             centre.renew_aggregator(now=NOW + DAY, passphrase=None)
-        monkeypatch.undo()
         again = Consortium(centre.folder)
-        material = again.aggregator_tls(None)
-        certificate = certificate_checks.load(material.certificate, "c")
-        from cryptography.hazmat.primitives.serialization import load_pem_private_key
-
-        assert load_pem_private_key(material.private_key, None).public_key() == certificate.public_key()
+        check_pair(again.aggregator_tls(None))
         again.renew_aggregator(now=NOW + 2 * DAY, passphrase=None)
         again.aggregator_tls(None)
         assert not (again.folder / "aggregator" / "tls-next.key").exists()

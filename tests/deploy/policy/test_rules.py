@@ -1,9 +1,8 @@
-"""Rules for one setting, hours of the week, and approvals."""
+"""Rules for one setting, and hours of the week."""
 
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 from typing import Any
 from zoneinfo import ZoneInfo
 
@@ -13,12 +12,11 @@ from hypothesis import strategies as st
 from pydantic import Field
 
 from secfed.config.schema import Options, checked
-from secfed.deploy.admission.approvals import Approvals, ApprovalState
 from secfed.deploy.policy import time_windows
 from secfed.deploy.policy.rules import Anything, OneOf, Range, broken, read_rule, read_rules
 from secfed.deploy.policy.time_windows import DAYS, Window, is_open
-from secfed.errors import ConfigError, PolicyRefused
-from tests.deploy.enrol_case import DAY, NOW, content
+from secfed.errors import ConfigError
+from tests.deploy.enrol_case import NOW
 
 NUMBERS = st.floats(allow_nan=False) | st.integers(-(10**9), 10**9)
 
@@ -252,74 +250,3 @@ class TestHours:
     def test_an_unknown_time_zone_is_refused(self, name: str) -> None:
         with pytest.raises(ConfigError, match="timezone"):
             time_windows.time_zone(name)
-
-
-STUDY, OTHER = b"\x11" * 32, b"\x11\x11\x11\x11\x22" + b"\x11" * 27
-
-
-class TestApprovals:
-    def test_a_new_study_waits_until_it_is_approved(self, tmp_path: Path) -> None:
-        store = Approvals(tmp_path / "approvals.json")
-        for _ in range(2):
-            with pytest.raises(PolicyRefused, match="'heart' waits for the approval") as caught:
-                store.require("heart", STUDY, NOW, manual=True)
-            assert STUDY.hex()[:16] in caught.value.remedy
-        assert store.state(STUDY) is ApprovalState.HELD
-        store.approve("heart", STUDY, NOW + DAY)
-        store.require("heart", STUDY, NOW, manual=True)
-        assert Approvals(tmp_path / "approvals.json").state(STUDY) is ApprovalState.APPROVED
-        assert store.all()[0].since == NOW + DAY
-
-    def test_an_approval_is_for_one_digest(self, tmp_path: Path) -> None:
-        store = Approvals(tmp_path / "approvals.json")
-        store.approve("heart", STUDY, NOW)
-        with pytest.raises(PolicyRefused):
-            store.require("heart", OTHER, NOW, manual=True)
-
-    def test_a_withdrawn_study_is_refused_even_without_manual_approval(self, tmp_path: Path) -> None:
-        store = Approvals(tmp_path / "approvals.json")
-        store.require("heart", STUDY, NOW, manual=False)
-        assert store.state(STUDY) is None
-        store.withdraw("heart", STUDY, NOW)
-        for manual in (True, False):
-            with pytest.raises(PolicyRefused, match="withdrawn"):
-                store.require("heart", STUDY, NOW, manual=manual)
-        assert store.state(STUDY) is not ApprovalState.APPROVED
-
-    def test_asking_again_does_not_undo_a_decision(self, tmp_path: Path) -> None:
-        store = Approvals(tmp_path / "approvals.json")
-        store.withdraw("heart", STUDY, NOW)
-        store.hold("heart", STUDY, NOW)
-        assert store.state(STUDY) is ApprovalState.WITHDRAWN
-
-    def test_a_study_is_found_by_name_or_digest_if_that_is_clear(self, tmp_path: Path) -> None:
-        store = Approvals(tmp_path / "approvals.json")
-        store.hold("heart", STUDY, NOW)
-        assert store.find("heart").digest == STUDY.hex()
-        store.hold("heart", OTHER, NOW)
-        for unclear in ("heart", "11111111"):
-            with pytest.raises(ConfigError, match="several studies"):
-                store.find(unclear)
-        assert store.find(OTHER.hex()[:10].upper()).digest == OTHER.hex()
-        for unknown in ("lung", "1111", ""):
-            with pytest.raises(ConfigError, match="no study"):
-                store.find(unknown)
-
-    def test_a_server_cannot_fill_the_disk_with_studies(self, tmp_path: Path) -> None:
-        store = Approvals(tmp_path / "approvals.json")
-        store.hold("heart", STUDY, NOW)
-        file = content(tmp_path / "approvals.json")
-        entry = file["studies"][STUDY.hex()]
-        import json
-
-        file["studies"] = {f"{number:064x}": entry for number in range(1000)}
-        (tmp_path / "approvals.json").write_text(json.dumps(file))
-        with pytest.raises(ConfigError, match="1000 studies wait"):
-            store.hold("lung", OTHER, NOW)
-
-    def test_a_damaged_file_approves_nothing(self, tmp_path: Path) -> None:
-        path = tmp_path / "approvals.json"
-        Approvals(path).approve("heart", STUDY, NOW)
-        path.write_bytes(path.read_bytes()[:-9])
-        with pytest.raises(ConfigError, match=r"approvals\.json"):
-            Approvals(path).require("heart", STUDY, NOW, manual=True)

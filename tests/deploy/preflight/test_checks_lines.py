@@ -11,8 +11,9 @@ from cryptography.x509.oid import ExtendedKeyUsageOID
 
 from secfed.deploy.preflight import checks as site_check
 from secfed.deploy.preflight import route_check
-from secfed.deploy.preflight.checks import Account, Served
+from secfed.deploy.preflight.checks import Account
 from secfed.deploy.preflight.route_check import Route, Shown
+from secfed.deploy.transport.messages import HelloReply
 from secfed.errors import LinkError
 from tests.deploy.link_case import AUTHORITY, Authority
 
@@ -89,9 +90,9 @@ def test_a_proxy_that_grpc_passes_over_is_told() -> None:
 
 def test_what_is_served_is_compared_with_the_file() -> None:
     mine, other = f"tiny-{'a' * 64}", f"tiny-{'b' * 64}"
-    assert site_check.served_check(Served(mine), mine).ok
-    assert site_check.served_check(Served(other), mine).ok is False
-    assert site_check.served_check(Served(f"large-{'b' * 64}"), mine).ok
+    assert site_check.served_check(HelloReply(mine, b"", 1), mine).ok
+    assert site_check.served_check(HelloReply(other, b"", 1), mine).ok is False
+    assert site_check.served_check(HelloReply(f"large-{'b' * 64}", b"", 1), mine).ok
     refused = LinkError("permission denied: site 'x' is not in the roster")
     assert site_check.membership_check(refused).exit_code == 13
 

@@ -123,12 +123,12 @@ def carrier(server: LinkServer, told: list[tuple[str, dict[str, Any]]], quorum: 
         SilentObserver(),
         lambda event, **facts: told.append((event, facts)),
         Stopper(),
-        deadline_s=6.0,
+        deadline_s=3.0,
         quorum=quorum,
         silent_s=30.0,
         wait_for_result=False,
         rounds=20,
-        slow_s=2.0,
+        slow_s=1.0,
     )
 
 
@@ -156,7 +156,7 @@ def test_the_study_centre_knows_whom_a_step_waits_for_and_why() -> None:
 
 def said(c: Any, site: str) -> int:
     """What a hello tells, asked no faster than a site may call."""
-    time.sleep(1.0)
+    time.sleep(0.6)
     return int(c.dial(site).hello().waits)
 
 

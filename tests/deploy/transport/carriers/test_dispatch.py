@@ -232,7 +232,7 @@ def test_an_answered_request_that_comes_again_is_refused_by_the_site():
 def test_an_error_that_is_not_ours_ends_serving():
     with consortium() as c:
         link = c.dial(SITES[0])
-        thread, _, _ = asking(c, {SITES[0]: b"go"}, seconds=2.0)
+        thread, _, _ = asking(c, {SITES[0]: b"go"}, seconds=0.7)
 
         def broken(_request):
             raise ZeroDivisionError
@@ -278,7 +278,7 @@ def test_more_large_replies_than_there_is_room_for_come_one_after_the_other(limi
 def test_a_request_above_the_sites_own_cap_is_not_taken():
     with consortium() as c:
         link = c.dial(SITES[0], cap=1000)
-        thread, _, _ = asking(c, {SITES[0]: bytes(1001)}, seconds=2.0)
+        thread, _, _ = asking(c, {SITES[0]: bytes(1001)}, seconds=0.7)
         with pytest.raises(LinkError, match="cap of 1000"):
             fetch(link)
         thread.join(60)

@@ -23,22 +23,22 @@ class Centre:
     def __init__(self) -> None:
         aggregator, self.hospital = Identity.generate("aggregator"), Identity.generate(SITE)
         roster = Roster.of(aggregator, [self.hospital, *(Identity.generate(f"other-{n}") for n in (1, 2))])
-        self.post = FlowerDispatcher(aggregator, roster, Offer(STUDY, b"[study]\n", 1 << 20))
+        self.dispatcher = FlowerDispatcher(aggregator, roster, Offer(STUDY, b"[study]\n", 1 << 20))
         self.now_s = 0.0
 
     def next_order(self) -> PendingRequest:
         self.now_s += 1000.0
-        (order,) = self.post.orders([NODE], self.now_s)
+        (order,) = self.dispatcher.orders([NODE], self.now_s)
         return order
 
     def ask(self, text: bytes) -> None:
-        self.post.post(wrap_all(STUDY, bytes([len(text)]) * 16, {SITE: text}))
+        self.dispatcher.ask(wrap_all(STUDY, bytes([len(text)]) * 16, {SITE: text}))
 
     def answer(self, order: PendingRequest, kind: int, frame: bytes) -> SiteReply | Refused | None:
         request_id = EnvelopeHeader.decode(order.head).header.request_id
         head = EnvelopeHeader.sign(self.hospital, kind, SITE, ChunkedFrame.wrap(STUDY, request_id, frame))
-        self.post.check(order.tag, head, len(frame))
-        return self.post.take(order.tag, head, memoryview(frame), lambda: None)
+        self.dispatcher.check(order.tag, head, len(frame))
+        return self.dispatcher.take(order.tag, head, memoryview(frame), lambda: None)
 
     def here(self) -> None:
         order = self.next_order()
@@ -55,7 +55,7 @@ def test_a_hospital_whose_policy_refuses_work_is_not_counted_on_until_it_takes_a
     said = RefusalMessage(STUDY, b"", kind, "not on Sundays").encode()
     refused = centre.answer(centre.next_order(), envelope.REFUSED, said)
     assert isinstance(refused, Refused)
-    assert (centre.post.boxes[SITE].declined is None) == counts
+    assert (centre.dispatcher.sites[SITE].declined is None) == counts
     centre.ask(b"again")
     if not counts:
         centre.here()  # an offer comes first

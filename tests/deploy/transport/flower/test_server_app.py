@@ -62,7 +62,7 @@ def test_a_node_that_never_answers_is_missing_and_the_others_are_not(federation)
     federation.node(3, SITES[2], hang)
     federation.wait_for(*SITES)
     watched = Watched()
-    replies = federation.collect(dict.fromkeys(SITES, b"go"), seconds=2.0, watcher=watched)
+    replies = federation.collect(dict.fromkeys(SITES, b"go"), seconds=1.0, watcher=watched)
     stuck.set()
     assert set(replies) == set(SITES[:2])
     assert watched.missed == [("train", SITES[2])]
@@ -167,7 +167,7 @@ def test_a_reply_above_the_cap_is_not_taken(sockets):
         federation.hospital(0, lambda _: bytes(1001))
         federation.wait_for(SITES[0])
         watched = Watched()
-        assert federation.collect({SITES[0]: b"go"}, seconds=1.5, watcher=watched) == {}
+        assert federation.collect({SITES[0]: b"go"}, seconds=0.8, watcher=watched) == {}
         assert watched.missed == [("train", SITES[0])]
     finally:
         federation.close()
@@ -232,7 +232,7 @@ def test_the_end_of_a_study_brings_the_last_request_and_then_the_news(federation
     federation.server.finish({SITES[0]: b"model"})
     federation.threads[0].join(60)
     assert not federation.threads[0].is_alive()  # it was told that the study is over
-    wait_until(lambda: federation.server.told() == {SITES[0]})
+    wait_until(lambda: federation.server.informed() == {SITES[0]})
     assert got == [b"model"]
 
 
@@ -298,12 +298,9 @@ def message() -> Message:
     return Message(server_app.pack(b"head", b"frame"), 1, server_app.MESSAGE_TYPE)
 
 
-def test_a_node_without_a_socket_says_what_to_add(sockets):
+def test_a_node_or_a_run_without_a_socket_says_what_to_add(sockets):
     with pytest.raises(ConfigError, match=r"--node-config names no 'secfed-socket'"):
         server_app.client_app(message(), Context(1, 1, {}, RecordDict(), {}))
-
-
-def test_a_run_without_a_socket_says_what_to_add():
     with pytest.raises(ConfigError, match=r"--run-config names no 'secfed-socket'"):
         server_app.server_app(None, Context(1, 1, {}, RecordDict(), {}))
 
@@ -323,7 +320,7 @@ def test_without_a_study_centre_the_app_ends_with_a_reason(sockets, monkeypatch)
 
 
 def test_a_message_that_holds_no_letter_is_refused():
-    with pytest.raises(MalformedMessage, match="holds no letter"):
+    with pytest.raises(MalformedMessage, match="holds no envelope"):
         server_app.unpack(RecordDict())
 
 

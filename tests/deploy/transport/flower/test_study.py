@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from safetensors.torch import load_file, save
 
+from secfed.deploy.agent import agent as agent_module
 from secfed.deploy.agent.agent import Agent
 from secfed.deploy.agent.status import STATUS_FILE, StatusBoard
 from secfed.deploy.aggregator.aggregator import Aggregator, Service
@@ -25,6 +26,7 @@ from secfed.study.study import Study
 from tests.deploy.agent_case import POLICY, TOML, permit
 from tests.deploy.centre_case import found_consortium
 from tests.deploy.flower_case import QUICK, FakeGrid, quick_sockets, run_server_app
+from tests.deploy.training_here import TrainingHere
 
 NAMES = ("hospital-1", "hospital-2", "hospital-3", "hospital-4")
 STUDY = TOML.replace("sites = 3", "sites = 4").replace("rounds = 1", "rounds = 2")
@@ -93,7 +95,7 @@ class Case:
             self.consortium,
             self.out,
             passphrase=None,
-            service=Service(quorum=3, flower_socket=path, silent_s=2.0),
+            service=Service(quorum=3, flower_socket=path, silent_s=1.0),
             observer=observer or SilentObserver(),
             tell=lambda event, **facts: self.told.append((event, facts)),
             stopper=Stopper(),
@@ -117,6 +119,7 @@ class Case:
 
 @pytest.fixture
 def case(tmp_path, monkeypatch):
+    monkeypatch.setattr(agent_module, "TrainingProcess", TrainingHere)
     with quick_sockets(monkeypatch) as sockets:
         made = Case(tmp_path, sockets)
         yield made

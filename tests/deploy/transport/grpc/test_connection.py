@@ -36,7 +36,7 @@ def test_the_aggregator_restarted_on_its_port_is_found_again():
         assert c.collect({SITES[0]: b"before"}) == {SITES[0]: b"before"}
         c.server.stop()
         wait_until(lambda: bool(c.failures))
-        offer = c.server._offer
+        offer = c.server.requests._offer
         c.server = LinkServer(f"localhost:{port}", AUTHORITY.aggregator(), SITES, offer)
         c.server.start()
         assert c.collect({SITES[0]: b"after"}) == {SITES[0]: b"after"}
@@ -107,12 +107,12 @@ def test_a_silent_site_is_missing_before_the_deadline_and_a_busy_one_is_not():
         slow = ClientLimits(heartbeat_s=0.1, backoff_s=0.01, backoff_cap_s=0.05)
 
         def busy(request):
-            time.sleep(5.0)
+            time.sleep(3.0)
             return b"done"
 
         c.run(SITES[0], busy, limits=slow)
         gone = c.dial(SITES[1])
-        thread, replies, watched = asking(c, dict.fromkeys(SITES[:2], b"go"), seconds=60.0, silent_s=3.0)
+        thread, replies, watched = asking(c, dict.fromkeys(SITES[:2], b"go"), seconds=60.0, silent_s=1.5)
         fetch(gone)
         thread.join(60)
         assert replies == {SITES[0]: b"done"}
@@ -150,7 +150,7 @@ def test_asking_an_unknown_site_or_an_unstarted_or_unusable_server_is_an_error()
     with consortium() as c:
         with pytest.raises(RosterError, match="hospital-9"):
             c.link().ask("train", {"hospital-9": b""}, lambda *_: None)
-        offer = c.server._offer
+        offer = c.server.requests._offer
         with pytest.raises(LinkError, match="cannot listen"):
             LinkServer(f"localhost:{c.server.port}", AUTHORITY.aggregator(), SITES, offer).start()
         with pytest.raises(LinkError, match="not running"):

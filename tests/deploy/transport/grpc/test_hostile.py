@@ -16,6 +16,7 @@ import pytest
 from secfed.deploy.transport.chunking import ChunkedFrame
 from secfed.deploy.transport.client import CallFailed
 from secfed.deploy.transport.grpc.client import GrpcSiteConnection
+from secfed.deploy.transport.grpc.peer import channel_credentials
 from secfed.deploy.transport.grpc.service import SERVICE
 from secfed.deploy.transport.limits import ServerLimits
 from secfed.deploy.transport.messages import MAX_MESSAGE_BYTES, PART_BYTES, Header, NextRequest, Part
@@ -87,7 +88,7 @@ def test_wrong_truncated_overlong_and_oversized_replies_are_refused_and_a_right_
 @pytest.mark.parametrize("size", [1000, 64 * MIB])
 def test_compressed_messages_are_refused_and_not_inflated(size):
     with consortium() as c, unaffected(c, grows_bytes=128 * MIB):  # the bomb is made in this process too
-        credentials = AUTHORITY.site(SITES[0]).channel_credentials()
+        credentials = channel_credentials(AUTHORITY.site(SITES[0]))
         options = [("grpc.max_send_message_length", -1)]
         with grpc.secure_channel(c.address, credentials, options=options) as channel:
             answer = channel.stream_unary(f"/{SERVICE}/Answer")

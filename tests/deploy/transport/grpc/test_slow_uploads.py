@@ -64,7 +64,7 @@ def test_what_has_come_is_not_given_up_for_others() -> None:
         ended: list[str] = []
         room = Room(10, turn_s=0.0, bytes_per_s=1e9)
         stay = await room.take(10, lambda: ended.append("complete"))
-        room.came(stay)
+        room.received(stay)
         waits = asyncio.ensure_future(room.take(5, lambda: None))
         await asyncio.sleep(0.02)
         early = waits.done()

@@ -1,0 +1,171 @@
+"""What a study's rounds need of a server, whatever carries its messages: gRPC or Flower."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from queue import SimpleQueue
+from typing import Protocol
+
+from secfed.crypto.codec import Buffer
+from secfed.deploy.transport.chunking import ChunkedFrame, wrap_all
+from secfed.deploy.transport.link import Presence, Refused, SiteReply
+from secfed.deploy.transport.messages import REQUEST_ID_BYTES
+from secfed.deploy.transport.progress import Waits
+from secfed.errors import RosterError
+
+
+@dataclass(eq=False)
+class SiteState:
+    """One site, as a carrier keeps it.
+
+    Attributes:
+        request: what it is asked.
+        seen_s: monotonic time of its last sign of life.
+        software: what it says it runs.
+        declined: why it does not serve the study.
+        bytes_up, bytes_down: frame bytes carried since they were last cleared.
+    """
+
+    request: ChunkedFrame | None = None
+    seen_s: float | None = None
+    software: str = ""
+    declined: Refused | None = None
+    bytes_up: int = 0
+    bytes_down: int = 0
+
+    @property
+    def calling(self) -> bool:
+        """Whether it is there at this moment."""
+        return False
+
+    def presence(self) -> Presence:
+        """What the operator may see of it."""
+        silent = None if self.seen_s is None else max(0.0, time.monotonic() - self.seen_s)
+        why = None if self.declined is None else f"{self.declined.kind}: {self.declined.reason}"
+        return Presence(silent, self.calling, self.software, why)
+
+
+class Requests(Protocol):
+    """What the sites of one study are asked. Not safe for several threads: see ``StudyServer.run``.
+
+    Attributes:
+        informed: sites that were told that the study is over.
+        waits: what sites are told about what the aggregator waits for; replaced, never changed.
+    """
+
+    informed: set[str]
+    waits: Waits
+
+    @property
+    def sites(self) -> Mapping[str, SiteState]:
+        """Every site of the roster."""
+        ...
+
+    def ask(self, frames: Mapping[str, ChunkedFrame]) -> None:
+        """Ask these sites; each request stays open until it is answered, refused or withdrawn."""
+        ...
+
+    def withdraw(self) -> None:
+        """Wait for no reply any more."""
+        ...
+
+    def finish(self, last: Mapping[str, ChunkedFrame]) -> None:
+        """The study is over, but for these last requests."""
+        ...
+
+
+class StudyServer(ABC):
+    """Serves one study to the sites of one roster.
+
+    Args:
+        study: its id.
+        guard: held while the state of the sites is read.
+
+    Attributes:
+        requests: what sites are asked; set by the carrier.
+        arrivals: replies and refusals, for the round's thread. Each reply must be released.
+    """
+
+    requests: Requests
+
+    def __init__(self, study: str, guard: AbstractContextManager[object] | None = None) -> None:
+        self._study, self._guard = study, guard or nullcontext()
+        self.arrivals: SimpleQueue[SiteReply | Refused] = SimpleQueue()
+
+    @abstractmethod
+    def start(self) -> object:
+        """Begin to serve."""
+
+    @abstractmethod
+    def stop(self) -> None:
+        """Serve no more; what was not delivered is lost."""
+
+    @abstractmethod
+    def run(self, change: Callable[[], None]) -> None:
+        """Change what sites are asked, where nothing else changes it at the same time."""
+
+    def sending(self) -> frozenset[str]:
+        """Sites that are fetching a request at this moment, and should not be cut off."""
+        return frozenset()
+
+    def post(self, requests: Mapping[str, Buffer]) -> bytes:
+        """Ask sites; the id that the replies bear. A frame object for several sites is hashed and held once.
+
+        Raises:
+            RosterError: a request to a site that is not in the roster.
+        """
+        for site in requests:
+            if site not in self.requests.sites:
+                raise RosterError(f"site {site!r} is not in the roster of this link")
+        request_id = secrets.token_bytes(REQUEST_ID_BYTES)
+        frames = wrap_all(self._study, request_id, requests)
+        self.run(lambda: self.requests.ask(frames))
+        return request_id
+
+    def withdraw(self) -> None:
+        """Wait for no reply any more; uploads under way end, and their memory is free."""
+        self.run(self.requests.withdraw)
+
+    def finish(self, last: Mapping[str, Buffer] | None = None) -> None:
+        """The study is over: sites that call are told so, and nothing can be asked any more.
+
+        Args:
+            last: a last request per site, which it is to answer before it is told.
+        """
+        frames = wrap_all(self._study, secrets.token_bytes(REQUEST_ID_BYTES), last or {})
+        self.run(lambda: self.requests.finish(frames))
+
+    def waits_for(self, waits: Waits) -> None:
+        """What sites are told about what the aggregator waits for."""
+        with self._guard:
+            self.requests.waits = waits
+
+    def informed(self) -> frozenset[str]:
+        """Sites that were told that the study is over."""
+        with self._guard:
+            return frozenset(self.requests.informed)
+
+    def presence(self) -> dict[str, Presence]:
+        """Every site of the roster, as the link sees it now."""
+        with self._guard:
+            return {name: site.presence() for name, site in self.requests.sites.items()}
+
+    def take_counts(self) -> tuple[dict[str, int], dict[str, int]]:
+        """Frame bytes up and down per site since this was last called; between two asks."""
+        with self._guard:
+            sites = self.requests.sites
+            up = {name: site.bytes_up for name, site in sites.items()}
+            down = {name: site.bytes_down for name, site in sites.items()}
+            for site in sites.values():
+                site.bytes_up = site.bytes_down = 0
+        return up, down
+
+
+def printable(text: str) -> str:
+    """A peer's text on one line, without control characters."""
+    return "".join(char if char.isprintable() else " " for char in text)

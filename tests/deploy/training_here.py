@@ -1,0 +1,40 @@
+"""Training without a process of its own, for tests of everything around it."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from secfed.algorithms.framework.base import SiteProgram
+from secfed.deploy.agent.training_child import Trainer
+from secfed.deploy.agent.training_wire import Job, Tensors
+from secfed.wire.layout import Exchange, State, Summands
+
+
+class TrainingHere(SiteProgram):
+    """What stands in for a training process: the same work, one site at a time, with what the site kept."""
+
+    one_at_a_time = threading.Lock()  # training seeds the random numbers of its whole process
+
+    def __init__(self, job: Job, *, kept: Callable[[], Tensors], **_: object) -> None:
+        self._job, self._kept = job, kept
+        self.kept: Tensors = {}
+        self.deaths = 0
+
+    def contribute(self, number: int, exchange: Exchange, broadcast: State) -> Summands:
+        unused: Any = None
+        with self.one_at_a_time:
+            trainer = Trainer(self._job, unused, self._kept())  # as if the last process had died
+            head = {"round": number, "exchange": exchange.name}
+            summands, self.kept, _ = trainer.contribute(head, broadcast)
+        return summands
+
+    def save(self) -> State:
+        return self.kept
+
+    def check(self) -> None: ...
+
+    def close(self) -> None: ...
+
+    def stop(self) -> None: ...
