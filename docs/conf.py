@@ -10,6 +10,7 @@ from typing import Final
 from sphinx.application import Sphinx
 
 from secfed import __version__
+from secfed.study.option_tables import markdown_tables
 
 DOCS: Final = Path(__file__).parent
 # Documents that lie beside docs/: in the repository their pages are links, here the text itself.
@@ -18,6 +19,7 @@ BESIDE: Final = {
     DOCS.parent / "CHANGELOG.md": DOCS / "changelog.md",
     DOCS.parent / "README.md": DOCS / "index.md",
 }
+OPTIONS: Final = re.compile(r"^<!-- options of every (\w+) -->$", re.MULTILINE)
 LINK: Final = re.compile(r"(?<!!)\[(?P<text>[^\]]*)\]\((?P<target>[^)#\s]*)(?P<anchor>#[^)\s]*)?\)")
 
 project = "secfed"
@@ -61,7 +63,7 @@ def site_text(app: Sphinx, name: str, source: list[str]) -> None:
             return text
         return f"[{text}]({os.path.relpath(file, page.parent)}{anchor})"
 
-    source[0] = LINK.sub(link, source[0])
+    source[0] = OPTIONS.sub(lambda match: markdown_tables(match[1]), LINK.sub(link, source[0]))
 
 
 def setup(app: Sphinx) -> None:

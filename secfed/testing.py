@@ -70,7 +70,7 @@ def check_algorithm(
     """Check an algorithm for labelled records; see the module for how.
 
     Args:
-        algorithm: registered, with ``options_type``, or made from (setting, **options).
+        algorithm: registered, with ``options_type``, or made from the setting and options.
         model: makes the model, for records of shape (6,) and two classes; the same every time.
         options: keys of the ``[algorithm]`` table.
 

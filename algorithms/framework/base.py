@@ -169,7 +169,7 @@ class Algorithm(ABC):
 
     Attributes:
         options_type: of its ``[algorithm]`` table; it is then made with (setting, options). Without it a
-            user's own is made with (setting, **keys of the table).
+            user's own is made with the setting and the keys of the table.
         private_units: the units of ``[privacy]`` that it supports. ``record`` and ``group`` need site
             programs with :meth:`SiteProgram.use_privacy`; for ``site``, noise covers a whole exchange.
         warm_start: whether a study can begin with a model from a file; :meth:`model_in` and

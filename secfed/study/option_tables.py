@@ -19,7 +19,7 @@ def markdown_tables(kind: str) -> str:
             for key, default, meaning in option_rows(entry.options)
         ]
         lines = ["| key | default | meaning |", "| --- | --- | --- |", *rows] if rows else ["No options."]
-        parts.append("\n".join([f"### `{name}`", "", *lines, ""]))
+        parts.append("\n".join([f"## `{name}`", "", *lines, ""]))
     return "\n".join(parts)
 
 

@@ -10,7 +10,7 @@ from secfed.study.registry import KINDS
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_built_in_and_every_key_is_in_the_tables(kind: str) -> None:
-    parts = markdown_tables(kind).split("### ")[1:]
+    parts = markdown_tables(kind).split("## ")[1:]
     for part, (name, entry) in zip(parts, KINDS[kind][0].items(), strict=True):
         assert part.startswith(f"`{name}`\n")
         keys = [line.split("`")[1] for line in part.splitlines() if line.startswith("| `")]
@@ -18,7 +18,7 @@ def test_every_built_in_and_every_key_is_in_the_tables(kind: str) -> None:
 
 
 def test_a_required_key_comes_first_and_a_default_is_toml() -> None:
-    fedbn = markdown_tables("algorithm").split("### `fedbn`")[1]
+    fedbn = markdown_tables("algorithm").split("## `fedbn`")[1]
     rows = [line for line in fedbn.splitlines() if line.startswith("| `")]
     assert rows[0].startswith("| `local_layers` | `required` |")
     assert '| `weighting` | `"records"` |' in fedbn
