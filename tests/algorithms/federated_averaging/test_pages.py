@@ -18,7 +18,7 @@ from secfed.deploy.agent.training_wire import Job
 from secfed.dp.mechanisms.randomness import SecureRandom
 from secfed.dp.training.local_privacy import LocalPrivacy
 from secfed.errors import ConfigError
-from secfed.site.privacy import with_privacy
+from secfed.pipeline.noised_algorithm import with_privacy
 from secfed.study.build import build
 from secfed.study.study import Study
 from tests.algorithms.loop import add, simulate

@@ -210,7 +210,7 @@ def test_fedrgb_goes_on_with_the_aligner_that_a_failed_training_began_from(how: 
     site.contribute(2, encoder, state)
     site.fit = fit
     undo()
-    assert all(torch.equal(value, state[f"model/{name}"]) for name, value in site._aligner.items())
+    assert all(torch.equal(value, state[f"model/{name}"]) for name, value in site.own.items())
     for exchange in later:
         found = site.contribute(2, exchange, server.broadcast(2, exchange))
         assert set(found) == {field.name for field in exchange.layout.fields}
