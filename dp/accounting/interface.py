@@ -132,16 +132,9 @@ def calibrate(
 ) -> float:
     """The smallest noise multiplier that keeps everything within (epsilon, delta), from above.
 
-    Args:
-        epsilon: for ``already`` and the new mechanism together.
-        delta: as in :func:`statement`.
-        mechanism: the event, or events, that a noise multiplier would make.
-        already: events spent before.
-        preferred: pld by default.
-        tolerance: relative width of the search; the upper end, *checked* to satisfy the budget, is returned.
-
-    Raises:
-        ConfigError: the budget is already spent, no reasonable noise satisfies it, or it is too small.
+    ``already`` are events spent before, which epsilon covers too; ``mechanism`` maps a noise multiplier to the
+    new events. Of a search of relative width ``tolerance`` the upper end is returned, *checked* to satisfy
+    the budget. ConfigError for a budget that is spent, too small, or that no reasonable noise satisfies.
     """
     check_epsilon(epsilon)
     if epsilon < _LEAST_EPSILON:
@@ -157,8 +150,7 @@ def calibrate(
 
     def all_events(multiplier: float) -> list[Event]:
         made = mechanism(multiplier)
-        events = [made] if isinstance(made, Event) else made
-        return [*already, *events]
+        return [*already, *([made] if isinstance(made, Event) else made)]
 
     def spent(multiplier: float) -> float:
         return _statement(all_events(multiplier), delta, wanted, _RoughRdp()).epsilon

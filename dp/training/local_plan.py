@@ -101,10 +101,6 @@ def plan_phases(
     """Sampling rates, and one noise multiplier for the steps of all phases; none if there is no step to take.
 
     ``already`` is what else the study is going to release; ``seed`` decides groups only.
-
-    Raises:
-        ConfigError: no noise reaches the study's epsilon, two phases of one name, or a relation that hides
-            patients without any.
     """
     if len({phase.name for phase in phases}) != len(phases):
         raise ConfigError("two phases of private training have the same name")

@@ -1,8 +1,4 @@
-"""Local training: ordinary PyTorch, the same on CPU and GPU, the same for every algorithm.
-
-:class:`Training` is what an algorithm hands over: model, optimiser, loss and loader. A privacy engine
-can take one and give back its private counterpart; :func:`train_locally` does not notice.
-"""
+"""Local training: ordinary PyTorch, the same on CPU and GPU, the same for every algorithm."""
 
 from __future__ import annotations
 

@@ -49,10 +49,9 @@ _Unit = TypeVar("_Unit")
 class PrivateTraining:
     """Runs local steps under a mechanism.
 
-    ``partition`` has the fixed groups, if the unit is a group; ``random`` is the source of sampling and noise
-    (None draws a fresh key; a seeded one is for simulation only); draws of more than ``max_records`` are cut
-    into several forward passes of hooks and ghost; ``spend`` is called with the event before any data is
-    touched, and raises to refuse (see the ledger).
+    ``random`` is the source of sampling and noise (None draws a fresh key; a seeded one is for simulation
+    only); draws of more than ``max_records`` are cut into several forward passes of hooks and ghost; ``spend``
+    is called with the event before any data is touched, and raises to refuse (see the ledger).
     """
 
     def __init__(
@@ -90,12 +89,8 @@ class PrivateTraining:
     ) -> None:
         """Train ``model`` in place for exactly ``steps`` steps; so many are paid, also if it is interrupted.
 
-        ``data`` are tensors with the records along the first dimension, or records by index.
-
-        Raises:
-            BudgetExceeded: from ``spend``, before data is touched.
-            ConfigError: a loss or model that the unit cannot protect.
-            DataError: tensors of different lengths, or another length than the partition's.
+        Raises what ``spend`` does, before data is touched; ConfigError for a loss or model that the unit
+        cannot protect, DataError for records of another number than the partition's.
         """
         records = TensorRecords(data) if isinstance(data, tuple) else data
         with self.session(model, optimiser, loss, records=len(records), steps=steps) as session:

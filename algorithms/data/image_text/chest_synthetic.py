@@ -4,15 +4,11 @@ Each record starts from what it shows: which of five findings, where, how severe
 image is drawn from that and a report written from that, so the two belong together and nothing has to be
 downloaded. Sites differ in two ways that hospitals differ in: which combinations of findings their patients
 have (a Dirichlet division of the 32 combinations), and how their machine shows and their readers phrase
-things (a style per site). Numbers measured on this set say how methods compare under such differences. They
-say nothing about patients.
+things (a style per site).
 
 A site makes its own records only, from the study's seed and its own name. Preparation is public: subtract
 a template (the mean of 200 synthetic images from a fixed seed, in no site's style), then divide by the
 image's own spread. Without it a small encoder hardly learns.
-
-Several records share a report, above all the ones without findings, so even a perfect model stays below a
-recall of 1.
 """
 
 from __future__ import annotations
@@ -126,7 +122,7 @@ class ChestSynthetic(RecordByRecord):
         iid = options.partition == "iid"
         train, test = (
             self._pairs(
-                _count(counts, index),
+                counts if isinstance(counts, int) else counts[index],
                 self._mixtures[index],
                 tuple(range(options.sites)) if iid else (index,),
                 numpy_generator(self._seed, "chest-synthetic", site_id, part),
@@ -182,11 +178,7 @@ def prepared(images: Images) -> Images:
 
 @lru_cache(maxsize=8)
 def template(size: int) -> Images:
-    """The public template: the mean of 200 synthetic images from a fixed seed, in no site's style.
-
-    Returns:
-        [size, size] float32 in [0, 1]; read-only.
-    """
+    """The public template: [size, size] float32 in [0, 1], read-only."""
     rng = numpy_generator(0, "chest-synthetic template")
     latents = draw_latents(rng.choice(COMBINATIONS, size=_TEMPLATE_IMAGES, p=prior()).astype(np.int64), rng)
     neutral = (site_style(0, 0.0),)
@@ -209,7 +201,3 @@ def _mixtures(options: ChestSyntheticOptions, seed: int) -> NDArray[np.float64]:
         f"data.alpha: {options.alpha} leaves some of {options.sites} sites without patients",
         remedy="raise data.alpha, or lower data.sites",
     )
-
-
-def _count(counts: int | tuple[int, ...], index: int) -> int:
-    return counts if isinstance(counts, int) else counts[index]

@@ -33,12 +33,7 @@ Divide = Callable[[Entries, Entries, np.random.Generator], tuple[Partition, Part
 class FilePairs(ImagesAndTexts):
     """Pairs that belong to sites: each hospital reads its own.
 
-    Args:
-        options: how images and reports are prepared.
-        findings: their names.
-        folder: where the study file is.
-        read: a site to its entries.
-        images: a site to its folder or archive.
+    ``folder`` is where the study file lies; ``images`` maps a site to its folder or archive.
     """
 
     def __init__(
@@ -81,11 +76,8 @@ class FilePairs(ImagesAndTexts):
 class PooledPairs(FilePairs):
     """One pool of pairs, divided among simulated sites by the study's seed.
 
-    Args:
-        load: reads all entries; called once, when the first site asks for its pairs.
-        images: the folder or archive.
-        divide: see :data:`Divide`. It is how a simulation makes hospitals, and no part of any guarantee: in
-            reality a pair belongs where it is.
+    The pool is loaded when the first site asks. Its division is part of the simulation, and no guarantee
+    covers it.
     """
 
     def __init__(

@@ -5,9 +5,6 @@ part of the body. The official division into training, development and test pair
 of them. The images of one case often share a caption, so by default one image of each caption is held out,
 and a batch holds few pairs that a search could not tell apart.
 
-The archive is not part of secfed: it is looked for as ``medpix2_160.zip`` in the folder that the environment
-variable SECFED_DATA names.
-
 Source: Siragusa, Contino, La Ciura, Alicata, Pirrone, "MedPix 2.0: a comprehensive multimodal biomedical
     dataset for advanced AI applications", 2024 (arXiv 2407.02994); cases from MedPix, National Library of
     Medicine.

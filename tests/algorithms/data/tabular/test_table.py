@@ -277,6 +277,6 @@ def test_a_number_is_judged_on_its_public_scale(load):
 
 def test_a_path_that_no_file_can_have_is_an_error(load):
     data = load(options=OPTIONS + "impute = 'median'")
-    data._table._path = Path("a\0b")
+    data._read.__self__._path = Path("a\0b")
     with pytest.raises(DataError, match=r"data\.path: cannot be the name of a file.*Remedy"):
         data.site("north")
