@@ -132,8 +132,8 @@ def calibrate(
 ) -> float:
     """The smallest noise multiplier that keeps everything within (epsilon, delta), from above.
 
-    ``already`` are events spent before, which epsilon covers too; ``mechanism`` maps a noise multiplier to the
-    new events. Of a search of relative width ``tolerance`` the upper end is returned, *checked* to satisfy
+    ``already`` are events spent before, which epsilon covers too; ``mechanism`` maps a multiplier to the new
+    events. Of a search of relative width ``tolerance`` the upper end is returned, *checked* to satisfy
     the budget. ConfigError for a budget that is spent, too small, or that no reasonable noise satisfies.
     """
     check_epsilon(epsilon)

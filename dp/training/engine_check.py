@@ -72,8 +72,8 @@ def checked_engine(
                 why = "its gradients are not finite"
             if not math.isfinite(size):
                 _log.warning(
-                    "loss %r cannot be computed on made-up records (%s), so engine %r is not used: records are "
-                    "clipped one by one, which is slower",
+                    "loss %r cannot be computed on made-up records (%s), so engine %r is not used: records "
+                    "are clipped one by one, which is slower",
                     *(loss.name, why, name),
                 )
                 return _RecordByRecord(engine, LoopEngine(model, loss))

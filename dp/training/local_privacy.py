@@ -86,7 +86,7 @@ class LocalPrivacy:
         self._settings, self._ledger, self._study, self._seed = settings, ledger, study, seed
         self._random_of = random
         self._phases: dict[str, PlannedPhase] = {}
-        self._losses: PlannedLosses | None = None
+        self.losses: PlannedLosses | None = None  # the planned releases
         self._losses_released: dict[tuple[int, str], int] = {}  # per place: one that is repeated counts once
         self._clip_norms: dict[str, float] = {}
         self._place: tuple[int, str] | None = None
@@ -102,15 +102,10 @@ class LocalPrivacy:
         """Choose sampling rates and the noise for everything that the study is going to do."""
         records = max((phase.records for phase in phases), default=0)
         self.weak_delta = delta_is_weak(self._settings, records, self._max_delta_times_records)
-        self._losses = plan_losses(self._settings, losses, self._seed)
-        losses_event = None if self._losses is None else self._losses.all_events
+        self.losses = plan_losses(self._settings, losses, self._seed)
+        losses_event = None if self.losses is None else self.losses.all_events
         already = [event for event in (plan_sums(self._settings), losses_event) if event is not None]
         self._phases = plan_phases(self._settings, phases, already, self._seed)
-
-    @property
-    def losses(self) -> PlannedLosses | None:
-        """The planned releases of losses: their groups, sensitivity and the ``deviation`` of their noise."""
-        return self._losses
 
     def mechanism(self, phase: str = TRAIN) -> Mechanism:
         """The mechanism of a planned phase."""
@@ -203,7 +198,7 @@ class LocalPrivacy:
         may depend on: :meth:`secfed.dp.mechanisms.loss_release.PlannedLosses.release`. BudgetExceeded before
         any record is touched; WrongState for a release that is not planned, or outside a round.
         """
-        losses = self._losses
+        losses = self.losses
         if losses is None:
             raise WrongState("this study plans no release of losses")
         spend, place = self._spender(), self._place

@@ -50,8 +50,8 @@ class PrivateTraining:
     """Runs local steps under a mechanism.
 
     ``random`` is the source of sampling and noise (None draws a fresh key; a seeded one is for simulation
-    only); draws of more than ``max_records`` are cut into several forward passes of hooks and ghost; ``spend``
-    is called with the event before any data is touched, and raises to refuse (see the ledger).
+    only); hooks and ghost cut draws of more than ``max_records`` into several forward passes; ``spend`` is
+    called with the event before any data is touched, and raises to refuse (see the ledger).
     """
 
     def __init__(

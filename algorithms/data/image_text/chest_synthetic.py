@@ -30,6 +30,7 @@ from secfed.algorithms.data.base import (
     refuse_unused_alpha,
     site_index,
 )
+from secfed.algorithms.data.image_files import FLAT
 from secfed.algorithms.data.image_text.base import ImageTextSite, Pairs, check_image_text
 from secfed.algorithms.data.image_text.chest_images import Images, render, site_style
 from secfed.algorithms.data.image_text.chest_reports import FINDINGS, LONGEST, draw_latents, reports, words
@@ -44,7 +45,6 @@ COMBINATIONS: Final = 1 << len(FINDINGS)
 _PREVALENCE: Final = 0.28  # of each finding
 _NORMAL: Final = 1.5  # how much more often than that there is no finding
 _TEMPLATE_IMAGES: Final = 200
-_FLAT: Final = 1e-6  # a spread below this is an image of one colour
 _LEAST_SHARE: Final = 1e-12
 _DRAWS: Final = 100
 
@@ -173,7 +173,7 @@ def prepared(images: Images) -> Images:
     """Images ([n, size, size] in [0, 1]) less the template, by their own spread: [n, 1, size, size]."""
     rest = images - template(images.shape[1])
     spread = rest.std(axis=(1, 2), keepdims=True)
-    return np.ascontiguousarray((rest / np.maximum(spread, _FLAT))[:, np.newaxis], dtype=np.float32)
+    return np.ascontiguousarray((rest / np.maximum(spread, FLAT))[:, np.newaxis], dtype=np.float32)
 
 
 @lru_cache(maxsize=8)

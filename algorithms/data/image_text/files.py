@@ -67,7 +67,7 @@ class FilePairs(ImagesAndTexts):
         return list(first.values())[::-1]
 
     def _pairs(self, entries: Entries, source: ImageSource) -> Pairs:
-        images = self._images(entries, source)
+        images = self._images([(entry.image, entry.where) for entry in entries], source)
         findings = combined(entries, len(self.findings))
         tokens = self._tokenizer.encode([entry.text for entry in entries])
         return Pairs(images, tokens, torch.from_numpy(findings))

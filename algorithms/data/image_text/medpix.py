@@ -121,7 +121,12 @@ def _entries(path: Path, options: MedpixOptions) -> list[PairEntry]:
 def _divide(options: MedpixOptions) -> Divide:
     if options.shift in ("dirichlet", "iid"):
         return divided_by(options.shift, options.sites, options.alpha, options.min_records)
-    columns, takers = _takers(options)
+    # The findings that the shift goes by, and per value the sites that get it.
+    if options.shift == "location":
+        columns, takers = slice(len(TYPES), None), [[site] for site in range(len(LOCATIONS))]
+    else:
+        first, sites = (options.sites + 1) // 2, list(range(options.sites))
+        columns, takers = slice(0, len(TYPES)), [sites[:first], sites[first:]]
 
     def divide(train: Entries, test: Entries, rng: np.random.Generator) -> tuple[Partition, Partition]:
         parts = []
@@ -132,11 +137,3 @@ def _divide(options: MedpixOptions) -> Divide:
         return parts[0], parts[1]
 
     return divide
-
-
-def _takers(options: MedpixOptions) -> tuple[slice, list[list[int]]]:
-    """The findings that the shift goes by, and per value the sites that get it."""
-    if options.shift == "location":
-        return slice(len(TYPES), None), [[site] for site in range(len(LOCATIONS))]
-    first = (options.sites + 1) // 2
-    return slice(0, len(TYPES)), [list(range(first)), list(range(first, options.sites))]

@@ -86,13 +86,8 @@ class _Part:
     labels: Ids
 
 
-@dataclass(frozen=True, repr=False)
-class _Captioned:
-    """One image of the pool of pairs; the image is not read yet."""
-
-    image: str
-    captions: tuple[str, ...]
-    where: str
+# One image of the pool of pairs: the name of its file, where that stands, and its captions.
+_Captioned = tuple[str, str, tuple[str, ...]]
 
 
 class FlickrTransfer(ImagesAndTexts):
@@ -154,8 +149,8 @@ class FlickrTransfer(ImagesAndTexts):
         rows = self.pair_partition[part][index]
         entries = [self._pair_pool[part][row] for row in rows.tolist()]
         with open_source(self._file(PAIRS), "data.path") as source:
-            images = self._images(entries, source)
-        captions = [caption for entry in entries for caption in entry.captions]
+            images = self._images([(image, where) for image, where, _ in entries], source)
+        captions = [caption for _, _, of_image in entries for caption in of_image]
         sources = torch.arange(len(entries)).repeat_interleave(self._options.captions_per_image)
         return Samples(images, self._tokenizer.encode(captions), None, sources)
 
@@ -200,7 +195,7 @@ class FlickrTransfer(ImagesAndTexts):
             captions = _captions(line)[: self._options.captions_per_image]
             if len(captions) < self._options.captions_per_image:
                 raise DataError(f"{line.where}: too few captions", remedy=_USE_PUBLISHED)
-            pool[split].append(_Captioned(line.text("image"), captions, line.where))
+            pool[split].append((line.text("image"), line.where, captions))
         return pool["train"], pool["test"]
 
     def _file(self, name: str) -> Path:
