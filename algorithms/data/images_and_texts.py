@@ -84,8 +84,7 @@ class PairsOptions(DataOptions):
         default=64, ge=1, le=150, description="the largest image that is decoded, in millions of pixels"
     )
     tokenizer: Literal["hash", "words", "folder"] = Field(
-        default="hash",
-        description='"hash", "words" (data.words_file) or "folder" (data.tokenizer_folder)',
+        default="hash", description='"hash", "words" (data.words_file) or "folder" (data.tokenizer_folder)'
     )
     buckets: int = Field(
         default=4096, ge=16, le=1_000_000, description="buckets of the hash tokenizer, 16 to 1000000"

@@ -67,11 +67,7 @@ def make_loader(
 ) -> DataLoader[Batch]:
     """Shuffled batches of ([n, ...] float32, [n] int64); ``generator`` is the only source of the order."""
     return DataLoader(
-        Rows(inputs, labels),
-        batch_size=batch_size,
-        shuffle=True,
-        generator=generator,
-        collate_fn=_unchanged,
+        Rows(inputs, labels), batch_size=batch_size, shuffle=True, generator=generator, collate_fn=_unchanged
     )
 
 

@@ -79,13 +79,7 @@ class PrivateTraining:
         self.clip_norm = mechanism.clip_norm  # moves from step to step if the mechanism is adaptive
 
     def run(
-        self,
-        model: nn.Module,
-        optimiser: Optimizer,
-        loss: DeclaredLoss,
-        data: Batch | Records,
-        *,
-        steps: int,
+        self, model: nn.Module, optimiser: Optimizer, loss: DeclaredLoss, data: Batch | Records, *, steps: int
     ) -> None:
         """Train ``model`` in place for exactly ``steps`` steps; so many are paid, also if it is interrupted.
 
@@ -98,13 +92,7 @@ class PrivateTraining:
                 session.step(records)
 
     def session(
-        self,
-        model: nn.Module,
-        optimiser: Optimizer,
-        loss: DeclaredLoss,
-        *,
-        records: int,
-        steps: int,
+        self, model: nn.Module, optimiser: Optimizer, loss: DeclaredLoss, *, records: int, steps: int
     ) -> Session:
         """Begin ``steps`` paid steps, for loops that are written elsewhere; raises as :meth:`run` does."""
         if self.mechanism.unit.unit is Unit.RECORD:

@@ -23,25 +23,13 @@ from secfed.algorithms.data.folders import data_folder, existing_file
 from secfed.algorithms.data.image_text.files import Divide, Entries, PooledPairs, divided_by
 from secfed.algorithms.data.image_text.partition import by_value
 from secfed.algorithms.data.image_text.table import PairEntry, combined
-from secfed.algorithms.data.images_and_texts import (
-    DistinctTest,
-    DividedOptions,
-    Normalise,
-    Size,
-    TextLength,
-)
+from secfed.algorithms.data.images_and_texts import DistinctTest, DividedOptions, Normalise, Size, TextLength
 from secfed.algorithms.data.partition import Partition
 from secfed.algorithms.data.table_lines import table_inside
 from secfed.errors import ConfigError, DataError
 
 TYPES: Final = ("CT", "MR")
-LOCATIONS: Final = (
-    "Head",
-    "Abdomen",
-    "Thorax",
-    "Spine and Muscles",
-    "Reproductive and Urinary System",
-)
+LOCATIONS: Final = ("Head", "Abdomen", "Thorax", "Spine and Muscles", "Reproductive and Urinary System")
 FINDINGS: Final = tuple(name.lower() for name in (*TYPES, *LOCATIONS))
 
 _FILE: Final = "medpix2_160.zip"

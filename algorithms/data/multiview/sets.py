@@ -91,13 +91,7 @@ def pooled(
         return capped_dirichlet(labels, len(view_of), options.alpha, options.min_records, rng)
 
     return PooledViews(
-        limited,
-        view_of=view_of,
-        view_sizes=sizes,
-        classes=classes,
-        divide=divide,
-        seed=seed,
-        tied=tied,
+        limited, view_of=view_of, view_sizes=sizes, classes=classes, divide=divide, seed=seed, tied=tied
     )
 
 

@@ -46,8 +46,7 @@ class Table:
                 for column in needed:
                     if column not in header:
                         raise DataError(
-                            f"{self._path.name} has no column {column!r}",
-                            remedy=suggestion(column, header),
+                            f"{self._path.name} has no column {column!r}", remedy=suggestion(column, header)
                         )
                     # The last of equal names is kept; harmless where no key names it.
                     if header.count(column) > 1:
@@ -61,8 +60,7 @@ class Table:
                     rows.append((line, dict(zip(header, cells, strict=True))))
         except OSError as error:
             raise DataError(
-                f"data.path: cannot read {self._path} ({error.strerror})",
-                remedy="check path and rights",
+                f"data.path: cannot read {self._path} ({error.strerror})", remedy="check path and rights"
             ) from None
         except UnicodeDecodeError:
             raise DataError(f"{self._path.name} is not a UTF-8 CSV table", remedy="save it as one") from None

@@ -67,10 +67,7 @@ class _Texts:
 
 TEXTS: Final = {
     "ag-news": _Texts(
-        "ag_news_7600.csv.gz",
-        ("title", "description"),
-        "class",
-        ("World", "Sports", "Business", "Sci/Tech"),
+        "ag_news_7600.csv.gz", ("title", "description"), "class", ("World", "Sports", "Business", "Sci/Tech")
     ),
     "med-abstracts": _Texts(
         "medabstracts_test2888.csv.gz", ("medical_abstract",), "condition_label", ("1", "2", "3", "4", "5")

@@ -85,10 +85,7 @@ def test_too_few_records_for_equal_shares_name_the_key():
 
 
 @given(
-    n=st.integers(1, 200),
-    classes=st.integers(1, 5),
-    fraction=st.floats(0, 0.9),
-    seed=st.integers(0, 2**32),
+    n=st.integers(1, 200), classes=st.integers(1, 5), fraction=st.floats(0, 0.9), seed=st.integers(0, 2**32)
 )
 @settings(max_examples=50, deadline=None)
 def test_split_is_disjoint_complete_stratified_and_reproducible(n, classes, fraction, seed):

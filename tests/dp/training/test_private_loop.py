@@ -225,23 +225,14 @@ def test_nothing_stays_on_the_model(engine: EngineName) -> None:
 def test_seeded_runs_repeat_and_fresh_ones_do_not() -> None:
     def run(random: SecureRandom | None) -> torch.Tensor:
         model = mlp()
+        torch.manual_seed(0)  # public seeds do not reach the noise
+        np.random.seed(0)
         private = PrivateTraining(mechanism(), engine="loop", random=random)
         private.run(model, sgd(model), CROSS_ENTROPY, table(), steps=2)
         return parameters(model)
 
     assert torch.equal(run(seeded(7)), run(seeded(7)))
     assert not torch.equal(run(None), run(None))
-
-
-def test_torch_seeds_do_not_reach_the_noise() -> None:
-    def run() -> torch.Tensor:
-        model = mlp()
-        torch.manual_seed(0)
-        np.random.seed(0)
-        PrivateTraining(mechanism(), engine="loop").run(model, sgd(model), CROSS_ENTROPY, table(), steps=1)
-        return parameters(model)
-
-    assert not torch.equal(run(), run())
 
 
 def test_the_drop_in_for_the_plain_training_loop(tmp_path: Path) -> None:
@@ -315,14 +306,6 @@ def test_data_of_the_wrong_length_is_refused_before_spending() -> None:
             model, sgd(model), CROSS_ENTROPY, table(), steps=0
         )
     assert events == []
-
-
-def test_private_training_learns() -> None:
-    model, data = mlp(), table(200)
-    private = PrivateTraining(mechanism(sigma=0.8, rate=0.25), engine="hooks", random=seeded())
-    before = CROSS_ENTROPY(model, data).mean()
-    private.run(model, sgd(model, 0.5), CROSS_ENTROPY, data, steps=60)
-    assert CROSS_ENTROPY(model, data).mean() < 0.7 * before
 
 
 class _WithRest(nn.Module):

@@ -203,11 +203,7 @@ def test_heart_and_devices_are_drawn():
 
 @pytest.mark.parametrize("dialect", range(15))
 def test_no_report_is_cut_and_all_its_words_are_known(dialect):
-    every = latents(
-        present=np.ones((1, 5), dtype=bool),
-        heart=np.array([1]),
-        device=np.array([1]),
-    )
+    every = latents(present=np.ones((1, 5), dtype=bool), heart=np.array([1]), device=np.array([1]))
     rng = np.random.default_rng(0)
     known = set(chest_reports.words())
     for record in (every, latents()):

@@ -9,11 +9,7 @@ import pytest
 import torch
 
 from secfed.algorithms.data.transfer.base import Samples, TransferSite, check_transfer
-from secfed.algorithms.data.transfer.options import (
-    FlickrTransferOptions,
-    ScenesOptions,
-    TransferFilesOptions,
-)
+from secfed.algorithms.data.transfer.options import FlickrTransferOptions, ScenesOptions, TransferFilesOptions
 from secfed.config.schema import checked
 from secfed.errors import ConfigError, DataError
 
