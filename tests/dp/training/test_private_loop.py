@@ -36,6 +36,7 @@ from tests.dp.toys import (
     parameters,
     partition,
     plain_gradient,
+    run,
     sgd,
     table,
 )
@@ -326,18 +327,11 @@ class _WithRest(nn.Module):
 def test_frozen_parts_that_are_at_rest_stay_so_and_every_part_gets_its_mode_back(engine: EngineName) -> None:
     model = _WithRest().train()
     model.body.requires_grad_(False).eval()
-    PrivateTraining(mechanism(rate=1.0), engine=engine).run(
-        model, sgd(model), CROSS_ENTROPY, table(), steps=1
-    )
+    run(model, table(), engine)
     assert set(model.seen) == {(False, True)}
     assert (model.training, model.body.training, model.body[1].training) == (True, False, False)
 
-
-@pytest.mark.parametrize("engine", ENGINES)
-def test_a_model_at_rest_trains_as_a_whole_and_is_left_at_rest(engine: EngineName) -> None:
-    model = _WithRest().eval()
-    PrivateTraining(mechanism(rate=1.0), engine=engine).run(
-        model, sgd(model), CROSS_ENTROPY, table(), steps=1
-    )
+    model = _WithRest().eval()  # a model at rest trains as a whole, and is left at rest
+    run(model, table(), engine)
     assert (True, True) in model.seen
     assert not any(part.training for part in model.modules())
