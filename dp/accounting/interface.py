@@ -77,9 +77,8 @@ def statement(
     shares of delta. ``exactly`` repeats what the preferred accountant said, without a second one and at any
     delta: for checking a record, never for a new guarantee.
 
-    Raises:
-        ConfigError: no events, no shared relation, an event that no accountant covers, or a delta at which
-            those that do are not known to give an upper bound.
+    ConfigError for no events, no shared relation, an event that no accountant covers, or a delta at which
+    those that do are not known to give an upper bound.
     """
     return _statement(events, delta, preferred or Pld(), None if exactly else Rdp(), exactly=exactly)
 

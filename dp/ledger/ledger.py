@@ -6,10 +6,8 @@ once the entry is on the disk. A crash after that leaves a budget that was spent
 order would leave a release that nobody paid for.
 
 Several studies may use one data set at once: each call holds the lock only while it works. A disk that
-is full refuses the step and loses nothing.
-
-Budgets belong to the site's policy and are recorded with every change, so an auditor sees which limits
-were in force. A budget with a period counts what was spent within the last so many days.
+is full refuses the step and loses nothing. Budgets are recorded with every change, so an auditor sees which
+limits were in force.
 
 Security: the chain shows changes, not a truncated or restored *older* file. Put :attr:`Ledger.head` into
 the transcript of every round, give a ledger what transcripts recorded of it (:mod:`secfed.dp.ledger.heads`),
@@ -311,11 +309,9 @@ def verify(
 ) -> tuple[Entry, ...]:
     """Check a ledger offline: chain, signatures, and that it contains what others saw of it.
 
-    ``expected_heads`` are those that transcripts recorded; each must be the hash of an entry.
-
     Raises:
         BrokenChain: names the first bad line.
-        TranscriptError: a recorded head is missing: the file is an older copy, or a second history.
+        TranscriptError: one of ``expected_heads`` is missing: the file is an older copy, or a second history.
     """
     entries = verify_chain(lines, public_bytes, LEDGER, owner=owner)
     hashes = {entry.hash for entry in entries}

@@ -14,9 +14,8 @@ records of one moves v by no more. As an event this is the sum of K centred valu
 C = (cap - floor) / 2, hence sensitivity 2C (:func:`secfed.dp.accounting.events.bounded_mean`). Releases
 compose adaptively with each other and with the noisy training steps.
 
-What makes it precise: small groups, of which there are many, a narrow window and few releases. With 1500
-records and epsilon 8 for six rounds, a contrastive loss on groups of 64 carries noise of 1.6, on groups of 8
-of 0.10. All sites must use one ``size``, for a contrastive loss grows with the logarithm of it.
+Small groups, of which there are many, a narrow window and few releases make it precise. All sites must use
+one ``size``, for a contrastive loss grows with the logarithm of it.
 
 Source: specification dp.md, section 6 (L1); Dwork, McSherry, Nissim, Smith 2006 (sensitivity of a clipped
 mean); Kairouz, Oh, Viswanath 2015 (adaptive composition).

@@ -56,13 +56,10 @@ class PlannedPhase:
 
 
 def delta_is_weak(settings: PrivacySection, records: int, most: float) -> bool:
-    """Whether delta is 1 / n or more, for n training records, which deserves a warning.
+    """Whether delta is 1 / n or more, for n training records; ConfigError if delta * n is ``most`` or more.
 
     A mechanism that publishes each record with probability delta has epsilon 0, and publishes delta * n of n
-    records on average. It follows from public numbers, and before any record is used.
-
-    Raises:
-        ConfigError: delta * n is ``most`` or more.
+    records on average.
 
     Source: Dwork and Roth 2014, "The algorithmic foundations of differential privacy", section 2.3.
     """

@@ -3,11 +3,6 @@
     plan(phases, losses) -> noise that keeps the whole study within (epsilon, delta)
     enter(round, exchange) -> train_locally / run / release_loss / release_sums, each paid in the ledger first
 
-An algorithm says what it is going to do with records (:class:`Phase`, :class:`LossRelease`); from that and
-the study's ``[privacy]`` table this object chooses sampling rate and noise
-(:mod:`secfed.dp.training.local_plan`), and later runs the steps. The algorithm hands over model, optimiser,
-loss and data, and gets them back private.
-
 Security: the number of records of a site is treated as public (see :mod:`secfed.dp.training.private_loop`).
 Everything that is planned is charged when it happens, never less: a round that was prepared and then aborted
 stays paid. Nothing that goes wrong with records stops a release or its payment: a unit that fails adds zeros

@@ -8,10 +8,8 @@ noise. A unit that cannot be fetched, has no finite gradient, or makes the model
 neither the other units nor the noise change, so that no record can be found by making a step fail. The
 optimiser, weight decay, momentum and step hooks see only that, so they are post-processing.
 
-Source: Abadi et al. 2016, algorithm 1. How the noise is made: :mod:`secfed.dp.training.mechanism`.
-
-Random layers draw from the site's secret stream (:mod:`secfed.dp.training.layers`), whatever torch was seeded
-with.
+Source: Abadi et al. 2016, algorithm 1. How the noise is made: :mod:`secfed.dp.training.mechanism`; random
+layers: :mod:`secfed.dp.training.layers`.
 
 Security: the number of records n is treated as public (q = M / n fixes M). The loss value that training
 reports is computed without noise: it must stay at the site, or be released as an event of its own.

@@ -1,8 +1,6 @@
 """Image-report pairs in files: ``image-text``, and what the other data sets of real pairs are made of.
 
-Tables are read first and images last: a site decodes its own images only. They are then held in memory,
-``size * size * channels * 4`` bytes each (0.2 MB at 224 pixels in grey), so a large collection is used with
-``share`` below 1, or divided among real sites.
+A site decodes its own images only. They are held in memory, ``size * size * channels * 4`` bytes each.
 """
 
 from __future__ import annotations
