@@ -186,8 +186,5 @@ class ImagesAndTexts(RecordByRecord):
 
 
 def drawn(share: float, seed: int, purpose: str, who: str) -> bool:
-    """Whether somebody (a patient, an image) is drawn, with this probability, by name and seed alone.
-
-    Nobody's draw depends on other records, so adding one changes nothing for the rest.
-    """
+    """Whether somebody (a patient, an image) is drawn, with this probability, by name and seed alone."""
     return derive_seed(seed, "image-text", purpose, who) < share * 2.0**63

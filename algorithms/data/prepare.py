@@ -188,11 +188,10 @@ def split(
 def split_by_slots(
     records: int, test_fraction: float, rng: np.random.Generator
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Positions of the training and the held-out records, each drawn by itself.
+    """Positions of the training and the held-out records, each drawn from its position and the seed.
 
-    The place of a record depends on its position and the seed: not on its content, nor on other records,
-    nor on how many follow. A record that is removed moves the later ones up, and to other places: this
-    split is for neighbours that replace a record.
+    A record that is removed moves the later ones up, and to other places: this split is for neighbours that
+    replace a record.
     """
     return _sides(rng.random(records) < test_fraction)
 

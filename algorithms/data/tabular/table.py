@@ -179,10 +179,10 @@ class Table:
         return int(number > options.label_above)
 
     def _patient(self, line: int, row: Row, column: str) -> str:
-        """Whose record it is; nobody's would be a patient of whom nothing is promised.
+        """Whose record it is. At a hospital, all records without a name count as one patient.
 
-        At a hospital, all records without a name count as one patient. A patient with other records under a
-        name has then two shares in the result, and privacy per patient promises the less.
+        A patient with other records under a name has then two shares in the result, and privacy per patient
+        promises the less.
         """
         patient = row[column].strip()
         if patient.lower() in ALWAYS_MISSING:
