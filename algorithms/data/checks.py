@@ -2,12 +2,30 @@
 
 from __future__ import annotations
 
+from typing import Protocol
+
 import torch
 from torch import Tensor
 
 from secfed.algorithms.data.tokens import readable_tokens
-from secfed.algorithms.framework.datasets import SiteId
+from secfed.algorithms.framework.datasets import FederatedData, SiteId
 from secfed.errors import DataError
+
+
+class ImagesAndTextsFacts(FederatedData, Protocol):
+    """What is public of images and texts."""
+
+    @property
+    def image_shape(self) -> tuple[int, int, int]:
+        """Channels, height and width of an image; height equals width."""
+
+    @property
+    def text_length(self) -> int:
+        """Tokens per text, padding included."""
+
+    @property
+    def vocabulary(self) -> int:
+        """Token ids are below this."""
 
 
 def unusable(site_id: SiteId, part: str, what: str) -> DataError:

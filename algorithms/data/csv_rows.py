@@ -19,10 +19,7 @@ def csv_rows(lines: Iterable[str], name: str) -> tuple[list[str], Iterator[tuple
     """The header of a table; and, as they are asked for, its rows with the number of their first line.
 
     A row has as many cells as the header. Empty lines are left out; a quoted cell may hold several lines, so
-    ``lines`` keep their ends.
-
-    Raises:
-        DataError: names the file and the line, never what stands there. Also raised while rows are read.
+    ``lines`` keep their ends. Errors name the file and the line, never what stands there.
     """
     rows = _numbered(lines, name)
     header: list[str] = next((cells for _, cells in rows if cells), [])

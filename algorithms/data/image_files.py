@@ -13,11 +13,12 @@ import struct
 import warnings
 import zipfile
 import zlib
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import Any, Final, Literal, Protocol
+from typing import Any, Final, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,28 +31,37 @@ FLAT: Final = 1e-6  # a spread below this is an image of one colour
 
 @dataclass(frozen=True)
 class Preparation:
-    """How an image file becomes [channels, size, size] float32; see the options of the same names.
-
-    ``constants`` are mean and spread of pixels in [0, 1], one per channel or one; None: each image's own.
-    """
+    """How an image file becomes [channels, size, size] float32; see the options of the same names."""
 
     size: int
     channels: int
     resize: Literal["pad", "crop", "stretch"]
+    # Mean and spread of pixels in [0, 1], one per channel or one for all; None: each image's own.
     constants: tuple[tuple[float, ...], tuple[float, ...]] | None
     max_bytes: int
     max_pixels: int
 
 
-class ImageSource(Protocol):
+class ImageSource(ABC):
     """Files by name."""
 
     def read(self, name: str, limit_bytes: int, where: str) -> bytes:
         """The content of one file; its name is relative to the folder or archive, with forward slashes.
 
-        Raises:
-            DataError: a name that leads outside, no such file, a file that is too large or unreadable.
+        DataError for a name that leads outside, no such file, one that is too large or unreadable.
         """
+        if not stays_inside(name):
+            raise _outside(where)
+        content = self._read(name, limit_bytes + 1, where)
+        if len(content) > limit_bytes:
+            raise DataError(
+                f"{where}: the file has more than {limit_bytes >> 20} MiB",
+                remedy="make it smaller, or raise data.max_image_mib",
+            )
+        return content
+
+    @abstractmethod
+    def _read(self, name: str, most_bytes: int, where: str) -> bytes: ...
 
 
 @contextmanager
@@ -74,44 +84,42 @@ def open_source(path: Path, key: str = "data.images") -> Iterator[ImageSource]:
         yield _Archive(archive, path.name)
 
 
-class _Folder:
+class _Folder(ImageSource):
     def __init__(self, root: Path) -> None:
         self._root = root.resolve()
 
-    def read(self, name: str, limit_bytes: int, where: str) -> bytes:
-        # A link inside the folder may lead outside, so the place is looked at after following links.
+    def _read(self, name: str, most_bytes: int, where: str) -> bytes:
+        # A link inside the folder may lead outside, so the place is checked after following links.
         try:
-            path = (self._root / checked_name(name, where)).resolve()
+            path = (self._root / name).resolve()
         except RuntimeError:  # a link that leads to itself
             raise _absent(where, self._root.name) from None
         if not path.is_relative_to(self._root):
             raise _outside(where)
         try:
             with path.open("rb") as stream:
-                content = stream.read(limit_bytes + 1)
+                return stream.read(most_bytes)
         except (OSError, ValueError):
             raise _absent(where, self._root.name) from None
-        return _within(content, limit_bytes, where)
 
 
-class _Archive:
+class _Archive(ImageSource):
     def __init__(self, archive: zipfile.ZipFile, name: str) -> None:
         self._archive, self._name = archive, name
 
-    def read(self, name: str, limit_bytes: int, where: str) -> bytes:
+    def _read(self, name: str, most_bytes: int, where: str) -> bytes:
         try:
-            entry = self._archive.getinfo(checked_name(name, where))
+            entry = self._archive.getinfo(name)
         except KeyError:
             raise _absent(where, self._name) from None
         try:
             with self._archive.open(entry) as stream:  # the stated size may be a lie, so the reading stops
-                content = stream.read(limit_bytes + 1)
+                return stream.read(most_bytes)
         except (zipfile.BadZipFile, EOFError, OSError, RuntimeError, ValueError, zlib.error, lzma.LZMAError):
             raise DataError(
                 f"{where}: this file in {self._name} is damaged, encrypted or packed in an unknown way",
                 remedy="make the archive again, with ordinary compression and without a password",
             ) from None
-        return _within(content, limit_bytes, where)
 
 
 def stays_inside(name: str) -> bool:
@@ -120,20 +128,8 @@ def stays_inside(name: str) -> bool:
     return bool(parts) and parts[0] != "/" and ".." not in parts and not any(mark in name for mark in "\\:\0")
 
 
-def checked_name(name: str, where: str) -> str:
-    """Check that a file name stays inside the folder or archive where it is looked up."""
-    if not stays_inside(name):
-        raise _outside(where)
-    return name
-
-
 def prepared_image(content: bytes, rules: Preparation, where: str) -> NDArray[np.float32]:
-    """Decode, turn upright, resize and normalise one image: [channels, size, size] float32.
-
-    Raises:
-        ConfigError: Pillow is not installed.
-        DataError: no image of these formats, a damaged one, or one beyond the limits.
-    """
+    """Decode, turn upright, resize and normalise one image: [channels, size, size] float32."""
     try:
         from PIL import Image, ImageOps  # part of an extra
     except ImportError:
@@ -190,15 +186,6 @@ def _normalised(pixels: NDArray[np.float32], rules: Preparation) -> NDArray[np.f
     mean, spread = (np.array(numbers, dtype=np.float32).reshape(-1, 1, 1) for numbers in rules.constants)
     with np.errstate(over="ignore", divide="ignore", invalid="ignore"):  # check_image_text's business
         return np.asarray((pixels - mean) / spread, dtype=np.float32)
-
-
-def _within(content: bytes, limit_bytes: int, where: str) -> bytes:
-    if len(content) > limit_bytes:
-        raise DataError(
-            f"{where}: the file has more than {limit_bytes >> 20} MiB",
-            remedy="make it smaller, or raise data.max_image_mib",
-        )
-    return content
 
 
 def _too_many_pixels(rules: Preparation, where: str) -> DataError:

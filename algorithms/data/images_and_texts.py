@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Final, Literal, Protocol, Self
+from typing import Annotated, Final, Literal, Self
 
 import torch
 from pydantic import Field, model_validator
@@ -39,18 +39,6 @@ DistinctTest = Annotated[
 
 _FILE_NAME: Final = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]*")
 _TOKENIZER_KEYS: Final = {"hash": "buckets", "words": "words_file", "folder": "tokenizer_folder"}
-
-
-class ImageEntry(Protocol):
-    """A line of a table that names an image."""
-
-    @property
-    def image(self) -> str:
-        """Name of the file, relative to the folder or archive."""
-
-    @property
-    def where(self) -> str:
-        """File and line, for errors."""
 
 
 def check_inside(key: str, name: str | None) -> None:
@@ -96,8 +84,7 @@ class PairsOptions(DataOptions):
         default=64, ge=1, le=150, description="the largest image that is decoded, in millions of pixels"
     )
     tokenizer: Literal["hash", "words", "folder"] = Field(
-        default="hash",
-        description='"hash", "words" (data.words_file) or "folder" (data.tokenizer_folder)',
+        default="hash", description='"hash", "words" (data.words_file) or "folder" (data.tokenizer_folder)'
     )
     buckets: int = Field(
         default=4096, ge=16, le=1_000_000, description="buckets of the hash tokenizer, 16 to 1000000"
@@ -185,13 +172,13 @@ class ImagesAndTexts(RecordByRecord):
         self._tokenizer = tokenizer
         self._rules = options.preparation()
 
-    def _images(self, entries: Sequence[ImageEntry], source: ImageSource) -> torch.Tensor:
-        """The images that the entries name; at a hospital a blank one for one that cannot be used."""
-        images = torch.empty((len(entries), *self.image_shape), dtype=torch.float32)
-        for at, entry in enumerate(entries):
+    def _images(self, named: Sequence[tuple[str, str]], source: ImageSource) -> torch.Tensor:
+        """Images by file name, and where it stands; at a hospital a blank one for one that cannot be used."""
+        images = torch.empty((len(named), *self.image_shape), dtype=torch.float32)
+        for at, (name, where) in enumerate(named):
             try:
-                content = source.read(entry.image, self._rules.max_bytes, entry.where)
-                images[at] = torch.from_numpy(prepared_image(content, self._rules, entry.where))
+                content = source.read(name, self._rules.max_bytes, where)
+                images[at] = torch.from_numpy(prepared_image(content, self._rules, where))
             except DataError as error:
                 unfit(error)
                 images[at] = 0.0
@@ -199,8 +186,5 @@ class ImagesAndTexts(RecordByRecord):
 
 
 def drawn(share: float, seed: int, purpose: str, who: str) -> bool:
-    """Whether somebody (a patient, an image) is drawn, with this probability, by name and seed alone.
-
-    Nobody's draw depends on other records, so adding one changes nothing for the rest.
-    """
+    """Whether somebody (a patient, an image) is drawn, with this probability, by name and seed alone."""
     return derive_seed(seed, "image-text", purpose, who) < share * 2.0**63

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from secfed.algorithms.data.prepare import Preparation, PreparedRecords, PreparedSites
+from secfed.algorithms.data.prepare import Facts, Preparation, PreparedRecords, PreparedSites
 from secfed.algorithms.framework.datasets import SiteId
 from secfed.errors import DataError
 
@@ -25,8 +25,8 @@ class SiteTables(PreparedSites):
     """Arrays of every site, split and standardised per site like the built-in data sets.
 
     Args:
-        tables: site to (records [n, ...], labels [n]); NaN marks a missing value.
-        classes: number of classes; labels are 0 .. classes - 1.
+        tables: site to (records [n, ...], labels [n] in 0 .. classes - 1); NaN marks a missing value.
+        classes: number of classes.
         test_fraction: share of held-out records of each site.
         standardize: scale by the site's own training records.
         impute_median: missing values become the median of the site's training records.
@@ -67,15 +67,6 @@ class SiteTables(PreparedSites):
             self._tables[site] = PreparedRecords(x, labels, patients=whose.get(site))
         # The array of a site without records often has no shape; that site's error comes when it is used.
         shaped = max((table.x for table in self._tables.values()), key=lambda x: bool(len(x)))
-        super().__init__(
-            sites=tuple(tables),
-            rules=Preparation(test_fraction, standardize, impute="median" if impute_median else "none"),
-            input_shape=shaped.shape[1:],
-            classes=classes,
-            seed=seed,
-            numeric=1,
-        )
-
-    def records(self, site_id: SiteId) -> PreparedRecords:
-        """The site's arrays."""
-        return self._tables[site_id]
+        rules = Preparation(test_fraction, standardize, impute="median" if impute_median else "none")
+        facts = Facts(tuple(tables), rules, shaped.shape[1:], classes, seed)
+        super().__init__(self._tables.__getitem__, facts)

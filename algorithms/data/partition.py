@@ -116,6 +116,14 @@ def _dirichlet(
     return drawn_until(draw, alpha, min_records)
 
 
+def cut(
+    labels: NDArray[np.int64], label: int, cuts: NDArray[np.float64], rng: np.random.Generator
+) -> Partition:
+    """The positions of one class, in random order, cut at these cumulative shares (without the last)."""
+    members = rng.permutation(np.flatnonzero(labels == label))
+    return np.split(members, np.floor(cuts * len(members) + 0.5).astype(np.int64))
+
+
 def joined(pieces: list[Partition]) -> Partition:
     """The pieces of all classes, site by site; not sorted."""
     return [np.concatenate(of_site) for of_site in zip(*pieces, strict=True)]

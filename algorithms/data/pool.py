@@ -1,8 +1,4 @@
-"""Data sets that are one pool of records, divided among simulated hospitals.
-
-``breast-cancer`` and ``digits`` are real data that scikit-learn carries, so both work without a
-download.
-"""
+"""Data sets that are one pool of records, divided among simulated hospitals; scikit-learn carries two."""
 
 from __future__ import annotations
 
@@ -20,10 +16,15 @@ from secfed.algorithms.data.base import (
     SiteCount,
     named_sites,
     refuse_unused_alpha,
-    site_index,
 )
 from secfed.algorithms.data.partition import Partition, dirichlet, iid
-from secfed.algorithms.data.prepare import Preparation, PreparedRecords, PreparedSites, scaled_by_ranges
+from secfed.algorithms.data.prepare import (
+    Facts,
+    Preparation,
+    PreparedRecords,
+    PreparedSites,
+    scaled_by_ranges,
+)
 from secfed.algorithms.framework.datasets import SiteId
 from secfed.algorithms.framework.randomness import numpy_generator
 from secfed.errors import ConfigError
@@ -72,33 +73,10 @@ class DigitsOptions(PoolOptions):
 
 
 class PooledData(PreparedSites):
-    """One pool of records, divided among the sites by the study's seed.
+    """One pool of records, loaded when the first site asks, and divided by the study's seed."""
 
-    Args:
-        load: reads the pool; called once, when the first site asks for its records.
-        divide: the pool and a generator to a partition.
-    """
-
-    def __init__(
-        self,
-        load: Callable[[], PreparedRecords],
-        *,
-        sites: tuple[SiteId, ...],
-        divide: Divide,
-        rules: Preparation,
-        input_shape: tuple[int, ...],
-        classes: int,
-        seed: int,
-        numeric: int | None = None,
-    ) -> None:
-        super().__init__(
-            sites=sites,
-            rules=rules,
-            input_shape=input_shape,
-            classes=classes,
-            seed=seed,
-            numeric=input_shape[0] if numeric is None else numeric,
-        )
+    def __init__(self, load: Callable[[], PreparedRecords], facts: Facts, divide: Divide) -> None:
+        super().__init__(self._share, facts)
         self._load, self._divide = load, divide
 
     @cached_property
@@ -108,11 +86,10 @@ class PooledData(PreparedSites):
     @cached_property
     def partition(self) -> Partition:
         """Positions in the pool, one array per site."""
-        return self._divide(self._pool, numpy_generator(self._seed, "partition"))
+        return self._divide(self._pool, numpy_generator(self._facts.seed, "partition"))
 
-    def records(self, site_id: SiteId) -> PreparedRecords:
-        """One site's share of the pool."""
-        return self._pool.take(self.partition[site_index(self.sites, site_id)])
+    def _share(self, site_id: SiteId) -> PreparedRecords:
+        return self._pool.take(self.partition[self.sites.index(site_id)])
 
 
 def divide_by(partition: str, sites: int, alpha: float, min_records: int) -> Divide:
@@ -154,15 +131,9 @@ def _load_digits() -> PreparedRecords:
 def _pooled(
     options: PoolOptions, seed: int, load: Callable[[], PreparedRecords], shape: tuple[int, ...], classes: int
 ) -> PooledData:
-    return PooledData(
-        load,
-        sites=options.site_ids(),
-        divide=divide_by(options.partition, options.sites, options.alpha, options.min_records),
-        rules=Preparation(options.test_fraction, options.standardize is True),
-        input_shape=shape,
-        classes=classes,
-        seed=seed,
-    )
+    rules = Preparation(options.test_fraction, options.standardize is True)
+    divide = divide_by(options.partition, options.sites, options.alpha, options.min_records)
+    return PooledData(load, Facts(options.site_ids(), rules, shape, classes, seed), divide)
 
 
 def breast_cancer(options: PoolOptions, seed: int) -> PooledData:

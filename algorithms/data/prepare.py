@@ -1,19 +1,15 @@
 """From one site's records to training and held-out tensors, using nothing but that site's records.
 
-Every statistic (median, mean, spread) is taken over the site's own training records: nothing is learnt
-from held-out records, and nothing has to be exchanged.
-
-Such a statistic ties every prepared record to every other one, and a split that is stratified by class ties
-the place of one record to the labels of others. Differential privacy for records counts on neither: see
-:meth:`Preparation.for_record_privacy`. Nor may the place of a record follow from its position where a record
-may be added or removed, for then every later record moves.
+Every statistic (median, mean, spread) is taken over the site's own training records. It ties every prepared
+record to every other one, as a split that is stratified by class ties the place of one record to the labels
+of others; for differential privacy of records see :meth:`Preparation.for_record_privacy`.
 """
 
 from __future__ import annotations
 
 import hashlib
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final, Literal, Self
 
@@ -41,20 +37,14 @@ _FLAT = 1e-8  # a spread below this is a constant column; dividing by it would o
 
 @dataclass(frozen=True, repr=False)
 class PreparedRecords:
-    """Records before the split.
+    """Records before the split."""
 
-    Attributes:
-        x: [n, ...] float64; NaN where a value is missing.
-        y: [n] labels.
-        extra: [n, k] float64 columns that follow those of ``x`` (a table's) and are neither imputed
-            nor standardised (one-hot columns, missing-value indicators); None for none.
-        patients: [n] the name of each record's patient, or None where nobody says.
-    """
-
-    x: NDArray[Any]
-    y: NDArray[np.int64]
+    x: NDArray[Any]  # [n, ...] float64; NaN where a value is missing
+    y: NDArray[np.int64]  # [n] labels
+    # [n, k] float64 columns (one-hot, missing-value indicators) that follow those of x, neither imputed nor
+    # standardised
     extra: NDArray[Any] | None = None
-    patients: tuple[str, ...] | None = None
+    patients: tuple[str, ...] | None = None  # [n] names; None where nobody says
 
     def take(self, rows: NDArray[Any]) -> PreparedRecords:
         """The records at these positions."""
@@ -65,33 +55,24 @@ class PreparedRecords:
 
 @dataclass(frozen=True)
 class Preparation:
-    """How a site prepares its records.
+    """How a site prepares its records."""
 
-    Attributes:
-        test_fraction: share of held-out records, 0 <= f < 1.
-        standardize: subtract the mean and divide by the spread of the training records.
-        fixed: columns that are already on a public scale and are not standardised.
-        impute: what a missing value becomes. A column without a single known training value becomes
-            0, which after standardisation is "average"; so does every missing value under "centre".
-        split: "stratified" by class, or the place of each record drawn by itself: from its position and the
-            seed ("slots"), or from what it contains and the seed ("content"). Where patients are known, each
-            of them is drawn as a whole: see :func:`split_by_patient`.
-    """
-
-    test_fraction: float
-    standardize: bool
-    fixed: tuple[int, ...] = ()
+    test_fraction: float  # share of held-out records, 0 <= f < 1
+    standardize: bool  # subtract the mean and divide by the spread of the training records
+    fixed: tuple[int, ...] = ()  # columns on a public scale, which are not standardised
+    # A column without a single known training value becomes 0, which after standardisation is "average"; so
+    # does every missing value under "centre".
     impute: Literal["median", "centre", "none"] = "none"
+    # "stratified" by class; or each record drawn by itself, from its position and the seed ("slots") or what
+    # it contains and the seed ("content"). Known patients are drawn as a whole.
     split: Literal["stratified", "slots", "content"] = "stratified"
 
     def for_record_privacy(self, columns: int, *, slots: bool) -> Preparation:
-        """The same preparation, each record by itself: what differential privacy for records needs.
+        """The same preparation, each record (of so many numeric columns) by itself.
 
-        Args:
-            columns: numeric columns of a record.
-            slots: neighbouring data sets differ in the content of one record, and no position changes: the
-                split is by position, so a record that is replaced stays on its side. Otherwise they
-                differ by the presence of a record: the split is by content, so all others stay.
+        With ``slots`` neighbouring data sets differ in the content of one record, and no position changes:
+        the split is by position, so a record that is replaced stays on its side. Otherwise they differ by
+        the presence of a record: the split is by content, so all others stay.
         """
         if self.standardize and len(set(self.fixed)) < columns:
             raise ConfigError(
@@ -144,48 +125,36 @@ def prepare(
     return check_site(site_id, data, input_shape=input_shape, classes=classes)
 
 
+@dataclass(frozen=True)
+class Facts:
+    """What is public of a data set of labelled records."""
+
+    sites: tuple[SiteId, ...]
+    rules: Preparation
+    input_shape: tuple[int, ...]
+    classes: int
+    seed: int
+    numeric: int = 1  # columns that are standardised unless the rules fix them
+
+
 class PreparedSites:
-    """A data set of labelled records, which every site prepares by the same rules.
+    """A data set of labelled records, which every site reads, and prepares by the same rules."""
 
-    Args:
-        numeric: columns that are standardised unless the rules fix them.
-    """
-
-    def __init__(
-        self,
-        *,
-        sites: tuple[SiteId, ...],
-        rules: Preparation,
-        input_shape: tuple[int, ...],
-        classes: int,
-        seed: int,
-        numeric: int,
-    ) -> None:
-        self.sites = sites
-        self.input_shape = input_shape
-        self.classes = classes
-        self._rules, self._seed, self._numeric = rules, seed, numeric
+    def __init__(self, read: Callable[[SiteId], PreparedRecords], facts: Facts) -> None:
+        self.sites, self.input_shape, self.classes = facts.sites, facts.input_shape, facts.classes
+        self._read, self._facts, self._rules = read, facts, facts.rules
 
     def for_record_privacy(self, *, slots: bool = False) -> Self:
         """The same records, each prepared by itself; see :meth:`Preparation.for_record_privacy`."""
-        self._rules = self._rules.for_record_privacy(self._numeric, slots=slots)
+        self._rules = self._rules.for_record_privacy(self._facts.numeric, slots=slots)
         return self
-
-    def records(self, site_id: SiteId) -> PreparedRecords:
-        """One site's records before the split."""
-        raise NotImplementedError
 
     def site(self, site_id: SiteId) -> SiteData:
         """One site's records, prepared."""
         site_index(self.sites, site_id)
-        return prepare(
-            site_id,
-            self.records(site_id),
-            self._rules,
-            input_shape=self.input_shape,
-            classes=self.classes,
-            seed=self._seed,
-        )
+        shape, classes, seed = self.input_shape, self.classes, self._facts.seed
+        records = self._read(site_id)
+        return prepare(site_id, records, self._rules, input_shape=shape, classes=classes, seed=seed)
 
 
 def _divided(
@@ -205,10 +174,9 @@ def _divided(
 def split(
     y: NDArray[np.int64], test_fraction: float, rng: np.random.Generator
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Ascending positions of the training and the held-out records, stratified by class.
+    """Ascending positions of the training and the held-out records.
 
-    Records are shuffled, ordered by class, and every (1 / fraction)-th is held out, so that each class gives
-    its share to within one record, however rare it is.
+    Each class gives its share to within one record, however rare it is.
     """
     shuffled = rng.permutation(len(y))
     by_class = shuffled[np.argsort(y[shuffled], kind="stable")]
@@ -220,11 +188,10 @@ def split(
 def split_by_slots(
     records: int, test_fraction: float, rng: np.random.Generator
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Positions of the training and the held-out records, each drawn by itself.
+    """Positions of the training and the held-out records, each drawn from its position and the seed.
 
-    The place of a record depends on its position and the seed: not on its content, nor on other records,
-    nor on how many follow. A record that is removed moves the later ones up, and to other places: this
-    split is for neighbours that replace a record.
+    A record that is removed moves the later ones up, and to other places: this split is for neighbours that
+    replace a record.
     """
     return _sides(rng.random(records) < test_fraction)
 
@@ -234,9 +201,8 @@ def split_by_content(
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Positions of the training and the held-out records, each drawn from what the record itself contains.
 
-    Adding or removing a record leaves every other one where it is. Identical records share one place, and
-    how many are held out is random, as with :func:`split_by_slots`. Nothing in the records may follow from
-    other records. The key is below 2^64.
+    Adding or removing a record leaves every other one where it is; identical records share one place. Nothing
+    in the records may follow from other records. The key is below 2^64.
     """
     count = len(records.y)
     parts = [np.asarray(records.x, dtype=np.float64).reshape(count, -1), records.y.reshape(count, 1)]

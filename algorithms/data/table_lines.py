@@ -27,31 +27,21 @@ _LINE_CHARACTERS: Final = 1 << 22
 
 @dataclass(frozen=True)
 class Line:
-    """One row of a table.
-
-    Attributes:
-        row: column to value.
-        twice: names of more than one column; what stands there is not known.
-        alike: whether every row has the same columns, so that a missing one says nothing about this row.
-    """
+    """One row of a table."""
 
     row: dict[str, Any]
-    where: str
-    twice: frozenset[str] = frozenset()
-    alike: bool = False
+    where: str  # file and line, for errors
+    twice: frozenset[str] = frozenset()  # names of more than one column; what stands there is not known
+    alike: bool = False  # every row has the same columns, so that a missing one says nothing about this row
 
     def wrong(self, column: str, what: str, remedy: str) -> DataError:
         """The error of what stands in a column."""
         return DataError(f"{self.where}: column {column!r} {what}", remedy=remedy)
 
     def value(self, column: str) -> Any:
-        """What stands in a column; a dot leads into a nested one.
+        """What stands in a column; a dot leads into a nested one. DataError for none, or more than one.
 
-        Returns:
-            At a hospital, None where a line has no such column and others may have.
-
-        Raises:
-            DataError: there is no such column, or more than one.
+        At a hospital, None where a line has no such column and others may have.
         """
         if column in self.twice:
             raise DataError(
@@ -74,11 +64,7 @@ class Line:
         return node
 
     def text(self, column: str) -> str:
-        """The text in a column: "" where it is missing, the first of an array.
-
-        Raises:
-            DataError: no such column; in a simulation also something that is not a text or number.
-        """
+        """The text in a column: "" where it is missing, the first of an array."""
         value = self.value(column)
         if isinstance(value, list):
             value = value[0] if value else None
@@ -91,12 +77,7 @@ class Line:
         return str(value).strip()
 
     def name(self, column: str) -> str:
-        """The text in a column that names something, such as a site or a patient.
-
-        Raises:
-            DataError: see :meth:`text`; in a simulation also several lines, which a stray quote makes of
-                other rows.
-        """
+        """The text in a column that names something: one line, as a stray quote makes several of rows."""
         name = self.text(column)
         if "\n" in name or "\r" in name:
             remedy = "write it on one line; in a CSV file, look for a quote that is not closed"
@@ -105,11 +86,7 @@ class Line:
         return name
 
     def flag(self, column: str, uncertain: int = 0) -> int:
-        """Whether a finding is present: 0 or 1; a missing value is 0 and -1 is ``uncertain``.
-
-        Raises:
-            DataError: anything else, in a simulation; a hospital takes it for 0.
-        """
+        """Whether a finding is present: 0 or 1; a missing value is 0 and -1 is ``uncertain``."""
         value = self.value(column)
         text = str(int(value)) if isinstance(value, bool) else self.text(column).lower()
         known = {"": 0, "nan": 0, "0": 0, "0.0": 0, "1": 1, "1.0": 1, "-1": uncertain, "-1.0": uncertain}
@@ -128,18 +105,10 @@ def is_unicode(text: str) -> bool:
 
 
 def read_table(path: Path) -> Iterator[Line]:
-    """The rows of a ``.jsonl`` or ``.csv`` file; ``.gz`` after that is unpacked.
-
-    Raises:
-        DataError: a file that is missing, too large, or not what its name says.
-    """
+    """The rows of a ``.jsonl`` or ``.csv`` file; ``.gz`` after that is unpacked."""
     try:
-        if path.suffix == ".gz":
-            with gzip.open(path) as packed:
-                content = packed.read(MAX_TABLE_BYTES + 1)
-        else:
-            with path.open("rb") as stream:
-                content = stream.read(MAX_TABLE_BYTES + 1)
+        with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as stream:
+            content = stream.read(MAX_TABLE_BYTES + 1)
     except (OSError, EOFError, zlib.error) as error:
         reason = getattr(error, "strerror", None) or "damaged"
         raise DataError(f"cannot read {path} ({reason})", remedy="check data.path and the rights") from None

@@ -1,8 +1,7 @@
 """Reports to token ids, without learning a vocabulary from any record.
 
 A vocabulary made from reports would let out words that only one patient's report has, and every hospital
-would have to agree on it. So the three tokenizers here are public before the study begins: a fixed list
-of words, a public hash of words into buckets, or a published tokenizer that lies in a local folder.
+would have to agree on it. So the three tokenizers here are public before the study begins.
 
 Every report becomes one row of the same length: a first token that every report has (:data:`CLS`), then
 its words, cut at the end if there are too many, then padding (:data:`PAD`).
@@ -13,10 +12,11 @@ from __future__ import annotations
 import hashlib
 import re
 import unicodedata
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import torch
 
@@ -37,19 +37,31 @@ _MOST_WORDS: Final = 1_000_000
 _WORD: Final = re.compile("[0-9a-z\u00c0-\u00d6\u00d8-\u00f6\u00f8-\u1fff\u2c00-\u2dff\u3040-\ud7ff]+")
 
 
-class Tokenizer(Protocol):
+class Tokenizer(ABC):
     """Texts to rows of token ids."""
 
-    @property
-    def length(self) -> int:
-        """Tokens per row, padding included."""
+    def __init__(self, length: int, vocabulary: int) -> None:
+        if length < 2:
+            raise ConfigError(f"data.text_length: {length} leaves no room for a word", remedy="set it to 40")
+        self.length = length  # tokens per row, padding included
+        self.vocabulary = vocabulary  # ids are below this
 
-    @property
-    def vocabulary(self) -> int:
-        """Ids are below this."""
-
+    @abstractmethod
     def encode(self, texts: Sequence[str]) -> torch.Tensor:
         """One row per text: [n, length] int64, padding (0) at the end only, never empty."""
+
+
+class _WordByWord(Tokenizer):
+    def encode(self, texts: Sequence[str]) -> torch.Tensor:
+        """See :meth:`Tokenizer.encode`."""
+        rows = torch.zeros(len(texts), self.length, dtype=torch.int64)
+        for at, text in enumerate(texts):
+            ids = [CLS, *map(self._id, words_of(text)[: self.length - 1])]
+            rows[at, : len(ids)] = torch.tensor(ids)
+        return rows
+
+    @abstractmethod
+    def _id(self, word: str) -> int: ...
 
 
 def words_of(text: str) -> list[str]:
@@ -63,15 +75,10 @@ def words_of(text: str) -> list[str]:
     return _WORD.findall(unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", text).casefold()))
 
 
-class WordTokenizer:
+class WordTokenizer(_WordByWord):
     """Words of a fixed, public list; a word that is not on it becomes :data:`UNKNOWN`.
 
-    Args:
-        words: the list, in the order of the ids; each once, written as :func:`words_of` gives it.
-        length: tokens per report, at least 2.
-
-    Raises:
-        ConfigError: a word twice, or an entry that is not one word.
+    The list is in the order of the ids; each word once, written as :func:`words_of` gives it.
     """
 
     def __init__(self, words: Iterable[str], length: int) -> None:
@@ -80,24 +87,17 @@ class WordTokenizer:
             if words_of(word) != [word] or word in self._ids:
                 raise _wrong_word(f"data: word {number} of the list of words")
             self._ids[word] = RESERVED + len(self._ids)
-        self.length = _checked_length(length)
-        self.vocabulary = RESERVED + len(self._ids)
+        super().__init__(length, RESERVED + len(self._ids))
 
-    def encode(self, texts: Sequence[str]) -> torch.Tensor:
-        """See :meth:`Tokenizer.encode`."""
-        return _rows(
-            [[self._ids.get(word, UNKNOWN) for word in words_of(text)] for text in texts], self.length
-        )
+    def _id(self, word: str) -> int:
+        return self._ids.get(word, UNKNOWN)
 
 
-class HashTokenizer:
+class HashTokenizer(_WordByWord):
     """Every word goes into a bucket by a public hash; it needs no list and sees no record.
 
     Different words can share a bucket: with 4096 buckets and 2000 different words, about four in ten words
     share theirs with another. The ids are the same on every machine and in every Python version.
-
-    Args:
-        length: tokens per report, at least 2.
 
     Source: Weinberger, Dasgupta, Langford, Smola, Attenberg, "Feature hashing for large scale multitask
         learning", ICML 2009; BLAKE2 in keyed mode, RFC 7693.
@@ -106,28 +106,15 @@ class HashTokenizer:
     def __init__(self, buckets: int, length: int) -> None:
         if buckets < 1:
             raise ConfigError("data.buckets: there must be at least one", remedy="set it to 4096")
-        self.length = _checked_length(length)
-        self.vocabulary = RESERVED + buckets
+        super().__init__(length, RESERVED + buckets)
         self._buckets = buckets
 
-    def encode(self, texts: Sequence[str]) -> torch.Tensor:
-        """See :meth:`Tokenizer.encode`."""
-        return _rows(
-            [[RESERVED + _hash(word) % self._buckets for word in words_of(text)] for text in texts],
-            self.length,
-        )
+    def _id(self, word: str) -> int:
+        return RESERVED + _hash(word) % self._buckets
 
 
-class FolderTokenizer:
-    """A published tokenizer in Hugging Face format, read from a local folder; nothing is downloaded.
-
-    Args:
-        length: tokens per report, at least 2.
-
-    Raises:
-        ConfigError: the library is missing, there is no such folder, or padding is not token 0, which is
-            what the model takes for padding.
-    """
+class FolderTokenizer(Tokenizer):
+    """A published tokenizer in Hugging Face format, read from a local folder; nothing is downloaded."""
 
     def __init__(self, folder: Path, length: int) -> None:
         if not folder.is_dir():
@@ -156,15 +143,10 @@ class FolderTokenizer:
                 f"data.tokenizer_folder: the padding of {folder.name} is not token {PAD}",
                 remedy="use a tokenizer of the BERT family",
             )
-        self.length = _checked_length(length)
-        self.vocabulary = len(self._tokenizer)
+        super().__init__(length, len(self._tokenizer))
 
     def encode(self, texts: Sequence[str]) -> torch.Tensor:
-        """See :meth:`Tokenizer.encode`.
-
-        Raises:
-            DataError: the tokenizer makes an empty row of some text, in a simulation.
-        """
+        """See :meth:`Tokenizer.encode`."""
         if not texts:
             return torch.zeros(0, self.length, dtype=torch.int64)
         encoded = self._tokenizer(
@@ -185,9 +167,7 @@ class FolderTokenizer:
 def read_words(path: Path) -> tuple[str, ...]:
     """A list of words from a text file, one on each line; empty lines are left out.
 
-    Raises:
-        ConfigError: no such file, not UTF-8, more than a million words, a word twice, or a line that is not
-            one word. Names file and line, never what stands there: the key may name the wrong file.
+    Errors name file and line, never what stands there: the key may name the wrong file.
     """
     try:
         lines = path.read_text(encoding="utf-8-sig").splitlines()
@@ -212,12 +192,7 @@ def read_words(path: Path) -> tuple[str, ...]:
 
 
 def readable_tokens(tokens: torch.Tensor, vocabulary: int) -> torch.Tensor:
-    """Rows of tokens as a model takes them: known ones, at least one, and padding at the end only.
-
-    Args:
-        tokens: [n, length] int64.
-        vocabulary: token ids are below this.
-    """
+    """Rows of tokens ([n, length]) as a model takes them: known ones, at least one, padding at the end."""
     known = torch.where((tokens >= 0) & (tokens < vocabulary), tokens, UNKNOWN)
     inside = (known != PAD).flip(1).cummax(1).values.flip(1)  # a word stands here, or follows
     inside[:, 0] = True
@@ -235,17 +210,3 @@ def _wrong_word(where: str) -> ConfigError:
 def _hash(word: str) -> int:
     digest = hashlib.blake2b(word.encode(), key=_HASH_KEY, digest_size=8).digest()
     return int.from_bytes(digest, "big")
-
-
-def _rows(reports: Sequence[Sequence[int]], length: int) -> torch.Tensor:
-    rows = torch.zeros(len(reports), length, dtype=torch.int64)
-    for at, report in enumerate(reports):
-        ids = [CLS, *report[: length - 1]]
-        rows[at, : len(ids)] = torch.tensor(ids)
-    return rows
-
-
-def _checked_length(length: int) -> int:
-    if length < 2:
-        raise ConfigError(f"data.text_length: {length} leaves no room for a word", remedy="set it to 40")
-    return length

@@ -12,10 +12,8 @@ Each accountant refuses what it cannot account for soundly instead of guessing:
   sensitivities, true Poisson sampling. The default.
 
 Source: Abadi et al. 2016; Mironov, Talwar, Zhang 2019; Koskela et al. 2020; Canonne, Kamath, Steinke 2020
-(RDP to epsilon); Lebeda, Regehr, Kamath, Steinke 2024 (why Poisson and fixed-size sampling are not
-interchangeable, nor the two relations).
-
-The libraries are imported where they are used: they take seconds, and most commands never account.
+(RDP to epsilon); Lebeda, Regehr, Kamath, Steinke 2024 (Poisson and fixed-size sampling are not
+interchangeable, nor are the two relations). The libraries take seconds to import, so it is done on use.
 """
 
 from __future__ import annotations
@@ -44,9 +42,8 @@ from secfed.dp.accounting.events import (
 from secfed.errors import ConfigError
 
 # pld and prv compose by fast Fourier transforms, whose error is absolute: about 1e-16 of all probability for
-# every point of the grid that delta sums over. Down to these deltas,
-# tests/dp/accounting/test_accountants_exact.py
-# compares both with a composition whose error is relative; from 1e-11 they begin to fall short of the truth.
+# every point of the grid that delta sums over. Down to these deltas they were compared with a composition
+# whose error is relative; from 1e-11 they begin to fall short of the truth.
 LEAST_DELTA: Final = {"pld": 1e-10, "prv": 1e-10, "rdp": 0.0}
 
 
@@ -128,14 +125,6 @@ class Rdp(Accountant):
     def _epsilon(self, events: tuple[Event, ...], delta: float) -> float:
         from dp_accounting.rdp.rdp_privacy_accountant import compute_epsilon
 
-        divergence = self._divergence(events)
-        return (
-            math.inf
-            if np.isinf(divergence).all()
-            else float(compute_epsilon(self.orders, divergence, delta)[0])
-        )
-
-    def _divergence(self, events: Sequence[Event]) -> Any:
         total = np.zeros_like(self.orders)
         for event in events:
             if isinstance(event, Skellam):
@@ -144,7 +133,7 @@ class Rdp(Accountant):
                 total += event.times * discrete_rdp.distributed_gaussian(self.orders, event)
             else:
                 total += event.times * _gaussian_divergence(event.repeated(1), tuple(self.orders))
-        return total
+        return math.inf if np.isinf(total).all() else float(compute_epsilon(self.orders, total, delta)[0])
 
 
 # With every payment a ledger has the same mechanisms, with a few steps more each time.
@@ -182,13 +171,13 @@ class Prv(Accountant):
         return f"opacus {_version('opacus')}, epsilon error {self.epsilon_error}"
 
     def _epsilon(self, events: tuple[Event, ...], delta: float) -> float:
-        history = self._history(events)
-        if history is None:
+        parameters = [_gaussian_parameters(event) for event in events]
+        if any(multiplier == 0 for multiplier, _ in parameters):
             return math.inf
         from opacus.accountants import PRVAccountant
 
         accountant = PRVAccountant()
-        accountant.history = history
+        accountant.history = [(*one, event.times) for one, event in zip(parameters, events, strict=True)]
         with warnings.catch_warnings(), np.errstate(all="ignore"):
             # Its densities overflow harmlessly in the far tails, and it warns about RDP orders it only
             # uses to size its grid; the result is checked below instead.
@@ -200,16 +189,6 @@ class Prv(Accountant):
         if not math.isfinite(found):
             raise ConfigError("the prv accountant found no finite epsilon", remedy="use pld")
         return max(found, 0.0)
-
-    @staticmethod
-    def _history(events: Sequence[Event]) -> list[tuple[float, float, int]] | None:
-        history = []
-        for event in events:
-            multiplier, rate = _gaussian_parameters(event)
-            if multiplier == 0:
-                return None
-            history.append((multiplier, rate, event.times))
-        return history
 
 
 @dataclass(frozen=True)

@@ -53,8 +53,7 @@ class Guesses:
     def limits(self, confidence: float) -> tuple[float, float]:
         """The least rate of hits and the largest rate of false alarms that the counts allow.
 
-        Both hold at once with probability ``confidence``, strictly between 0 and 1 (Bonferroni: each errs
-        with half of the rest).
+        Both hold at once with probability ``confidence`` (Bonferroni: each errs with half of the rest).
         """
         if not 0.0 < confidence < 1.0:
             raise ConfigError(

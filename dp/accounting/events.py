@@ -99,36 +99,27 @@ class Gaussian(Event):
 
 @dataclass(frozen=True)
 class Skellam(Event):
-    """An integer vector plus symmetric Skellam noise, independent per coordinate.
-
-    All lengths in units of the integer grid. One site's integer vector has L2 norm at most ``l2`` and
-    L1 norm at most ``l1`` *after* rounding; the honest noise in the sum has variance ``variance``.
-    """
+    """An integer vector plus symmetric Skellam noise, independent per coordinate, in units of the grid."""
 
     name: ClassVar[str] = "skellam/1"
 
-    l2: float
+    l2: float  # norm of one site's integer vector, at most, after rounding
     l1: float
-    variance: float
+    variance: float  # of the honest noise in the sum
     count: int
 
 
 @dataclass(frozen=True)
 class DistributedDiscreteGaussian(Event):
-    """An integer vector plus the sum of ``shares`` discrete Gaussians of scale ``sigma``, per coordinate.
-
-    All lengths in units of the integer grid. One site's integer vector has L2 norm at most ``l2`` and
-    L1 norm at most ``l1`` after rounding; ``dimension`` is its number of coordinates; ``shares``
-    counts honest surviving sites only.
-    """
+    """An integer vector plus a sum of discrete Gaussians per coordinate, in units of the grid."""
 
     name: ClassVar[str] = "distributed-discrete-gaussian/1"
 
-    l2: float
+    l2: float  # norm of one site's integer vector, at most, after rounding
     l1: float
-    sigma: float
-    shares: int
-    dimension: int
+    sigma: float  # scale of one site's noise
+    shares: int  # honest surviving sites only
+    dimension: int  # coordinates of the vector
     count: int
 
 

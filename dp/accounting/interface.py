@@ -77,9 +77,8 @@ def statement(
     shares of delta. ``exactly`` repeats what the preferred accountant said, without a second one and at any
     delta: for checking a record, never for a new guarantee.
 
-    Raises:
-        ConfigError: no events, no shared relation, an event that no accountant covers, or a delta at which
-            those that do are not known to give an upper bound.
+    ConfigError for no events, no shared relation, an event that no accountant covers, or a delta at which
+    those that do are not known to give an upper bound.
     """
     return _statement(events, delta, preferred or Pld(), None if exactly else Rdp(), exactly=exactly)
 
@@ -132,16 +131,9 @@ def calibrate(
 ) -> float:
     """The smallest noise multiplier that keeps everything within (epsilon, delta), from above.
 
-    Args:
-        epsilon: for ``already`` and the new mechanism together.
-        delta: as in :func:`statement`.
-        mechanism: the event, or events, that a noise multiplier would make.
-        already: events spent before.
-        preferred: pld by default.
-        tolerance: relative width of the search; the upper end, *checked* to satisfy the budget, is returned.
-
-    Raises:
-        ConfigError: the budget is already spent, no reasonable noise satisfies it, or it is too small.
+    ``already`` are events spent before, which epsilon covers too; ``mechanism`` maps a multiplier to the new
+    events. Of a search of relative width ``tolerance`` the upper end is returned, *checked* to satisfy
+    the budget. ConfigError for a budget that is spent, too small, or that no reasonable noise satisfies.
     """
     check_epsilon(epsilon)
     if epsilon < _LEAST_EPSILON:
@@ -157,8 +149,7 @@ def calibrate(
 
     def all_events(multiplier: float) -> list[Event]:
         made = mechanism(multiplier)
-        events = [made] if isinstance(made, Event) else made
-        return [*already, *events]
+        return [*already, *([made] if isinstance(made, Event) else made)]
 
     def spent(multiplier: float) -> float:
         return _statement(all_events(multiplier), delta, wanted, _RoughRdp()).epsilon

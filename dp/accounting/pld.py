@@ -28,13 +28,9 @@ class _Growing:
 
 @dataclass(frozen=True)
 class ExpectingPld(Pld):
-    """Tests whether a composition meets an expected epsilon; otherwise computes it exactly.
+    """Tests whether a composition meets an expected epsilon; otherwise computes it exactly."""
 
-    Attributes:
-        expected: what was recorded; 0 expects nothing. ``dataclasses.replace`` sets it and shares the rest.
-    """
-
-    expected: float = 0.0
+    expected: float = 0.0  # what was recorded; 0 expects nothing. `dataclasses.replace` shares the rest.
     growing: list[_Growing] = field(default_factory=list, repr=False, compare=False)
 
     def _epsilon(self, events: tuple[Event, ...], delta: float) -> float:

@@ -6,10 +6,8 @@ once the entry is on the disk. A crash after that leaves a budget that was spent
 order would leave a release that nobody paid for.
 
 Several studies may use one data set at once: each call holds the lock only while it works. A disk that
-is full refuses the step and loses nothing.
-
-Budgets belong to the site's policy and are recorded with every change, so an auditor sees which limits
-were in force. A budget with a period counts what was spent within the last so many days.
+is full refuses the step and loses nothing. Budgets are recorded with every change, so an auditor sees which
+limits were in force.
 
 Security: the chain shows changes, not a truncated or restored *older* file. Put :attr:`Ledger.head` into
 the transcript of every round, give a ledger what transcripts recorded of it (:mod:`secfed.dp.ledger.heads`),
@@ -57,10 +55,8 @@ _SAME_RELEASE: Final = ("study", "round", "exchange", "event", "record_private")
 class Ledger:
     """The ledger of one data set at one site; the file is created on first use, its folder must exist.
 
-    The identity is the site's signing key, the budgets come from its policy, the accountant is pld by
-    default; an entry is never dated before the one above it, whatever the ``clock`` says (seconds since
-    1970). ``recorded`` is what transcripts recorded of the site's ledgers; those of other data sets do not
-    matter.
+    The budgets come from the site's policy; an entry is never dated before the one above it, whatever the
+    ``clock`` says (seconds since 1970). ``recorded`` is what transcripts recorded of the site's ledgers.
 
     Raises:
         TranscriptError: the existing ledger does not verify, belongs to another site or data set, lacks a
@@ -102,15 +98,10 @@ class Ledger:
     ) -> Entry:
         """Pay for one event; it is on the disk when this returns. Only then may the step run.
 
-        Args:
-            event: what is about to be released.
-            study: its name.
-            round_number: counted from 1.
-            exchange: its name within the round.
-            record_private: for noise in the secure sum: what is summed was itself computed under
-                record-level events that this ledger already paid for, so this event costs records nothing.
-            release: id of this very release. If it was paid before, the old entry is returned and nothing
-                is spent: the work was cut off by a crash and is being done again.
+        ``record_private``, for noise in the secure sum: what is summed was itself computed under record-level
+        events that this ledger already paid for, so this event costs records nothing. ``release`` is the id
+        of this very release; if it was paid before, the old entry is returned and nothing is spent: the work
+        was cut off by a crash and is being done again.
 
         Raises:
             BudgetExceeded: nothing is spent; the refusal is recorded, once for each release.
@@ -151,10 +142,6 @@ class Ledger:
 
         ``first`` is what the study pays first, if that is known. After a refusal it is what was refused: that
         is asked again until the budget covers it, because a period is over or the policy permits more.
-
-        Raises:
-            BudgetExceeded: a budget does not cover it.
-            TranscriptError: the ledger does not verify, or its entries are dated ahead of the clock.
         """
         with self._writing() as (_, entries):
             clock_s = checked_s(self.path, self._clock())
@@ -322,11 +309,9 @@ def verify(
 ) -> tuple[Entry, ...]:
     """Check a ledger offline: chain, signatures, and that it contains what others saw of it.
 
-    ``expected_heads`` are those that transcripts recorded; each must be the hash of an entry.
-
     Raises:
         BrokenChain: names the first bad line.
-        TranscriptError: a recorded head is missing: the file is an older copy, or a second history.
+        TranscriptError: one of ``expected_heads`` is missing: the file is an older copy, or a second history.
     """
     entries = verify_chain(lines, public_bytes, LEDGER, owner=owner)
     hashes = {entry.hash for entry in entries}

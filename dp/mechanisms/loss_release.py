@@ -2,9 +2,7 @@
 
     v = (1/K) sum_m clip(loss of group m, floor, cap)        released: v + N(0, (sigma (cap - floor) / K)^2)
 
-Weights of distributionally robust training follow each site's loss, scale later steps, and their sums leave:
-without noise all of that would be outside epsilon. With it, whatever is computed from the released number is
-post-processing.
+Whatever is computed from the released number (weights, their sums, scales of later steps) is post-processing.
 
 Sensitivity. The K groups are fixed before any record is read: they depend on the number of records and
 the seed. The loss of a group may compare its records with each other (a contrastive loss does), but sees
@@ -16,9 +14,8 @@ records of one moves v by no more. As an event this is the sum of K centred valu
 C = (cap - floor) / 2, hence sensitivity 2C (:func:`secfed.dp.accounting.events.bounded_mean`). Releases
 compose adaptively with each other and with the noisy training steps.
 
-What makes it precise: small groups, of which there are many, a narrow window and few releases. With 1500
-records and epsilon 8 for six rounds, a contrastive loss on groups of 64 carries noise of 1.6, on groups of 8
-of 0.10. All sites must use one ``size``, for a contrastive loss grows with the logarithm of it.
+Small groups, of which there are many, a narrow window and few releases make it precise. All sites must use
+one ``size``, for a contrastive loss grows with the logarithm of it.
 
 Source: specification dp.md, section 6 (L1); Dwork, McSherry, Nissim, Smith 2006 (sensitivity of a clipped
 mean); Kairouz, Oh, Viswanath 2015 (adaptive composition).
@@ -80,11 +77,8 @@ class PlannedLosses:
     """Releases of a site's loss with their noise. Made by ``LocalPrivacy``.
 
     ``multiplier`` maps a number of releases to the smallest noise multiplier, relative to half the window,
-    for which they together stay within the share of epsilon; ``seed`` decides the groups only.
-
-    Raises:
-        ConfigError: a relation that is not the replacement of a record or of a patient, records that do not
-            fill one group, or a relation that hides patients without any.
+    for which they together stay within the share of epsilon; ``seed`` decides the groups only. ConfigError
+    for a relation without slots, records that do not fill one group, or no patients where they are hidden.
     """
 
     def __init__(

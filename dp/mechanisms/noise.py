@@ -99,12 +99,7 @@ class SiteNoise:
         scales: Mapping[str, float] | None = None,
         kind: Literal["skellam", "discrete-gaussian"] = "skellam",
     ) -> SiteNoise:
-        """Set a layout's bounds to what clipping and noise need.
-
-        Raises:
-            ConfigError: values out of range.
-            RangeError: lanes too narrow for signal and noise.
-        """
+        """Set a layout's bounds to what clipping and noise need; RangeError for lanes too narrow for both."""
         noise = cls(layout, clip_norm, noise_multiplier, min_survivors, colluders, dict(scales or {}), kind)
         fields = []
         for item in layout.fields:
@@ -123,10 +118,8 @@ class SiteNoise:
 
     def _step(self, item: Field) -> float:
         """Grid step of a field, in scaled units."""
-        return self._rule(item).step / self.scale(item.name)
-
-    def _rule(self, item: Field) -> FixedPoint:
-        return FixedPoint.choose(bound=item.bound, bits=item.bits, sites=self.layout.sites)
+        rule = FixedPoint.choose(bound=item.bound, bits=item.bits, sites=self.layout.sites)
+        return rule.step / self.scale(item.name)
 
     def share_variance(self, item: Field) -> float:
         """Variance of one site's noise per element of a field, in grid steps squared."""
@@ -192,8 +185,7 @@ class SiteNoise:
     def noised(self, source: VectorSource, noise_key: bytes) -> NoisedSource:
         """What :meth:`Layout.encoder` made of :meth:`clip`, with this site's noise, for the protection.
 
-        Security: ``noise_key``, 32 bytes, is the same for every attempt of this exchange, fresh for every
-        other.
+        Security: ``noise_key``, 32 bytes, is that of every attempt of this exchange, and of no other.
         """
         return NoisedSource(self, source, noise_key)
 

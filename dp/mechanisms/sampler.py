@@ -11,9 +11,6 @@ margin; in the rare case (about 2^-30) that the margin cannot decide, both sides
 than 250 bits and compared in decimal arithmetic. What is left: mass beyond ``reach``, below 2^-200 per
 draw, and ties of 256-bit numbers.
 
-Three targets: a normal variable rounded to the nearest integer (:class:`RoundedNormal`), the discrete
-Gaussian, and the symmetric Skellam distribution.
-
 Source: rejection with lazily refined comparisons as in Karney 2016 ("Sampling exactly from the normal
 distribution", ACM TOMS 42) and Haney et al. 2022 (interval refining); targets: Canonne, Kamath, Steinke
 2020 (discrete Gaussian), Agarwal, Kairouz, Liu 2021 (Skellam).

@@ -143,9 +143,8 @@ _BOOKS: Final[dict[type[nn.Module], Any]] = {nn.Linear: LinearBook, nn.Embedding
 class BookKeepingHooks(GradSampleHooks):  # type: ignore[misc]  # Opacus has no types
     """Opacus's hooks, which keep books of linear and embedding layers instead of gradients per record.
 
-    Every other layer leaves its gradients per record as always (``grad_sample``): they are few in layers
-    that normalise; those of a convolution take as much memory as with the engine ``hooks``. Whoever uses the
-    ``books`` of a backward pass empties the list.
+    Every other layer leaves its gradients per record as always (``grad_sample``). Whoever uses the ``books``
+    of a backward pass empties the list.
     """
 
     def __init__(self, model: nn.Module) -> None:

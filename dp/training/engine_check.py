@@ -36,6 +36,8 @@ _RECORDS: Final = 3
 _SEED: Final = 18
 _TOLERANCE: Final = 0.01  # mixed precision is within it, a wrong gradient is not
 
+_CANNOT_BE_COMPUTED: Final = (ArithmeticError, LookupError, RuntimeError, TypeError, ValueError)
+
 _log = logging.getLogger(__name__)
 
 
@@ -52,8 +54,7 @@ def checked_engine(
     rows = made_up(like)
     parameters = {key: value for key, value in model.named_parameters() if value.requires_grad}
     if name == "loop":
-        ignored = (ArithmeticError, LookupError, RuntimeError, TypeError, ValueError)
-        with _made_up_parameters(model), suppress(*ignored):
+        with _made_up_parameters(model), suppress(*_CANNOT_BE_COMPUTED):
             _sum(engine, [rows], parameters, math.inf)
         return engine
     singles = one_by_one(rows)
@@ -65,10 +66,17 @@ def checked_engine(
                     wanted, size = _sum(LoopEngine(model, loss), singles, parameters, clip_norm)
             except torch.OutOfMemoryError:
                 raise
-            except (ArithmeticError, LookupError, RuntimeError, TypeError, ValueError) as problem:
-                return _uncompared(name, engine, model, loss, f"{type(problem).__name__}: {problem}")
+            except _CANNOT_BE_COMPUTED as problem:
+                why, size = f"{type(problem).__name__}: {problem}", math.nan
+            else:
+                why = "its gradients are not finite"
             if not math.isfinite(size):
-                return _uncompared(name, engine, model, loss, "its gradients are not finite")
+                _log.warning(
+                    "loss %r cannot be computed on made-up records (%s), so engine %r is not used: records "
+                    "are clipped one by one, which is slower",
+                    *(loss.name, why, name),
+                )
+                return _RecordByRecord(engine, LoopEngine(model, loss))
             try:
                 found, _ = _sum(engine, [rows], parameters, clip_norm)
             except torch.OutOfMemoryError:
@@ -122,17 +130,6 @@ class _RecordByRecord(Engine):
         with self.paused():
             for batch in units:
                 self._loop.add(one_by_one(batch), into)
-
-
-def _uncompared(name: EngineName, engine: Engine, model: nn.Module, loss: DeclaredLoss, why: str) -> Engine:
-    _log.warning(
-        "loss %r cannot be computed on made-up records (%s), so engine %r is not used: records are clipped "
-        "one by one, which is slower",
-        loss.name,
-        why,
-        name,
-    )
-    return _RecordByRecord(engine, LoopEngine(model, loss))
 
 
 def one_by_one(batch: Batch) -> list[Batch]:

@@ -2,11 +2,10 @@
 
 All three add to the same accumulator, and all are checked against the loop. What each is for:
 
-* ``loop``: one forward and backward per unit. The reference; as fast as the others on a CPU, lightest in
-  memory, and the only engine for groups of records.
+* ``loop``: one forward and backward per unit. The reference, and the only engine for groups of records.
 * ``hooks``: per-record gradients of a whole batch from Opacus's hooks; for GPUs and small models.
-* ``ghost``: the same hooks, but linear and embedding layers, the bulk of a transformer, need no per-record
-  gradients in memory (:mod:`secfed.dp.training.book_keeping`).
+* ``ghost``: the same hooks, but linear and embedding layers need no per-record gradients in memory
+  (:mod:`secfed.dp.training.book_keeping`).
 
 What is measured is what is added: every engine computes norms in float64, from the same numbers that it then
 scales and adds. A norm from one computation and a gradient from another would be two roundings of one sum,
@@ -118,10 +117,7 @@ class Engine:
         """Drop what a pass that failed has left behind, so that the next one starts clean."""
 
     def add(self, units: Sequence[Batch], into: ClippedSum) -> None:
-        """Add every unit to the sum.
-
-        The loop takes one batch per unit; the others batches whose rows are the units.
-        """
+        """Add every unit: the loop takes one batch per unit, the others batches whose rows are the units."""
         raise NotImplementedError
 
 

@@ -20,12 +20,7 @@ _LOOP = 'use engine = "loop"'
 
 
 def check_model(model: nn.Module, optimiser: Optimizer) -> dict[str, nn.Parameter]:
-    """Checks that hold for every engine; returns the trainable parameters by name.
-
-    Raises:
-        ConfigError: batch statistics, an embedding that changes itself, nothing to train, or an optimiser
-            over other parameters.
-    """
+    """Checks that hold for every engine; returns the trainable parameters by name."""
     for name, module in model.named_modules():
         statistics = isinstance(module, nn.InstanceNorm1d | nn.InstanceNorm2d | nn.InstanceNorm3d)
         if isinstance(module, _BatchNorm) or (statistics and module.track_running_stats):

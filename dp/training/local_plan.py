@@ -56,13 +56,10 @@ class PlannedPhase:
 
 
 def delta_is_weak(settings: PrivacySection, records: int, most: float) -> bool:
-    """Whether delta is 1 / n or more, for n training records, which deserves a warning.
+    """Whether delta is 1 / n or more, for n training records; ConfigError if delta * n is ``most`` or more.
 
     A mechanism that publishes each record with probability delta has epsilon 0, and publishes delta * n of n
-    records on average. It follows from public numbers, and before any record is used.
-
-    Raises:
-        ConfigError: delta * n is ``most`` or more.
+    records on average.
 
     Source: Dwork and Roth 2014, "The algorithmic foundations of differential privacy", section 2.3.
     """
@@ -101,10 +98,6 @@ def plan_phases(
     """Sampling rates, and one noise multiplier for the steps of all phases; none if there is no step to take.
 
     ``already`` is what else the study is going to release; ``seed`` decides groups only.
-
-    Raises:
-        ConfigError: no noise reaches the study's epsilon, two phases of one name, or a relation that hides
-            patients without any.
     """
     if len({phase.name for phase in phases}) != len(phases):
         raise ConfigError("two phases of private training have the same name")

@@ -3,11 +3,6 @@
     plan(phases, losses) -> noise that keeps the whole study within (epsilon, delta)
     enter(round, exchange) -> train_locally / run / release_loss / release_sums, each paid in the ledger first
 
-An algorithm says what it is going to do with records (:class:`Phase`, :class:`LossRelease`); from that and
-the study's ``[privacy]`` table this object chooses sampling rate and noise
-(:mod:`secfed.dp.training.local_plan`), and later runs the steps. The algorithm hands over model, optimiser,
-loss and data, and gets them back private.
-
 Security: the number of records of a site is treated as public (see :mod:`secfed.dp.training.private_loop`).
 Everything that is planned is charged when it happens, never less: a round that was prepared and then aborted
 stays paid. Nothing that goes wrong with records stops a release or its payment: a unit that fails adds zeros
@@ -65,10 +60,8 @@ _CLIP_NORM, _LOSSES = "clip_norm/", "loss_releases/"
 class LocalPrivacy:
     """One site's private local work in one study.
 
-    ``seed`` is the study's and decides groups only; ``random`` maps (round, exchange) to a source of sampling
-    and noise, fresh for each. A study whose delta times the site's records is ``max_delta_times_records`` or
-    more is refused; ``weak_delta``, known once planned, says whether its delta is 1 / (records of this site)
-    or more.
+    ``seed`` decides groups only; ``random`` maps (round, exchange) to a source of sampling and noise, fresh
+    for each. A study whose delta times the site's records is ``max_delta_times_records`` or more is refused.
     """
 
     def __init__(
@@ -81,14 +74,14 @@ class LocalPrivacy:
         random: Callable[[int, str], SecureRandom],
         max_delta_times_records: float = MAX_DELTA_TIMES_RECORDS,
     ) -> None:
-        self.weak_delta = False
+        self.weak_delta = False  # once planned: whether delta is 1 / (records of this site) or more
         self._max_delta_times_records = max_delta_times_records
         if not settings.in_local_steps:
             raise ConfigError(f'privacy.unit = "{settings.unit}" has no private local work')
         self._settings, self._ledger, self._study, self._seed = settings, ledger, study, seed
         self._random_of = random
         self._phases: dict[str, PlannedPhase] = {}
-        self._losses: PlannedLosses | None = None
+        self.losses: PlannedLosses | None = None  # the planned releases
         self._losses_released: dict[tuple[int, str], int] = {}  # per place: one that is repeated counts once
         self._clip_norms: dict[str, float] = {}
         self._place: tuple[int, str] | None = None
@@ -101,22 +94,13 @@ class LocalPrivacy:
         return self._settings.privacy_unit
 
     def plan(self, *phases: Phase, losses: LossRelease | None = None) -> None:
-        """Choose sampling rates and the noise for everything the study is going to do.
-
-        All phases get the same noise multiplier; ``losses`` is the site's own loss that leaves with noise, if
-        any.
-        """
+        """Choose sampling rates and the noise for everything that the study is going to do."""
         records = max((phase.records for phase in phases), default=0)
         self.weak_delta = delta_is_weak(self._settings, records, self._max_delta_times_records)
-        self._losses = plan_losses(self._settings, losses, self._seed)
-        losses_event = None if self._losses is None else self._losses.all_events
+        self.losses = plan_losses(self._settings, losses, self._seed)
+        losses_event = None if self.losses is None else self.losses.all_events
         already = [event for event in (plan_sums(self._settings), losses_event) if event is not None]
         self._phases = plan_phases(self._settings, phases, already, self._seed)
-
-    @property
-    def losses(self) -> PlannedLosses | None:
-        """The planned releases of losses: their groups, sensitivity and the ``deviation`` of their noise."""
-        return self._losses
 
     def mechanism(self, phase: str = TRAIN) -> Mechanism:
         """The mechanism of a planned phase."""
@@ -190,9 +174,7 @@ class LocalPrivacy:
         ``data`` are tensors with the records along the first dimension, or records by index; a pass has
         ``mechanism(phase).steps_per_pass`` steps, and the steps are what is paid.
 
-        Raises:
-            BudgetExceeded: before any record is touched.
-            ConfigError, DataError: a loss, model or data that the unit cannot protect.
+        Raises BudgetExceeded before any record is touched, and as :meth:`PrivateTraining.run` does.
         """
         if (passes is None) == (steps is None):
             raise ConfigError(f"private training {phase!r}: give either passes or steps")
@@ -208,13 +190,10 @@ class LocalPrivacy:
         Whatever is computed from it (weights, what enters their sums, scales of later steps) needs no
         further noise. The same (round, exchange) gives the same noise. ``evaluate`` gives the mean loss of
         the *received* model on the records of one group; a group whose loss fails counts as the cap. What it
-        may depend on: :meth:`secfed.dp.mechanisms.loss_release.PlannedLosses.release`.
-
-        Raises:
-            BudgetExceeded: a budget does not cover it; no record was touched.
-            WrongState: not planned, all planned releases are used, or outside a round.
+        may depend on: :meth:`secfed.dp.mechanisms.loss_release.PlannedLosses.release`. BudgetExceeded before
+        any record is touched; WrongState for a release that is not planned, or outside a round.
         """
-        losses = self._losses
+        losses = self.losses
         if losses is None:
             raise WrongState("this study plans no release of losses")
         spend, place = self._spender(), self._place
@@ -238,11 +217,7 @@ class LocalPrivacy:
         What one record adds to ``sums`` must be a multiple of 2^-20 in every element, and have L2 norm at
         most ``l2`` over all of them together, also where the record makes a model fail; the caller owes both.
         A sum that is missing, has another shape than stated, or is not finite counts as zeros and gets its
-        noise.
-
-        Raises:
-            BudgetExceeded: a budget does not cover it.
-            WrongState: the study does not release sums, or this is outside a round.
+        noise. BudgetExceeded and WrongState as in :meth:`release_loss`.
         """
         event = plan_sums(self._settings)
         if event is None:

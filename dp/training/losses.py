@@ -42,26 +42,16 @@ class DeclaredLoss:
 
 
 # What PyTorch ships and averages over records; all take reduction="none".
-_KNOWN_FUNCTIONS = (
-    nn.functional.cross_entropy,
-    nn.functional.nll_loss,
-    nn.functional.mse_loss,
-    nn.functional.l1_loss,
-    nn.functional.smooth_l1_loss,
-    nn.functional.huber_loss,
-    nn.functional.binary_cross_entropy,
-    nn.functional.binary_cross_entropy_with_logits,
-)
-_KNOWN_MODULES = (
-    nn.CrossEntropyLoss,
-    nn.NLLLoss,
-    nn.MSELoss,
-    nn.L1Loss,
-    nn.SmoothL1Loss,
-    nn.HuberLoss,
-    nn.BCELoss,
-    nn.BCEWithLogitsLoss,
-)
+_KNOWN: dict[type[nn.Module], Any] = {
+    nn.CrossEntropyLoss: nn.functional.cross_entropy,
+    nn.NLLLoss: nn.functional.nll_loss,
+    nn.MSELoss: nn.functional.mse_loss,
+    nn.L1Loss: nn.functional.l1_loss,
+    nn.SmoothL1Loss: nn.functional.smooth_l1_loss,
+    nn.HuberLoss: nn.functional.huber_loss,
+    nn.BCELoss: nn.functional.binary_cross_entropy,
+    nn.BCEWithLogitsLoss: nn.functional.binary_cross_entropy_with_logits,
+}
 
 
 def supervised(criterion: Criterion, *, name: str = "", decomposes: bool | None = None) -> DeclaredLoss:
@@ -94,12 +84,12 @@ def supervised(criterion: Criterion, *, name: str = "", decomposes: bool | None 
 def _unreduced(criterion: Any) -> Criterion | None:
     """The criterion with one value per element instead of a mean, for losses that PyTorch ships."""
     if isinstance(criterion, nn.Module):
-        if type(criterion) not in _KNOWN_MODULES:
+        if type(criterion) not in _KNOWN:
             return None
         unreduced: Any = copy.copy(criterion)
         unreduced.reduction = "none"
         return cast(Criterion, unreduced)
-    if any(criterion is known for known in _KNOWN_FUNCTIONS):  # a criterion need not have a hash
+    if any(criterion is known for known in _KNOWN.values()):  # a criterion need not have a hash
         return lambda output, target: criterion(output, target, reduction="none")
     return None
 

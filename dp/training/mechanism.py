@@ -101,11 +101,7 @@ class GaussianNoise:
 
     @classmethod
     def of(
-        cls,
-        mechanism: Mechanism,
-        clip_norm: float,
-        parameters: dict[str, nn.Parameter],
-        random: SecureRandom,
+        cls, mechanism: Mechanism, clip_norm: float, parameters: dict[str, nn.Parameter], random: SecureRandom
     ) -> GaussianNoise:
         """The noise of a mechanism at the present C, on a grid fine enough for this many parameters."""
         if mechanism.noise_multiplier == 0:

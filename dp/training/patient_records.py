@@ -42,10 +42,9 @@ class TensorRecords:
 
 
 class LazyRecords:
-    """Records that have yet to be computed, for example by a received model: not before the first is taken.
+    """Records that are computed, by a received model for example, when the first is taken: after payment.
 
-    ``make`` is called once, after payment, and gives tensors with ``count`` records along the first
-    dimension.
+    ``make`` is called once and gives tensors with ``count`` records along the first dimension.
     """
 
     def __init__(self, count: int, make: Callable[[], Batch]) -> None:

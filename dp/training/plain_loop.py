@@ -1,8 +1,4 @@
-"""Local training: ordinary PyTorch, the same on CPU and GPU, the same for every algorithm.
-
-:class:`Training` is what an algorithm hands over: model, optimiser, loss and loader. A privacy engine
-can take one and give back its private counterpart; :func:`train_locally` does not notice.
-"""
+"""Local training: ordinary PyTorch, the same on CPU and GPU, the same for every algorithm."""
 
 from __future__ import annotations
 
@@ -71,11 +67,7 @@ def make_loader(
 ) -> DataLoader[Batch]:
     """Shuffled batches of ([n, ...] float32, [n] int64); ``generator`` is the only source of the order."""
     return DataLoader(
-        Rows(inputs, labels),
-        batch_size=batch_size,
-        shuffle=True,
-        generator=generator,
-        collate_fn=_unchanged,
+        Rows(inputs, labels), batch_size=batch_size, shuffle=True, generator=generator, collate_fn=_unchanged
     )
 
 

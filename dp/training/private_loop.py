@@ -8,10 +8,8 @@ noise. A unit that cannot be fetched, has no finite gradient, or makes the model
 neither the other units nor the noise change, so that no record can be found by making a step fail. The
 optimiser, weight decay, momentum and step hooks see only that, so they are post-processing.
 
-Source: Abadi et al. 2016, algorithm 1. How the noise is made: :mod:`secfed.dp.training.mechanism`.
-
-Random layers draw from the site's secret stream (:mod:`secfed.dp.training.layers`), whatever torch was seeded
-with.
+Source: Abadi et al. 2016, algorithm 1. How the noise is made: :mod:`secfed.dp.training.mechanism`; random
+layers: :mod:`secfed.dp.training.layers`.
 
 Security: the number of records n is treated as public (q = M / n fixes M). The loss value that training
 reports is computed without noise: it must stay at the site, or be released as an event of its own.
@@ -49,10 +47,9 @@ _Unit = TypeVar("_Unit")
 class PrivateTraining:
     """Runs local steps under a mechanism.
 
-    ``partition`` has the fixed groups, if the unit is a group; ``random`` is the source of sampling and noise
-    (None draws a fresh key; a seeded one is for simulation only); draws of more than ``max_records`` are cut
-    into several forward passes of hooks and ghost; ``spend`` is called with the event before any data is
-    touched, and raises to refuse (see the ledger).
+    ``random`` is the source of sampling and noise (None draws a fresh key; a seeded one is for simulation
+    only); hooks and ghost cut draws of more than ``max_records`` into several forward passes; ``spend`` is
+    called with the event before any data is touched, and raises to refuse (see the ledger).
     """
 
     def __init__(
@@ -80,22 +77,12 @@ class PrivateTraining:
         self.clip_norm = mechanism.clip_norm  # moves from step to step if the mechanism is adaptive
 
     def run(
-        self,
-        model: nn.Module,
-        optimiser: Optimizer,
-        loss: DeclaredLoss,
-        data: Batch | Records,
-        *,
-        steps: int,
+        self, model: nn.Module, optimiser: Optimizer, loss: DeclaredLoss, data: Batch | Records, *, steps: int
     ) -> None:
         """Train ``model`` in place for exactly ``steps`` steps; so many are paid, also if it is interrupted.
 
-        ``data`` are tensors with the records along the first dimension, or records by index.
-
-        Raises:
-            BudgetExceeded: from ``spend``, before data is touched.
-            ConfigError: a loss or model that the unit cannot protect.
-            DataError: tensors of different lengths, or another length than the partition's.
+        Raises what ``spend`` does, before data is touched; ConfigError for a loss or model that the unit
+        cannot protect, DataError for records of another number than the partition's.
         """
         records = TensorRecords(data) if isinstance(data, tuple) else data
         with self.session(model, optimiser, loss, records=len(records), steps=steps) as session:
@@ -103,13 +90,7 @@ class PrivateTraining:
                 session.step(records)
 
     def session(
-        self,
-        model: nn.Module,
-        optimiser: Optimizer,
-        loss: DeclaredLoss,
-        *,
-        records: int,
-        steps: int,
+        self, model: nn.Module, optimiser: Optimizer, loss: DeclaredLoss, *, records: int, steps: int
     ) -> Session:
         """Begin ``steps`` paid steps, for loops that are written elsewhere; raises as :meth:`run` does."""
         if self.mechanism.unit.unit is Unit.RECORD:

@@ -15,7 +15,7 @@ import pytest
 from typer.main import get_command
 
 from secfed import errors
-from secfed.algorithms.data.tabular.table import TableData
+from secfed.algorithms.data.prepare import PreparedSites
 from secfed.cli import guard
 from secfed.cli.app import app
 from secfed.crypto.identity import Identity, Roster
@@ -162,7 +162,7 @@ def test_the_study_file_of_the_guide_is_permitted_by_its_first_policy_and_runs(t
     table = tmp_path / "heart-2026.csv"
     table.write_text("\n".join(["site,age,sex,chol,num", *rows, "hcuge,1,1,1,1"]), encoding="utf-8")
     data = build_data(study.replace("data.path", str(table)))
-    assert isinstance(data, TableData)
+    assert isinstance(data, PreparedSites)
     own = data.for_record_privacy().site("charite")
     assert len(own.train_y) + len(own.test_y) == len(rows)
 

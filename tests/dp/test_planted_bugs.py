@@ -88,31 +88,17 @@ def noise_audit(promised: Mechanism) -> float:
     return deviation_p(noise, event.noise_multiplier * promised.clip_norm * (1 + 2**-10))
 
 
-def test_noise_at_half_scale(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("scale", [0.5, 0.96])
+def test_noise_that_is_too_small(monkeypatch: pytest.MonkeyPatch, scale: float) -> None:
+    """At half of its scale, and by what rounding or a wrong constant could do."""
     promised = mechanism(clip=0.7, sigma=1.3, rate=0.5)
     assert noise_audit(promised) > FALSE_ALARM
     real = GaussianNoise.of
-    monkeypatch.setattr(
-        training_module.GaussianNoise,
-        "of",
-        lambda mechanism, *rest: real(
-            replace(mechanism, noise_multiplier=mechanism.noise_multiplier / 2), *rest
-        ),
-    )
-    assert noise_audit(promised) < FALSE_ALARM
 
+    def smaller(mechanism: Mechanism, *rest: object) -> GaussianNoise:
+        return real(replace(mechanism, noise_multiplier=mechanism.noise_multiplier * scale), *rest)  # type: ignore[arg-type]
 
-def test_noise_three_percent_too_small(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The audit is sharp enough for what rounding or a wrong constant could do."""
-    promised = mechanism(clip=0.7, sigma=1.3, rate=0.5)
-    real = GaussianNoise.of
-    monkeypatch.setattr(
-        training_module.GaussianNoise,
-        "of",
-        lambda mechanism, *rest: real(
-            replace(mechanism, noise_multiplier=mechanism.noise_multiplier * 0.96), *rest
-        ),
-    )
+    monkeypatch.setattr(training_module.GaussianNoise, "of", smaller)
     assert noise_audit(promised) < FALSE_ALARM
 
 

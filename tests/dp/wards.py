@@ -14,11 +14,7 @@ from secfed.records.hash_chain import Entry
 from tests.dp.ledger_child import IDENTITY, NOW_S
 
 DAY_S = 86_400
-ADD, REPLACE, ZERO = (
-    Adjacency.ADD_OR_REMOVE_RECORD,
-    Adjacency.REPLACE_RECORD,
-    Adjacency.ZERO_OUT_SITE,
-)
+ADD, REPLACE, ZERO = (Adjacency.ADD_OR_REMOVE_RECORD, Adjacency.REPLACE_RECORD, Adjacency.ZERO_OUT_SITE)
 
 
 class Clock:

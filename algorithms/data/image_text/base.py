@@ -1,9 +1,6 @@
 """Image-report pairs: what a data set of them is to an algorithm, and the check that every site's pairs pass.
 
-What is public: the sites, the shape of an image, the length of a report in tokens, the size of the
-vocabulary and the names of the findings; all of it follows from the study file. A vocabulary made from
-records would let words out that only one patient's report has, so vocabularies come from the study or
-from a published list, never from the sites' reports.
+Everything but the pairs is public and follows from the study file.
 """
 
 from __future__ import annotations
@@ -14,6 +11,7 @@ from typing import Protocol, runtime_checkable
 import torch
 
 from secfed.algorithms.data.checks import (
+    ImagesAndTextsFacts,
     blank_tokens,
     image_fault,
     pixel_fault,
@@ -22,7 +20,7 @@ from secfed.algorithms.data.checks import (
     unusable,
 )
 from secfed.algorithms.data.tokens import readable_tokens
-from secfed.algorithms.framework.datasets import FederatedData, SiteId, no_records, no_training_records
+from secfed.algorithms.framework.datasets import SiteId, no_records, no_training_records
 from secfed.algorithms.framework.unfit import unfit, zero_if_not_finite
 
 
@@ -30,19 +28,13 @@ from secfed.algorithms.framework.unfit import unfit, zero_if_not_finite
 class Pairs:
     """Image-report pairs; row i of every tensor is the same record.
 
-    Attributes:
-        images: [n, channels, size, size] float32, standardised.
-        tokens: [n, length] int64; 0 is padding, at the end only.
-        findings: [n, findings] int64 of 0 and 1: for partitions, probes and scores, never for training.
-        masks: [n, size, size] bool, where the finding is; or None.
-
     Security: single-site values; nothing of it may leave except inside a protected sum.
     """
 
-    images: torch.Tensor
-    tokens: torch.Tensor
-    findings: torch.Tensor
-    masks: torch.Tensor | None = None
+    images: torch.Tensor  # [n, channels, size, size] float32, standardised
+    tokens: torch.Tensor  # [n, length] int64; 0 is padding, at the end only
+    findings: torch.Tensor  # [n, findings] int64 of 0 and 1: for partitions and scores, never for training
+    masks: torch.Tensor | None = None  # [n, size, size] bool, where the finding is
 
     def __len__(self) -> int:
         return len(self.images)
@@ -55,59 +47,32 @@ class Pairs:
 
 @dataclass(frozen=True, repr=False)
 class ImageTextSite:
-    """One site's pairs.
+    """One site's pairs."""
 
-    Attributes:
-        train: what it trains on, at least one pair.
-        test: held out for retrieval; may be empty.
-        train_patients: whose each training pair is, as numbers that mean nothing elsewhere; None where the
-            data set does not say.
-    """
-
-    train: Pairs
-    test: Pairs
+    train: Pairs  # at least one
+    test: Pairs  # held out for retrieval; may be empty
+    # Whose each training pair is, as numbers that mean nothing elsewhere; None where nobody says.
     train_patients: tuple[int, ...] | None = None
 
 
 @runtime_checkable
-class ImageTextData(FederatedData, Protocol):
+class ImageTextData(ImagesAndTextsFacts, Protocol):
     """A data set of image-report pairs."""
-
-    @property
-    def image_shape(self) -> tuple[int, int, int]:
-        """Channels, height and width of an image; height equals width."""
-
-    @property
-    def text_length(self) -> int:
-        """Tokens per report, padding included."""
-
-    @property
-    def vocabulary(self) -> int:
-        """Token ids are below this."""
 
     @property
     def findings(self) -> tuple[str, ...]:
         """Names of the findings; may be empty."""
 
     def site(self, site_id: SiteId) -> ImageTextSite:
-        """One site's pairs.
-
-        Raises:
-            DataError: pairs that are missing, empty or malformed, naming the site.
-        """
+        """One site's pairs; DataError, naming the site, for pairs that are missing, empty or malformed."""
 
 
 def check_image_text(site_id: SiteId, data: ImageTextSite, facts: ImageTextData) -> ImageTextSite:
     """Check one site's pairs against the public facts; every data set passes through here.
 
-    Returns:
-        The same; at a hospital with defaults for values that do not fit, and with at least one training
-        pair: see :mod:`secfed.algorithms.framework.unfit`.
-
-    Raises:
-        DataError: a wrong shape or type; in a simulation also no pairs, NaN or Inf, a token outside the
-            vocabulary, padding in the middle of a report, an empty report, a finding that is not 0 or 1.
-            Names the site and never a value.
+    At a hospital values that do not fit become defaults, and there is at least one training pair
+    (:mod:`secfed.algorithms.framework.unfit`). DataError, which names no value, for a wrong shape or type; in
+    a simulation also for values that do not fit.
     """
     if not len(data.train):
         # Which pairs are used can follow from their values: columns of the split, reports without words.
@@ -159,8 +124,7 @@ def _fault(pairs: Pairs, facts: ImageTextData) -> str | None:
 
 def _unfit_value(pairs: Pairs, facts: ImageTextData) -> str | None:
     """What is wrong with single values, in words without them."""
-    findings = pairs.findings
     what = pixel_fault(pairs.images) or token_fault(pairs.tokens, facts.vocabulary)
-    if what is None and findings.numel() and not 0 <= int(findings.min()) <= int(findings.max()) <= 1:
-        what = "have findings other than 0 and 1"
+    if what is None and bool(((pairs.findings < 0) | (pairs.findings > 1)).any()):
+        return "have findings other than 0 and 1"
     return what

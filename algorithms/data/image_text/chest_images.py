@@ -1,7 +1,7 @@
 """Synthetic chest images: simple shapes that stand for lungs, heart, findings and devices.
 
-Nothing here comes from a patient, and nothing here is an anatomical model: the pictures have just enough
-structure that an image encoder has to look at *where*, *how much* and *what kind*, as a report says it.
+Nothing here comes from a patient or is an anatomical model: the pictures have just enough structure that an
+encoder has to look at *where*, *how much* and *what kind*, as a report says it.
 
 Coordinates: x from -1 (left of the picture, the patient's right) to 1, y from -1 (top) to 1.
 """
@@ -64,9 +64,8 @@ def render(
 ) -> tuple[Images, NDArray[np.bool_]]:
     """Draw records, each in the style that ``which`` ([n]) says.
 
-    Returns:
-        Images [n, size, size] float32 in [0, 1], and masks [n, size, size] of the pixels that show an
-        opacity: edema, effusion, consolidation or pneumonia. A pneumothorax is dark and in no mask.
+    Images [n, size, size] float32 in [0, 1], and masks [n, size, size] of the pixels that show an opacity. A
+    pneumothorax is dark and in no mask.
     """
     images = np.empty((len(latents), size, size), dtype=np.float32)
     masks = np.empty((len(latents), size, size), dtype=np.bool_)

@@ -4,15 +4,11 @@ Each record starts from what it shows: which of five findings, where, how severe
 image is drawn from that and a report written from that, so the two belong together and nothing has to be
 downloaded. Sites differ in two ways that hospitals differ in: which combinations of findings their patients
 have (a Dirichlet division of the 32 combinations), and how their machine shows and their readers phrase
-things (a style per site). Numbers measured on this set say how methods compare under such differences. They
-say nothing about patients.
+things (a style per site).
 
 A site makes its own records only, from the study's seed and its own name. Preparation is public: subtract
 a template (the mean of 200 synthetic images from a fixed seed, in no site's style), then divide by the
 image's own spread. Without it a small encoder hardly learns.
-
-Several records share a report, above all the ones without findings, so even a perfect model stays below a
-recall of 1.
 """
 
 from __future__ import annotations
@@ -34,6 +30,7 @@ from secfed.algorithms.data.base import (
     refuse_unused_alpha,
     site_index,
 )
+from secfed.algorithms.data.image_files import FLAT
 from secfed.algorithms.data.image_text.base import ImageTextSite, Pairs, check_image_text
 from secfed.algorithms.data.image_text.chest_images import Images, render, site_style
 from secfed.algorithms.data.image_text.chest_reports import FINDINGS, LONGEST, draw_latents, reports, words
@@ -48,7 +45,6 @@ COMBINATIONS: Final = 1 << len(FINDINGS)
 _PREVALENCE: Final = 0.28  # of each finding
 _NORMAL: Final = 1.5  # how much more often than that there is no finding
 _TEMPLATE_IMAGES: Final = 200
-_FLAT: Final = 1e-6  # a spread below this is an image of one colour
 _LEAST_SHARE: Final = 1e-12
 _DRAWS: Final = 100
 
@@ -126,7 +122,7 @@ class ChestSynthetic(RecordByRecord):
         iid = options.partition == "iid"
         train, test = (
             self._pairs(
-                _count(counts, index),
+                counts if isinstance(counts, int) else counts[index],
                 self._mixtures[index],
                 tuple(range(options.sites)) if iid else (index,),
                 numpy_generator(self._seed, "chest-synthetic", site_id, part),
@@ -177,16 +173,12 @@ def prepared(images: Images) -> Images:
     """Images ([n, size, size] in [0, 1]) less the template, by their own spread: [n, 1, size, size]."""
     rest = images - template(images.shape[1])
     spread = rest.std(axis=(1, 2), keepdims=True)
-    return np.ascontiguousarray((rest / np.maximum(spread, _FLAT))[:, np.newaxis], dtype=np.float32)
+    return np.ascontiguousarray((rest / np.maximum(spread, FLAT))[:, np.newaxis], dtype=np.float32)
 
 
 @lru_cache(maxsize=8)
 def template(size: int) -> Images:
-    """The public template: the mean of 200 synthetic images from a fixed seed, in no site's style.
-
-    Returns:
-        [size, size] float32 in [0, 1]; read-only.
-    """
+    """The public template: [size, size] float32 in [0, 1], read-only."""
     rng = numpy_generator(0, "chest-synthetic template")
     latents = draw_latents(rng.choice(COMBINATIONS, size=_TEMPLATE_IMAGES, p=prior()).astype(np.int64), rng)
     neutral = (site_style(0, 0.0),)
@@ -209,7 +201,3 @@ def _mixtures(options: ChestSyntheticOptions, seed: int) -> NDArray[np.float64]:
         f"data.alpha: {options.alpha} leaves some of {options.sites} sites without patients",
         remedy="raise data.alpha, or lower data.sites",
     )
-
-
-def _count(counts: int | tuple[int, ...], index: int) -> int:
-    return counts if isinstance(counts, int) else counts[index]

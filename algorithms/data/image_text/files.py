@@ -1,8 +1,6 @@
 """Image-report pairs in files: ``image-text``, and what the other data sets of real pairs are made of.
 
-Tables are read first and images last: a site decodes its own images only. They are then held in memory,
-``size * size * channels * 4`` bytes each (0.2 MB at 224 pixels in grey), so a large collection is used with
-``share`` below 1, or divided among real sites.
+A site decodes its own images only. They are held in memory, ``size * size * channels * 4`` bytes each.
 """
 
 from __future__ import annotations
@@ -33,12 +31,7 @@ Divide = Callable[[Entries, Entries, np.random.Generator], tuple[Partition, Part
 class FilePairs(ImagesAndTexts):
     """Pairs that belong to sites: each hospital reads its own.
 
-    Args:
-        options: how images and reports are prepared.
-        findings: their names.
-        folder: where the study file is.
-        read: a site to its entries.
-        images: a site to its folder or archive.
+    ``folder`` is where the study file lies; ``images`` maps a site to its folder or archive.
     """
 
     def __init__(
@@ -72,7 +65,7 @@ class FilePairs(ImagesAndTexts):
         return list(first.values())[::-1]
 
     def _pairs(self, entries: Entries, source: ImageSource) -> Pairs:
-        images = self._images(entries, source)
+        images = self._images([(entry.image, entry.where) for entry in entries], source)
         findings = combined(entries, len(self.findings))
         tokens = self._tokenizer.encode([entry.text for entry in entries])
         return Pairs(images, tokens, torch.from_numpy(findings))
@@ -81,11 +74,8 @@ class FilePairs(ImagesAndTexts):
 class PooledPairs(FilePairs):
     """One pool of pairs, divided among simulated sites by the study's seed.
 
-    Args:
-        load: reads all entries; called once, when the first site asks for its pairs.
-        images: the folder or archive.
-        divide: see :data:`Divide`. It is how a simulation makes hospitals, and no part of any guarantee: in
-            reality a pair belongs where it is.
+    The pool is loaded when the first site asks. Its division is part of the simulation, and no guarantee
+    covers it.
     """
 
     def __init__(

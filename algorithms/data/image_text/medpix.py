@@ -5,9 +5,6 @@ part of the body. The official division into training, development and test pair
 of them. The images of one case often share a caption, so by default one image of each caption is held out,
 and a batch holds few pairs that a search could not tell apart.
 
-The archive is not part of secfed: it is looked for as ``medpix2_160.zip`` in the folder that the environment
-variable SECFED_DATA names.
-
 Source: Siragusa, Contino, La Ciura, Alicata, Pirrone, "MedPix 2.0: a comprehensive multimodal biomedical
     dataset for advanced AI applications", 2024 (arXiv 2407.02994); cases from MedPix, National Library of
     Medicine.
@@ -26,25 +23,13 @@ from secfed.algorithms.data.folders import data_folder, existing_file
 from secfed.algorithms.data.image_text.files import Divide, Entries, PooledPairs, divided_by
 from secfed.algorithms.data.image_text.partition import by_value
 from secfed.algorithms.data.image_text.table import PairEntry, combined
-from secfed.algorithms.data.images_and_texts import (
-    DistinctTest,
-    DividedOptions,
-    Normalise,
-    Size,
-    TextLength,
-)
+from secfed.algorithms.data.images_and_texts import DistinctTest, DividedOptions, Normalise, Size, TextLength
 from secfed.algorithms.data.partition import Partition
 from secfed.algorithms.data.table_lines import table_inside
 from secfed.errors import ConfigError, DataError
 
 TYPES: Final = ("CT", "MR")
-LOCATIONS: Final = (
-    "Head",
-    "Abdomen",
-    "Thorax",
-    "Spine and Muscles",
-    "Reproductive and Urinary System",
-)
+LOCATIONS: Final = ("Head", "Abdomen", "Thorax", "Spine and Muscles", "Reproductive and Urinary System")
 FINDINGS: Final = tuple(name.lower() for name in (*TYPES, *LOCATIONS))
 
 _FILE: Final = "medpix2_160.zip"
@@ -124,7 +109,12 @@ def _entries(path: Path, options: MedpixOptions) -> list[PairEntry]:
 def _divide(options: MedpixOptions) -> Divide:
     if options.shift in ("dirichlet", "iid"):
         return divided_by(options.shift, options.sites, options.alpha, options.min_records)
-    columns, takers = _takers(options)
+    # The findings that the shift goes by, and per value the sites that get it.
+    if options.shift == "location":
+        columns, takers = slice(len(TYPES), None), [[site] for site in range(len(LOCATIONS))]
+    else:
+        first, sites = (options.sites + 1) // 2, list(range(options.sites))
+        columns, takers = slice(0, len(TYPES)), [sites[:first], sites[first:]]
 
     def divide(train: Entries, test: Entries, rng: np.random.Generator) -> tuple[Partition, Partition]:
         parts = []
@@ -135,11 +125,3 @@ def _divide(options: MedpixOptions) -> Divide:
         return parts[0], parts[1]
 
     return divide
-
-
-def _takers(options: MedpixOptions) -> tuple[slice, list[list[int]]]:
-    """The findings that the shift goes by, and per value the sites that get it."""
-    if options.shift == "location":
-        return slice(len(TYPES), None), [[site] for site in range(len(LOCATIONS))]
-    first = (options.sites + 1) // 2
-    return slice(0, len(TYPES)), [list(range(first)), list(range(first, options.sites))]

@@ -9,8 +9,7 @@ on a made-up miniature of the layout. The folder ``data.path`` holds, as in MIMI
     files/p10/p10000032/s50414267/DICOM_ID.jpg
 
 (the tables may be unpacked), and beside them the reports of MIMIC-CXR 2.0.0, ``mimic-cxr-reports.zip`` or a
-folder, with ``files/p10/p10000032/s50414267.txt``. Simulated hospitals get pairs by the combination of five
-findings.
+folder, with ``files/p10/p10000032/s50414267.txt``.
 
 Source: Johnson et al., MIMIC-CXR, Scientific Data 6, 2019, and MIMIC-CXR-JPG, arXiv 1901.07042. Labels:
     Irvin et al., CheXpert, AAAI 2019. Division: FedDRA's, which takes its findings from another annotation.

@@ -2,11 +2,8 @@
 
 Collections of retinal images have grades instead of reports. So a caption is put together from two of them:
 "retinal image with {status of retinopathy} and {risk of edema}", as FedDRA does with MESSIDOR as one client
-and BRSET as the other. Every clinic keeps its own table and images, and says in which columns and with which
-numbers its grades stand. The captions are *made*, not written by a physician, and there are only as many
-different ones as combinations of grades.
-
-With two sites a sum hides each of them from the aggregator, but not from the other site.
+and BRSET as the other. Every clinic keeps its own table and images. The captions are *made*, not written by a
+physician, and there are only as many different ones as combinations of grades.
 
 Source: Decenciere et al., MESSIDOR, Image Analysis and Stereology 33, 2014; Nakayama et al., BRSET, PLOS
     Digital Health 3, 2024.

@@ -1,12 +1,8 @@
 """Dividing image-report pairs among simulated hospitals by their combination of findings.
 
-Two hospitals differ in which findings their patients have. Every combination of findings is one class, and
-each class is divided by proportions drawn from a Dirichlet distribution, the same for training and held-out
-pairs, so that a site is tested on the kind of patients that it trains on.
-
-The published "degree" of heterogeneity 1 is alpha = 1 (at five sites: a mean pairwise total variation near
-0.46); a *smaller* alpha is more skewed. As the word is ambiguous, a report should always give the total
-variation (:func:`mean_total_variation`) beside alpha.
+Every combination of findings is one class, and each class is divided by proportions drawn from a Dirichlet
+distribution, the same for training and held-out pairs. The published "degree" of heterogeneity 1 is alpha = 1
+(at five sites: a mean pairwise total variation near 0.46); a *smaller* alpha is more skewed.
 """
 
 from __future__ import annotations
@@ -19,7 +15,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from secfed.algorithms.data.partition import Partition, check_enough, class_shares, drawn_until
+from secfed.algorithms.data.partition import Partition, check_enough, class_shares, cut, drawn_until, joined
 
 _DRAWS: Final = 300
 
@@ -46,21 +42,21 @@ def by_combination(
     check_enough(len(train), sites, min_records)
     classes = np.unique(np.concatenate([train, test]))
 
+    def divided(labels: NDArray[np.int64], cuts: Shares) -> Partition:
+        pieces = [cut(labels, label, at, rng) for label, at in zip(classes, cuts, strict=True)]
+        none = np.empty(0, dtype=np.int64)
+        return [np.sort(share) for share in joined(pieces)] if pieces else [none] * sites
+
     def draw() -> tuple[Partition, Partition] | None:
-        shares = class_shares(len(classes), sites, alpha, rng)
-        divided = _cut(train, classes, shares, rng)
-        return (divided, _cut(test, classes, shares, rng)) if min(map(len, divided)) >= min_records else None
+        cuts = np.cumsum(class_shares(len(classes), sites, alpha, rng), axis=1)[:, :-1]
+        parts = divided(train, cuts)
+        return (parts, divided(test, cuts)) if min(map(len, parts)) >= min_records else None
 
     return drawn_until(draw, alpha, min_records, draws=_DRAWS)
 
 
 def by_value(labels: NDArray[np.int64], sites_of: Sequence[Sequence[int]]) -> Partition:
-    """Give whole classes to sites; a class of several sites is dealt out to them in turn.
-
-    Args:
-        labels: [n] class of every record, below ``len(sites_of)``.
-        sites_of: per class the positions of the sites that get it, at least one.
-    """
+    """Give whole classes to sites; a class ([n] ``labels``) of several sites is dealt out to them in turn."""
     shares: Partition = [np.empty(0, dtype=np.int64) for _ in range(1 + max(max(s) for s in sites_of))]
     for label, takers in enumerate(sites_of):
         members = np.flatnonzero(labels == label)
@@ -72,16 +68,9 @@ def by_value(labels: NDArray[np.int64], sites_of: Sequence[Sequence[int]]) -> Pa
 def mean_total_variation(labels: Mapping[str, Any] | Sequence[Any]) -> float:
     """How different the sites are: the mean total variation distance between pairs of sites.
 
-    0 when all sites have the same mixture of classes, 1 when no two sites share a class. In an experiment it
-    is read off the simulated sites; real sites keep their labels to themselves, so it is never sent.
-
-    Args:
-        labels: per site its records' classes ([n], such as :func:`combination`), or its 0/1 findings
-            ([n, k]), whose combinations are then the classes. Arrays or tensors; a site without records is
-            left out.
-
-    Returns:
-        0 to 1; 0 for fewer than two sites with records.
+    0 when all sites have the same mixture of classes, or fewer than two have records; 1 when no two sites
+    share a class. ``labels`` are per site its records' classes ([n], such as :func:`combination`), or its 0/1
+    findings ([n, k]). It is read off simulated sites; real sites keep their labels to themselves.
     """
     sites = [_classes(site) for site in (labels.values() if isinstance(labels, Mapping) else labels)]
     sites = [site for site in sites if len(site)]
@@ -101,15 +90,3 @@ def total_variation(mixtures: Shares) -> float:
 def _classes(labels: Any) -> NDArray[np.int64]:
     array = np.asarray(labels.cpu() if isinstance(labels, torch.Tensor) else labels, dtype=np.int64)
     return combination(array) if array.ndim == 2 else array
-
-
-def _cut(
-    labels: NDArray[np.int64], classes: NDArray[np.int64], shares: Shares, rng: np.random.Generator
-) -> Partition:
-    parts: list[list[NDArray[np.int64]]] = [[] for _ in range(shares.shape[1])]
-    for label, share in zip(classes, shares, strict=True):
-        members = rng.permutation(np.flatnonzero(labels == label))
-        cuts = np.floor(np.cumsum(share)[:-1] * len(members) + 0.5).astype(np.int64)
-        for part, piece in zip(parts, np.split(members, cuts), strict=True):
-            part.append(piece)
-    return [np.sort(np.concatenate(part)) if part else np.empty(0, dtype=np.int64) for part in parts]

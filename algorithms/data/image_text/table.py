@@ -20,20 +20,14 @@ from secfed.errors import DataError
 
 @dataclass(frozen=True, repr=False)
 class PairEntry:
-    """One pair as its table describes it; the image is not read yet.
+    """One pair as its table describes it; the image is not read yet."""
 
-    Attributes:
-        image: name of the file, relative to the folder or archive.
-        held_out: whether it is kept for evaluation.
-        patient: whose it is, as the table calls them; None if the table does not say.
-    """
-
-    image: str
+    image: str  # name of the file, relative to the folder or archive
     text: str
     findings: tuple[int, ...]
     held_out: bool
-    where: str
-    patient: str | None = None
+    where: str  # file and line, for errors
+    patient: str | None = None  # as the table calls them; None if it does not say
 
 
 def combined(entries: Sequence[PairEntry], findings: int) -> NDArray[np.int64]:
@@ -48,11 +42,7 @@ class PairTable:
         self._options, self._root, self._seed = options, folder / options.path, seed
 
     def read(self, site: SiteId | None = None) -> list[PairEntry]:
-        """All entries, or those of one site, in the order of the file.
-
-        Raises:
-            DataError: no such file or column; in a simulation also a value that is not what the options say.
-        """
+        """All entries, or those of one site, in the order of the file."""
         options = self._options
         entries = []
         for name, held_out in ((options.table, None), (options.test_table, True)):

@@ -1,9 +1,7 @@
 """Records seen from several sides: some hospitals hold every view, others only one.
 
-A view is one kind of measurement of the same record (an image and a report, two scanners). What is
-public: the sites, how wide each view is, how many classes the scoring knows, and which sites hold which
-view; all of it follows from the study file. Labels exist only to score a clustering against; no
-training step reads them.
+A view is one kind of measurement of the same record (an image and a report, two scanners). Everything but
+the records is public and follows from the study file. No training step reads labels.
 """
 
 from __future__ import annotations
@@ -27,18 +25,15 @@ from secfed.errors import ConfigError, DataError
 
 @dataclass(frozen=True, repr=False)
 class MultiviewSite:
-    """One site's records.
-
-    Attributes:
-        views: per view [n, D_v] float32, or None for a view that the site does not hold. Row i of every
-            view is the same record.
-        labels: [n] int64, 0 <= label < classes; only for scoring.
+    """One site's records; row i of every view is the same record.
 
     Security: single-site values; nothing of it may leave except inside a protected sum.
     """
 
-    views: tuple[torch.Tensor | None, ...]
-    labels: torch.Tensor
+    views: tuple[
+        torch.Tensor | None, ...
+    ]  # [n, D_v] float32 each; None for a view that the site does not hold
+    labels: torch.Tensor  # [n] int64, 0 <= label < classes; only for scoring
 
     @property
     def held(self) -> tuple[int, ...]:
@@ -82,9 +77,7 @@ class ViewRecords:
 class SeparateViews:
     """Records that belong to sites: each hospital reads its own, and only the views it holds.
 
-    Args:
-        read: a site and the views to read, to that site's records.
-        tied: keys of the study that scale records by other records, of this site or another.
+    ``tied`` are keys of the study that scale records by other records, of this site or another.
     """
 
     def __init__(
@@ -103,11 +96,7 @@ class SeparateViews:
         self._read, self._tied = read, tied
 
     def for_record_privacy(self, *, slots: bool = False) -> Self:
-        """The same records, each prepared by itself; nothing is held out, so ``slots`` changes nothing.
-
-        Raises:
-            ConfigError: a record is scaled by other records.
-        """
+        """The same records; ConfigError if one is scaled by others. Nothing is held out: no slots."""
         del slots
         if self._tied:
             raise ConfigError(
@@ -136,10 +125,8 @@ class SeparateViews:
 class PooledViews(SeparateViews):
     """One pool of records with all views, divided among simulated sites by the study's seed.
 
-    Args:
-        load: reads the pool; called once, when the first site asks for its records.
-        divide: labels and a generator to one array of positions per site. It is how a simulation makes
-            hospitals, and no part of any guarantee: in reality a record belongs where it is.
+    The pool is loaded when the first site asks. Its division is part of the simulation, and no guarantee
+    covers it.
     """
 
     def __init__(
@@ -179,14 +166,9 @@ def views_held(data: MultiviewData, site_id: SiteId) -> tuple[int, ...]:
 def check_multiview(site_id: SiteId, site: MultiviewSite, data: MultiviewData) -> MultiviewSite:
     """Check one site's records against the public facts.
 
-    Returns:
-        The same; at a hospital with 0 for NaN and Inf and for labels outside the classes: see
-        :mod:`secfed.algorithms.framework.unfit`.
-
-    Raises:
-        DataError: no records, other views than :attr:`MultiviewData.view_of` says, a wrong shape or
-            type; in a simulation also NaN or Inf, a label outside the classes. Names the site and never a
-            value.
+    At a hospital NaN, Inf and labels outside the classes become 0
+    (:mod:`secfed.algorithms.framework.unfit`). DataError, which names no value, for no records, other views
+    than ``view_of`` says, and wrong shapes or types; in a simulation also for values that do not fit.
     """
     who = f"site {site_id!r}"
     labels = site.labels

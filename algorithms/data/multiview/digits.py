@@ -1,16 +1,14 @@
 """``digits-views``: real handwriting in several views; scikit-learn carries it, nothing is downloaded.
 
-A record is several *different* images of the same digit, one per view, as in the published sets for
-multi-view clustering (MNIST-USPS pairs a digit of each collection): what the views of a record share is
-then which digit it is, and not who wrote it. No image occurs twice.
+A record is several *different* images of the same digit, one per view, as MNIST-USPS pairs a digit of each
+collection. No image occurs twice.
 
 * ``pixels``: the 8 x 8 image; 64 features.
 * ``fourier``: magnitudes of the low frequencies of its two-dimensional Fourier transform, which hardly
   notice where in the frame the digit stands; 66 features.
 * ``edges``: how strongly brightness changes, in eight directions, in each of 4 x 4 cells; 128 features.
 
-Every feature lies in [0, 1] by constants that follow from its formula, not from records, so nothing has
-to be exchanged to scale it.
+Every feature lies in [0, 1] by constants that follow from its formula, not from records.
 
 Source: Alpaydin, Kaynak, Optical Recognition of Handwritten Digits (test part), UCI, 1998. Describing
 digits by several feature families: van Breukelen, Duin, Tax, den Hartog, "Handwritten digit recognition
@@ -45,7 +43,7 @@ _CELLS: Final = 4  # per side
 def digits_views(options: DigitsViewsOptions, seed: int, folder: Path) -> MultiviewData:
     """About 1797 / V records of V views, 10 classes; which images form a record never changes."""
     del folder
-    sizes = tuple(_SIZES[view] for view in options.views)
+    sizes = tuple(_VIEWS[view][1] for view in options.views)
     return pooled(lambda: _load(options.views), options, sizes, _CLASSES, seed)
 
 
@@ -55,11 +53,7 @@ def pixels(images: Images) -> Images:
 
 
 def fourier(images: Images) -> Images:
-    """Logarithmic magnitudes of low frequencies: [n, 66] in [0, 1].
-
-    Args:
-        images: [n, 8, 8] in [0, 1]; no magnitude exceeds the sum of the 64 pixels.
-    """
+    """Logarithmic magnitudes of low frequencies, none above the sum of the 64 pixels: [n, 66] in [0, 1]."""
     spectrum = np.abs(np.fft.fft2(images, s=(_GRID, _GRID), axes=(1, 2)))
     rows = np.arange(-_FREQUENCIES, _FREQUENCIES + 1) % _GRID
     low = spectrum[:, rows, : _FREQUENCIES + 1].reshape(len(images), -1)
@@ -70,10 +64,8 @@ def fourier(images: Images) -> Images:
 def edges(images: Images) -> Images:
     """Mean gradient magnitude by direction and cell: [n, 128] in [0, 1].
 
-    A gradient between two of the eight directions counts for both, by its distance from them.
-
-    Args:
-        images: [n, 8, 8] in [0, 1]; no gradient exceeds sqrt(1/2).
+    A gradient between two of the eight directions counts for both, by its distance from them; none exceeds
+    sqrt(1/2).
     """
     framed = np.pad(images, ((0, 0), (1, 1), (1, 1)))
     right = (framed[:, 1:-1, 2:] - framed[:, 1:-1, :-2]) / 2
@@ -90,15 +82,10 @@ def edges(images: Images) -> Images:
     return np.concatenate(by_direction, axis=1).clip(max=1.0)
 
 
-_VIEWS: Final[Mapping[str, Callable[[Images], Images]]] = {
-    "pixels": pixels,
-    "fourier": fourier,
-    "edges": edges,
-}
-_SIZES: Final[Mapping[str, int]] = {
-    "pixels": _SIDE * _SIDE,
-    "fourier": (2 * _FREQUENCIES + 1) * (_FREQUENCIES + 1),
-    "edges": _DIRECTIONS * _CELLS * _CELLS,
+_VIEWS: Final[Mapping[str, tuple[Callable[[Images], Images], int]]] = {  # how it is computed, and its width
+    "pixels": (pixels, _SIDE * _SIDE),
+    "fourier": (fourier, (2 * _FREQUENCIES + 1) * (_FREQUENCIES + 1)),
+    "edges": (edges, _DIRECTIONS * _CELLS * _CELLS),
 }
 
 
@@ -109,7 +96,7 @@ def _load(views: tuple[str, ...]) -> ViewRecords:
     images, digits = stored.images / 16.0, stored.target.astype(np.int64)
     members = image_of_record(digits, len(views))
     read = tuple(
-        _VIEWS[view](images[rows]).astype(np.float32) for view, rows in zip(views, members, strict=True)
+        _VIEWS[view][0](images[rows]).astype(np.float32) for view, rows in zip(views, members, strict=True)
     )
     return ViewRecords(read, digits[members[0]])
 

@@ -20,11 +20,7 @@ Scale = str | tuple[float, float]
 
 
 class ViewFile:
-    """Named arrays in one file.
-
-    Args:
-        absent: what to do where the file does not exist, for the error.
-    """
+    """Named arrays in one file; ``absent`` is the remedy where the file does not exist."""
 
     def __init__(self, path: Path, *, absent: str = "check data.path and the rights of the file") -> None:
         self._path = path
@@ -46,11 +42,7 @@ class ViewFile:
                 return dict(_npy_shape(archive, entry) for entry in archive.namelist())
 
     def arrays(self, *names: str) -> Mapping[str, NDArray[Any]]:
-        """The arrays of these names.
-
-        Raises:
-            DataError: a file that is missing or unreadable, or has no such array. Names no value.
-        """
+        """The arrays of these names; DataError for a file that is unreadable or lacks one."""
         with self._readable():
             if self._path.suffix == ".mat":
                 from scipy.io import loadmat  # see above
@@ -140,12 +132,10 @@ def _npy_shape(archive: zipfile.ZipFile, entry: str) -> tuple[str, Shape]:
 
 
 def scaled(values: NDArray[np.float64], rule: Scale | None) -> NDArray[np.float32]:
-    """A view [n, D] on the scale that its options say, as float32.
+    """A view [n, D] on the scale that its options say, as float32; None leaves it as it is stored.
 
-    Args:
-        values: as stored, which is also what None leaves.
-        rule: [low, high], which become 0 and 1; "min-max" for each feature's own range over these
-            records (a constant feature becomes 0).
+    [low, high] become 0 and 1; "min-max" takes each feature's own range over these records (a constant
+    feature becomes 0).
     """
     with np.errstate(over="ignore", invalid="ignore"):  # NaN and Inf are check_multiview's business
         if isinstance(rule, tuple):

@@ -26,11 +26,7 @@ def single_view_count(sites: int, ratio: str) -> int:
 def drawn_views(
     sites: Sequence[SiteId], single_view_sites: int, views: int, seed: int
 ) -> dict[SiteId, int | None]:
-    """Which view each site holds: the last ``single_view_sites`` hold one each, drawn uniformly.
-
-    Returns:
-        Site to its view (from 0), or to None where it holds all; in the order of ``sites``.
-    """
+    """Site to its view (from 0), or None for all; the last ``single_view_sites`` hold one each, at random."""
     drawn = numpy_generator(seed, "views").integers(0, views, size=single_view_sites)
     every: list[int | None] = [None] * (len(sites) - single_view_sites)
     return dict(zip(sites, [*every, *map(int, drawn)], strict=True))

@@ -1,9 +1,4 @@
-"""Builders of the data sets with several views that lie in files.
-
-``multiview`` is any file; ``mnist-usps`` and ``bdgp`` are the published sets that federated multi-view
-clustering is usually measured on. Neither is part of secfed: they are looked for in the folder that the
-environment variable SECFED_DATA names.
-"""
+"""Data sets with several views in files: any one, and the published ``mnist-usps`` and ``bdgp``."""
 
 from __future__ import annotations
 
@@ -96,13 +91,7 @@ def pooled(
         return capped_dirichlet(labels, len(view_of), options.alpha, options.min_records, rng)
 
     return PooledViews(
-        limited,
-        view_of=view_of,
-        view_sizes=sizes,
-        classes=classes,
-        divide=divide,
-        seed=seed,
-        tied=tied,
+        limited, view_of=view_of, view_sizes=sizes, classes=classes, divide=divide, seed=seed, tied=tied
     )
 
 
@@ -150,7 +139,7 @@ def _sizes(file: ViewFile, views: tuple[str, ...]) -> tuple[int, ...]:
 
 
 def _read(file: ViewFile, options: MultiviewOptions, views: tuple[str, ...]) -> ViewRecords:
-    """All records, with the views of these names; None in the place of every other view."""
+    """All records; None in the place of every view that is not named."""
     arrays = file.arrays(*views, options.label_key)
     labels = file.labels(options.label_key, arrays[options.label_key], options.first_label)
     read: list[NDArray[np.float32] | None] = []

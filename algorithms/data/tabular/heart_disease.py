@@ -5,9 +5,6 @@ and Basel, V.A. Medical Center Long Beach). The label is "narrowing found" (``nu
 features the first ten are used; the last three are missing almost everywhere outside Cleveland. A
 cholesterol of 0 stands for "not measured" (all of Switzerland).
 
-The file is not part of secfed: it is looked for as ``fed_heart_disease.csv`` in the folder that the
-environment variable SECFED_DATA names.
-
 Source: Janosi, Steinbrunn, Pfisterer, Detrano, Heart Disease, UCI, 1988; federated by centre as in Ogier
 du Terrail et al. 2022 (arXiv 2210.04620), section 4.
 """
@@ -20,8 +17,9 @@ from pydantic import Field
 
 from secfed.algorithms.data.base import DataOptions
 from secfed.algorithms.data.folders import data_folder, existing_file
+from secfed.algorithms.data.prepare import PreparedSites
 from secfed.algorithms.data.tabular.options import TableOptions
-from secfed.algorithms.data.tabular.table import TableData
+from secfed.algorithms.data.tabular.table import table_data
 from secfed.algorithms.framework.datasets import SiteId
 
 # Round numbers near what is usual in cardiac patients: [centre, spread], public and the same everywhere.
@@ -54,7 +52,7 @@ class HeartDiseaseOptions(DataOptions):
         return CENTRES
 
 
-def heart_disease(options: HeartDiseaseOptions, seed: int) -> TableData:
+def heart_disease(options: HeartDiseaseOptions, seed: int) -> PreparedSites:
     """The four hospitals, imputed and scaled per hospital."""
     path = existing_file("heart-disease", data_folder() / "fed_heart_disease.csv")
     table = TableOptions(
@@ -75,4 +73,4 @@ def heart_disease(options: HeartDiseaseOptions, seed: int) -> TableData:
         scale=_SCALE,
         impute=options.impute,
     )
-    return TableData(table, path, seed)
+    return table_data(table, path, seed)

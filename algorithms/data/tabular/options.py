@@ -170,11 +170,7 @@ def canonical(value: Cell) -> str:
 
 
 def number_of(text: str) -> float:
-    """The number in a cell.
-
-    Raises:
-        ValueError: it is none; nor is "1_2", which Python by itself reads as 12.
-    """
+    """The number in a cell; ValueError for none, and for "1_2", which Python by itself reads as 12."""
     if "_" in text:
         raise ValueError
     return float(text)

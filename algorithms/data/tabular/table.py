@@ -1,8 +1,6 @@
 """``csv``: any table with a label column, and a site column or a simulated partition.
 
-What a column means is public and stands in the study: the feature columns, the categories of a one-hot
-column, the columns that get a missing-value indicator, the classes. The shape of a record therefore
-does not depend on anybody's records, and a hospital prepares its own table exactly like the others.
+What a column means is public and stands in the study, so the shape of a record does not depend on records.
 """
 
 from __future__ import annotations
@@ -16,7 +14,7 @@ from numpy.typing import NDArray
 
 from secfed.algorithms.data.csv_rows import csv_rows
 from secfed.algorithms.data.pool import PooledData, divide_by
-from secfed.algorithms.data.prepare import Preparation, PreparedRecords, PreparedSites
+from secfed.algorithms.data.prepare import Facts, Preparation, PreparedRecords, PreparedSites
 from secfed.algorithms.data.tabular.options import ALWAYS_MISSING, TableOptions, canonical, number_of
 from secfed.algorithms.framework.datasets import SiteId
 from secfed.algorithms.framework.unfit import refused, unfit
@@ -38,12 +36,7 @@ class Table:
         self._missing = ALWAYS_MISSING | {canonical(value) for value in options.missing_values}
 
     def read(self, site: SiteId | None = None) -> PreparedRecords:
-        """All records, or those of one site.
-
-        Raises:
-            DataError: no such file or column; in a simulation also a value that is not what the options say.
-                Names the file, line and column, never the value.
-        """
+        """All records, or those of one site; errors name the file, line and column, never the value."""
         options = self._options
         special = (options.label_column, options.site_column, options.patient_column)
         needed = [*options.feature_columns, *(column for column in special if column is not None)]
@@ -53,8 +46,7 @@ class Table:
                 for column in needed:
                     if column not in header:
                         raise DataError(
-                            f"{self._path.name} has no column {column!r}",
-                            remedy=suggestion(column, header),
+                            f"{self._path.name} has no column {column!r}", remedy=suggestion(column, header)
                         )
                     # The last of equal names is kept; harmless where no key names it.
                     if header.count(column) > 1:
@@ -64,13 +56,11 @@ class Table:
                         )
                 rows = []
                 for line, cells in numbered:
-                    row = dict(zip(header, cells, strict=True))
                     self._check_lines(line, header, cells, needed)
-                    rows.append((line, row))
+                    rows.append((line, dict(zip(header, cells, strict=True))))
         except OSError as error:
             raise DataError(
-                f"data.path: cannot read {self._path} ({error.strerror})",
-                remedy="check path and rights",
+                f"data.path: cannot read {self._path} ({error.strerror})", remedy="check path and rights"
             ) from None
         except UnicodeDecodeError:
             raise DataError(f"{self._path.name} is not a UTF-8 CSV table", remedy="save it as one") from None
@@ -189,10 +179,10 @@ class Table:
         return int(number > options.label_above)
 
     def _patient(self, line: int, row: Row, column: str) -> str:
-        """Whose record it is; nobody's would be a patient of whom nothing is promised.
+        """Whose record it is. At a hospital, all records without a name count as one patient.
 
-        At a hospital, all records without a name count as one patient. A patient with other records under a
-        name has then two shares in the result, and privacy per patient promises the less.
+        A patient with other records under a name has then two shares in the result, and privacy per patient
+        promises the less.
         """
         patient = row[column].strip()
         if patient.lower() in ALWAYS_MISSING:
@@ -207,41 +197,19 @@ class Table:
         )
 
 
-class TableData(PreparedSites):
-    """A table whose site column says where a record belongs; records of other sites are left alone."""
-
-    def __init__(self, options: TableOptions, path: Path, seed: int) -> None:
-        super().__init__(
-            sites=options.site_ids(),
-            rules=_rules(options),
-            input_shape=(options.width,),
-            classes=options.classes,
-            seed=seed,
-            numeric=len(options.numeric_columns),
-        )
-        self._table = Table(options, path)
-
-    def records(self, site_id: SiteId) -> PreparedRecords:
-        """The lines of the table that name this site."""
-        return self._table.read(site_id)
-
-
-def table_data(options: TableOptions, path: Path, seed: int) -> TableData | PooledData:
+def table_data(options: TableOptions, path: Path, seed: int) -> PreparedSites:
     """The data set that a table and its partition describe; the file is read when a site is asked for."""
-    if isinstance(options.sites, tuple):
-        return TableData(options, path, seed)
-    return PooledData(
-        Table(options, path).read,
+    fixed = tuple(at for at, column in enumerate(options.numeric_columns) if column in options.scale)
+    facts = Facts(
         sites=options.site_ids(),
-        divide=divide_by(options.partition, options.sites, options.alpha, options.min_records),
-        rules=_rules(options),
+        rules=Preparation(options.test_fraction, options.standardize, fixed, options.impute),
         input_shape=(options.width,),
         classes=options.classes,
         seed=seed,
         numeric=len(options.numeric_columns),
     )
-
-
-def _rules(options: TableOptions) -> Preparation:
-    fixed = tuple(at for at, column in enumerate(options.numeric_columns) if column in options.scale)
-    return Preparation(options.test_fraction, options.standardize, fixed, options.impute)
+    table = Table(options, path)
+    if isinstance(options.sites, tuple):
+        return PreparedSites(table.read, facts)
+    divide = divide_by(options.partition, options.sites, options.alpha, options.min_records)
+    return PooledData(table.read, facts, divide)

@@ -1,12 +1,7 @@
 """Image sites, text sites and pairs sites in one study: what such a data set is, and the check all pass.
 
 Three kinds of sites hold three kinds of records: images with a class, texts with a class, and images with
-captions. No site holds records of another kind, and no image of an image site belongs to a text of a text
-site.
-
-What is public: the sites and their kinds, the shape of an image, the length of a text in tokens, the size of
-the vocabulary and the numbers of classes; all of it follows from the study file. As with
-:mod:`secfed.algorithms.data.image_text.base`, no vocabulary is ever made from records.
+captions. Everything but the records is public and follows from the study file.
 """
 
 from __future__ import annotations
@@ -19,6 +14,7 @@ import torch
 from torch import Tensor
 
 from secfed.algorithms.data.checks import (
+    ImagesAndTextsFacts,
     blank_tokens,
     image_fault,
     pixel_fault,
@@ -27,7 +23,7 @@ from secfed.algorithms.data.checks import (
     unusable,
 )
 from secfed.algorithms.data.tokens import readable_tokens
-from secfed.algorithms.framework.datasets import FederatedData, SiteId, no_records, no_training_records
+from secfed.algorithms.framework.datasets import SiteId, no_records, no_training_records
 from secfed.algorithms.framework.unfit import first_class_if_unknown, unfit, zero_if_not_finite
 from secfed.errors import DataError
 
@@ -44,19 +40,13 @@ _PARTS: Final[Mapping[Kind, tuple[str, ...]]] = {
 class Samples:
     """Records of one kind of site; the parts that this kind does not have are None.
 
-    Attributes:
-        images: [m, channels, size, size] float32, standardised; None at text sites.
-        tokens: [n, length] int64; 0 is padding, at the end only; None at image sites.
-        labels: [n] int64, the class of each image or text; None at pairs sites.
-        sources: [n] int64, the image (0 .. m-1) that each caption describes; None but at pairs sites.
-
     Security: single-site values; nothing of it may leave except inside a protected sum.
     """
 
-    images: Tensor | None
-    tokens: Tensor | None
-    labels: Tensor | None
-    sources: Tensor | None
+    images: Tensor | None  # [m, channels, size, size] float32, standardised; None at text sites
+    tokens: Tensor | None  # [n, length] int64; 0 is padding, at the end only; None at image sites
+    labels: Tensor | None  # [n] int64, the class of each image or text; None at pairs sites
+    sources: Tensor | None  # [n] int64, the image (0 .. m-1) that each caption describes; at pairs sites
 
     def __len__(self) -> int:
         """Rows to train on: captions or texts; at image sites, images."""
@@ -66,41 +56,22 @@ class Samples:
 
 @dataclass(frozen=True, repr=False)
 class TransferSite:
-    """One site's records.
-
-    Attributes:
-        kind: what they are.
-        train: what it trains on, at least one row.
-        test: held out; may be empty. No image and no patient of it is among the training rows.
-        train_patients: whose each training row is, as numbers that mean nothing elsewhere; None where the
-            data set does not say.
-    """
+    """One site's records."""
 
     kind: Kind
-    train: Samples
-    test: Samples
+    train: Samples  # at least one row
+    test: Samples  # may be empty; no image and no patient of it is among the training rows
+    # Whose each training row is, as numbers that mean nothing elsewhere; None where nobody says.
     train_patients: tuple[int, ...] | None = None
 
 
 @runtime_checkable
-class TransferData(FederatedData, Protocol):
+class TransferData(ImagesAndTextsFacts, Protocol):
     """A data set of image sites, text sites and pairs sites."""
 
     @property
     def kind_of(self) -> Mapping[SiteId, Kind]:
         """Every site of the study, and what it holds."""
-
-    @property
-    def image_shape(self) -> tuple[int, int, int]:
-        """Channels, height and width of an image; height equals width."""
-
-    @property
-    def text_length(self) -> int:
-        """Tokens per text, padding included."""
-
-    @property
-    def vocabulary(self) -> int:
-        """Token ids are below this."""
 
     @property
     def image_classes(self) -> int:
@@ -117,15 +88,9 @@ class TransferData(FederatedData, Protocol):
 def check_transfer(site_id: SiteId, data: TransferSite, facts: TransferData) -> TransferSite:
     """Check one site's records against the public facts; every data set passes through here.
 
-    Returns:
-        The same; at a hospital with defaults for values that do not fit, and with at least one training
-        record: see :mod:`secfed.algorithms.framework.unfit`.
-
-    Raises:
-        DataError: another kind than the study says, no records, a part that its kind does not have, a wrong
-            shape or type, an image without a caption, a caption without an image; in a simulation also no
-            training records, NaN or Inf, a label outside the classes, a token outside the vocabulary, padding
-            in the middle of a text, an empty text. Names the site and never a value.
+    At a hospital values that do not fit become defaults, and there is at least one training record
+    (:mod:`secfed.algorithms.framework.unfit`). DataError, which names no value, for another kind than the
+    study says, no records, and wrong parts, shapes or types; in a simulation also for values that do not fit.
     """
     if facts.kind_of.get(site_id) != data.kind:
         raise DataError(
@@ -162,12 +127,10 @@ def _unfit_value(kind: Kind, samples: Samples, facts: TransferData) -> str | Non
     """What is wrong with single values, in words without them."""
     images, tokens, labels = samples.images, samples.tokens, samples.labels
     what = None if images is None else pixel_fault(images)
-    if what is None and tokens is not None:
-        what = token_fault(tokens, facts.vocabulary)
+    what = what or (None if tokens is None else token_fault(tokens, facts.vocabulary))
     classes = _classes(kind, facts)
-    if what is None and labels is not None and len(labels):
-        inside = 0 <= int(labels.min()) <= int(labels.max()) < classes
-        what = None if inside else f"have a label outside the study's {classes} classes"
+    if what is None and labels is not None and bool(((labels < 0) | (labels >= classes)).any()):
+        return f"have a label outside the study's {classes} classes"
     return what
 
 
@@ -203,21 +166,19 @@ def _fault(kind: Kind, samples: Samples, facts: TransferData) -> str | None:
         return f"have {', '.join(held) or 'nothing'}, but those of {kind} sites have {wanted}"
     what = None if images is None else image_fault(images, facts.image_shape)
     what = what or (None if tokens is None else text_fault(tokens, facts.text_length))
-    if labels is not None:
-        what = what or _label_fault(labels, len(samples))
-    if sources is not None and images is not None:
-        what = what or _source_fault(sources, len(samples), len(images))
+    if what is None and labels is not None and not _one_each(labels, len(samples)):
+        return "do not have one int64 label each"
+    if what is None and sources is not None and images is not None:
+        return _source_fault(sources, len(samples), len(images))
     return what
 
 
-def _label_fault(labels: Tensor, rows: int) -> str | None:
-    if tuple(labels.shape) != (rows,) or labels.dtype != torch.int64:
-        return "do not have one int64 label each"
-    return None
+def _one_each(numbers: Tensor, rows: int) -> bool:
+    return tuple(numbers.shape) == (rows,) and numbers.dtype == torch.int64
 
 
 def _source_fault(sources: Tensor, rows: int, images: int) -> str | None:
-    if tuple(sources.shape) != (rows,) or sources.dtype != torch.int64:
+    if not _one_each(sources, rows):
         return "do not say with one int64 number per caption which image it describes"
     if rows and not 0 <= int(sources.min()) <= int(sources.max()) < images:
         return "have a caption of an image that is not there"

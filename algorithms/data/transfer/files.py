@@ -7,13 +7,10 @@ A hospital needs its own file only. It holds plain NumPy arrays, and which ones 
 * pairs sites: ``images`` and ``texts``, and ``sources`` where an image has more than one caption;
 * any site: ``patients``, one per row (per image, text or caption).
 
-``images`` is [n, height, width] or [n, height, width, 3] of uint8, ``texts`` is [n] of text, ``labels`` is
-[n] of integers from 0, ``sources`` is [n] of integers: caption i describes image ``sources[i]``. Without
-``sources`` caption i describes image i. Arrays of Python objects are refused, because they can run code.
-
-Whether a row is held out follows from its patient and the study's seed; where patients are not named, from
-its image or text. So a patient is never in both parts, nor is an image, and adding a row moves no other one.
-Errors name the site, the file and the array; never what stands there.
+Caption i describes image ``sources[i]``, without ``sources`` image i. Arrays of Python objects are refused,
+because they can run code. Whether a row is held out follows from its patient and the study's seed; where
+patients are not named, from its image or text: no patient or image is in both parts, and adding a row moves
+no other one. Errors name the site, the file and the array; never what stands there.
 """
 
 from __future__ import annotations
@@ -87,7 +84,6 @@ class TransferFiles(ImagesAndTexts):
         return file.arrays(*dict.fromkeys((*wanted, *(key for key in more if key in stored))))
 
     def _held_out(self, records: _Records) -> NDArray[np.bool_]:
-        """Which rows are held out: [n]."""
         whose = records.patients or records.content()
         side = {who: drawn(self._options.test_fraction, self._seed, "held out", who) for who in set(whose)}
         return np.array([side[who] for who in whose], dtype=np.bool_)

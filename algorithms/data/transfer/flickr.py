@@ -1,14 +1,10 @@
 """``flickr-transfer``: real images, real texts and real image-caption pairs at simulated sites.
 
 Image sites hold 30 classes of CIFAR-100, text sites AG News (4 classes) or abstracts of medical articles (5),
-pairs sites Flickr8k: small parts of the sets that methods for such studies are measured on. Images and texts
-are divided class by class by Dirichlet proportions, pairs at random and evenly by image.
-
-CIFAR-100 and Flickr8k keep their official division into training and held-out images. A text is held out by
-what it says and the study's seed, so equal texts, of which the abstracts have some, share a side everywhere.
-
-The files are not part of secfed: they are looked for in the folder that the environment variable SECFED_DATA
-names. A site reads the file of its kind only.
+pairs sites Flickr8k. Images and texts are divided class by class by Dirichlet proportions, pairs evenly by
+image. CIFAR-100 and Flickr8k keep their official division; a text is held out by what it says and
+the study's seed, so equal texts, of which the abstracts have some, share a side everywhere. A site reads the
+file of its kind only.
 
 Source: Krizhevsky, "Learning multiple layers of features from tiny images", 2009; Zhang, Zhao, LeCun,
     "Character-level convolutional networks for text classification", NeurIPS 2015; Schopf, Braun, Matthes,
@@ -26,7 +22,6 @@ from typing import Any, Final
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from secfed.algorithms.data.base import site_index
 from secfed.algorithms.data.folders import data_folder, existing_file
@@ -37,6 +32,7 @@ from secfed.algorithms.data.partition import (
     Partition,
     check_enough,
     class_shares,
+    cut,
     drawn_until,
     iid,
     joined,
@@ -71,10 +67,7 @@ class _Texts:
 
 TEXTS: Final = {
     "ag-news": _Texts(
-        "ag_news_7600.csv.gz",
-        ("title", "description"),
-        "class",
-        ("World", "Sports", "Business", "Sci/Tech"),
+        "ag_news_7600.csv.gz", ("title", "description"), "class", ("World", "Sports", "Business", "Sci/Tech")
     ),
     "med-abstracts": _Texts(
         "medabstracts_test2888.csv.gz", ("medical_abstract",), "condition_label", ("1", "2", "3", "4", "5")
@@ -84,24 +77,14 @@ TEXTS: Final = {
 
 @dataclass(frozen=True, repr=False)
 class _Part:
-    """Training or held-out records of a whole pool; a record is an image or a text."""
+    """Training or held-out records of a whole pool: images or texts."""
 
-    records: Any
+    records: NDArray[Any]
     labels: Ids
 
-    def take(self, rows: Ids) -> tuple[list[str] | NDArray[np.uint8], Tensor]:
-        if isinstance(self.records, list):
-            return [self.records[row] for row in rows.tolist()], torch.from_numpy(self.labels[rows])
-        return self.records[rows], torch.from_numpy(self.labels[rows])
 
-
-@dataclass(frozen=True, repr=False)
-class _Captioned:
-    """One image of the pool of pairs; the image is not read yet."""
-
-    image: str
-    captions: tuple[str, ...]
-    where: str
+# One image of the pool of pairs: the name of its file, where that stands, and its captions.
+_Captioned = tuple[str, str, tuple[str, ...]]
 
 
 class FlickrTransfer(ImagesAndTexts):
@@ -150,19 +133,21 @@ class FlickrTransfer(ImagesAndTexts):
         return divide(pool[0].labels, pool[1].labels, sites, options.alpha, options.min_records, rng)
 
     def _labelled_images(self, index: int, part: int) -> Samples:
-        images, labels = self._image_pool[part].take(self.image_partition[part][index])
-        return Samples(prepared_images(np.asarray(images), self._rules), None, labels, None)
+        pool, rows = self._image_pool[part], self.image_partition[part][index]
+        images = prepared_images(pool.records[rows], self._rules)
+        return Samples(images, None, torch.from_numpy(pool.labels[rows]), None)
 
     def _classified(self, index: int, part: int) -> Samples:
-        texts, labels = self._text_pool[part].take(self.text_partition[part][index])
-        return Samples(None, self._tokenizer.encode(list(texts)), labels, None)
+        pool, rows = self._text_pool[part], self.text_partition[part][index]
+        tokens = self._tokenizer.encode(pool.records[rows].tolist())
+        return Samples(None, tokens, torch.from_numpy(pool.labels[rows]), None)
 
     def _pairs(self, index: int, part: int) -> Samples:
         rows = self.pair_partition[part][index]
         entries = [self._pair_pool[part][row] for row in rows.tolist()]
         with open_source(self._file(PAIRS), "data.path") as source:
-            images = self._images(entries, source)
-        captions = [caption for entry in entries for caption in entry.captions]
+            images = self._images([(image, where) for image, where, _ in entries], source)
+        captions = [caption for _, _, of_image in entries for caption in of_image]
         sources = torch.arange(len(entries)).repeat_interleave(self._options.captions_per_image)
         return Samples(images, self._tokenizer.encode(captions), None, sources)
 
@@ -192,7 +177,9 @@ class FlickrTransfer(ImagesAndTexts):
             texts, labels = pool[drawn(self._options.test_fraction, self._seed, "held out", text)]
             texts.append(text)
             labels.append(known.classes.index(label))
-        train, test = (_Part(texts, np.array(labels, dtype=np.int64)) for texts, labels in pool)
+        train, test = (
+            _Part(np.array(texts, dtype=object), np.array(labels, dtype=np.int64)) for texts, labels in pool
+        )
         return train, test
 
     @cached_property
@@ -205,7 +192,7 @@ class FlickrTransfer(ImagesAndTexts):
             captions = _captions(line)[: self._options.captions_per_image]
             if len(captions) < self._options.captions_per_image:
                 raise DataError(f"{line.where}: too few captions", remedy=_USE_PUBLISHED)
-            pool[split].append(_Captioned(line.text("image"), captions, line.where))
+            pool[split].append((line.text("image"), line.where, captions))
         return pool["train"], pool["test"]
 
     def _file(self, name: str) -> Path:
@@ -236,7 +223,7 @@ def divide(
             if open_shares.sum() <= 0:  # a tiny alpha: all of it would go to sites that are full
                 return None
             cuts = np.cumsum(open_shares / open_shares.sum())[:-1]
-            pieces.append((_cut(train, label, cuts, rng), _cut(test, label, cuts, rng)))
+            pieces.append((cut(train, label, cuts, rng), cut(test, label, cuts, rng)))
             held += np.array([len(piece) for piece in pieces[-1][0]])
         if held.min() < min_records:
             return None
@@ -246,11 +233,6 @@ def divide(
         return train_parts, test_parts
 
     return drawn_until(draw, alpha, min_records)
-
-
-def _cut(labels: Ids, label: int, cuts: NDArray[np.float64], rng: np.random.Generator) -> Partition:
-    members = rng.permutation(np.flatnonzero(labels == label))
-    return list(np.split(members, np.floor(cuts * len(members) + 0.5).astype(np.int64)))
 
 
 def _captions(line: Line) -> tuple[str, ...]:

@@ -7,20 +7,8 @@ from typing import Final, Literal, Self
 
 from pydantic import Field, model_validator
 
-from secfed.algorithms.data.base import (
-    BoundedAlpha,
-    DataOptions,
-    MinRecords,
-    OfficialDivision,
-    refuse_unused,
-)
-from secfed.algorithms.data.images_and_texts import (
-    Channels,
-    PairsOptions,
-    Size,
-    TextLength,
-    check_file_name,
-)
+from secfed.algorithms.data.base import BoundedAlpha, DataOptions, MinRecords, OfficialDivision, refuse_unused
+from secfed.algorithms.data.images_and_texts import Channels, PairsOptions, Size, TextLength, check_file_name
 from secfed.algorithms.data.tokens import Tokenizer
 from secfed.algorithms.data.transfer.base import Kind
 from secfed.algorithms.framework.datasets import SiteId

@@ -7,8 +7,7 @@ sites must tell the colour and shape of the first object in reading order (20 cl
 is easy, from a caption it takes comparing places.
 
 A site makes its own records only, from the study's seed and its own name. Every pixel is prepared by public
-constants, and the vocabulary is fixed. Numbers measured on this set say how methods compare where attention
-learnt on one kind of records may help another. They say nothing about patients.
+constants, and the vocabulary is fixed.
 """
 
 from __future__ import annotations
@@ -51,17 +50,11 @@ Ids = NDArray[np.int64]
 
 @dataclass(frozen=True, repr=False)
 class Scenes:
-    """What scenes show; of the empty cell, colour and shape mean nothing.
+    """What scenes show; of the empty cell, colour and shape mean nothing."""
 
-    Attributes:
-        empty: [n] which of the four cells, in reading order, holds nothing.
-        colours: [n, 4] colour of the object in each cell.
-        shapes: [n, 4] shape of the object in each cell.
-    """
-
-    empty: Ids
-    colours: Ids
-    shapes: Ids
+    empty: Ids  # [n] which of the four cells, in reading order, holds nothing
+    colours: Ids  # [n, 4] of the object in each cell
+    shapes: Ids  # [n, 4]
 
     @property
     def labels(self) -> Ids:

@@ -59,10 +59,14 @@ def visits(whose: list[str] | None = None) -> list[str]:
     ]
 
 
-def load(folder: Path, table: list[str], text: str = STUDY + PRIVACY) -> SiteData:
+def built(folder: Path, table: list[str], text: str = STUDY + PRIVACY) -> Any:
     (folder / "visits.csv").write_text("\n".join(["site,patient,age,chol,label", *table]) + "\n")
     (folder / "study.toml").write_text(text)
-    site: SiteData = build_data(Study.load(folder / "study.toml")).site("north")  # type: ignore[attr-defined]
+    return build_data(Study.load(folder / "study.toml"))
+
+
+def load(folder: Path, table: list[str], text: str = STUDY + PRIVACY) -> SiteData:
+    site: SiteData = built(folder, table, text).site("north")
     return site
 
 
@@ -134,9 +138,7 @@ class TestTables:
         text = STUDY.replace('site_column = "site"\n', 'partition = "iid"\n').replace(
             'sites = ["north", "south"]', "sites = 2"
         )
-        (tmp_path / "visits.csv").write_text("\n".join(["site,patient,age,chol,label", *visits()]) + "\n")
-        (tmp_path / "study.toml").write_text(text + PRIVACY)
-        data: Any = build_data(Study.load(tmp_path / "study.toml"))
+        data = built(tmp_path, visits(), text + PRIVACY)
         for name in data.sites:
             site = data.site(name)
             assert site.train_patients == numbered([WHOSE[line] for line in lines_of(site.train_x)])
@@ -175,12 +177,8 @@ class TestSplit:
 
     def test_slots_do_not_look_at_names(self) -> None:
         renamed = [f"other {name}" for name in WHOSE]
-        for one, other in zip(
-            split_by_patient(WHOSE, 0.3, 5, slots=True),
-            split_by_patient(renamed, 0.3, 5, slots=True),
-            strict=True,
-        ):
-            assert np.array_equal(one, other)
+        one, other = (split_by_patient(names, 0.3, 5, slots=True) for names in (WHOSE, renamed))
+        assert all(map(np.array_equal, one, other))
         assert len(split_by_patient(WHOSE, 0.0, 5, slots=True)[1]) == 0
 
     def test_the_share_is_kept_on_average(self) -> None:

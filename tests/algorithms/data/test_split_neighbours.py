@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from secfed.algorithms.data.memory import SiteTables
 from secfed.algorithms.data.pool import PooledData
-from secfed.algorithms.data.prepare import Preparation, PreparedRecords, prepare, split_by_content
+from secfed.algorithms.data.prepare import Facts, Preparation, PreparedRecords, prepare, split_by_content
 from secfed.algorithms.framework.datasets import SiteData
 from secfed.errors import DataError
 from secfed.study.build import build_data
@@ -155,14 +155,9 @@ def test_a_pool_that_is_one_hospital() -> None:
     x, y = features(4)
 
     def load(kept: list[int]) -> SiteData:
+        facts = Facts(("north",), Preparation(0.3, standardize=False), (4,), classes=2, seed=9)
         pool = PooledData(
-            lambda: PreparedRecords(x[kept], y[kept]),
-            sites=("north",),
-            divide=lambda records, _: [np.arange(len(records.y))],
-            rules=Preparation(0.3, standardize=False),
-            input_shape=(4,),
-            classes=2,
-            seed=9,
+            lambda: PreparedRecords(x[kept], y[kept]), facts, lambda records, _: [np.arange(len(records.y))]
         )
         return pool.for_record_privacy().site("north")
 

@@ -90,7 +90,7 @@ def test_a_constant_column_becomes_zero():
     x = RNG.normal(size=(50, 3))
     x[:, 1] = 7.0
     site = prepared(x, Preparation(0.2, standardize=True))
-    assert torch.equal(site.train_x[:, 1], torch.zeros(len(site.train_y)))
+    assert not site.train_x[:, 1].any()
 
 
 def test_missing_values_become_the_median_of_the_training_records():

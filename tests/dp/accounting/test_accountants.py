@@ -7,22 +7,8 @@ import math
 import pytest
 from scipy import optimize
 
-from secfed.dp.accounting.events import (
-    Event,
-    Gaussian,
-    PoissonSampledGaussian,
-    Skellam,
-    bounded_mean,
-)
-from secfed.dp.accounting.interface import (
-    Accountant,
-    Pld,
-    Prv,
-    Rdp,
-    accountant,
-    calibrate,
-    statement,
-)
+from secfed.dp.accounting.events import Event, Gaussian, PoissonSampledGaussian, Skellam, bounded_mean
+from secfed.dp.accounting.interface import Accountant, Pld, Prv, Rdp, accountant, calibrate, statement
 from secfed.dp.accounting.unit import Adjacency
 from secfed.errors import ConfigError
 from tests.dp.oracles import gaussian_delta, gaussian_epsilon, sampled_gaussian_delta

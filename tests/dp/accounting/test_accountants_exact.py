@@ -31,8 +31,7 @@ def test_the_oracle_of_compositions_agrees_with_closed_forms(epsilon: float) -> 
 
 @pytest.mark.parametrize("which", ALL, ids=lambda one: one.name)
 @pytest.mark.parametrize(
-    ("rate", "sigma", "steps"),
-    [(0.02, 1.0, 2), (0.02, 1.0, 1250), (0.0064, 0.8, 2500), (0.05, 0.8, 500)],
+    ("rate", "sigma", "steps"), [(0.02, 1.0, 2), (0.02, 1.0, 1250), (0.0064, 0.8, 2500), (0.05, 0.8, 500)]
 )
 @pytest.mark.parametrize("delta", DELTAS)
 def test_sampled_steps_are_never_below_the_truth(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections.abc import Mapping
 
 import numpy as np
 import pytest
@@ -13,7 +14,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from secfed.crypto.keystream import RoundingStream
-from secfed.crypto.lanes import Run
+from secfed.crypto.lanes import Run, VectorSource
 from secfed.dp.accounting.events import DistributedDiscreteGaussian, Skellam
 from secfed.dp.accounting.interface import Rdp, calibrate
 from secfed.dp.accounting.unit import Adjacency
@@ -50,17 +51,26 @@ def summands(seed: int, elements: int = 40, size: float = 3.0) -> dict[str, torc
     return {"update": size * torch.randn(elements), "weight": 0.3, "loss": 2.5}
 
 
-def upload(noise: SiteNoise, values: dict[str, torch.Tensor | float], seed: int) -> list[np.ndarray]:
-    """One site's ring integers, noise included, read as a protection reads them."""
-    words = RoundingStream(bytes([seed]) * 32)
-    source = noise.noised(noise.layout.encoder(noise.clip(values), words), bytes([seed + 1]) * 32)
+def lanes_of(noise: SiteNoise, source: VectorSource, chunk: int | None = None) -> list[np.ndarray]:
+    """The ring integers of a source, read in pieces as a protection may."""
     runs = []
     for run in noise.layout.shape.runs:
         lanes = np.empty(run.count, run.dtype)
-        for start in range(0, run.count, 7):
-            source.fill(run, lanes[start : start + 7])
+        for start in range(0, run.count, chunk or run.count):
+            source.fill(run, lanes[start : start + (chunk or run.count)])
         runs.append(lanes)
     return runs
+
+
+def encoder(noise: SiteNoise, values: dict[str, torch.Tensor | float], words_key: bytes) -> VectorSource:
+    """What a site contributes without noise."""
+    return noise.layout.encoder(noise.clip(values), RoundingStream(words_key))
+
+
+def upload(noise: SiteNoise, values: dict[str, torch.Tensor | float], seed: int) -> list[np.ndarray]:
+    """One site's ring integers, noise included."""
+    source = noise.noised(encoder(noise, values, bytes([seed]) * 32), bytes([seed + 1]) * 32)
+    return lanes_of(noise, source, chunk=7)
 
 
 def totals(noise: SiteNoise, uploads: list[list[np.ndarray]]) -> Totals:
@@ -73,16 +83,15 @@ def totals(noise: SiteNoise, uploads: list[list[np.ndarray]]) -> Totals:
 def test_everything_is_clipped_jointly(seed: int, size: float) -> None:
     noise, values = planned(), summands(seed, size=size)
     clipped = noise.clip(values)
-    vector = torch.cat(
-        [clipped[name].reshape(-1) / noise.scale(name) for name in ("update", "weight", "loss")]
-    )
-    assert float(vector.norm()) <= 1.0
-    whole = torch.cat(
-        [
-            torch.as_tensor(values[name], dtype=torch.float64).reshape(-1) / noise.scale(name)
-            for name in values
+
+    def scaled(tensors: Mapping[str, torch.Tensor | float]) -> torch.Tensor:
+        parts = [
+            torch.as_tensor(value, dtype=torch.float64) / noise.scale(name) for name, value in tensors.items()
         ]
-    )
+        return torch.cat([part.reshape(-1) for part in parts])
+
+    vector, whole = scaled(clipped), scaled(values)
+    assert float(vector.norm()) <= 1.0
     factor = min(1.0, 1.0 / float(whole.norm()))
     assert torch.allclose(vector, whole * factor, rtol=1e-6)
 
@@ -101,12 +110,9 @@ def test_no_rounded_vector_exceeds_the_stated_sensitivity(bits: int) -> None:
     noise = planned(layout(bits=bits), noise_multiplier=0.05)
     steps = {item.name: noise._step(item) for item in noise.layout.fields}
     for seed in range(300):
-        words = RoundingStream(seed.to_bytes(32, "big"))
-        encoder = noise.layout.encoder(noise.clip(summands(seed)), words)
+        read = lanes_of(noise, encoder(noise, summands(seed), seed.to_bytes(32, "big")))
         parts = []
-        for run in noise.layout.shape.runs:
-            lanes = np.empty(run.count, run.dtype)
-            encoder.fill(run, lanes)
+        for run, lanes in zip(noise.layout.shape.runs, read, strict=True):
             signed = lanes.view(np.int32 if run.bits <= 32 else np.int64).astype(float)
             names = [item for item in noise.layout.ordered if item.bits == run.bits]
             edges = np.cumsum([0] + [item.elements for item in names])
@@ -120,16 +126,8 @@ def test_no_rounded_vector_exceeds_the_stated_sensitivity(bits: int) -> None:
 def test_without_noise_the_total_is_the_clipped_sum_within_the_rounding() -> None:
     """Invariant 9."""
     noise = planned()
-    uploads = []
-    for seed in range(SITES):
-        encoder = noise.layout.encoder(noise.clip(summands(seed)), RoundingStream(bytes([seed]) * 32))
-        runs = []
-        for run in noise.layout.shape.runs:
-            lanes = np.empty(run.count, run.dtype)
-            encoder.fill(run, lanes)
-            runs.append(lanes)
-        uploads.append(runs)
-    found = totals(noise, uploads)
+    sources = [encoder(noise, summands(seed), bytes([seed]) * 32) for seed in range(SITES)]
+    found = totals(noise, [lanes_of(noise, source) for source in sources])
     wanted = sum(noise.clip(summands(seed))["update"] for seed in range(SITES))
     step = noise._step(noise.layout.fields[0])
     assert torch.allclose(found["update"], torch.as_tensor(wanted), atol=SITES * step)
@@ -138,19 +136,8 @@ def test_without_noise_the_total_is_the_clipped_sum_within_the_rounding() -> Non
 @pytest.mark.parametrize("kind", ["skellam", "discrete-gaussian"])
 def test_noise_does_not_depend_on_chunks_and_repeats_for_a_second_attempt(kind: str) -> None:
     noise, values = planned(kind=kind), summands(3)
-    words = lambda: RoundingStream(bytes(32))  # noqa: E731
-    first = []
-    source = noise.noised(noise.layout.encoder(noise.clip(values), words()), bytes(32))
-    for run in noise.layout.shape.runs:
-        lanes = np.empty(run.count, run.dtype)
-        source.fill(run, lanes)
-        first.append(lanes)
-    again = []
-    encoder = noise.layout.encoder(noise.clip(values), words())
-    for run in noise.layout.shape.runs:
-        lanes = np.empty(run.count, run.dtype)
-        encoder.fill(run, lanes)
-        again.append(lanes)
+    first = lanes_of(noise, noise.noised(encoder(noise, values, bytes(32)), bytes(32)))
+    again = lanes_of(noise, encoder(noise, values, bytes(32)))
     bare = [lanes.copy() for lanes in again]
     add_noise(noise, again, bytes(32))
     assert all(np.array_equal(one, two) for one, two in zip(first, again, strict=True))
@@ -230,9 +217,7 @@ def test_masked_sums_carry_the_same_noise_bit_for_bit(dropped: tuple[str, ...]) 
     consortium = Consortium(SITES, runs=noise.layout.shape.runs)
 
     def source(site: int) -> NoisedSource:
-        words = RoundingStream(bytes([site]) * 32)
-        encoder = noise.layout.encoder(noise.clip(summands(site)), words)
-        return noise.noised(encoder, bytes([site + 1]) * 32)
+        return noise.noised(encoder(noise, summands(site), bytes([site]) * 32), bytes([site + 1]) * 32)
 
     attempt = consortium.attempt(
         contributions={name: {"source": source(site)} for site, name in enumerate(consortium.names)},

@@ -8,7 +8,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from secfed.dp.accounting.interface import Pld
 from secfed.dp.mechanisms.private_mean import PrivateMean
 from secfed.dp.mechanisms.randomness import SecureRandom
 from secfed.errors import ConfigError
@@ -41,10 +40,6 @@ def test_the_noise_has_the_deviation_that_the_event_states() -> None:
     noise = [mean.release(values, random) - 1.0 for _ in range(600)]
     assert deviation_p(noise, 0.6) > FALSE_ALARM  # type: ignore[arg-type]
     assert deviation_p(noise, 0.5) < 1e-3  # type: ignore[arg-type]
-
-
-def test_the_cost_is_that_of_the_specification() -> None:
-    assert Pld(1e-3).epsilon([PrivateMean(6.0, 5.0).event(25)], 1e-5) == pytest.approx(4.4, rel=0.01)
 
 
 @pytest.mark.parametrize(("bound", "sigma"), [(0.0, 1.0), (1.0, 0.0), (math.inf, 1.0), (1.0, math.nan)])

@@ -14,13 +14,7 @@ from secfed.dp.mechanisms.distributions import skellam_tail
 from secfed.dp.mechanisms.randomness import SecureRandom
 from secfed.dp.mechanisms.sampler import DiscreteGaussian, NoiseSampler, RoundedNormal, SkellamTarget, Target
 from secfed.errors import ConfigError
-from tests.dp.oracles import (
-    FALSE_ALARM,
-    chi_square_p,
-    discrete_gaussian_pmf,
-    rounded_normal_pmf,
-    skellam_pmf,
-)
+from tests.dp.oracles import FALSE_ALARM, chi_square_p, discrete_gaussian_pmf, rounded_normal_pmf, skellam_pmf
 
 CASES: list[tuple[Target, np.ndarray]] = [
     (RoundedNormal(4.0), rounded_normal_pmf(4.0, 60)),

@@ -113,7 +113,4 @@ def test_bert_called_the_default_way_is_refused_by_hooks(engine: EngineName) -> 
     with pytest.raises(ConfigError) as error:
         run(Bert(explicit=False), words(), engine)
     assert "position" in str(error.value)
-
-
-def test_bert_called_the_default_way_trains_with_the_loop() -> None:
     run(Bert(explicit=False), words(), "loop")

@@ -10,7 +10,7 @@ from torch import nn
 
 from secfed.dp.training.engine_check import checked_engine
 from secfed.dp.training.engines import ClippedSum, EngineName, LoopEngine, attached
-from secfed.dp.training.losses import Batch, DeclaredLoss, supervised
+from secfed.dp.training.losses import Batch, DeclaredLoss
 from secfed.dp.training.private_loop import PrivateTraining
 from secfed.errors import ConfigError
 from tests.dp.toys import CROSS_ENTROPY, clipped, mechanism, mlp, run, sgd, table
@@ -260,22 +260,6 @@ def test_an_engine_that_gives_nan_disagrees_with_the_loop() -> None:
     model = mlp()
     with pytest.raises(ConfigError, match="disagree"):
         checked_engine("ghost", Broken(model, CROSS_ENTROPY), model, CROSS_ENTROPY, table(6))
-
-
-def test_a_reused_mixed_loss_of_two_passes_can_be_joined() -> None:
-    """The remedy that the guard names: one pass over both views gives one gradient per record."""
-
-    class Joined(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.encoder, self.head = nn.Linear(6, 4), nn.Linear(8, 3)
-
-        def forward(self, inputs: torch.Tensor) -> torch.Tensor:
-            views = self.encoder(torch.stack([inputs, inputs.flip(1)], dim=1))
-            return self.head(views.flatten(1))
-
-    run(Joined(), table(6), "hooks")
-    assert supervised(nn.functional.cross_entropy).decomposes
 
 
 @pytest.mark.parametrize("engine", ["loop", "hooks", "ghost"])

@@ -9,9 +9,8 @@ import torch
 from torch import nn
 
 from secfed.dp.training.losses import DeclaredLoss, check_decomposes, require_decomposes, supervised
-from secfed.dp.training.private_loop import PrivateTraining
 from secfed.errors import ConfigError
-from tests.dp.toys import CROSS_ENTROPY, INFO_NCE, LYING_INFO_NCE, mechanism, mlp, pairs, sgd, table
+from tests.dp.toys import CROSS_ENTROPY, INFO_NCE, LYING_INFO_NCE, mlp, pairs, table
 
 
 def public_negatives(model: nn.Module, batch: tuple[torch.Tensor, ...]) -> torch.Tensor:
@@ -80,13 +79,6 @@ def test_the_guard_names_the_loss_and_the_sound_choices() -> None:
     assert 'privacy.unit = "group"' in error.value.remedy
     assert 'privacy.unit = "site"' in error.value.remedy
     assert "public" in error.value.remedy
-
-
-def test_a_coupled_loss_is_refused_at_record_level_by_every_engine() -> None:
-    model = mlp()
-    for engine in ("loop", "hooks", "ghost"):
-        with pytest.raises(ConfigError, match="couples the records"):
-            PrivateTraining(mechanism(), engine=engine).run(model, sgd(model), INFO_NCE, pairs(), steps=1)
 
 
 @pytest.mark.parametrize(

@@ -31,11 +31,7 @@ from tests.dp.toys import GROUP, INFO_NCE, mlp, parameters, sgd
 from tests.dp.wards import book
 
 PATIENT = PrivacyUnit(Unit.GROUP, Adjacency.REPLACE_PATIENT)
-ADD, REPLACE, HIDES = (
-    Adjacency.ADD_OR_REMOVE_RECORD,
-    Adjacency.REPLACE_RECORD,
-    Adjacency.REPLACE_PATIENT,
-)
+ADD, REPLACE, HIDES = (Adjacency.ADD_OR_REMOVE_RECORD, Adjacency.REPLACE_RECORD, Adjacency.REPLACE_PATIENT)
 WHOSE = tuple(number for number in range(16) for _ in range(1 + number % 4))  # 40 records of 16 patients
 RECORDS, SIZE, CLIP = len(WHOSE), 4, 0.5
 OF_ONE = np.flatnonzero(np.array(WHOSE) == 15)  # a patient with four records

@@ -44,10 +44,6 @@ def little(tmp_path):
     return tmp_path
 
 
-def little_medpix(place: Path, **keys):
-    return load(place, path="medpix2_160.zip", min_records=2, **keys)
-
-
 def labels(pairs, names) -> set[str]:
     return {FINDINGS[at] for row in pairs.findings for at in row.nonzero().flatten().tolist()} & set(names)
 

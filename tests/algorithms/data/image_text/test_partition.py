@@ -32,12 +32,6 @@ def test_shares_are_disjoint_complete_and_ascending():
         assert all((np.diff(rows) > 0).all() for rows in part)
 
 
-def test_equal_seeds_give_equal_shares_and_others_do_not():
-    one, same, other = divided(1.0)[2], divided(1.0)[2], divided(1.0, seed=1)[2]
-    assert all(np.array_equal(a, b) for a, b in zip(one[0] + one[1], same[0] + same[1], strict=True))
-    assert any(not np.array_equal(a, b) for a, b in zip(one[0], other[0], strict=True))
-
-
 def test_sites_are_tested_on_what_they_train_on():
     train, test, (own, held_out) = divided(0.3, m=2000)
     for rows, tested in zip(own, held_out, strict=True):

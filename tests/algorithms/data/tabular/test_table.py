@@ -198,11 +198,7 @@ def test_a_file_that_is_missing_or_no_text_is_an_error_when_records_are_read(loa
             r"data\.feature_columns: contains the label, 'outcome'",
         ),
         ('["age", "sex", "chol", "kind"]', "[]", r"data\.feature_columns"),
-        (
-            "categorical.kind",
-            "categorical.kin",
-            r"data\.categorical: .*'kin'.*did you mean 'kind'",
-        ),
+        ("categorical.kind", "categorical.kin", r"data\.categorical: .*'kin'.*did you mean 'kind'"),
         ("test_fraction", "scale.age = [5, 0]\ntest_fraction", r"data\.scale\.age: needs a spread above 0"),
         ("test_fraction", "scale.kind = [5, 1]\ntest_fraction", r"data\.scale\.kind"),
         ("test_fraction", "alpha = 1.0\ntest_fraction", r"data\.alpha: has no effect"),
@@ -277,6 +273,6 @@ def test_a_number_is_judged_on_its_public_scale(load):
 
 def test_a_path_that_no_file_can_have_is_an_error(load):
     data = load(options=OPTIONS + "impute = 'median'")
-    data._table._path = Path("a\0b")
+    data._read.__self__._path = Path("a\0b")
     with pytest.raises(DataError, match=r"data\.path: cannot be the name of a file.*Remedy"):
         data.site("north")

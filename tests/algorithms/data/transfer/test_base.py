@@ -9,11 +9,7 @@ import pytest
 import torch
 
 from secfed.algorithms.data.transfer.base import Samples, TransferSite, check_transfer
-from secfed.algorithms.data.transfer.options import (
-    FlickrTransferOptions,
-    ScenesOptions,
-    TransferFilesOptions,
-)
+from secfed.algorithms.data.transfer.options import FlickrTransferOptions, ScenesOptions, TransferFilesOptions
 from secfed.config.schema import checked
 from secfed.errors import ConfigError, DataError
 
@@ -117,11 +113,10 @@ def test_patients_are_given_for_every_row_or_for_none():
 
 
 def test_an_error_shows_no_value_of_a_record():
-    labels = torch.tensor([0, 1234567])
+    bad = site("i", replace(GOOD["i"], labels=torch.tensor([0, 1234567])))
     with pytest.raises(DataError) as caught:
-        check_transfer("i", site("i", replace(GOOD["i"], labels=labels)), FACTS)
-    assert "1234567" not in str(caught.value)
-    assert "1234567" not in repr(site("i", replace(GOOD["i"], labels=labels)))
+        check_transfer("i", bad, FACTS)
+    assert "1234567" not in f"{caught.value} {bad!r}"
 
 
 def test_numbered_sites_come_kind_by_kind():

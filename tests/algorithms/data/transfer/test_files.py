@@ -124,9 +124,7 @@ def test_without_sources_caption_i_describes_image_i_and_equal_images_share_a_si
 @pytest.mark.parametrize("names", [np.arange(N) // 3, np.array([f"patient {at // 3}" for at in range(N)])])
 def test_a_patient_is_never_in_both_parts(save, names):
     site = TransferFiles(options(patients=True), 0, save("img", patients=names)).site("img")
-    train, test = (
-        {record // 3 for record in records_of(samples.images)} for samples in (site.train, site.test)
-    )
+    train, test = ({record // 3 for record in records_of(part.images)} for part in (site.train, site.test))
     assert train | test == set(range(20))
     assert test
     assert not train & test
@@ -138,9 +136,7 @@ def test_a_patient_is_never_in_both_parts(save, names):
 
 def test_patients_of_pairs_are_named_per_caption(save):
     site = TransferFiles(options(), 0, save("prs", patients=SOURCES // 4)).site("prs")
-    train, test = (
-        {record // 4 for record in records_of(samples.images)} for samples in (site.train, site.test)
-    )
+    train, test = ({record // 4 for record in records_of(part.images)} for part in (site.train, site.test))
     assert test
     assert not train & test
     assert len(site.train_patients) == len(site.train)

@@ -32,8 +32,7 @@ def data(seed: int = 0, **keys):
 def same(one, other) -> bool:
     return all(
         torch.equal(a, b) if a is not None else b is None
-        for x, y in ((one.train, other.train), (one.test, other.test))
-        for a, b in zip(vars(x).values(), vars(y).values(), strict=True)
+        for a, b in zip(vars(one).values(), vars(other).values(), strict=True)
     )
 
 
@@ -76,26 +75,23 @@ def test_it_is_a_data_set_with_the_documented_sizes():
         assert len(site.test) == test
         sizes.setdefault(site.kind, set()).add(len(site.train))
     assert [len(sizes[kind]) for kind in ("image", "text", "pairs")] == [6, 6, 4]  # all different here
+    even = data(uneven=0.0)
+    assert {len(even.site(site).train) for site in even.sites} == {40, 20}
 
 
 def test_records_are_the_same_for_the_same_seed_and_others_for_another():
     for site_id in ("image-1", "text-2", "pairs-3"):
-        assert same(data().site(site_id), data().site(site_id))
-        assert not same(data().site(site_id), data(seed=1).site(site_id))
-    assert not same(data().site("image-1"), data().site("image-2"))
+        for part in ("train", "test"):
+            one, again, other = (getattr(data(seed).site(site_id), part) for seed in (0, 0, 1))
+            assert same(one, again)
+            assert not same(one, other)
+    assert not same(data().site("image-1").test, data().site("image-2").test)
 
 
 def test_a_site_has_the_same_records_whoever_else_takes_part():
     fewer = data(image_sites=1, text_sites=1, pair_sites=1, test_records=3, test_pairs=3)
     for site_id in fewer.sites:
-        one, other = data().site(site_id).train, fewer.site(site_id).train
-        for a, b in zip(vars(one).values(), vars(other).values(), strict=True):
-            assert (a is None and b is None) or torch.equal(a, b)
-
-
-def test_equal_sizes_when_asked():
-    made = data(uneven=0.0)
-    assert {len(made.site(site).train) for site in made.sites} == {40, 20}
+        assert same(data().site(site_id).train, fewer.site(site_id).train)
 
 
 def test_an_image_without_noise_is_its_objects(monkeypatch):
