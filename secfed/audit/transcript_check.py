@@ -13,7 +13,7 @@ counted, not condemned.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -88,19 +88,49 @@ class Verdict:
 
 
 @dataclass
-class _Book:
-    """One transcript with its sums, and those it only followed, picked out: (line, record)."""
+class _Sums:
+    """A party's transcript with the sums in it, and those it only followed: (line, record)."""
 
-    owner: str
-    path: Path
-    entries: tuple[Entry, ...]
-    sums: list[tuple[int, SumRecord]]
+    party: Party
+    own: list[tuple[int, SumRecord]]
     followed: list[tuple[int, SumRecord]]
 
     @property
-    def told(self) -> list[tuple[int, SumRecord]]:
-        """Every sum that its owner was told of, in order."""
-        return sorted((*self.sums, *self.followed), key=lambda found: found[0])
+    def every(self) -> list[tuple[int, SumRecord]]:
+        """Own and followed sums, by line."""
+        return sorted((*self.own, *self.followed), key=lambda found: found[0])
+
+
+def compare_run(
+    central: Party, sites: Sequence[Party], roster: Roster
+) -> tuple[list[Problem], list[FoundModel], list[Problem]]:
+    """Hold the verified transcripts of one run against each other.
+
+    Args:
+        central: the aggregator's; without entries if it is not here or does not verify.
+        sites: those of sites, likewise.
+        roster: whose keys to believe.
+
+    Returns:
+        What is wrong, the models that the transcripts name, and what is worth knowing.
+    """
+    problems: list[Problem] = []
+    notes: list[Problem] = []
+    main = _sums(central, roster, problems)
+    problems += _double_sums(main)
+    for site in sites:
+        if site.entries:
+            own = _sums(site, roster, problems)
+            problems += _double_sums(own)
+            problems += _disagreements(main, own) if central.entries else ()
+    models = check_models(
+        central,
+        sites,
+        roster,
+        lambda path, line, why: problems.append(Problem(path, line, why)),
+        lambda path, why: notes.append(Problem(path, None, why)),
+    )
+    return problems, models, notes
 
 
 def verify_run(folder: Path, roster: Roster) -> Verdict:
@@ -113,7 +143,6 @@ def verify_run(folder: Path, roster: Roster) -> Verdict:
     Raises:
         TranscriptError: there is no transcript at all.
     """
-    problems: list[Problem] = []
     here = {site: site_folder(folder, site) / TRANSCRIPT_FILE for site in roster.sites}
     paths = {site: path for site, path in here.items() if path.exists()}
     central = folder / TRANSCRIPT_FILE
@@ -121,61 +150,50 @@ def verify_run(folder: Path, roster: Roster) -> Verdict:
         raise TranscriptError(
             f"{folder}: no transcript here.", remedy="name the folder that secfed simulate --out wrote"
         )
-    problems.extend(_strangers(folder, roster))
-    main = _read(central, None, roster.aggregator, roster, problems)
-    books = {site: _read(path, site, roster.public(site), roster, problems) for site, path in paths.items()}
-    if main is not None:
-        problems.extend(_double_sums(main))
-        for book in books.values():
-            problems.extend(_disagreements(main, book) if book is not None else ())
-    parties = [_party(site, paths[site], book) for site, book in books.items()]
-    notes: list[Problem] = []
-    models = check_models(
-        _party("aggregator", central, main),
-        parties,
-        roster,
-        lambda path, line, why: problems.append(Problem(path, line, why)),
-        lambda path, why: notes.append(Problem(path, None, why)),
-    )
-    checked = [_summary("aggregator", central, main, main)]
-    checked += [_summary(site, paths[site], book, main) for site, book in books.items()]
-    study = str(main.entries[0].body.get("study", "")) if main is not None else ""
+    problems = list(_strangers(folder, roster))
+    main = Party("aggregator", central, _verified(central, None, roster.aggregator, problems))
+    sites = [
+        Party(site, path, _verified(path, site, roster.public(site), problems))
+        for site, path in paths.items()
+    ]
+    found, models, notes = compare_run(main, sites, roster)
+    study = str(main.entries[0].body.get("study", "")) if main.entries else ""
     absent = tuple(site for site in roster.sites if site not in paths)
-    return Verdict(study, tuple(checked), absent, tuple(problems), tuple(models), tuple(notes))
+    checked = tuple(_summary(party, main) for party in (main, *sites))
+    return Verdict(study, checked, absent, tuple(problems + found), tuple(models), tuple(notes))
 
 
-def _party(owner: str, path: Path, book: _Book | None) -> Party:
-    return Party(owner, path, () if book is None else book.entries)
-
-
-def _read(
-    path: Path, owner: str | None, public_bytes: bytes, roster: Roster, problems: list[Problem]
-) -> _Book | None:
-    """One verified chain, or None and a problem."""
+def _verified(
+    path: Path, owner: str | None, public_bytes: bytes, problems: list[Problem]
+) -> tuple[Entry, ...]:
+    """The entries of one chain, or none and a problem."""
     try:
-        entries = verify_file(path, public_bytes, TRANSCRIPT, owner=owner)
+        return verify_file(path, public_bytes, TRANSCRIPT, owner=owner)
     except BrokenChain as error:
         problems.append(Problem(path, error.line, error.why))
-        return None
     except TranscriptError as error:
         problems.append(Problem(path, None, error.message.removeprefix(f"{path}: ")))
-        return None
-    if entries[0].body.get("roster_digest") != roster.digest.hex():
-        problems.append(Problem(path, 1, "it was opened for another roster"))
-    book = _Book(owner or "aggregator", path, entries, [], [])
-    for number, entry in enumerate(entries, start=1):
+    return ()
+
+
+def _sums(party: Party, roster: Roster, problems: list[Problem]) -> _Sums:
+    """The sums of a transcript that was opened for this roster and whose results are the aggregator's."""
+    if party.entries and party.entries[0].body.get("roster_digest") != roster.digest.hex():
+        problems.append(Problem(party.path, 1, "it was opened for another roster"))
+    found = _Sums(party, [], [])
+    for number, entry in enumerate(party.entries, start=1):
         if entry.kind not in (SUMMED, FOLLOWED):
             continue
         try:
             record = SumRecord.from_body(entry.body)
             record.check_signature(roster.aggregator)
         except (TranscriptError, BadSignature, MalformedMessage) as error:
-            problems.append(Problem(path, number, error.message))
+            problems.append(Problem(party.path, number, error.message))
             continue
         if not set(record.survivors) <= set(roster.sites):
-            problems.append(Problem(path, number, "a survivor is not in the roster"))
-        (book.sums if entry.kind == SUMMED else book.followed).append((number, record))
-    return book
+            problems.append(Problem(party.path, number, "a survivor is not in the roster"))
+        (found.own if entry.kind == SUMMED else found.followed).append((number, record))
+    return found
 
 
 def _strangers(folder: Path, roster: Roster) -> Iterable[Problem]:
@@ -185,48 +203,49 @@ def _strangers(folder: Path, roster: Roster) -> Iterable[Problem]:
             yield Problem(path, None, "the roster has no such site")
 
 
-def _double_sums(book: _Book) -> Iterable[Problem]:
+def _double_sums(sums: _Sums) -> Iterable[Problem]:
     """Two sums of one exchange could differ by one hospital, and their difference would be its values."""
-    seen: dict[tuple[int, str], int] = {}
-    for number, record in book.told:
-        first = seen.setdefault((record.round, record.exchange), number)
+    first_line: dict[tuple[int, str], int] = {}
+    for number, record in sums.every:
+        first = first_line.setdefault((record.round, record.exchange), number)
         if first != number:
-            yield Problem(book.path, number, f"{_name(record)} was already summed in line {first}")
+            yield Problem(sums.party.path, number, f"{_name(record)} was already summed in line {first}")
 
 
-def _disagreements(main: _Book, site: _Book) -> Iterable[Problem]:
+def _disagreements(main: _Sums, site: _Sums) -> Iterable[Problem]:
     """Where a site's transcript contradicts the aggregator's."""
-    if site.entries[0].body.get("study") != main.entries[0].body.get("study"):
-        yield Problem(site.path, 1, "it was opened for another study than the aggregator's")
-    by_spec = {record.spec_digest: (number, record) for number, record in main.sums}
-    by_place = {(record.round, record.exchange): number for number, record in main.sums}
-    yield from _double_sums(site)
-    own = {number for number, _ in site.sums}
-    for number, record in site.told:
-        if number in own and site.owner not in record.survivors:
-            yield Problem(site.path, number, f"{_name(record)}: this site is not among the survivors")
+    path = site.party.path
+    if site.party.entries[0].body.get("study") != main.party.entries[0].body.get("study"):
+        yield Problem(path, 1, "it was opened for another study than the aggregator's")
+    by_spec = {record.spec_digest: (number, record) for number, record in main.own}
+    by_place = {(record.round, record.exchange): number for number, record in main.own}
+    own = {number for number, _ in site.own}
+    for number, record in site.every:
+        if number in own and site.party.owner not in record.survivors:
+            yield Problem(path, number, f"{_name(record)}: this site is not among the survivors")
         if record.spec_digest not in by_spec:
             other = by_place.get((record.round, record.exchange))
             why = f"another specification than the aggregator's line {other}"
             if other is None:
                 why = "the aggregator's transcript has no such sum"
-            yield Problem(site.path, number, f"{_name(record)}: {why}")
+            yield Problem(path, number, f"{_name(record)}: {why}")
             continue
         line, known = by_spec[record.spec_digest]
         for field in ("round", "exchange", "attempt", "survivors", "totals_digest"):
             if getattr(record, field) != getattr(known, field):
                 what = field.replace("_", " ")
                 yield Problem(
-                    site.path, number, f"{_name(record)}: {what} differs from the aggregator's line {line}"
+                    path, number, f"{_name(record)}: {what} differs from the aggregator's line {line}"
                 )
 
 
-def _summary(owner: str, path: Path, book: _Book | None, main: _Book | None) -> CheckedTranscript:
-    sums = main.sums if main is not None else []
-    expected = len(sums) if book is main else sum(owner in record.survivors for _, record in sums)
-    if book is None:
-        return CheckedTranscript(owner, path, 0, 0, expected, b"")
-    return CheckedTranscript(owner, path, len(book.entries), len(book.sums), expected, book.entries[-1].hash)
+def _summary(party: Party, main: Party) -> CheckedTranscript:
+    sums = sum(entry.kind == SUMMED for entry in party.entries)
+    recorded = [entry.body.get("survivors") for entry in main.entries if entry.kind == SUMMED]
+    survivors = [names for names in recorded if isinstance(names, list)]  # the others are problems already
+    expected = len(recorded) if party is main else sum(party.owner in names for names in survivors)
+    head = party.entries[-1].hash if party.entries else b""
+    return CheckedTranscript(party.owner, party.path, len(party.entries), sums, expected, head)
 
 
 def _name(record: SumRecord) -> str:

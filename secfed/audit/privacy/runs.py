@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import tempfile
 from dataclasses import replace
 from pathlib import Path
 
+from secfed.audit.model_check import Party
 from secfed.audit.privacy.files import Source
 from secfed.audit.privacy.findings import (
     AGGREGATOR,
@@ -16,10 +16,9 @@ from secfed.audit.privacy.findings import (
     settings_of,
     verify_source,
 )
-from secfed.audit.transcript_check import verify_run
+from secfed.audit.transcript_check import compare_run
 from secfed.records.hash_chain import BadlySigned
 from secfed.records.transcript import SUMMED, TRANSCRIPT
-from secfed.runs.run_folder import MODEL_FILE, RUN_FILE, TRANSCRIPT_FILE, site_folder
 
 
 def check_transcripts(state: CheckedFolder, believed: Believed) -> None:
@@ -106,30 +105,15 @@ def _specs(chain: VerifiedRecord | None) -> set[object]:
 
 
 def _check_run(state: CheckedFolder, run: AuditedRun) -> None:
-    """Compare the transcripts of a run, and the models beside them.
-
-    Through a folder of links that is laid out as a simulation's.
-    """
-    with tempfile.TemporaryDirectory() as name:
-        staged = Path(name)
-        real = {staged / TRANSCRIPT_FILE: run.central.source.path if run.central else staged}
-        for site, chain in run.sites.items():
-            real[site_folder(staged, site) / TRANSCRIPT_FILE] = chain.source.path
-        for link, path in list(real.items()):
-            if path != staged:
-                link.parent.mkdir(parents=True, exist_ok=True)
-                link.symlink_to(path.resolve())
-                for name_beside in (MODEL_FILE, RUN_FILE):
-                    beside = real[link.parent / name_beside] = path.parent / name_beside
-                    if beside.is_file():
-                        (link.parent / name_beside).symlink_to(beside.resolve())
-        verdict = verify_run(staged, run.roster)
-        run.models = [replace(model, path=real[model.path]) for model in verdict.models]
-        state.notes.extend(f"{real[note.path]}: {note.why}" for note in verdict.notes)
-        for problem in verdict.problems:
-            path = real[problem.path]
-            if path != staged:  # the aggregator's transcript is not here, which a note says
-                state.problem(path, problem.line, problem.why)
+    """Compare the transcripts of a run, and the models beside them."""
+    central = Party(AGGREGATOR, run.central.source.path if run.central else Path(), ())
+    if run.central is not None:
+        central = replace(central, entries=run.central.entries)
+    sites = [Party(site, chain.source.path, chain.entries) for site, chain in run.sites.items()]
+    problems, run.models, notes = compare_run(central, sites, run.roster)
+    state.notes.extend(f"{note.path}: {note.why}" for note in notes)
+    for problem in problems:
+        state.problem(problem.path, problem.line, problem.why)
     _same_settings(state, run)
     for site, chain in run.sites.items():
         if run.central is None:
@@ -137,7 +121,6 @@ def _check_run(state: CheckedFolder, run: AuditedRun) -> None:
                 f"{site}, study {run.study!r}: the aggregator's transcript is not here, so the site's own "
                 "was not compared with it"
             )
-            _double_sums(state, chain)
         else:
             _count_sums(state, run.study, run.central, chain)
 
@@ -151,15 +134,6 @@ def _same_settings(state: CheckedFolder, run: AuditedRun) -> None:
         stated = stated or (chain, body)
         if body != stated[1]:
             state.problem(chain.source.path, 2, f"its settings differ from those in {stated[0].source.path}")
-
-
-def _double_sums(state: CheckedFolder, chain: VerifiedRecord) -> None:
-    seen: dict[tuple[object, object], int] = {}
-    for entry in chain.entries:
-        place = (entry.body.get("round"), entry.body.get("exchange"))
-        if entry.kind == SUMMED and seen.setdefault(place, entry.seq + 1) != entry.seq + 1:
-            why = f"round {place[0]}, exchange {place[1]!r} was already summed in line {seen[place]}"
-            state.problem(chain.source.path, entry.seq + 1, why)
 
 
 def _count_sums(state: CheckedFolder, study: str, central: VerifiedRecord, chain: VerifiedRecord) -> None:
