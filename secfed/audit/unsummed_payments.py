@@ -41,11 +41,9 @@ def shown(places: Iterable[Place]) -> str:
     listed = list(places)
     rounds = list(dict.fromkeys(number for number, _ in listed))
     more = f" and {len(rounds) - 10} more" if len(rounds) > 10 else ""
-    numbers = ", ".join(map(str, rounds[:10])) + more
-    return (
-        f"{len(listed)} exchange{'s' if len(listed) != 1 else ''} "
-        f"(round{'s' if len(rounds) != 1 else ''} {numbers})"
-    )
+    exchanges = "exchange" if len(listed) == 1 else "exchanges"
+    numbered = "round" if len(rounds) == 1 else "rounds"
+    return f"{len(listed)} {exchanges} ({numbered} {', '.join(map(str, rounds[:10]))}{more})"
 
 
 def _place(entry: Entry) -> Place:

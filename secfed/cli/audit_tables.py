@@ -118,14 +118,14 @@ def show_models(console: Console, made: Report) -> None:
 
 def show_decisions(console: Console, made: Report) -> None:
     """What each decision log says, a line for each entry: long ones are for searching."""
-    from secfed.audit.privacy.decision_checks import place, said
+    from secfed.audit.privacy.decision_section import in_words, place
 
     for log in made.decisions:
         console.print(plain_text(f"{log.site}: {log.file}"), soft_wrap=True, markup=False, highlight=False)
         for item in log.decisions:
             where = f" ({place(item)})" if item.round is not None else ""
             study = f"study {phrases.printable(item.study)}: " if item.study else ""
-            line = f"{phrases.moment(item.time_s)}  {study}{said(item)}{where}"
+            line = f"{phrases.moment(item.time_s)}  {study}{in_words(item)}{where}"
             console.print(plain_text(line), soft_wrap=True, markup=False, highlight=False)
         console.print(f"Head {log.head}", soft_wrap=True, markup=False, highlight=False)
         console.print()

@@ -13,7 +13,7 @@ import pytest
 from typer.testing import CliRunner
 
 from secfed.audit.privacy import make_report, to_json
-from secfed.audit.privacy.decision_checks import decided
+from secfed.audit.privacy.decision_section import decided
 from secfed.audit.privacy.document import Alert, ReportTable, Section, Text
 from secfed.audit.privacy.evidence import Report
 from secfed.audit.render.html import to_html
