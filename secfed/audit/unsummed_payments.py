@@ -18,15 +18,9 @@ Place = tuple[int, str]  # round, exchange
 def paid_without_sum(
     ledger: Iterable[Entry], transcript: Iterable[Entry], study: str
 ) -> dict[Place, list[Entry]]:
-    """Payments of one study for exchanges that the site was in no sum of, in order.
+    """Payments of one study for exchanges that the site was in no sum of, by round and exchange, in order.
 
-    Args:
-        ledger: verified entries of one data set's ledger.
-        transcript: verified entries of the site's transcript of that study.
-        study: as both name it.
-
-    Returns:
-        Round and exchange -> its payments. The exchange that is running is among them.
+    Both records are verified. The exchange that is running is among them.
     """
     summed = {_place(entry) for entry in transcript if entry.kind == SUMMED}
     found: dict[Place, list[Entry]] = {}

@@ -109,19 +109,9 @@ def _warnings(report: Report) -> list[Block]:
         title = "Left without noise, by the studies' explicit choice"
         blocks.append(Alert("warn", title, tuple(bare_lines(report))))
     without = [one.name for one in studies if one.settings_recorded and one.privacy is None]
-    warn(
-        "warn",
-        "No differential privacy in study",
-        without,
-        "Nothing bounds what its sums reveal about a record.",
-    )
+    warn("warn", "No differential privacy in study", without, _TEXTS["no_privacy"])
     plain = [one.name for one in studies if one.protection == "plain"]
-    warn(
-        "bad",
-        "Not protected from the aggregator: study",
-        plain,
-        "The aggregator received each site's own values.",
-    )
+    warn("bad", "Not protected from the aggregator: study", plain, _TEXTS["plain"])
     simulated = sorted(one.name for one in studies if one.simulated and one.privacy)
     warn("info", "Simulated: study", simulated, _TEXTS["simulated"])
     warn("info", "Settings not recorded: study", [one.name for one in studies if not one.settings_recorded])
@@ -243,7 +233,5 @@ def trust(report: Report) -> Section:
     rows = [(title, phrases.TEXTS["relies"][kind]) for kind, title in _FOOTINGS.items() if kind in used]
     rows += [(f"Protection: {name}", text) for name, text in protections_relied_on(report)]
     rows += phrases.TEXTS["trust"].items()
-    headers = ("Number", "Relies on")
-    return Section(
-        "trust", "On what each number relies", (ReportTable(headers, tuple(rows), weights=(3, 9)),)
-    )
+    block = ReportTable(("Number", "Relies on"), tuple(rows), weights=(3, 9))
+    return Section("trust", "On what each number relies", (block,))

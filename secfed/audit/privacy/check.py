@@ -14,6 +14,7 @@ A problem is a fact about a file that must not be so. A note is something a read
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -22,8 +23,8 @@ from pathlib import Path
 from secfed.audit.privacy.decision_checks import check_decisions
 from secfed.audit.privacy.files import find
 from secfed.audit.privacy.findings import Believed, CheckedFolder
-from secfed.audit.privacy.ledger_checks import check_heads, check_ledgers
 from secfed.audit.privacy.runs import check_transcripts
+from secfed.audit.privacy.site_files import check_heads, check_ledgers
 from secfed.dp.ledger.ledger import SPENT
 from secfed.errors import ConfigError
 from secfed.records.roster_file import read_rosters
@@ -70,13 +71,11 @@ def _check_earlier_heads(state: CheckedFolder, heads: Sequence[str]) -> None:
 
 def _recompute(state: CheckedFolder, tick: Progress | None) -> None:
     of = sum(entry.kind == SPENT for ledger in state.ledgers for entry in ledger.chain.entries)
-    done = 0
+    done = itertools.count(1)
 
     def one() -> None:
-        nonlocal done
-        done += 1
         if tick is not None:
-            tick(done, of)
+            tick(next(done), of)
 
     for place, ledger in enumerate(state.ledgers):
         points, wrong = state.recomputer.ledger(ledger.chain.entries, one)

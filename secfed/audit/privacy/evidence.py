@@ -48,11 +48,7 @@ class Payment:
 
 @dataclass(frozen=True)
 class StudySpend:
-    """What one study spent at one ledger.
-
-    ``alone`` is what its payments cost by themselves; these numbers of several studies do not add up to the
-    total, because epsilons compose.
-    """
+    """What one study spent at one ledger."""
 
     study: str
     rounds: str
@@ -60,7 +56,7 @@ class StudySpend:
     first_s: int
     last_s: int
     mechanisms: tuple[str, ...]
-    alone: tuple[Amount, ...]
+    alone: tuple[Amount, ...]  # what its payments cost by themselves; epsilons compose, they do not add
 
 
 @dataclass(frozen=True)
@@ -193,17 +189,13 @@ class DecisionLogFacts:
 
 @dataclass(frozen=True)
 class FileFacts:
-    """One file.
-
-    ``kind`` is ``roster``, ``transcript``, ``ledger``, ``decision log`` or ``model``; ``head`` is the last
-    entry's hash.
-    """
+    """One file."""
 
     file: str
-    kind: str
+    kind: str  # "roster", "transcript", "ledger", "decision log" or "model"
     owner: str
     entries: int
-    head: str
+    head: str  # the last entry's hash
     sha256: str
     verified: bool
 
@@ -232,10 +224,7 @@ class RosterFacts:
 
 @dataclass(frozen=True)
 class Verification:
-    """The result of checking everything.
-
-    ``unchecked`` counts those of the problems that only say that a roster is missing.
-    """
+    """The result of checking everything."""
 
     verified: bool
     pinned: bool
@@ -244,7 +233,7 @@ class Verification:
     notes: tuple[str, ...]
     files: tuple[FileFacts, ...]
     rosters: tuple[RosterFacts, ...]
-    unchecked: int = 0
+    unchecked: int = 0  # those of the problems that only say that a roster is missing
 
     @property
     def is_only_unchecked(self) -> bool:

@@ -77,7 +77,8 @@ class Recomputer:
                 recorded = after if isinstance(after, list) else []
                 if [_limits(item) for item in recorded] != in_force:
                     wrong.append((line, "it does not state the budgets that were in force"))
-                wrong += [(line, why) for item in recorded for why in self._disagreements(item, spent)]
+                for item in recorded:  # one by one: what was found before one that cannot be read stays
+                    wrong += [(line, why) for why in self._disagreements(item, spent)]
                 standings = tuple(
                     self.standing(Budget.from_value(item), spent, spent[-1].time_s, _statement(item))
                     for item in recorded

@@ -78,8 +78,14 @@ def rows_of(sizes: dict[str, Any]) -> list[int]:
 
 
 @pytest.fixture(scope="module")
-def sizes(tmp_path_factory: pytest.TempPathFactory, page: str) -> dict[str, Any]:
-    return measured(tmp_path_factory.mktemp("measured"), page, WINDOW[0])
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """For pages and the browser's profile, which takes a while to make."""
+    return tmp_path_factory.mktemp("browser")
+
+
+@pytest.fixture(scope="module")
+def sizes(folder: Path, page: str) -> dict[str, Any]:
+    return measured(folder, page, WINDOW[0])
 
 
 @pytest.mark.skipif(CHROMIUM is None, reason="no chromium program on this machine")
@@ -92,40 +98,39 @@ class TestRendered:
         assert rows_of(sizes) == [3]
 
     def test_nothing_is_wider_than_a_narrow_window_and_four_cards_stand_two_by_two(
-        self, tmp_path: Path, made: Report
+        self, folder: Path, made: Report
     ) -> None:
         four = replace(made, ledgers=(*made.ledgers, made.ledgers[0]))
-        sizes = measured(tmp_path, to_html(four), 700)
+        sizes = measured(folder, to_html(four), 700)
         assert sizes["scroll"] <= sizes["client"]
         assert sizes["wide"] == 0
         assert rows_of(sizes) == [2, 2]
 
-    def test_long_hostile_names_do_not_break_the_layout(self, tmp_path: Path, hostile: Report) -> None:
-        sizes = measured(tmp_path, to_html(hostile), WINDOW[0])
+    def test_long_hostile_names_do_not_break_the_layout(self, folder: Path, hostile: Report) -> None:
+        sizes = measured(folder, to_html(hostile), WINDOW[0])
         assert sizes["scroll"] <= sizes["client"]
         assert sizes["wide"] == 0
 
-    def test_the_picture_shows_the_report(self, tmp_path: Path, page: str, sizes: dict[str, Any]) -> None:
-        path = tmp_path / "report.html"
+    def test_the_picture_shows_the_report(self, folder: Path, page: str) -> None:
+        path = folder / "report.html"
         path.write_text(page, encoding="utf-8")
-        picture = tmp_path / "report.png"
-        size = f"{WINDOW[0]},{sizes['height']}"
-        chromium(tmp_path, path, f"--window-size={size}", f"--screenshot={picture}")
+        picture = folder / "report.png"
+        chromium(folder, path, "--window-size=1200,6500", f"--screenshot={picture}")  # to the first figure
         keep(picture.read_bytes(), "audit-report.png")
         keep(page.encode(), "audit-report.html")
         with Image.open(picture) as opened:
             assert opened.width == WINDOW[0]
             pixels = np.asarray(opened.convert("RGB"))[::2, ::2].astype(np.int16)
-        # Every tenth of the page has something on it, and the limit lines and verdict have their colours.
+        # Every tenth of it has something on it, and the limit lines and verdict have their colours.
         for part in np.array_split(pixels[::2, ::2], 10):
             assert part.std() > 5
         for colour in ((0xD5, 0x5E, 0x00), (0x00, 0x72, 0xB2), (0x8A, 0x5A, 0x00), (0xA3, 0x20, 0x14)):
             distance = np.abs(pixels - np.array(colour, dtype=np.int16)).sum(axis=2)
             assert (distance < 12).sum() > 50, colour
 
-    def test_it_prints(self, tmp_path: Path, page: str) -> None:
-        path, out = tmp_path / "report.html", tmp_path / "printed.pdf"
+    def test_it_prints(self, folder: Path, page: str) -> None:
+        path, out = folder / "report.html", folder / "printed.pdf"
         path.write_text(page, encoding="utf-8")
-        chromium(tmp_path, path, f"--print-to-pdf={out}", "--no-pdf-header-footer")
+        chromium(folder, path, f"--print-to-pdf={out}", "--no-pdf-header-footer")
         opened = pypdf.PdfReader(io.BytesIO(out.read_bytes()))
         assert 6 <= len(opened.pages) <= 30
