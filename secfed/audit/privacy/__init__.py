@@ -33,6 +33,7 @@ from secfed.audit.unsummed_payments import paid_without_sum, shown
 from secfed.crypto.identity import fingerprint
 from secfed.records.clock import is_ahead
 from secfed.records.clock import shown as shown_date
+from secfed.records.hash_chain import Entry
 
 
 def make_report(
@@ -139,20 +140,22 @@ def _dated_ahead(state: CheckedFolder, now_s: int) -> Iterable[str]:
 
 def _verification(state: CheckedFolder, notes: Iterable[str]) -> Verification:
     bad = {problem.path for problem in state.problems}
-    files = [
-        FileFacts(str(source.path), "roster", "", 0, "", source.sha256, source.path not in bad)
-        for source in state.found.rosters
+
+    def file(path: Path, kind: str, digest: str, owner: str = "", entries: Sequence[Entry] = ()) -> FileFacts:
+        head = entries[-1].hash.hex() if entries else ""
+        return FileFacts(str(path), kind, owner, len(entries), head, digest, path not in bad)
+
+    files = [file(source.path, "roster", source.sha256) for source in state.found.rosters]
+    files += [
+        file(chain.path, chain.kind, chain.source.sha256, chain.owner, chain.entries)
+        for chain in state.chains
     ]
-    for chain in state.chains:
-        head = chain.entries[-1].hash.hex() if chain.entries else ""
-        digest = chain.source.sha256
-        is_good = chain.path not in bad
-        entries = len(chain.entries)
-        files.append(FileFacts(str(chain.path), chain.kind, chain.owner, entries, head, digest, is_good))
-    for model in (model for run in state.runs for model in run.models if model.is_here):
-        digest = model.record.sha256.hex() if model.is_right else ""
-        is_good = model.path not in bad
-        files.append(FileFacts(str(model.path), "model", model.owner, 0, "", digest, is_good))
+    files += [
+        file(model.path, "model", model.record.sha256.hex() if model.is_right else "", model.owner)
+        for run in state.runs
+        for model in run.models
+        if model.is_here
+    ]
     rosters = tuple(
         RosterFacts(
             roster.digest.hex(),
