@@ -13,11 +13,12 @@ counted, not condemned.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from secfed.audit.model_check import FoundModel, Party, check_models
+from secfed.audit.model_check import FoundModel, check_models
+from secfed.audit.party import Party, Problem
 from secfed.crypto.identity import Roster
 from secfed.errors import BadSignature, MalformedMessage, TranscriptError
 from secfed.records.chain_file import verify_file
@@ -27,207 +28,160 @@ from secfed.runs.run_folder import TRANSCRIPT_FILE, site_folder, site_of, sites_
 
 
 @dataclass(frozen=True)
-class Problem:
-    """One thing that is wrong, or worth knowing.
-
-    Attributes:
-        path: the file.
-        line: first bad line, counted from 1; None if the file as a whole is meant.
-        why: what is wrong, without file and line.
-    """
-
-    path: Path
-    line: int | None
-    why: str
-
-    def __str__(self) -> str:
-        where = f"{self.path}, line {self.line}" if self.line else str(self.path)
-        return f"{where}: {self.why}"
-
-
-@dataclass(frozen=True)
 class CheckedTranscript:
-    """One transcript that was looked at.
-
-    Attributes:
-        owner: its owner.
-        path: its file.
-        entries: entries that verify; 0 if the chain is broken.
-        sums: how many of them record a sum.
-        expected: sums the owner must know of, by the aggregator's transcript.
-        head: hash of the last entry; empty if the chain is broken.
-    """
+    """One transcript that was read; of a broken chain, only owner, path and expected sums are known."""
 
     owner: str
     path: Path
     entries: int
-    sums: int
-    expected: int
-    head: bytes
+    sums: int  # entries that record a sum
+    expected: int  # sums the owner must know of, by the aggregator's transcript
+    head: bytes  # hash of the last entry
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """What verifying a run's transcripts found.
+    """What verifying a run's transcripts found."""
 
-    Attributes:
-        study: name of the study, empty if the aggregator's transcript does not verify.
-        checked: the aggregator first, then the sites in roster order.
-        absent: sites of the roster whose transcript is not here.
-        problems: everything that is wrong; empty means verified.
-        models: those that the transcripts name.
-        notes: worth knowing.
-    """
-
-    study: str
-    checked: tuple[CheckedTranscript, ...]
-    absent: tuple[str, ...]
-    problems: tuple[Problem, ...]
+    study: str  # empty if the aggregator's transcript does not verify
+    checked: tuple[CheckedTranscript, ...]  # the aggregator first, then the sites in roster order
+    absent: tuple[str, ...]  # sites of the roster whose transcript is not here
+    problems: tuple[Problem, ...]  # empty means verified
     models: tuple[FoundModel, ...] = ()
     notes: tuple[Problem, ...] = ()
 
 
-@dataclass
-class _Book:
-    """One transcript with its sums, and those it only followed, picked out: (line, record)."""
+@dataclass(frozen=True)
+class _Sum:
+    """A sum that a party was in, or only followed."""
 
-    owner: str
-    path: Path
-    entries: tuple[Entry, ...]
-    sums: list[tuple[int, SumRecord]]
-    followed: list[tuple[int, SumRecord]]
+    line: int
+    is_own: bool
+    record: SumRecord
 
     @property
-    def told(self) -> list[tuple[int, SumRecord]]:
-        """Every sum that its owner was told of, in order."""
-        return sorted((*self.sums, *self.followed), key=lambda found: found[0])
+    def place(self) -> tuple[int, str]:
+        return self.record.round, self.record.exchange
+
+    def __str__(self) -> str:
+        return f"round {self.record.round}, exchange {self.record.exchange!r}"
+
+
+def compare_run(
+    central: Party, sites: Sequence[Party], roster: Roster
+) -> tuple[list[Problem], list[FoundModel], list[Problem]]:
+    """Hold the verified transcripts of one run, the aggregator's and those of sites, against each other.
+
+    Returns:
+        What is wrong, the models that the transcripts name, and what is worth knowing.
+    """
+    problems: list[Problem] = []
+    notes: list[Problem] = []
+    main = _sums(central, roster, problems)
+    for site in sites:
+        if site.entries:
+            own = _sums(site, roster, problems)
+            problems += _disagreements(central, main, site, own) if central.entries else ()
+    models = check_models(central, sites, roster, problems, notes)
+    return problems, models, notes
 
 
 def verify_run(folder: Path, roster: Roster) -> Verdict:
-    """Verify the transcripts in a run's folder against a roster.
-
-    Args:
-        folder: holds ``transcript.jsonl`` and ``sites/<site>/transcript.jsonl``.
-        roster: whose keys to believe.
+    """Verify ``transcript.jsonl`` and ``sites/<site>/transcript.jsonl`` in a run's folder.
 
     Raises:
         TranscriptError: there is no transcript at all.
     """
-    problems: list[Problem] = []
-    here = {site: site_folder(folder, site) / TRANSCRIPT_FILE for site in roster.sites}
-    paths = {site: path for site, path in here.items() if path.exists()}
+    expected = {site: site_folder(folder, site) / TRANSCRIPT_FILE for site in roster.sites}
+    paths = {site: path for site, path in expected.items() if path.exists()}
     central = folder / TRANSCRIPT_FILE
     if not paths and not central.exists():
         raise TranscriptError(
             f"{folder}: no transcript here.", remedy="name the folder that secfed simulate --out wrote"
         )
-    problems.extend(_strangers(folder, roster))
-    main = _read(central, None, roster.aggregator, roster, problems)
-    books = {site: _read(path, site, roster.public(site), roster, problems) for site, path in paths.items()}
-    if main is not None:
-        problems.extend(_double_sums(main))
-        for book in books.values():
-            problems.extend(_disagreements(main, book) if book is not None else ())
-    parties = [_party(site, paths[site], book) for site, book in books.items()]
-    notes: list[Problem] = []
-    models = check_models(
-        _party("aggregator", central, main),
-        parties,
-        roster,
-        lambda path, line, why: problems.append(Problem(path, line, why)),
-        lambda path, why: notes.append(Problem(path, None, why)),
-    )
-    checked = [_summary("aggregator", central, main, main)]
-    checked += [_summary(site, paths[site], book, main) for site, book in books.items()]
-    study = str(main.entries[0].body.get("study", "")) if main is not None else ""
+    problems = [
+        Problem(path, None, "the roster has no such site")
+        for path in sorted(sites_folder(folder).glob(f"*/{TRANSCRIPT_FILE}"))
+        if site_of(path.parent) not in roster.sites
+    ]
+    main = Party("aggregator", central, _verified(central, None, roster.aggregator, problems))
+    sites = [
+        Party(site, path, _verified(path, site, roster.public(site), problems))
+        for site, path in paths.items()
+    ]
+    differences, models, notes = compare_run(main, sites, roster)
     absent = tuple(site for site in roster.sites if site not in paths)
-    return Verdict(study, tuple(checked), absent, tuple(problems), tuple(models), tuple(notes))
+    checked = tuple(_summary(party, main) for party in (main, *sites))
+    return Verdict(main.study, checked, absent, (*problems, *differences), tuple(models), tuple(notes))
 
 
-def _party(owner: str, path: Path, book: _Book | None) -> Party:
-    return Party(owner, path, () if book is None else book.entries)
-
-
-def _read(
-    path: Path, owner: str | None, public_bytes: bytes, roster: Roster, problems: list[Problem]
-) -> _Book | None:
-    """One verified chain, or None and a problem."""
+def _verified(
+    path: Path, owner: str | None, public_bytes: bytes, problems: list[Problem]
+) -> tuple[Entry, ...]:
+    """The entries of one chain, or none and a problem."""
     try:
-        entries = verify_file(path, public_bytes, TRANSCRIPT, owner=owner)
+        return verify_file(path, public_bytes, TRANSCRIPT, owner=owner)
     except BrokenChain as error:
         problems.append(Problem(path, error.line, error.why))
-        return None
     except TranscriptError as error:
         problems.append(Problem(path, None, error.message.removeprefix(f"{path}: ")))
-        return None
-    if entries[0].body.get("roster_digest") != roster.digest.hex():
-        problems.append(Problem(path, 1, "it was opened for another roster"))
-    book = _Book(owner or "aggregator", path, entries, [], [])
-    for number, entry in enumerate(entries, start=1):
+    return ()
+
+
+def _sums(party: Party, roster: Roster, problems: list[Problem]) -> list[_Sum]:
+    """The sums in a transcript, which must be opened for this roster and hold the aggregator's results.
+
+    Two sums of one exchange could differ by one hospital, and their difference would be its values.
+    """
+    if party.entries and party.entries[0].body.get("roster_digest") != roster.digest.hex():
+        problems.append(Problem(party.path, 1, "it was opened for another roster"))
+    sums = []
+    for line, entry in enumerate(party.entries, start=1):
         if entry.kind not in (SUMMED, FOLLOWED):
             continue
         try:
             record = SumRecord.from_body(entry.body)
             record.check_signature(roster.aggregator)
         except (TranscriptError, BadSignature, MalformedMessage) as error:
-            problems.append(Problem(path, number, error.message))
+            problems.append(Problem(party.path, line, error.message))
             continue
         if not set(record.survivors) <= set(roster.sites):
-            problems.append(Problem(path, number, "a survivor is not in the roster"))
-        (book.sums if entry.kind == SUMMED else book.followed).append((number, record))
-    return book
+            problems.append(Problem(party.path, line, "a survivor is not in the roster"))
+        sums.append(_Sum(line, entry.kind == SUMMED, record))
+    first: dict[tuple[int, str], int] = {}
+    for one in sums:
+        line = first.setdefault(one.place, one.line)
+        if line != one.line:
+            problems.append(Problem(party.path, one.line, f"{one} was already summed in line {line}"))
+    return sums
 
 
-def _strangers(folder: Path, roster: Roster) -> Iterable[Problem]:
-    """Transcripts of sites that the roster does not know."""
-    for path in sorted(sites_folder(folder).glob(f"*/{TRANSCRIPT_FILE}")):
-        if site_of(path.parent) not in roster.sites:
-            yield Problem(path, None, "the roster has no such site")
-
-
-def _double_sums(book: _Book) -> Iterable[Problem]:
-    """Two sums of one exchange could differ by one hospital, and their difference would be its values."""
-    seen: dict[tuple[int, str], int] = {}
-    for number, record in book.told:
-        first = seen.setdefault((record.round, record.exchange), number)
-        if first != number:
-            yield Problem(book.path, number, f"{_name(record)} was already summed in line {first}")
-
-
-def _disagreements(main: _Book, site: _Book) -> Iterable[Problem]:
+def _disagreements(main: Party, summed: list[_Sum], site: Party, own: list[_Sum]) -> Iterable[Problem]:
     """Where a site's transcript contradicts the aggregator's."""
     if site.entries[0].body.get("study") != main.entries[0].body.get("study"):
         yield Problem(site.path, 1, "it was opened for another study than the aggregator's")
-    by_spec = {record.spec_digest: (number, record) for number, record in main.sums}
-    by_place = {(record.round, record.exchange): number for number, record in main.sums}
-    yield from _double_sums(site)
-    own = {number for number, _ in site.sums}
-    for number, record in site.told:
-        if number in own and site.owner not in record.survivors:
-            yield Problem(site.path, number, f"{_name(record)}: this site is not among the survivors")
-        if record.spec_digest not in by_spec:
-            other = by_place.get((record.round, record.exchange))
-            why = f"another specification than the aggregator's line {other}"
-            if other is None:
-                why = "the aggregator's transcript has no such sum"
-            yield Problem(site.path, number, f"{_name(record)}: {why}")
+    by_spec = {one.record.spec_digest: one for one in summed if one.is_own}
+    by_place = {one.place: one.line for one in summed if one.is_own}
+    for one in own:
+        if one.is_own and site.owner not in one.record.survivors:
+            yield Problem(site.path, one.line, f"{one}: this site is not among the survivors")
+        known = by_spec.get(one.record.spec_digest)
+        if known is None:
+            why = "the aggregator's transcript has no such sum"
+            if one.place in by_place:
+                why = f"another specification than the aggregator's line {by_place[one.place]}"
+            yield Problem(site.path, one.line, f"{one}: {why}")
             continue
-        line, known = by_spec[record.spec_digest]
         for field in ("round", "exchange", "attempt", "survivors", "totals_digest"):
-            if getattr(record, field) != getattr(known, field):
-                what = field.replace("_", " ")
-                yield Problem(
-                    site.path, number, f"{_name(record)}: {what} differs from the aggregator's line {line}"
-                )
+            if getattr(one.record, field) != getattr(known.record, field):
+                what = f"{field.replace('_', ' ')} differs from the aggregator's line {known.line}"
+                yield Problem(site.path, one.line, f"{one}: {what}")
 
 
-def _summary(owner: str, path: Path, book: _Book | None, main: _Book | None) -> CheckedTranscript:
-    sums = main.sums if main is not None else []
-    expected = len(sums) if book is main else sum(owner in record.survivors for _, record in sums)
-    if book is None:
-        return CheckedTranscript(owner, path, 0, 0, expected, b"")
-    return CheckedTranscript(owner, path, len(book.entries), len(book.sums), expected, book.entries[-1].hash)
-
-
-def _name(record: SumRecord) -> str:
-    return f"round {record.round}, exchange {record.exchange!r}"
+def _summary(party: Party, main: Party) -> CheckedTranscript:
+    recorded = [entry.body.get("survivors") for entry in main.summed]
+    expected = len(recorded)
+    if party is not main:  # survivors that are not a list are a problem already
+        expected = sum(isinstance(names, list) and party.owner in names for names in recorded)
+    head = party.entries[-1].hash if party.entries else b""
+    return CheckedTranscript(party.owner, party.path, len(party.entries), len(party.summed), expected, head)

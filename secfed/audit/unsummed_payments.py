@@ -18,15 +18,9 @@ Place = tuple[int, str]  # round, exchange
 def paid_without_sum(
     ledger: Iterable[Entry], transcript: Iterable[Entry], study: str
 ) -> dict[Place, list[Entry]]:
-    """Payments of one study for exchanges that the site was in no sum of, in order.
+    """Payments of one study for exchanges that the site was in no sum of, by round and exchange, in order.
 
-    Args:
-        ledger: verified entries of one data set's ledger.
-        transcript: verified entries of the site's transcript of that study.
-        study: as both name it.
-
-    Returns:
-        Round and exchange -> its payments. The exchange that is running is among them.
+    Both records are verified. The exchange that is running is among them.
     """
     summed = {_place(entry) for entry in transcript if entry.kind == SUMMED}
     found: dict[Place, list[Entry]] = {}
@@ -41,11 +35,9 @@ def shown(places: Iterable[Place]) -> str:
     listed = list(places)
     rounds = list(dict.fromkeys(number for number, _ in listed))
     more = f" and {len(rounds) - 10} more" if len(rounds) > 10 else ""
-    numbers = ", ".join(map(str, rounds[:10])) + more
-    return (
-        f"{len(listed)} exchange{'s' if len(listed) != 1 else ''} "
-        f"(round{'s' if len(rounds) != 1 else ''} {numbers})"
-    )
+    exchanges = "exchange" if len(listed) == 1 else "exchanges"
+    numbered = "round" if len(rounds) == 1 else "rounds"
+    return f"{len(listed)} {exchanges} ({numbered} {', '.join(map(str, rounds[:10]))}{more})"
 
 
 def _place(entry: Entry) -> Place:

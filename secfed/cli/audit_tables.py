@@ -9,7 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from secfed.audit.privacy import phrases
-from secfed.audit.privacy.decision_checks import place, said
+from secfed.audit.privacy.decision_section import in_words, place
 from secfed.audit.privacy.evidence import Amount, LedgerFacts, Report
 from secfed.terminal.consoles import plain_text, say
 from secfed.terminal.tables import first_that_fits, new_table
@@ -107,7 +107,7 @@ def show_decisions(console: Console, made: Report) -> None:
         for item in log.decisions:
             where = f" ({place(item)})" if item.round is not None else ""
             study = f"study {phrases.printable(item.study)}: " if item.study else ""
-            say(console, f"{phrases.moment(item.time_s)}  {study}{said(item)}{where}")
+            say(console, f"{phrases.moment(item.time_s)}  {study}{in_words(item)}{where}")
         say(console, f"Head {log.head}")
         console.print()
     if not made.decisions:

@@ -243,11 +243,6 @@ HOSTILE = (
 HOSTILE_STUDIES = ("</title><script>1</script>", "--><svg onload=x()>", "${7*7}{{7*7}}")
 
 
-def honest_report(root: Path) -> Report:
-    write_case(root)
-    return make_report(studies(root), clock=lambda: NOW_S)
-
-
 def hostile_report(root: Path) -> Report:
     write_case(root, Case(root, sites=sorted(HOSTILE)), names=HOSTILE_STUDIES)
     return make_report(studies(root), clock=lambda: NOW_S)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 
 from secfed.audit.privacy import phrases
@@ -10,17 +11,31 @@ from secfed.audit.privacy.document import (
     Block,
     Card,
     Cards,
+    Column,
     Figure,
     Heading,
     ReportTable,
     Section,
     Text,
+    Tone,
+    table,
 )
-from secfed.audit.privacy.evidence import Amount, LedgerFacts, Report, StudySpend
-from secfed.audit.privacy.releases import NO_PRIVACY, bare_lines, study_names, uncovered
+from secfed.audit.privacy.evidence import Amount, LedgerFacts, Payment, Report, StudySpend
+from secfed.audit.privacy.releases import (
+    NO_PRIVACY,
+    bare_lines,
+    protections_relied_on,
+    study_names,
+    uncovered,
+)
 from secfed.records.decision_state import REFUSAL
 
+_TEXTS = phrases.TEXTS["budgets"]
 _MOST_MECHANISMS = 3
+_FOOTINGS = {
+    "local-noise": "Epsilon from noise at the site",
+    "sum-noise": "Epsilon from noise in the sum",
+}
 
 
 def summary(report: Report) -> Section:
@@ -32,16 +47,14 @@ def summary(report: Report) -> Section:
     if report.verification.notes:
         notes = phrases.plural(len(report.verification.notes), "note")
         blocks.append(Alert("info", f"{notes} on completeness under Verification"))
-    budget, message, aborted = (
-        sum(item.what == what for item in report.refusals) for what in ("budget", "message", "round")
-    )
+    refused = Counter(item.what for item in report.refusals)
     rows = (
         ("Studies in these files", ", ".join(study_names(report)) or "none"),
         ("Sites in these files", ", ".join(report.sites) or "none"),
         ("Finished sums", str(sum(study.sums for study in report.studies))),
-        ("Uses of data that a budget refused", str(budget)),
-        ("Refusals in transcripts", str(message)),
-        ("Rounds that were given up", str(aborted)),
+        ("Uses of data that a budget refused", str(refused["budget"])),
+        ("Refusals in transcripts", str(refused["message"])),
+        ("Rounds that were given up", str(refused["round"])),
         ("Messages of the aggregator that agents refused, at least", str(_refused_messages(report))),
     )
     blocks.append(ReportTable(("", ""), rows, weights=(3, 7)))
@@ -84,35 +97,28 @@ def _card(report: Report, ledger: LedgerFacts) -> Card:
 
 
 def _warnings(report: Report) -> list[Block]:
+    studies = report.studies
     blocks: list[Block] = []
+
+    def warn(tone: Tone, title: str, names: Iterable[str], *lines: str) -> None:
+        shown = ", ".join(dict.fromkeys(names))
+        if shown:
+            blocks.append(Alert(tone, f"{title} {shown}", lines))
+
     if report.bare:
         title = "Left without noise, by the studies' explicit choice"
         blocks.append(Alert("warn", title, tuple(bare_lines(report))))
-    without = [one.name for one in report.studies if one.settings_recorded and one.privacy is None]
-    if without:
-        title = f"No differential privacy in study {', '.join(dict.fromkeys(without))}"
-        blocks.append(Alert("warn", title, ("Nothing bounds what its sums reveal about a record.",)))
-    plain = [one.name for one in report.studies if one.protection == "plain"]
-    if plain:
-        title = f"Not protected from the aggregator: study {', '.join(dict.fromkeys(plain))}"
-        blocks.append(Alert("bad", title, ("The aggregator received each site's own values.",)))
-    simulated = sorted({study.name for study in report.studies if study.simulated and study.privacy})
-    if simulated:
-        title = f"Simulated: study {', '.join(simulated)}"
-        line = (
-            "One machine ran all sites, and the noise came from the study's seed: whoever knows the seed can "
-        )
-        blocks.append(
-            Alert("info", title, (line + "remove it. These records show the accounting, not a promise.",))
-        )
-    unknown = [one.name for one in report.studies if not one.settings_recorded]
-    if unknown:
-        blocks.append(Alert("info", f"Settings not recorded: study {', '.join(dict.fromkeys(unknown))}"))
-    kept = {ledger.site for ledger in report.ledgers}
-    bookless = [site for site in report.sites if site not in kept]
-    if bookless:
-        title = f"No verified ledger in these files: {', '.join(bookless)}"
-        blocks.append(Alert("warn", title, (phrases.sentence(f"Without a ledger: {NO_PRIVACY}"),)))
+    without = [one.name for one in studies if one.settings_recorded and one.privacy is None]
+    warn("warn", "No differential privacy in study", without, _TEXTS["no_privacy"])
+    plain = [one.name for one in studies if one.protection == "plain"]
+    warn("bad", "Not protected from the aggregator: study", plain, _TEXTS["plain"])
+    simulated = sorted(one.name for one in studies if one.simulated and one.privacy)
+    warn("info", "Simulated: study", simulated, _TEXTS["simulated"])
+    warn("info", "Settings not recorded: study", [one.name for one in studies if not one.settings_recorded])
+    with_ledger = {ledger.site for ledger in report.ledgers}
+    others = [site for site in report.sites if site not in with_ledger]
+    without_ledger = phrases.sentence(f"Without a ledger: {NO_PRIVACY}")
+    warn("warn", "No verified ledger in these files:", others, without_ledger)
     return blocks
 
 
@@ -124,28 +130,21 @@ def spending(report: Report) -> Section:
         blocks.append(
             Heading(f"{ledger.site}, data set {ledger.dataset}", f"All studies together. {entries}.")
         )
-        blocks.append(_budget_table(ledger.amounts))
+        blocks.append(table(_BUDGET_COLUMNS, ledger.amounts))
         if ledger.limit_changes:
             times = phrases.plural(ledger.limit_changes, "time")
             blocks.append(Text(f"The limits were changed {times}; those in force now are shown."))
         if ledger.payments:
             blocks.append(Figure(number, _alt(ledger)))
-            blocks.append(_study_table(ledger))
+            blocks.append(table(_STUDY_COLUMNS, ledger.studies))
         outside = uncovered(report, ledger.site)
         if outside:
-            blocks.append(
-                Alert("warn", "Not covered by these numbers", tuple(map(phrases.sentence, outside)))
-            )
+            lines = tuple(map(phrases.sentence, outside))
+            blocks.append(Alert("warn", "Not covered by these numbers", lines))
     if not report.ledgers:
         blocks.append(Text(phrases.sentence(f"No verified ledger in these files: {NO_PRIVACY}")))
     elif any(len(ledger.studies) > 1 for ledger in report.ledgers):
-        blocks.append(
-            Text(
-                "The epsilon of a study alone is what its payments would come to if they were the only ones. "
-                "These numbers do not add up to what was spent: epsilons compose, and mostly to less than "
-                "their sum."
-            )
-        )
+        blocks.append(Text(_TEXTS["alone"]))
     return Section("spending", "Privacy spent and left", tuple(blocks), new_page=True)
 
 
@@ -160,40 +159,6 @@ def _alt(ledger: LedgerFacts) -> str:
     )
     times = phrases.plural(len(ledger.payments), "payment")
     return f"Epsilon spent at {ledger.site} from data set {ledger.dataset} over {times}{now}."
-
-
-def _budget_table(amounts: Iterable[Amount]) -> ReportTable:
-    rows = tuple(
-        (
-            f"one {amount.protects}, {phrases.period(amount)}",
-            phrases.limit(amount),
-            phrases.number_up(amount.spent),
-            phrases.number_down(amount.left),
-            phrases.delta(amount.delta),
-            amount.adjacency or phrases.NOTHING,
-            _accountant(amount),
-        )
-        for amount in amounts
-    )
-    headers = ("Budget protects", "Epsilon limit", "Spent", "Left", "Delta", "Neighbours", "Accountant")
-    return ReportTable(headers, rows, numbers=(1, 2, 3, 4), weights=(6, 4, 3, 3, 3, 6, 8))
-
-
-def _study_table(ledger: LedgerFacts) -> ReportTable:
-    rows = tuple(
-        (
-            spend.study,
-            phrases.dashes(spend.rounds),
-            str(spend.payments),
-            phrases.day(spend.first_s),
-            phrases.day(spend.last_s),
-            _mechanisms(spend),
-            _alone(spend),
-        )
-        for spend in ledger.studies
-    )
-    headers = ("Study", "Rounds", "Payments", "First", "Last", "Mechanism", "Epsilon of this study alone")
-    return ReportTable(headers, rows, numbers=(2,), weights=(4, 3, 4, 4, 4, 7, 7))
 
 
 def _mechanisms(spend: StudySpend) -> str:
@@ -212,54 +177,61 @@ def _alone(spend: StudySpend) -> str:
     return "; ".join(shown) or phrases.NOTHING
 
 
+_BUDGET_COLUMNS: list[Column[Amount]] = [
+    Column("Budget protects", 6, lambda amount: f"one {amount.protects}, {phrases.period(amount)}"),
+    Column("Epsilon limit", 4, phrases.limit, "number"),
+    Column("Spent", 3, lambda amount: phrases.number_up(amount.spent), "number"),
+    Column("Left", 3, lambda amount: phrases.number_down(amount.left), "number"),
+    Column("Delta", 3, lambda amount: phrases.delta(amount.delta), "number"),
+    Column("Neighbours", 6, lambda amount: amount.adjacency or phrases.NOTHING),
+    Column("Accountant", 8, _accountant),
+]
+_STUDY_COLUMNS: list[Column[StudySpend]] = [
+    Column("Study", 4, lambda spend: spend.study),
+    Column("Rounds", 3, lambda spend: phrases.dashes(spend.rounds)),
+    Column("Payments", 4, lambda spend: str(spend.payments), "number"),
+    Column("First", 4, lambda spend: phrases.day(spend.first_s)),
+    Column("Last", 4, lambda spend: phrases.day(spend.last_s)),
+    Column("Mechanism", 7, _mechanisms),
+    Column("Epsilon of this study alone", 7, _alone),
+]
+_PAYMENT_COLUMNS: list[Column[Payment]] = [
+    Column("Line", 2, lambda payment: str(payment.line), "number"),
+    Column("Date", 4, lambda payment: phrases.day(payment.time_s)),
+    Column("Study", 4, lambda payment: payment.study),
+    Column("Round", 3, lambda payment: str(payment.round), "number"),
+    Column("Exchange", 4, lambda payment: payment.exchange),
+    Column("Mechanism", 7, lambda payment: payment.mechanism),
+]
+
+
 def payments_appendix(report: Report) -> Section:
     """Every payment with its event, as it is computed again."""
-    blocks: list[Block] = [
-        Text(
-            "One row per payment. An epsilon is what all payments up to that row come to together, under the "
-            "budgets named in the heading, computed again from the events for this report."
-        )
-    ]
+    blocks: list[Block] = [Text(_TEXTS["payments"])]
     for ledger in report.ledgers:
-        if not ledger.payments:
-            continue
-        heads = ledger.amounts[:2]
-        stated = "; ".join(f"{phrases.period(one)}: {phrases.statement(one)}" for one in heads)
-        blocks.append(Heading(f"{ledger.site}, data set {ledger.dataset}", phrases.sentence(stated)))
-        rows = tuple(
-            (
-                str(payment.line),
-                phrases.day(payment.time_s),
-                payment.study,
-                str(payment.round),
-                payment.exchange,
-                payment.mechanism,
-                *(phrases.number_up(amount.spent) for amount in payment.after[: len(heads)]),
-                *(phrases.NOTHING for _ in range(len(heads) - len(payment.after))),
-            )
-            for payment in ledger.payments
-        )
-        totals = tuple(f"Epsilon {phrases.period(one)}" for one in heads)
-        headers = ("Line", "Date", "Study", "Round", "Exchange", "Mechanism", *totals)
-        weights = (2, 4, 4, 3, 4, 7, *(4 for _ in heads))
-        numbers = (0, 3, *range(6, 6 + len(heads)))
-        blocks.append(ReportTable(headers, rows, numbers=numbers, weights=weights))
+        if ledger.payments:
+            heads = ledger.amounts[:2]
+            stated = "; ".join(f"{phrases.period(one)}: {phrases.statement(one)}" for one in heads)
+            blocks.append(Heading(f"{ledger.site}, data set {ledger.dataset}", phrases.sentence(stated)))
+            totals = [_total_column(place, amount) for place, amount in enumerate(heads)]
+            blocks.append(table([*_PAYMENT_COLUMNS, *totals], ledger.payments))
     return Section("payments", "Appendix: every payment", tuple(blocks), new_page=True)
+
+
+def _total_column(place: int, budget: Amount) -> Column[Payment]:
+    def spent(payment: Payment) -> str:
+        return (
+            phrases.number_up(payment.after[place].spent) if place < len(payment.after) else phrases.NOTHING
+        )
+
+    return Column(f"Epsilon {phrases.period(budget)}", 4, spent, "number")
 
 
 def trust(report: Report) -> Section:
     """On what every kind of number relies."""
     used = {amount.relies_on for ledger in report.ledgers for amount in ledger.amounts}
-    titles = {
-        "local-noise": "Epsilon from noise at the site",
-        "sum-noise": "Epsilon from noise in the sum",
-    }
-    rows = [(title, phrases.RELIES[kind]) for kind, title in titles.items() if kind in used]
-    rows += [
-        (f"Protection: {name}", phrases.PROTECTION_RELIES[name])
-        for name in dict.fromkeys(study.protection for study in report.studies)
-        if name in phrases.PROTECTION_RELIES
-    ]
-    rows += phrases.TRUST
-    table = ReportTable(("Number", "Relies on"), tuple(rows), weights=(3, 9))
-    return Section("trust", "On what each number relies", (table,))
+    rows = [(title, phrases.TEXTS["relies"][kind]) for kind, title in _FOOTINGS.items() if kind in used]
+    rows += [(f"Protection: {name}", text) for name, text in protections_relied_on(report)]
+    rows += phrases.TEXTS["trust"].items()
+    block = ReportTable(("Number", "Relies on"), tuple(rows), weights=(3, 9))
+    return Section("trust", "On what each number relies", (block,))

@@ -3,8 +3,8 @@
 1. Rosters are consistent. Those that the reader names are believed, and the earlier ones kept beside them.
 2. Every chain verifies under the key that a believed roster names for its owner; for a transcript it is the
    roster that its first line names. Where that is not here, the file is unchecked, and not called wrong.
-3. Transcripts of one run agree with each other (:func:`secfed.audit.transcript_check.verify_run`), also where
-   each party handed in its own folder.
+3. Transcripts of one run agree with each other (:func:`secfed.audit.transcript_check.compare_run`), also
+   where each party handed in its own folder.
 4. Every ledger state that a transcript recorded stands in that ledger; two copies of a ledger agree.
 5. Every recorded epsilon is what the events give (:mod:`secfed.audit.privacy.recompute`).
 6. Every head that was shown earlier, and that the reader names, is still in one of the chains.
@@ -14,65 +14,71 @@ A problem is a fact about a file that must not be so. A note is something a read
 
 from __future__ import annotations
 
+import itertools
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from secfed.audit.privacy.decision_section import check_decisions
+from secfed.audit.privacy.decision_checks import check_decisions
 from secfed.audit.privacy.files import find
 from secfed.audit.privacy.findings import Believed, CheckedFolder
-from secfed.audit.privacy.known_heads import check_seen
-from secfed.audit.privacy.ledger_checks import check_heads, check_ledgers
 from secfed.audit.privacy.runs import check_transcripts
+from secfed.audit.privacy.site_files import check_heads, check_ledgers
 from secfed.dp.ledger.ledger import SPENT
+from secfed.errors import ConfigError
 from secfed.records.roster_file import read_rosters
 
 Progress = Callable[[int, int], None]
 
 
 def check(
-    folders: Sequence[Path],
-    pinned: Sequence[Path] = (),
-    tick: Progress | None = None,
-    seen: Sequence[str] = (),
+    folders: Sequence[Path], pinned: Sequence[Path], tick: Progress | None, earlier_heads: Sequence[str]
 ) -> CheckedFolder:
-    """Find and verify everything under some folders.
-
-    Args:
-        folders: searched recursively.
-        pinned: roster files to believe, with the earlier ones kept beside them; without any, those found in
-            the folders are.
-        tick: told (done, of) after every payment whose epsilon was computed again.
-        seen: heads that an earlier report showed, hexadecimal.
-
-    Raises:
-        ConfigError: a folder that does not exist, or a head that is none.
-        RosterError: a pinned roster that cannot be used.
-        TranscriptError: nothing to check, or a file that cannot be read.
-    """
+    """Find and verify everything under some folders; see :func:`secfed.audit.privacy.make_report`."""
     state = CheckedFolder(find(folders), tuple(pinned))
     believed = Believed(state, list(dict.fromkeys(one for path in pinned for one in read_rosters(path))))
     check_transcripts(state, believed)
     check_ledgers(state, believed)
     check_heads(state)
     check_decisions(state, believed)
-    check_seen(state, seen)
+    _check_earlier_heads(state, earlier_heads)
     _recompute(state, tick)
     return state
 
 
+def _check_earlier_heads(state: CheckedFolder, heads: Sequence[str]) -> None:
+    """Look for heads that an earlier report showed: the second witness where the owner holds the key.
+
+    A chain by itself does not show that its end was cut off, or that it was written anew. A chain that ever
+    ended at a head has an entry with that hash for ever.
+    """
+    for head in heads:
+        if not re.fullmatch(r"[0-9a-f]{64}", head.lower()):
+            raise ConfigError(
+                f"--seen {head[:70]}: is not a head",
+                remedy="give all 64 hexadecimal digits, as the report shows them under Verification",
+            )
+    known = {entry.hash.hex() for chain in state.chains for entry in chain.entries}
+    for head in heads:
+        if head.lower() not in known:
+            why = (
+                f"no record below it has the head {head.lower()}, which was shown earlier: a record was cut "
+                "off, replaced or written anew, does not verify, or is not here"
+            )
+            state.problem(state.found.folders[0], None, why)
+
+
 def _recompute(state: CheckedFolder, tick: Progress | None) -> None:
-    of = sum(entry.kind == SPENT for book in state.books for entry in book.chain.entries)
-    done = 0
+    of = sum(entry.kind == SPENT for ledger in state.ledgers for entry in ledger.chain.entries)
+    done = itertools.count(1)
 
     def one() -> None:
-        nonlocal done
-        done += 1
         if tick is not None:
-            tick(done, of)
+            tick(next(done), of)
 
-    for place, book in enumerate(state.books):
-        points, wrong = state.recomputer.ledger(book.chain.entries, one)
-        state.books[place] = replace(book, points=tuple(points))
+    for place, ledger in enumerate(state.ledgers):
+        points, wrong = state.recomputer.ledger(ledger.chain.entries, one)
+        state.ledgers[place] = replace(ledger, points=tuple(points))
         for line, why in wrong:
-            state.problem(book.chain.source.path, line, why)
+            state.problem(ledger.chain.path, line, why)

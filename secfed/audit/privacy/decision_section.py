@@ -1,72 +1,113 @@
-"""Decision logs of an audit: verified, copies put together, and what they say."""
+"""The section of a report about what hospitals decided, from their decision logs."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Final
 
-from secfed.audit.privacy.evidence import DecisionFact, DecisionLogFacts, as_int, as_text
-from secfed.audit.privacy.findings import Believed, CheckedFolder, VerifiedRecord
-from secfed.audit.privacy.ledger_checks import longest_of, site_chain
-from secfed.records.clock import LAST_S
+from secfed.audit.privacy import phrases
+from secfed.audit.privacy.document import Alert, Block, Column, Heading, Section, Text, table
+from secfed.audit.privacy.evidence import DecisionFact, DecisionLogFacts, Report
+from secfed.records import decision_state as kinds
 from secfed.records.decision_log import DECISIONS
-from secfed.records.hash_chain import OPENED, Entry
 
-_TIMES: Final = ("time_s", "decided_s")
-_NUMBERS: Final = ("number", "round", "attempt", "count", "entries")
-_TEXTS: Final = ("digest", "name", "text", "exchange", "policy", "roster", "of")
-
-
-def check_decisions(state: CheckedFolder, believed: Believed) -> None:
-    """Verify every decision log, and keep the longest copy of each."""
-    histories: dict[tuple[str, bytes], list[VerifiedRecord]] = {}
-    for source in state.found.decisions:
-        chain = site_chain(state, believed, source, DECISIONS, _has_form)
-        if chain.entries:
-            histories.setdefault((chain.owner, chain.public_bytes), []).append(chain)
-    for chains in histories.values():
-        longest, _ = longest_of(state, chains, "what one says was decided, the other does not say")
-        state.decisions.append(longest)
-    state.decisions.sort(key=lambda chain: chain.owner)
+_TEXTS: Final = phrases.TEXTS["decided"]
+_SHOWN: Final = 500  # rows of one log; the JSON has all of them
+_DIGITS: Final = 16
+_AT_ONCE_S: Final = 60
+_WARNED: Final = (
+    kinds.REFUSED,
+    kinds.BUDGET,
+    kinds.REFUSAL,
+    kinds.ALARM,
+    kinds.LIMITED,
+    kinds.MISSED,
+    kinds.RECOVERED,
+)
+_BESIDE_POLICY: Final = {"roster": "the pinned roster", "approval": "a person's refusal"}
 
 
-def decision_log_facts(chain: VerifiedRecord) -> DecisionLogFacts:
-    """What a verified log says."""
-    said = tuple(_fact(entry) for entry in chain.entries if entry.kind != OPENED)
-    return DecisionLogFacts(chain.owner, str(chain.source.path), chain.entries[-1].hash.hex(), said)
+def decided(report: Report) -> Section:
+    """Every decision log, entry by entry; and which ones cannot be believed."""
+    several = len({item.owner for item in report.verification.files if item.kind == DECISIONS.name}) > 1
+    blocks: list[Block] = list(_broken(report))
+    if report.decisions:
+        blocks.append(Text(_TEXTS["intro"]))
+    for log in report.decisions:
+        blocks += _log(log)
+    if report.decisions:
+        blocks.append(Text(_TEXTS["proof"]))
+    elif not blocks:
+        blocks.append(Text(_TEXTS["none"]))
+    title = "What these hospitals decided" if several else "What this hospital decided"
+    return Section("decided", title, tuple(blocks), new_page=bool(report.decisions))
 
 
-def _fact(entry: Entry) -> DecisionFact:
-    """Named keys only: what does not belong into a decision log does not get into a report either."""
-    body = entry.body
-    digest, name = as_text(body.get("digest")) or "", as_text(body.get("name")) or ""
-    with_model = body.get("with_model")
-    return DecisionFact(
-        line=entry.seq + 1,
-        time_s=as_int(body.get("time_s")) or 0,
-        kind=entry.kind,
-        study="-".join(part for part in (name, digest) if part),
-        decided_s=as_int(body.get("decided_s")),
-        number=as_int(body.get("number")),
-        text=as_text(body.get("text")) or "",
-        round=as_int(body.get("round")),
-        exchange=as_text(body.get("exchange")) or "",
-        attempt=as_int(body.get("attempt")),
-        count=as_int(body.get("count")),
-        keys=tuple(str(key) for key in body.get("keys", ())),
-        policy=as_text(body.get("policy")) or "",
-        roster=as_text(body.get("roster")) or "",
-        with_model=with_model if isinstance(with_model, bool) else None,
-        of=as_text(body.get("of")) or "",
-        entries=as_int(body.get("entries")),
+def _broken(report: Report) -> Iterator[Block]:
+    """Logs of which nothing is shown, because nothing in them can be relied on."""
+    for item in report.verification.files:
+        if item.kind == DECISIONS.name and not item.verified:
+            why = tuple(str(one) for one in report.verification.problems if one.file == item.file)
+            title = f"The decision log of {item.owner} DOES NOT VERIFY: do not rely on it"
+            yield Alert("bad", title, why)
+
+
+def _log(log: DecisionLogFacts) -> Iterator[Block]:
+    yield Heading(log.site, f"{log.file}. Head {log.head}")
+    shown = log.decisions[-_SHOWN:]
+    if len(shown) < len(log.decisions):
+        yield Text(f"The newest {_SHOWN} of {len(log.decisions)} entries; the report's JSON has all of them.")
+    if shown:
+        yield table(_COLUMNS, shown, lambda item: "warn" if item.kind in _WARNED else None)
+    else:
+        yield Text("Nothing was decided yet.")
+
+
+def in_words(item: DecisionFact) -> str:
+    """One entry in words."""
+    by_policy = any(key not in _BESIDE_POLICY for key in item.keys)
+    template = _TEXTS["words"].get(item.kind, "{kind} (this version does not know it)")
+    words: str = template.format(
+        kind=item.kind,
+        when=_when(item),
+        policy=_short(item.policy),
+        roster=_short(item.roster),
+        by_policy=f" by policy {_short(item.policy)}" if by_policy else "",
+        keys=", ".join(_BESIDE_POLICY.get(key, key) for key in item.keys),
+        number=f" {item.number}" if item.number else "",
+        text=item.text,
+        count=f" ({item.count} times so far)" if item.count and item.count > 1 else "",
+        of=item.of,
+        entries=item.entries,
+        model="with" if item.with_model else "without",
     )
+    return words
 
 
-def _has_form(entry: Entry) -> bool:
-    """Whether an entry can be shown."""
-    body = entry.body
-    return (
-        all(type(body.get(key, 0)) is int and 0 <= body.get(key, 0) <= LAST_S for key in _TIMES)
-        and all(type(body.get(key, 0)) is int for key in _NUMBERS)
-        and all(isinstance(body.get(key, ""), str) for key in _TEXTS)
-        and isinstance(body.get("keys", []), list)
-    )
+def place(item: DecisionFact) -> str:
+    """Round, exchange and attempt."""
+    if item.round is None:
+        return phrases.NOTHING
+    named = f", {item.exchange}" if item.exchange else ""
+    attempt = f", attempt {item.attempt}" if item.attempt else ""
+    return f"round {item.round}{named}{attempt}"
+
+
+def _when(item: DecisionFact) -> str:
+    """When a person decided, if that was not when it was recorded."""
+    if item.decided_s is None or abs(item.time_s - item.decided_s) <= _AT_ONCE_S:
+        return ""
+    return f" on {phrases.moment(item.decided_s)}"
+
+
+def _short(digest: str) -> str:
+    return digest[:_DIGITS] or "(not recorded)"
+
+
+_COLUMNS: list[Column[DecisionFact]] = [
+    Column("Recorded", 4, lambda item: phrases.moment(item.time_s)),
+    Column("Study", 4, lambda item: item.study),
+    Column("Decision", 9, in_words),
+    Column("Where", 4, place),
+    Column("Line", 2, lambda item: str(item.line), "number"),
+]

@@ -6,8 +6,9 @@ or a roster cannot become part of a page.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Final, Generic, Literal, TypeVar
 
 Tone = Literal["good", "warn", "bad", "info"]
 _NEARLY_SPENT: Final = 0.9  # of a limit
@@ -53,44 +54,54 @@ class Alert:
 
 @dataclass(frozen=True)
 class ReportTable:
-    """A table.
+    """A table."""
 
-    Attributes:
-        headers: one per column.
-        rows: as many cells each.
-        numbers: columns aligned to the right.
-        digests: columns in a fixed-width face that may break anywhere.
-        weights: relative widths, for the PDF; equal if empty.
-        tones: row -> tone.
-    """
+    headers: tuple[str, ...]  # one per column
+    rows: tuple[tuple[str, ...], ...]  # as many cells each
+    numbers: tuple[int, ...] = ()  # columns aligned to the right
+    digests: tuple[int, ...] = ()  # columns in a fixed-width face that may break anywhere
+    weights: tuple[int, ...] = ()  # relative widths, for the PDF; equal if empty
+    tones: tuple[tuple[int, Tone], ...] = ()  # row -> tone
 
-    headers: tuple[str, ...]
-    rows: tuple[tuple[str, ...], ...]
-    numbers: tuple[int, ...] = ()
-    digests: tuple[int, ...] = ()
-    weights: tuple[int, ...] = ()
-    tones: tuple[tuple[int, Tone], ...] = ()
+
+Row = TypeVar("Row")
+
+
+@dataclass(frozen=True)
+class Column(Generic[Row]):
+    """One column of a table: its header, how wide it is beside the others, and the cell of a row."""
+
+    header: str
+    weight: int
+    cell: Callable[[Row], str]
+    kind: Literal["text", "number", "digest"] = "text"
+
+
+def table(
+    columns: Sequence[Column[Row]], rows: Iterable[Row], tone: Callable[[Row], Tone | None] = lambda _: None
+) -> ReportTable:
+    """One line per row; ``tone`` marks rows that a reader must not overlook."""
+    listed = list(rows)
+    return ReportTable(
+        headers=tuple(column.header for column in columns),
+        rows=tuple(tuple(column.cell(row) for column in columns) for row in listed),
+        numbers=tuple(place for place, column in enumerate(columns) if column.kind == "number"),
+        digests=tuple(place for place, column in enumerate(columns) if column.kind == "digest"),
+        weights=tuple(column.weight for column in columns),
+        tones=tuple((place, shade) for place, row in enumerate(listed) if (shade := tone(row)) is not None),
+    )
 
 
 @dataclass(frozen=True)
 class Card:
-    """One budget at a glance.
+    """One budget at a glance."""
 
-    Attributes:
-        title: site and data set.
-        value: what is spent.
-        of: the limit, in words.
-        fraction: spent / limit, None without a limit.
-        facts: (name, value) below the bar.
-        warning: shown last, empty for none.
-    """
-
-    title: str
-    value: str
-    of: str
-    fraction: float | None
-    facts: tuple[tuple[str, str], ...]
-    warning: str = ""
+    title: str  # site and data set
+    value: str  # what is spent
+    of: str  # the limit, in words
+    fraction: float | None  # spent / limit, None without a limit
+    facts: tuple[tuple[str, str], ...]  # (name, value) below the bar
+    warning: str = ""  # shown last, empty for none
 
     @property
     def nearly_spent(self) -> bool:
@@ -114,15 +125,10 @@ class Form:
 
 @dataclass(frozen=True)
 class Figure:
-    """A drawing of one ledger; renderers draw it in their own format.
+    """A drawing of one ledger; renderers draw it in their own format."""
 
-    Attributes:
-        ledger: index into the report's ledgers.
-        alt: what it shows, for readers who cannot see it.
-    """
-
-    ledger: int
-    alt: str
+    ledger: int  # index into the report's ledgers
+    alt: str  # what it shows, for readers who cannot see it
 
 
 Block = Text | Heading | Items | Code | Alert | ReportTable | Cards | Form | Figure
@@ -140,20 +146,11 @@ class Section:
 
 @dataclass(frozen=True)
 class Document:
-    """The whole report.
-
-    Attributes:
-        title: of the document.
-        subtitle: one line below it.
-        tone: whether everything verified.
-        verdict: that, in words.
-        facts: (name, value) at the top.
-        sections: in order.
-    """
+    """The whole report."""
 
     title: str
     subtitle: str
-    tone: Tone
-    verdict: str
-    facts: tuple[tuple[str, str], ...]
+    tone: Tone  # whether everything verified
+    verdict: str  # that, in words
+    facts: tuple[tuple[str, str], ...]  # (name, value) at the top
     sections: tuple[Section, ...]

@@ -17,32 +17,18 @@ SCHEMA_VERSION: Final = 1
 
 @dataclass(frozen=True)
 class Amount:
-    """Where one budget stands.
+    """Where one budget stands."""
 
-    Attributes:
-        protects: ``record`` or ``site``.
-        limit: epsilon that may be spent; None keeps account without a limit.
-        spent: epsilon of everything counted, together; infinite if nothing bounds it.
-        left: limit - spent, at least 0; None without a limit. Epsilons compose, so it is no sum to fill up.
-        delta: at which epsilon is stated.
-        period_days: counts this many days up to the report; None counts everything ever.
-        adjacency: the relation of neighbours; None if nothing was spent.
-        accountant: which computed it; None if nothing was spent.
-        version: of the accountant's library.
-        relies_on: ``local-noise`` (added at the site), ``sum-noise`` (added in shares by several sites) or
-            ``nothing`` (nothing was spent).
-    """
-
-    protects: str
-    limit: float | None
-    spent: float
-    left: float | None
-    delta: float
-    period_days: int | None
-    adjacency: str | None
-    accountant: str | None
-    version: str | None
-    relies_on: str
+    protects: str  # "record" or "site"
+    limit: float | None  # epsilon that may be spent; None keeps account without a limit
+    spent: float  # epsilon of everything counted, together; infinite if nothing bounds it
+    left: float | None  # limit - spent, at least 0; None without a limit; epsilons compose, they do not add
+    delta: float  # at which epsilon is stated
+    period_days: int | None  # counts this many days up to the report; None counts everything ever
+    adjacency: str | None  # the relation of neighbours; None if nothing was spent
+    accountant: str | None  # which computed it; None if nothing was spent
+    version: str | None  # of the accountant's library
+    relies_on: str  # "local-noise", "sum-noise" (added in shares by several sites) or "nothing" (not spent)
 
 
 @dataclass(frozen=True)
@@ -62,11 +48,7 @@ class Payment:
 
 @dataclass(frozen=True)
 class StudySpend:
-    """What one study spent at one ledger.
-
-    ``alone`` is what its payments cost by themselves; these numbers of several studies do not add up to the
-    total, because epsilons compose.
-    """
+    """What one study spent at one ledger."""
 
     study: str
     rounds: str
@@ -74,7 +56,7 @@ class StudySpend:
     first_s: int
     last_s: int
     mechanisms: tuple[str, ...]
-    alone: tuple[Amount, ...]
+    alone: tuple[Amount, ...]  # what its payments cost by themselves; epsilons compose, they do not add
 
 
 @dataclass(frozen=True)
@@ -124,124 +106,75 @@ class LedgerFacts:
 
 @dataclass(frozen=True)
 class Left:
-    """What left one site in one exchange of one study.
-
-    Attributes:
-        fields: names in the layout's order, empty if the transcript does not say.
-        sums: how many sums the site was in.
-        rounds: which.
-        cohort: smallest and largest number of sites in such a sum.
-        paid: how many of these sums the ledger has a payment for.
-        bare: fields that the ledger records as leaving without noise.
-        privacy: ``paid``, ``partly-paid``, ``bare`` (all without noise, recorded), ``none`` (the study has no
-            privacy), ``unknown`` (the ledger or the settings are not here).
-    """
+    """What left one site in one exchange of one study."""
 
     site: str
     exchange: str
-    fields: tuple[str, ...]
-    sums: int
-    rounds: str
-    cohort: tuple[int, int]
-    paid: int
-    bare: tuple[str, ...]
+    fields: tuple[str, ...]  # names in the layout's order, empty if the transcript does not say
+    sums: int  # how many sums the site was in
+    rounds: str  # which
+    cohort: tuple[int, int]  # smallest and largest number of sites in such a sum
+    paid: int  # how many of these sums the ledger has a payment for
+    bare: tuple[str, ...]  # fields that the ledger records as leaving without noise
+    # "paid", "partly-paid", "bare" (all without noise, recorded), "none" (the study has no privacy),
+    # "unknown" (the ledger or the settings are not here)
     privacy: str
 
 
 @dataclass(frozen=True)
 class ModelFacts:
-    """The model that a study came to, as transcripts name it.
+    """The model that a study came to, as transcripts name it."""
 
-    Attributes:
-        sha256: of the file ``model.safetensors``.
-        size_bytes: of the file.
-        round: last training round of which a sum is in it; 0 for the model that training began with.
-        sums: sums that came before it, those of the closing evaluation included.
-        recorded_by: whose transcripts name it.
-        files: those here that are this model, byte for byte.
-    """
-
-    sha256: str
-    size_bytes: int
-    round: int
-    sums: int
-    recorded_by: tuple[str, ...]
-    files: tuple[str, ...]
+    sha256: str  # of the file "model.safetensors"
+    size_bytes: int  # of the file
+    round: int  # last training round of which a sum is in it; 0 for the model that training began with
+    sums: int  # sums that came before it, those of the closing evaluation included
+    recorded_by: tuple[str, ...]  # whose transcripts name it
+    files: tuple[str, ...]  # those here that are this model, byte for byte
 
 
 @dataclass(frozen=True)
 class StudyFacts:
-    """One run of one study, from its transcripts.
-
-    Attributes:
-        settings_recorded: whether a transcript states the settings; without it they are None.
-        privacy: the study's ``[privacy]``; None without privacy or if not recorded.
-        simulated: all sites ran in one process and the noise came from the study's seed.
-        parties: whose transcripts are here.
-        sums: finished sums, by the aggregator's transcript or, without it, the largest of a site's.
-        models: that the study came to; more than one where sites missed its end.
-        start: digest of the model that training began with; None if the seed decided, or if not recorded.
-    """
+    """One run of one study, from its transcripts."""
 
     name: str
-    settings_recorded: bool
+    settings_recorded: bool  # whether a transcript states the settings; without it they are None
     algorithm: str | None
     protection: str | None
     rounds: int | None
     sites: int | None
-    privacy: dict[str, Any] | None
-    simulated: bool
+    privacy: dict[str, Any] | None  # the study's "[privacy]"; None without privacy or if not recorded
+    simulated: bool  # all sites ran in one process and the noise came from the study's seed
     roster_digest: str
     roster_sites: tuple[str, ...]
-    parties: tuple[str, ...]
-    sums: int
+    parties: tuple[str, ...]  # whose transcripts are here
+    sums: int  # finished sums, by the aggregator's transcript or, without it, the largest of a site's
     left: tuple[Left, ...]
-    models: tuple[ModelFacts, ...] = ()
-    start: str | None = None
+    models: tuple[ModelFacts, ...] = ()  # that the study came to; more than one where sites missed its end
+    start: str | None = None  # digest of the model that training began with; None if the seed decided
 
 
 @dataclass(frozen=True)
 class DecisionFact:
-    """One entry of a decision log; what an entry of its kind does not say is empty or None.
+    """One entry of a decision log; what an entry of its kind does not say is empty or None."""
 
-    Attributes:
-        line: in the file.
-        time_s: when it was recorded.
-        kind: as :mod:`secfed.records.decision_state` names it.
-        study: its id; only the name where a person decided about a name, only the digest where the study has
-            not asked.
-        decided_s: when a person decided.
-        number: of the refusal, as SECURITY.md numbers them; 0 for a message that has no number.
-        text: of the refusal.
-        round: of the exchange.
-        exchange: its name.
-        attempt: of the exchange.
-        count: refusals of this study with this number, this one included.
-        keys: what refused the study: keys of policy.toml, ``roster`` or ``approval``.
-        policy: SHA-256 of policy.toml then.
-        roster: digest of the pinned roster then.
-        with_model: whether the site had the finished model.
-        of: kind of the entries that are left out.
-        entries: how many were written, or missed.
-    """
-
-    line: int
-    time_s: int
-    kind: str
-    study: str = ""
-    decided_s: int | None = None
-    number: int | None = None
-    text: str = ""
-    round: int | None = None
-    exchange: str = ""
-    attempt: int | None = None
-    count: int | None = None
-    keys: tuple[str, ...] = ()
-    policy: str = ""
-    roster: str = ""
-    with_model: bool | None = None
-    of: str = ""
-    entries: int | None = None
+    line: int  # in the file
+    time_s: int  # when it was recorded
+    kind: str  # as :mod:`secfed.records.decision_state` names it
+    study: str = ""  # its id, or what is known of it: only the name, or only the digest
+    decided_s: int | None = None  # when a person decided
+    number: int | None = None  # of the refusal, as in SECURITY.md; 0 for a message without a number
+    text: str = ""  # of the refusal
+    round: int | None = None  # of the exchange
+    exchange: str = ""  # its name
+    attempt: int | None = None  # of the exchange
+    count: int | None = None  # refusals of this study with this number, this one included
+    keys: tuple[str, ...] = ()  # what refused the study: keys of policy.toml, "roster" or "approval"
+    policy: str = ""  # SHA-256 of policy.toml then
+    roster: str = ""  # digest of the pinned roster then
+    with_model: bool | None = None  # whether the site had the finished model
+    of: str = ""  # kind of the entries that are left out
+    entries: int | None = None  # how many were written, or missed
 
 
 @dataclass(frozen=True)
@@ -256,17 +189,13 @@ class DecisionLogFacts:
 
 @dataclass(frozen=True)
 class FileFacts:
-    """One file.
-
-    ``kind`` is ``roster``, ``transcript``, ``ledger``, ``decision log`` or ``model``; ``head`` is the last
-    entry's hash.
-    """
+    """One file."""
 
     file: str
-    kind: str
+    kind: str  # "roster", "transcript", "ledger", "decision log" or "model"
     owner: str
     entries: int
-    head: str
+    head: str  # the last entry's hash
     sha256: str
     verified: bool
 
@@ -278,6 +207,10 @@ class ProblemFact:
     file: str
     line: int | None
     why: str
+
+    def __str__(self) -> str:
+        where = f"{self.file}, line {self.line}" if self.line else self.file
+        return f"{where}: {self.why}"
 
 
 @dataclass(frozen=True)
@@ -291,10 +224,7 @@ class RosterFacts:
 
 @dataclass(frozen=True)
 class Verification:
-    """The result of checking everything.
-
-    ``unchecked`` counts those of the problems that only say that a roster is missing.
-    """
+    """The result of checking everything."""
 
     verified: bool
     pinned: bool
@@ -303,7 +233,7 @@ class Verification:
     notes: tuple[str, ...]
     files: tuple[FileFacts, ...]
     rosters: tuple[RosterFacts, ...]
-    unchecked: int = 0
+    unchecked: int = 0  # those of the problems that only say that a roster is missing
 
     @property
     def is_only_unchecked(self) -> bool:

@@ -26,21 +26,11 @@ _MAX_BYTES: Final = 1 << 28
 _SITES: Final = "sites"  # secfed.runs.run_folder.sites_folder
 
 
-def is_ledger_file(name: str) -> bool:
-    """Whether a file of this name is a privacy ledger."""
-    return name.startswith("ledger-") and name.endswith(".jsonl")
-
-
 @dataclass(frozen=True)
 class Source:
-    """One file as it was when it was read.
+    """One file as it was when it was read."""
 
-    Attributes:
-        path: as found, below a folder that was named.
-        data: its bytes.
-    """
-
-    path: Path
+    path: Path  # below a folder that was named
     data: bytes = field(repr=False)
 
     @cached_property
@@ -77,18 +67,10 @@ class Source:
 
 @dataclass(frozen=True)
 class Found:
-    """Everything found, in the order of the folders and sorted within each.
-
-    Attributes:
-        folders: that were searched.
-        rosters: ``roster.json`` files, and those that a site or study centre has pinned or kept.
-        transcripts: ``transcript.jsonl`` files.
-        ledgers: ``ledger-*.jsonl`` files.
-        decisions: ``decisions.jsonl`` files.
-    """
+    """Everything found, in the order of the folders and sorted within each."""
 
     folders: tuple[Path, ...]
-    rosters: tuple[Source, ...]
+    rosters: tuple[Source, ...]  # also earlier ones that a site or study centre has pinned or kept
     transcripts: tuple[Source, ...]
     ledgers: tuple[Source, ...]
     decisions: tuple[Source, ...]
@@ -115,22 +97,25 @@ def find(folders: Sequence[Path]) -> Found:
         tuple(folders),
         tuple(one for one in every if is_roster_file(one.path)),
         tuple(one for one in every if one.path.name == TRANSCRIPT_FILE),
-        tuple(one for one in every if is_ledger_file(one.path.name)),
+        tuple(one for one in every if _is_ledger_file(one.path)),
         tuple(one for one in every if one.path.name == DECISIONS_FILE),
     )
     if not found.transcripts and not found.ledgers and not found.decisions:
-        where = ", ".join(str(folder) for folder in folders)
         raise TranscriptError(
-            f"{where}: neither a transcript nor a ledger nor a decision log here.",
+            f"{', '.join(map(str, folders))}: neither a transcript nor a ledger nor a decision log here.",
             remedy="name the folder that secfed simulate --out wrote, or a site's folder",
         )
     return found
 
 
+def _is_ledger_file(path: Path) -> bool:
+    return path.name.startswith("ledger-") and path.name.endswith(".jsonl")
+
+
 def _below(folder: Path) -> Iterator[Path]:
     for path in sorted(folder.rglob("*")):
-        named = path.name in (TRANSCRIPT_FILE, DECISIONS_FILE) or is_roster_file(path)
-        if (named or is_ledger_file(path.name)) and path.is_file():
+        is_chain = path.name in (TRANSCRIPT_FILE, DECISIONS_FILE) or _is_ledger_file(path)
+        if (is_chain or is_roster_file(path)) and path.is_file():
             yield path
 
 
@@ -143,5 +128,7 @@ def _read(path: Path) -> bytes:
             f"{path}: {os.strerror(error.errno or 0)}.", remedy="check that the file may be read"
         ) from None
     if len(data) > _MAX_BYTES:
-        raise TranscriptError(f"{path}: larger than {_MAX_BYTES} bytes.", remedy="it is no file of secfed's")
+        raise TranscriptError(
+            f"{path}: larger than {_MAX_BYTES} bytes.", remedy="remove it: secfed does not write such a file"
+        )
     return data

@@ -7,103 +7,80 @@ from pathlib import Path
 from typing import Final
 
 from secfed.audit.model_check import FoundModel
+from secfed.audit.party import Party, Problem
 from secfed.audit.privacy.files import Found, Source
 from secfed.audit.privacy.recompute import Point, Recomputer
-from secfed.audit.transcript_check import Problem
 from secfed.crypto.identity import Roster
-from secfed.errors import RosterError, TranscriptError
-from secfed.records.hash_chain import BrokenChain, ChainType, Entry, verify_chain
+from secfed.errors import RosterError
+from secfed.records.hash_chain import ChainType, Entry
 from secfed.records.roster_file import PINNED_FOLDER, read_roster
-from secfed.records.transcript import SETTINGS, SUMMED, TRANSCRIPT, SumRecord
+from secfed.records.transcript import SETTINGS
 
 AGGREGATOR: Final = "aggregator"
 
 
 @dataclass(frozen=True)
-class VerifiedRecord:
-    """One chain that was looked at.
-
-    Attributes:
-        source: the file.
-        owner: a site, or ``aggregator``.
-        public_bytes: the key it verifies under; empty if none was found.
-        entries: empty if the chain does not verify.
-        name: ``transcript``, ``ledger`` or ``decision log``.
-    """
+class VerifiedRecord(Party):
+    """One chain that was read; without entries if it does not verify."""
 
     source: Source
-    owner: str
-    public_bytes: bytes = field(repr=False)
-    entries: tuple[Entry, ...] = field(repr=False)
-    name: str = TRANSCRIPT.name
+    kind: str  # "transcript", "ledger" or "decision log"
+    public_bytes: bytes = field(repr=False)  # the key it verifies under; empty if none was found
+
+    @property
+    def settings(self) -> dict[str, object] | None:
+        """The study's settings as a transcript recorded them; None if it did not."""
+        return next((dict(entry.body) for entry in self.entries if entry.kind == SETTINGS), None)
 
 
 @dataclass
 class AuditedRun:
-    """The transcripts of one run of one study.
+    """The transcripts of one run of one study."""
 
-    Attributes:
-        study: its name, as the transcripts were opened for.
-        roster: the roster they were verified against.
-        central: the aggregator's transcript, if it is here.
-        sites: the sites' transcripts that are here.
-        models: those that the transcripts name.
-    """
-
-    study: str
-    roster: Roster
-    central: VerifiedRecord | None = None
+    study: str  # as the transcripts were opened for
+    roster: Roster  # that they were verified against
+    central: VerifiedRecord | None = None  # the aggregator's
     sites: dict[str, VerifiedRecord] = field(default_factory=dict)
     models: list[FoundModel] = field(default_factory=list)
 
+    @property
+    def parties(self) -> list[VerifiedRecord]:
+        """Every transcript that is here, the aggregator's first."""
+        return ([self.central] if self.central else []) + list(self.sites.values())
+
 
 @dataclass(frozen=True)
-class Book:
-    """One ledger.
-
-    Attributes:
-        chain: the longest copy that verifies.
-        site: its owner.
-        dataset: its data set.
-        points: where the budgets stood after each payment, recomputed.
-        copies: other files with the same history, or the beginning of it.
-    """
+class CheckedLedger:
+    """One data set's ledger, by its longest copy that verifies."""
 
     chain: VerifiedRecord
-    site: str
-    dataset: str
-    points: tuple[Point, ...] = ()
-    copies: tuple[Source, ...] = ()
+    points: tuple[Point, ...] = ()  # where the budgets stood after each payment, recomputed
+
+    @property
+    def site(self) -> str:
+        """Whose it is."""
+        return self.chain.owner
+
+    @property
+    def dataset(self) -> str:
+        """From whose budget it pays."""
+        return str(self.chain.entries[0].body.get("dataset", ""))
 
 
 @dataclass
 class CheckedFolder:
-    """What was found and what is wrong with it.
-
-    Attributes:
-        found: the files.
-        named: roster files that the reader named; the keys come from there, or else from the folders.
-        rosters: every believed roster that was used.
-        chains: every transcript, ledger and decision log, verified or not.
-        runs: transcripts by run.
-        books: ledgers that verify.
-        decisions: decision logs that verify, the longest copy of each.
-        recomputer: keeps accountants, for further questions.
-        problems: must be empty.
-        unchecked: those of them that only say that a roster is missing.
-        notes: worth knowing.
-    """
+    """What was found and what is wrong with it."""
 
     found: Found
-    named: tuple[Path, ...]
-    rosters: list[Roster] = field(default_factory=list)
-    chains: list[VerifiedRecord] = field(default_factory=list)
+    named: tuple[Path, ...]  # roster files that the reader named; without any, keys come from the folders
+    rosters: list[Roster] = field(default_factory=list)  # every believed roster that was used
+    chains: list[VerifiedRecord] = field(default_factory=list)  # verified or not
     runs: list[AuditedRun] = field(default_factory=list)
-    books: list[Book] = field(default_factory=list)
-    decisions: list[VerifiedRecord] = field(default_factory=list)
+    ledgers: list[CheckedLedger] = field(default_factory=list)
+    decisions: list[VerifiedRecord] = field(default_factory=list)  # the longest copy of each decision log
     recomputer: Recomputer = field(default_factory=Recomputer)
     problems: list[Problem] = field(default_factory=list)
-    unchecked: list[Problem] = field(default_factory=list)
+    unchecked: list[Problem] = field(default_factory=list)  # those that only say that a roster is missing
     notes: list[str] = field(default_factory=list)
 
     def problem(self, path: Path, line: int | None, why: str) -> None:
@@ -118,15 +95,22 @@ class CheckedFolder:
         self.problem(path, None, f"it was not checked: {which} is missing; name it with --roster")
         self.unchecked.append(self.problems[-1])
 
+    def record(
+        self,
+        source: Source,
+        kind: ChainType,
+        owner: str,
+        public_bytes: bytes = b"",
+        entries: tuple[Entry, ...] = (),
+    ) -> VerifiedRecord:
+        """Remember that a file was read; without entries where it does not verify."""
+        chain = VerifiedRecord(owner or "?", source.path, entries, source, kind.name, public_bytes)
+        self.chains.append(chain)
+        return chain
+
 
 class Believed:
-    """Which roster to verify a file against.
-
-    Args:
-        state: gets problems and notes about rosters.
-        pinned: rosters of the reader's, earlier ones included; without any, those found beside the files are
-            believed.
-    """
+    """Which roster to verify a file against: those that the reader pinned, or else those beside the files."""
 
     def __init__(self, state: CheckedFolder, pinned: list[Roster]) -> None:
         self._pinned = pinned
@@ -161,30 +145,3 @@ class Believed:
 def _home(path: Path) -> Path:
     """The folder whose records a roster file is for."""
     return path.parents[1] if path.parent.name == PINNED_FOLDER else path.parent
-
-
-def verify_source(
-    source: Source, kind: ChainType, public_bytes: bytes, owner: str | None
-) -> tuple[tuple[Entry, ...], BrokenChain | None]:
-    """The entries of a chain, or what is wrong with it."""
-    try:
-        return verify_chain(source.lines, public_bytes, kind, owner=owner), None
-    except BrokenChain as error:
-        return (), error
-
-
-def sums_of(chain: VerifiedRecord) -> list[tuple[Entry, SumRecord]]:
-    """The sums that a verified transcript recorded; unreadable ones are already problems."""
-    found = []
-    for entry in chain.entries:
-        if entry.kind == SUMMED:
-            try:
-                found.append((entry, SumRecord.from_body(entry.body)))
-            except TranscriptError:
-                continue
-    return found
-
-
-def settings_of(entries: tuple[Entry, ...]) -> dict[str, object] | None:
-    """The study's settings as a transcript recorded them; None if it did not."""
-    return next((dict(entry.body) for entry in entries if entry.kind == SETTINGS), None)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from secfed.audit.privacy.evidence import Amount, Bare, LedgerFacts, Payment, StudySpend, as_int, ranges
-from secfed.audit.privacy.findings import Book, CheckedFolder
+from secfed.audit.privacy.findings import CheckedFolder, CheckedLedger
 from secfed.audit.privacy.recompute import alone
 from secfed.dp.accounting.budget import Budget, Spent, Standing
 from secfed.dp.accounting.events import (
@@ -17,38 +17,40 @@ from secfed.dp.accounting.events import (
     Skellam,
     to_value,
 )
+from secfed.dp.accounting.interface import Accountant
 from secfed.dp.accounting.unit import Unit
 from secfed.dp.ledger.ledger import BUDGETS, RECOVERED, SPENT, UNPROTECTED
 from secfed.errors import ConfigError, TranscriptError
 from secfed.records.hash_chain import Entry
 
 
-def ledger_facts(state: CheckedFolder, book: Book, now_s: int) -> LedgerFacts:
+def ledger_facts(state: CheckedFolder, ledger: CheckedLedger, now_s: int) -> LedgerFacts:
     """What one verified ledger says, its epsilons computed from its events."""
-    entries = book.chain.entries
-    paid = _readable(book)
+    entries = ledger.chain.entries
+    paid = _readable(ledger)
     spent = [item for _, item in paid]
     budgets = [entry.body for entry in entries if entry.kind == BUDGETS]
     limits = _limits(budgets)
     last: list[Mapping[str, Any]] = list(paid[-1][0].body.get("after", [])) if paid else []
-    amounts = []
-    for place, limit in enumerate(limits):
-        like = last[place].get("spent") if place < len(last) else None
-        standing = state.recomputer.standing(limit, spent, now_s, like)
-        amounts.append(_amount(standing, _counted(limit, spent)))
-    payments = _payments(book, paid)
+    recorded = [one.get("spent") for one in last] + [None] * len(limits)
+    standings = [
+        state.recomputer.standing(limit, spent, now_s, like)
+        for limit, like in zip(limits, recorded, strict=False)
+    ]
+    payments = _payments(ledger, paid)
     times = [entry.body["time_s"] for entry in entries if type(entry.body.get("time_s")) is int]
+    chosen = state.recomputer.accountants_of(recorded[0] if recorded else None)[0]
     return LedgerFacts(
-        site=book.site,
-        dataset=book.dataset,
-        file=str(book.chain.source.path),
+        site=ledger.site,
+        dataset=ledger.dataset,
+        file=str(ledger.chain.path),
         entries=len(entries),
         head=entries[-1].hash.hex(),
         last_s=times[-1] if times else None,
         recoveries=sum(entry.kind == RECOVERED for entry in entries),
         limit_changes=max(0, len(budgets) - 1),
-        amounts=tuple(amounts),
-        studies=tuple(_spends(state, payments, spent, limits, last)),
+        amounts=tuple(_amount(one, spent) for one in standings),
+        studies=tuple(_spends(payments, spent, limits, chosen)),
         payments=tuple(payments),
     )
 
@@ -61,20 +63,20 @@ def _limits(budgets: Sequence[Mapping[str, Any]]) -> list[Budget]:
         return []
 
 
-def _readable(book: Book) -> list[tuple[Entry, Spent]]:
+def _readable(ledger: CheckedLedger) -> list[tuple[Entry, Spent]]:
     """The payments up to the first that cannot be read, which is already a problem."""
-    found = []
-    for entry in book.chain.entries:
+    paid = []
+    for entry in ledger.chain.entries:
         if entry.kind == SPENT:
             try:
-                found.append((entry, Spent.from_body(entry.body)))
+                paid.append((entry, Spent.from_body(entry.body)))
             except TranscriptError:
                 break
-    return found
+    return paid
 
 
-def _payments(book: Book, paid: Sequence[tuple[Entry, Spent]]) -> list[Payment]:
-    standings = {point.line: point.standings for point in book.points}
+def _payments(ledger: CheckedLedger, paid: Sequence[tuple[Entry, Spent]]) -> list[Payment]:
+    standings = {point.line: point.standings for point in ledger.points}
     spent = [item for _, item in paid]
     return [
         Payment(
@@ -86,54 +88,43 @@ def _payments(book: Book, paid: Sequence[tuple[Entry, Spent]]) -> list[Payment]:
             mechanism=describe(item.event),
             event=to_value(item.event),
             record_private=item.record_private,
-            after=tuple(
-                _amount(one, _counted(one.budget, spent[:count])) for one in standings.get(entry.seq + 1, ())
-            ),
+            after=tuple(_amount(one, spent[:count]) for one in standings.get(entry.seq + 1, ())),
         )
         for count, (entry, item) in enumerate(paid, start=1)
     ]
 
 
 def _spends(
-    state: CheckedFolder,
-    payments: Sequence[Payment],
-    spent: Sequence[Spent],
-    limits: Sequence[Budget],
-    last: Sequence[Mapping[str, Any]],
-) -> list[StudySpend]:
+    payments: Sequence[Payment], spent: Sequence[Spent], limits: Sequence[Budget], chosen: Accountant
+) -> Iterator[StudySpend]:
     """Per study, in the order of their first payment."""
-    found = []
-    chosen = state.recomputer.accountants_of(last[0].get("spent") if last else None)[0]
+    kinds = {(limit.delta, limit.protects): limit for limit in limits}
     for study in dict.fromkeys(payment.study for payment in payments):
         mine = [payment for payment in payments if payment.study == study]
-        items = [item for item, payment in zip(spent, payments, strict=False) if payment.study == study]
-        kinds = {(limit.delta, limit.protects): limit for limit in limits}
-        costs = [(limit, alone(items, limit, chosen)) for limit in kinds.values()]
-        found.append(
-            StudySpend(
-                study=study,
-                rounds=ranges({payment.round for payment in mine}),
-                payments=len(mine),
-                first_s=mine[0].time_s,
-                last_s=mine[-1].time_s,
-                mechanisms=tuple(dict.fromkeys(payment.mechanism for payment in mine)),
-                alone=tuple(_amount(cost, _counted(limit, items)) for limit, cost in costs if cost),
-            )
+        items = [item for item, payment in zip(spent, payments, strict=True) if payment.study == study]
+        costs = [alone(items, limit, chosen) for limit in kinds.values()]
+        yield StudySpend(
+            study=study,
+            rounds=ranges({payment.round for payment in mine}),
+            payments=len(mine),
+            first_s=mine[0].time_s,
+            last_s=mine[-1].time_s,
+            mechanisms=tuple(dict.fromkeys(payment.mechanism for payment in mine)),
+            alone=tuple(_amount(cost, items) for cost in costs if cost),
         )
-    return found
 
 
-def bare_of(book: Book) -> list[Bare]:
+def bare_of(ledger: CheckedLedger) -> list[Bare]:
     """Fields that left without noise, put together over rounds."""
-    found: dict[tuple[str, str, tuple[str, ...]], list[int]] = {}
-    for entry in book.chain.entries:
+    rounds_of: dict[tuple[str, str, tuple[str, ...]], list[int]] = {}
+    for entry in ledger.chain.entries:
         if entry.kind == UNPROTECTED:
             names = tuple(str(name) for name in entry.body.get("fields", []))
             key = (str(entry.body.get("study")), str(entry.body.get("exchange")), names)
-            found.setdefault(key, []).append(as_int(entry.body.get("round")) or 0)
+            rounds_of.setdefault(key, []).append(as_int(entry.body.get("round")) or 0)
     return [
-        Bare(book.site, book.dataset, study, exchange, names, ranges(set(rounds)), len(rounds))
-        for (study, exchange, names), rounds in found.items()
+        Bare(ledger.site, ledger.dataset, study, exchange, names, ranges(set(rounds)), len(rounds))
+        for (study, exchange, names), rounds in rounds_of.items()
     ]
 
 
@@ -153,14 +144,19 @@ def describe(event: Event) -> str:
             return f"{event.name}{times}"
 
 
-def _amount(standing: Standing, events: Sequence[Event]) -> Amount:
+def _amount(standing: Standing, payments: Sequence[Spent]) -> Amount:
+    """Where a budget stands after some payments, and on which noise that number relies."""
     budget, spent = standing.budget, standing.spent
     limit = budget.epsilon
-    relies = "nothing"
+    relies_on = "nothing"
     if spent is not None:
         # A record budget may rest on noise in the sum too, restated; then the weaker footing counts.
-        in_sum = any(event.adjacency.protects is Unit.SITE for event in events)
-        relies = "sum-noise" if in_sum else "local-noise"
+        in_sum = any(
+            item.event.adjacency.protects is Unit.SITE
+            for item in payments
+            if budget.protects is Unit.SITE or not item.record_private
+        )
+        relies_on = "sum-noise" if in_sum else "local-noise"
     return Amount(
         protects=str(budget.protects),
         limit=limit,
@@ -171,15 +167,5 @@ def _amount(standing: Standing, events: Sequence[Event]) -> Amount:
         adjacency=None if spent is None else str(spent.adjacency),
         accountant=None if spent is None else spent.accountant,
         version=None if spent is None else spent.version,
-        relies_on=relies,
+        relies_on=relies_on,
     )
-
-
-def _counted(budget: Budget, spent: Sequence[Spent]) -> list[Event]:
-    """The events that a budget's number relies on."""
-    record = budget.protects is Unit.RECORD
-    return [
-        item.event
-        for item in spent
-        if (record and not item.record_private) or item.event.adjacency.protects is budget.protects
-    ]

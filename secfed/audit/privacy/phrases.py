@@ -1,4 +1,4 @@
-"""The words of a report: numbers in plain language, and on what each of them relies.
+"""The words of a report: its fixed texts (``texts.toml``), and numbers in plain language.
 
 Epsilon is rounded up and what is left is rounded down, so a report never promises more than was computed.
 """
@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import math
 import re
+import tomllib
 from collections.abc import Sequence
 from datetime import UTC, datetime
-from typing import Final
+from importlib import resources
+from typing import Any, Final
 
 from secfed.audit.privacy.evidence import Amount
 from secfed.config.protections import TRAITS
@@ -35,54 +37,11 @@ def settings_digest(study: str) -> str | None:
     return None if found is None else study[-64:]
 
 
-ADJACENCY: Final = {
-    "add-or-remove-record": "one record is in the data or not",
-    "replace-record": "one record has this content or another",
-    "replace-patient": "all records of one patient at a site have this content or another",
-    "zero-out-site": "one site contributes or contributes nothing",
-    "replace-site": "one site contributes this or something else",
-}
-
+TEXTS: Final[dict[str, Any]] = tomllib.loads(
+    resources.files("secfed.audit.privacy").joinpath("texts.toml").read_text("utf-8")
+)
 PROTECTION: Final = {name: traits.summary for name, traits in TRAITS.items()}
 PROTECTION_RELIES: Final = {name: traits.relies_on for name, traits in TRAITS.items()}
-
-RELIES: Final = {
-    "local-noise": "Noise added inside the site, before anything left. Holds against the aggregator, all "
-    "other sites and everyone who gets the model, even together. Relies on: the site's software clipping "
-    "and adding noise as it recorded; every use of this data set going through this ledger; the number of "
-    "records (under replace-patient, of each patient's records) being no secret.",
-    "sum-noise": "Noise added in shares by several sites, complete only in the sum. Holds for what is known "
-    "from the sums alone. Relies on, besides what local noise relies on: as many honest sites in every sum "
-    "as the event states, no more colluding sites than the study tolerates, and the protection of single "
-    "contributions.",
-    "nothing": "Nothing was spent.",
-}
-
-TRUST: Final = (
-    (
-        "Spent and left",
-        "Each budget counts every payment in its ledger, composed, not added. A ledger is written by the "
-        "site whose data it protects: it shows what the site's software recorded. That nothing was cut off "
-        "its end follows from the ledger states in the transcripts, for the rounds recorded there.",
-    ),
-    (
-        "Sums and cohort sizes",
-        "Signed by the aggregator and recorded by every party. With the aggregator's and the sites' "
-        "transcripts together, no party alone can change them unnoticed; with one transcript only, they are "
-        "that party's word.",
-    ),
-    (
-        "What was decided",
-        "A decision log is the site's word, in order and without gaps inside. That nothing is missing at its "
-        "end follows from heads that were shown earlier, for entries up to there.",
-    ),
-    (
-        "One record, one patient",
-        "An epsilon under replace-patient covers all records of one patient that a site trained on, as the "
-        "site's data set names the patients. Under any other relation of records it covers one record: if a "
-        "patient has several, the guarantee for the patient is weaker.",
-    ),
-)
 
 
 def number_up(value: float) -> str:
@@ -165,7 +124,7 @@ def sentence(text: str) -> str:
 
 def plural(count: int, noun: str) -> str:
     """``1 sum``, ``4 sums``."""
-    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"
 
 
 def factor(epsilon: float) -> str:

@@ -34,26 +34,17 @@ _MOST_STEPS, _MOST_SHARES, _MOST_POINTS = 10**7, 10**5, 2e7  # far beyond any st
 
 @dataclass(frozen=True)
 class Point:
-    """Where a ledger's budgets stood after one payment, as its events give it.
+    """Where a ledger's budgets stood after one payment, as its events give it."""
 
-    Attributes:
-        line: of the entry, from 1.
-        standings: one per budget in force.
-    """
-
-    line: int
-    standings: tuple[Standing, ...]
+    line: int  # of the entry, from 1
+    standings: tuple[Standing, ...]  # one per budget in force
 
 
 @dataclass
 class Recomputer:
-    """Recomputes ledgers; one object for all ledgers of an audit.
+    """Recomputes ledgers; one object for all ledgers of an audit."""
 
-    Attributes:
-        checked: how many epsilons were computed again.
-    """
-
-    checked: int = 0
+    checked: int = 0  # epsilons that were computed again
     _accountants: dict[str, Accountant] = field(default_factory=dict)
 
     def ledger(
@@ -76,8 +67,8 @@ class Recomputer:
                 wrong.append((line, "it is dated before the entry above it"))
             before_s = time_s if type(time_s) is int else before_s
             if entry.kind == BUDGETS:
-                found = entry.body.get("budgets")
-                in_force = found if isinstance(found, list) else []
+                budgets = entry.body.get("budgets")
+                in_force = budgets if isinstance(budgets, list) else []
             if entry.kind != SPENT:
                 continue
             try:
@@ -86,8 +77,8 @@ class Recomputer:
                 recorded = after if isinstance(after, list) else []
                 if [_limits(item) for item in recorded] != in_force:
                     wrong.append((line, "it does not state the budgets that were in force"))
-                for item in recorded:
-                    wrong.extend((line, why) for why in self._disagreements(item, spent))
+                for item in recorded:  # one by one: what was found before one that cannot be read stays
+                    wrong += [(line, why) for why in self._disagreements(item, spent)]
                 standings = tuple(
                     self.standing(Budget.from_value(item), spent, spent[-1].time_s, _statement(item))
                     for item in recorded
@@ -104,16 +95,9 @@ class Recomputer:
     def standing(
         self, budget: Budget, spent: Sequence[Spent], now_s: int, like: Mapping[str, Any] | None
     ) -> Standing:
-        """Where a budget stands.
+        """Where a budget stands; at infinite epsilon if what is recorded is too extreme to compute with.
 
-        Args:
-            budget: the limit.
-            spent: every payment.
-            now_s: for budgets with a period.
-            like: a recorded statement, whose accountant is used; pld without one.
-
-        Returns:
-            Infinite epsilon if what is recorded is too extreme to compute with.
+        ``like`` is a recorded statement, whose accountant is used; pld without one.
 
         Raises:
             ConfigError: events that no accountant covers together.
@@ -143,35 +127,35 @@ class Recomputer:
     def _disagreements(self, recorded: Mapping[str, Any], spent: Sequence[Spent]) -> list[str]:
         self.checked += 1
         statement = _statement(recorded)
-        found: list[str] = []
+        wrong: list[str] = []
         for chosen in self.accountants_of(statement):
             _check_size(spent, chosen)
-            found = self._differences(recorded, statement, spent, _expecting(chosen, statement))
-            if not found:
-                return []
-        return found
-
-    def _differences(
-        self,
-        recorded: Mapping[str, Any],
-        statement: Mapping[str, Any] | None,
-        spent: Sequence[Spent],
-        chosen: Accountant,
-    ) -> list[str]:
-        if why := disagrees(recorded, spent, chosen):
-            return [why]
-        if statement is None:
-            return []
-        budget = Budget.from_value(recorded)
-        found = standing(budget, spent, spent[-1].time_s, chosen, exactly=True).spent
-        wrong = []
-        if found is not None and statement.get("adjacency") != str(found.adjacency):
-            wrong.append(f"its epsilon is stated under {statement.get('adjacency')}, not {found.adjacency}")
-        if found is not None and statement.get("accountant") != found.accountant:
-            wrong.append(f"the accountant {statement.get('accountant')} cannot have made its epsilon")
-        if budget.epsilon is not None and float(statement["epsilon"]) > budget.epsilon:
-            wrong.append(f"it was paid although it exceeds {budget.describe()}")
+            wrong = _differences(recorded, statement, spent, _expecting(chosen, statement))
+            if not wrong:
+                break
         return wrong
+
+
+def _differences(
+    recorded: Mapping[str, Any],
+    statement: Mapping[str, Any] | None,
+    spent: Sequence[Spent],
+    chosen: Accountant,
+) -> list[str]:
+    if why := disagrees(recorded, spent, chosen):
+        return [why]
+    if statement is None:
+        return []
+    budget = Budget.from_value(recorded)
+    right = standing(budget, spent, spent[-1].time_s, chosen, exactly=True).spent
+    wrong = []
+    if right is not None and statement.get("adjacency") != str(right.adjacency):
+        wrong.append(f"its epsilon is stated under {statement.get('adjacency')}, not {right.adjacency}")
+    if right is not None and statement.get("accountant") != right.accountant:
+        wrong.append(f"the accountant {statement.get('accountant')} cannot have made its epsilon")
+    if budget.epsilon is not None and float(statement["epsilon"]) > budget.epsilon:
+        wrong.append(f"it was paid although it exceeds {budget.describe()}")
+    return wrong
 
 
 def _expecting(chosen: Accountant, recorded: Mapping[str, Any] | None) -> Accountant:
@@ -183,11 +167,7 @@ def _expecting(chosen: Accountant, recorded: Mapping[str, Any] | None) -> Accoun
 
 
 def _check_size(spent: Sequence[Spent], chosen: Accountant) -> None:
-    """Refuse events that take minutes and gigabytes to compute with, which only a hostile ledger has.
-
-    Raises:
-        OverflowError: the loss distribution of all events together would be too large, or a loop too long.
-    """
+    """Raise OverflowError for events that take minutes and gigabytes, which only a hostile ledger has."""
     interval = chosen.interval if isinstance(chosen, Pld) else Pld().interval
     sizes = [_size(item.event) for item in spent]
     widest, variance = max((size[0] for size in sizes), default=0.0), sum(size[1] for size in sizes)

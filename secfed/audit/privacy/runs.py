@@ -2,71 +2,65 @@
 
 from __future__ import annotations
 
-import tempfile
-from dataclasses import replace
 from pathlib import Path
 
+from secfed.audit.party import Party
 from secfed.audit.privacy.files import Source
-from secfed.audit.privacy.findings import (
-    AGGREGATOR,
-    AuditedRun,
-    Believed,
-    CheckedFolder,
-    VerifiedRecord,
-    settings_of,
-    verify_source,
-)
-from secfed.audit.transcript_check import verify_run
-from secfed.records.hash_chain import BadlySigned
-from secfed.records.transcript import SUMMED, TRANSCRIPT
-from secfed.runs.run_folder import MODEL_FILE, RUN_FILE, TRANSCRIPT_FILE, site_folder
+from secfed.audit.privacy.findings import AGGREGATOR, AuditedRun, Believed, CheckedFolder, VerifiedRecord
+from secfed.audit.transcript_check import compare_run
+from secfed.records.hash_chain import BadlySigned, BrokenChain, Entry, verify_chain
+from secfed.records.transcript import TRANSCRIPT
 
 
 def check_transcripts(state: CheckedFolder, believed: Believed) -> None:
     """Verify every transcript, and every run of them."""
     for source in state.found.transcripts:
-        _transcript(state, believed, source)
+        run = _transcript(state, believed, source)
+        if run is not None:
+            state.runs.append(run)
     _join(state)
     for run in state.runs:
         _check_run(state, run)
 
 
-def _transcript(state: CheckedFolder, believed: Believed, source: Source) -> None:
-    """Route one transcript to its run; the first line's claims choose the key and are then verified."""
+def _transcript(state: CheckedFolder, believed: Believed, source: Source) -> AuditedRun | None:
+    """A run of one transcript; the first line's claims choose the key and are then verified."""
     rosters = believed.rosters_for(source)
     stated = str(source.claims.get("roster_digest", ""))
     if not rosters:
         state.unknown_roster(source.path, stated)
-        state.chains.append(VerifiedRecord(source, "?", b"", ()))
-        return
+        state.record(source, TRANSCRIPT, "")
+        return None
     roster = rosters[0]
+    is_here = stated == roster.digest.hex()
     claimed = str(source.claims.get("owner", ""))
     owner = source.named_site or (claimed if claimed in roster.sites else AGGREGATOR)
-    is_here = stated == roster.digest.hex()
-    if owner != AGGREGATOR and owner not in roster.sites:
+    is_central = owner == AGGREGATOR
+    if not is_central and owner not in roster.sites:
         if is_here:
             state.problem(source.path, None, "the roster has no such site")
         else:
             state.unknown_roster(source.path, stated)
-        state.chains.append(VerifiedRecord(source, owner, b"", ()))
-        return
-    public = roster.aggregator if owner == AGGREGATOR else roster.public(owner)
-    entries, broken = verify_source(source, TRANSCRIPT, public, None if owner == AGGREGATOR else owner)
+        state.record(source, TRANSCRIPT, owner)
+        return None
+    public = roster.aggregator if is_central else roster.public(owner)
+    entries: tuple[Entry, ...] = ()
+    broken: BrokenChain | None = None
+    try:
+        entries = verify_chain(source.lines, public, TRANSCRIPT, owner=None if is_central else owner)
+    except BrokenChain as error:
+        broken = error
     if not is_here and (broken is None or (isinstance(broken, BadlySigned) and broken.line == 1)):
         # A whole first line that names another roster: what is missing is that roster, with its keys.
         state.unknown_roster(source.path, stated)
-        state.chains.append(VerifiedRecord(source, owner, b"", ()))
-        return
+        state.record(source, TRANSCRIPT, owner)
+        return None
     if broken is not None:
         state.problem(source.path, broken.line, broken.why)
     believed.use(roster)
-    chain = VerifiedRecord(source, owner, public, entries)
-    state.chains.append(chain)
-    study = str(entries[0].body.get("study", "")) if entries else str(source.claims.get("study", ""))
-    run = AuditedRun(study, roster, chain if owner == AGGREGATOR else None)
-    if owner != AGGREGATOR:
-        run.sites[owner] = chain
-    state.runs.append(run)
+    chain = state.record(source, TRANSCRIPT, owner, public, entries)
+    study = chain.study if entries else str(source.claims.get("study", ""))
+    return AuditedRun(study, roster, chain) if is_central else AuditedRun(study, roster, None, {owner: chain})
 
 
 def _join(state: CheckedFolder) -> None:
@@ -77,15 +71,14 @@ def _join(state: CheckedFolder) -> None:
     """
     by_folder: dict[Path, AuditedRun] = {}
     for run in state.runs:
-        chain = run.central or next(iter(run.sites.values()))
-        known = by_folder.setdefault(chain.source.run_folder, run)
+        known = by_folder.setdefault(run.parties[0].source.run_folder, run)
         known.central = known.central or run.central
         known.sites.update(run.sites)
         if run.central is not None:
             known.study = run.study
     whole = [run for run in by_folder.values() if run.central is not None]
     for run in (run for run in by_folder.values() if run.central is None):
-        ((site, chain),) = list(run.sites.items())[:1]
+        site, chain = next(iter(run.sites.items()))
         fits = [
             other
             for other in whole
@@ -100,77 +93,45 @@ def _join(state: CheckedFolder) -> None:
 
 
 def _specs(chain: VerifiedRecord | None) -> set[object]:
-    return {
-        entry.body.get("spec_digest") for entry in (chain.entries if chain else ()) if entry.kind == SUMMED
-    }
+    return {entry.body.get("spec_digest") for entry in (chain.summed if chain else ())}
 
 
 def _check_run(state: CheckedFolder, run: AuditedRun) -> None:
-    """Compare the transcripts of a run, and the models beside them.
-
-    Through a folder of links that is laid out as a simulation's.
-    """
-    with tempfile.TemporaryDirectory() as name:
-        staged = Path(name)
-        real = {staged / TRANSCRIPT_FILE: run.central.source.path if run.central else staged}
-        for site, chain in run.sites.items():
-            real[site_folder(staged, site) / TRANSCRIPT_FILE] = chain.source.path
-        for link, path in list(real.items()):
-            if path != staged:
-                link.parent.mkdir(parents=True, exist_ok=True)
-                link.symlink_to(path.resolve())
-                for name_beside in (MODEL_FILE, RUN_FILE):
-                    beside = real[link.parent / name_beside] = path.parent / name_beside
-                    if beside.is_file():
-                        (link.parent / name_beside).symlink_to(beside.resolve())
-        verdict = verify_run(staged, run.roster)
-        run.models = [replace(model, path=real[model.path]) for model in verdict.models]
-        state.notes.extend(f"{real[note.path]}: {note.why}" for note in verdict.notes)
-        for problem in verdict.problems:
-            path = real[problem.path]
-            if path != staged:  # the aggregator's transcript is not here, which a note says
-                state.problem(path, problem.line, problem.why)
+    """Compare the transcripts of a run, and the models beside them."""
+    central = run.central or Party(AGGREGATOR, Path(), ())
+    problems, run.models, notes = compare_run(central, list(run.sites.values()), run.roster)
+    state.notes.extend(f"{note.path}: {note.why}" for note in notes)
+    for problem in problems:
+        state.problem(problem.path, problem.line, problem.why)
     _same_settings(state, run)
     for site, chain in run.sites.items():
+        where = f"{site}, study {run.study!r}"
+        lost = _lost_sums(run.central, chain)
         if run.central is None:
             state.notes.append(
-                f"{site}, study {run.study!r}: the aggregator's transcript is not here, so the site's own "
-                "was not compared with it"
+                f"{where}: the aggregator's transcript is not here, so the site's own was not compared "
+                "with it"
             )
-            _double_sums(state, chain)
-        else:
-            _count_sums(state, run.study, run.central, chain)
+        elif lost:
+            state.notes.append(
+                f"{where}: {lost} sums that the site is in are not in its transcript; it never got the "
+                "result, or the end of its transcript is cut off"
+            )
 
 
 def _same_settings(state: CheckedFolder, run: AuditedRun) -> None:
-    stated: tuple[VerifiedRecord, object] | None = None
-    for chain in ([run.central] if run.central else []) + list(run.sites.values()):
-        body = settings_of(chain.entries)
-        if body is None:
-            continue
-        stated = stated or (chain, body)
-        if body != stated[1]:
-            state.problem(chain.source.path, 2, f"its settings differ from those in {stated[0].source.path}")
+    stated = [(chain.path, body) for chain in run.parties if (body := chain.settings) is not None]
+    for path, body in stated[1:]:
+        if body != stated[0][1]:
+            state.problem(path, 2, f"its settings differ from those in {stated[0][0]}")
 
 
-def _double_sums(state: CheckedFolder, chain: VerifiedRecord) -> None:
-    seen: dict[tuple[object, object], int] = {}
-    for entry in chain.entries:
-        place = (entry.body.get("round"), entry.body.get("exchange"))
-        if entry.kind == SUMMED and seen.setdefault(place, entry.seq + 1) != entry.seq + 1:
-            why = f"round {place[0]}, exchange {place[1]!r} was already summed in line {seen[place]}"
-            state.problem(chain.source.path, entry.seq + 1, why)
-
-
-def _count_sums(state: CheckedFolder, study: str, central: VerifiedRecord, chain: VerifiedRecord) -> None:
+def _lost_sums(central: VerifiedRecord | None, chain: VerifiedRecord) -> int:
     """A survivor may lack a sum: it never got the result, or the end of its transcript was cut off."""
-    lost = 0
+    if central is None or not chain.entries:
+        return 0
     own = _specs(chain)
-    for entry in central.entries if chain.entries else ():
-        if entry.kind == SUMMED and chain.owner in entry.body.get("survivors", []):
-            lost += entry.body.get("spec_digest") not in own
-    if lost:
-        state.notes.append(
-            f"{chain.owner}, study {study!r}: {lost} sums that the site is in are not in its transcript; it "
-            "never got the result, or the end of its transcript is cut off"
-        )
+    return sum(
+        chain.owner in entry.body.get("survivors", []) and entry.body.get("spec_digest") not in own
+        for entry in central.summed
+    )

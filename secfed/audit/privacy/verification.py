@@ -4,8 +4,29 @@ from __future__ import annotations
 
 import shlex
 
-from secfed.audit.privacy.document import Alert, Block, Code, Heading, ReportTable, Section, Text
+from secfed.audit.privacy import phrases
+from secfed.audit.privacy.document import (
+    Alert,
+    Block,
+    Code,
+    Column,
+    Heading,
+    ReportTable,
+    Section,
+    Text,
+    table,
+)
 from secfed.audit.privacy.evidence import FileFacts, Report
+
+_FILE_COLUMNS: list[Column[FileFacts]] = [
+    Column("File", 6, lambda item: item.file, "digest"),
+    Column("Kind", 4, lambda item: item.kind),
+    Column("Owner", 4, lambda item: item.owner),
+    Column("Entries", 3, lambda item: str(item.entries or ""), "number"),
+    Column("Head", 6, lambda item: item.head, "digest"),
+    Column("SHA-256 of the file", 6, lambda item: item.sha256, "digest"),
+    Column("Result", 4, lambda item: "verified" if item.verified else "BAD"),
+]
 
 
 def verification(report: Report) -> Section:
@@ -13,10 +34,7 @@ def verification(report: Report) -> Section:
     check = report.verification
     blocks: list[Block] = []
     if check.problems:
-        lines = tuple(
-            f"{item.file}{f', line {item.line}' if item.line else ''}: {item.why}" for item in check.problems
-        )
-        blocks.append(Alert("bad", "Problems", lines))
+        blocks.append(Alert("bad", "Problems", tuple(map(str, check.problems))))
     else:
         whose = "" if check.pinned else " under keys from these folders"
         blocks.append(
@@ -29,43 +47,14 @@ def verification(report: Report) -> Section:
     if check.notes:
         blocks.append(Alert("info", "Worth knowing", tuple(f"{note}." for note in check.notes)))
     if not check.pinned:
-        blocks.append(
-            Text(
-                "The keys came from the rosters in the folders themselves. That shows that the folders are "
-                "consistent, not who made them: compare the roster digest below with the one you pinned, or "
-                "make the report again with --roster."
-            )
-        )
+        blocks.append(Text(phrases.TEXTS["verification"]["unpinned"]))
     for roster in check.rosters:
         rows = (("aggregator", roster.aggregator), *roster.sites)
         blocks.append(Heading("Roster", f"Digest {roster.digest}"))
         blocks.append(ReportTable(("Party", "Fingerprint of its key"), rows, digests=(1,), weights=(3, 9)))
     blocks.append(Heading("Files", "To compare a file with its digest: sha256sum FILE"))
-    blocks.append(_files(check.files))
+    blocks.append(table(_FILE_COLUMNS, check.files, lambda item: None if item.verified else "bad"))
     blocks.append(Text("Whoever holds these files can check them again, without a network:"))
-    words = [*report.folders, *(word for name in report.named_rosters for word in ("--roster", name))]
-    blocks.append(Code((f"secfed audit verify {shlex.join(words)}",)))
+    rosters = [part for name in report.named_rosters for part in ("--roster", name)]
+    blocks.append(Code((f"secfed audit verify {shlex.join([*report.folders, *rosters])}",)))
     return Section("verification", "Verification", tuple(blocks), new_page=True)
-
-
-def _files(files: tuple[FileFacts, ...]) -> ReportTable:
-    rows = tuple(
-        (
-            item.file,
-            item.kind,
-            item.owner,
-            str(item.entries) if item.entries else "",
-            item.head,
-            item.sha256,
-            "verified" if item.verified else "BAD",
-        )
-        for item in files
-    )
-    return ReportTable(
-        ("File", "Kind", "Owner", "Entries", "Head", "SHA-256 of the file", "Result"),
-        rows,
-        numbers=(3,),
-        digests=(0, 4, 5),
-        weights=(6, 4, 4, 3, 6, 6, 4),
-        tones=tuple((place, "bad") for place, item in enumerate(files) if not item.verified),
-    )

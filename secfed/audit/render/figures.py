@@ -19,23 +19,17 @@ from secfed.audit.privacy import phrases
 from secfed.audit.privacy.evidence import Amount, LedgerFacts, Payment
 from secfed.runs import figure_style as style
 
-_MOST_BUDGETS: Final = 3
 _COLOURS: Final = (style.BLUE, style.GREEN, style.ORANGE, style.PURPLE, style.SKY)  # vermilion is the limit
 _MOST_STUDIES: Final = len(_COLOURS)
 _DAY_S: Final = 86_400
 _LABEL: Final = 28  # longer names of studies are cut in the legend
 _DIGEST: Final = len(" (00000000)")
 _LEFT_OUT: Final = r'<!--.*?-->|<metadata>.*?</metadata>|<style.*?</style>| xmlns(:xlink)?="[^"]*"'
-_DASHES: Final = ("solid", "dashed", "dotted")
+_DASHES: Final = ("solid", "dashed", "dotted")  # of as many budgets; more are not drawn
 
 
 def svg(ledger: LedgerFacts, prefix: str) -> str:
-    """The figure as an ``<svg>`` element to stand inside a page: no prolog, no comments, unique ids.
-
-    Args:
-        ledger: its payments.
-        prefix: put before every id, different for every figure of a page.
-    """
+    """The figure as an ``<svg>`` element: no prolog, no comments, and ids that begin with the prefix."""
     with io.StringIO() as out:
         _save(ledger, out, "svg")
         text = out.getvalue()
@@ -75,16 +69,17 @@ def _draw(ledger: LedgerFacts) -> Figure:
     places: list[float] = list(range(1, len(payments) + 1))
     if by_time:
         places = [payment.time_s / _DAY_S for payment in payments]  # matplotlib's dates are days since 1970
-    budgets = ledger.amounts[:_MOST_BUDGETS]
+    budgets = list(zip(ledger.amounts, _DASHES, strict=False))
     highest = 0.0
-    for amount, dash in zip(budgets, _DASHES, strict=False):
+    for amount, dash in budgets:
         series = [_spent(payment, amount) for payment in payments]
         highest = max([highest, *(value for value in series if math.isfinite(value))])
         axes.step(places, series, where="post", color=style.FAINT, linestyle=dash, linewidth=1.3)
         if amount.limit is not None:
             highest = max(highest, min(amount.limit, 3 * highest) if highest else amount.limit)
-    _points(axes, payments, places, budgets)
-    for amount, dash in zip(budgets, _DASHES, strict=False):
+    if budgets:
+        _points(axes, payments, places, budgets[0][0])
+    for amount, dash in budgets:
         if amount.limit is not None and amount.limit <= highest * 1.1:
             axes.axhline(amount.limit, color=style.VERMILION, linestyle=dash, linewidth=1.3)
             span = "" if amount.period_days is None else f" per {amount.period_days} days"
@@ -113,9 +108,7 @@ def _draw(ledger: LedgerFacts) -> Figure:
     return figure
 
 
-def _points(
-    axes: Axes, payments: Sequence[Payment], places: Sequence[float], budgets: Sequence[Amount]
-) -> None:
+def _points(axes: Axes, payments: Sequence[Payment], places: Sequence[float], budget: Amount) -> None:
     """One colour per study, so that one sees who spent what; the rest share a grey."""
     studies = list(dict.fromkeys(payment.study for payment in payments))
     for number, study in enumerate(studies[: _MOST_STUDIES + 1]):
@@ -127,16 +120,15 @@ def _points(
         ]
         colour = style.FAINT if rest else _COLOURS[number]
         label = f"{len(studies) - _MOST_STUDIES} more studies" if rest else _short(study)
-        for amount in budgets[:1]:
-            axes.plot(
-                [places[place] for place in mine],
-                [_spent(payments[place], amount) for place in mine],
-                linestyle="none",
-                marker="o",
-                markersize=5 if len(payments) <= 60 else 2.5,
-                color=colour,
-                label=label,
-            )
+        axes.plot(
+            [places[place] for place in mine],
+            [_spent(payments[place], budget) for place in mine],
+            linestyle="none",
+            marker="o",
+            markersize=5 if len(payments) <= 60 else 2.5,
+            color=colour,
+            label=label,
+        )
 
 
 def _short(name: str) -> str:

@@ -10,7 +10,7 @@ import io
 import logging
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import matplotlib as mpl
 from fpdf import FPDF, XPos, YPos
@@ -89,21 +89,28 @@ class _Page(FPDF):
         self.cell(0, 5, f"{self._title}, page {self.page_no()} of {{nb}}", align=Align.R)
 
     def write_line(
-        self, text: str, size: float = _BODY_PT, style: str = "", height: float = _LINE_MM
+        self,
+        text: str,
+        size: float = _BODY_PT,
+        style: str = "",
+        height: float = _LINE_MM,
+        font: str = _SANS,
+        **options: Any,
     ) -> None:
-        """A paragraph over the whole width."""
-        self.set_font(_SANS, style, size)
-        self.multi_cell(0, height, _text(text), align=Align.L, new_x=XPos.LMARGIN, new_y=YPos.NEXT)
+        """A paragraph over the whole width, as :func:`secfed.audit.privacy.phrases.printable` shows it."""
+        self.set_font(font, style, size)
+        shown = phrases.printable(text)
+        self.multi_cell(0, height, shown, align=Align.L, new_x=XPos.LMARGIN, new_y=YPos.NEXT, **options)
+
+    def write_note(self, text: str, colour: tuple[int, int, int] = _FAINT) -> None:
+        """A small paragraph."""
+        self.set_text_color(*colour)
+        self.write_line(text, _SMALL_PT + 0.5, "", 4)
 
     def need(self, height: float) -> None:
         """Begin a new page if less than this is left on the page."""
         if self.get_y() + height > self.h - self.b_margin:
             self.add_page()
-
-
-def _text(text: str) -> str:
-    """As :func:`secfed.audit.privacy.phrases.printable` shows it."""
-    return phrases.printable(text)
 
 
 def _front(page: _Page, document: Document) -> None:
@@ -114,8 +121,7 @@ def _front(page: _Page, document: Document) -> None:
     page.ln(2)
     _alert(page, Alert(document.tone, document.verdict))
     for name, value in document.facts:
-        page.set_text_color(*_FAINT)
-        page.write_line(f"{name}: {value}", _SMALL_PT + 0.5, "", 4)
+        page.write_note(f"{name}: {value}")
     page.ln(3)
 
 
@@ -124,7 +130,7 @@ def _section(page: _Page, report: Report, number: int, section: Section) -> None
         page.add_page()
     page.need(30)
     page.ln(3)
-    page.start_section(_text(section.title))
+    page.start_section(phrases.printable(section.title))
     page.set_text_color(*_ACCENT)
     page.write_line(f"{number}. {section.title}", 14, "B", 7)
     page.ln(1.5)
@@ -143,8 +149,7 @@ def _block(page: _Page, report: Report, block: Block) -> None:
             page.ln(2.5)
             page.write_line(text, 10.5, "B", 5.2)
             if note:
-                page.set_text_color(*_FAINT)
-                page.write_line(note, _SMALL_PT + 0.5, "", 4)
+                page.write_note(note)
             page.ln(1.5)
         case Items(items):
             for item in items:
@@ -152,8 +157,7 @@ def _block(page: _Page, report: Report, block: Block) -> None:
                 page.ln(0.8)
             page.ln(1)
         case Code(lines):
-            page.set_font(_MONO, "", _SMALL_PT)
-            page.multi_cell(0, 4, _text("\n".join(lines)), new_x=XPos.LMARGIN, new_y=YPos.NEXT, align=Align.L)
+            page.write_line("\n".join(lines), _SMALL_PT, "", 4, _MONO)
             page.ln(1.5)
         case Alert():
             _alert(page, block)
@@ -161,13 +165,14 @@ def _block(page: _Page, report: Report, block: Block) -> None:
             for card in cards:
                 _card(page, card)
         case Form(rows):
-            _form(page, rows)
+            filled = tuple((name, _BLANK if value is None else value) for name, value in rows)
+            _table(page, ReportTable(("", ""), filled, weights=(4, 9)), TableBordersLayout.ALL)
         case Figure(number, alt):
             page.need(70)
-            page.image(io.BytesIO(png(report.ledgers[number])), w=page.epw, alt_text=_text(alt))
+            page.image(io.BytesIO(png(report.ledgers[number])), w=page.epw, alt_text=phrases.printable(alt))
             page.ln(3)
         case ReportTable():
-            _table(page, block)
+            _table(page, block, TableBordersLayout.HORIZONTAL_LINES)
 
 
 def _alert(page: _Page, alert: Alert) -> None:
@@ -175,23 +180,10 @@ def _alert(page: _Page, alert: Alert) -> None:
     page.need(14)
     page.set_fill_color(*ground)
     page.set_text_color(*ink)
-    page.set_font(_SANS, "B", _BODY_PT)
-    page.multi_cell(
-        0, 5.4, _text(alert.title), fill=True, padding=2, align=Align.L, new_x=XPos.LMARGIN, new_y=YPos.NEXT
-    )
+    page.write_line(alert.title, _BODY_PT, "B", 5.4, fill=True, padding=2)
     page.set_text_color(*_INK)
-    page.set_font(_SANS, "", _SMALL_PT + 0.5)
     for item in alert.items:
-        page.multi_cell(
-            0,
-            4.2,
-            _text(f"\N{BULLET} {item}"),
-            fill=True,
-            padding=(0, 2, 1, 2),
-            align=Align.L,
-            new_x=XPos.LMARGIN,
-            new_y=YPos.NEXT,
-        )
+        page.write_line(f"\N{BULLET} {item}", _SMALL_PT + 0.5, "", 4.2, fill=True, padding=(0, 2, 1, 2))
     page.ln(2.5)
 
 
@@ -207,24 +199,13 @@ def _card(page: _Page, card: Card) -> None:
         if card.fraction > 0:
             page.rect(page.l_margin, top, width * card.fraction, 2.2, style="F")
         page.ln(4.5)
-    page.set_text_color(*_FAINT)
-    page.write_line("; ".join(f"{name} {value}" for name, value in card.facts), _SMALL_PT + 0.5, "", 4)
+    page.write_note("; ".join(f"{name} {value}" for name, value in card.facts))
     if card.warning:
-        page.set_text_color(*_TONES["warn"][0])
-        page.write_line(card.warning, _SMALL_PT + 0.5, "", 4)
+        page.write_note(card.warning, _TONES["warn"][0])
     page.ln(3)
 
 
-def _form(page: _Page, rows: tuple[tuple[str, str | None], ...]) -> None:
-    filled = tuple((name, _BLANK if value is None else value) for name, value in rows)
-    _rows(page, ReportTable(("", ""), filled, weights=(4, 9)), TableBordersLayout.ALL)
-
-
-def _table(page: _Page, table: ReportTable) -> None:
-    _rows(page, table, TableBordersLayout.HORIZONTAL_LINES)
-
-
-def _rows(page: _Page, table: ReportTable, borders: TableBordersLayout) -> None:
+def _table(page: _Page, table: ReportTable, borders: TableBordersLayout) -> None:
     """Headers are repeated on every page, and a row stays whole."""
     page.set_font(_SANS, "", _SMALL_PT)
     page.set_draw_color(*_LINE)
@@ -244,7 +225,7 @@ def _rows(page: _Page, table: ReportTable, borders: TableBordersLayout) -> None:
         width=page.epw,
     ) as drawn:
         if headed:
-            drawn.row([_text(header) for header in table.headers])
+            drawn.row([phrases.printable(header) for header in table.headers])
         for number, cells in enumerate(table.rows):
             row = drawn.row()
             last = len(cells) - 1
@@ -253,5 +234,5 @@ def _rows(page: _Page, table: ReportTable, borders: TableBordersLayout) -> None:
                 style = mono if column in table.digests else None
                 if tone is not None and column == last:
                     style = FontFace(color=_TONES[tone][0])
-                row.cell(_text(cell), style=style)
+                row.cell(phrases.printable(cell), style=style)
     page.ln(3)

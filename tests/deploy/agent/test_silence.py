@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from secfed.audit.privacy.decision_checks import said
+from secfed.audit.privacy.decision_section import in_words
 from secfed.audit.privacy.evidence import DecisionFact
 from secfed.cli.app import app
 from secfed.deploy.agent.status import STATUS_FILE, read_status
@@ -98,5 +98,5 @@ def test_alarms_cannot_fill_the_log_and_are_shown_in_a_report() -> None:
     assert len(made) == PER_DAY + 1
     assert state.count("ab", ALARM, 0) == PER_DAY
     assert state.count("ab", ACCEPTED, 0) == 0
-    words = said(DecisionFact(1, 0, ALARM, text="update: NaN or Inf", count=4))
+    words = in_words(DecisionFact(1, 0, ALARM, text="update: NaN or Inf", count=4))
     assert words == "local work failed, and what failed added nothing: update: NaN or Inf (4 times so far)"

@@ -63,6 +63,14 @@ def write(
     return folder
 
 
+def append(folder: Path, owner: str, kind: str, body: dict[str, Any]) -> None:
+    """One more entry in a transcript; the aggregator's owner is empty."""
+    path = (site_folder(folder, owner) if owner else folder) / TRANSCRIPT_FILE
+    identity = SITES.get(owner, AGGREGATOR)
+    with Transcript(identity, study=STUDY, roster_digest=ROSTER.digest, sink=path) as log:
+        log.append(kind, body)
+
+
 def problems(folder: Path) -> list[tuple[str, int | None, str]]:
     verdict = verify_run(folder, ROSTER)
     return [(str(item.path.relative_to(folder)), item.line, item.why) for item in verdict.problems]
@@ -83,13 +91,7 @@ class TestAgreement:
         verdict = verify_run(write(tmp_path), ROSTER)
         assert (verdict.problems, verdict.study, verdict.absent) == ((), STUDY, ())
         counts = {item.owner: (item.entries, item.sums, item.expected) for item in verdict.checked}
-        assert counts == {
-            "aggregator": (4, 3, 3),
-            "a": (4, 3, 3),
-            "b": (4, 3, 3),
-            "c": (4, 3, 3),
-            "d": (2, 1, 1),
-        }
+        assert counts == {**dict.fromkeys(("aggregator", "a", "b", "c"), (4, 3, 3)), "d": (2, 1, 1)}
 
     @pytest.mark.parametrize(
         ("changes", "why"),
@@ -104,9 +106,9 @@ class TestAgreement:
     def test_a_site_that_was_told_something_else_is_found(
         self, tmp_path: Path, changes: dict[str, Any], why: str
     ) -> None:
-        found = problems(write(tmp_path, only("b", 2, **changes)))
-        assert [(path, line) for path, line, _ in found] == [("sites/b/transcript.jsonl", 3)]
-        assert why in found[0][2]
+        ((path, line, reason),) = problems(write(tmp_path, only("b", 2, **changes)))
+        assert (path, line) == ("sites/b/transcript.jsonl", 3)
+        assert why in reason
 
     def test_a_sum_that_the_aggregator_hides_is_found(self, tmp_path: Path) -> None:
         folder = write(tmp_path, lambda owner, record: None if not owner and record.round == 3 else record)
@@ -117,13 +119,7 @@ class TestAgreement:
     def test_a_site_that_is_not_among_the_survivors_it_was_shown_is_found(self, tmp_path: Path) -> None:
         record = a_sum(2, ("b", "c", "d"))
         folder = write(tmp_path, sums=(record,))
-        with Transcript(
-            SITES["a"],
-            study=STUDY,
-            roster_digest=ROSTER.digest,
-            sink=site_folder(folder, "a") / TRANSCRIPT_FILE,
-        ) as log:
-            log.append(SUMMED, record.to_body())
+        append(folder, "a", SUMMED, record.to_body())
         assert problems(folder) == [
             ("sites/a/transcript.jsonl", 2, "round 2, exchange 'fit': this site is not among the survivors")
         ]
@@ -146,15 +142,11 @@ class TestAgreement:
         folder = write(tmp_path, sums=(record,))
         told = replace(record, **changes)
         told = told if "result_signature" in changes else signed(told)
-        path = site_folder(folder, "d") / TRANSCRIPT_FILE
-        with Transcript(SITES["d"], study=STUDY, roster_digest=ROSTER.digest, sink=path) as log:
-            log.append(FOLLOWED, told.to_body())
-        found = problems(folder)
-        if why is None:
-            assert found == []
-        else:
-            assert [(name, line) for name, line, _ in found] == [("sites/d/transcript.jsonl", 2)]
-            assert why in found[0][2]
+        append(folder, "d", FOLLOWED, told.to_body())
+        assert [(name, line) for name, line, _ in problems(folder)] == (
+            [] if why is None else [("sites/d/transcript.jsonl", 2)]
+        )
+        assert all(why in reason for _, _, reason in problems(folder) if why is not None)
 
     def test_a_name_that_no_message_can_carry_is_found(self, tmp_path: Path) -> None:
         """JSON permits half of a surrogate pair; the other transcripts are verified all the same."""
@@ -170,16 +162,9 @@ class TestAgreement:
 
     def test_a_result_that_the_aggregator_did_not_sign_is_found(self, tmp_path: Path) -> None:
         forged = replace(a_sum(1), result_signature=bytes(64))
-        found = problems(
-            write(tmp_path, lambda owner, record: forged if owner == "a" and record.round == 1 else record)
-        )
-        assert found == [
-            (
-                "sites/a/transcript.jsonl",
-                2,
-                "a signature of 'aggregator' does not verify under the pinned identity",
-            )
-        ]
+        why = "a signature of 'aggregator' does not verify under the pinned identity"
+        folder = write(tmp_path, lambda owner, told: forged if (owner, told.round) == ("a", 1) else told)
+        assert problems(folder) == [("sites/a/transcript.jsonl", 2, why)]
 
     def test_a_survivor_outside_the_roster_is_found(self, tmp_path: Path) -> None:
         found = problems(write(tmp_path, sums=(a_sum(1, ("a", "b", "mallory")),)))
@@ -187,21 +172,24 @@ class TestAgreement:
 
     def test_a_sum_record_without_its_fields_is_found(self, tmp_path: Path) -> None:
         folder = write(tmp_path)
-        with Transcript(
-            AGGREGATOR, study=STUDY, roster_digest=ROSTER.digest, sink=folder / TRANSCRIPT_FILE
-        ) as log:
-            log.append(SUMMED, {"round": 4})
+        append(folder, "", SUMMED, {"round": 4})
         assert problems(folder) == [("transcript.jsonl", 5, "an entry about a sum is incomplete")]
 
-    def test_another_study_is_found(self, tmp_path: Path) -> None:
-        found = problems(write(tmp_path, study=lambda owner: "other" if owner == "c" else STUDY))
-        assert found == [
-            ("sites/c/transcript.jsonl", 1, "it was opened for another study than the aggregator's")
-        ]
-
-    def test_another_roster_is_found(self, tmp_path: Path) -> None:
-        found = problems(write(tmp_path, roster_digest=lambda o: bytes(32) if o == "c" else ROSTER.digest))
-        assert found == [("sites/c/transcript.jsonl", 1, "it was opened for another roster")]
+    @pytest.mark.parametrize(
+        ("change", "why"),
+        [
+            (
+                {"study": lambda owner: "other" if owner == "c" else STUDY},
+                "it was opened for another study than the aggregator's",
+            ),
+            (
+                {"roster_digest": lambda owner: bytes(32) if owner == "c" else ROSTER.digest},
+                "it was opened for another roster",
+            ),
+        ],
+    )
+    def test_another_study_or_roster_is_found(self, tmp_path: Path, change: dict[str, Any], why: str) -> None:
+        assert problems(write(tmp_path, **change)) == [("sites/c/transcript.jsonl", 1, why)]
 
     def test_a_transcript_in_another_sites_folder_is_found(self, tmp_path: Path) -> None:
         folder = write(tmp_path)
@@ -225,14 +213,6 @@ class TestAgreement:
         path.write_bytes(lines[0] + lines[1].replace(b'"round":1', b'"round":9') + lines[2])
         assert problems(folder) == [("sites/a/transcript.jsonl", 2, "its content does not match its hash")]
 
-    def test_a_survivor_without_the_result_is_counted_but_not_condemned(self, tmp_path: Path) -> None:
-        verdict = verify_run(
-            write(tmp_path, lambda owner, record: None if (owner, record.round) == ("b", 3) else record),
-            ROSTER,
-        )
-        assert verdict.problems == ()
-        assert {item.owner: (item.sums, item.expected) for item in verdict.checked}["b"] == (2, 3)
-
     def test_sites_whose_transcript_is_elsewhere_are_named(self, tmp_path: Path) -> None:
         folder = write(tmp_path)
         shutil.rmtree(site_folder(folder, "d"))
@@ -250,8 +230,11 @@ def verify(*arguments: object) -> tuple[int, str, str]:
 
 
 class TestCommand:
-    def test_tells_what_was_checked(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    @pytest.fixture(autouse=True)
+    def wide(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("COLUMNS", "120")
+
+    def test_tells_what_was_checked(self, tmp_path: Path) -> None:
         code, out, err = verify(write(tmp_path))
         assert (code, err) == (0, "")
         assert out.count(" verified") == 5
@@ -281,30 +264,29 @@ class TestCommand:
         write_roster(tmp_path / "pinned.json", ROSTER)
         assert verify(folder, "--roster", tmp_path / "pinned.json")[0] == 0
 
-    def test_notes_a_site_whose_record_is_shorter_than_the_aggregators(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        monkeypatch.setenv("COLUMNS", "120")
+    def test_notes_a_site_whose_record_is_shorter_than_the_aggregators(self, tmp_path: Path) -> None:
         folder = write(tmp_path, lambda owner, record: None if (owner, record.round) == ("b", 3) else record)
+        verdict = verify_run(folder, ROSTER)
+        assert verdict.problems == ()
+        assert {item.owner: (item.sums, item.expected) for item in verdict.checked}["b"] == (2, 3)
         code, out, _ = verify(folder)
         assert code == 0
         assert "b did not record 1 sum that it is in" in out
 
     def test_a_missing_folder_or_roster_is_one_line_with_a_remedy(self, tmp_path: Path) -> None:
-        code, _, err = verify(tmp_path / "none")
-        assert (code, err.count("\n")) == (2, 2)
-        assert "no such folder" in err
-        code, _, err = verify(tmp_path)
-        assert (code, err.count("\n")) == (2, 2)
-        assert "--roster" in err
-        code, _, err = verify(write(tmp_path / "run"), "--roster", tmp_path / "rooster.json")
-        assert (code, err.count("\n")) == (2, 2)
-        assert "check the path" in err
+        run = write(tmp_path / "run")
+        for arguments, why in (
+            ((tmp_path / "none",), "no such folder"),
+            ((tmp_path,), "--roster"),
+            ((run, "--roster", tmp_path / "rooster.json"), "check the path"),
+        ):
+            code, _, err = verify(*arguments)
+            assert (code, err.count("\n")) == (2, 2)
+            assert why in err
 
     def test_without_the_aggregators_transcript_there_is_nothing_to_compare_with(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+        self, tmp_path: Path
     ) -> None:
-        monkeypatch.setenv("COLUMNS", "120")
         folder = write(tmp_path)
         path = folder / TRANSCRIPT_FILE
         path.write_bytes(path.read_bytes().replace(b'"round":1', b'"round":9', 1))

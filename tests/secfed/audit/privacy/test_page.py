@@ -8,30 +8,16 @@ from dataclasses import replace
 from html import unescape
 from html.parser import HTMLParser
 
+import pypdf
 import pytest
 
 from secfed.audit.privacy.data_protection import build
 from secfed.audit.privacy.document import Card, Cards, ReportTable
-from secfed.audit.privacy.evidence import Report
+from secfed.audit.privacy.evidence import ProblemFact, Report
 from secfed.audit.render import figures
-from secfed.audit.render.figures import svg
 from secfed.audit.render.html import to_html
-from tests.dp.report_case import SECRET, honest_report, hostile_report, keep
-
-
-@pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Report:
-    return honest_report(tmp_path_factory.mktemp("case"))
-
-
-@pytest.fixture(scope="module")
-def page(made: Report) -> str:
-    return to_html(made)
-
-
-@pytest.fixture(scope="module")
-def hostile(tmp_path_factory: pytest.TempPathFactory) -> Report:
-    return hostile_report(tmp_path_factory.mktemp("hostile"))
+from secfed.audit.render.pdf import to_pdf
+from tests.dp.report_case import SECRET, keep
 
 
 class _Parsed(HTMLParser):
@@ -69,6 +55,7 @@ class TestPage:
             if name == "href":
                 assert (value or "").startswith("#")
         assert "default-src 'none'" in unescape(page)
+        assert str(SECRET) not in page
 
     def test_ids_are_unique_and_every_link_leads_somewhere(self, page: str) -> None:
         parsed = _Parsed(page)
@@ -81,32 +68,20 @@ class TestPage:
     def test_it_has_a_figure_per_ledger_and_every_section(self, made: Report, page: str) -> None:
         parsed = _Parsed(page)
         assert parsed.tags.count("svg") == len(made.ledgers) == 3
-        for title in (
-            "Summary",
-            "In plain words",
-            "Record of processing (GDPR Art. 30)",
-            "Impact assessment (GDPR Art. 35)",
-            "Privacy spent and left",
-            "What left the sites",
-            "Refusals",
-            "On what each number relies",
-            "Verification",
-            "Appendix: every payment",
-        ):
-            assert title in parsed.words
+        titles = [section.title for section in build(made).sections]
+        assert len(titles) == 13
+        assert all(title in parsed.words for title in titles)
 
-    def test_no_epsilon_stands_without_delta_relation_and_accountant(self, made: Report) -> None:
-        document = build(made)
+    def test_no_epsilon_stands_without_delta_relation_and_accountant(self, made: Report, page: str) -> None:
         stated = re.compile(r"epsilon \d")
-        for section in document.sections:
-            for block in section.blocks:
-                if isinstance(block, Cards):
-                    for card in block.cards:
-                        assert {"delta", "protects", "accountant", "left"} <= {name for name, _ in card.facts}
-                        assert all(value for _, value in card.facts)
-                if isinstance(block, ReportTable) and "Spent" in block.headers:
-                    assert {"Delta", "Neighbours", "Accountant"} <= set(block.headers)
-        texts = [item for item in _Parsed(to_html(made)).text if stated.search(item) and "limit" not in item]
+        for block in (block for section in build(made).sections for block in section.blocks):
+            if isinstance(block, Cards):
+                for card in block.cards:
+                    assert {"delta", "protects", "accountant", "left"} <= {name for name, _ in card.facts}
+                    assert all(value for _, value in card.facts)
+            if isinstance(block, ReportTable) and "Spent" in block.headers:
+                assert {"Delta", "Neighbours", "Accountant"} <= set(block.headers)
+        texts = [item for item in _Parsed(page).text if stated.search(item) and "limit" not in item]
         for text in texts:
             if "With epsilon 0" in text or "of epsilon" in text:
                 continue  # the explanation; the card's limit, whose facts are checked above
@@ -138,12 +113,8 @@ class TestPage:
 
     def test_only_the_controller_fills_in_what_only_the_controller_knows(self, page: str) -> None:
         text = _Parsed(page).words
-        for label in (
-            "Data-protection officer (1a)",
-            "Categories of data subjects (1c)",
-            "Time limits for erasure (1f)",
-            "Necessity and proportionality (7b)",
-        ):
+        assert text.count("to be filled in by the controller") == 13
+        for label in ("Data-protection officer (1a)", "Necessity and proportionality (7b)"):
             assert f"{label} to be filled in by the controller" in text
 
     def test_refusals_and_digests_are_there(self, made: Report, page: str) -> None:
@@ -163,33 +134,31 @@ class TestPage:
             assert 0 <= (ledger.amounts[0].left or 0) - left < 0.001
 
     def test_problems_head_the_report(self, made: Report) -> None:
-        from secfed.audit.privacy.evidence import ProblemFact
-
         problem = ProblemFact("ledger-x.jsonl", 7, "its content does not match its hash")
-        bad = replace(made, verification=replace(made.verification, verified=False, problems=(problem,)))
+        check = replace(made.verification, verified=False, problems=(problem,))
+        bad = replace(made, ledgers=(), verification=check)
         text = to_html(bad)
         header = text[: text.index("<main>")]
         assert "DOES NOT VERIFY" in header
         assert "verdict bad" in header
         assert "ledger-x.jsonl, line 7: its content does not match its hash" in _Parsed(text).words
 
-    def test_without_a_pinned_roster_the_first_line_says_what_was_not_checked(self, made: Report) -> None:
+    @pytest.mark.parametrize(
+        ("pinned", "tone", "verdict"),
+        [
+            (False, "warn", "Records are consistent (keys not checked: no pinned roster)"),
+            (True, "good", "Everything verifies"),
+        ],
+    )
+    def test_the_first_line_says_whether_a_roster_was_pinned(
+        self, made: Report, pinned: bool, tone: str, verdict: str
+    ) -> None:
         assert made.verification.verified
-        assert not made.verification.pinned
-        header, rest = to_html(made).split("<main>")
-        assert 'class="verdict warn"' in header
-        assert "Records are consistent (keys not checked: no pinned roster): 21 files, 58 epsilons" in header
-        assert "Everything verifies" not in header
-        assert 'class="alert good"' not in rest
-        header, rest = to_html(replace(made, verification=replace(made.verification, pinned=True))).split(
-            "<main>"
-        )
-        assert 'class="verdict good"' in header
-        assert "Everything verifies: 21 files, 58 epsilons" in header
-        assert 'class="alert good"' in rest
-
-    def test_no_value_of_a_site_is_in_it(self, page: str) -> None:
-        assert str(SECRET) not in page
+        check = replace(made.verification, pinned=pinned)
+        header, rest = to_html(replace(made, ledgers=(), verification=check)).split("<main>")
+        assert f'class="verdict {tone}"' in header
+        assert f"{verdict}: 21 files, 58 epsilons" in header
+        assert ('class="alert good"' in rest) == pinned
 
     def test_hostile_names_stay_text(self, hostile: Report) -> None:
         assert hostile.verification.verified
@@ -202,44 +171,37 @@ class TestPage:
         assert "alert(1)" in parsed.words  # shown, not run
         assert "\N{RIGHT-TO-LEFT OVERRIDE}" not in text
         assert parsed.tags.count("svg") == 3
-        for ledger in hostile.ledgers:
-            drawn = svg(ledger, "f")
+        for drawn in re.findall("<svg .*?</svg>", text, re.DOTALL):
             assert "onload" not in drawn
             assert "<!--" not in drawn
 
-    def test_equal_records_give_equal_pages(self, made: Report, page: str) -> None:
-        assert to_html(made) == page
+    def test_equal_records_give_equal_pages(self, made: Report) -> None:
+        one = replace(made, ledgers=made.ledgers[:1])
+        assert to_html(one) == to_html(one)
 
 
 class TestPdf:
-    def test_it_opens_and_holds_the_text_and_the_figures(self, made: Report) -> None:
-        pytest.importorskip("fpdf", reason="fpdf2 is not installed")
-        from secfed.audit.render.pdf import to_pdf
+    @staticmethod
+    def opened(data: bytes) -> tuple[pypdf.PdfReader, str]:
+        reader = pypdf.PdfReader(io.BytesIO(data))
+        return reader, " ".join(one.extract_text() for one in reader.pages)
 
+    def test_it_opens_and_holds_the_text_and_the_figures(self, made: Report) -> None:
         data = to_pdf(made)
-        assert data.startswith(b"%PDF-")
-        assert b"%%EOF" in data[-1024:]
-        pypdf = pytest.importorskip("pypdf", reason="pypdf is not installed")
-        opened = pypdf.PdfReader(io.BytesIO(data))
-        assert len(opened.pages) >= 8
-        text = re.sub(r"\s+", " ", " ".join(one.extract_text() for one in opened.pages))
+        reader, text = self.opened(data)
+        assert len(reader.pages) >= 8
+        text = re.sub(r"\s+", " ", text)
         assert "Privacy audit report" in text
         assert "1.469" in text
         assert "Left without noise" in text
         assert str(SECRET) not in text
-        images = sum(len(one.images) for one in opened.pages)
-        assert images == len(made.ledgers)
+        assert sum(len(one.images) for one in reader.pages) == len(made.ledgers)
         keep(data, "audit-report.pdf")
 
     def test_hostile_names_stay_text(self, hostile: Report) -> None:
-        pytest.importorskip("fpdf", reason="fpdf2 is not installed")
-        pypdf = pytest.importorskip("pypdf", reason="pypdf is not installed")
-        from secfed.audit.render.pdf import to_pdf
-
-        opened = pypdf.PdfReader(io.BytesIO(to_pdf(hostile)))
-        text = "".join(one.extract_text() for one in opened.pages)
+        reader, text = self.opened(to_pdf(replace(hostile, ledgers=hostile.ledgers[:1])))
         assert "<script>" in text
-        assert not [link for one in opened.pages for link in one.get("/Annots") or ()]
+        assert not [link for one in reader.pages for link in one.get("/Annots") or ()]
 
 
 class TestFigure:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,13 +20,14 @@ from secfed.dp.accounting.events import Gaussian
 from secfed.dp.accounting.interface import Rdp
 from secfed.dp.ledger import ledger as ledger_module
 from secfed.dp.ledger.ledger import Ledger, verify
-from secfed.records.hash_chain import Chain, Entry, verify_chain
+from secfed.records.hash_chain import Chain, ChainType, Entry, verify_chain
 from secfed.records.roster_file import ROSTER_FILE, write_roster
 from secfed.records.transcript import SETTINGS, SUMMED, TRANSCRIPT
 from secfed.runs.run_folder import TRANSCRIPT_FILE
 from tests.dp.report_case import (
     ADD,
     DATASET,
+    DAY_S,
     LEDGER,
     PRIVACY,
     Case,
@@ -35,21 +36,26 @@ from tests.dp.report_case import (
     report,
     settings,
     studies,
-    write_case,
 )
 
 ANNA = Identity.from_seed("st-anna", bytes([3]) * 32)
 
 
-@pytest.fixture(scope="module")
-def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_case(tmp_path_factory.mktemp("case")).root
-
-
-@pytest.fixture
-def root(written: Path, tmp_path: Path) -> Path:
-    """A copy of the example that a test may damage."""
-    return Path(shutil.copytree(written, tmp_path / "case"))
+def resign(
+    path: Path,
+    identity: Identity,
+    entries: Sequence[Entry],
+    forge: Callable[[Entry, dict[str, Any]], None],
+    kind: ChainType = ledger_module.LEDGER,
+) -> None:
+    """Write a chain anew, signed by its owner, with bodies changed."""
+    lines: list[bytes] = []
+    chain = Chain(identity, kind, sink=lines.append)
+    for entry in entries:
+        body = json.loads(json.dumps(entry.body))
+        forge(entry, body)
+        chain.append(entry.kind, body)
+    path.write_bytes(b"".join(lines))
 
 
 def flip(path: Path, line: int) -> None:
@@ -153,32 +159,17 @@ class TestTampering:
 Forgery = Callable[[dict[str, Any]], None]
 
 
+def spent(**changes: Any) -> Forgery:
+    """Change what the first budget's standing says."""
+    return lambda body: body["after"][0]["spent"].update(changes)
+
+
 def halve(body: dict[str, Any]) -> None:
     body["after"][0]["spent"]["epsilon"] /= 2
 
 
-def other_relation(body: dict[str, Any]) -> None:
-    body["after"][0]["spent"]["adjacency"] = "zero-out-site"
-
-
-def other_accountant(body: dict[str, Any]) -> None:
-    body["after"][0]["spent"]["accountant"] = "basic composition of pld and rdp"
-
-
-def no_budget(body: dict[str, Any]) -> None:
-    body["after"] = []
-
-
-def other_limit(body: dict[str, Any]) -> None:
-    body["after"][0]["epsilon"] = 100.0
-
-
 def earlier(body: dict[str, Any]) -> None:
-    body["time_s"] -= 10 * 86_400
-
-
-def unreadable(body: dict[str, Any]) -> None:
-    body["after"][0]["spent"]["epsilon"] = "small"
+    body["time_s"] -= 10 * DAY_S
 
 
 class TestFaultySite:
@@ -188,18 +179,19 @@ class TestFaultySite:
         ("forge", "why"),
         [
             (halve, "but the events give"),
-            (other_relation, "stated under zero-out-site"),
-            (other_accountant, "cannot have made its epsilon"),
-            (no_budget, "does not state the budgets that were in force"),
-            (other_limit, "does not state the budgets that were in force"),
+            (spent(adjacency="zero-out-site"), "stated under zero-out-site"),
+            (spent(accountant="basic composition of pld and rdp"), "cannot have made its epsilon"),
+            (lambda body: body.update(after=[]), "does not state the budgets that were in force"),
+            (lambda body: body["after"][0].update(epsilon=100.0), "does not state the budgets that were in"),
             (earlier, "dated before"),
-            (unreadable, "cannot be read"),
+            (spent(epsilon="small"), "cannot be read"),
         ],
     )
     def test_a_false_number_is_found_by_recomputation(self, root: Path, forge: Forgery, why: str) -> None:
-        case = Case(root)
         for study in ("heart", "lung"):
-            resign(case, root / study / "sites" / "st-anna" / LEDGER, 9, forge)
+            path = root / study / "sites" / "st-anna" / LEDGER
+            entries = verify(path.read_bytes().splitlines(keepends=True), ANNA.public_bytes)
+            resign(path, ANNA, entries, lambda entry, body: forge(body) if entry.seq == 8 else None)
         made = report(root / "lung")  # heads of lung come later, so they are missing as well
         found = [item for item in problems(made) if item[:2] == (LEDGER, 9)]
         assert found
@@ -279,13 +271,7 @@ class TestOddSite:
         entries: tuple[Entry, ...], folder: Path, forge: Callable[[str, dict[str, Any]], None]
     ) -> Report:
         write_roster(folder / ROSTER_FILE, Roster.of(Identity.generate("aggregator"), [ANNA]))
-        lines: list[bytes] = []
-        chain = Chain(ANNA, ledger_module.LEDGER, sink=lines.append)
-        for entry in entries:
-            body = json.loads(json.dumps(entry.body))
-            forge(entry.kind, body)
-            chain.append(entry.kind, body)
-        (folder / LEDGER).write_bytes(b"".join(lines))
+        resign(folder / LEDGER, ANNA, entries, lambda entry, body: forge(entry.kind, body))
         return report(folder)
 
     @pytest.mark.parametrize(("kind", "key", "value"), ODD)
@@ -322,26 +308,13 @@ class TestOddSite:
         study.round(1, ("update/w",))
         study.close(with_ledgers=False)
         path = tmp_path / "s" / "sites" / "st-anna" / TRANSCRIPT_FILE
-        lines: list[bytes] = []
         anna = case.identities["st-anna"]
-        chain = Chain(anna, TRANSCRIPT, sink=lines.append)
-        for entry in verify_chain(path.read_bytes().splitlines(keepends=True), anna.public_bytes, TRANSCRIPT):
-            more = {"fields": 5} if entry.kind == SUMMED else {}
-            chain.append(entry.kind, {**entry.body, **more})
-        path.write_bytes(b"".join(lines))
+        recorded = verify_chain(path.read_bytes().splitlines(keepends=True), anna.public_bytes, TRANSCRIPT)
+
+        def forge(entry: Entry, body: dict[str, Any]) -> None:
+            if entry.kind == SUMMED:
+                body["fields"] = 5
+
+        resign(path, anna, recorded, forge, TRANSCRIPT)
         (made,) = report(tmp_path / "s").studies
         assert [left.fields for left in made.left if left.site == "st-anna"] == [()]
-
-
-def resign(case: Case, path: Path, line: int, forge: Forgery) -> None:
-    """Rewrite a ledger from one line on, signed by its site, with one body changed."""
-    identity = case.identities["st-anna"]
-    entries = verify(path.read_bytes().splitlines(keepends=True), identity.public_bytes)
-    lines: list[bytes] = []
-    chain = Chain(identity, ledger_module.LEDGER, sink=lines.append)
-    for entry in entries:
-        body = json.loads(json.dumps(entry.body))
-        if entry.seq + 1 == line:
-            forge(body)
-        chain.append(entry.kind, body)
-    path.write_bytes(b"".join(lines))

@@ -1,0 +1,52 @@
+"""What every check works on: one party's verified transcript, and problems that name a file and a line."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from secfed.errors import TranscriptError
+from secfed.records.hash_chain import Entry
+from secfed.records.transcript import SUMMED, SumRecord
+
+
+@dataclass(frozen=True)
+class Problem:
+    """One thing that is wrong, or worth knowing."""
+
+    path: Path
+    line: int | None  # first bad line, counted from 1; None if the file as a whole is meant
+    why: str  # without file and line
+
+    def __str__(self) -> str:
+        where = f"{self.path}, line {self.line}" if self.line else str(self.path)
+        return f"{where}: {self.why}"
+
+
+@dataclass(frozen=True)
+class Party:
+    """One party's transcript."""
+
+    owner: str  # a site, or "aggregator"
+    path: Path
+    entries: tuple[Entry, ...] = field(repr=False)  # verified; empty if it is missing or does not verify
+
+    @property
+    def study(self) -> str:
+        """As the transcript was opened for; empty without entries."""
+        return str(self.entries[0].body.get("study", "")) if self.entries else ""
+
+    @property
+    def summed(self) -> list[Entry]:
+        """The entries about sums that this party is in."""
+        return [entry for entry in self.entries if entry.kind == SUMMED]
+
+    @property
+    def sums(self) -> Iterator[tuple[Entry, SumRecord]]:
+        """Those of them that can be read; the others are problems already."""
+        for entry in self.summed:
+            try:
+                yield entry, SumRecord.from_body(entry.body)
+            except TranscriptError:
+                continue
