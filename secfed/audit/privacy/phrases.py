@@ -39,6 +39,7 @@ def settings_digest(study: str) -> str | None:
 TEXTS: Final[dict[str, Any]] = tomllib.loads(
     resources.files("secfed.audit.privacy").joinpath("texts.toml").read_text("utf-8")
 )
+ADJACENCY: Final[dict[str, str]] = TEXTS["adjacency"]
 PROTECTION: Final[dict[str, str]] = TEXTS["protection"]
 PROTECTION_RELIES: Final[dict[str, str]] = TEXTS["protection_relies"]
 
