@@ -40,6 +40,7 @@ def settings_digest(study: str) -> str | None:
 TEXTS: Final[dict[str, Any]] = tomllib.loads(
     resources.files("secfed.audit.privacy").joinpath("texts.toml").read_text("utf-8")
 )
+ADJACENCY: Final[dict[str, str]] = TEXTS["adjacency"]
 PROTECTION: Final = {name: traits.summary for name, traits in TRAITS.items()}
 PROTECTION_RELIES: Final = {name: traits.relies_on for name, traits in TRAITS.items()}
 

@@ -191,6 +191,6 @@ def names_appendix(report: Report) -> Section:
 
 def glossary() -> Section:
     """Words of the field that the report cannot do without."""
-    relations = "; ".join(f"{name}: {text}" for name, text in phrases.TEXTS["adjacency"].items())
+    relations = "; ".join(f"{name}: {text}" for name, text in phrases.ADJACENCY.items())
     items = tuple(item.format(relations=relations) for item in phrases.TEXTS["glossary"]["items"])
     return Section("glossary", "Appendix: words", (Items(items),))
