@@ -124,6 +124,14 @@ class WeightedPlan(Algorithm):
         """What sites sum beside weights, losses and metrics; by default ``update/parameter``."""
         return self.fields_like_model("update")
 
+    def counts(self, data: SiteData) -> Summands:
+        """Those of :meth:`fields` that follow from how many records there are, not weighted.
+
+        They are added where training fails, too: a sum that lacks one hospital's count would name it.
+        """
+        del data
+        return {}
+
     def server_state(self) -> State:
         """What the server keeps beside the model, as it is before round 1."""
         return {}

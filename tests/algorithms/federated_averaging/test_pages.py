@@ -13,6 +13,7 @@ import torch
 from torch import nn
 
 from secfed.algorithms.data.memory import SiteTables
+from secfed.algorithms.federated_averaging.local_context import LocalContext
 from secfed.deploy.agent.training_child import Trainer
 from secfed.deploy.agent.training_wire import Job
 from secfed.dp.mechanisms.randomness import SecureRandom
@@ -124,6 +125,22 @@ def test_fednova_averages_directions_and_steps(momentum: float) -> None:
     server.absorb(1, update, add(update, {s: algorithm.site(s).contribute(1, update, state) for s in SITES}))
     assert len(set(norms)) > 1
     assert torch.allclose(flat(server.model(), names), expected, atol=1e-6)
+
+
+def test_fednova_counts_steps_where_training_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    algorithm = build(study("fednova", batch_size=5))
+    [update], program = algorithm.exchanges(1), algorithm.site("b")
+    state = algorithm.server().broadcast(1, update)
+    given = program.contribute(1, update, state)
+    assert program.settled(1, update)["steps"] == given["steps"]
+
+    def fails(*_: Any) -> Any:
+        raise RuntimeError
+
+    monkeypatch.setattr(LocalContext, "train", fails)
+    failed = program.contribute(1, update, state)
+    assert "update/0.weight" not in failed
+    assert (failed["steps"], failed["weight"]) == (given["steps"], given["weight"])
 
 
 @pytest.mark.parametrize("lost", [(), ((2, "b"),)], ids=["all", "one-lost"])
