@@ -168,6 +168,26 @@ def test_scaffold_is_that_of_the_paper_and_a_lost_contribution_leaves_no_trace(l
         assert torch.allclose(controls, sum(own.values()) / 3, atol=1e-4)  # whatever was lost
 
 
+def test_scaffold_remembers_what_was_summed_before_its_process_died() -> None:
+    algorithm = build(study("scaffold"))
+    programs, server = {site: algorithm.site(site) for site in SITES}, algorithm.server()
+    [update] = algorithm.exchanges(1)
+    for number in (1, 2, 3):
+        state = server.broadcast(number, update)
+        given = {site: programs[site].contribute(number, update, state) for site in SITES}
+        if number == 2:  # a process died: zeros with the weight, and the next one has what was kept before
+            zeros = {name: torch.zeros_like(torch.as_tensor(one)) for name, one in given["b"].items()}
+            given["b"] = {**zeros, **programs["b"].settled(number, update)}
+            programs["b"] = algorithm.site("b")
+            programs["b"].load(kept)
+        kept = programs["b"].save()
+        server.absorb(number, update, add(update, given))
+    after = server.broadcast(4, update)
+    for name in algorithm.trained:
+        own = [site.save()[f"control/{name}"] + site.save()[f"pending/{name}"] for site in programs.values()]
+        assert torch.allclose(after[f"state/control/{name}"], sum(own) / 3, atol=1e-4)
+
+
 def test_scaffold_counts_the_private_steps() -> None:
     table = {"unit": "record", "epsilon": 8.0, "delta": 1e-4, "accountant": "rdp"}
     chosen = study("scaffold", batch_size=4, local_epochs=2).replace("privacy", table)
