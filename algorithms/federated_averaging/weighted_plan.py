@@ -127,7 +127,8 @@ class WeightedPlan(Algorithm):
     def counts(self, data: SiteData) -> Summands:
         """Those of :meth:`fields` that follow from how many records there are, not weighted.
 
-        They are added where training fails, too: a sum that lacks one hospital's count would name it.
+        They are added where training fails, too: a sum that lacks one hospital's count would name it. In
+        private local training they get no noise, so :meth:`unprotected` must name them.
         """
         del data
         return {}
