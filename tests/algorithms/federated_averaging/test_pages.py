@@ -171,7 +171,7 @@ def test_scaffold_is_that_of_the_paper_and_a_lost_contribution_leaves_no_trace(l
 def test_scaffold_remembers_what_was_summed_before_its_process_died() -> None:
     algorithm = build(study("scaffold"))
     programs, server = {site: algorithm.site(site) for site in SITES}, algorithm.server()
-    [update] = algorithm.exchanges(1)
+    [update], kept = algorithm.exchanges(1), programs["b"].save()
     for number in (1, 2, 3):
         state = server.broadcast(number, update)
         given = {site: programs[site].contribute(number, update, state) for site in SITES}
