@@ -47,14 +47,20 @@ class FedNova(FedAvg):
         """Divided updates, and what they were divided by."""
         return (*super().fields(), Block("steps", (), 2.0**32, 64))
 
-    def local_update(self, model: nn.Module, data: SiteData, context: LocalContext) -> Summands:
-        """The update divided by the steps behind it."""
-        given = super().local_update(model, data, context)
+    def _divisor(self, data: SiteData) -> float:
         passes, momentum = self.options.local_epochs, self.options.momentum
         steps = passes * math.ceil(len(data.train_y) / self.options.batch_size)
-        divisor = (steps - momentum * (1 - momentum**steps) / (1 - momentum)) / (1 - momentum)
+        return (steps - momentum * (1 - momentum**steps) / (1 - momentum)) / (1 - momentum)
+
+    def counts(self, data: SiteData) -> Summands:
+        """What updates are divided by."""
+        return {"steps": self._divisor(data)}
+
+    def local_update(self, model: nn.Module, data: SiteData, context: LocalContext) -> Summands:
+        """The update divided by the steps behind it."""
+        given, divisor = super().local_update(model, data, context), self._divisor(data)
         divided = {name: value / divisor for name, value in given.items() if name != "train_loss"}
-        return {**divided, "steps": divisor, "train_loss": given["train_loss"]}
+        return {**divided, **self.counts(data), "train_loss": given["train_loss"]}
 
     def server_step(self, model: State, mean: Means, state: dict[str, torch.Tensor]) -> State:
         """The mean direction, for the mean number of steps."""

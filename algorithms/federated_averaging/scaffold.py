@@ -71,7 +71,8 @@ class Scaffold(FedAvg):
     def receive(self, context: LocalContext) -> None:
         """Take in the pending change if it was summed; forget it if not."""
         memory, site = context.memory, self.setting.sites.index(context.site)
-        if float(context.shared["counted"][site]) == float(memory["step"]):
+        # Beyond that step this site has added zeros, by a process that died with what came after.
+        if float(context.shared["counted"][site]) >= float(memory["step"]):
             for name in self.trained:
                 memory[f"control/{name}"] = memory[f"control/{name}"] + memory[f"pending/{name}"]
         memory |= self._nothing_pending()

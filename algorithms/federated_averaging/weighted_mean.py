@@ -92,10 +92,12 @@ class WeightedMeanSite(SiteProgram):
         self._privacy = privacy
 
     def settled(self, round_number: int, exchange: Exchange) -> Summands:
-        """The weight, and how many records are held out. Counts that leave with noise are not among them."""
+        """Weight and counts, and how many records are held out, except counts that leave with noise."""
         self._check(round_number, exchange)
         data, names = self._data, {field.name for field in exchange.layout.fields}
-        known: dict[str, torch.Tensor | float] = {"weight": self._algorithm.weight(len(data.train_y))}
+        weight = self._algorithm.weight(len(data.train_y))
+        known: dict[str, torch.Tensor | float] = {"weight": weight}
+        known |= {name: weight * value for name, value in self._algorithm.counts(data).items()}
         if not self._noisy_metrics:
             known |= classification.counts(data.test_y, self._algorithm.data.classes)
         return {name: value for name, value in known.items() if name in names}

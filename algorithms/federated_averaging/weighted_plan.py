@@ -63,7 +63,7 @@ class WeightedPlan(Algorithm):
     """Base of :class:`~secfed.algorithms.federated_averaging.weighted_mean.WeightedMean`.
 
     A class that writes a :meth:`local_update` supports the units of ``[privacy]`` that it declares in
-    ``private_units``, and ``site`` if it declares none.
+    ``private_units``; if it declares none, ``site``, unless what it is derived from refuses that.
 
     Attributes:
         shares_state: whether sites receive :meth:`server_state` with the model.
@@ -82,7 +82,7 @@ class WeightedPlan(Algorithm):
     def __init_subclass__(cls, **given: Any) -> None:
         super().__init_subclass__(**given)
         if "local_update" in vars(cls) and "private_units" not in vars(cls):
-            cls.private_units = ("site",)
+            cls.private_units = tuple(unit for unit in cls.private_units if unit == "site")
 
     def __init__(self, setting: Setting, options: FedAvgOptions) -> None:
         self.setting, self.options = setting, options
@@ -123,6 +123,15 @@ class WeightedPlan(Algorithm):
     def fields(self) -> tuple[Block, ...]:
         """What sites sum beside weights, losses and metrics; by default ``update/parameter``."""
         return self.fields_like_model("update")
+
+    def counts(self, data: SiteData) -> Summands:
+        """Those of :meth:`fields` that follow from how many records there are, not weighted.
+
+        They are added where training fails, too: a sum that lacks one hospital's count would name it. In
+        private local training they get no noise, so :meth:`unprotected` must name them.
+        """
+        del data
+        return {}
 
     def server_state(self) -> State:
         """What the server keeps beside the model, as it is before round 1."""

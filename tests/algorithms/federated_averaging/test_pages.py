@@ -13,6 +13,7 @@ import torch
 from torch import nn
 
 from secfed.algorithms.data.memory import SiteTables
+from secfed.algorithms.federated_averaging.local_context import LocalContext
 from secfed.deploy.agent.training_child import Trainer
 from secfed.deploy.agent.training_wire import Job
 from secfed.dp.mechanisms.randomness import SecureRandom
@@ -126,6 +127,22 @@ def test_fednova_averages_directions_and_steps(momentum: float) -> None:
     assert torch.allclose(flat(server.model(), names), expected, atol=1e-6)
 
 
+def test_fednova_counts_steps_where_training_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    algorithm = build(study("fednova", batch_size=5))
+    [update], program = algorithm.exchanges(1), algorithm.site("b")
+    state = algorithm.server().broadcast(1, update)
+    given = program.contribute(1, update, state)
+    assert program.settled(1, update)["steps"] == given["steps"]
+
+    def fails(*_: Any) -> Any:
+        raise RuntimeError
+
+    monkeypatch.setattr(LocalContext, "train", fails)
+    failed = program.contribute(1, update, state)
+    assert "update/0.weight" not in failed
+    assert (failed["steps"], failed["weight"]) == (given["steps"], given["weight"])
+
+
 @pytest.mark.parametrize("lost", [(), ((2, "b"),)], ids=["all", "one-lost"])
 def test_scaffold_is_that_of_the_paper_and_a_lost_contribution_leaves_no_trace(lost: Any) -> None:
     algorithm = build(study("scaffold", local_epochs=2, server_learning_rate=0.8))
@@ -149,6 +166,26 @@ def test_scaffold_is_that_of_the_paper_and_a_lost_contribution_leaves_no_trace(l
         controls = flat({n: after[f"state/control/{n}"] for n in alone.names}, alone.names)
         assert torch.allclose(controls, c, atol=1e-4)
         assert torch.allclose(controls, sum(own.values()) / 3, atol=1e-4)  # whatever was lost
+
+
+def test_scaffold_remembers_what_was_summed_before_its_process_died() -> None:
+    algorithm = build(study("scaffold"))
+    programs, server = {site: algorithm.site(site) for site in SITES}, algorithm.server()
+    [update], kept = algorithm.exchanges(1), programs["b"].save()
+    for number in (1, 2, 3):
+        state = server.broadcast(number, update)
+        given = {site: programs[site].contribute(number, update, state) for site in SITES}
+        if number == 2:  # a process died: zeros with the weight, and the next one has what was kept before
+            zeros = {name: torch.zeros_like(torch.as_tensor(one)) for name, one in given["b"].items()}
+            given["b"] = {**zeros, **programs["b"].settled(number, update)}
+            programs["b"] = algorithm.site("b")
+            programs["b"].load(kept)
+        kept = programs["b"].save()
+        server.absorb(number, update, add(update, given))
+    after = server.broadcast(4, update)
+    for name in algorithm.trained:
+        own = [site.save()[f"control/{name}"] + site.save()[f"pending/{name}"] for site in programs.values()]
+        assert torch.allclose(after[f"state/control/{name}"], sum(own) / 3, atol=1e-4)
 
 
 def test_scaffold_counts_the_private_steps() -> None:

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from secfed.algorithms.federated_averaging.fedavg import FedAvg
+from secfed.algorithms.federated_averaging.fednova import FedNova
 from secfed.algorithms.federated_averaging.options import FedAvgOptions
 from secfed.algorithms.framework import base
 from secfed.algorithms.framework.parameters import check_shapes
@@ -93,7 +94,12 @@ def test_training_of_ones_own_is_not_taken_for_private() -> None:
     class Declared(Mine):
         private_units = ("record",)
 
+    class OfSteps(FedNova):
+        def local_update(self, model: Any, data: Any, context: Any) -> Any:
+            return {}
+
     assert Mine.private_units == ("site",)
+    assert OfSteps.private_units == ()
     assert Declared.private_units == ("record",)
 
 

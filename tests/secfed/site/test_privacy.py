@@ -9,19 +9,46 @@ from typing import Any
 import pytest
 from safetensors.torch import load_file
 
+from secfed.attack.watched import Log
 from secfed.crypto.attempt import SiteLimits
+from secfed.crypto.identity import Identity, Roster
 from secfed.dp.accounting.interface import accountant
 from secfed.dp.ledger.ledger import spent_of
 from secfed.dp.ledger.ledger import verify as verify_ledger
-from secfed.errors import ConfigError, RoundAborted
+from secfed.errors import ConfigError, RoundAborted, WrongState
+from secfed.pipeline.noised_algorithm import with_privacy
 from secfed.records.roster_file import ROSTER_FILE, read_roster
 from secfed.runs.run_folder import ledger_file, site_folder
 from secfed.simulation import parties
+from secfed.site.attempt_store import NullStore
+from secfed.site.build import build_site
+from secfed.site.journal import Journal
+from secfed.site.parts import Draws, Member, Services
+from secfed.site.terms import Terms
 from secfed.study.build import build, build_data
 from secfed.study.study import Study
 from tests.algorithms.loop import BREAST_CANCER
 from tests.dp.wards import audit
 from tests.secfed.privacy_case import run, study
+
+
+@pytest.mark.parametrize("unit", ["record", "site"])
+def test_nobody_joins_a_private_study_without_a_ledger(unit: str) -> None:
+    chosen = study(unit)
+    built = build(chosen)
+    names = tuple(build_data(chosen).sites)
+    aggregator, identities = Identity.generate("aggregator"), [Identity.generate(name) for name in names]
+    terms = Terms(chosen, with_privacy(chosen, built, len(names)), names)
+    with pytest.raises(WrongState, match="needs a ledger"):
+        build_site(
+            terms,
+            Member(identities[0], Roster.of(aggregator, identities)),
+            built.site(names[0]),
+            limits=SiteLimits(),
+            draws=Draws.seeded(1, names[0]),
+            store=NullStore(Journal(), terms.study_id),
+            services=Services(Log()),
+        )
 
 
 def entries(path: Path) -> list[dict[str, Any]]:
