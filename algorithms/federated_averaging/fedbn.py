@@ -56,7 +56,7 @@ class FedBn(FedAvg):
         """
         layers = dict(model.named_modules())
         for name in self.options.local_layers:
-            if name not in layers:
+            if not name or name not in layers:  # "" is the whole model
                 known = ", ".join(filter(None, layers))
                 raise ConfigError(f"{_KEY}: the model has no layer {name!r}", remedy=f"its layers: {known}")
         return trainable(model, local=self.options.local_layers)

@@ -37,9 +37,9 @@ from secfed.algorithms.framework.parameters import write_parameters
 from secfed.algorithms.framework.server_state import ModelServer, copies, model_of, part_of
 from secfed.algorithms.metrics import classification
 from secfed.dp.training.plain_loop import choose_device
-from secfed.errors import WrongState
+from secfed.errors import RangeError, WrongState
 from secfed.wire.layout import Exchange, State, Summands, Totals
-from secfed.wire.parts import is_finite, otherwise
+from secfed.wire.parts import failed, is_finite, otherwise
 
 if TYPE_CHECKING:
     from secfed.dp.training.local_privacy import LocalPrivacy
@@ -166,8 +166,10 @@ class WeightedMeanSite(SiteProgram):
         algorithm.receive(context)
         self._memory = copies(context.memory)
         given = algorithm.local_update(self._model, self._data, context)
-        if is_finite(context.memory):  # a failed update leaves what the site keeps as it was
+        if is_finite(context.memory):
             self._memory = copies(context.memory)
+        else:  # a failed update leaves what the site keeps as it was
+            failed(RangeError("what the site keeps between rounds: NaN or Inf"))
         weight = algorithm.weight(len(self._data.train_y))
         return {name: weight * value for name, value in given.items()}
 

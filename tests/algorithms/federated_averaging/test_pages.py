@@ -252,6 +252,8 @@ def test_local_layers_stay_where_they_are_with_their_statistics() -> None:
         build(study("fedbn", norm=True, local_layers=["0"]))
     with pytest.raises(ConfigError, match="has no layer 'head'"):
         build(study("fedbn", local_layers=["head"]))
+    with pytest.raises(ConfigError, match="has no layer ''"):
+        build(study("fedbn", local_layers=[""]))
     with pytest.raises(ConfigError, match="no trainable parameters"):
         build(study("fedbn", local_layers=["0", "2"]))
 
