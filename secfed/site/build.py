@@ -5,6 +5,7 @@ from __future__ import annotations
 from secfed.algorithms.framework.base import SiteProgram
 from secfed.crypto.attempt import SiteLimits
 from secfed.dp.ledger.ledger import Ledger
+from secfed.errors import WrongState
 from secfed.protection.encrypted import Encrypted
 from secfed.site.attempt_store import AttemptStore
 from secfed.site.parts import Agreement, Draws, Member, Services
@@ -32,9 +33,14 @@ def build_site(
         draws: its randomness; from the store in a hospital, from the study's seed in a simulation.
         store: its memory; on the disk in a hospital, a ``NullStore`` in a simulation.
         ledger: of the data set; needed where the study has ``[privacy]``.
+
+    Raises:
+        WrongState: such a study without a ledger: its work would be paid by nobody.
     """
     study, privacy = terms.study, None
-    if study.privacy is not None and ledger is not None:
+    if study.privacy is not None:
+        if ledger is None:
+            raise WrongState("a study with [privacy] needs a ledger")
         privacy = SitePrivacy(study.privacy, terms.algorithm, ledger, terms.study_id, study.seed, draws)
     agreement = Agreement(
         terms.study_id,

@@ -10,13 +10,19 @@ import pytest
 from safetensors.torch import load_file
 
 from secfed.crypto.attempt import SiteLimits
+from secfed.crypto.identity import Identity, Roster
 from secfed.dp.accounting.interface import accountant
 from secfed.dp.ledger.ledger import spent_of
 from secfed.dp.ledger.ledger import verify as verify_ledger
-from secfed.errors import ConfigError, RoundAborted
+from secfed.errors import ConfigError, RoundAborted, WrongState
 from secfed.records.roster_file import ROSTER_FILE, read_roster
 from secfed.runs.run_folder import ledger_file, site_folder
 from secfed.simulation import parties
+from secfed.site.attempt_store import NullStore
+from secfed.site.build import build_site
+from secfed.site.journal import Journal
+from secfed.site.parts import Draws, Member, Services
+from secfed.site.terms import Terms
 from secfed.study.build import build, build_data
 from secfed.study.study import Study
 from tests.algorithms.loop import BREAST_CANCER
@@ -267,3 +273,25 @@ def test_a_site_that_demands_privacy_gives_nothing_to_a_study_without(
     bare = Study.parse(BREAST_CANCER.replace('"plain"', '"masked"')).replace("study.rounds", 1)
     with pytest.raises(RoundAborted):
         run(bare)
+
+
+@pytest.mark.parametrize("unit", ["record", "site"])
+def test_no_site_works_on_a_private_study_without_a_ledger(unit: str) -> None:
+    aggregator, *sites = (Identity.generate(f"hospital-{number}") for number in range(5))
+    roster = Roster.of(aggregator, sites)
+    terms = Terms.of(study(unit), roster, sites[0].name)
+    with pytest.raises(WrongState, match="needs a ledger"):
+        build_site(
+            terms,
+            Member(sites[0], roster),
+            terms.algorithm.site(sites[0].name),
+            limits=SiteLimits(),
+            draws=Draws.seeded(1, sites[0].name),
+            store=NullStore(Journal(), terms.study_id),
+            services=Services(log=Nowhere()),
+        )
+
+
+class Nowhere:
+    def append(self, kind: str, body: Any) -> None:
+        """Keep nothing."""
