@@ -30,7 +30,10 @@ E = TypeVar("E", bound=x509.ExtensionType)
 
 
 def site_of(certificate: x509.Certificate) -> str:
-    """The site that a client certificate names."""
+    """The site that a client certificate names.
+
+    Security: true only of a certificate that was checked against the CA, by TLS or by :func:`check_issued`.
+    """
     uris = _uris(certificate)
     usages = _extension(certificate, x509.ExtendedKeyUsage)
     if usages is None or list(usages) != [ExtendedKeyUsageOID.CLIENT_AUTH]:

@@ -39,7 +39,7 @@ class ChunkedFrame:
 
 
 def wrap_all(study: str, request_id: bytes, frames: Mapping[str, Buffer]) -> dict[str, ChunkedFrame]:
-    """A chunked per site; the same frame is hashed and held once, however many sites get it."""
+    """A chunked frame per site; the same frame is hashed and held once, however many sites get it."""
     known: dict[int, ChunkedFrame] = {}
     for frame in frames.values():
         if id(frame) not in known:

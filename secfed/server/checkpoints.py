@@ -180,9 +180,9 @@ class KeptRun:
             return None
         coming = self._path.with_suffix(".next")
         for path in (coming, self._path):
-            if not path.exists():
-                continue
             with unwritable_errors(path):
+                if not path.exists():
+                    continue
                 data = path.read_bytes()
             if hashlib.sha256(data).hexdigest() == named:
                 if path == coming:

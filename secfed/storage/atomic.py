@@ -32,8 +32,21 @@ def write_atomic(path: Path, *parts: Buffer, mode: int = 0o666) -> None:
         os.replace(unfinished, path)
 
 
-def write_durably(path: Path, *parts: Buffer, mode: int = 0o600) -> None:
-    """As :func:`write_atomic`, with the file's name on the disk, too, beside others who write the same file.
+def write_durably(path: Path, data: Buffer) -> None:
+    """As :func:`write_atomic`, mode 0600, with the file's name on the disk, too.
+
+    What a killed process left behind is overwritten by the next write: files of any size may be written so.
+
+    Raises:
+        ConfigError: it cannot be written; an existing file is unchanged.
+    """
+    with unwritable_errors(path):
+        write_atomic(path, data, mode=0o600)
+        sync_folder(path.parent)
+
+
+def write_shared(path: Path, *parts: Buffer, mode: int = 0o600) -> None:
+    """As :func:`write_durably`, beside others who write the same file.
 
     Raises:
         ConfigError: it cannot be written; an existing file is unchanged.

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from secfed.errors import ConfigError
-from secfed.storage.atomic import hidden_beside, sync_folder, unwritable_errors, write_durably
+from secfed.storage.atomic import hidden_beside, sync_folder, unwritable_errors, write_shared
 
 MAX_BYTES: Final = 1 << 20  # no file of an enrolment is near this size
 LATEST_S: Final = 253_402_300_800  # seconds since 1970: the year 10000, which no date of Python reaches
@@ -78,7 +78,7 @@ def create(path: Path, data: bytes, *, mode: int = 0o600) -> None:
         sync_folder(path.parent)
 
 
-replace = write_durably
+replace = write_shared
 
 
 def rename(old: Path, new: Path) -> None:

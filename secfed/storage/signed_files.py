@@ -18,7 +18,7 @@ from secfed.crypto import labels
 from secfed.crypto.codec import Buffer
 from secfed.crypto.identity import SIGNATURE_BYTES, Identity, verify
 from secfed.errors import BadSignature, TranscriptError
-from secfed.storage.atomic import sync_folder, unwritable_errors, write_durably
+from secfed.storage.atomic import sync_folder, unwritable_errors, write_shared
 
 
 class SignedFiles:
@@ -39,7 +39,7 @@ class SignedFiles:
     def write(self, name: str, *parts: Buffer) -> None:
         """Write a file, or replace it; it is on the disk when this returns."""
         signature = self._identity.sign(labels.SIGN_SITE_FILE, *self._context(name), *parts)
-        write_durably(self.folder / name, *parts, signature)
+        write_shared(self.folder / name, *parts, signature)
 
     def read(self, name: str, *sizes_bytes: int) -> tuple[memoryview, ...] | None:
         """The parts of a file; None if there is no such file.

@@ -103,6 +103,15 @@ def test_accepted_bytes_encode_to_themselves(value: Any, data: st.DataObject) ->
     assert _encode_sample(decoded) == bytes(encoded)
 
 
+@given(st.binary(max_size=60))
+def test_random_bytes_are_refused_or_canonical(data: bytes) -> None:
+    try:
+        decoded = _decode_sample(data)
+    except MalformedMessage:
+        return
+    assert _encode_sample(decoded) == data
+
+
 @given(_samples)
 def test_every_proper_prefix_and_every_extension_is_refused(value: Any) -> None:
     encoded = _encode_sample(value)

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from secfed.crypto.identity import Identity
-from secfed.errors import TranscriptError
+from secfed.errors import ConfigError, TranscriptError
 from secfed.records.transcript import ABORTED, SUMMED, Transcript, verify
 from secfed.server.checkpoints import CHECKPOINT, Checkpoint, KeptRun, ReplayedLog
 from secfed.server.coordinator import Position
@@ -117,4 +117,19 @@ def test_a_missing_checkpoint_is_an_error_not_a_new_beginning(tmp_path):
         run.keep(Position(1), {}, {})
         run.asks.close()
         with pytest.raises(TranscriptError, match="not the checkpoint that the transcript names"):
+            kept(tmp_path, log, [entry])
+
+
+def test_a_checkpoint_that_cannot_be_looked_at_is_an_error_of_the_disk(tmp_path, monkeypatch):
+    stat = Path.stat
+
+    def forbidden(path: Path, **how: Any) -> Any:
+        if path.stem == "checkpoint":
+            raise PermissionError(13, "Permission denied")
+        return stat(path, **how)
+
+    with Transcript(Identity.generate("aggregator"), study="study", roster_digest=bytes(32)) as log:
+        entry = log.append(CHECKPOINT, {"round": 1, "exchange_index": 0, "sha256": "00" * 32})
+        monkeypatch.setattr(Path, "stat", forbidden)
+        with pytest.raises(ConfigError, match="Permission denied"):
             kept(tmp_path, log, [entry])

@@ -294,3 +294,25 @@ def test_a_site_that_demands_privacy_gives_nothing_to_a_study_without(
     bare = Study.parse(BREAST_CANCER.replace('"plain"', '"masked"')).replace("study.rounds", 1)
     with pytest.raises(RoundAborted):
         run(bare)
+
+
+@pytest.mark.parametrize("unit", ["record", "site"])
+def test_no_site_works_on_a_private_study_without_a_ledger(unit: str) -> None:
+    aggregator, *sites = (Identity.generate(f"hospital-{number}") for number in range(5))
+    roster = Roster.of(aggregator, sites)
+    terms = Terms.of(study(unit), roster, sites[0].name)
+    with pytest.raises(WrongState, match="needs a ledger"):
+        build_site(
+            terms,
+            Member(sites[0], roster),
+            terms.algorithm.site(sites[0].name),
+            limits=SiteLimits(),
+            draws=Draws.seeded(1, sites[0].name),
+            store=NullStore(Journal(), terms.study_id),
+            services=Services(log=Nowhere()),
+        )
+
+
+class Nowhere:
+    def append(self, kind: str, body: Any) -> None:
+        """Keep nothing."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import stat
 from collections.abc import Callable
 from pathlib import Path
@@ -50,6 +51,19 @@ def test_what_an_earlier_write_left_behind_does_not_matter(tmp_path: Path) -> No
     (tmp_path / "run.json.part").write_bytes(b"half of a longer fi")
     write_atomic(tmp_path / "run.json", b"{}")
     assert [path.read_bytes() for path in tmp_path.iterdir()] == [b"{}"]
+
+
+def test_processes_that_are_killed_while_they_write_leave_nothing_once_a_write_succeeds(
+    tmp_path: Path,
+) -> None:
+    for _ in range(2):
+        child = os.fork()
+        if child == 0:
+            os.fsync = lambda _descriptor: os.kill(os.getpid(), signal.SIGKILL)
+            write_durably(tmp_path / "model", b"half of it")
+        assert os.WTERMSIG(os.waitpid(child, 0)[1]) == signal.SIGKILL
+    write_durably(tmp_path / "model", b"all of it")
+    assert [(one.name, one.read_bytes()) for one in tmp_path.iterdir()] == [("model", b"all of it")]
 
 
 @pytest.mark.parametrize(
