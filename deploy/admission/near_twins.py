@@ -45,15 +45,10 @@ _MOST_CHARACTERS: Final = 40  # of a value or a list of sites
 
 @dataclass(frozen=True)
 class NearTwin:
-    """An earlier study that a new one resembles.
+    """An earlier study that a new one resembles."""
 
-    Attributes:
-        study: id of the earlier one.
-        text: one line for a person; it names other sites and settings, and stays at this site.
-    """
-
-    study: str
-    text: str
+    study: str  # its id
+    text: str  # one line for a person; it names other sites and settings, and stays at this site
 
 
 @dataclass(frozen=True)
@@ -77,8 +72,8 @@ class _Begun:
     def read(cls, path: Path) -> Self:
         """What was written."""
         try:
-            given = json.loads(path.read_bytes())
-            return cls(**{**given, "sites": tuple(given["sites"])})
+            table = json.loads(path.read_bytes())
+            return cls(**{**table, "sites": tuple(table["sites"])})
         except (OSError, ValueError, TypeError, KeyError):
             raise ConfigError(
                 f"{path}: cannot be read, and new studies are compared with it",
@@ -104,9 +99,8 @@ class _Begun:
         for kind in ("model", "algorithm"):
             if self.tables[kind]["name"] == new.tables[kind]["name"]:
                 same.append(f"{kind} {new.tables[kind]['name']}")
-        different = list(self._differences(new))
-        shown = different[:_MOST_DIFFERENCES] or ["its name only"]
-        more = len(different) - len(shown)
+        different = list(self._differences(new)) or ["its name only"]
+        shown, more = different[:_MOST_DIFFERENCES], len(different) - _MOST_DIFFERENCES
         rest = f" and {more} more" if more > 0 else ""
         return f"{self.name} ({when}): same {', '.join(same)}; differs in: {', '.join(shown)}{rest}"
 
@@ -175,7 +169,6 @@ def noted(state: Path, digest: str) -> tuple[NearTwin, ...]:
 
 
 def _records_of(site: SiteFolder, data: DataSet) -> str:
-    """Where a data set is: its file on this machine, or for one without a file the name of its source."""
     if data.path is None:
         return f"source {data.section.source}"
     return f"file {(site.folder / data.path).resolve()}"  # an absolute path stays what it is
@@ -199,13 +192,11 @@ def _make_folder_of(path: Path) -> None:
 
 
 def _flat(tables: Mapping[str, Any], above: str = "") -> dict[str, str]:
-    found: dict[str, str] = {}
+    flat: dict[str, str] = {}
     for key, value in tables.items():
-        if isinstance(value, Mapping):
-            found |= _flat(value, f"{above}{key}.")
-        else:
-            found[above + key] = json.dumps(value)
-    return found
+        nested = isinstance(value, Mapping)
+        flat |= _flat(value, f"{above}{key}.") if nested else {above + key: json.dumps(value)}
+    return flat
 
 
 def _short(text: str) -> str:

@@ -29,13 +29,7 @@ from secfed.runs.aggregator_saw import what_the_aggregator_saw
 from secfed.runs.final_model import final_frame
 from secfed.runs.model_record import ModelRecord, run_metrics_digest
 from secfed.runs.run_folder import MODEL_FILE, TRANSCRIPT_FILE, prepare, write_run
-from secfed.runs.run_report import (
-    Observer,
-    PerSite,
-    RoundReport,
-    RunReport,
-    complete,
-)
+from secfed.runs.run_report import Observer, PerSite, RoundReport, RunReport, complete
 from secfed.server.checkpoints import RESUME_FOLDER, KeptRun
 from secfed.server.coordinator import RoundOutcome, StudyRun
 from secfed.server.make_run import make_run

@@ -59,9 +59,8 @@ class AggregatorTable(Strict):
 
     def facts(self) -> AggregatorFacts:
         """These keys as a value."""
-        return AggregatorFacts(
-            bytes.fromhex(self.aggregator_key), tuple(check_host(host) for host in self.hosts), self.port
-        )
+        hosts = tuple(check_host(host) for host in self.hosts)
+        return AggregatorFacts(bytes.fromhex(self.aggregator_key), hosts, self.port)
 
 
 class _RequestFile(Strict):
@@ -126,12 +125,8 @@ class Request:
     def verified(cls, content: Mapping[str, Any], where: str) -> Self:
         """Read a request and check that its maker holds both private keys."""
         file = checked(_RequestFile, content, where)
-        request = cls(
-            check_site_name(file.site),
-            bytes.fromhex(file.identity_key),
-            _p256(file.tls_key, where),
-            file.made_s,
-        )
+        tls_key = _p256(file.tls_key, where)
+        request = cls(check_site_name(file.site), bytes.fromhex(file.identity_key), tls_key, file.made_s)
         signature = bytes.fromhex(file.identity_signature)
         verify(request.identity_key, signature, SIGN_REQUEST, request.body, who=request.site)
         try:

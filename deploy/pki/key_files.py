@@ -24,6 +24,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import (
     BestAvailableEncryption,
     Encoding,
+    KeySerializationEncryption,
     NoEncryption,
     PrivateFormat,
     load_pem_private_key,
@@ -37,7 +38,6 @@ LEAST_PASSPHRASE: Final = 12  # characters
 
 _SCRYPT: Final = {"n": 1 << 16, "r": 8, "p": 2}  # 64 MiB
 _MAX_MEMORY_BYTES: Final = 96 << 20
-_SALT_BYTES: Final = 16
 _SALT_LINE: Final = re.compile(rb"secfed-scrypt-salt: ([0-9a-f]{32})\n")
 
 PrivateKey = Ed25519PrivateKey | EllipticCurvePrivateKey
@@ -50,15 +50,16 @@ def new_tls_key() -> EllipticCurvePrivateKey:
 
 def create_key(path: Path, private_key: PrivateKey, passphrase: str | None) -> None:
     """Write a new key file, mode 0600."""
-    if passphrase is None:
-        data = private_key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
-    else:
+    head = b""
+    encryption: KeySerializationEncryption = NoEncryption()
+    if passphrase is not None:
         check_passphrase(passphrase)
-        salt = secrets.token_bytes(_SALT_BYTES)
+        salt = secrets.token_bytes(16)
         encryption = BestAvailableEncryption(_stretched(passphrase, salt))
-        data = b"secfed-scrypt-salt: " + salt.hex().encode() + b"\n"
-        data += private_key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, encryption)
-    private_files.create(path, data)
+        head = b"secfed-scrypt-salt: " + salt.hex().encode() + b"\n"
+    private_files.create(
+        path, head + private_key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, encryption)
+    )
 
 
 def is_encrypted(path: Path) -> bool:
