@@ -36,16 +36,13 @@ class MeasuredTransport(Watcher):
     """Carrier of a :class:`~secfed.deploy.aggregator.run.CentralRun` between machines.
 
     Args:
-        deadline_s: seconds that sites have for a step.
+        deadline_s: that sites have for a step.
         quorum: no exchange begins before so many of its sites are there.
         silent_s: a site without a sign of life for so long counts as missing.
         wait_for_result: whether sites do lasting work on a result (encrypted protection: they decrypt it).
         rounds: of the study, for the operator.
-        result_s: seconds that sites have for a result that is only told.
+        result_s: that sites have for a result that is only told.
         slow_s: the operator is told whom a step waits for when nothing has come for so long.
-
-    Attributes:
-        refusals: the last of every site in this round.
     """
 
     def __init__(
@@ -82,7 +79,7 @@ class MeasuredTransport(Watcher):
         """Forget the last round's dropouts and measurements."""
         self._round = number
         self._gone: dict[SiteId, str] = {}
-        self.refusals: dict[SiteId, Refusal] = {}
+        self.refusals: dict[SiteId, Refusal] = {}  # the last of every site in this round
         self._seconds = {"train": 0.0, "protect": 0.0, "carry": 0.0, WAIT: 0.0}
         self._server.take_counts()
 

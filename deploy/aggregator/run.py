@@ -37,22 +37,15 @@ from secfed.server.round import Rules
 from secfed.storage import failpoints
 from secfed.storage.atomic import write_durably
 from secfed.wire.frames import encode_state
-from secfed.wire.layout import State
 from secfed.wire.transport import OnReply
 
 SUMS_FOLDER: Final = "sums"
 
 
 class CentralRun:
-    """One run, from the folder it lives in.
+    """One run, from the folder it lives in: new or empty, or that of this study's earlier start.
 
-    Args:
-        out: the run's folder: new or empty, or that of this study's earlier start.
-        make_carrier: given the transcript for refusals, makes what carries the messages.
-
-    Attributes:
-        final_frame: when the study is over, the frame that brings the model to a site; empty where the
-            aggregator has none.
+    ``make_carrier`` is given the transcript, for refusals, and makes what carries the messages.
 
     Raises:
         ConfigError: the folder holds something else, or cannot be written.
@@ -88,7 +81,9 @@ class CentralRun:
         }
         self._asked: dict[SiteId, None] = {}  # of this round, in order
         self._cohort: tuple[SiteId, ...] = ()  # of the last exchange that was begun
-        self.final_frame = b""
+        self.final_frame = (
+            b""  # in the end, what brings the model to a site; empty if the aggregator has none
+        )
         self._coordinator = self._assemble()
 
     def _ask(self, stage: str, requests: Mapping[SiteId, Buffer], on_reply: OnReply) -> None:
@@ -111,16 +106,9 @@ class CentralRun:
             colluders=study.protection.colluders_for(len(central.roster.sites)),
             sites=central.asked,
         )
-        return make_run(
-            central.algorithm,
-            study.rounds,
-            rules,
-            self._ask,
-            kept.log,
-            kept,
-            start=central.start,
-            sums=self._out / SUMS_FOLDER,
-        )
+        sums = self._out / SUMS_FOLDER
+        algorithm, start = central.algorithm, central.start
+        return make_run(algorithm, study.rounds, rules, self._ask, kept.log, kept, start=start, sums=sums)
 
     @property
     def resumed(self) -> bool:
@@ -172,11 +160,7 @@ class CentralRun:
         return verify_file(self._out / TRANSCRIPT_FILE, self._identity.public_bytes, TRANSCRIPT)
 
     def _metrics(self) -> Mapping[int, Metrics]:
-        """What the aggregator can know."""
         return {} if self._coordinator.server is None else self._coordinator.server.metrics()
-
-    def _model(self) -> State | None:
-        return None if self._coordinator.server is None else self._coordinator.server.model()
 
     def _add(self, report: RoundReport, metrics: Mapping[int, Metrics]) -> None:
         if report.round <= self._central.study.rounds:  # the closing evaluation has no row of its own
@@ -218,8 +202,8 @@ class CentralRun:
         )
 
     def _write(self, report: RunReport) -> None:
-        model = self._model()
-        data = b"" if model is None else encode_state(model)
+        server = self._coordinator.server
+        data = b"" if server is None else encode_state(server.model())
         failpoints.failpoint("aggregate: before the results are written")
         if data:
             write_durably(self._out / MODEL_FILE, data)
