@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any, Final, Self
 
 from secfed.errors import ConfigError
 from secfed.storage import private_files
-from secfed.storage.atomic import unwritable
+from secfed.storage.atomic import unwritable_errors
 
 if TYPE_CHECKING:  # torch, for which nobody who approves a study should wait
     from secfed.deploy.enrolment.site_folder import SiteFolder
@@ -185,10 +185,8 @@ def _note_of(state: Path, digest: str) -> Path:
 
 
 def _make_folder_of(path: Path) -> None:
-    try:
+    with unwritable_errors(path.parent):
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    except OSError as error:
-        raise unwritable(path.parent, error) from None
 
 
 def _flat(tables: Mapping[str, Any], above: str = "") -> dict[str, str]:

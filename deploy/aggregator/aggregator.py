@@ -14,9 +14,9 @@ from typing import Final
 
 from secfed import __version__
 from secfed.deploy.admission.offered import plan_digest
-from secfed.deploy.aggregator.measured_transport import Tell
+from secfed.deploy.aggregator.measured_transport import MeasuredTransport, Tell
 from secfed.deploy.aggregator.run import CentralRun
-from secfed.deploy.aggregator.site_versions import SiteVersions, VersionedTransport
+from secfed.deploy.aggregator.site_versions import SiteVersions
 from secfed.deploy.aggregator.study import CentralStudy
 from secfed.deploy.enrolment.consortium import Consortium
 from secfed.deploy.pki.certificate_checks import load
@@ -163,9 +163,9 @@ class Aggregator:
             finally:
                 self._server.stop()
 
-    def _carrier(self, log: Log) -> VersionedTransport:
+    def _carrier(self, log: Log) -> MeasuredTransport:
         protection = self._central.study.protection
-        return VersionedTransport(
+        return MeasuredTransport(
             self._server,
             log,
             self._observer,
@@ -177,7 +177,7 @@ class Aggregator:
             wait_for_result=not protection.traits.aggregator_reads_sums,
             rounds=self._central.study.rounds,
             result_s=_RESULT_S if self._service.flower_socket is None else _FLOWER_RESULT_S,
-            versions=self._versions,
+            after_step=self._versions.look,  # a site that answered has said what it runs
         )
 
     def _say_farewell(self, final: bytes) -> None:

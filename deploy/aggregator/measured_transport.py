@@ -60,6 +60,7 @@ class MeasuredTransport(Watcher):
         rounds: int | None = None,
         result_s: float = _RESULT_S,
         slow_s: float = _SLOW_S,
+        after_step: Callable[[], None] = lambda: None,
     ) -> None:
         def deadline(stage: str) -> float:
             return min(deadline_s, result_s) if stage == "result" and not wait_for_result else deadline_s
@@ -68,7 +69,7 @@ class MeasuredTransport(Watcher):
         self._server, self._log, self._observer = server, log, observer
         self._tell, self._stopper = tell, stopper
         self._quorum, self._silent_s = quorum, silent_s
-        self._rounds, self._slow_s = rounds, slow_s
+        self._rounds, self._slow_s, self._after_step = rounds, slow_s, after_step
         self._open: set[SiteId] = set()  # asked in this step, and heard nothing of
         self._answered = 0  # of those asked; who refused or is missing is in neither
         self._since_s = time.monotonic()  # of the last news
@@ -110,6 +111,7 @@ class MeasuredTransport(Watcher):
                 self._server.waits_for(Waits())
         phase = "train" if stage == "train" else "carry"
         self._seconds[phase] += time.perf_counter() - start - inside
+        self._after_step()
 
     def _wait_for_quorum(self, requests: Mapping[SiteId, Buffer]) -> None:
         """Wait until enough sites are there: rounds that must fail are not begun."""

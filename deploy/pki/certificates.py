@@ -24,11 +24,7 @@ from datetime import datetime, timedelta
 from typing import Final
 
 from cryptography import x509
-from cryptography.hazmat.primitives.asymmetric.ec import (
-    ECDSA,
-    EllipticCurvePrivateKey,
-    EllipticCurvePublicKey,
-)
+from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
@@ -46,11 +42,11 @@ class Authority:
     """The consortium's CA. Security: who holds it can admit sites to the *link*, never to the roster."""
 
     certificate: x509.Certificate
-    _ca_key: EllipticCurvePrivateKey = field(repr=False)
+    _ca_key: ec.EllipticCurvePrivateKey = field(repr=False)
 
     @classmethod
     def create(
-        cls, ca_key: EllipticCurvePrivateKey, consortium: str, hosts: Sequence[str], now: datetime
+        cls, ca_key: ec.EllipticCurvePrivateKey, consortium: str, hosts: Sequence[str], now: datetime
     ) -> Authority:
         """A new CA that can vouch for these hosts, and no others."""
         name = _name(consortium, "secfed CA")
@@ -60,7 +56,7 @@ class Authority:
         return cls(builder.sign(ca_key, SHA256()), ca_key)
 
     def issue_site(
-        self, site: str, tls_key: EllipticCurvePublicKey, now: datetime, days: int
+        self, site: str, tls_key: ec.EllipticCurvePublicKey, now: datetime, days: int
     ) -> x509.Certificate:
         """A client certificate for a site."""
         names: list[x509.GeneralName] = [x509.UniformResourceIdentifier(SITE_URI + site)]
@@ -68,7 +64,7 @@ class Authority:
         return self._issue(f"secfed site {site}", names, ExtendedKeyUsageOID.CLIENT_AUTH, tls_key, now, days)
 
     def issue_aggregator(
-        self, hosts: Sequence[str], tls_key: EllipticCurvePublicKey, now: datetime, days: int
+        self, hosts: Sequence[str], tls_key: ec.EllipticCurvePublicKey, now: datetime, days: int
     ) -> x509.Certificate:
         """The server certificate of the aggregator."""
         names: list[x509.GeneralName] = [x509.UniformResourceIdentifier(AGGREGATOR_URI)]
@@ -79,14 +75,14 @@ class Authority:
 
     def sign(self, data: bytes) -> bytes:
         """ECDSA signature over what the study centre hands out (``certificate_checks.signed_by``)."""
-        return self._ca_key.sign(data, ECDSA(SHA256()))
+        return self._ca_key.sign(data, ec.ECDSA(SHA256()))
 
     def _issue(
         self,
         common_name: str,
         names: list[x509.GeneralName],
         usage: x509.ObjectIdentifier,
-        tls_key: EllipticCurvePublicKey,
+        tls_key: ec.EllipticCurvePublicKey,
         now: datetime,
         days: int,
     ) -> x509.Certificate:
@@ -123,7 +119,7 @@ def _only(hosts: Sequence[str]) -> x509.NameConstraints:
 def _builder(
     subject: x509.Name,
     issuer: x509.Name,
-    public: EllipticCurvePublicKey,
+    public: ec.EllipticCurvePublicKey,
     now: datetime,
     end: datetime,
     limits: x509.BasicConstraints,

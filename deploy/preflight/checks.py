@@ -10,11 +10,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from secfed.deploy.enrolment import site_status
 from secfed.deploy.transport.messages import HelloReply
 from secfed.errors import BudgetExceeded, ConfigError, LinkError, RosterError, SecfedError
+
+if TYPE_CHECKING:
+    from secfed.dp.accounting.budget import Budget
 
 LEAST_FREE_BYTES: Final = 1_000_000_000
 _LONGEST_NAME: Final = 200
@@ -150,17 +153,8 @@ def _split(study: str) -> tuple[str, str]:
 # --- the budget -------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Account:
-    """Where a budget of a data set stands."""
-
-    budget: str
-    limit: float | None  # epsilon; None for none
-    spent: float  # epsilon so far
-
-
-def budget_check(data: str, account: Account, epsilon: float, delta: float) -> PreflightCheck:
-    """What a study plans to spend, and what is left for it.
+def budget_check(data: str, budget: Budget, spent: float, epsilon: float, delta: float) -> PreflightCheck:
+    """What a study plans to spend, and what is left for it after ``spent``, an epsilon.
 
     What two studies cost together is less than the sum of their epsilons, so only a budget that is spent is
     a failure; one that the sum would exceed is a warning.
@@ -168,11 +162,11 @@ def budget_check(data: str, account: Account, epsilon: float, delta: float) -> P
     from secfed.audit.privacy.phrases import number_down, number_up  # takes a while
 
     plan = f"the study spends at most epsilon {epsilon:g} at delta {delta:g}"
-    if account.limit is None:
-        return passed("budget", f"{data}: {account.budget}; {plan}")
-    left = max(0.0, account.limit - account.spent)
-    stands = f"{number_up(account.spent)} spent, {number_down(left)} left"
-    detail = f"{data}: {account.budget}: {stands}; {plan}"
+    name = f"{data}: {budget.describe()}"
+    if budget.epsilon is None:
+        return passed("budget", f"{name}; {plan}")
+    left = max(0.0, budget.epsilon - spent)
+    detail = f"{name}: {number_up(spent)} spent, {number_down(left)} left; {plan}"
     if left <= 0.0:
         remedy = "wait until the period is over, or raise the budget in policy.toml"
         return failed("budget", detail, remedy, BudgetExceeded)

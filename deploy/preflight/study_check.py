@@ -28,7 +28,6 @@ from secfed.deploy.policy.policy import Policy
 from secfed.deploy.policy.sections import DataSet
 from secfed.deploy.preflight.checks import (
     LEAST_FREE_BYTES,
-    Account,
     PreflightCheck,
     budget_check,
     failed,
@@ -221,8 +220,7 @@ class StudyCheck:
         except SecfedError as error:
             yield failed_with("budget", error)
             return
-        budgets = self._policy.budgets(data.name)
-        for budget in budgets or (Budget(None, settings.delta, protects=settings.budgeted),):
-            now = standing(budget, spent, int(self._now.timestamp()), counts)
-            account = Account(budget.describe(), budget.epsilon, now.epsilon)
-            yield budget_check(data.name, account, settings.epsilon, settings.delta)
+        unlimited = Budget(None, settings.delta, protects=settings.budgeted)
+        for budget in self._policy.budgets(data.name) or (unlimited,):
+            so_far = standing(budget, spent, int(self._now.timestamp()), counts).epsilon
+            yield budget_check(data.name, budget, so_far, settings.epsilon, settings.delta)
