@@ -65,12 +65,14 @@ class _Begun:
 
     @classmethod
     def of(cls, site: SiteFolder, terms: Terms, data: DataSet, now: datetime) -> Self:
+        records = f"source {data.section.source}"
+        if data.path is not None:
+            records = f"file {(site.folder / data.path).resolve()}"  # an absolute path stays what it is
         tables, begun_s = terms.study.identity(), int(now.timestamp())
-        return cls(terms.study_id, data.name, terms.sites, tables, begun_s, records=_records_of(site, data))
+        return cls(terms.study_id, data.name, terms.sites, tables, begun_s, records=records)
 
     @classmethod
     def read(cls, path: Path) -> Self:
-        """What was written."""
         try:
             table = json.loads(path.read_bytes())
             return cls(**{**table, "sites": tuple(table["sites"])})
@@ -166,12 +168,6 @@ def noted(state: Path, digest: str) -> tuple[NearTwin, ...]:
         return ()
     found = private_files.read_json(path, "a list of near twins")
     return tuple(NearTwin(study, str(text)) for study, text in found.items())
-
-
-def _records_of(site: SiteFolder, data: DataSet) -> str:
-    if data.path is None:
-        return f"source {data.section.source}"
-    return f"file {(site.folder / data.path).resolve()}"  # an absolute path stays what it is
 
 
 def _settings_of(state: Path, study: str) -> Path:

@@ -173,6 +173,8 @@ class CentralRun:
         study, algorithm = self._central.study, self._central.algorithm
         entries = self._entries()
         sums = [SumRecord.from_body(entry.body) for entry in entries if entry.kind == SUMMED]
+        ended = [entry.body for entry in entries if entry.kind == ABORTED]
+        closing = [str(body["reason"]) for body in ended if body["round"] == study.rounds + 1]
         if not sums:
             raise RoundAborted(
                 "no round of the study came to a sum; nothing was learned and nothing revealed.",
@@ -195,9 +197,7 @@ class CentralRun:
             final=metrics.get(study.rounds, {}),  # only a closing evaluation that came to a sum measures it
             saw=saw,
             initial=metrics.get(0),
-            closing_aborted=next(
-                (str(entry.body["reason"]) for entry in entries if _is_abort(entry, study.rounds + 1)), None
-            ),
+            closing_aborted=closing[0] if closing else None,
             start=study.model.start_sha256,
         )
 
@@ -234,10 +234,6 @@ def make_ready(out: Path, study: str) -> None:
         )
     if not (out / RESUME_FOLDER).is_dir() and any(out.glob("sites/*")):
         raise ConfigError(f"--out {out}: holds a simulation", remedy="name another folder")
-
-
-def _is_abort(entry: Entry, number: int) -> bool:
-    return entry.kind == ABORTED and entry.body["round"] == number
 
 
 def _report_of(content: Mapping[str, Any]) -> RoundReport:

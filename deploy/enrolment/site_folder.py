@@ -14,6 +14,7 @@ approvals.json       what was decided about studies, and which the policy let in
 from __future__ import annotations
 
 from datetime import UTC, datetime
+from importlib import resources
 from pathlib import Path
 from typing import Final, Literal
 
@@ -30,12 +31,12 @@ from secfed.deploy.enrolment.training_user import TrainingUser
 from secfed.deploy.pki import certificate_checks, key_files
 from secfed.deploy.pki.names import check_site_name
 from secfed.deploy.pki.tls_folder import TlsFiles, TlsFolder
-from secfed.deploy.policy.template import POLICY_FILE, POLICY_TEMPLATE
 from secfed.errors import ConfigError, RosterError
 from secfed.storage import private_files
 
 _REQUEST_FILE: Final = "request.json"
 _IDENTITY_FILE: Final = "identity.key"
+_POLICY_FILE: Final = "policy.toml"
 _CONSORTIUM_FILE: Final = "consortium.json"
 _CA_FILE: Final = "ca.pem"
 
@@ -61,7 +62,7 @@ class SiteFolder:
         self.settings: SiteSettings = load_settings(folder / SETTINGS_FILE)
         self.name = self.settings.site.name
         self.tls = TlsFolder(folder)
-        self.policy_path = folder / POLICY_FILE
+        self.policy_path = folder / _POLICY_FILE
         self.approvals_path = folder / "approvals.json"
         self.state = folder / self.settings.agent.state  # journals, ledgers and transcripts
         self._identity_path = folder / _IDENTITY_FILE
@@ -80,7 +81,8 @@ class SiteFolder:
         key_files.create_key(folder / _IDENTITY_FILE, identity_key, passphrase)
         tls_key = TlsFolder(folder).new_key(passphrase)
         private_files.create(folder / SETTINGS_FILE, template(name).encode())
-        private_files.create(folder / POLICY_FILE, POLICY_TEMPLATE.encode())
+        policy = resources.files("secfed.deploy.policy").joinpath(_POLICY_FILE).read_bytes()
+        private_files.create(folder / _POLICY_FILE, policy)  # it permits nothing yet
         identity = Identity.from_seed(name, identity_key.private_bytes_raw())
         # Last: a folder without it was never finished, and is not taken for one.
         request = private_files.to_json(Request.sign(identity, tls_key, now))
