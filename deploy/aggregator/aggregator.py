@@ -19,7 +19,6 @@ from secfed.deploy.aggregator.run import CentralRun
 from secfed.deploy.aggregator.site_versions import SiteVersions
 from secfed.deploy.aggregator.study import CentralStudy
 from secfed.deploy.enrolment.consortium import Consortium
-from secfed.deploy.pki.certificate_checks import load
 from secfed.deploy.pki.tls_folder import TlsFiles
 from secfed.deploy.transport.flower.server import FlowerServer
 from secfed.deploy.transport.frame_sizes import FrameCaps
@@ -211,13 +210,12 @@ class Aggregator:
 
 
 def _tls(consortium: Consortium, passphrase: str | None) -> TlsFiles:
-    material = consortium.aggregator_tls(passphrase)
-    end = load(material.certificate, "the aggregator's certificate").not_valid_after_utc
-    if end <= datetime.now(UTC):
+    certificate = consortium.tls.certificate()
+    if certificate is not None and certificate.not_valid_after_utc <= datetime.now(UTC):
         raise ConfigError(
             "the aggregator's certificate has expired", remedy="run: secfed consortium renew aggregator"
         )
-    return material
+    return consortium.aggregator_tls(passphrase)
 
 
 def _address(listen: str, server: StudyServer) -> str:
