@@ -70,14 +70,9 @@ def admit(site: SiteFolder, roster: Roster, named: str, settings: bytes, now: da
         )
     asks = bool(twins) and policy.studies.near_twins == "ask"
     manual = policy.approve == "manual" or asks
+    shown = near_twins.fingerprint(twins) if asks else ""
     try:
-        approvals.require(
-            study.name,
-            study.digest(),
-            now,
-            manual=manual,
-            near_twins=near_twins.fingerprint(twins) if asks else "",
-        )
+        approvals.require(study.name, study.digest(), now, manual=manual, near_twins=shown)
     except PolicyRefused:
         if approvals.state(study.digest()) is ApprovalState.HELD:
             near_twins.note(site.state, study.digest().hex(), twins)

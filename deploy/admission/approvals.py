@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import StrEnum
 from pathlib import Path
@@ -25,9 +25,7 @@ _LEAST_PREFIX: Final = 8  # hexadecimal digits that stand for a digest
 _DIGEST_DIGITS: Final = 64
 _MOST_HELD: Final = 1000  # a server must not fill the disk
 _MOST_PERMITTED: Final = 1000  # the oldest are forgotten: nothing is decided by them
-_NAME: Final = re.compile(
-    r"[a-z0-9][a-z0-9-]{0,62}"
-)  # as secfed/study/study.py, which is too heavy to import here
+_NAME: Final = re.compile(r"[a-z0-9][a-z0-9-]{0,62}")  # as study.py, which is too heavy to import here
 
 
 class ApprovalState(StrEnum):
@@ -41,9 +39,7 @@ class ApprovalState(StrEnum):
 
 class _Entry(Strict):
     name: str = Field(max_length=100, description="the study's name; empty if it has not asked yet")
-    state: Literal["held", "permitted", "approved", "withdrawn"] = Field(
-        description='"held", "permitted", "approved" or "withdrawn"'
-    )
+    state: ApprovalState = Field(strict=False, description='"held", "permitted", "approved" or "withdrawn"')
     since_s: int = Field(ge=0, lt=private_files.LATEST_S, description="seconds since 1970")
     near_twins: str = Field(
         default="", pattern=r"^([0-9a-f]{64})?$", description="which near twins a person was shown; or empty"
@@ -51,33 +47,15 @@ class _Entry(Strict):
 
     def approves(self, near_twins: str) -> bool:
         """Whether a person approved the study, and was shown these near twins."""
-        return self.is_(ApprovalState.APPROVED) and near_twins in ("", self.near_twins)
-
-    def is_(self, *states: ApprovalState) -> bool:
-        return self.state in states
-
-
-class _File(Strict):
-    version: Literal[1] = Field(description="1")
-    studies: dict[str, _Entry] = Field(default_factory=dict, description="a table of study digests")
-    refused_names: dict[str, Annotated[int, Field(ge=0, lt=private_files.LATEST_S)]] = Field(
-        default_factory=dict, description="a table of study names, and since when they are refused"
-    )
+        return self.state is ApprovalState.APPROVED and near_twins in ("", self.near_twins)
 
 
 @dataclass(frozen=True)
 class Decision:
-    """What was decided about one study, and when.
+    """What was decided about one study, and when."""
 
-    Attributes:
-        digest: of the study, hexadecimal; empty for every study of the name.
-        name: of the study; empty for a digest that was refused before it asked.
-        state: the decision.
-        since: its time.
-    """
-
-    digest: str
-    name: str
+    digest: str  # hexadecimal; empty for every study of the name
+    name: str  # empty for a digest that was refused before it asked
     state: ApprovalState
     since: datetime
 
@@ -85,10 +63,8 @@ class Decision:
 class Approvals:
     """The decisions of one site, in a file that the agent and the command line share.
 
-    Every method reads the file, and raises ``ConfigError`` where it is damaged or cannot be written.
-
-    Args:
-        path: the file; created with the first decision.
+    Every method reads the file, and raises ``ConfigError`` where it is damaged or cannot be written. The
+    first decision creates it.
     """
 
     def __init__(self, path: Path) -> None:
@@ -102,31 +78,30 @@ class Approvals:
 
     def refused_names(self) -> tuple[Decision, ...]:
         """Names that are refused whatever the digest."""
-        return self._read().refused_names()
+        return self._read().decided_names()
 
     def decided(self) -> tuple[Decision, ...]:
         """What persons decided, oldest first: about each digest by itself, and about names."""
         content = self._read()
         found = [
-            Decision(digest, entry.name, ApprovalState(entry.state), _time(entry.since_s))
+            Decision(digest, entry.name, entry.state, _time(entry.since_s))
             for digest, entry in content.studies.items()
-            if entry.is_(ApprovalState.APPROVED, ApprovalState.WITHDRAWN)
+            if entry.state in (ApprovalState.APPROVED, ApprovalState.WITHDRAWN)
         ]
-        found += content.refused_names()
+        found += content.decided_names()
         return tuple(sorted(found, key=lambda item: (item.since, item.digest, item.name)))
 
     def state(self, digest: bytes) -> ApprovalState | None:
         """What was decided about a study; None if it was never seen."""
         entry = self._read().studies.get(digest.hex())
-        return None if entry is None else ApprovalState(entry.state)
+        return None if entry is None else entry.state
 
     def hold(self, name: str, digest: bytes, now: datetime, *, near_twins: str = "") -> None:
         """Note that a study waits; an earlier decision stays, if it was made knowing these near twins."""
         with self._changing() as content:
             known = content.studies.get(digest.hex())
-            if known is not None and (
-                known.is_(ApprovalState.HELD, ApprovalState.WITHDRAWN) or known.approves(near_twins)
-            ):
+            decided = (ApprovalState.HELD, ApprovalState.WITHDRAWN)
+            if known is not None and (known.state in decided or known.approves(near_twins)):
                 return
             if len(content.in_state(ApprovalState.HELD)) >= _MOST_HELD:
                 raise ConfigError(
@@ -139,7 +114,7 @@ class Approvals:
         """Note that the policy alone let a study in, so that a person can find it; a decision stays."""
         with self._changing() as content:
             known = content.studies.get(digest.hex())
-            if known is not None and not known.is_(ApprovalState.HELD):
+            if known is not None and known.state is not ApprovalState.HELD:
                 return
             content.set(digest.hex(), name, ApprovalState.PERMITTED, now)
             permitted = content.in_state(ApprovalState.PERMITTED)
@@ -157,8 +132,7 @@ class Approvals:
         Args:
             text: name or digest.
             now: with a time zone.
-            shown: shows the near twins of a digest, and says which they are; raises if the person does not
-                approve the study in spite of them.
+            shown: shows the near twins of a digest, and says which they are; raises if the person declines.
 
         Returns:
             The approval; "permitted", where only a refusal was lifted: of a name that stands for no study or
@@ -166,7 +140,7 @@ class Approvals:
         """
         with self._changing() as content:
             named, others = content.matching(text)
-            lifted = not others and content.names.pop(text, None) is not None
+            lifted = not others and content.refused_names.pop(text, None) is not None
             if lifted and len(named) != 1:
                 return Decision("", text, ApprovalState.PERMITTED, now)
             digest = content.only(text, named + others)
@@ -181,9 +155,6 @@ class Approvals:
         """Refuse what a person means by a name, a digest or at least 8 digits of one that has asked.
 
         A name is refused whatever the digest, and a name or digest need not have asked yet.
-
-        Returns:
-            The refusal; without a digest if it is for a name.
         """
         with self._changing() as content:
             named, others = content.matching(text)
@@ -194,11 +165,11 @@ class Approvals:
                 digest = content.only(text, named + others)
                 content.set(digest, content.studies[digest].name, ApprovalState.WITHDRAWN, now)
                 return content.decision(digest)
-            if not named and text not in content.names:
+            if not named and text not in content.refused_names:
                 _check_name(text)
-            content.names[text] = int(now.timestamp())
+            content.refused_names[text] = int(now.timestamp())
             for digest in named:  # from now on, an approval under this name is one that was made after it
-                if content.studies[digest].is_(ApprovalState.APPROVED):
+                if content.studies[digest].state is ApprovalState.APPROVED:
                     content.set(digest, text, ApprovalState.PERMITTED, now)
             return Decision("", text, ApprovalState.WITHDRAWN, now)
 
@@ -215,9 +186,9 @@ class Approvals:
                 entry = content.studies.get(digest.hex())  # a person may have decided meanwhile
                 if entry is not None and not entry.name:
                     entry = content.studies[digest.hex()] = entry.model_copy(update={"name": name})
-        state = None if entry is None else ApprovalState(entry.state)
+        state = None if entry is None else entry.state
         # The name first: it is refused for settings that nobody here has seen yet, too.
-        by_name = name in content.names and state is not ApprovalState.APPROVED
+        by_name = name in content.refused_names and state is not ApprovalState.APPROVED
         if by_name or state is ApprovalState.WITHDRAWN:
             raise PolicyRefused(
                 f"study {name!r} was withdrawn at this site", remedy="ask this site", keys=("approval",)
@@ -229,14 +200,13 @@ class Approvals:
                 remedy=f"at the site: secfed agent approve {digest.hex()[:16]}",
             )
 
-    def _read(self) -> _Content:
+    def _read(self) -> _File:
         if not self._path.exists():
-            return _Content()
-        file = checked(_File, private_files.read_json(self._path, "a list of approvals"), str(self._path))
-        return _Content(dict(file.studies), dict(file.refused_names))
+            return _File(version=1)
+        return checked(_File, private_files.read_json(self._path, "a list of approvals"), str(self._path))
 
     @contextmanager
-    def _changing(self) -> Iterator[_Content]:
+    def _changing(self) -> Iterator[_File]:
         """Change the content alone; what changed is written at the end, unless an error comes first."""
         with private_files.locked(self._path.parent):
             content = self._read()
@@ -246,47 +216,46 @@ class Approvals:
                 private_files.replace(self._path, private_files.to_json(after))
 
 
-@dataclass
-class _Content:
-    """What the file holds: entries by digest, and refused names with their time."""
+class _File(Strict):
+    """What the file holds: entries by digest, and refused names with their time. Its tables change."""
 
-    studies: dict[str, _Entry] = field(default_factory=dict)
-    names: dict[str, int] = field(default_factory=dict)
+    version: Literal[1] = Field(description="1")
+    studies: dict[str, _Entry] = Field(default_factory=dict, description="a table of study digests")
+    refused_names: dict[str, Annotated[int, Field(ge=0, lt=private_files.LATEST_S)]] = Field(
+        default_factory=dict, description="a table of study names, and since when they are refused"
+    )
 
     def to_json(self) -> dict[str, Any]:
-        studies = {digest: entry.model_dump() for digest, entry in self.studies.items()}
-        names = {"refused_names": dict(self.names)} if self.names else {}
-        return {"version": 1, "studies": studies, **names}
+        return self.model_dump(mode="json", exclude=None if self.refused_names else {"refused_names"})
 
     def set(self, digest: str, name: str, state: ApprovalState, now: datetime, near_twins: str = "") -> None:
         since_s = int(now.timestamp())
-        self.studies[digest] = _Entry(name=name, state=state.value, since_s=since_s, near_twins=near_twins)
+        self.studies[digest] = _Entry(name=name, state=state, since_s=since_s, near_twins=near_twins)
 
     def in_state(self, state: ApprovalState) -> list[str]:
-        return [digest for digest, entry in self.studies.items() if entry.is_(state)]
+        return [digest for digest, entry in self.studies.items() if entry.state is state]
 
-    def refused_names(self) -> tuple[Decision, ...]:
-        names = sorted(self.names.items())
+    def decided_names(self) -> tuple[Decision, ...]:
+        names = sorted(self.refused_names.items())
         return tuple(Decision("", name, ApprovalState.WITHDRAWN, _time(since)) for name, since in names)
 
     def decision(self, digest: str) -> Decision:
         entry = self.studies[digest]
-        state, since = ApprovalState(entry.state), entry.since_s
-        if entry.name in self.names and state is not ApprovalState.APPROVED:
-            state, since = ApprovalState.WITHDRAWN, self.names[entry.name]
+        state, since = entry.state, entry.since_s
+        if entry.name in self.refused_names and state is not ApprovalState.APPROVED:
+            state, since = ApprovalState.WITHDRAWN, self.refused_names[entry.name]
         return Decision(digest, entry.name, state, _time(since))
 
     def matching(self, text: str) -> tuple[list[str], list[str]]:
         """Digests of the studies of this name, and other digests that begin so."""
         named = [digest for digest, entry in self.studies.items() if text and entry.name == text]
-        digits = text.lower()
-        if len(digits) < _LEAST_PREFIX:
+        if len(text) < _LEAST_PREFIX:
             return named, []
-        return named, [key for key in self.studies if key.startswith(digits) and key not in named]
+        return named, [key for key in self.studies if key.startswith(text.lower()) and key not in named]
 
     def only(self, text: str, found: list[str]) -> str:
         """The one digest that was meant."""
-        if len(found) == 1 and (text not in self.names or self.studies[found[0]].name == text):
+        if len(found) == 1 and (text not in self.refused_names or self.studies[found[0]].name == text):
             return found[0]
         if found:
             listed = ", ".join(digest[:16] for digest in found)

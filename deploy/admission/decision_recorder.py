@@ -13,7 +13,6 @@ import logging
 import re
 from collections.abc import Callable, Mapping
 from datetime import datetime
-from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from secfed.crypto.identity import Identity, Roster
@@ -85,19 +84,13 @@ class SiteDecisions:
         self._note(lambda state, now_s: state.accepts(digest, study.name, now_s))
 
     def declines(self, study: str, error: SecfedError, roster: Roster | None = None) -> None:
-        """A study is not served.
-
-        Args:
-            study: its id; after a refusal by the policy it is the one of the settings.
-            error: why; only what somebody decided is recorded, and neither a pause nor a failure.
-            roster: the pinned one; None leaves it out.
-        """
+        """A study is not served. Recorded is what somebody decided, and neither a pause nor a failure."""
         named = _STUDY_ID.fullmatch(study)
         if named is not None and isinstance(error, PolicyRefused) and error.keys:
             name, digest, keys = named[1], named[2], error.keys
-            self._go_on(partial(self.looked, roster))  # the policy that refused it
+            self._go_on(lambda: self.looked(roster))  # the policy that refused it
             self._go_on(
-                partial(self._note, lambda state, now_s: state.refuses(digest, name, keys, now_s)), of=1
+                lambda: self._note(lambda known, now_s: known.refuses(digest, name, keys, now_s)), of=1
             )
 
     def refuses(self, terms: Terms, frame: Task | Step | Notice, error: SecfedError) -> None:
@@ -145,8 +138,7 @@ class SiteDecisions:
             name, digest = named[1], named[2]
             with_model = (study_folder(self._site.state, study) / MODEL_FILE).exists()
             self._go_on(
-                partial(self._note, lambda state, _now_s: state.ends(digest, name, with_model=with_model)),
-                of=1,
+                lambda: self._note(lambda known, _: known.ends(digest, name, with_model=with_model)), of=1
             )
 
     def _note(self, decide: Decide) -> None:
@@ -172,14 +164,12 @@ class SiteDecisions:
 def record_now(site: SiteFolder) -> bool:
     """Record what was just decided on the command line, if an agent ran here and no passphrase is needed.
 
-    Returns:
-        Whether it was; otherwise the agent records it, before any study works that it concerns.
+    Otherwise (False) the agent records it, before any study works that it concerns.
     """
     if not site.state.is_dir():
         return False  # it is the agent's to make
-    key = site.key_paths[0]
-    secret = passphrase.from_file() if key_files.is_encrypted(key) else None
-    if secret is None and key_files.is_encrypted(key):
+    secret = None
+    if key_files.is_encrypted(site.key_paths[0]) and (secret := passphrase.from_file()) is None:
         return False
     pinned = site.pinned_or_none()
     SiteDecisions(site, site.identity(secret)).looked(None if pinned is None else pinned.roster)

@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any, Final, Self
 
 from secfed.errors import ConfigError
 from secfed.storage import private_files
-from secfed.storage.atomic import unwritable
+from secfed.storage.atomic import unwritable_errors
 
 if TYPE_CHECKING:  # torch, for which nobody who approves a study should wait
     from secfed.deploy.enrolment.site_folder import SiteFolder
@@ -45,15 +45,10 @@ _MOST_CHARACTERS: Final = 40  # of a value or a list of sites
 
 @dataclass(frozen=True)
 class NearTwin:
-    """An earlier study that a new one resembles.
+    """An earlier study that a new one resembles."""
 
-    Attributes:
-        study: id of the earlier one.
-        text: one line for a person; it names other sites and settings, and stays at this site.
-    """
-
-    study: str
-    text: str
+    study: str  # its id
+    text: str  # one line for a person; it names other sites and settings, and stays at this site
 
 
 @dataclass(frozen=True)
@@ -70,15 +65,17 @@ class _Begun:
 
     @classmethod
     def of(cls, site: SiteFolder, terms: Terms, data: DataSet, now: datetime) -> Self:
+        records = f"source {data.section.source}"
+        if data.path is not None:
+            records = f"file {(site.folder / data.path).resolve()}"  # an absolute path stays what it is
         tables, begun_s = terms.study.identity(), int(now.timestamp())
-        return cls(terms.study_id, data.name, terms.sites, tables, begun_s, records=_records_of(site, data))
+        return cls(terms.study_id, data.name, terms.sites, tables, begun_s, records=records)
 
     @classmethod
     def read(cls, path: Path) -> Self:
-        """What was written."""
         try:
-            given = json.loads(path.read_bytes())
-            return cls(**{**given, "sites": tuple(given["sites"])})
+            table = json.loads(path.read_bytes())
+            return cls(**{**table, "sites": tuple(table["sites"])})
         except (OSError, ValueError, TypeError, KeyError):
             raise ConfigError(
                 f"{path}: cannot be read, and new studies are compared with it",
@@ -104,9 +101,8 @@ class _Begun:
         for kind in ("model", "algorithm"):
             if self.tables[kind]["name"] == new.tables[kind]["name"]:
                 same.append(f"{kind} {new.tables[kind]['name']}")
-        different = list(self._differences(new))
-        shown = different[:_MOST_DIFFERENCES] or ["its name only"]
-        more = len(different) - len(shown)
+        different = list(self._differences(new)) or ["its name only"]
+        shown, more = different[:_MOST_DIFFERENCES], len(different) - _MOST_DIFFERENCES
         rest = f" and {more} more" if more > 0 else ""
         return f"{self.name} ({when}): same {', '.join(same)}; differs in: {', '.join(shown)}{rest}"
 
@@ -174,13 +170,6 @@ def noted(state: Path, digest: str) -> tuple[NearTwin, ...]:
     return tuple(NearTwin(study, str(text)) for study, text in found.items())
 
 
-def _records_of(site: SiteFolder, data: DataSet) -> str:
-    """Where a data set is: its file on this machine, or for one without a file the name of its source."""
-    if data.path is None:
-        return f"source {data.section.source}"
-    return f"file {(site.folder / data.path).resolve()}"  # an absolute path stays what it is
-
-
 def _settings_of(state: Path, study: str) -> Path:
     from secfed.site.runtime import study_folder  # torch
 
@@ -192,20 +181,16 @@ def _note_of(state: Path, digest: str) -> Path:
 
 
 def _make_folder_of(path: Path) -> None:
-    try:
+    with unwritable_errors(path.parent):
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    except OSError as error:
-        raise unwritable(path.parent, error) from None
 
 
 def _flat(tables: Mapping[str, Any], above: str = "") -> dict[str, str]:
-    found: dict[str, str] = {}
+    flat: dict[str, str] = {}
     for key, value in tables.items():
-        if isinstance(value, Mapping):
-            found |= _flat(value, f"{above}{key}.")
-        else:
-            found[above + key] = json.dumps(value)
-    return found
+        nested = isinstance(value, Mapping)
+        flat |= _flat(value, f"{above}{key}.") if nested else {above + key: json.dumps(value)}
+    return flat
 
 
 def _short(text: str) -> str:

@@ -83,12 +83,6 @@ def check_plan(offer: HelloReply, terms: Terms, roster: Roster) -> None:
 def check_limits(terms: Terms, roster: Roster, limits: SiteLimits, own: str) -> None:
     """Refuse a study whose attempts this site would refuse even if every hospital answered.
 
-    Args:
-        terms: the study.
-        roster: the pinned one.
-        limits: what this site enforces in every attempt: :meth:`Terms.limits`.
-        own: name of this site.
-
     Raises:
         PolicyRefused: refusal 8, 9, 14 or 39.
 

@@ -14,12 +14,11 @@ from typing import Final
 
 from secfed import __version__
 from secfed.deploy.admission.offered import plan_digest
-from secfed.deploy.aggregator.measured_transport import Tell
+from secfed.deploy.aggregator.measured_transport import MeasuredTransport, Tell
 from secfed.deploy.aggregator.run import CentralRun
-from secfed.deploy.aggregator.site_versions import SiteVersions, VersionedTransport
+from secfed.deploy.aggregator.site_versions import SiteVersions
 from secfed.deploy.aggregator.study import CentralStudy
 from secfed.deploy.enrolment.consortium import Consortium
-from secfed.deploy.pki.certificate_checks import load
 from secfed.deploy.pki.tls_folder import TlsFiles
 from secfed.deploy.transport.flower.server import FlowerServer
 from secfed.deploy.transport.frame_sizes import FrameCaps
@@ -41,35 +40,24 @@ _SOFTWARE: Final = f"secfed {__version__}"
 
 @dataclass(frozen=True)
 class Service:
-    """How a study is served.
+    """How a study is served."""
 
-    Attributes:
-        listen: ``host:port``; None: every address, at the consortium's port.
-        quorum: sites that must be there before an exchange begins; None: as many as must answer.
-        sites: ask only these; None asks every site of the study.
-        silent_s: a site without a sign of life for so long counts as missing.
-        farewell_s: how long sites are given the model and told that the study is finished.
-        uploads_at_a_time: large uploads that are held at once, each in memory of its size; None: as many as
-            fit into 1 GiB.
-        flower_socket: carry messages through Flower, whose app comes to this socket; None: over gRPC.
-        end: end the study where it is, and bring the sites its model.
-    """
-
-    listen: str | None = None
-    quorum: int | None = None
-    sites: Sequence[SiteId] | None = None
-    silent_s: float = 60.0
-    farewell_s: float = 60.0
-    uploads_at_a_time: int | None = None
-    flower_socket: Path | None = None
-    end: bool = False
+    listen: str | None = None  # host:port; None: every address, at the consortium's port
+    quorum: int | None = (
+        None  # sites that must be there before an exchange begins; None: as many as must answer
+    )
+    sites: Sequence[SiteId] | None = None  # ask only these
+    silent_s: float = 60.0  # a site without a sign of life for so long counts as missing
+    farewell_s: float = 60.0  # how long sites are given the model and told that the study is finished
+    uploads_at_a_time: int | None = None  # large ones, each in memory of its size; None: what fits into 1 GiB
+    flower_socket: Path | None = None  # carry messages through Flower, whose app comes here; None: over gRPC
+    end: bool = False  # end the study where it is, and bring the sites its model
 
     def link_limits(self) -> ServerLimits:
         """Limits of the link."""
         host, _, port = (self.listen or "").rpartition(":")
-        if self.listen is not None and not (
-            host and port.isascii() and port.isdigit() and int(port) <= 65535
-        ):
+        is_port = port.isascii() and port.isdigit() and int(port) <= 65535
+        if self.listen is not None and not (host and is_port):
             # Or gRPC would take another port than the one that was named.
             raise ConfigError(
                 f"--listen {self.listen}: is not HOST:PORT with a port up to 65535",
@@ -92,11 +80,7 @@ class Service:
 
 
 class Aggregator:
-    """One study at the study centre.
-
-    Args:
-        text: its file, as sites get it.
-        out: folder of the run; an unfinished run of this study in it is resumed.
+    """One study at the study centre; ``text`` is its file, and an unfinished run of it in ``out`` is resumed.
 
     Raises:
         ConfigError: study, consortium and options do not fit together, or a file cannot be used.
@@ -121,8 +105,8 @@ class Aggregator:
         roster = consortium.roster()
         if roster is None:
             raise RosterError("no site is enrolled", remedy="run: secfed consortium admit REQUEST")
-        self._central = CentralStudy(study, roster, service.sites)
-        self._quorum = _quorum(self._central, service.quorum)
+        self._central = central = CentralStudy(study, roster, service.sites)
+        self._quorum = _quorum(central, service.quorum)
         self._service, self._observer, self._stopper = service, observer, stopper
         self._identity = consortium.aggregator_identity(passphrase)
         self._out = out
@@ -152,16 +136,15 @@ class Aggregator:
             StudyStopped: the next rounds could come to no sum; it can be resumed, or ended.
             RoundAborted: not one sum came about.
         """
-        with closing(
-            CentralRun(self._central, self._identity, self._out, self._carrier, self._observer)
-        ) as run:
+        central = self._central
+        with closing(CentralRun(central, self._identity, self._out, self._carrier, self._observer)) as run:
             self._server.start()
             try:
                 self._tell(
                     "resumed" if run.resumed else "started",
-                    study=self._central.id,
+                    study=central.id,
                     software=_SOFTWARE,
-                    roster=self._central.roster.digest.hex(),
+                    roster=central.roster.digest.hex(),
                     address=_address(self._listen, self._server),
                     quorum=self._quorum,
                 )
@@ -179,9 +162,9 @@ class Aggregator:
             finally:
                 self._server.stop()
 
-    def _carrier(self, log: Log) -> VersionedTransport:
+    def _carrier(self, log: Log) -> MeasuredTransport:
         protection = self._central.study.protection
-        return VersionedTransport(
+        return MeasuredTransport(
             self._server,
             log,
             self._observer,
@@ -193,7 +176,7 @@ class Aggregator:
             wait_for_result=not protection.traits.aggregator_reads_sums,
             rounds=self._central.study.rounds,
             result_s=_RESULT_S if self._service.flower_socket is None else _FLOWER_RESULT_S,
-            versions=self._versions,
+            after_step=self._versions.look,  # a site that answered has said what it runs
         )
 
     def _say_farewell(self, final: bytes) -> None:
@@ -201,10 +184,11 @@ class Aggregator:
 
         A site that is fetching the model when the time is over is not cut off.
         """
-        self._server.finish(dict.fromkeys(self._central.asked, final) if final else None)
+        asked = self._central.asked
+        self._server.finish(dict.fromkeys(asked, final) if final else None)
         end, took = time.monotonic() + self._service.farewell_s, set[SiteId]()
         with self._stopper.waiting():
-            while not self._server.informed() >= set(self._central.asked):
+            while not self._server.informed() >= set(asked):
                 self._hear(took)
                 if time.monotonic() >= end and not self._server.sending():
                     break
@@ -226,18 +210,15 @@ class Aggregator:
 
 
 def _tls(consortium: Consortium, passphrase: str | None) -> TlsFiles:
-    """The aggregator's TLS files."""
-    material = consortium.aggregator_tls(passphrase)
-    end = load(material.certificate, "the aggregator's certificate").not_valid_after_utc
-    if end <= datetime.now(UTC):
+    certificate = consortium.tls.certificate()
+    if certificate is not None and certificate.not_valid_after_utc <= datetime.now(UTC):
         raise ConfigError(
             "the aggregator's certificate has expired", remedy="run: secfed consortium renew aggregator"
         )
-    return material
+    return consortium.aggregator_tls(passphrase)
 
 
 def _address(listen: str, server: StudyServer) -> str:
-    """Where a started server is reached."""
     return f"{listen.rpartition(':')[0]}:{server.port}" if isinstance(server, LinkServer) else listen
 
 
@@ -254,18 +235,16 @@ def _check_space(out: Path, needed_bytes: int) -> None:
 
 
 def _quorum(central: CentralStudy, wanted: int | None) -> int:
-    """How many sites must be there."""
-    sites = len(central.asked)
-    least = max(central.threshold(sites), central.study.protection.min_cohort)
+    sites, min_cohort = len(central.asked), central.study.protection.min_cohort
+    least = max(central.threshold(sites), min_cohort)
     if least > sites:
         raise ConfigError(
             f"--sites: {sites} sites are asked, and {least} must answer", remedy="ask more sites"
         )
     if wanted is None:
         return least
-    if not central.study.protection.min_cohort <= wanted <= sites:
+    if not min_cohort <= wanted <= sites:
         raise ConfigError(
-            f"--quorum {wanted}: must be from {central.study.protection.min_cohort} to {sites}",
-            remedy=f"leave it out for {least}",
+            f"--quorum {wanted}: must be from {min_cohort} to {sites}", remedy=f"leave it out for {least}"
         )
     return wanted

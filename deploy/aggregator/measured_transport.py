@@ -36,16 +36,13 @@ class MeasuredTransport(Watcher):
     """Carrier of a :class:`~secfed.deploy.aggregator.run.CentralRun` between machines.
 
     Args:
-        deadline_s: seconds that sites have for a step.
+        deadline_s: that sites have for a step.
         quorum: no exchange begins before so many of its sites are there.
         silent_s: a site without a sign of life for so long counts as missing.
         wait_for_result: whether sites do lasting work on a result (encrypted protection: they decrypt it).
         rounds: of the study, for the operator.
-        result_s: seconds that sites have for a result that is only told.
+        result_s: that sites have for a result that is only told.
         slow_s: the operator is told whom a step waits for when nothing has come for so long.
-
-    Attributes:
-        refusals: the last of every site in this round.
     """
 
     def __init__(
@@ -63,6 +60,7 @@ class MeasuredTransport(Watcher):
         rounds: int | None = None,
         result_s: float = _RESULT_S,
         slow_s: float = _SLOW_S,
+        after_step: Callable[[], None] = lambda: None,
     ) -> None:
         def deadline(stage: str) -> float:
             return min(deadline_s, result_s) if stage == "result" and not wait_for_result else deadline_s
@@ -71,7 +69,7 @@ class MeasuredTransport(Watcher):
         self._server, self._log, self._observer = server, log, observer
         self._tell, self._stopper = tell, stopper
         self._quorum, self._silent_s = quorum, silent_s
-        self._rounds, self._slow_s = rounds, slow_s
+        self._rounds, self._slow_s, self._after_step = rounds, slow_s, after_step
         self._open: set[SiteId] = set()  # asked in this step, and heard nothing of
         self._answered = 0  # of those asked; who refused or is missing is in neither
         self._since_s = time.monotonic()  # of the last news
@@ -82,7 +80,7 @@ class MeasuredTransport(Watcher):
         """Forget the last round's dropouts and measurements."""
         self._round = number
         self._gone: dict[SiteId, str] = {}
-        self.refusals: dict[SiteId, Refusal] = {}
+        self.refusals: dict[SiteId, Refusal] = {}  # the last of every site in this round
         self._seconds = {"train": 0.0, "protect": 0.0, "carry": 0.0, WAIT: 0.0}
         self._server.take_counts()
 
@@ -113,6 +111,7 @@ class MeasuredTransport(Watcher):
                 self._server.waits_for(Waits())
         phase = "train" if stage == "train" else "carry"
         self._seconds[phase] += time.perf_counter() - start - inside
+        self._after_step()
 
     def _wait_for_quorum(self, requests: Mapping[SiteId, Buffer]) -> None:
         """Wait until enough sites are there: rounds that must fail are not begun."""

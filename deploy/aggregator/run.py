@@ -29,13 +29,7 @@ from secfed.runs.aggregator_saw import what_the_aggregator_saw
 from secfed.runs.final_model import final_frame
 from secfed.runs.model_record import ModelRecord, run_metrics_digest
 from secfed.runs.run_folder import MODEL_FILE, TRANSCRIPT_FILE, prepare, write_run
-from secfed.runs.run_report import (
-    Observer,
-    PerSite,
-    RoundReport,
-    RunReport,
-    complete,
-)
+from secfed.runs.run_report import Observer, PerSite, RoundReport, RunReport, complete
 from secfed.server.checkpoints import RESUME_FOLDER, KeptRun
 from secfed.server.coordinator import RoundOutcome, StudyRun
 from secfed.server.make_run import make_run
@@ -43,22 +37,15 @@ from secfed.server.round import Rules
 from secfed.storage import failpoints
 from secfed.storage.atomic import write_durably
 from secfed.wire.frames import encode_state
-from secfed.wire.layout import State
 from secfed.wire.transport import OnReply
 
 SUMS_FOLDER: Final = "sums"
 
 
 class CentralRun:
-    """One run, from the folder it lives in.
+    """One run, from the folder it lives in: new or empty, or that of this study's earlier start.
 
-    Args:
-        out: the run's folder: new or empty, or that of this study's earlier start.
-        make_carrier: given the transcript for refusals, makes what carries the messages.
-
-    Attributes:
-        final_frame: when the study is over, the frame that brings the model to a site; empty where the
-            aggregator has none.
+    ``make_carrier`` is given the transcript, for refusals, and makes what carries the messages.
 
     Raises:
         ConfigError: the folder holds something else, or cannot be written.
@@ -94,7 +81,9 @@ class CentralRun:
         }
         self._asked: dict[SiteId, None] = {}  # of this round, in order
         self._cohort: tuple[SiteId, ...] = ()  # of the last exchange that was begun
-        self.final_frame = b""
+        self.final_frame = (
+            b""  # in the end, what brings the model to a site; empty if the aggregator has none
+        )
         self._coordinator = self._assemble()
 
     def _ask(self, stage: str, requests: Mapping[SiteId, Buffer], on_reply: OnReply) -> None:
@@ -117,16 +106,9 @@ class CentralRun:
             colluders=study.protection.colluders_for(len(central.roster.sites)),
             sites=central.asked,
         )
-        return make_run(
-            central.algorithm,
-            study.rounds,
-            rules,
-            self._ask,
-            kept.log,
-            kept,
-            start=central.start,
-            sums=self._out / SUMS_FOLDER,
-        )
+        sums = self._out / SUMS_FOLDER
+        algorithm, start = central.algorithm, central.start
+        return make_run(algorithm, study.rounds, rules, self._ask, kept.log, kept, start=start, sums=sums)
 
     @property
     def resumed(self) -> bool:
@@ -178,11 +160,7 @@ class CentralRun:
         return verify_file(self._out / TRANSCRIPT_FILE, self._identity.public_bytes, TRANSCRIPT)
 
     def _metrics(self) -> Mapping[int, Metrics]:
-        """What the aggregator can know."""
         return {} if self._coordinator.server is None else self._coordinator.server.metrics()
-
-    def _model(self) -> State | None:
-        return None if self._coordinator.server is None else self._coordinator.server.model()
 
     def _add(self, report: RoundReport, metrics: Mapping[int, Metrics]) -> None:
         if report.round <= self._central.study.rounds:  # the closing evaluation has no row of its own
@@ -195,6 +173,8 @@ class CentralRun:
         study, algorithm = self._central.study, self._central.algorithm
         entries = self._entries()
         sums = [SumRecord.from_body(entry.body) for entry in entries if entry.kind == SUMMED]
+        ended = [entry.body for entry in entries if entry.kind == ABORTED]
+        closing = [str(body["reason"]) for body in ended if body["round"] == study.rounds + 1]
         if not sums:
             raise RoundAborted(
                 "no round of the study came to a sum; nothing was learned and nothing revealed.",
@@ -217,15 +197,13 @@ class CentralRun:
             final=metrics.get(study.rounds, {}),  # only a closing evaluation that came to a sum measures it
             saw=saw,
             initial=metrics.get(0),
-            closing_aborted=next(
-                (str(entry.body["reason"]) for entry in entries if _is_abort(entry, study.rounds + 1)), None
-            ),
+            closing_aborted=closing[0] if closing else None,
             start=study.model.start_sha256,
         )
 
     def _write(self, report: RunReport) -> None:
-        model = self._model()
-        data = b"" if model is None else encode_state(model)
+        server = self._coordinator.server
+        data = b"" if server is None else encode_state(server.model())
         failpoints.failpoint("aggregate: before the results are written")
         if data:
             write_durably(self._out / MODEL_FILE, data)
@@ -256,10 +234,6 @@ def make_ready(out: Path, study: str) -> None:
         )
     if not (out / RESUME_FOLDER).is_dir() and any(out.glob("sites/*")):
         raise ConfigError(f"--out {out}: holds a simulation", remedy="name another folder")
-
-
-def _is_abort(entry: Entry, number: int) -> bool:
-    return entry.kind == ABORTED and entry.body["round"] == number
 
 
 def _report_of(content: Mapping[str, Any]) -> RoundReport:

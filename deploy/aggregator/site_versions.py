@@ -9,11 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from secfed.crypto.codec import Buffer
-from secfed.deploy.aggregator.measured_transport import MeasuredTransport, Tell
+from secfed.deploy.aggregator.measured_transport import Tell
 from secfed.deploy.transport.link import Presence
 from secfed.protection.interface import SiteId
-from secfed.wire.transport import OnReply
 
 
 class SiteVersions:
@@ -38,16 +36,3 @@ class SiteVersions:
             if seen.software not in ("", self._own) and site not in self._warned:
                 self._warned.add(site)
                 self._tell("version", site=site, software=seen.software, own=self._own)
-
-
-class VersionedTransport(MeasuredTransport):
-    """A link that looks at versions after every step: a site that answered has said what it runs."""
-
-    def __init__(self, *arguments: Any, versions: SiteVersions, **more: Any) -> None:
-        self._versions = versions
-        super().__init__(*arguments, **more)
-
-    def ask(self, stage: str, requests: Mapping[SiteId, Buffer], on_reply: OnReply) -> None:
-        """See :meth:`MeasuredTransport.ask`."""
-        super().ask(stage, requests, on_reply)
-        self._versions.look()

@@ -34,18 +34,16 @@ class Refusal:
     kind: str
     reason: str
 
-    @property
-    def is_waiting(self) -> bool:
-        """Whether the hospital does not take part *now*: no exchange begins until enough of them do."""
-        return self.stage in BEGINNINGS and self.kind == PolicyRefused.__name__
-
 
 def standstill(
     number: int, asked: Collection[SiteId], needed: int, refusals: Mapping[SiteId, Refusal]
 ) -> StudyStopped | None:
     """Why to go no further after a round without a sum; None if the next one may come to a sum."""
     alike = Counter(
-        (said.kind, said.reason) for site, said in refusals.items() if site in asked and not said.is_waiting
+        (said.kind, said.reason)
+        for site, said in refusals.items()
+        # Who does not take part *now* is waited for: no exchange begins until enough of them do.
+        if site in asked and not (said.stage in BEGINNINGS and said.kind == PolicyRefused.__name__)
     )
     for (kind, reason), count in alike.most_common(1):
         if len(asked) - count < needed:

@@ -20,19 +20,7 @@ from secfed.wire.layout import State
 
 
 class CentralStudy:
-    """A study at the study centre, before anything is opened.
-
-    Args:
-        only: ask only these sites of the study; None asks all of them.
-
-    Attributes:
-        id: study id.
-        algorithm: as the study's ``[privacy]`` wants it.
-        names: sites of the study.
-        asked: those that are asked, in roster order.
-        protection: the study's.
-        start: the model that the study begins with; None for the seed's, and where only the sites run the
-            server program: each has the model at home.
+    """A study at the study centre, before anything is opened; ``only`` these of its sites are asked.
 
     Raises:
         RosterError: a site of the study is not enrolled.
@@ -50,12 +38,10 @@ class CentralStudy:
             )
         for name in only or ():
             if name not in self.names:
-                raise ConfigError(
-                    f"--sites: the study has no site {name!r}",
-                    remedy=f"its sites are {', '.join(self.names)}",
-                )
+                sites = ", ".join(self.names)
+                raise ConfigError(f"--sites: the study has no site {name!r}", remedy=f"its sites are {sites}")
         chosen = self.names if only is None else only
-        self.asked = tuple(name for name in roster.sites if name in chosen)
+        self.asked = tuple(name for name in roster.sites if name in chosen)  # in roster order
         study.check_roster(len(self.names))
         if len(self.asked) < study.protection.min_cohort:
             raise ConfigError(
@@ -65,6 +51,7 @@ class CentralStudy:
             )
         self.algorithm: Algorithm = with_privacy(study, build(study), len(self.names))
         self.protection = make_protection(study.protection, self.algorithm, study.rounds, self.names)
+        # None for the seed's, and where only the sites run the server program: each has the model at home.
         self.start: State | None = None
         if self.protection.traits.aggregator_reads_sums:
             self.start = load_initial_model(study, self.algorithm)

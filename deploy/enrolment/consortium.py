@@ -65,6 +65,10 @@ class Consortium:
         content = private_files.read_json(folder / _FACTS_FILE, "a consortium")
         self.facts = checked(Facts, content, str(folder / _FACTS_FILE))
         self.tls = TlsFolder(folder / AGGREGATOR)
+        self.ca_key_path = folder / "ca" / "ca.key"  # may be elsewhere when nobody is being admitted
+        self.ca_path = folder / _CA_FILE
+        self.roster_path = folder / ROSTER_FILE
+        self._identity_path = folder / AGGREGATOR / "identity.key"
 
     @classmethod
     def create(
@@ -84,9 +88,6 @@ class Consortium:
             folder: new or empty.
             name: for people; it is the organisation in every certificate.
             hosts: every name and address that the aggregator may ever have; the first is dialled.
-            now: the time, with a time zone.
-            port: TCP port of the aggregator.
-            certificate_days: lifetime of certificates.
             passphrase: encrypts all private keys.
         """
         check_consortium_name(name)
@@ -127,24 +128,9 @@ class Consortium:
         return AggregatorFacts(bytes.fromhex(self.facts.aggregator_key), self.facts.hosts, self.facts.port)
 
     @property
-    def ca_key_path(self) -> Path:
-        """The CA's private key; may be elsewhere when nobody is being admitted."""
-        return self.folder / "ca" / "ca.key"
-
-    @property
-    def ca_path(self) -> Path:
-        """The CA's certificate."""
-        return self.folder / _CA_FILE
-
-    @property
-    def roster_path(self) -> Path:
-        """The roster file that sites get."""
-        return self.folder / ROSTER_FILE
-
-    @property
     def aggregator_key_paths(self) -> tuple[Path, ...]:
         """Private keys that `secfed aggregate` reads."""
-        return (self.folder / AGGREGATOR / "identity.key", *self.tls.key_paths)
+        return (self._identity_path, *self.tls.key_paths)
 
     def ca(self) -> x509.Certificate:
         """The CA's certificate."""
@@ -160,10 +146,11 @@ class Consortium:
 
     def aggregator_identity(self, passphrase: str | None) -> Identity:
         """The aggregator's signing key."""
-        path = self.folder / AGGREGATOR / "identity.key"
-        identity = key_files.read_identity(path, AGGREGATOR, passphrase)
+        identity = key_files.read_identity(self._identity_path, AGGREGATOR, passphrase)
         if identity.public_bytes != self.aggregator.identity_key:
-            raise ConfigError(f"{path}: not the key that sites know", remedy="restore it from your backup")
+            raise ConfigError(
+                f"{self._identity_path}: not the key that sites know", remedy="restore it from your backup"
+            )
         return identity
 
     def aggregator_tls(self, passphrase: str | None) -> TlsFiles:
@@ -234,8 +221,8 @@ class Consortium:
         before = self.roster() if (self.folder / MEMBERS_FILE).exists() else None
         members.save(self.folder / MEMBERS_FILE)
         roster = members.roster(self.aggregator.identity_key)
-        for each in (before, roster):
-            keep_roster(self.roster_path, each)
+        keep_roster(self.roster_path, before)
+        keep_roster(self.roster_path, roster)
         save_roster(self.roster_path, roster)
 
     def _certify(self, authority: Authority, request: Request, now: datetime) -> x509.Certificate:

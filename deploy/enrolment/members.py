@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
-from typing import Any, Final, Literal, Self
+from typing import Final, Literal, Self
 
 from cryptography import x509
 from pydantic import Field
@@ -23,8 +23,6 @@ from secfed.errors import ConfigError, RosterError
 from secfed.storage import private_files
 
 MEMBERS_FILE: Final = "members.json"
-
-_REQUEST_REMEDY: Final = "ask the site for a request with new keys"
 
 
 class _MemberEntry(Strict):
@@ -57,7 +55,7 @@ class Member:
 
     @property
     def tls_key(self) -> bytes:
-        """Its public TLS key in DER."""
+        """Public, in DER."""
         return certificate_checks.public_der(self.certificate)
 
 
@@ -94,8 +92,7 @@ class Members:
             for member in self.current.values()
         }
         removed = [entry.model_dump() for entry in self.removed]
-        content: dict[str, Any] = {"version": 1, "members": members, "removed": removed}
-        data = private_files.to_json(content)
+        data = private_files.to_json({"version": 1, "members": members, "removed": removed})
         if len(data) > private_files.MAX_BYTES:
             raise ConfigError(
                 f"{path}: the list would be {len(data)} bytes, above {private_files.MAX_BYTES}",
@@ -119,19 +116,11 @@ class Members:
             )
         if len(self.current) >= MAX_SITES:
             raise RosterError(f"the consortium has {MAX_SITES} sites already", remedy="remove one first")
-        if request.identity_key == aggregator_key:
-            raise RosterError(
-                f"site {request.site!r} shows the aggregator's identity key", remedy=_REQUEST_REMEDY
-            )
+        owners = {entry.identity_key: "an identity key of a removed site" for entry in self.removed}
         for member in self.current.values():
-            if request.identity_key == member.identity_key:
-                raise RosterError(
-                    f"site {request.site!r} shows the identity key of {member.site!r}", remedy=_REQUEST_REMEDY
-                )
-        if request.identity_key.hex() in {entry.identity_key for entry in self.removed}:
-            raise RosterError(
-                f"site {request.site!r} shows an identity key of a removed site", remedy=_REQUEST_REMEDY
-            )
+            owners[member.identity_key.hex()] = f"the identity key of {member.site!r}"
+        owners[aggregator_key.hex()] = "the aggregator's identity key"
+        _refuse_owned(request, request.identity_key, owners)
         self._check_tls_key(request)
 
     def check_renewal(self, request: Request) -> None:
@@ -150,24 +139,18 @@ class Members:
         self._check_tls_key(request)
 
     def _check_tls_key(self, request: Request) -> None:
-        spki = certificate_checks.public_der(request.tls_key)
+        owners = {entry.tls_key: "a TLS key of a removed site" for entry in self.removed}
         for member in self.current.values():
-            if member.tls_key == spki and member.site != request.site:
-                raise RosterError(
-                    f"site {request.site!r} shows the TLS key of {member.site!r}", remedy=_REQUEST_REMEDY
-                )
-        if spki.hex() in {entry.tls_key for entry in self.removed}:
-            raise RosterError(
-                f"site {request.site!r} shows a TLS key of a removed site", remedy=_REQUEST_REMEDY
-            )
+            if member.site != request.site:
+                owners[member.tls_key.hex()] = f"the TLS key of {member.site!r}"
+        _refuse_owned(request, certificate_checks.public_der(request.tls_key), owners)
 
     def member(self, site: str) -> Member:
         """An enrolled site."""
-        try:
-            return self.current[site]
-        except KeyError:
+        if site not in self.current:
             known = ", ".join(self.current) or "no site yet"
-            raise RosterError(f"site {site!r} is not enrolled", remedy=f"enrolled: {known}") from None
+            raise RosterError(f"site {site!r} is not enrolled", remedy=f"enrolled: {known}")
+        return self.current[site]
 
     def with_member(self, member: Member) -> Members:
         """With this site added, or its entry replaced."""
@@ -184,3 +167,11 @@ class Members:
         )
         current = {name: member for name, member in self.current.items() if name != site}
         return Members(current, (*self.removed, entry))
+
+
+def _refuse_owned(request: Request, public_key: bytes, owners: Mapping[str, str]) -> None:
+    whose = owners.get(public_key.hex())
+    if whose is not None:
+        raise RosterError(
+            f"site {request.site!r} shows {whose}", remedy="ask the site for a request with new keys"
+        )

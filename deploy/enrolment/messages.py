@@ -18,11 +18,7 @@ from typing import Any, Final, Literal, Self
 
 from cryptography import x509
 from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
-from cryptography.hazmat.primitives.asymmetric.ec import (
-    ECDSA,
-    EllipticCurvePrivateKey,
-    EllipticCurvePublicKey,
-)
+from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.serialization import load_der_public_key
 from pydantic import Field
@@ -30,14 +26,7 @@ from pydantic import Field
 from secfed.config.schema import Strict, checked
 from secfed.crypto.codec import Writer, digest
 from secfed.crypto.identity import PUBLIC_BYTES, Identity, fingerprint, verify
-from secfed.deploy.pki import certificate_checks
-from secfed.deploy.pki.names import (
-    CONSORTIUM_PATTERN,
-    SITE_PATTERN,
-    check_consortium_name,
-    check_host,
-    check_site_name,
-)
+from secfed.deploy.pki import certificate_checks, names
 from secfed.errors import BadSignature, ConfigError
 
 # Labels of enrolment; those of the protocol are in crypto/labels.py.
@@ -59,15 +48,14 @@ class AggregatorTable(Strict):
 
     def facts(self) -> AggregatorFacts:
         """These keys as a value."""
-        return AggregatorFacts(
-            bytes.fromhex(self.aggregator_key), tuple(check_host(host) for host in self.hosts), self.port
-        )
+        hosts = tuple(names.check_host(host) for host in self.hosts)
+        return AggregatorFacts(bytes.fromhex(self.aggregator_key), hosts, self.port)
 
 
 class _RequestFile(Strict):
     kind: Literal["secfed enrolment request"] = Field(description='"secfed enrolment request"')
     version: Literal[1] = Field(description="1")
-    site: str = Field(pattern=SITE_PATTERN, description="the site's name")
+    site: str = Field(pattern=names.SITE_PATTERN, description="the site's name")
     identity_key: str = _KEY
     tls_key: str = Field(pattern=_HEX, max_length=400, description="a public key in DER, hexadecimal")
     made_s: int = Field(ge=0, lt=_MAX_TIME_S, description="seconds since 1970")
@@ -78,8 +66,8 @@ class _RequestFile(Strict):
 class _ReplyFile(AggregatorTable):
     kind: Literal["secfed enrolment reply"] = Field(description='"secfed enrolment reply"')
     version: Literal[1] = Field(description="1")
-    consortium: str = Field(pattern=CONSORTIUM_PATTERN, description="the consortium's name")
-    site: str = Field(pattern=SITE_PATTERN, description="the site's name")
+    consortium: str = Field(pattern=names.CONSORTIUM_PATTERN, description="the consortium's name")
+    site: str = Field(pattern=names.SITE_PATTERN, description="the site's name")
     certificate: str = Field(max_length=8192, description="a certificate in PEM")
     ca: str = Field(max_length=8192, description="a certificate in PEM")
     signature: str = Field(pattern=_HEX, max_length=200, description="a signature, hexadecimal")
@@ -91,7 +79,7 @@ class Request:
 
     site: str
     identity_key: bytes
-    tls_key: EllipticCurvePublicKey
+    tls_key: ec.EllipticCurvePublicKey
     made_s: int  # seconds since 1970; a renewal must be newer than what it renews
 
     @property
@@ -107,9 +95,9 @@ class Request:
         return writer.uint(self.made_s, 8).done()
 
     @classmethod
-    def sign(cls, identity: Identity, tls_key: EllipticCurvePrivateKey, now: datetime) -> dict[str, Any]:
+    def sign(cls, identity: Identity, tls_key: ec.EllipticCurvePrivateKey, now: datetime) -> dict[str, Any]:
         """The content of a new request file, signed with both keys of the site."""
-        check_site_name(identity.name)
+        names.check_site_name(identity.name)
         made = cls(identity.name, identity.public_bytes, tls_key.public_key(), int(now.timestamp()))
         return {
             "kind": "secfed enrolment request",
@@ -119,24 +107,22 @@ class Request:
             "tls_key": certificate_checks.public_der(made.tls_key).hex(),
             "made_s": made.made_s,
             "identity_signature": identity.sign(SIGN_REQUEST, made.body).hex(),
-            "tls_signature": tls_key.sign(digest(PROVE_TLS_KEY, made.body), ECDSA(SHA256())).hex(),
+            "tls_signature": tls_key.sign(digest(PROVE_TLS_KEY, made.body), ec.ECDSA(SHA256())).hex(),
         }
 
     @classmethod
     def verified(cls, content: Mapping[str, Any], where: str) -> Self:
         """Read a request and check that its maker holds both private keys."""
         file = checked(_RequestFile, content, where)
+        tls_key = _p256(file.tls_key, where)
         request = cls(
-            check_site_name(file.site),
-            bytes.fromhex(file.identity_key),
-            _p256(file.tls_key, where),
-            file.made_s,
+            names.check_site_name(file.site), bytes.fromhex(file.identity_key), tls_key, file.made_s
         )
         signature = bytes.fromhex(file.identity_signature)
         verify(request.identity_key, signature, SIGN_REQUEST, request.body, who=request.site)
         try:
             signed = digest(PROVE_TLS_KEY, request.body)
-            request.tls_key.verify(bytes.fromhex(file.tls_signature), signed, ECDSA(SHA256()))
+            request.tls_key.verify(bytes.fromhex(file.tls_signature), signed, ec.ECDSA(SHA256()))
         except InvalidSignature:
             raise BadSignature(
                 f"{where}: the maker of the request does not hold its TLS key",
@@ -206,8 +192,8 @@ class Reply:
         """
         file = checked(_ReplyFile, content, where)
         reply = cls(
-            check_consortium_name(file.consortium),
-            check_site_name(file.site),
+            names.check_consortium_name(file.consortium),
+            names.check_site_name(file.site),
             certificate_checks.load(file.certificate, f"{where}: certificate"),
             certificate_checks.load(file.ca, f"{where}: ca"),
             file.facts(),
@@ -228,7 +214,7 @@ def utc_now() -> datetime:
     return datetime.now(UTC)
 
 
-def _p256(spki_hex: str, where: str) -> EllipticCurvePublicKey:
+def _p256(spki_hex: str, where: str) -> ec.EllipticCurvePublicKey:
     try:
         public = load_der_public_key(bytes.fromhex(spki_hex))
     except (ValueError, UnsupportedAlgorithm):

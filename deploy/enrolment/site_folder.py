@@ -14,6 +14,7 @@ approvals.json       what was decided about studies, and which the policy let in
 from __future__ import annotations
 
 from datetime import UTC, datetime
+from importlib import resources
 from pathlib import Path
 from typing import Final, Literal
 
@@ -30,14 +31,12 @@ from secfed.deploy.enrolment.training_user import TrainingUser
 from secfed.deploy.pki import certificate_checks, key_files
 from secfed.deploy.pki.names import check_site_name
 from secfed.deploy.pki.tls_folder import TlsFiles, TlsFolder
-from secfed.deploy.policy.template import POLICY_FILE, POLICY_TEMPLATE
 from secfed.errors import ConfigError, RosterError
 from secfed.storage import private_files
 
-REQUEST_FILE: Final = "request.json"
-APPROVALS_FILE: Final = "approvals.json"
-
+_REQUEST_FILE: Final = "request.json"
 _IDENTITY_FILE: Final = "identity.key"
+_POLICY_FILE: Final = "policy.toml"
 _CONSORTIUM_FILE: Final = "consortium.json"
 _CA_FILE: Final = "ca.pem"
 
@@ -52,7 +51,8 @@ class SiteFolder:
     """An existing folder of a site; :meth:`create` makes one."""
 
     def __init__(self, folder: Path) -> None:
-        if not (folder / REQUEST_FILE).is_file() or not (folder / SETTINGS_FILE).is_file():
+        self.request_path = folder / _REQUEST_FILE  # what the study centre gets
+        if not self.request_path.is_file() or not (folder / SETTINGS_FILE).is_file():
             raise ConfigError(
                 f"{folder}: not the folder of a site",
                 remedy="name it with --dir, or make one with: secfed site init",
@@ -60,7 +60,15 @@ class SiteFolder:
         private_files.check_private(folder)
         self.folder = folder
         self.settings: SiteSettings = load_settings(folder / SETTINGS_FILE)
+        self.name = self.settings.site.name
         self.tls = TlsFolder(folder)
+        self.policy_path = folder / _POLICY_FILE
+        self.approvals_path = folder / "approvals.json"
+        self.state = folder / self.settings.agent.state  # journals, ledgers and transcripts
+        self._identity_path = folder / _IDENTITY_FILE
+        self._consortium_path = folder / _CONSORTIUM_FILE
+        self._ca_path = folder / _CA_FILE
+        self._pinned_path = folder / trust_store.PINNED_FILE
 
     @classmethod
     def create(cls, folder: Path, name: str, *, now: datetime, passphrase: str | None = None) -> SiteFolder:
@@ -73,37 +81,13 @@ class SiteFolder:
         key_files.create_key(folder / _IDENTITY_FILE, identity_key, passphrase)
         tls_key = TlsFolder(folder).new_key(passphrase)
         private_files.create(folder / SETTINGS_FILE, template(name).encode())
-        private_files.create(folder / POLICY_FILE, POLICY_TEMPLATE.encode())
+        policy = resources.files("secfed.deploy.policy").joinpath(_POLICY_FILE).read_bytes()
+        private_files.create(folder / _POLICY_FILE, policy)  # it permits nothing yet
         identity = Identity.from_seed(name, identity_key.private_bytes_raw())
         # Last: a folder without it was never finished, and is not taken for one.
         request = private_files.to_json(Request.sign(identity, tls_key, now))
-        private_files.create(folder / REQUEST_FILE, request, mode=0o644)
+        private_files.create(folder / _REQUEST_FILE, request, mode=0o644)
         return cls(folder)
-
-    @property
-    def name(self) -> str:
-        """The site's name."""
-        return self.settings.site.name
-
-    @property
-    def request_path(self) -> Path:
-        """What the study centre gets."""
-        return self.folder / REQUEST_FILE
-
-    @property
-    def policy_path(self) -> Path:
-        """What studies may do here."""
-        return self.folder / POLICY_FILE
-
-    @property
-    def approvals_path(self) -> Path:
-        """What was decided about studies."""
-        return self.folder / APPROVALS_FILE
-
-    @property
-    def state(self) -> Path:
-        """Where journals, ledgers and transcripts are."""
-        return self.folder / self.settings.agent.state
 
     @property
     def flower_socket(self) -> Path | None:
@@ -114,7 +98,7 @@ class SiteFolder:
     @property
     def key_paths(self) -> tuple[Path, ...]:
         """The private keys that are there."""
-        return (self.folder / _IDENTITY_FILE, *self.tls.key_paths)
+        return (self._identity_path, *self.tls.key_paths)
 
     def training_user(self) -> TrainingUser | None:
         """The account that training runs in; None for the agent's own."""
@@ -134,7 +118,7 @@ class SiteFolder:
 
     def identity(self, passphrase: str | None) -> Identity:
         """The site's signing key."""
-        path = self.folder / _IDENTITY_FILE
+        path = self._identity_path
         identity = key_files.read_identity(path, self.name, passphrase)
         if identity.public_bytes != self.request().identity_key:
             raise ConfigError(f"{path}: not the key that was enrolled", remedy="restore it from your backup")
@@ -142,11 +126,11 @@ class SiteFolder:
 
     def tls_material(self, passphrase: str | None) -> TlsFiles:
         """What the agent opens its connection with."""
-        return self.tls.load(self.folder / _CA_FILE, passphrase)
+        return self.tls.load(self._ca_path, passphrase)
 
     def consortium(self) -> tuple[str, x509.Certificate, AggregatorFacts] | None:
         """Consortium, CA and aggregator; None before the first reply."""
-        path = self.folder / _CONSORTIUM_FILE
+        path = self._consortium_path
         if not path.exists():
             return None
         file = checked(_ConsortiumFile, private_files.read_json(path, "a consortium"), str(path))
@@ -203,19 +187,14 @@ class SiteFolder:
         """Install a reply that :meth:`check_reply` accepted."""
         self.tls.check_belongs(reply.certificate, passphrase)
         ca = certificate_checks.to_pem(reply.ca)
-        content = {
-            "version": 1,
-            "consortium": reply.consortium,
-            "ca": ca,
-            **reply.aggregator.to_content(),
-        }
-        private_files.replace(self.folder / _CONSORTIUM_FILE, private_files.to_json(content), mode=0o644)
-        private_files.replace(self.folder / _CA_FILE, ca.encode(), mode=0o644)
+        content = {"version": 1, "consortium": reply.consortium, "ca": ca, **reply.aggregator.to_content()}
+        private_files.replace(self._consortium_path, private_files.to_json(content), mode=0o644)
+        private_files.replace(self._ca_path, ca.encode(), mode=0o644)
         self.tls.install(reply.certificate, passphrase)
 
     def pinned(self) -> trust_store.Pinned | None:
         """The pinned roster; None if none was ever pinned."""
-        return trust_store.read_pinned(self.folder / trust_store.PINNED_FILE)
+        return trust_store.read_pinned(self._pinned_path)
 
     def pinned_or_none(self) -> trust_store.Pinned | None:
         """Like :meth:`pinned`, and None for a damaged file: for the question of what to pin instead."""
@@ -225,12 +204,7 @@ class SiteFolder:
             return None
 
     def roster(self) -> Roster:
-        """The pinned roster, which is what the agent computes with.
-
-        Raises:
-            ConfigError: none is pinned yet.
-            RosterError: its file was changed, or this site is not in it.
-        """
+        """The pinned roster, which is what the agent computes with."""
         pinned = self.pinned()
         if pinned is None:  # a step that is still to be done, not a roster that cannot be believed
             raise ConfigError(f"{self.folder}: no roster is pinned", remedy="run: secfed site trust ROSTER")
@@ -250,4 +224,4 @@ class SiteFolder:
     def trust(self, roster: Roster, now: datetime) -> None:
         """Pin a roster. Security: the administrator has compared its digest before."""
         self.check_roster(roster)
-        trust_store.pin(self.folder / trust_store.PINNED_FILE, roster, now)
+        trust_store.pin(self._pinned_path, roster, now)

@@ -16,33 +16,23 @@ from secfed.runs.run_folder import TRANSCRIPT_FILE
 def wasted(site: SiteFolder, only: str = "") -> Iterator[tuple[str, str]]:
     """Each study with payments that came to no sum, and which ones.
 
-    Args:
-        site: the hospital's folder.
-        only: id of the one study to look at, which is over; without it all studies, but for the
-            newest payment of each, whose exchange may be running.
+    ``only`` names one study, which is over; without it all studies are looked at, but for the newest payment
+    of each, whose exchange may be running.
     """
     from secfed.site.runtime import study_folder  # brings torch
 
     public = site.request().identity_key
     for path in sorted(site.state.glob("ledger-*.jsonl")):
         entries = verify_file(path, public, LEDGER, owner=site.name)
-        for study in [only] if only else _studies(entries):
+        newest = {str(entry.body.get("study")): entry.body for entry in entries if entry.kind == SPENT}
+        for study in [only] if only else newest:
             transcript = study_folder(site.state, study) / TRANSCRIPT_FILE
             recorded: tuple[Entry, ...] = ()
             if transcript.is_file():
                 recorded = verify_file(transcript, public, TRANSCRIPT, owner=site.name)
             places = list(paid_without_sum(entries, recorded, study))
-            newest = next((entry for entry in reversed(entries) if _pays(entry, study)), None)
-            if not only and newest is not None:
-                running = (newest.body.get("round"), newest.body.get("exchange"))
+            if not only:
+                running = (newest[study].get("round"), newest[study].get("exchange"))
                 places = [place for place in places if place != running]
             if places:
                 yield study, f"{shown(places)} paid for, and in no sum"
-
-
-def _studies(entries: tuple[Entry, ...]) -> list[str]:
-    return list(dict.fromkeys(str(entry.body.get("study")) for entry in entries if entry.kind == SPENT))
-
-
-def _pays(entry: Entry, study: str) -> bool:
-    return entry.kind == SPENT and entry.body.get("study") == study

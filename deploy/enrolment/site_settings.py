@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from importlib import resources
 from pathlib import Path
 from typing import Any, Final, Literal
 
@@ -107,32 +108,5 @@ def _from_tables(tables: Mapping[str, Any]) -> SiteSettings:
 
 def template(name: str) -> str:
     """A new ``site.toml`` with every key explained."""
-    return f"""\
-# Settings of this hospital's agent. What studies may do here is in policy.toml.
-
-[site]
-name = "{name}"           # as in the enrolment request; it cannot be changed later
-
-[aggregator]
-# Where to connect to. The reply of the study centre says it; set it only if it differs from here.
-# address = "fl.example.org:8443"
-# An HTTP proxy for the way out. Without this line https_proxy and no_proxy are respected.
-# proxy = "http://proxy.hospital.example:3128"
-
-[flower]
-# Only for a consortium that runs Flower: where the app that its SuperNode starts finds this agent. With this
-# line the agent dials nobody. Its folder must be closed to other accounts than the SuperNode's.
-# socket = "/run/secfed/agent.sock"
-
-[agent]
-# Journals, ledgers and transcripts. Do not restore this folder from a backup while a study runs.
-# state = "state"
-# Metrics for Prometheus, on this machine only; 0 for none.
-# metrics_port = 9464
-# log_level = "info"
-
-[training]
-# An account that training runs in, so that code which the policy permits cannot read this site's keys. The
-# account must be able to read the data. docs/operators.md, "Own code in an account of its own".
-# user = "secfed-training"
-"""
+    text = resources.files("secfed.deploy.enrolment").joinpath("site.toml").read_text("utf-8")
+    return text.replace("{name}", name)

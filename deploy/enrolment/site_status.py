@@ -35,23 +35,20 @@ class StatusItem:
 
 def site_status(site: SiteFolder, now: datetime) -> tuple[StatusItem, ...]:
     """Everything that an administrator should know about this folder."""
-    questions: dict[str, Callable[[], StatusItem]] = {
-        "keys": lambda: _keys(site),
-        "certificate": lambda: _certificate(site, now),
-        "CA": lambda: _ca(site, now),
-        "roster": lambda: _roster(site),
-        "policy": lambda: _policy(site),
+    questions: dict[str, Callable[[], list[StatusItem]]] = {
+        "keys": lambda: [_keys(site)],
+        "certificate": lambda: [_certificate(site, now)],
+        "CA": lambda: [_ca(site, now)],
+        "roster": lambda: [_roster(site)],
+        "policy": lambda: [_policy(site)],
+        "payments": lambda: _spent_for_nothing(site),
     }
     found = []
     for subject, question in questions.items():
         try:
-            found.append(question())
+            found += question()
         except SecfedError as error:
             found.append(StatusItem(subject, Level.BAD, error.message, error.remedy))
-    try:
-        found += _spent_for_nothing(site)
-    except SecfedError as error:
-        found.append(StatusItem("payments", Level.BAD, error.message, error.remedy))
     return tuple(found)
 
 
@@ -65,12 +62,8 @@ def _keys(site: SiteFolder) -> StatusItem:
 def _certificate(site: SiteFolder, now: datetime) -> StatusItem:
     certificate, joined = site.tls.certificate(), site.consortium()
     if certificate is None or joined is None:
-        return StatusItem(
-            "certificate",
-            Level.BAD,
-            "none yet",
-            f"give {site.request_path} to the study centre, then: secfed site join REPLY",
-        )
+        remedy = f"give {site.request_path} to the study centre, then: secfed site join REPLY"
+        return StatusItem("certificate", Level.BAD, "none yet", remedy)
     name, ca, aggregator = joined
     expiry = Expiry.of(certificate, now)
     if expiry.urgency is not Urgency.EXPIRED:
@@ -100,23 +93,17 @@ def _policy(site: SiteFolder) -> StatusItem:
     policy = Policy.load(site.policy_path)
     permitted = bool(policy.algorithms and policy.models and policy.data)
     if not permitted or not (policy.studies.names or policy.studies.digests):
-        return StatusItem(
-            "policy",
-            Level.SOON,
-            "valid; it permits no study yet",
-            f"name studies, algorithms, models and data in {site.policy_path}",
-        )
+        remedy = f"name studies, algorithms, models and data in {site.policy_path}"
+        return StatusItem("policy", Level.SOON, "valid; it permits no study yet", remedy)
     for item in policy.data:
         if item.path is not None and not (site.folder / item.path).exists():  # as admission.py
-            return StatusItem(
-                "policy", Level.BAD, f"data set {item.name!r}: its file is not there", f"check {item.path}"
-            )
+            text = f"data set {item.name!r}: its file is not there"
+            return StatusItem("policy", Level.BAD, text, f"check {item.path}")
     how = "a person approves each study" if policy.approve == "manual" else "studies are approved by the file"
     return StatusItem("policy", Level.OK, f"valid, {how}")
 
 
 def _spent_for_nothing(site: SiteFolder) -> list[StatusItem]:
-    """Payments that came to no sum, one line a study; none for most sites."""
     from secfed.deploy.enrolment.site_payments import wasted  # reads all ledgers and transcripts
 
     remedy = "it stays spent; ask the study centre why these rounds were given up"

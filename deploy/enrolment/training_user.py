@@ -14,6 +14,7 @@ import os
 import pwd
 import re
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Self
@@ -60,10 +61,7 @@ class TrainingUser:
         return cls(name, entry.pw_uid, entry.pw_gid, groups, entry.pw_dir)
 
     def arguments(self) -> dict[str, Any]:
-        """Arguments of :class:`subprocess.Popen`, for a process that is started next, in this thread.
-
-        It does not start in the agent's folder, which it cannot read.
-        """
+        """Arguments of :class:`subprocess.Popen`, for a process that is started next, in this thread."""
         # Ambient capabilities survive exec, and belong to a thread. Root's are dropped with its account.
         if not _prctl(_AMBIENT, _CLEAR_ALL) and os.geteuid() != 0:
             raise ConfigError(
@@ -74,25 +72,18 @@ class TrainingUser:
 
 
 def no_new_privileges() -> None:
-    """Nothing that this process runs, or becomes, gains rights: no set-uid program, no file capability.
-
-    Where the system does not know this, the account alone has to do.
-    """
+    """Nothing that this process runs, or becomes, gains rights, where the system knows this option."""
     _prctl(_NO_NEW_PRIVILEGES, 1)
 
 
 def _prctl(option: int, argument: int) -> bool:
-    """Call prctl(2); whether it is there and succeeded."""
     library = ctypes.CDLL(None)
     return hasattr(library, "prctl") and library.prctl(option, argument, 0, 0, 0) == 0
 
 
 def _may_switch() -> bool:
-    """Whether this process has the capabilities to start another account's process, and to end it."""
-    try:
-        found = re.search(
-            r"(?m)^CapEff:\s*([0-9a-f]+)$", Path("/proc/self/status").read_text(encoding="ascii")
-        )
-    except OSError:
-        found = None
+    found = None
+    with suppress(OSError):
+        status = Path("/proc/self/status").read_text(encoding="ascii")
+        found = re.search(r"(?m)^CapEff:\s*([0-9a-f]+)$", status)
     return os.geteuid() == 0 if found is None else int(found[1], 16) & _NEEDED == _NEEDED

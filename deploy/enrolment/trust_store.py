@@ -6,12 +6,11 @@ differs by one member or one key, is refused until the administrator pins it wit
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from pydantic import Field
 
@@ -38,6 +37,11 @@ class Pinned:
     roster: Roster
     since: datetime
 
+    def to_json(self) -> bytes:
+        """The content of its file."""
+        content = {"version": 1, "pinned_s": int(self.since.timestamp()), **roster_content(self.roster)}
+        return private_files.to_json(content)
+
 
 def read_pinned(path: Path) -> Pinned | None:
     """The pinned roster; None if none was ever pinned."""
@@ -63,20 +67,11 @@ def pin(path: Path, roster: Roster, now: datetime) -> None:
     with suppress(RosterError):  # a damaged file is not worth keeping
         before = read_pinned(path)
     private_files.make_folder(path.parent / PINNED_FOLDER)
-    if before is not None:
-        _keep(path, before)  # it may have been pinned by a version that kept none
-    _keep(path, Pinned(roster, now))
-    private_files.replace(path, private_files.to_json(_content(roster, now)))
-
-
-def _keep(path: Path, pinned: Pinned) -> None:
-    kept = kept_roster(path, pinned.roster)
-    if not kept.exists():
-        private_files.replace(kept, private_files.to_json(_content(pinned.roster, pinned.since)))
-
-
-def _content(roster: Roster, since: datetime) -> Mapping[str, Any]:
-    return {"version": 1, "pinned_s": int(since.timestamp()), **roster_content(roster)}
+    new = Pinned(roster, now)
+    for pinned in (before, new):  # the one before may have been pinned by a version that kept none
+        if pinned is not None and not (kept := kept_roster(path, pinned.roster)).exists():
+            private_files.replace(kept, pinned.to_json())
+    private_files.replace(path, new.to_json())
 
 
 def check_own(roster: Roster, site: str, identity_key: bytes) -> None:

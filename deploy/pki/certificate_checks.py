@@ -7,12 +7,7 @@ from typing import Final, TypeGuard, TypeVar
 
 from cryptography import x509
 from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
-from cryptography.hazmat.primitives.asymmetric.ec import (
-    ECDSA,
-    SECP256R1,
-    EllipticCurvePrivateKey,
-    EllipticCurvePublicKey,
-)
+from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from cryptography.x509.oid import ExtendedKeyUsageOID
@@ -77,10 +72,10 @@ def check_authority(authority: x509.Certificate, now: datetime) -> None:
 def signed_by(authority: x509.Certificate, signature: bytes, data: bytes) -> bool:
     """Whether :meth:`~secfed.deploy.pki.certificates.Authority.sign` of this CA made the signature."""
     public = authority.public_key()
-    if not isinstance(public, EllipticCurvePublicKey):
+    if not isinstance(public, ec.EllipticCurvePublicKey):
         return False
     try:
-        public.verify(signature, data, ECDSA(SHA256()))
+        public.verify(signature, data, ec.ECDSA(SHA256()))
     except InvalidSignature:
         return False
     return True
@@ -114,13 +109,13 @@ def der(certificate: x509.Certificate) -> bytes:
     return certificate.public_bytes(Encoding.DER)
 
 
-def public_der(holder: x509.Certificate | EllipticCurvePrivateKey | EllipticCurvePublicKey) -> bytes:
+def public_der(holder: x509.Certificate | ec.EllipticCurvePrivateKey | ec.EllipticCurvePublicKey) -> bytes:
     """The public key as SubjectPublicKeyInfo in DER: what is compared and signed."""
-    public = holder if isinstance(holder, EllipticCurvePublicKey) else holder.public_key()
+    public = holder if isinstance(holder, ec.EllipticCurvePublicKey) else holder.public_key()
     return public.public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
 
 
-def p256_of(certificate: x509.Certificate) -> EllipticCurvePublicKey:
+def p256_of(certificate: x509.Certificate) -> ec.EllipticCurvePublicKey:
     """The P-256 public key of a certificate."""
     public = certificate.public_key()
     if not is_p256(public):
@@ -128,9 +123,9 @@ def p256_of(certificate: x509.Certificate) -> EllipticCurvePublicKey:
     return public
 
 
-def is_p256(public: object) -> TypeGuard[EllipticCurvePublicKey]:
+def is_p256(public: object) -> TypeGuard[ec.EllipticCurvePublicKey]:
     """Whether this is a public key of P-256."""
-    return isinstance(public, EllipticCurvePublicKey) and isinstance(public.curve, SECP256R1)
+    return isinstance(public, ec.EllipticCurvePublicKey) and isinstance(public.curve, ec.SECP256R1)
 
 
 def _uris(certificate: x509.Certificate) -> list[str]:

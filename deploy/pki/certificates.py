@@ -24,11 +24,7 @@ from datetime import datetime, timedelta
 from typing import Final
 
 from cryptography import x509
-from cryptography.hazmat.primitives.asymmetric.ec import (
-    ECDSA,
-    EllipticCurvePrivateKey,
-    EllipticCurvePublicKey,
-)
+from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
@@ -46,26 +42,21 @@ class Authority:
     """The consortium's CA. Security: who holds it can admit sites to the *link*, never to the roster."""
 
     certificate: x509.Certificate
-    _ca_key: EllipticCurvePrivateKey = field(repr=False)
+    _ca_key: ec.EllipticCurvePrivateKey = field(repr=False)
 
     @classmethod
     def create(
-        cls, ca_key: EllipticCurvePrivateKey, consortium: str, hosts: Sequence[str], now: datetime
+        cls, ca_key: ec.EllipticCurvePrivateKey, consortium: str, hosts: Sequence[str], now: datetime
     ) -> Authority:
         """A new CA that can vouch for these hosts, and no others."""
         name = _name(consortium, "secfed CA")
-        public = ca_key.public_key()
-        builder = (
-            _builder(name, name, public, now, now + timedelta(days=CA_DAYS))
-            .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
-            .add_extension(_key_usage(signs_certificates=True), critical=True)
-            .add_extension(_only(hosts), critical=True)
-            .add_extension(x509.SubjectKeyIdentifier.from_public_key(public), critical=False)
-        )
+        limits = x509.BasicConstraints(ca=True, path_length=0)
+        builder = _builder(name, name, ca_key.public_key(), now, now + timedelta(days=CA_DAYS), limits)
+        builder = builder.add_extension(_only(hosts), critical=True)
         return cls(builder.sign(ca_key, SHA256()), ca_key)
 
     def issue_site(
-        self, site: str, tls_key: EllipticCurvePublicKey, now: datetime, days: int
+        self, site: str, tls_key: ec.EllipticCurvePublicKey, now: datetime, days: int
     ) -> x509.Certificate:
         """A client certificate for a site."""
         names: list[x509.GeneralName] = [x509.UniformResourceIdentifier(SITE_URI + site)]
@@ -73,7 +64,7 @@ class Authority:
         return self._issue(f"secfed site {site}", names, ExtendedKeyUsageOID.CLIENT_AUTH, tls_key, now, days)
 
     def issue_aggregator(
-        self, hosts: Sequence[str], tls_key: EllipticCurvePublicKey, now: datetime, days: int
+        self, hosts: Sequence[str], tls_key: ec.EllipticCurvePublicKey, now: datetime, days: int
     ) -> x509.Certificate:
         """The server certificate of the aggregator."""
         names: list[x509.GeneralName] = [x509.UniformResourceIdentifier(AGGREGATOR_URI)]
@@ -84,14 +75,14 @@ class Authority:
 
     def sign(self, data: bytes) -> bytes:
         """ECDSA signature over what the study centre hands out (``certificate_checks.signed_by``)."""
-        return self._ca_key.sign(data, ECDSA(SHA256()))
+        return self._ca_key.sign(data, ec.ECDSA(SHA256()))
 
     def _issue(
         self,
         common_name: str,
         names: list[x509.GeneralName],
         usage: x509.ObjectIdentifier,
-        tls_key: EllipticCurvePublicKey,
+        tls_key: ec.EllipticCurvePublicKey,
         now: datetime,
         days: int,
     ) -> x509.Certificate:
@@ -101,16 +92,13 @@ class Authority:
         issuer = self.certificate.subject
         consortium = str(issuer.get_attributes_for_oid(NameOID.ORGANIZATION_NAME)[0].value)
         key_id = self.certificate.extensions.get_extension_for_class(x509.SubjectKeyIdentifier).value
+        limits = x509.BasicConstraints(ca=False, path_length=None)
+        signer = x509.AuthorityKeyIdentifier.from_issuer_subject_key_identifier(key_id)
         builder = (
-            _builder(_name(consortium, common_name), issuer, tls_key, now, end)
-            .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
-            .add_extension(_key_usage(signs_certificates=False), critical=True)
+            _builder(_name(consortium, common_name), issuer, tls_key, now, end, limits)
             .add_extension(x509.ExtendedKeyUsage([usage]), critical=True)
             .add_extension(x509.SubjectAlternativeName(names), critical=False)
-            .add_extension(x509.SubjectKeyIdentifier.from_public_key(tls_key), critical=False)
-            .add_extension(
-                x509.AuthorityKeyIdentifier.from_issuer_subject_key_identifier(key_id), critical=False
-            )
+            .add_extension(signer, critical=False)
         )
         return builder.sign(self._ca_key, SHA256())
 
@@ -129,8 +117,24 @@ def _only(hosts: Sequence[str]) -> x509.NameConstraints:
 
 
 def _builder(
-    subject: x509.Name, issuer: x509.Name, public: EllipticCurvePublicKey, now: datetime, end: datetime
+    subject: x509.Name,
+    issuer: x509.Name,
+    public: ec.EllipticCurvePublicKey,
+    now: datetime,
+    end: datetime,
+    limits: x509.BasicConstraints,
 ) -> x509.CertificateBuilder:
+    usage = x509.KeyUsage(
+        digital_signature=True,
+        content_commitment=False,
+        key_encipherment=False,
+        data_encipherment=False,
+        key_agreement=False,
+        key_cert_sign=limits.ca,
+        crl_sign=limits.ca,
+        encipher_only=False,
+        decipher_only=False,
+    )
     return (
         x509.CertificateBuilder()
         .subject_name(subject)
@@ -139,6 +143,9 @@ def _builder(
         .serial_number(x509.random_serial_number())
         .not_valid_before(now - SKEW)
         .not_valid_after(end)
+        .add_extension(limits, critical=True)
+        .add_extension(usage, critical=True)
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(public), critical=False)
     )
 
 
@@ -149,18 +156,4 @@ def _name(consortium: str, common_name: str) -> x509.Name:
             # An upper bound of X.509; the URI holds the whole name.
             x509.NameAttribute(NameOID.COMMON_NAME, common_name[:64]),
         ]
-    )
-
-
-def _key_usage(*, signs_certificates: bool) -> x509.KeyUsage:
-    return x509.KeyUsage(
-        digital_signature=True,
-        content_commitment=False,
-        key_encipherment=False,
-        data_encipherment=False,
-        key_agreement=False,
-        key_cert_sign=signs_certificates,
-        crl_sign=signs_certificates,
-        encipher_only=False,
-        decipher_only=False,
     )

@@ -22,21 +22,15 @@ class Urgency(StrEnum):
 
 @dataclass(frozen=True)
 class Expiry:
-    """How long a certificate is still good for.
-
-    Attributes:
-        end: the last moment.
-        days_left: whole days; 0 on the last day and after.
-        urgency: announced four weeks ahead; half a lifetime ahead where that is shorter.
-    """
+    """How long a certificate is still good for."""
 
     end: datetime
-    days_left: int
+    days_left: int  # whole days; 0 on the last day and after
     urgency: Urgency
 
     @classmethod
     def of(cls, certificate: x509.Certificate, now: datetime) -> Self:
-        """The expiry of a certificate as of ``now``, which has a time zone."""
+        """Announced four weeks ahead, or half a lifetime where that is shorter; ``now`` has a time zone."""
         end = certificate.not_valid_after_utc
         left = end - now
         lifetime = end - certificate.not_valid_before_utc

@@ -15,19 +15,9 @@ import secrets
 from pathlib import Path
 from typing import Final
 
-from cryptography.hazmat.primitives.asymmetric.ec import (
-    SECP256R1,
-    EllipticCurvePrivateKey,
-    generate_private_key,
-)
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-from cryptography.hazmat.primitives.serialization import (
-    BestAvailableEncryption,
-    Encoding,
-    NoEncryption,
-    PrivateFormat,
-    load_pem_private_key,
-)
 
 from secfed.crypto.identity import Identity
 from secfed.errors import ConfigError
@@ -37,28 +27,27 @@ LEAST_PASSPHRASE: Final = 12  # characters
 
 _SCRYPT: Final = {"n": 1 << 16, "r": 8, "p": 2}  # 64 MiB
 _MAX_MEMORY_BYTES: Final = 96 << 20
-_SALT_BYTES: Final = 16
 _SALT_LINE: Final = re.compile(rb"secfed-scrypt-salt: ([0-9a-f]{32})\n")
 
-PrivateKey = Ed25519PrivateKey | EllipticCurvePrivateKey
+PrivateKey = Ed25519PrivateKey | ec.EllipticCurvePrivateKey
 
 
-def new_tls_key() -> EllipticCurvePrivateKey:
+def new_tls_key() -> ec.EllipticCurvePrivateKey:
     """A fresh P-256 key: what every TLS library accepts in a certificate."""
-    return generate_private_key(SECP256R1())
+    return ec.generate_private_key(ec.SECP256R1())
 
 
 def create_key(path: Path, private_key: PrivateKey, passphrase: str | None) -> None:
     """Write a new key file, mode 0600."""
-    if passphrase is None:
-        data = private_key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
-    else:
+    head = b""
+    encryption: serialization.KeySerializationEncryption = serialization.NoEncryption()
+    if passphrase is not None:
         check_passphrase(passphrase)
-        salt = secrets.token_bytes(_SALT_BYTES)
-        encryption = BestAvailableEncryption(_stretched(passphrase, salt))
-        data = b"secfed-scrypt-salt: " + salt.hex().encode() + b"\n"
-        data += private_key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, encryption)
-    private_files.create(path, data)
+        salt = secrets.token_bytes(16)
+        encryption = serialization.BestAvailableEncryption(_stretched(passphrase, salt))
+        head = b"secfed-scrypt-salt: " + salt.hex().encode() + b"\n"
+    pem, pkcs8 = serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8
+    private_files.create(path, head + private_key.private_bytes(pem, pkcs8, encryption))
 
 
 def is_encrypted(path: Path) -> bool:
@@ -74,10 +63,10 @@ def read_identity(path: Path, name: str, passphrase: str | None) -> Identity:
     return Identity.from_seed(name, private_key.private_bytes_raw())
 
 
-def read_tls_key(path: Path, passphrase: str | None) -> EllipticCurvePrivateKey:
+def read_tls_key(path: Path, passphrase: str | None) -> ec.EllipticCurvePrivateKey:
     """The P-256 key in a file."""
     private_key = _read(path, passphrase)
-    if not isinstance(private_key, EllipticCurvePrivateKey) or not isinstance(private_key.curve, SECP256R1):
+    if not isinstance(private_key, ec.EllipticCurvePrivateKey) or private_key.curve.name != ec.SECP256R1.name:
         raise ConfigError(f"{path}: not a P-256 key", remedy="restore the file from your backup")
     return private_key
 
@@ -103,7 +92,7 @@ def _read(path: Path, passphrase: str | None) -> object:
             )
         password = _stretched(passphrase, bytes.fromhex(salt[1].decode()))
     try:
-        return load_pem_private_key(data[salt.end() if salt else 0 :], password)
+        return serialization.load_pem_private_key(data[salt.end() if salt else 0 :], password)
     except (ValueError, TypeError):  # the library's words could quote the file
         why = "the passphrase is wrong, or the file is damaged" if salt else "not a private key"
         raise ConfigError(f"{path}: {why}", remedy="try again, or restore it from your backup") from None

@@ -43,12 +43,10 @@ def for_keys(
     encrypted = [path for path in paths if key_files.is_encrypted(path)]
     if not encrypted:
         return None
-    found = from_file(environment)
-    if found is not None:
+    if (found := from_file(environment)) is not None:
         return found
     if ask is None:
         raise ConfigError(
-            f"{encrypted[0]}: needs a passphrase",
-            remedy=f"set {PASSPHRASE_FILE} to the file that holds it",
+            f"{encrypted[0]}: needs a passphrase", remedy=f"set {PASSPHRASE_FILE} to the file that holds it"
         )
     return ask(f"Passphrase of {encrypted[0].parent}")

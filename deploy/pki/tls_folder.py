@@ -73,16 +73,12 @@ class TlsFolder:
         private_files.replace(self._certificate, pem, mode=0o644)
         self.settle(passphrase)
 
-    def check_belongs(self, certificate: x509.Certificate, passphrase: str | None) -> None:
-        """Check that a certificate is for one of the keys here."""
-        self._path_for(certificate, passphrase)
-
     def settle(self, passphrase: str | None) -> None:
         """Finish a renewal that a crash interrupted."""
         certificate = self.certificate()
         if certificate is None or not self._next_key.exists():
             return
-        if self._path_for(certificate, passphrase) == self._next_key:
+        if self.check_belongs(certificate, passphrase) == self._next_key:
             private_files.rename(self._next_key, self._key)
 
     def load(self, ca_path: Path, passphrase: str | None) -> TlsFiles:
@@ -92,14 +88,15 @@ class TlsFolder:
             raise ConfigError(
                 f"{self._certificate}: there is no certificate yet", remedy="join the consortium first"
             )
-        private_key = key_files.read_tls_key(self._path_for(certificate, passphrase), passphrase)
+        private_key = key_files.read_tls_key(self.check_belongs(certificate, passphrase), passphrase)
         return TlsFiles(
             private_files.read(ca_path, "a certificate"),
             certificate_checks.to_pem(certificate).encode(),
             private_key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()),
         )
 
-    def _path_for(self, certificate: x509.Certificate, passphrase: str | None) -> Path:
+    def check_belongs(self, certificate: x509.Certificate, passphrase: str | None) -> Path:
+        """The key here that a certificate is for; refuses one that is for none of them."""
         wanted = certificate_checks.public_der(certificate)
         for path in self.key_paths:
             if certificate_checks.public_der(key_files.read_tls_key(path, passphrase)) == wanted:

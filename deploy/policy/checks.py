@@ -73,13 +73,10 @@ def violations(policy: PolicyTables, study: Study, now: datetime, sites: int | N
 
 
 def _check_study(policy: PolicyTables, study: Study) -> list[Violation]:
-    found = []
+    found = _above("study.rounds", study.rounds, policy.studies.max_rounds)
     by_name = any(fnmatchcase(study.name, pattern) for pattern in policy.studies.names)
     if not by_name and study.digest().hex() not in policy.studies.digests:
-        found.append(Violation("study.name", repr(study.name), "studies that the policy names"))
-    if study.rounds > policy.studies.max_rounds:
-        most = f"at most {policy.studies.max_rounds}"
-        found.append(Violation("study.rounds", str(study.rounds), most))
+        found.insert(0, Violation("study.name", repr(study.name), "studies that the policy names"))
     return found
 
 
@@ -89,8 +86,7 @@ def _check_named(
     if options.name not in permitted:
         names = ", ".join(sorted(permitted)) or "none yet"
         return [Violation(f"{kind}.name", repr(options.name), names)]
-    broken = policy_rules.broken(options, {**also, **permitted[options.name]}, exempt=_DEVICE)
-    return [Violation(f"{kind}.{name}", _shown(value), what) for name, value, what in broken]
+    return _broken(kind, options, {**also, **permitted[options.name]}, _DEVICE)
 
 
 def _check_data(policy: PolicyTables, study: Study) -> list[Violation]:
@@ -104,8 +100,7 @@ def _check_data(policy: PolicyTables, study: Study) -> list[Violation]:
         named = [(key, getattr(study.data, key, None)) for key in _LOCAL_FILES]
         permitted = "files of this machine that the options of [[data]] name"
         return [Violation(f"data.{key}", repr(value), permitted) for key, value in named if value is not None]
-    broken = policy_rules.broken(study.data, data.options, exempt=_DATA)
-    return [Violation(f"data.{name}", _shown(value), what) for name, value, what in broken]
+    return _broken("data", study.data, data.options, _DATA)
 
 
 def _check_protection(policy: PolicyTables, study: Study, sites: int | None) -> list[Violation]:
@@ -120,9 +115,7 @@ def _check_protection(policy: PolicyTables, study: Study, sites: int | None) -> 
     if asked.min_cohort < rules.min_cohort:
         least = f"at least {rules.min_cohort}"
         found.append(Violation("protection.min_cohort", str(asked.min_cohort), least))
-    if asked.processes > rules.max_processes:
-        most = f"at most {rules.max_processes}"
-        found.append(Violation("protection.processes", str(asked.processes), most))
+    found += _above("protection.processes", asked.processes, rules.max_processes)
     named = site_ids(study.data)
     count = len(named) if named is not None else sites
     # The default threshold grows with the cohort, so the smallest permitted cohort is the safe guess.
@@ -172,10 +165,18 @@ def _check_budgets(policy: PolicyTables, study: Study, asked: Mapping[str, Any])
         # Epsilon at a smaller delta is larger, so this is certain.
         certain = asked["epsilon"] > budget.epsilon and asked["delta"] >= budget.delta
         if certain and Unit(budget.protects) is protects:
-            return [
-                Violation("privacy.epsilon", f"{asked['epsilon']:g}", "what the data set's budget covers")
-            ]
+            covered = "what the data set's budget covers"
+            return [Violation("privacy.epsilon", f"{asked['epsilon']:g}", covered)]
     return []
+
+
+def _above(key: str, asked: int, limit: int) -> list[Violation]:
+    return [Violation(key, str(asked), f"at most {limit}")] if asked > limit else []
+
+
+def _broken(kind: str, options: Options, rules: Rules, exempt: frozenset[str]) -> list[Violation]:
+    broken = policy_rules.broken(options, rules, exempt=exempt)
+    return [Violation(f"{kind}.{name}", _shown(value), what) for name, value, what in broken]
 
 
 def _listed(values: tuple[str, ...]) -> str:

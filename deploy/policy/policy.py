@@ -20,17 +20,9 @@ from secfed.config.toml_file import read_tables
 from secfed.crypto.attempt import SiteLimits
 from secfed.deploy.policy import checks as policy_checks
 from secfed.deploy.policy import rules as policy_rules
+from secfed.deploy.policy import sections
 from secfed.deploy.policy.checks import Violation, refusal
-from secfed.deploy.policy.sections import (
-    BudgetRules,
-    Compute,
-    DataSection,
-    DataSet,
-    PolicyTables,
-    PrivacyRules,
-    ProtectionRules,
-    Studies,
-)
+from secfed.deploy.policy.sections import DataSet, PolicyTables
 from secfed.deploy.policy.time_windows import Window, time_zone
 from secfed.dp.accounting.unit import Unit
 from secfed.errors import ConfigError
@@ -63,17 +55,18 @@ class Policy(PolicyTables):
         try:
             return cls._from_tables(read_tables(path, "a policy"))
         except ConfigError as error:
-            raise ConfigError(_named(path, error.message), remedy=error.remedy) from None
+            message = error.message if error.message.startswith(str(path)) else f"{path}: {error.message}"
+            raise ConfigError(message, remedy=error.remedy) from None
 
     @classmethod
     def _from_tables(cls, tables: Mapping[str, Any]) -> Self:
-        sections: Mapping[str, type[Strict]] = {
-            "studies": Studies,
-            "protection": ProtectionRules,
-            "privacy": PrivacyRules,
-            "compute": Compute,
+        kinds: Mapping[str, type[Strict]] = {
+            "studies": sections.Studies,
+            "protection": sections.ProtectionRules,
+            "privacy": sections.PrivacyRules,
+            "compute": sections.Compute,
         }
-        known = {*sections, *_Top.model_fields, *_LISTS, "algorithms", "models"}
+        known = {*kinds, *_Top.model_fields, *_LISTS, "algorithms", "models"}
         for name, table in tables.items():
             if name not in known:
                 raise ConfigError(f"{name}: unknown section", remedy=suggestion(name, known, "use: "))
@@ -87,7 +80,7 @@ class Policy(PolicyTables):
             )
         top = checked(_Top, {key: tables[key] for key in _Top.model_fields if key in tables}, "")
         read: dict[str, Any] = {
-            name: checked(model, tables.get(name, {}), name) for name, model in sections.items()
+            name: checked(kind, tables.get(name, {}), name) for name, kind in kinds.items()
         }
         for kind in ("algorithms", "models"):
             read[kind] = {
@@ -139,11 +132,7 @@ class Policy(PolicyTables):
         raise ConfigError(f"data.name: the policy names no data set {dataset!r}", remedy="add [[data]]")
 
     def enforce(self, study: Study, now: datetime, *, sites: int | None = None) -> DataSet:
-        """Refuse a study that this site does not permit.
-
-        Raises:
-            PolicyRefused: with all reasons.
-        """
+        """Refuse a study that this site does not permit, with all reasons."""
         found = self.check(study, now, sites=sites)
         data = self.data_set(study)
         if found or data is None:
@@ -157,7 +146,7 @@ class Policy(PolicyTables):
 
 def _data_set(table: Mapping[str, Any], where: str, require_privacy: bool) -> DataSet:
     rest = {key: value for key, value in table.items() if key not in ("budget", "options")}
-    section = checked(DataSection, rest, where)
+    section = checked(sections.DataSection, rest, where)
     given = table.get("budget", [])
     if not isinstance(given, list) or not all(isinstance(item, dict) for item in given):
         raise ConfigError(f"{where}.budget: is not a list of tables", remedy="write [[data.budget]]")
@@ -166,7 +155,9 @@ def _data_set(table: Mapping[str, Any], where: str, require_privacy: bool) -> Da
             f"{where}.budget: data set {section.name!r} has no budget",
             remedy="add [[data.budget]] with epsilon, delta and period_days",
         )
-    budgets = tuple(checked(BudgetRules, item, f"{where}.budget[{at}]") for at, item in enumerate(given))
+    budgets = tuple(
+        checked(sections.BudgetRules, item, f"{where}.budget[{at}]") for at, item in enumerate(given)
+    )
     options = table.get("options", {})
     known = _settings("data", section.source)
     rules = None if options == "any" else policy_rules.read_rules(options, f"{where}.options", known)
@@ -179,7 +170,3 @@ def _settings(kind: str, name: str) -> Collection[str] | None:
 
     entry = KINDS[kind.removesuffix("s")][0].get(name)
     return None if entry is None else entry.options.model_fields
-
-
-def _named(path: Path, message: str) -> str:
-    return message if message.startswith(str(path)) else f"{path}: {message}"

@@ -25,9 +25,8 @@ Scalar = str | int | float | bool
 class Anything:
     """Not restricted."""
 
-    def permits(self, value: Any) -> bool:
+    def permits(self, value: Any) -> bool:  # noqa: ARG002
         """Whether a study may have this value."""
-        del value
         return True
 
     def describe(self) -> str:
@@ -120,20 +119,15 @@ def read_rule(rule: Any, where: str) -> Rule:
 
 
 def broken(options: Options, rules: Rules, *, exempt: frozenset[str]) -> list[tuple[str, Any, str]]:
-    """Settings that break a rule, or that have none and are not at their default.
-
-    Returns:
-        (setting, its value, what is permitted) of each.
-    """
+    """Settings that break a rule, or have neither a rule nor their default; and what is permitted."""
     found = []
     fields = type(options).model_fields
     for name, value in options.model_dump().items():
         if name in exempt:
             continue
-        field = fields.get(name)
+        field, rule = fields.get(name), rules.get(name)
         has_default = field is not None and not field.is_required()
         default = field.get_default(call_default_factory=True) if field is not None and has_default else None
-        rule = rules.get(name)
         if value is None and has_default and default is None:
             continue  # an optional setting that the study leaves out
         if rule is not None:

@@ -20,14 +20,9 @@ from secfed.errors import ConfigError
 if TYPE_CHECKING:
     from secfed.study.study import Study
 
-Unit = Literal["record", "group", "site"]
 Relation = Literal[
     "add-or-remove-record", "replace-record", "replace-patient", "zero-out-site", "replace-site"
 ]
-Protection = Literal["plain", "masked", "encrypted"]
-AccountantName = Literal["pld", "prv", "rdp"]
-
-_DIGEST = re.compile(r"[0-9a-f]{64}")
 
 
 class Studies(Strict):
@@ -48,7 +43,7 @@ class Studies(Strict):
     @model_validator(mode="after")
     def _check(self) -> Self:
         for digest in self.digests:
-            if not _DIGEST.fullmatch(digest):
+            if not re.fullmatch(r"[0-9a-f]{64}", digest):
                 raise ConfigError(
                     f"studies.digests: {digest[:70]!r} is not a study digest",
                     remedy="write all 64 hexadecimal digits in lower case",
@@ -59,7 +54,7 @@ class Studies(Strict):
 class ProtectionRules(Strict):
     """``[protection]``."""
 
-    names: tuple[Protection, ...] = Field(
+    names: tuple[Literal["plain", "masked", "encrypted"], ...] = Field(
         default=("masked", "encrypted"), description='an array of "masked" and "encrypted"'
     )
     schemes: tuple[Literal["bfv", "ckks"], ...] = Field(
@@ -87,7 +82,7 @@ class PrivacyRules(Strict):
     """``[privacy]``: the floor under every study's differential privacy."""
 
     require: bool = Field(default=True, description="true or false: refuse studies without privacy")
-    units: tuple[Unit, ...] = Field(
+    units: tuple[Literal["record", "group", "site"], ...] = Field(
         default=("record", "group"), description='an array of "record", "group" and "site"'
     )
     max_epsilon: float | None = Field(default=None, gt=0, description="the largest epsilon of one study")
@@ -100,10 +95,9 @@ class PrivacyRules(Strict):
         description="refuse a study whose delta is this or more divided by the training records here",
     )
     adjacency: tuple[Relation, ...] = Field(
-        default=get_args(Relation),
-        description="an array of relations between neighbouring data sets",
+        default=get_args(Relation), description="an array of relations between neighbouring data sets"
     )
-    accountants: tuple[AccountantName, ...] = Field(
+    accountants: tuple[Literal["pld", "prv", "rdp"], ...] = Field(
         default=("pld", "prv", "rdp"), description='an array of "pld", "prv" and "rdp"'
     )
     metrics: tuple[Literal["withheld", "private", "unprotected"], ...] = Field(

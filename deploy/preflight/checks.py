@@ -10,11 +10,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from secfed.deploy.enrolment import site_status
 from secfed.deploy.transport.messages import HelloReply
 from secfed.errors import BudgetExceeded, ConfigError, LinkError, RosterError, SecfedError
+
+if TYPE_CHECKING:
+    from secfed.dp.accounting.budget import Budget
 
 LEAST_FREE_BYTES: Final = 1_000_000_000
 _LONGEST_NAME: Final = 200
@@ -71,13 +74,10 @@ def folder_check(found: site_status.StatusItem) -> PreflightCheck:
 
 def versions_check(versions: Mapping[str, str | None]) -> PreflightCheck:
     """Versions of what an agent needs; None for a package that is missing."""
-    missing = [name for name, version in versions.items() if version is None]
+    missing = ", ".join(name for name, version in versions.items() if version is None)
     if missing:
-        return failed(
-            "versions",
-            f"not installed: {', '.join(missing)}",
-            "in the folder of the repository: pip install '.[net]'",
-        )
+        remedy = "in the folder of the repository: pip install '.[net]'"
+        return failed("versions", f"not installed: {missing}", remedy)
     listed = ", ".join(f"{name} {version}" for name, version in versions.items())
     return passed("versions", f"{listed}; all parties of a study run the same secfed")
 
@@ -87,16 +87,13 @@ def space_check(
 ) -> PreflightCheck:
     """Whether the state folder can take what an exchange writes."""
     if not writable:
-        return failed(
-            "disk", f"{folder}: this account cannot write there", "run this as the agent's account, or chown"
-        )
+        remedy = "run this as the agent's account, or chown"
+        return failed("disk", f"{folder}: this account cannot write there", remedy)
+    free = f"{folder}: {free_bytes / 1e9:.1f} GB free"
     if free_bytes < needed_bytes:
-        return failed(
-            "disk",
-            f"{folder}: {free_bytes / 1e9:.1f} GB free, {needed_bytes / 1e9:.1f} GB wanted",
-            "free space, or put agent.state of site.toml on another disk",
-        )
-    return passed("disk", f"{folder}: {free_bytes / 1e9:.1f} GB free")
+        remedy = "free space, or put agent.state of site.toml on another disk"
+        return failed("disk", f"{free}, {needed_bytes / 1e9:.1f} GB wanted", remedy)
+    return passed("disk", free)
 
 
 # --- what the aggregator says -----------------------------------------------------------------------------
@@ -106,9 +103,8 @@ def membership_check(answer: HelloReply | LinkError) -> PreflightCheck:
     """Whether the aggregator takes this site for a member."""
     if isinstance(answer, HelloReply):
         return passed("membership", "the aggregator knows this site's certificate and has it in its roster")
-    if answer.message.startswith("permission denied"):
-        return failed("membership", answer.message, answer.remedy, RosterError)
-    return failed("membership", answer.message, answer.remedy, LinkError)
+    kind = RosterError if answer.message.startswith("permission denied") else LinkError
+    return failed("membership", answer.message, answer.remedy, kind)
 
 
 def served_check(answer: HelloReply | LinkError, wanted: str = "") -> PreflightCheck:
@@ -117,16 +113,13 @@ def served_check(answer: HelloReply | LinkError, wanted: str = "") -> PreflightC
         return skipped("served", "the aggregator did not say")
     study, digest = _split(answer.study)
     what = f"{study}, digest {digest[:16]}{', which is finished' if answer.finished else ''}"
-    if wanted and answer.study != wanted:
-        name = _split(wanted)[0]
-        if name == study:
-            return failed(
-                "served",
-                f"{what}: another version than this file, {_split(wanted)[1][:16]}",
-                "ask the study centre for the file as it is served",
-            )
+    if not wanted or answer.study == wanted:
+        return passed("served", what)
+    name, version = _split(wanted)
+    if name != study:
         return passed("served", f"{what}; {name} is not served now")
-    return passed("served", what)
+    detail = f"{what}: another version than this file, {version[:16]}"
+    return failed("served", detail, "ask the study centre for the file as it is served")
 
 
 def served_roster_check(answer: HelloReply | LinkError, pinned: bytes) -> PreflightCheck:
@@ -141,12 +134,8 @@ def served_roster_check(answer: HelloReply | LinkError, pinned: bytes) -> Prefli
     if answer.roster == pinned:
         return passed(name, f"the aggregator uses the pinned one, digest {pinned.hex()[:16]}")
     if not answer.roster:
-        return failed(
-            name,
-            "the aggregator does not say which roster it uses",
-            "all parties of a study run the same version of secfed",
-            RosterError,
-        )
+        remedy = "all parties of a study run the same version of secfed"
+        return failed(name, "the aggregator does not say which roster it uses", remedy, RosterError)
     return failed(
         name,
         f"the aggregator uses {answer.roster.hex()[:16]}, and {pinned.hex()[:16]} is pinned here; the agent "
@@ -164,47 +153,22 @@ def _split(study: str) -> tuple[str, str]:
 # --- the budget -------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Account:
-    """Where a budget of a data set stands."""
-
-    budget: str
-    limit: float | None  # epsilon; None for none
-    spent: float  # epsilon so far
-
-    @property
-    def rest(self) -> float | None:
-        """What is left; None without a limit."""
-        return None if self.limit is None else max(0.0, self.limit - self.spent)
-
-
-def budget_check(data: str, account: Account, epsilon: float, delta: float) -> PreflightCheck:
-    """What a study plans to spend, and what is left for it.
+def budget_check(data: str, budget: Budget, spent: float, epsilon: float, delta: float) -> PreflightCheck:
+    """What a study plans to spend, and what is left for it after ``spent``, an epsilon.
 
     What two studies cost together is less than the sum of their epsilons, so only a budget that is spent is
     a failure; one that the sum would exceed is a warning.
     """
-    from secfed.audit.privacy.phrases import (  # not before it is needed: it takes a while
-        number_down,
-        number_up,
-    )
+    from secfed.audit.privacy.phrases import number_down, number_up  # takes a while
 
     plan = f"the study spends at most epsilon {epsilon:g} at delta {delta:g}"
-    if account.rest is None:
-        return passed("budget", f"{data}: {account.budget}; {plan}")
-    stands = f"{number_up(account.spent)} spent, {number_down(account.rest)} left"
-    detail = f"{data}: {account.budget}: {stands}; {plan}"
-    if account.rest <= 0.0:
-        return failed(
-            "budget",
-            detail,
-            "wait until the period is over, or raise the budget in policy.toml",
-            BudgetExceeded,
-        )
-    if epsilon > account.rest:
-        return passed(
-            "budget",
-            detail,
-            "may not last to the end of the study, unless part of it is paid: watch agent status",
-        )
-    return passed("budget", detail)
+    name = f"{data}: {budget.describe()}"
+    if budget.epsilon is None:
+        return passed("budget", f"{name}; {plan}")
+    left = max(0.0, budget.epsilon - spent)
+    detail = f"{name}: {number_up(spent)} spent, {number_down(left)} left; {plan}"
+    if left <= 0.0:
+        remedy = "wait until the period is over, or raise the budget in policy.toml"
+        return failed("budget", detail, remedy, BudgetExceeded)
+    may_end = "may not last to the end of the study, unless part of it is paid: watch agent status"
+    return passed("budget", detail, may_end if epsilon > left else "")

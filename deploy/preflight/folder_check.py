@@ -1,4 +1,4 @@
-"""What `secfed site check` finds in the site's folder: files, versions, disk. It changes nothing."""
+"""What `secfed site check` finds on this machine: files, versions, disk, socket. It changes nothing."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import shutil
 from collections.abc import Callable
 from datetime import datetime
 from importlib import metadata
+from pathlib import Path
 from typing import Final
 
 from secfed import __version__
@@ -20,12 +21,15 @@ from secfed.deploy.preflight.checks import (
     failed_with,
     folder_check,
     passed,
+    skipped,
     space_check,
     versions_check,
 )
-from secfed.errors import SecfedError
+from secfed.deploy.transport.flower import unix_socket
+from secfed.errors import ConfigError, LinkError, SecfedError
 
 _PACKAGES: Final = ("torch", "grpcio", "prometheus-client", "cryptography")
+_PATIENCE_S: Final = 5.0
 
 
 def folder_checks(
@@ -55,6 +59,19 @@ def disk_check(site: SiteFolder, needed_bytes: int = LEAST_FREE_BYTES) -> Prefli
     there = next(folder for folder in (state, *state.parents) if folder.exists())
     free_bytes = shutil.disk_usage(there).free
     return space_check(str(site.state), free_bytes, os.access(there, os.W_OK), needed_bytes)
+
+
+def flower_check(path: Path) -> PreflightCheck:
+    """Whether Flower's app can find an agent at this socket."""
+    try:
+        unix_socket.check_place(path)
+    except ConfigError as error:
+        return failed_with("flower", error)
+    try:
+        unix_socket.connect(path, _PATIENCE_S).close()
+    except LinkError:
+        return skipped("flower", f"no agent listens at {path} now")
+    return passed("flower", f"an agent listens at {path}")
 
 
 def _versions() -> dict[str, str | None]:

@@ -10,10 +10,12 @@ from __future__ import annotations
 import base64
 import errno
 import os
+import re
 import socket
 import ssl
 from collections.abc import Callable, Mapping
-from contextlib import suppress
+from contextlib import ExitStack, closing, suppress
+from dataclasses import replace
 from datetime import datetime
 from typing import Final
 
@@ -79,12 +81,8 @@ def network_checks(
         why = why or "the site's TLS key cannot be used"
         return checks + [skipped(name, why) for name in ("membership", "served", "served roster")]
     answer = _ask(address, proxy, material, patience_s)
-    return [
-        *checks,
-        membership_check(answer),
-        served_check(answer, wanted),
-        served_roster_check(answer, pinned),
-    ]
+    checks += [membership_check(answer), served_check(answer, wanted), served_roster_check(answer, pinned)]
+    return checks
 
 
 def _resolve(route: Route) -> PreflightCheck:
@@ -109,14 +107,12 @@ def _dial(route: Route, patience_s: float) -> socket.socket:
     """A connection to the aggregator, over the proxy if there is one."""
     proxy = route.proxy
     where = (route.host, route.port) if proxy is None else (proxy.host, proxy.port)
-    made = socket.create_connection(where, timeout=patience_s)
-    if proxy is not None:
-        try:
+    with ExitStack() as unless_done:
+        made = unless_done.enter_context(socket.create_connection(where, timeout=patience_s))
+        if proxy is not None:
             _tunnel(made, route, proxy)
-        except BaseException:
-            made.close()
-            raise
-    return made
+        unless_done.pop_all()
+        return made
 
 
 def _tunnel(made: socket.socket, route: Route, proxy: Proxy) -> None:
@@ -130,8 +126,8 @@ def _tunnel(made: socket.socket, route: Route, proxy: Proxy) -> None:
         if not more or len(head) > _MAX_HEAD_BYTES:
             break
         head += more
-    words = head.split(b"\r\n", 1)[0].decode("latin-1").split(" ", 2)
-    status = words[1] if len(words) > 1 and words[0].startswith("HTTP/") else ""
+    answer = re.match(rb"HTTP/[^ \r\n]* ([^ \r\n]*)", head)
+    status = answer[1].decode("latin-1") if answer else ""
     if status == "407":
         raise _Denied(Trouble.PROXY_LOGIN, "")
     if not (len(status) == 3 and status.startswith("2")):
@@ -160,28 +156,26 @@ def _shake_hands(route: Route, authority: x509.Certificate, patience_s: float) -
     strict = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     strict.minimum_version = ssl.TLSVersion.TLSv1_3
     strict.load_verify_locations(cadata=certificate_checks.to_pem(authority))
-    strict.set_alpn_protocols(["h2"])
     try:
-        return _handshake(strict, route, patience_s, verified=True)
+        return replace(_handshake(strict, route, patience_s), verified=True)
     except (OSError, _Denied, ValueError) as error:
         why = _why(error)
     curious = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     curious.check_hostname, curious.verify_mode = False, ssl.CERT_NONE  # nothing is said over it
-    curious.set_alpn_protocols(["h2"])
     try:
-        shown = _handshake(curious, route, patience_s, verified=False)
+        return replace(_handshake(curious, route, patience_s), why=why)
     except (OSError, _Denied, ValueError):
         return Shown(None, why=why)
-    return Shown(shown.certificate, shown.version, verified=False, http2=shown.http2, why=why)
 
 
-def _handshake(context: ssl.SSLContext, route: Route, patience_s: float, *, verified: bool) -> Shown:
+def _handshake(context: ssl.SSLContext, route: Route, patience_s: float) -> Shown:
+    context.set_alpn_protocols(["h2"])
     with _dial(route, patience_s) as plain, context.wrap_socket(plain, server_hostname=route.host) as secured:
         certificate = None
         with suppress(ValueError):  # a stranger's certificate can be anything
             certificate = x509.load_der_x509_certificate(secured.getpeercert(binary_form=True) or b"")
         http2 = secured.selected_alpn_protocol() == "h2"
-        return Shown(certificate, secured.version() or "", verified=verified, http2=http2)
+        return Shown(certificate, secured.version() or "", http2=http2)
 
 
 def _why(error: Exception) -> str:
@@ -193,16 +187,10 @@ def _why(error: Exception) -> str:
 
 
 def _ask(address: str, proxy: str | None, material: TlsFiles, patience_s: float) -> HelloReply | LinkError:
-    link = GrpcSiteConnection(
-        address,
-        material,
-        proxy=proxy,
-        software=f"secfed {__version__}",
-        limits=ClientLimits(call_s=patience_s),
-    )
-    try:
-        return link.hello(looks=True)
-    except LinkError as error:
-        return error
-    finally:
-        link.close()
+    limits = ClientLimits(call_s=patience_s)
+    link = GrpcSiteConnection(address, material, proxy=proxy, software=f"secfed {__version__}", limits=limits)
+    with closing(link):
+        try:
+            return link.hello(looks=True)
+        except LinkError as error:
+            return error

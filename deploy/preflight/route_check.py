@@ -92,34 +92,30 @@ def proxy_check(route: Route, environment: Mapping[str, str]) -> PreflightCheck:
     """Which way out is taken, and whether somebody meant another."""
     proxy = route.proxy
     if proxy is not None and proxy.scheme != _SCHEME:
-        return failed(
-            "proxy",
-            f"{proxy.source} begins with {proxy.scheme}://, which gRPC passes over: it dials directly",
-            f"write http://{proxy.host}:{proxy.port}; what goes through it is encrypted all the same",
-        )
+        detail = f"{proxy.source} begins with {proxy.scheme}://, which gRPC passes over: it dials directly"
+        remedy = f"write http://{proxy.host}:{proxy.port}; what goes through it is encrypted all the same"
+        return failed("proxy", detail, remedy)
     if proxy is not None:
         return passed("proxy", f"{proxy.host}:{proxy.port}, from {proxy.source}")
-    ignored = [name for name in ("HTTPS_PROXY", "HTTP_PROXY") if environment.get(name)]
-    if ignored:
-        return passed(
-            "proxy",
-            f"none; {ignored[0]} is set, and only names in lower case count",
-            f"if there is no way out without it: set {ignored[0].lower()}, or aggregator.proxy in site.toml",
-        )
+    for name in ("HTTPS_PROXY", "HTTP_PROXY"):
+        if environment.get(name):
+            detail = f"none; {name} is set, and only names in lower case count"
+            remedy = (
+                f"if there is no way out without it: set {name.lower()}, or aggregator.proxy in site.toml"
+            )
+            return passed("proxy", detail, remedy)
     return passed("proxy", "none")
 
 
 def name_check(host: str, addresses: Iterable[str], failure: str = "") -> PreflightCheck:
     """Whether the name of what is dialled first resolves."""
     found = sorted(set(addresses))
-    if not found:
-        return failed(
-            "name",
-            f"{host}: does not resolve{f' ({failure})' if failure else ''}",
-            "check the spelling, this machine's DNS, and aggregator in site.toml",
-            LinkError,
-        )
-    return passed("name", f"{host} is {', '.join(found[:4])}")
+    if found:
+        return passed("name", f"{host} is {', '.join(found[:4])}")
+    detail = f"{host}: does not resolve{f' ({failure})' if failure else ''}"
+    return failed(
+        "name", detail, "check the spelling, this machine's DNS, and aggregator in site.toml", LinkError
+    )
 
 
 class Trouble(Enum):
@@ -166,14 +162,11 @@ def tls_check(route: Route, shown: Shown, authority: x509.Certificate, now: date
     """Whether the aggregator is at the other end, and nobody in between."""
     found = shown.certificate
     if found is None:
-        return failed(
-            "TLS",
-            f"what answers at {route.address} does not speak TLS{f' ({shown.why})' if shown.why else ''}",
-            "check the port; a load balancer must pass TCP through; a portal may want a log-in first",
-            LinkError,
-        )
+        detail = f"what answers at {route.address} does not speak TLS{f' ({shown.why})' if shown.why else ''}"
+        remedy = "check the port; a load balancer must pass TCP through; a portal may want a log-in first"
+        return failed("TLS", detail, remedy, LinkError)
     if not _issued(found, authority):
-        return _somebody_else(route, found)
+        return failed("TLS", *_somebody_else(route, found), LinkError)
     try:
         certificate_checks.check_issued(found, authority, now)
     except ConfigError as error:
@@ -187,36 +180,23 @@ def tls_check(route: Route, shown: Shown, authority: x509.Certificate, now: date
         return passed("TLS", detail, remedy)
     names = _names(found)
     if not shown.verified and route.host not in names:
-        return failed(
-            "TLS",
-            f"the aggregator's certificate is for {', '.join(names) or 'no name'}, not for {route.host}",
-            "dial one of these names: aggregator.address in site.toml",
-            LinkError,
-        )
+        detail = f"the aggregator's certificate is for {', '.join(names) or 'no name'}, not for {route.host}"
+        return failed("TLS", detail, "dial one of these names: aggregator.address in site.toml", LinkError)
     what = shown.why or f"{shown.version or 'no version'} without HTTP/2"
-    return failed(
-        "TLS",
-        f"no connection over TLS 1.3 and HTTP/2: {what}",
-        "what is in between must pass TCP through unchanged; else update secfed on both sides",
-        LinkError,
-    )
+    remedy = "what is in between must pass TCP through unchanged; else update secfed on both sides"
+    return failed("TLS", f"no connection over TLS 1.3 and HTTP/2: {what}", remedy, LinkError)
 
 
-def _somebody_else(route: Route, found: x509.Certificate) -> PreflightCheck:
+def _somebody_else(route: Route, found: x509.Certificate) -> tuple[str, str]:
+    """Who answers instead of the aggregator, and the remedy."""
     issuer = printable(found.issuer.rfc4514_string()) or "without a name"
     if certificate_checks.is_aggregator(found):
-        return failed(
-            "TLS",
-            f"the aggregator of another consortium answers (issuer {issuer})",
-            "check name and port; a consortium that was founded anew needs a new folder: secfed site init",
-            LinkError,
+        remedy = (
+            "check name and port; a consortium that was founded anew needs a new folder: secfed site init"
         )
-    return failed(
-        "TLS",
-        f"a proxy opens TLS (issuer {issuer})",
-        f"ask for an exception: connections to {route.address} must not be opened",
-        LinkError,
-    )
+        return f"the aggregator of another consortium answers (issuer {issuer})", remedy
+    remedy = f"ask for an exception: connections to {route.address} must not be opened"
+    return f"a proxy opens TLS (issuer {issuer})", remedy
 
 
 def _issued(found: x509.Certificate, authority: x509.Certificate) -> bool:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterator
+from contextlib import closing
 from datetime import datetime
 from pathlib import Path
 
@@ -27,7 +28,6 @@ from secfed.deploy.policy.policy import Policy
 from secfed.deploy.policy.sections import DataSet
 from secfed.deploy.preflight.checks import (
     LEAST_FREE_BYTES,
-    Account,
     PreflightCheck,
     budget_check,
     failed,
@@ -54,12 +54,7 @@ _COPIES = 4  # of an update: as trained, as it leaves, and both anew beside the 
 
 
 class StudyCheck:
-    """One study file against one site.
-
-    Raises:
-        ConfigError: a study or policy that cannot be read.
-        MalformedMessage: no study at all.
-    """
+    """One study file against one site."""
 
     def __init__(self, site: SiteFolder, text: bytes, now: datetime) -> None:
         self._site, self._now = site, now
@@ -70,9 +65,11 @@ class StudyCheck:
     def checks(self) -> Iterator[PreflightCheck]:
         """One after the other, since loading the data may take long."""
         study = self._study
-        told = f"{study.name}, {study.rounds} rounds, digest {study.digest().hex()[:16]}"
         begins = study.model.start_sha256
-        yield passed("study", told + (f"; begins with model {begins[:16]}" if begins else ""))
+        model = f"; begins with model {begins[:16]}" if begins else ""
+        yield passed(
+            "study", f"{study.name}, {study.rounds} rounds, digest {study.digest().hex()[:16]}{model}"
+        )
         try:
             roster = self._site.roster()
         except SecfedError:
@@ -100,7 +97,6 @@ class StudyCheck:
         return self._policy.check(self._study, self._now, sites=None if roster is None else len(roster.sites))
 
     def _permission(self, roster: Roster | None) -> Iterator[PreflightCheck]:
-        """Every reason of the policy."""
         found = self._violations(roster)
         for item in found:
             remedy = "wait, or change [[hours]]" if item.temporary else "change the study, or the policy"
@@ -133,7 +129,6 @@ class StudyCheck:
             yield passed("approval", "it has not asked yet, and will wait for a person", f"then: {approve}")
 
     def _near_twins(self, terms: Terms, data: DataSet) -> Iterator[PreflightCheck]:
-        """Earlier studies here that it resembles."""
         rule = self._policy.studies.near_twins
         approve = f"secfed agent approve {terms.study.digest().hex()[:16]} --near-twin"
         for twin in near_twins.near_twins(self._site, terms, data, self._now):
@@ -166,16 +161,17 @@ class StudyCheck:
         started = time.monotonic()
         try:
             path = data_file(self._site, self._study, data)
+            job = Job(
+                site=self._site.name,
+                settings=self._text,
+                own_code=tuple(sorted(self._policy.own_code)),
+                data_path=None if path is None else str(path),
+                study=self.id,
+                max_delta_times_records=self._policy.privacy.max_delta_times_records,
+                strict=True,  # the hospital's own people are told which value does not fit
+            )
             process = TrainingProcess(
-                Job(
-                    site=self._site.name,
-                    settings=self._text,
-                    own_code=tuple(sorted(self._policy.own_code)),
-                    data_path=None if path is None else str(path),
-                    study=self.id,
-                    max_delta_times_records=self._policy.privacy.max_delta_times_records,
-                    strict=True,  # the hospital's own people are told which value does not fit
-                ),
+                job,
                 gpu=self._policy.compute.gpu,
                 log_path=Path(os.devnull),  # that of the agent is the running training's
                 local_key=None,
@@ -183,10 +179,8 @@ class StudyCheck:
                 kept=dict,
                 user=self._site.training_user(),
             )
-            try:
+            with closing(process):
                 process.check()
-            finally:
-                process.close()
         except RoundAborted as error:
             message = error.message.partition(";")[0]
             return failed("data", message, "most often too little memory: see the kernel's log", RoundAborted)
@@ -218,19 +212,15 @@ class StudyCheck:
             hashes = {entry.hash.hex() for entry in entries}
             recorded = [one for one in recorded_heads(self._site.state) if one.dataset == data.name]
             missing = [one for one in recorded if one.head not in hashes]
+            remedy = "see docs/operators.md, back up and restore"
             if missing:
-                raise TranscriptError(
-                    f"{path}: {lacking(missing)}", remedy="docs/operators.md, back up and restore"
-                )
-            refuse_ahead(
-                path, entries, int(self._now.timestamp()), "see docs/operators.md, back up and restore"
-            )
+                raise TranscriptError(f"{path}: {lacking(missing)}", remedy=remedy)
+            refuse_ahead(path, entries, int(self._now.timestamp()), remedy)
             spent, counts = spent_of(entries), accountant(settings.accountant)
         except SecfedError as error:
             yield failed_with("budget", error)
             return
-        budgets = self._policy.budgets(data.name)
-        for budget in budgets or (Budget(None, settings.delta, protects=settings.budgeted),):
-            now = standing(budget, spent, int(self._now.timestamp()), counts)
-            account = Account(budget.describe(), budget.epsilon, now.epsilon)
-            yield budget_check(data.name, account, settings.epsilon, settings.delta)
+        unlimited = Budget(None, settings.delta, protects=settings.budgeted)
+        for budget in self._policy.budgets(data.name) or (unlimited,):
+            so_far = standing(budget, spent, int(self._now.timestamp()), counts).epsilon
+            yield budget_check(data.name, budget, so_far, settings.epsilon, settings.delta)

@@ -15,7 +15,7 @@ from secfed.cli.site_folders import FolderOption, located
 from secfed.deploy.enrolment import messages
 from secfed.deploy.enrolment.site_folder import SiteFolder
 from secfed.deploy.preflight.checks import PreflightCheck, exit_code, failed_with
-from secfed.deploy.preflight.folder_check import folder_checks
+from secfed.deploy.preflight.folder_check import flower_check, folder_checks
 from secfed.errors import SecfedError
 from secfed.storage import private_files
 from secfed.terminal.consoles import print_json, say_check, stdout
@@ -68,8 +68,6 @@ def _checks(site: SiteFolder, study_file: Path | None, offline: bool) -> Iterato
     except SecfedError:
         joined = None  # the lines of certificate and CA say what to do
     if site.flower_socket is not None:
-        from secfed.deploy.preflight.flower_check import flower_check
-
         yield flower_check(site.flower_socket)
     elif not offline and joined is not None:
         from secfed.deploy.preflight.network_probe import network_checks

@@ -96,7 +96,8 @@ def paid(site: SiteFolder) -> list[str]:
     ("happens", "remedy", "before"),
     [
         (replace_a_member, "secfed site trust ROSTER", []),
-        (date_ledgers_in_the_future, "set the clock", ["earlier"]),
+        # One agent's answer to such a ledger is in test_known_before.py.
+        pytest.param(date_ledgers_in_the_future, "set the clock", ["earlier"], marks=pytest.mark.slow),
     ],
 )
 def test_no_round_is_begun_nobody_pays_and_the_remedy_is_named(

@@ -47,6 +47,7 @@ class Case:
         self.c, self.hospitals, self.quorum = c, hospitals, quorum
         self.observer, self.stopper = Watching(), Stopper()
         self.told: list[tuple[str, dict[str, Any]]] = []
+        self.steps: list[int] = []
 
     def count_as_there(self) -> None:
         """Who has called once counts as there: how fast this machine is decides nothing."""
@@ -78,6 +79,7 @@ class Case:
             quorum=self.quorum,
             silent_s=1.0,
             wait_for_result=False,
+            after_step=lambda: self.steps.append(len(self.told)),
         )
 
     def run(self) -> RunReport:
@@ -118,6 +120,7 @@ def test_the_model_is_that_of_an_undisturbed_run_and_bytes_are_counted(tmp_path)
         assert row.bytes_down_per_site.max > 0
         assert row.seconds["train"] > 0
         assert row.seconds["carry"] > 0
+        assert over.steps
 
 
 def test_nothing_is_asked_before_the_quorum_is_there(tmp_path):

@@ -5,12 +5,10 @@ from __future__ import annotations
 import io
 from typing import Any
 
-import pytest
 from rich.console import Console
 
 from secfed.cli.aggregate_log import tell_person
-from secfed.deploy.aggregator.measured_transport import MeasuredTransport
-from secfed.deploy.aggregator.site_versions import SiteVersions, VersionedTransport
+from secfed.deploy.aggregator.site_versions import SiteVersions
 from secfed.deploy.transport.link import Presence
 
 OWN = "secfed 0.2.0"
@@ -60,11 +58,3 @@ def test_a_person_reads_it_and_control_characters_stay_out() -> None:
     assert second.startswith("warning: hcuge runs secfed ")
     assert "this is secfed 0.2.0" in second
     assert "\x1b" not in out.getvalue()
-
-
-def test_every_step_looks_at_versions(monkeypatch: pytest.MonkeyPatch) -> None:
-    watched = Watched(hcuge="secfed 0.1.0")
-    monkeypatch.setattr(MeasuredTransport, "__init__", lambda _: None)
-    monkeypatch.setattr(MeasuredTransport, "ask", lambda *_: None)
-    VersionedTransport(versions=watched.versions).ask("train", {}, lambda *_: None)
-    assert [event for event, _ in watched.told] == ["version"]

@@ -200,13 +200,6 @@ class TestRenewal:
         assert reply.certificate.public_key() == request.tls_key
         assert centre.roster() == before
 
-    def test_a_site_can_be_renewed_with_a_new_key(self, tmp_path: Path) -> None:
-        centre, identity = consortium(tmp_path), Identity.generate("charite")
-        centre.admit(a_request("charite", identity=identity), now=NOW, passphrase=None)
-        newer = a_request("charite", identity=identity, now=NOW + DAY)
-        path = centre.renew_site("charite", newer, now=NOW + DAY, passphrase=None)
-        assert Reply.verified(content(path), "reply", NOW + DAY).certificate.public_key() == newer.tls_key
-
     def test_a_renewal_needs_the_enrolled_identity_and_a_newer_request(self, tmp_path: Path) -> None:
         centre, identity = consortium(tmp_path), Identity.generate("charite")
         first = a_request("charite", identity=identity)

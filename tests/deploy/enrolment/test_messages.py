@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519
+from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from hypothesis import given
 from hypothesis import strategies as st
@@ -66,9 +67,7 @@ class TestRequest:
         made = Request.sign(Identity.generate("charite"), tls_key, NOW)
         made["identity_key"] = victim.public_bytes.hex()
         claimed = Request("charite", victim.public_bytes, tls_key.public_key(), made["made_s"])
-        signature = tls_key.sign(
-            digest(PROVE_TLS_KEY, claimed.body), certificate_checks.ECDSA(certificate_checks.SHA256())
-        )
+        signature = tls_key.sign(digest(PROVE_TLS_KEY, claimed.body), ec.ECDSA(SHA256()))
         with pytest.raises(BadSignature, match="'charite'"):
             Request.verified({**made, "tls_signature": signature.hex()}, "request")
 

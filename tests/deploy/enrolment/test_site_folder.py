@@ -21,7 +21,6 @@ from secfed.records.roster_file import read_roster
 from tests.deploy.enrol_case import (
     DAY,
     NOW,
-    SITES,
     a_request,
     admit,
     check_pair,
@@ -294,12 +293,12 @@ class TestStatus:
     def levels(self, hospital: SiteFolder, day: int = 0) -> dict[str, Level]:
         return {check.subject: check.level for check in site_status(hospital, NOW + day * DAY)}
 
-    def ready(self, folder: Path) -> tuple[Consortium, SiteFolder]:
-        centre, sites = enrolled(folder)
+    def ready(self, folder: Path) -> SiteFolder:
+        _, sites = enrolled(folder)
         table = folder / "heart.csv"
         table.touch()
         sites["charite"].policy_path.write_text(POLICY.format(path=table))
-        return centre, sites["charite"]
+        return sites["charite"]
 
     def test_a_new_folder_needs_everything_but_its_keys(self, tmp_path: Path) -> None:
         assert self.levels(site(tmp_path, "charite")) == {
@@ -311,7 +310,7 @@ class TestStatus:
         }
 
     def test_the_end_of_a_certificate_is_announced_four_weeks_ahead(self, tmp_path: Path) -> None:
-        _, hospital = self.ready(tmp_path)
+        hospital = self.ready(tmp_path)
         assert set(self.levels(hospital).values()) == {Level.OK}
         found = [self.levels(hospital, day)["certificate"] for day in (61, 62, 89, 90, 91)]
         assert found == [Level.OK, Level.SOON, Level.SOON, Level.BAD, Level.BAD]
@@ -319,16 +318,8 @@ class TestStatus:
         assert "until 2026-05-31 (28 days)" in check.text
         assert "secfed site renew" in check.remedy
 
-    def test_after_renewal_the_announcement_is_gone(self, tmp_path: Path) -> None:
-        centre, hospital = self.ready(tmp_path)
-        hospital.renew(now=NOW + 70 * DAY, passphrase=None)
-        assert self.levels(hospital, 70)["certificate"] is Level.SOON
-        centre.renew_site("charite", hospital.request(), now=NOW + 70 * DAY, passphrase=None)
-        join(centre, hospital, now=NOW + 70 * DAY)
-        assert self.levels(hospital, 70)["certificate"] is Level.OK
-
     def test_every_kind_of_damage_is_named(self, tmp_path: Path) -> None:
-        _, hospital = self.ready(tmp_path)
+        hospital = self.ready(tmp_path)
         (hospital.folder / "identity.key").chmod(0o644)
         assert self.levels(hospital)["keys"] is Level.BAD
         (hospital.folder / "identity.key").chmod(0o600)
@@ -340,7 +331,7 @@ class TestStatus:
         assert self.levels(hospital)["certificate"] is Level.BAD
 
     def test_a_missing_data_file_is_named(self, tmp_path: Path) -> None:
-        _, hospital = self.ready(tmp_path)
+        hospital = self.ready(tmp_path)
         (tmp_path / "heart.csv").unlink()
         assert self.levels(hospital)["policy"] is Level.BAD
         hospital.policy_path.write_text(POLICY.format(path="heart.csv"))
@@ -348,17 +339,9 @@ class TestStatus:
         assert self.levels(hospital)["policy"] is Level.OK
 
     def test_an_exchanged_request_is_noticed(self, tmp_path: Path) -> None:
-        _, hospital = self.ready(tmp_path)
+        hospital = self.ready(tmp_path)
         changed = {**content(hospital.request_path), "identity_key": "00" * 32}
         write(hospital.request_path, changed)
         assert self.levels(hospital)["keys"] is Level.BAD
         with pytest.raises(BadSignature):
             hospital.request()
-
-
-def test_all_sites_pin_one_digest(tmp_path: Path) -> None:
-    centre, sites = enrolled(tmp_path)
-    roster = centre.roster()
-    assert roster is not None
-    assert roster.sites == SITES
-    assert {hospital.roster().digest for hospital in sites.values()} == {roster.digest}

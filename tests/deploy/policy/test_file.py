@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from importlib import resources
 from pathlib import Path
 
 import pytest
 
 from secfed.deploy.enrolment.site_settings import load_settings
 from secfed.deploy.policy.policy import Policy
-from secfed.deploy.policy.template import POLICY_TEMPLATE
 from secfed.errors import ConfigError
 from secfed.study.study import Study
 from tests.deploy.policy_case import POLICY, STUDY, keys, policy
+
+TEMPLATE = resources.files("secfed.deploy.policy").joinpath("policy.toml").read_text("utf-8")
 
 
 @pytest.fixture(scope="module")
@@ -21,14 +23,14 @@ def study() -> Study:
 
 class TestFile:
     def test_the_template_is_valid_and_permits_nothing(self, tmp_path: Path, study: Study) -> None:
-        found = policy(tmp_path, POLICY_TEMPLATE)
+        found = policy(tmp_path, TEMPLATE)
         assert found.approve == "manual"
         assert {"study.name", "algorithm.name", "model.name", "data.name"} <= set(keys(found, study))
         assert found.limits().require_privacy
 
     def test_the_examples_in_the_template_are_valid_too(self, tmp_path: Path) -> None:
         lines = []
-        for line in POLICY_TEMPLATE.splitlines():
+        for line in TEMPLATE.splitlines():
             code = line.removeprefix("# ")
             is_code = line.startswith("# ") and (" = " in code.split("#")[0] or code.startswith("["))
             lines.append(code if is_code and not code.startswith("digests") else line)

@@ -11,9 +11,9 @@ from cryptography.x509.oid import ExtendedKeyUsageOID
 
 from secfed.deploy.preflight import checks as site_check
 from secfed.deploy.preflight import route_check
-from secfed.deploy.preflight.checks import Account
 from secfed.deploy.preflight.route_check import Route, Shown
 from secfed.deploy.transport.messages import HelloReply
+from secfed.dp.accounting.budget import Budget
 from secfed.errors import LinkError
 from tests.deploy.link_case import AUTHORITY, Authority
 
@@ -98,11 +98,11 @@ def test_what_is_served_is_compared_with_the_file() -> None:
 
 
 def test_a_budget_that_may_not_last_is_a_warning_and_a_spent_one_fails() -> None:
-    assert site_check.budget_check("heart", Account("a", None, 9.0), 3.0, 1e-5).ok
-    short = site_check.budget_check("heart", Account("a", 10.0, 8.0), 3.0, 1e-5)
+    assert site_check.budget_check("heart", Budget(None, 1e-5), 9.0, 3.0, 1e-5).ok
+    short = site_check.budget_check("heart", Budget(10.0, 1e-5), 8.0, 3.0, 1e-5)
     assert short.ok
     assert "may not last" in short.remedy
-    assert site_check.budget_check("heart", Account("a", 10.0, 10.0), 3.0, 1e-5).exit_code == 21
+    assert site_check.budget_check("heart", Budget(10.0, 1e-5), 10.0, 3.0, 1e-5).exit_code == 21
 
 
 def test_the_exit_code_is_that_of_the_first_failure() -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from secfed.deploy.preflight.flower_check import flower_check
+from secfed.deploy.preflight.folder_check import flower_check
 from secfed.deploy.transport.flower import unix_socket
 from secfed.deploy.transport.flower.unix_socket import UnixSocketListener
 from secfed.errors import ConfigError, LinkError, MalformedMessage
