@@ -97,7 +97,7 @@ def paid(site: SiteFolder) -> list[str]:
     [
         (replace_a_member, "secfed site trust ROSTER", []),
         # One agent's answer to such a ledger is in test_known_before.py.
-        pytest.param(date_ledgers_in_the_future, "set the clock", ["earlier"], marks=pytest.mark.slow),
+        (date_ledgers_in_the_future, "set the clock", ["earlier"]),
     ],
 )
 def test_no_round_is_begun_nobody_pays_and_the_remedy_is_named(
