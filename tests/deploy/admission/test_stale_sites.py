@@ -96,7 +96,6 @@ def paid(site: SiteFolder) -> list[str]:
     ("happens", "remedy", "before"),
     [
         (replace_a_member, "secfed site trust ROSTER", []),
-        # One agent's answer to such a ledger is in test_known_before.py.
         (date_ledgers_in_the_future, "set the clock", ["earlier"]),
     ],
 )
