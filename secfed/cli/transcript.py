@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
 from rich.text import Text
 
-from secfed.audit.transcript_check import Verdict, verify_run
 from secfed.errors import ConfigError, TranscriptError
 from secfed.records.roster_file import ROSTER_FILE, read_roster
 from secfed.terminal.consoles import plain_text, plural, say, say_problems, stdout
 from secfed.terminal.tables import new_table
+
+if TYPE_CHECKING:
+    from secfed.audit.transcript_check import Verdict  # needs torch
 
 transcript_app = typer.Typer(no_args_is_help=True, help="Check the signed records of a run.")
 
@@ -42,6 +44,8 @@ def verify(
 
     Names the file and the first bad line. Exits with 0 only if everything verifies.
     """
+    from secfed.audit.transcript_check import verify_run
+
     if not folder.is_dir():
         raise ConfigError(f"{folder}: no such folder.", remedy="name the folder that --out wrote")
     beside = folder / ROSTER_FILE
