@@ -151,7 +151,6 @@ class _Kept(ForwardingProgram):
         self._kept, self._where = kept, where
 
     def contribute(self, round_number: int, exchange: Exchange, broadcast: State) -> Summands:
-        """As the program does."""
         given = super().contribute(round_number, exchange, broadcast)
         if exchange.name == "update":
             updates = {name: torch.as_tensor(value) for name, value in given.items() if "update/" in name}

@@ -60,7 +60,7 @@ class Log:
         self.entries: list[tuple[str, Any]] = []
 
     def append(self, kind: str, body: Mapping[str, object]) -> None:
-        """Add one entry."""
+        """Add one entry, without what is random in it."""
         self.entries.append((kind, without_chance(body)))
 
 
@@ -74,16 +74,7 @@ def without_chance(value: Any) -> Any:
 
 
 class Federation:
-    """One aggregator and the sites that it asks.
-
-    Args:
-        algorithm: the study's plan, noise included.
-        sites: name to what answers a frame.
-
-    Attributes:
-        answers: everything that the aggregator got.
-        log: its transcript.
-    """
+    """One aggregator with the study's ``algorithm``, noise included, and ``sites`` that answer its frames."""
 
     def __init__(
         self,
@@ -93,7 +84,9 @@ class Federation:
         aggregator: Identity,
         sites: Mapping[str, Callable[[Buffer], Buffer]],
     ) -> None:
-        self._sites, self.answers, self.log = sites, list[Answer](), Log()
+        self._sites = sites
+        self.answers: list[Answer] = []  # everything that the aggregator got
+        self.log = Log()
         self._round, members = 0, len(roster.sites)
         self.rules = Rules(
             study_id(study),
@@ -110,16 +103,14 @@ class Federation:
     def run(self, craft: Craft | None = None) -> ServerProgram:
         """All rounds of the study; ``craft`` makes every broadcast, without it the aggregator is honest."""
         if craft is not None:
-            self._coordinator.server = _Crafting(self._coordinator.server, self._craft(craft))
+
+            def crafted(number: int, exchange: Exchange, honest: State) -> State:
+                self._round = number
+                return craft(number, exchange, honest)
+
+            self._coordinator.server = _Crafting(self._coordinator.server, crafted)
         self._coordinator.run(lambda _outcome: None)
         return self._coordinator.server
-
-    def _craft(self, craft: Craft) -> Craft:
-        def crafted(number: int, exchange: Exchange, honest: State) -> State:
-            self._round = number
-            return craft(number, exchange, honest)
-
-        return crafted
 
     def view(self, site: str, number: int) -> list[tuple[str, str, int]]:
         """What the aggregator saw of one site in one round."""
@@ -146,28 +137,24 @@ def _kind(reply: bytes) -> str:
 
 
 class _Crafting(ServerProgram):
-    """A server program whose broadcasts are made up, and that does not care for totals."""
+    """A server program whose broadcasts are made up, and that ignores totals and keeps nothing."""
 
     def __init__(self, honest: ServerProgram, craft: Craft) -> None:
         self._honest, self._craft = honest, craft
 
     def broadcast(self, round_number: int, exchange: Exchange) -> State:
-        """What is sent."""
         return self._craft(round_number, exchange, self._honest.broadcast(round_number, exchange))
 
     def absorb(self, round_number: int, exchange: Exchange, totals: Totals) -> None:
         """Forget a sum."""
 
     def model(self) -> State:
-        """The first model, still."""
         return self._honest.model()
 
     def metrics(self) -> Mapping[int, Metrics]:
-        """None."""
         return {}
 
     def save(self) -> State:
-        """Nothing to go on from."""
         return {}
 
     def load(self, state: State) -> None:
@@ -183,11 +170,6 @@ class Hospitals:
         study: over :func:`secfed.attack.wards.wards`.
         planted: hospital to the value that the first feature of its records has.
         share: of that hospital's records; one record if it is 0.
-
-    Attributes:
-        federation: asks them.
-        algorithm: the study's plan, noise included.
-        alarms: what hospitals heard of their own failed work.
     """
 
     def __init__(self, study: Study, planted: Mapping[str, float] | None = None, share: float = 0.0) -> None:
@@ -204,7 +186,7 @@ class Hospitals:
         self._journals = {name: Journal() for name in self.names}
         for journal in self._journals.values():
             self._stack.callback(journal.close)
-        self.alarms: list[Failure] = []
+        self.alarms: list[Failure] = []  # what hospitals heard of their own failed work
         sites = {name: self.site(name) for name in self.names}
         self.federation = Federation(study, self.algorithm, self.roster, self._aggregator, sites)
 

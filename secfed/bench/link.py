@@ -2,7 +2,7 @@
 
 The aggregator is this process, the sites are threads of another, as far apart as one machine allows. The
 limit is the same bytes over bare TLS 1.3 sockets between the same two processes with the same certificates:
-no frames, no hashes, no names. Both are measured in one run; seconds alone mean little on a shared machine.
+no frames, no hashes, no names. Both are measured in one run.
 """
 
 from __future__ import annotations
@@ -43,8 +43,7 @@ def measure(
     """Run the benchmark; JSON-ready. Of ``repeats`` large transfers and steps the median counts.
 
     Args:
-        parameters: float32 or 32-bit lanes of one frame; each site receives one and sends one.
-        sites: those that do so at the same time.
+        parameters: 32-bit lanes of one frame; all of ``sites`` receive and send one at the same time.
         many: sites of the last measurement, with 1 kB each way.
         messages: empty round trips.
         round_parameters: elements of a masked sum over all of ``many`` sites; 0 leaves it out.
@@ -84,11 +83,7 @@ def measure(
         "many": many,
         "repeats": repeats,
         "messages": messages,
-        "machine": {
-            "processor": processor(),
-            "cores": os.cpu_count(),
-            "python": platform.python_version(),
-        },
+        "machine": {"processor": processor(), "cores": os.cpu_count(), "python": platform.python_version()},
         "over_limit": {
             "empty_round_trip": seconds["empty_round_trip"] / seconds["limit_empty_round_trip"],
             "both_ways": seconds["both_ways"] / seconds["limit_both_ways"],
@@ -103,7 +98,6 @@ def measure(
 
 
 def _same_answers(names: tuple[str, ...], reply_bytes: int) -> Mapping[str, Handler]:
-    """Every site answers with a frame of this size."""
     reply = bytes(reply_bytes)
     return {name: lambda _request: reply for name in names}
 
@@ -131,7 +125,6 @@ def _asked(
 
 
 def _round_trips(aggregator: TlsFiles, sites: Mapping[str, TlsFiles], messages: int) -> list[float]:
-    """Seconds of each empty round trip with one site, the others waiting."""
     with _running(aggregator, sites, 0) as link:
         return _asked(link, {next(iter(sites)): b""}, messages)
 

@@ -111,7 +111,6 @@ def simulate(
 
 
 def _budgets(texts: list[str]) -> dict[str, float]:
-    """Every ``--budget``; one for a site."""
     budgets: dict[str, float] = {}
     for text in texts:
         site, equals, number = text.rpartition("=")

@@ -94,10 +94,8 @@ def _show(console: Console, verdict: Verdict) -> None:
             after = f"after round {model.record.round}"
             say(console, f"{model.path}: is the model of study {verdict.study!r}, {after}.", "green")
         elif not model.is_here:
-            digest = model.record.sha256.hex()
-            say(
-                console, f"Not here: the model that {model.owner}'s transcript names, SHA-256 {digest}", "dim"
-            )
+            named = f"the model that {model.owner}'s transcript names"
+            say(console, f"Not here: {named}, SHA-256 {model.record.sha256.hex()}", "dim")
     if not verdict.problems:
         sites = plural(len(verdict.checked) - 1, "hospital")
         sums = plural(verdict.checked[0].sums, "sum")

@@ -34,12 +34,7 @@ def run_sweep(
     observer: SweepObserver | None = None,
     panels: Collection[str] = (),
 ) -> list[Row]:
-    """Carry out every run that is not finished yet.
-
-    Args:
-        out: folder of the sweep; an earlier sweep's finished runs in it stay.
-        jobs: most runs at the same time.
-        panels: names of those whose runs are started; all by default.
+    """Carry out every run that is not finished yet, those of ``panels`` if some are named.
 
     Returns:
         A row per run of the plan, in its order. A failed run is a row, not an exception.
@@ -59,11 +54,7 @@ def rows_so_far(plan: SweepPlan, out: Path) -> list[Row]:
 
 
 def runs_of(plan: SweepPlan, panels: Collection[str]) -> tuple[SweepRun, ...]:
-    """The runs of some panels; of all if none is named.
-
-    Raises:
-        ConfigError: the plan has no such panel.
-    """
+    """The runs of some panels, all if none is named; ConfigError if the plan has no such panel."""
     known = [panel.name for panel in plan.sweep.panels]
     for name in panels:
         if name not in known:
@@ -80,11 +71,8 @@ class _Sweep:
     def carry_out(self, wanted: Sequence[SweepRun], at_a_time: int) -> list[Row]:
         # Points that describe one and the same study (no noise is no noise) are run once.
         once = {run.digest: run for run in reversed(wanted) if run.digest}
-        waiting = [
-            self._job(run)
-            for run in wanted
-            if once.get(run.digest) is run and self._rows[id(run)].status == "waiting"
-        ]
+        first = [run for run in wanted if once.get(run.digest) is run]
+        waiting = [self._job(run) for run in first if self._rows[id(run)].status == "waiting"]
         self._write()
         try:
             run_jobs(waiting, at_a_time, self._observer.progress, done=len(once) - len(waiting))
@@ -116,9 +104,8 @@ class _Sweep:
     def _end(self, run: SweepRun, running: Running) -> bool:
         finished = self._store.collect(run.folder, run.digest)
         for row in self._same(run):
-            self._rows[id(row.run)] = (
-                self._failed(row, run, running) if finished is None else _done(row.run, finished)
-            )
+            ended = self._failed(row, run, running) if finished is None else _done(row.run, finished)
+            self._rows[id(row.run)] = ended
         self._write()
         self._observer.ended(self._rows[id(run)])
         return finished is not None

@@ -17,9 +17,7 @@ from secfed.sweep.plan import SweepRun
 from secfed.sweep.store import LOG_FILE
 
 _ENVIRONMENT: Final = {
-    **dict.fromkeys(
-        ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS"), "1"
-    ),
+    **{f"{library}_NUM_THREADS": "1" for library in ("OMP", "OPENBLAS", "MKL", "NUMEXPR")},
     "TOKENIZERS_PARALLELISM": "false",
     "PYTHONUNBUFFERED": "1",
 }
