@@ -121,10 +121,7 @@ def _second_upload(setting: AttackSetting) -> Evidence:
 
 
 @attack(
-    "small-cohort",
-    "asks for a sum over two hospitals",
-    on="encrypted",
-    refusals=(Refusal.COHORT_TOO_SMALL,),
+    "small-cohort", "asks for a sum over two hospitals", on="encrypted", refusals=(Refusal.COHORT_TOO_SMALL,)
 )
 def _small_cohort(setting: AttackSetting) -> Evidence:
     scene = _Hospitals(setting)

@@ -54,8 +54,7 @@ def aggregate(
         ),
     ] = None,
     sites: Annotated[
-        str | None,
-        typer.Option("--sites", metavar="A,B,...", help="Ask only these hospitals of the study."),
+        str | None, typer.Option("--sites", metavar="A,B,...", help="Ask only these hospitals of the study.")
     ] = None,
     silent_s: Annotated[
         float,

@@ -26,8 +26,7 @@ if TYPE_CHECKING:
 
 def check(
     study_file: Annotated[
-        Path | None,
-        typer.Argument(metavar="[STUDY.toml]", help="Also check this study.", show_default=False),
+        Path | None, typer.Argument(metavar="[STUDY.toml]", help="Also check this study.", show_default=False)
     ] = None,
     folder: FolderOption = Path(),
     offline: Annotated[bool, typer.Option("--offline", help="Leave the network alone.")] = False,

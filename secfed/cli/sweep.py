@@ -27,8 +27,7 @@ def sweep(
         ),
     ],
     jobs: Annotated[
-        int | None,
-        typer.Option("--jobs", "-j", metavar="N", min=1, help="Run this many at the same time."),
+        int | None, typer.Option("--jobs", "-j", metavar="N", min=1, help="Run this many at the same time.")
     ] = None,
     panel: Annotated[
         list[str] | None,
