@@ -182,8 +182,9 @@ def _annotate(
         for name in labels.missing:
             handles.append(Line2D([], [], linestyle=""))
             names.append(f"{labels.value('variant', name)}: missing")
-        place = "outside upper left"
-        legend = figure.legend(handles, names, loc=place, title=title or None, alignment="left")
+        legend = figure.legend(
+            handles, names, loc="outside upper left", title=title or None, alignment="left"
+        )
         legend.get_title().set(**heading)
         above += len(names)
     elif title:
