@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -63,9 +63,7 @@ class Trajectory:
     model: State
 
 
-def run_in_clear(
-    algorithm: VlpAlgorithm, observer: Callable[[int, PerSite], None] | None = None
-) -> Trajectory:
+def run_in_clear(algorithm: VlpAlgorithm) -> Trajectory:
     """All rounds of a study without ``[privacy]`` in this process, without protocol: exact float64 sums."""
     if algorithm.setting.study.privacy is not None:
         raise ConfigError("privacy: a run in the clear spends no budget", remedy="use secfed simulate")
@@ -73,14 +71,8 @@ def run_in_clear(
     programs = {site: algorithm.site(site) for site in sites}
     tests = {site: program.data.test for site, program in programs.items()}
     server = initial_server(algorithm, load_initial_model(algorithm.setting.study, algorithm))
-    weights, losses, per_site = [], [], []
-
-    def look(version: int) -> None:
-        per_site.append(_evaluate(algorithm, server.model(), tests))
-        if observer is not None:
-            observer(version, per_site[-1])
-
-    look(0)
+    weights, losses = [], []
+    per_site = [_evaluate(algorithm, server.model(), tests)]
     for round_number in range(1, rounds + 2):
         measured: dict[SiteId, float] = {}
         for exchange in algorithm.exchanges(round_number):
@@ -93,7 +85,7 @@ def run_in_clear(
             if algorithm.rule is not None:
                 weights.append(tuple(_weight(programs[site]) for site in sites))
                 losses.append(tuple(measured.get(site, math.nan) for site in sites))
-            look(round_number)
+            per_site.append(_evaluate(algorithm, server.model(), tests))
     return Trajectory(sites, tuple(weights), tuple(losses), tuple(per_site), server.metrics(), server.model())
 
 
@@ -140,23 +132,12 @@ def distortion(algorithm: VlpAlgorithm, model: State, steps: int | None = None) 
     return distortion_matrix(algorithm.network(model), model, retrained, tests, algorithm.device)
 
 
-@dataclass(frozen=True)
-class Decentralised:
-    """Models of sites alone: :func:`summary` at every site, and recall at home, averaged over the models."""
-
-    anywhere: Metrics
-    at_home: Metrics
-
-
-def decentralised(algorithm: VlpAlgorithm, models: Mapping[SiteId, State]) -> Decentralised:
-    tests = {site: algorithm.site_data(site).test for site in algorithm.setting.sites}
-    found = {site: _evaluate(algorithm, model, tests) for site, model in models.items()}
-    at_home = [per_site[site] for site, per_site in found.items() if site in per_site]
+def recall_at_home(algorithm: VlpAlgorithm, models: Mapping[SiteId, State]) -> Metrics:
+    """Recall of each site's own model on its own held-out pairs, averaged over the models."""
+    tests = {site: algorithm.site_data(site).test for site in models}
+    found = [_evaluate(algorithm, model, {site: tests[site]}).get(site) for site, model in models.items()]
     keys = ("recall_at_1", "recall_at_5")
-    return Decentralised(
-        anywhere=mean_of([summary(per_site) for per_site in found.values()]),
-        at_home=mean_of([{key: metrics[key] for key in keys} for metrics in at_home]),
-    )
+    return mean_of([{key: metrics[key] for key in keys} for metrics in found if metrics])
 
 
 def summary(per_site: PerSite) -> dict[str, float]:

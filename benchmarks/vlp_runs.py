@@ -221,7 +221,7 @@ def run_one(dataset: str, method: str, seed: int, out: Path, *, toy: bool) -> No
         result["scores"] = mean_of([_scores(algorithm, dataset, model, toy=toy) for model in models])
         if kind == "decentralised":
             own = dict(zip(algorithm.setting.sites, models, strict=True))
-            result["at_home"] = dict(vlp_oracle.decentralised(algorithm, own).at_home)
+            result["at_home"] = dict(vlp_oracle.recall_at_home(algorithm, own))
         else:
             result["per_site"] = algorithm.per_site(models[0])
         if kind == "federated":

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import replace
+from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from typing import Any, Final, Self
@@ -21,6 +22,7 @@ from secfed.crypto import labels
 from secfed.crypto.codec import Buffer
 from secfed.crypto.identity import Identity, Roster
 from secfed.crypto.messages import Specification, peek_type
+from secfed.deploy.enrolment.site_folder import SiteFolder
 from secfed.dp.accounting.budget import Budget
 from secfed.dp.accounting.interface import accountant
 from secfed.dp.ledger.ledger import Ledger, verify
@@ -50,7 +52,33 @@ Craft = Callable[[int, Exchange, State], State]
 Answer = tuple[int, str, str, str, int]
 """Round, stage, site, what it answered, and how many bytes."""
 
+NOW: Final = datetime(2026, 1, 5, 12, 0, tzinfo=UTC)
+_POLICY: Final = """
+approve = "automatic"
+[studies]
+names = ["attacked"]
+{rules}
+[algorithms.fedavg]
+local_epochs = "any"
+batch_size = "any"
+learning_rate = "any"
+weighting = "any"
+[models.mlp]
+hidden = "any"
+[[data]]
+name = "wards"
+source = "secfed.attack.wards:wards"
+options = "any"
+{budget}
+"""
 _LONGEST_WORD: Final = 40  # characters: a longer text is a digest or a signature
+
+
+def hospital_with_policy(folder: Path, name: str, rules: str, budget: str = "") -> SiteFolder:
+    """A hospital's folder whose policy permits the study over wards under these rules, as TOML."""
+    hospital = SiteFolder.create(folder / "policy", name, now=NOW)
+    hospital.policy_path.write_text(_POLICY.format(rules=rules, budget=budget), encoding="utf-8")
+    return hospital
 
 
 class Log:
