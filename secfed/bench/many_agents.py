@@ -12,9 +12,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from secfed.bench.masked import BenchConsortium
-from secfed.bench.memory import PeakMemory
-from secfed.bench.served import Handler, served
-from secfed.bench.tls_files import TlsConsortium
+from secfed.bench.processes import PeakMemory
+from secfed.bench.served import Handler, TlsConsortium, served
 from secfed.crypto.codec import Buffer
 from secfed.crypto.masked.client import MaskedSite
 from secfed.crypto.masked.server import MaskedServer

@@ -15,19 +15,15 @@ class Running(Protocol):
 
     def over(self) -> bool:
         """Whether it has ended, in success or not."""
-        ...
 
     def stop(self) -> None:
         """End it now; afterwards it writes nothing any more. No effect on a job that is over."""
-        ...
 
     def signal(self) -> str:
         """Name of the signal that ended it, empty if none did."""
-        ...
 
     def now(self) -> str:
         """What it is doing, in a few words."""
-        ...
 
 
 @dataclass(frozen=True)

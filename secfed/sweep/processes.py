@@ -29,7 +29,6 @@ class Runner(Protocol):
 
     def start(self, run: SweepRun, part: Path) -> Running:
         """Start a run into its folder ``NAME.part``, which holds ``study.toml``."""
-        ...
 
 
 @dataclass(frozen=True)
