@@ -83,7 +83,8 @@ def run_in_clear(algorithm: VlpAlgorithm) -> Trajectory:
             measured.update(_measured(programs))
         if round_number <= rounds:
             if algorithm.rule is not None:
-                weights.append(tuple(_weight(programs[site]) for site in sites))
+                held = (programs[site].weight for site in sites)
+                weights.append(tuple(math.nan if one is None else one.weight for one in held))
                 losses.append(tuple(measured.get(site, math.nan) for site in sites))
             per_site.append(_evaluate(algorithm, server.model(), tests))
     return Trajectory(sites, tuple(weights), tuple(losses), tuple(per_site), server.metrics(), server.model())
@@ -215,10 +216,6 @@ def _fit(
 
 def _steps_in(algorithm: VlpAlgorithm, round_number: int) -> int:
     return sum(stage.steps for stage in algorithm.round_stages(round_number))
-
-
-def _weight(program: VlpSite) -> float:
-    return math.nan if program.weight is None else program.weight.weight
 
 
 def _measured(programs: Mapping[SiteId, VlpSite]) -> dict[SiteId, float]:

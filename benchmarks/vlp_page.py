@@ -224,21 +224,16 @@ def _tables(found: Runs, methods: Mapping[str, Any]) -> str:
         lines = []
         for method, several in rows.items():
             scores = (mean_and_spread(run["scores"].get(key) for run in several) for key in shown.values())
-            extra = _last(several) if columns is _RECALL else [_distortion(several)]
+            minutes = statistics.fmean(run["training_cpu_s"] for run in several) / 60
+            extra = [str(len(several)), f"{minutes:.1f}"]
+            if columns is _OTHER:
+                extra = [mean_and_spread((run.get("distortion") for run in several), digits=3, scale=1.0)]
             lines.append([methods[method].title, *scores, *extra])
         tables.append(sections.table(["method", *shown, *last], lines))
     at_home = [run["at_home"]["recall_at_1"] for run in rows.get("decentralised", ())]
     if at_home:
         tables.append(f"Decentralised at home: R@1 {mean_and_spread(at_home)}.")
     return "\n\n".join(tables)
-
-
-def _last(several: Sequence[Run]) -> list[str]:
-    return [str(len(several)), f"{statistics.fmean(run['training_cpu_s'] for run in several) / 60:.1f}"]
-
-
-def _distortion(several: Sequence[Run]) -> str:
-    return mean_and_spread((run.get("distortion") for run in several), digits=3, scale=1.0)
 
 
 def _beside_fedavg(found: Runs, methods: Mapping[str, Any], base_method: str = "fedavg") -> list[str]:

@@ -125,8 +125,9 @@ class _Study:
         from secfed.crypto.encrypted.client import SiteCipher
         from secfed.crypto.encrypted.server import UPLOAD, FrameFormat
         from secfed.crypto.encrypted.tags import UPLOAD_TAG_BYTES
+        from secfed.wire.layout import Field, Layout
 
-        self.layout = _layout(params, sites, bits)
+        self.layout = Layout((Field("update", (params,), 1.0, bits),), sites)
         self.parameters = choose(self.layout.shape.runs, sites, key_mode=key_mode, scheme=scheme)
         self.keys = generate_keys(self.parameters.ring)
         self.cipher = SiteCipher(self.keys)
@@ -289,12 +290,6 @@ def _values(params: int) -> Any:
     import torch
 
     return torch.empty(params).normal_(0.0, 0.05, generator=torch.Generator().manual_seed(0))
-
-
-def _layout(params: int, sites: int, bits: int) -> Layout:
-    from secfed.wire.layout import Field, Layout
-
-    return Layout((Field("update", (params,), 1.0, bits),), sites)
 
 
 def _encoder(layout: Layout) -> Encoder:

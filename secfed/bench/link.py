@@ -56,7 +56,8 @@ def measure(
     made = TlsConsortium([f"site-{index:03d}" for index in range(max(sites, many))])
     few = {name: made.sites[name] for name in list(made.sites)[:sites]}
     progress("empty messages")
-    trips = _round_trips(made.aggregator, few, messages)
+    with _running(made.aggregator, few, 0) as link:  # one site, the others waiting
+        trips = _asked(link, {next(iter(few)): b""}, messages)
     bare_trip = bare_tls(made.aggregator, few, 0, messages, 1)
     seconds: dict[str, float] = {
         "empty_round_trip": statistics.median(trips),
@@ -72,7 +73,9 @@ def measure(
     runs = [bare_tls(made.aggregator, few, size_bytes, 1, sites) for _ in range(repeats)]
     seconds["limit_both_ways"] = statistics.median(runs)
     progress(f"{many} sites")
-    seconds["many_sites_step"], threads = _many(made.aggregator, made.sites, repeats)
+    with _running(made.aggregator, made.sites, len(_SMALL)) as link:
+        steps = _asked(link, dict.fromkeys(made.sites, _SMALL), max(3, repeats))
+        seconds["many_sites_step"], threads = statistics.median(steps), threading.active_count()
     masked = None
     if round_parameters:
         masked = masked_round(parameters=round_parameters, sites=max(3, many), progress=progress)
@@ -123,11 +126,6 @@ def _asked(
     return seconds
 
 
-def _round_trips(aggregator: TlsFiles, sites: Mapping[str, TlsFiles], messages: int) -> list[float]:
-    with _running(aggregator, sites, 0) as link:
-        return _asked(link, {next(iter(sites)): b""}, messages)
-
-
 def _transfers(
     aggregator: TlsFiles, sites: Mapping[str, TlsFiles], size_bytes: int, repeats: int, room: int
 ) -> tuple[float, int]:
@@ -142,10 +140,3 @@ def _transfers(
     with _running(aggregator, sites, size_bytes, room) as link, PeakMemory() as memory:
         seconds = _asked(link, dict.fromkeys(sites, frame), repeats, on_reply)
     return statistics.median(seconds), memory.extra_bytes
-
-
-def _many(aggregator: TlsFiles, sites: Mapping[str, TlsFiles], repeats: int) -> tuple[float, int]:
-    """Median seconds of one step with many sites, and the threads that this process has meanwhile."""
-    with _running(aggregator, sites, len(_SMALL)) as link:
-        seconds = _asked(link, dict.fromkeys(sites, _SMALL), max(3, repeats))
-        return statistics.median(seconds), threading.active_count()

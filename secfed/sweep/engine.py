@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from secfed.errors import ConfigError
@@ -72,21 +73,22 @@ class _Sweep:
         # Points that describe one and the same study (no noise is no noise) are run once.
         once = {run.digest: run for run in reversed(wanted) if run.digest}
         first = [run for run in wanted if once.get(run.digest) is run]
-        waiting = [self._job(run) for run in first if self._rows[id(run)].status == "waiting"]
+        waiting = [
+            Job(
+                run.title,
+                partial(self._start, run),
+                partial(self._end, run),
+                partial(self._set, run, "waiting"),
+            )
+            for run in first
+            if self._rows[id(run)].status == "waiting"
+        ]
         self._write()
         try:
             run_jobs(waiting, at_a_time, self._observer.progress, done=len(once) - len(waiting))
         finally:
             self._write()
         return list(self._rows.values())
-
-    def _job(self, run: SweepRun) -> Job:
-        return Job(
-            run.title,
-            lambda: self._start(run),
-            lambda running: self._end(run, running),
-            lambda: self._set(run, "waiting"),
-        )
 
     def _start(self, run: SweepRun) -> Running:
         running = self._runner.start(run, self._store.begin(run.folder, run.text))

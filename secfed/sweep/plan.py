@@ -164,7 +164,10 @@ def _study_tables(
     leave_out: list[tuple[str, str]] = []
     for axis, value in values.items():
         key = axis.name if axis.is_key or variant is None else variant.axis[axis.name]
-        removed = _removed_at_inf(sweep, variant, axis) if is_inf(value) else None
+        removed = None  # keys to leave out where the axis is inf; None if the study is to hold the value
+        if is_inf(value):
+            own_keys = None if variant is None else variant.remove_at_inf.get(axis.name)
+            removed = sweep.remove_at_inf.get(axis.name) if own_keys is None else own_keys
         if removed is not None:
             leave_out += [(key, key), *((other, key) for other in removed)]
         else:
@@ -175,12 +178,6 @@ def _study_tables(
             raise ConfigError(f"remove_at_inf: the study has no {key!r}", remedy=hint)
     _put(tables, SEED_KEY, seed, "sweep.seeds")
     return tables
-
-
-def _removed_at_inf(sweep: SweepFile, variant: Variant | None, axis: Axis) -> tuple[str, ...] | None:
-    """Keys to leave out where an axis is inf; None if the study is to hold the value itself."""
-    own = None if variant is None else variant.remove_at_inf.get(axis.name)
-    return sweep.remove_at_inf.get(axis.name) if own is None else own
 
 
 def _with_hint(error: SecfedError, values: Mapping[Axis, Value]) -> SecfedError:
