@@ -42,7 +42,6 @@ class Layers(nn.Module):
         self.head = nn.Linear(256, 10)
 
     def forward(self, inputs: torch.Tensor) -> torch.Tensor:
-        """[B, 256] to [B, 10]."""
         out: torch.Tensor = self.head(self.blocks(inputs))
         return out
 
@@ -54,7 +53,6 @@ def _arguments(layer: nn.Module) -> tuple[int, ...]:
 
 
 def main() -> None:
-    """Measure, print, and rewrite the section."""
     torch.set_num_threads(1)
     from secfed.algorithms.models.networks import MlpOptions, SmallCnnOptions
 

@@ -16,7 +16,6 @@ QUICK = "--quick" in sys.argv
 
 
 def main() -> None:
-    """Measure, print, and rewrite the section."""
     headline = measure(parameters=10**5 if QUICK else 10**6, repeats=1 if QUICK else 3)
     large = None if QUICK or "--no-memory" in sys.argv else measure(parameters=10**7, repeats=1, memory=True)
     parts = ["`secfed bench encrypted --params 1000000 --sites 8`", tables.encrypted(headline).markdown()]

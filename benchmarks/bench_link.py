@@ -16,7 +16,6 @@ QUICK = "--quick" in sys.argv
 
 
 def main() -> None:
-    """Measure, print, and rewrite the section."""
     size = 10**6 if QUICK else 5 * 10**7
     result = measure(
         parameters=size,

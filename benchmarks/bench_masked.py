@@ -25,7 +25,6 @@ _CURVES = (
 
 
 def main() -> None:
-    """Measure, print, and rewrite the section."""
     headline = measure(parameters=10**6 if QUICK else 10**7, sites=10, drops=1, repeats=1 if QUICK else 5)
     narrow = measure(
         parameters=headline["parameters"], sites=10, bits=20, repeats=1 if QUICK else 3, with_flower=False

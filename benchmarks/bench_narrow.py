@@ -38,7 +38,6 @@ WITHOUT_PRIVACY = '[[sweep.panel]]\nname = "no-privacy"\nremove = ["privacy"]\n'
 
 
 def main() -> None:
-    """Measure, print, and rewrite the section."""
     lines = []
     for name, metric in STUDIES.items():
         study = (EXAMPLES / f"{name}.toml").read_text(encoding="utf-8")

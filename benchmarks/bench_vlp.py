@@ -28,12 +28,12 @@ from pathlib import Path
 import sections
 import torch
 from torch.utils.flop_counter import FlopCounterMode
+from vlp_oracle import algorithm_of
 
 from secfed.algorithms.vision_language.base import VlpAlgorithm
 from secfed.algorithms.vision_language.plan import JOINT
 from secfed.runs.run_report import SilentObserver
 from secfed.simulation.simulate import simulate
-from secfed.study.build import build
 from secfed.study.study import Study
 
 SITES, GOAL = 5, 0.02  # of a round's time
@@ -41,12 +41,9 @@ _WARMUP = 3
 
 
 def main() -> int:
-    """Measure, print, and rewrite the section."""
     asked = _arguments()
     study = Study.parse(_study(asked))
-    algorithm = build(study)
-    if not isinstance(algorithm, VlpAlgorithm):
-        raise TypeError("FedDRA is a vision-language algorithm")
+    algorithm = algorithm_of(study)
     if asked.count:
         for stage, operations in _operations(algorithm).items():
             print(f"{stage} step: {operations / asked.batch / 1e12:.3f} TFLOP per pair")

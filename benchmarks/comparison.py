@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import statistics
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -68,11 +69,15 @@ def write_result(out: Path, result: Mapping[str, object]) -> None:
 
 
 def is_done(out: Path, study: str) -> bool:
-    """Whether the file holds the result of exactly this study."""
     try:
         return bool(json.loads(out.read_text(encoding="utf-8"))["study"] == study)
     except (OSError, ValueError, KeyError):
         return False
+
+
+def mean_of(several: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    """The mean of every metric."""
+    return {name: math.fsum(one[name] for one in several) / len(several) for name in (several or [{}])[0]}
 
 
 def mean_and_spread(values: Iterable[float | None], digits: int = 1, scale: float = 100.0) -> str:

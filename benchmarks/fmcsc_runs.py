@@ -22,8 +22,6 @@ RATIOS = ("2:1", "1:1", "1:2")
 
 @dataclass(frozen=True)
 class DataSet:
-    """One data set of the comparison."""
-
     title: str
     example: str  # the study file that its runs are made from
     needs: str  # a file of the shared data folder
@@ -103,7 +101,6 @@ VARIANTS = {
 
 
 def study_of(dataset: str, ratio: str, variant: str, seed: int) -> Study:
-    """The study of one run."""
     path = sections.ROOT / "examples" / SETS[dataset].example
     study = Study.parse(path.read_text(encoding="utf-8"))
     rounds = SETS[dataset].rounds.get(ratio, study.rounds)
@@ -119,7 +116,6 @@ def study_id_of(dataset: str, ratio: str, variant: str, seed: int) -> str:
 
 
 def run_one(dataset: str, ratio: str, variant: str, seed: int, out: Path) -> None:
-    """Run it through the whole protocol, and write one JSON file whole or not at all."""
     torch.set_num_threads(1)
     study = study_of(dataset, ratio, variant, seed)
     began = time.perf_counter()

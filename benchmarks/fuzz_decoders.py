@@ -60,8 +60,6 @@ class Target:
 
 @dataclass
 class Report:
-    """What came of fuzzing one decoder."""
-
     tried: int = 0
     accepted: int = 0
     seconds: float = 0.0
@@ -171,7 +169,6 @@ _EXTREMES = (0, 1, 2, 0x7F, 0xFF, 0xFFFF, 1000, 1001, 0x7FFFFFFF, 0x80000000, 0x
 
 
 def mutate(message: bytes, others: tuple[bytes, ...], random_: random.Random) -> bytes:
-    """One to four mutations of a message."""
     data = bytearray(message)
     for _ in range(random_.randint(1, 4)):
         _MUTATIONS[random_.randrange(len(_MUTATIONS))](data, others, random_)
@@ -214,7 +211,6 @@ def _splice(data: bytearray, others: tuple[bytes, ...], random_: random.Random) 
 
 
 def _move(data: bytearray, _: tuple[bytes, ...], random_: random.Random) -> None:
-    """Delete a piece, and perhaps put it, or its double, elsewhere."""
     start = random_.randrange(len(data) + 1)
     piece = bytes(data[start : start + random_.choice([1, 4, 32, 64, 400])])
     if random_.random() < 0.7:
@@ -224,17 +220,7 @@ def _move(data: bytearray, _: tuple[bytes, ...], random_: random.Random) -> None
         data[at:at] = piece
 
 
-_MUTATIONS = (
-    _flip_bit,
-    _flip_bit,
-    _truncate,
-    _extend,
-    _edit_length,
-    _edit_length,
-    _edit_length,
-    _splice,
-    _move,
-)
+_MUTATIONS = (*[_flip_bit] * 2, _truncate, _extend, *[_edit_length] * 3, _splice, _move)
 
 
 def inputs(target: Target, pool: tuple[bytes, ...], seed: int) -> Iterator[bytes]:
@@ -246,7 +232,6 @@ def inputs(target: Target, pool: tuple[bytes, ...], seed: int) -> Iterator[bytes
 
 
 def try_one(target: Target, data: bytes, report: Report, *, measure: bool = False) -> None:
-    """Decode one input and note what is wrong with how it went."""
     report.tried += 1
     if measure:
         tracemalloc.start()
@@ -309,7 +294,6 @@ def hostile(target: Target) -> Iterable[bytes]:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """The command line."""
     parser = argparse.ArgumentParser(description="Fuzz every decoder.")
     parser.add_argument("--count", type=int, default=1_000_000, help="inputs per type (default %(default)s)")
     parser.add_argument("--seconds-per-type", type=float, default=300.0, help="(default %(default)s)")

@@ -1,12 +1,11 @@
 """Few-shot linear probe: how much of a label one linear layer reads from frozen image features.
 
 The image encoder is frozen and its tokens are averaged; one linear layer is trained on 1 % or 10 % of the
-labels. The labelled records are drawn by class, at least one of each, and the draw is repeated, because
-one percent of a small set is a handful of records. Features are centred and scaled with all training
-images, which needs no label. The layer is the minimum of a convex function, so nothing depends on the
-order of records, a step size or a start.
+labels, drawn by class, at least one of each, in several draws. Features are centred and scaled with all
+training images. The layer is the minimum of a convex function, so nothing depends on the order of records, a
+step size or a start.
 
-It pools records of several sites, or takes a public set; both are for simulations and published models.
+Simulation only: it pools records of several sites.
 
 Source: the protocol is that of Zhang et al., "Contrastive Learning of Medical Visual Representations from
 Paired Images and Text", MLHC 2022 (arXiv 2010.00747), section 4 (linear classification on 1 % and 10 %).
@@ -25,6 +24,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 import torch
+from comparison import mean_of
 from torch import nn
 
 from secfed.algorithms.framework.randomness import torch_generator
@@ -75,17 +75,14 @@ def probe_findings(
     share: float,
     seed: int,
 ) -> dict[str, float]:
-    """One binary probe per finding, of features [n, d] and findings [n, k]; their means.
-
-    Security: takes the records of several sites; simulation only.
-    """
+    """One binary probe per finding, of features [n, d] and findings [n, k] of several sites; their means."""
     if not train_findings.shape[1]:
         raise DataError("the data set has no findings to probe", remedy="leave this probe out")
     found = [
         probe_features(train, of, test, true, 2, share, seed)
         for of, true in zip(train_findings.T, test_findings.T, strict=True)
     ]
-    return {name: math.fsum(one[name] for one in found) / len(found) for name in found[0]}
+    return mean_of(found)
 
 
 def probe_features(
@@ -102,12 +99,12 @@ def probe_features(
         raise DataError("there are no test images to probe", remedy="let the study hold pairs out")
     mean, scale = train.mean(dim=0), train.std(dim=0, correction=0).clamp_min(_LEAST_SCALE)
     train, test = ((part.double() - mean.double()) / scale.double() for part in (train, test))
-    found: list[dict[str, float]] = []
+    found = []
     for draw in range(DRAWS):
         rows = labelled_rows(train_y, classes, share, torch_generator(seed, "probe", draw))
         weight, bias = fit_linear(train[rows], train_y[rows], classes)
         found.append(_scores((test @ weight.T + bias).argmax(dim=1), test_y))
-    return {name: math.fsum(one[name] for one in found) / len(found) for name in found[0]}
+    return mean_of(found)
 
 
 def labelled_rows(
@@ -129,10 +126,7 @@ def labelled_rows(
 def fit_linear(
     features: torch.Tensor, labels: torch.Tensor, classes: int
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Multinomial logistic regression: the minimum of sum of cross entropies + 1/2 ||W||^2.
-
-    Weight [C, d] and bias [C] from features [n, d] and labels [n], in float64.
-    """
+    """Weight [C, d] and bias [C], float64: the minimum of the sum of cross entropies + 1/2 ||W||^2."""
     weight = torch.zeros(classes, features.shape[1], dtype=torch.float64, requires_grad=True)
     bias = torch.zeros(classes, dtype=torch.float64, requires_grad=True)
     solver = torch.optim.LBFGS(

@@ -37,7 +37,6 @@ rows below.
 
 
 def main() -> None:
-    """Run what is missing, and write the page."""
     runs = Path(sys.argv[1] if len(sys.argv) > 1 else "runs")
     parts = [HEAD, sections.machine()]
     for name, what in STUDIES.items():

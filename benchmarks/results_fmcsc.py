@@ -50,7 +50,6 @@ k-means.
 
 
 def main() -> int:
-    """Run what is missing, and write the page."""
     parser = comparison.arguments(__doc__, "runs/fmcsc")
     parser.add_argument("--set", action="append", choices=tuple(SETS), help="only this data set")
     parser.add_argument("--ratio", action="append", choices=RATIOS, help="only this ratio")
@@ -89,7 +88,6 @@ def _load(runs: Path, dataset: str, ratio: str, variant: str) -> list[Run]:
 
 
 def _write(runs: Path) -> Path:
-    """The page from what is there."""
     parts = [_HEAD, sections.machine(), sections.written_by_people(_PAGE)]
     for title, table in (
         (_RATIOS, _ratios(runs)),

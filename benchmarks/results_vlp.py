@@ -25,7 +25,6 @@ from secfed.sweep.jobs import Job
 
 
 def main() -> int:
-    """Run what is missing, and write the page."""
     parser = comparison.arguments(__doc__, "")
     parser.add_argument("--set", action="append", choices=tuple(vlp_runs.SETS), help="only this data set")
     parser.add_argument("--only", action="append", choices=tuple(vlp_runs.ALL), help="only this method")
@@ -52,10 +51,8 @@ def _jobs(asked: Any, runs: Path) -> Iterator[Job]:
     for seed in asked.seeds:
         for dataset in sets:
             for method in asked.only or vlp_runs.ALL:
-                traced = vlp_runs.ALL[method].kind == "trace"
-                if (method not in everywhere and dataset != "chest-synthetic") or (
-                    traced and seed != asked.seeds[0]
-                ):
+                once = vlp_runs.ALL[method].kind == "trace" and seed != asked.seeds[0]
+                if once or (method not in everywhere and dataset != "chest-synthetic"):
                     continue
                 out = _file(runs, dataset, method, seed)
                 text = vlp_runs.study_text(dataset, method, seed, out.parent, toy=asked.toy)

@@ -23,7 +23,6 @@ one run.
 
 
 def machine() -> str:
-    """One line that describes where the numbers come from."""
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
     cores = f"{os.cpu_count()} cores"
     return f"Measured on: {processor()}, {cores}, {memory:.0f} GiB, Python {platform.python_version()}."
@@ -61,7 +60,6 @@ def rows(page: Path, title: str) -> list[list[str]]:
 
 
 def table(columns: list[str], rows: list[list[str]]) -> str:
-    """A Markdown table."""
     return TextTable(columns, rows, numbers_from=len(columns)).markdown()
 
 

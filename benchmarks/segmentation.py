@@ -76,10 +76,7 @@ class Decoder(nn.Module):
 def segment(
     model: DualEncoder, train: Pairs, test: Pairs, share: float, seed: int, device: torch.device
 ) -> float:
-    """Dice on the test images of a decoder trained on a share of the training masks.
-
-    Security: pools records of several sites; simulation only.
-    """
+    """Dice on the test images of a decoder trained on a share of the training masks, of all sites."""
     if train.masks is None or test.masks is None:
         raise DataError("the data set has no masks", remedy="use chest-synthetic")
     generator = torch_generator(seed, "segmentation")

@@ -31,11 +31,8 @@ def write_figures(found: Trajectory, folder: Path) -> tuple[Path, ...]:
             weights.set_title(f"Robust weight by round {_LABEL}")
             _lines(losses, rounds, found.losses, found.sites)
             losses.set_title(f"Loss that it is made from {_LABEL}")
-            figure.legend(
-                *weights.get_legend_handles_labels(),
-                loc="outside lower center",
-                ncols=min(6, len(found.sites)),
-            )
+            shown = weights.get_legend_handles_labels()
+            figure.legend(*shown, loc="outside lower center", ncols=min(6, len(found.sites)))
             written.append(folder / "dro.svg")
             style.save_svg(figure, written[-1])
         figure, (recall,) = style.new_figure(1)
@@ -56,7 +53,6 @@ def write_figures(found: Trajectory, folder: Path) -> tuple[Path, ...]:
 
 
 def _lines(axes: Axes, at: range, table: Sequence[Sequence[float]], sites: Sequence[str]) -> None:
-    """One line per site."""
     from matplotlib.ticker import MaxNLocator
 
     from secfed.runs import figure_style as style

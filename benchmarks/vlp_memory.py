@@ -34,10 +34,9 @@ def memory_estimate(
 ) -> dict[str, int]:
     """Bytes of each part of one site's training, all parameters trained with AdamW in float32.
 
-    Nothing of the model is allocated; the forward pass runs on shapes. Not counted: the framework itself,
-    its workspaces and fragmentation, the data set, and the fixed-point vector that is sent (8 bytes a
-    parameter, after training). Mixed precision about halves the activations. Fused attention keeps less
-    than is counted here.
+    Nothing of the model is allocated; the forward pass runs on shapes. Not counted: the framework itself, its
+    fragmentation, the data set, and the vector that is sent (8 bytes a parameter, after training). Mixed
+    precision about halves the activations; fused attention keeps less than is counted here.
     """
     with torch.device("meta"):
         model = DualEncoder(options, image_shape, text_length, vocabulary)
@@ -85,7 +84,6 @@ def _saved_bytes(forward: Callable[[], torch.Tensor], *without: torch.Tensor) ->
 
 
 def main() -> None:
-    """Print the estimate in GB."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

@@ -1,25 +1,19 @@
 """ORACLE metrics of vision-language pre-training: for simulations only.
 
 Whatever is here reads the pairs, weights or losses of several sites at once. In a study between hospitals
-nobody can do that, and no protocol of secfed gives anybody the means; every table and figure made from it
-is labelled ``oracle``.
-
-* :func:`run_in_clear` runs an algorithm's own programs in one process, adds the summands directly, and
-  looks over every site's shoulder;
-* :func:`train_alone` and :func:`decentralised`: each site by itself, as without federation;
-* :func:`train_centralised`: all pairs in one place, the upper bound;
-* :func:`distortion`: what one more round at a single site does to the pairs of every site.
+nobody can do that; every table and figure made from it is labelled ``oracle``.
 """
 
 from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
 import torch
+from comparison import mean_of
 from distortion import distortion_matrix
 from torch import nn
 
@@ -34,6 +28,8 @@ from secfed.algorithms.vision_language.plan import JOINT
 from secfed.algorithms.vision_language.site import VlpSite
 from secfed.algorithms.vision_language.stage import Batch, begin_stage, contrastive_batches, run_stage
 from secfed.errors import ConfigError
+from secfed.study.build import build
+from secfed.study.study import Study
 from secfed.study.warm_start import initial_server, load_initial_model
 from secfed.wire.layout import Exchange, State, Summands, Totals
 
@@ -41,6 +37,14 @@ Metrics = Mapping[str, float]
 PerSite = Mapping[SiteId, Metrics]
 
 _POOLED: Final = "all sites"
+
+
+def algorithm_of(study: Study) -> VlpAlgorithm:
+    """The algorithm of a study, which must be of vision and language."""
+    algorithm = build(study)
+    if not isinstance(algorithm, VlpAlgorithm):
+        raise TypeError(f"{study.algorithm.name} is not a vision-language algorithm")
+    return algorithm
 
 
 @dataclass(frozen=True, repr=False)
@@ -59,9 +63,7 @@ class Trajectory:
     model: State
 
 
-def run_in_clear(
-    algorithm: VlpAlgorithm, observer: Callable[[int, PerSite], None] | None = None
-) -> Trajectory:
+def run_in_clear(algorithm: VlpAlgorithm) -> Trajectory:
     """All rounds of a study without ``[privacy]`` in this process, without protocol: exact float64 sums."""
     if algorithm.setting.study.privacy is not None:
         raise ConfigError("privacy: a run in the clear spends no budget", remedy="use secfed simulate")
@@ -69,14 +71,8 @@ def run_in_clear(
     programs = {site: algorithm.site(site) for site in sites}
     tests = {site: program.data.test for site, program in programs.items()}
     server = initial_server(algorithm, load_initial_model(algorithm.setting.study, algorithm))
-    weights, losses, per_site = [], [], []
-
-    def look(version: int) -> None:
-        per_site.append(_evaluate(algorithm, server.model(), tests))
-        if observer is not None:
-            observer(version, per_site[-1])
-
-    look(0)
+    weights, losses = [], []
+    per_site = [_evaluate(algorithm, server.model(), tests)]
     for round_number in range(1, rounds + 2):
         measured: dict[SiteId, float] = {}
         for exchange in algorithm.exchanges(round_number):
@@ -87,14 +83,15 @@ def run_in_clear(
             measured.update(_measured(programs))
         if round_number <= rounds:
             if algorithm.rule is not None:
-                weights.append(tuple(_weight(programs[site]) for site in sites))
+                held = (programs[site].weight for site in sites)
+                weights.append(tuple(math.nan if one is None else one.weight for one in held))
                 losses.append(tuple(measured.get(site, math.nan) for site in sites))
-            look(round_number)
+            per_site.append(_evaluate(algorithm, server.model(), tests))
     return Trajectory(sites, tuple(weights), tuple(losses), tuple(per_site), server.metrics(), server.model())
 
 
 def steps_of(algorithm: VlpAlgorithm) -> int:
-    """Local steps that one site takes in the whole study, over all stages."""
+    """Local steps that one site takes in the whole study."""
     rounds = range(1, algorithm.setting.study.rounds + 1)
     return sum(_steps_in(algorithm, round_number) for round_number in rounds)
 
@@ -102,8 +99,7 @@ def steps_of(algorithm: VlpAlgorithm) -> int:
 def train_alone(algorithm: VlpAlgorithm, site: SiteId) -> State:
     """The model that one site trains by itself, with the study's initial model and its own pairs only.
 
-    It takes as many steps per round as the algorithm lets a site take, over all stages, on the plain
-    objective, with the same fresh optimiser each round; for ``vlp-fedavg`` only the averaging is missing.
+    For ``vlp-fedavg`` only the averaging is missing: equally many steps and a fresh optimiser each round.
     """
     model, pairs = algorithm.network(algorithm.initial), algorithm.site_data(site).train
     for round_number in range(1, algorithm.setting.study.rounds + 1):
@@ -113,10 +109,7 @@ def train_alone(algorithm: VlpAlgorithm, site: SiteId) -> State:
 
 
 def train_centralised(algorithm: VlpAlgorithm, steps: int | None = None) -> State:
-    """The model of one place that holds everybody's pairs: the upper bound, without federation.
-
-    By default in as many steps as all sites take together, so that equally many pairs are seen.
-    """
+    """The upper bound: all pairs in one place, by default in as many steps as all sites take together."""
     everything = pooled(algorithm.site_data(site).train for site in algorithm.setting.sites)
     taken = len(algorithm.setting.sites) * steps_of(algorithm) if steps is None else steps
     model = algorithm.network(algorithm.initial)
@@ -140,40 +133,26 @@ def distortion(algorithm: VlpAlgorithm, model: State, steps: int | None = None) 
     return distortion_matrix(algorithm.network(model), model, retrained, tests, algorithm.device)
 
 
-@dataclass(frozen=True)
-class Decentralised:
-    """Models of sites alone: :func:`summary` at every site, and recall at home, averaged over the models."""
-
-    anywhere: Metrics
-    at_home: Metrics
-
-
-def decentralised(algorithm: VlpAlgorithm, models: Mapping[SiteId, State]) -> Decentralised:
-    """Score the sites' own models."""
-    tests = {site: algorithm.site_data(site).test for site in algorithm.setting.sites}
-    found = {site: _evaluate(algorithm, model, tests) for site, model in models.items()}
-    at_home = [per_site[site] for site, per_site in found.items() if site in per_site]
+def recall_at_home(algorithm: VlpAlgorithm, models: Mapping[SiteId, State]) -> Metrics:
+    """Recall of each site's own model on its own held-out pairs, averaged over the models."""
+    tests = {site: algorithm.site_data(site).test for site in models}
+    found = [_evaluate(algorithm, model, {site: tests[site]}).get(site) for site, model in models.items()]
     keys = ("recall_at_1", "recall_at_5")
-    return Decentralised(
-        anywhere=_mean([summary(per_site) for per_site in found.values()]),
-        at_home=_mean([{key: metrics[key] for key in keys} for metrics in at_home]),
-    )
+    return mean_of([{key: metrics[key] for key in keys} for metrics in found if metrics])
 
 
 def summary(per_site: PerSite) -> dict[str, float]:
     """One model over the sites: mean, lowest, population standard deviation and range of its recall."""
-    at_1, at_5 = (
-        {site: found[f"recall_at_{k}"] for site, found in per_site.items() if found} for k in (1, 5)
-    )
+    at_1, at_5 = ([found[f"recall_at_{k}"] for found in per_site.values() if found] for k in (1, 5))
     if not at_1:
         raise ConfigError("no site has held-out pairs", remedy="let the study hold pairs out")
     return {
-        "recall_at_1": math.fsum(at_1.values()) / len(at_1),
-        "recall_at_5": math.fsum(at_5.values()) / len(at_5),
-        "worst_at_1": min(at_1.values()),
-        "worst_at_5": min(at_5.values()),
-        "disparity": statistics.pstdev(at_1.values()),
-        "max_min": max(at_1.values()) - min(at_1.values()),
+        "recall_at_1": math.fsum(at_1) / len(at_1),
+        "recall_at_5": math.fsum(at_5) / len(at_5),
+        "worst_at_1": min(at_1),
+        "worst_at_5": min(at_5),
+        "disparity": statistics.pstdev(at_1),
+        "max_min": max(at_1) - min(at_1),
     }
 
 
@@ -192,7 +171,6 @@ def pooled(parts: Iterable[Pairs]) -> Pairs:
 
 
 def _evaluate(algorithm: VlpAlgorithm, model: State, tests: Mapping[SiteId, Pairs]) -> PerSite:
-    """Metrics of one model at each site that has held-out pairs."""
     network, batch = algorithm.network(model), algorithm.options.evaluation_batch
     return {
         site: retrieval.finish(retrieval.evaluate_site(network, pairs, batch, algorithm.device))
@@ -240,10 +218,6 @@ def _steps_in(algorithm: VlpAlgorithm, round_number: int) -> int:
     return sum(stage.steps for stage in algorithm.round_stages(round_number))
 
 
-def _weight(program: VlpSite) -> float:
-    return math.nan if program.weight is None else program.weight.weight
-
-
 def _measured(programs: Mapping[SiteId, VlpSite]) -> dict[SiteId, float]:
     """The losses in the summands that wait for their answer: an answer, once used, wipes the loss out."""
     weights = {site: program.weight for site, program in programs.items()}
@@ -257,9 +231,3 @@ def _add(exchange: Exchange, summands: Mapping[SiteId, Summands]) -> Totals:
         parts = [torch.as_tensor(one[field.name], dtype=torch.float64) for one in summands.values()]
         values[field.name] = torch.stack(parts).sum(dim=0)
     return Totals(values, tuple(summands))
-
-
-def _mean(several: Sequence[Metrics]) -> dict[str, float]:
-    if not several:
-        return {}
-    return {name: math.fsum(one[name] for one in several) / len(several) for name in several[0]}

@@ -88,7 +88,6 @@ _OTHER = {
 
 
 def write(runs: Path, page: Path, figures: Path, seeds: Sequence[int]) -> Path:
-    """Write page and figures from what is there."""
     loaded = {name: _load(runs / name, seeds) for name in SETS}
     parts = [_SETTINGS]
     first: list[str] = []
@@ -96,10 +95,8 @@ def write(runs: Path, page: Path, figures: Path, seeds: Sequence[int]) -> Path:
         found = loaded[name]
         if not found:
             continue
-        chance = [f"{100 * k / dataset.batch:.1f} %" for k in (1, 5)]
-        facts = (
-            f"Retrieval inside batches of {dataset.batch}: chance is {chance[0]} (R@1) and {chance[1]} (R@5)."
-        )
+        chance = " and ".join(f"{100 * k / dataset.batch:.1f} % (R@{k})" for k in (1, 5))
+        facts = f"Retrieval inside batches of {dataset.batch}: chance is {chance}."
         main = {"untrained": METHODS["untrained"], **WARM} if any(m in found for m in WARM) else METHODS
         parts += [f"## {name}: {dataset.title}", facts]
         if any(method in found for method in PRETRAINED):
@@ -126,9 +123,8 @@ def write(runs: Path, page: Path, figures: Path, seeds: Sequence[int]) -> Path:
         if not first:
             first, drawn = drawn[:1], drawn[1:]
         parts += drawn
-        missing = [
-            f"{m} seed {s}" for m in main for s in seeds if s not in [r["seed"] for r in found.get(m, ())]
-        ]
+        done = {(method, run["seed"]) for method, several in found.items() for run in several}
+        missing = [f"{method} seed {seed}" for method in main for seed in seeds if (method, seed) not in done]
         if missing:
             parts.append("Missing: " + ", ".join(missing) + ".")
         every = [run for several in found.values() for run in several]
@@ -142,7 +138,6 @@ def write(runs: Path, page: Path, figures: Path, seeds: Sequence[int]) -> Path:
 
 
 def _summary(loaded: Mapping[str, Runs]) -> str:
-    """The methods in a few columns."""
     lines = []
     for method in METHODS:
         cells = []
@@ -226,28 +221,19 @@ def _tables(found: Runs, methods: Mapping[str, Any]) -> str:
         if not shown:
             continue
         last = ["seeds", "CPU min"] if columns is _RECALL else ["distortion"]
-        lines = [
-            [
-                methods[method].title,
-                *(mean_and_spread(run["scores"].get(key) for run in several) for key in shown.values()),
-                *extra,
-            ]
-            for method, several in rows.items()
-            for extra in [_last(several) if columns is _RECALL else [_distortion(several)]]
-        ]
+        lines = []
+        for method, several in rows.items():
+            scores = (mean_and_spread(run["scores"].get(key) for run in several) for key in shown.values())
+            minutes = statistics.fmean(run["training_cpu_s"] for run in several) / 60
+            extra = [str(len(several)), f"{minutes:.1f}"]
+            if columns is _OTHER:
+                extra = [mean_and_spread((run.get("distortion") for run in several), digits=3, scale=1.0)]
+            lines.append([methods[method].title, *scores, *extra])
         tables.append(sections.table(["method", *shown, *last], lines))
     at_home = [run["at_home"]["recall_at_1"] for run in rows.get("decentralised", ())]
     if at_home:
         tables.append(f"Decentralised at home: R@1 {mean_and_spread(at_home)}.")
     return "\n\n".join(tables)
-
-
-def _last(several: Sequence[Run]) -> list[str]:
-    return [str(len(several)), f"{statistics.fmean(run['training_cpu_s'] for run in several) / 60:.1f}"]
-
-
-def _distortion(several: Sequence[Run]) -> str:
-    return mean_and_spread((run.get("distortion") for run in several), digits=3, scale=1.0)
 
 
 def _beside_fedavg(found: Runs, methods: Mapping[str, Any], base_method: str = "fedavg") -> list[str]:

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import json
-import math
 import os
 import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -16,7 +15,7 @@ import segmentation
 import torch
 import vlp_figures
 import vlp_oracle
-from comparison import write_result
+from comparison import mean_of, write_result
 from safetensors.torch import load_file, save_file
 
 from secfed.algorithms.data.folders import data_folder
@@ -24,9 +23,8 @@ from secfed.algorithms.data.image_text import chest_synthetic
 from secfed.algorithms.metrics import retrieval
 from secfed.algorithms.vision_language.base import VlpAlgorithm
 from secfed.runs.run_folder import MODEL_FILE
-from secfed.runs.run_report import RunReport, SilentObserver
+from secfed.runs.run_report import SilentObserver
 from secfed.simulation.simulate import simulate
-from secfed.study.build import build
 from secfed.study.study import Study
 from secfed.wire.layout import State
 
@@ -36,8 +34,6 @@ PNEUMONIA = "pneumoniamnist.npz"
 
 @dataclass(frozen=True)
 class DataSet:
-    """One data set of the comparison."""
-
     title: str
     table: str  # its ``[data]`` table
     toy: Mapping[str, str]  # replacements that make it small
@@ -156,14 +152,7 @@ TRACES = {f"{name}-trace": replace(WARM[f"{name}-warm"], kind="trace") for name 
 _EPSILON = 'epsilon = 8.0\ndelta = 1e-4\nclip_norm = 1.0\nmetrics = "unprotected"'
 # Noise grows with the number of parameters and falls with the pairs per step, and every step is a release: so
 # with privacy only the new alignment modules are trained, in few steps of many pairs each.
-_FEW = {
-    **_DRA,
-    "align_steps": 10,
-    "joint_steps": 0,
-    "batch_size": 480,
-    "learning_rate": 8e-3,
-    "loss_batch_size": 16,
-}
+_FEW = {**_DRA, "joint_steps": 0, "batch_size": 480, "learning_rate": 8e-3, "loss_batch_size": 16}
 PRIVATE = {
     "feddra-align-pretrained": Method("no privacy", "feddra", _FEW, pretrained=True),
     "feddra-group-8-pretrained": Method(
@@ -185,20 +174,10 @@ ALL = {**METHODS, **WARM, **ON_TOP, **PRETRAINED, **OTHERS, **ABLATION, **PRIVAT
 
 
 def study_text(dataset: str, method: str, seed: int, folder: Path, *, toy: bool) -> str:
-    """The study file of one run; also what says whether a stored result is still that of this run.
-
-    ``folder`` is where :func:`pretrained_encoders` are; ``toy`` is a size that only tries the code.
-    """
+    """The study file of one run, which a stored result is compared with; ``toy`` only tries the code."""
     chosen, data = ALL[method], SETS[dataset].table
-    keys: dict[str, object] = {
-        "learning_rate": 1.5e-3,
-        "batch_size": 64,
-        "weight_decay": 0.01,
-        "device": "cpu",
-    }
-    keys.update(chosen.keys)
-    keys.update(SETS[dataset].keys)
-    keys["evaluation_batch"] = SETS[dataset].batch
+    keys = {"learning_rate": 1.5e-3, "batch_size": 64, "weight_decay": 0.01, "device": "cpu"}
+    keys |= {**chosen.keys, **SETS[dataset].keys, "evaluation_batch": SETS[dataset].batch}
     if chosen.algorithm in ("feddra", "fedrgb") and keys["rho"] and not chosen.privacy:
         keys["loss_batches"] = 4
     if toy:
@@ -224,14 +203,11 @@ def study_text(dataset: str, method: str, seed: int, folder: Path, *, toy: bool)
 
 
 def run_one(dataset: str, method: str, seed: int, out: Path, *, toy: bool) -> None:
-    """Train, measure, and write one JSON file whole or not at all."""
     torch.set_num_threads(1)
     if ALL[method].pretrained:
         pretrained_encoders(out.parent, toy=toy)
     text = study_text(dataset, method, seed, out.parent, toy=toy)
-    algorithm, kind = build(Study.parse(text)), ALL[method].kind
-    if not isinstance(algorithm, VlpAlgorithm):
-        raise TypeError(f"{method} is not a vision-language algorithm")
+    algorithm, kind = vlp_oracle.algorithm_of(Study.parse(text)), ALL[method].kind
     result: dict[str, object] = {"study": text, "dataset": dataset, "method": method, "seed": seed}
     began, cpu = time.perf_counter(), time.process_time()
     if kind == "trace":
@@ -242,10 +218,10 @@ def run_one(dataset: str, method: str, seed: int, out: Path, *, toy: bool) -> No
         models, history = _trained(algorithm, kind)
         result["training_cpu_s"] = time.process_time() - cpu
         result["history"] = history
-        result["scores"] = _mean([_scores(algorithm, dataset, model, toy=toy) for model in models])
+        result["scores"] = mean_of([_scores(algorithm, dataset, model, toy=toy) for model in models])
         if kind == "decentralised":
             own = dict(zip(algorithm.setting.sites, models, strict=True))
-            result["at_home"] = dict(vlp_oracle.decentralised(algorithm, own).at_home)
+            result["at_home"] = dict(vlp_oracle.recall_at_home(algorithm, own))
         else:
             result["per_site"] = algorithm.per_site(models[0])
         if kind == "federated":
@@ -268,9 +244,8 @@ def pretrained_encoders(folder: Path, *, toy: bool) -> None:
     before, after = text.split("[data]\n", 1)
     pairs = 80 if toy else 800
     data = f'name = "chest-synthetic"\nsites = 5\ntrain = {pairs}\ntest = 64\npartition = "iid"\nstyle = 0.3'
-    algorithm = build(Study.parse(f"{before}[data]\n{data}\n[protection]{after.split('[protection]', 1)[1]}"))
-    if not isinstance(algorithm, VlpAlgorithm):
-        raise TypeError("not a vision-language algorithm")
+    text = f"{before}[data]\n{data}\n[protection]{after.split('[protection]', 1)[1]}"
+    algorithm = vlp_oracle.algorithm_of(Study.parse(text))
     model = algorithm.network(vlp_oracle.train_centralised(algorithm, 2 if toy else 600))
     for path, encoder in zip(files.values(), (model.image_encoder, model.text_encoder), strict=True):
         unfinished = path.with_suffix(f".{os.getpid()}")
@@ -279,7 +254,6 @@ def pretrained_encoders(folder: Path, *, toy: bool) -> None:
 
 
 def _trained(algorithm: VlpAlgorithm, kind: str) -> tuple[list[State], list[Mapping[str, float]]]:
-    """The trained model, or models, and the published metrics by round."""
     if kind == "untrained":
         return [algorithm.initial], []
     if kind == "centralised":
@@ -288,11 +262,8 @@ def _trained(algorithm: VlpAlgorithm, kind: str) -> tuple[list[State], list[Mapp
         return [vlp_oracle.train_alone(algorithm, site) for site in algorithm.setting.sites], []
     with tempfile.TemporaryDirectory() as folder:
         report = simulate(algorithm.setting.study, out=Path(folder), drops=(), observer=SilentObserver())
-        return [load_file(Path(folder) / MODEL_FILE)], _history(report)
-
-
-def _history(report: RunReport) -> list[Mapping[str, float]]:
-    return [dict(found or {}) for found in (report.initial, *(item.metrics for item in report.rounds))]
+        published = (report.initial, *(item.metrics for item in report.rounds))
+        return [load_file(Path(folder) / MODEL_FILE)], [dict(found or {}) for found in published]
 
 
 def _scores(algorithm: VlpAlgorithm, dataset: str, model: State, *, toy: bool) -> dict[str, float]:
@@ -319,7 +290,3 @@ def _scores(algorithm: VlpAlgorithm, dataset: str, model: State, *, toy: bool) -
         unseen = retrieval.evaluate_site(network, algorithm.data.unseen(64 if toy else 512), 64, device)
         scores["unseen_at_1"] = unseen["eval/recall_at_1"]
     return scores
-
-
-def _mean(several: Sequence[Mapping[str, float]]) -> dict[str, float]:
-    return {name: math.fsum(one[name] for one in several) / len(several) for name in several[0]}

@@ -1,9 +1,4 @@
-"""What an attack is: who tries what, what must stop it, and where the documents admit that nothing does.
-
-Every attack has four parts: it sets a scene (:class:`AttackSetting`), plays on it, measures what it learned
-(a :data:`~secfed.attack.evidence.Finding`), and is judged by what the documents say
-(:meth:`Attack.as_documented`).
-"""
+"""What an attack is: who tries what, what must stop it, and where the documents admit that nothing does."""
 
 from __future__ import annotations
 
@@ -47,11 +42,7 @@ class AttackSetting:
         return SimulatedConsortium(self.hospitals, seed=self.seed, **{"runs": (Run(32, LANES),), **options})
 
     def between(self, least: int, most: int) -> int:
-        """The number of hospitals, cut to ``most``.
-
-        Raises:
-            Impossible: fewer than ``least``.
-        """
+        """The number of hospitals, cut to ``most``; :class:`Impossible` if fewer than ``least``."""
         if self.hospitals < least:
             raise Impossible
         return min(self.hospitals, most)

@@ -10,11 +10,7 @@ from secfed.attack.evidence import Finding
 
 
 def attacks_on(protection: Protection) -> tuple[Attack, ...]:
-    """Every attack on a protection, in the order of the table.
-
-    Raises:
-        ConfigError: encrypted protection is not installed.
-    """
+    """Every attack on a protection, in the table's order; ConfigError without the extra that it needs."""
     if protection == "plain":
         from secfed.attack.plain import PLAIN
 
@@ -50,7 +46,7 @@ class Outcome:
 
     @property
     def ended(self) -> str:
-        """The end, in words; as expected if and only if :attr:`as_documented`, or not played."""
+        """The end, in words."""
         if self.evidence is None:
             return f"not played: {self.reason}"
         ending = f"{self.evidence.learned} learned"

@@ -7,18 +7,16 @@ once the hospital works: a specification of the attempt, weakened likewise. What
 from __future__ import annotations
 
 from dataclasses import replace
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
 from secfed.attack.attack import Attack, AttackSetting, attack, attack_folder, numbers
 from secfed.attack.evidence import Count
 from secfed.attack.wards import study, study_text
-from secfed.attack.watched import Hospitals
+from secfed.attack.watched import NOW, Hospitals, hospital_with_policy
 from secfed.crypto import labels
 from secfed.crypto.refusals import Refusal
 from secfed.deploy.admission.admission import admit
-from secfed.deploy.enrolment.site_folder import SiteFolder
 from secfed.errors import SecfedError, WrongState
 from secfed.study.limits import study_id
 from secfed.study.study import Study
@@ -26,14 +24,9 @@ from secfed.wire.frames import READY, Step, Task
 
 _LEAST: Final = 5  # that many tolerate two colluders
 _MOST: Final = 8
-_NOW: Final = datetime(2026, 1, 5, 12, 0, tzinfo=UTC)
 _PROTECTION: Final = 'name = "masked", colluders = 2, min_cohort = 4'
 _PRIVACY: Final = 'unit = "record", epsilon = 8.0, delta = 1e-4, accountant = "rdp"'
-_POLICY: Final = """
-approve = "automatic"
-[studies]
-names = ["attacked"]
-near_twins = "permit"
+_RULES: Final = """near_twins = "permit"
 [protection]
 names = ["masked", "encrypted"]
 colluders = 2
@@ -41,20 +34,8 @@ min_cohort = 4
 [privacy]
 max_epsilon = 8.0
 max_delta = 1e-4
-[algorithms.fedavg]
-local_epochs = "any"
-batch_size = "any"
-weighting = "any"
-[models.mlp]
-hidden = "any"
-[[data]]
-name = "wards"
-source = "secfed.attack.wards:wards"
-options = "any"
-[[data.budget]]
-epsilon = 100.0
-delta = 1e-4
 """
+_BUDGET: Final = "[[data.budget]]\nepsilon = 100.0\ndelta = 1e-4\n"
 # What is offered instead: (protection, privacy).
 _OFFERS: Final = (
     (_PROTECTION.replace("masked", "plain"), _PRIVACY),
@@ -87,14 +68,13 @@ def _downgrade(setting: AttackSetting) -> Count:
 
 def _offers_accepted(folder: Path, hospitals: Hospitals) -> list[bool]:
     """Whether a hospital takes what it is offered, and would work under it; of each offer."""
-    site = SiteFolder.create(folder / "policy", hospitals.names[0], now=_NOW)
-    site.policy_path.write_text(_POLICY, encoding="utf-8")
+    site = hospital_with_policy(folder, hospitals.names[0], _RULES, _BUDGET)
 
     def admits(protection: str, privacy: str) -> bool:
         model = 'name = "mlp", hidden = [2]'
         offered = study_text(len(hospitals.names), model=model, protection=protection, privacy=privacy)
         try:
-            admit(site, hospitals.roster, study_id(Study.parse(offered)), offered.encode(), _NOW)
+            admit(site, hospitals.roster, study_id(Study.parse(offered)), offered.encode(), NOW)
         except SecfedError:  # a policy's refusal, or not a study at all
             return False
         return True

@@ -33,8 +33,8 @@ class _Hospitals:
 
     def __init__(self, setting: AttackSetting) -> None:
         self.consortium: SimulatedConsortium = setting.consortium(runs=_RUNS)
-        ring = _ring(setting.hospitals)
-        self.keys, self.parameters = _keys(ring), fit(ring, _RUNS, setting.hospitals)
+        self.keys, ring = _keys(setting.hospitals)
+        self.parameters = fit(ring, _RUNS, setting.hospitals)
         self.victim = self.consortium.names[0]
         self.refused: list[SecfedError] = []
 
@@ -93,13 +93,9 @@ class _Hospitals:
 
 
 @lru_cache
-def _ring(hospitals: int) -> Ring:
-    return choose_ring([(Run(_RUNS[0].bits, 10**6),)], hospitals, key_mode="public")
-
-
-@lru_cache
-def _keys(ring: Ring) -> KeyPair:
-    return generate_keys(ring)
+def _keys(hospitals: int) -> tuple[KeyPair, Ring]:
+    ring = choose_ring([(Run(_RUNS[0].bits, 10**6),)], hospitals, key_mode="public")
+    return generate_keys(ring), ring
 
 
 @attack("read-upload", "keeps an upload and looks for the update in it", on="encrypted", defence="the key")
@@ -121,10 +117,7 @@ def _second_upload(setting: AttackSetting) -> Evidence:
 
 
 @attack(
-    "small-cohort",
-    "asks for a sum over two hospitals",
-    on="encrypted",
-    refusals=(Refusal.COHORT_TOO_SMALL,),
+    "small-cohort", "asks for a sum over two hospitals", on="encrypted", refusals=(Refusal.COHORT_TOO_SMALL,)
 )
 def _small_cohort(setting: AttackSetting) -> Evidence:
     scene = _Hospitals(setting)

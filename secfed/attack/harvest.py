@@ -20,7 +20,7 @@ from secfed.errors import WrongState
 
 
 def mask_secret_of(attempt: Attempt, colluder: str) -> bytes | None:
-    """The secret that a colluding site hands over: with it, the site's half of every pair."""
+    """The secret that a colluding site hands over: the site's half of every pair."""
     states = attempt.states[colluder]
     secrets = (s.secrets.mask_secret for s in states if isinstance(s, AwaitAdverts | AwaitDeliveries))
     return next(secrets, None)
@@ -79,12 +79,8 @@ def unmask_alone(
 ) -> RingVector | None:
     """Strip one site's upload with everything the server has: the attack that the protocol must defeat.
 
-    Args:
-        colluding: sites that hand over their secrets.
-        sharing: the sharing set that the victim was shown; it masked towards exactly these.
-
-    Returns:
-        The victim's ring integers, None if one of its masks cannot be known.
+    ``colluding`` sites hand over their secrets; ``sharing`` is the set that the victim was shown, and masked
+    towards. None if one of its masks cannot be known.
     """
     spec, position = attempt.spec, attempt.consortium.roster.position
     known = {site: mask_secret_of(attempt, site) for site in colluding}

@@ -17,15 +17,7 @@ from secfed.crypto import labels, thresholds
 from secfed.crypto.codec import Buffer
 from secfed.crypto.fixedpoint import FixedPoint
 from secfed.crypto.masked.client import MaskedSite
-from secfed.crypto.messages import (
-    Advert,
-    Confirmation,
-    Message,
-    Shares,
-    Sharing,
-    Specification,
-    peek_type,
-)
+from secfed.crypto.messages import Advert, Confirmation, Message, Shares, Sharing, Specification, peek_type
 from secfed.errors import SecfedError, WrongState
 from secfed.protection.registry import MASKED
 from secfed.server.round import RoundSum, Rules, sum_securely
@@ -55,15 +47,7 @@ class Liar:
 
 
 class LyingExchange:
-    """One exchange of ``sites`` hospitals, some of which lie.
-
-    Args:
-        order: in which order replies arrive; of the roster by default.
-        consortium: makes the hospitals.
-
-    Attributes:
-        asked: (stage, attempt, sites) of everything that the aggregator sent.
-    """
+    """One exchange of ``sites`` hospitals, some of which lie; replies arrive in ``order`` or the roster's."""
 
     def __init__(
         self,
@@ -82,18 +66,14 @@ class LyingExchange:
         self.names = self.consortium.names
         self.honest = tuple(name for name in self.names if name not in liars)
         self.colluders = thresholds.default_colluders(sites)
-        self.asked: list[tuple[str, int, tuple[str, ...]]] = []
+        self.asked: list[tuple[str, int, tuple[str, ...]]] = []  # stage, attempt, sites of all that was sent
         self._order = order or self.names
         self._sessions: dict[str, MaskedSite] = {}
         self._specs: dict[str, Specification] = {}
         self._adverts: dict[tuple[int, str], Advert] = {}
 
     def run(self, max_attempts: int = 3) -> RoundSum:
-        """The finished exchange.
-
-        Raises:
-            RoundAborted: it was given up.
-        """
+        """The finished exchange; RoundAborted if it was given up."""
         rules = Rules(
             "study",
             self.consortium.aggregator,
@@ -193,11 +173,10 @@ class LyingExchange:
         return replace(answer, signature=signature)
 
     def _shares(self, site: str, liar: Liar, reply: Buffer, _: Any) -> Message:
-        shares = [
-            replace(share, share=share.share[:-1] + bytes([share.share[-1] ^ 1]))
-            if share.peer in liar.false_shares
-            else share
-            for share in Shares.decode(reply).shares
-        ]
+        shares = []
+        for share in Shares.decode(reply).shares:
+            if share.peer in liar.false_shares:
+                share = replace(share, share=share.share[:-1] + bytes([share.share[-1] ^ 1]))
+            shares.append(share)
         unsigned = Shares(tuple(shares))
         return replace(unsigned, signature=self._sign(site, labels.SIGN_UNMASK, unsigned.body()))

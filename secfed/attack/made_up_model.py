@@ -14,7 +14,6 @@ from collections.abc import Sequence
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from secfed.attack.scene import RingVector
 from secfed.crypto.lanes import Run
@@ -26,11 +25,9 @@ _SCALE: Final = 2.0**10
 
 
 def updates(sites: Sequence[str], victim: str, runs: Sequence[Run], seed: int) -> dict[str, RingVector]:
-    """What every site adds after a step of gradient descent from the made-up model, as ring integers.
+    """What every site adds after a step from the made-up model; ``runs`` is one of 4096 lanes.
 
-    Args:
-        victim: only its records have the feature; they are drawn alike but for that.
-        runs: one run of 4096 lanes: the weights of the layer.
+    Records are drawn alike, but only the victim's have the feature.
     """
     (run,) = runs
     generator = np.random.default_rng(np.random.PCG64([seed, _SIDE]))
@@ -42,20 +39,11 @@ def updates(sites: Sequence[str], victim: str, runs: Sequence[Run], seed: int) -
         records = generator.normal(size=(_RECORDS, _SIDE))
         records[:, 0] = float(site == victim)
         targets = generator.normal(size=_RECORDS)
-        gradient = _gradient(records, targets, weights, head)
+        # Gradient of the mean squared error of head . relu(W x - bias), by W: [units, features].
+        before = records @ weights.T - _SWITCH
+        error = np.maximum(before, 0.0) @ head - targets
+        gradient = ((error[:, None] * (before > 0)) * head).T @ records / len(records)
         gradient /= max(1.0, float(np.abs(gradient).max())) / _SCALE
         lanes = np.rint(gradient).astype(np.int64).reshape(-1).astype(run.dtype)
         made[site] = (lanes & run.dtype.type((1 << run.bits) - 1),)
     return made
-
-
-def _gradient(
-    records: NDArray[np.float64],
-    targets: NDArray[np.float64],
-    weights: NDArray[np.float64],
-    head: NDArray[np.float64],
-) -> NDArray[np.float64]:
-    """Of the mean squared error of head . relu(W x - bias), by W: [units, features]."""
-    before = records @ weights.T - _SWITCH
-    error = np.maximum(before, 0.0) @ head - targets
-    return np.asarray(((error[:, None] * (before > 0)) * head).T @ records / len(records))

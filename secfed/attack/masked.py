@@ -45,7 +45,6 @@ def _late_upload(setting: AttackSetting) -> Evidence:
 
 
 def _difference(play: MaskedPlay, round_number: int = 1) -> Evidence:
-    """Sum the others once more, and subtract."""
     first = play.first.server.sums
     spec = play.consortium.specification(
         attempt=1 if round_number == 1 else 0, cohort=play.others, round=round_number

@@ -15,14 +15,9 @@ from secfed.errors import RoundAborted, SecfedError
 
 
 class MaskedPlay:
-    """One attack on a masked sum, on real sessions.
+    """One attack on a masked sum, on real sessions; ``victim`` is a position in the roster.
 
     Where a hospital refuses, the attacker goes on with what it has; every refusal is noted.
-
-    Args:
-        setting: the scene.
-        victim: position in the roster.
-        options: of the consortium.
     """
 
     def __init__(self, setting: AttackSetting, victim: int = 0, **options: Any) -> None:

@@ -5,13 +5,11 @@ Each attack runs a mechanism as studies run it, with the noise that is calibrate
 as far as anything can, in a direction where nothing else moves it. The attacker knows all other data, all
 noise of its helpers, and where to look. It says whether the canary is there, by a threshold half-way between
 the two worlds that was fixed beforehand; :mod:`secfed.dp.accounting.empirical_bounds` turns its guesses into
-a lower bound on
-epsilon. One that exceeds the claim refutes it: noise too small, a sensitivity too low, clipping that does
-not clip. One below the claim does not prove the claim; how close it comes says how sharp the attack is.
+a lower bound on epsilon. One that exceeds the claim refutes it: noise too small, a sensitivity too low,
+clipping that does not clip. One below the claim does not prove the claim.
 
 Many trials in one release. The noise of every coordinate is drawn independently, so canaries in different
-directions do not see each other: whether one of them can be told apart depends on the noise of its own
-coordinate only. Each has a coin of its own that says whether it is there.
+directions do not see each other. Each has a coin of its own that says whether it is there.
 
 Source: Nasr et al. 2023 (worst-case canaries, epsilon by way of Gaussian differential privacy); Steinke,
 Nasr, Jagielski 2023 (many canaries with independent coins in one run).
@@ -91,12 +89,9 @@ def run_privacy_attacks(
     attacks: Sequence[PrivacyAttack] | None = None,
     progress: Callable[[PrivacyAttack], None] = lambda _: None,
 ) -> list[PrivacyOutcome]:
-    """Run attacks one after the other, each on noise calibrated for this epsilon of one release.
+    """Run attacks, all by default, each on noise calibrated for this epsilon of one release.
 
-    Args:
-        trials: guesses of each attack, rounded up to whole releases.
-        attacks: all by default.
-        progress: hears of each attack before it begins.
+    ``trials`` are the guesses of each, rounded up to whole releases; ``progress`` hears of each first.
 
     Raises:
         ConfigError: epsilon, delta or trials out of range.
@@ -125,8 +120,6 @@ def _guesses(present: NDArray[np.bool_], guessed: NDArray[np.bool_]) -> Guesses:
 
 
 def _one_step(unit: PrivacyUnit, epsilon: float, delta: float) -> Mechanism:
-    """The mechanism of which one step has this guarantee; every unit takes part."""
-
     def mechanism(noise: float) -> Mechanism:
         return Mechanism(unit, _CLIP, noise, 1.0)
 
@@ -143,8 +136,7 @@ def _local_steps(
 ) -> Guesses:
     """Guess after every step from how far it moved each parameter.
 
-    The model is linear without a bias, so a record's gradient is its input wherever the model stands, and
-    each step is one release that owes nothing to those before it.
+    The model is linear without a bias, so a record's gradient is its input wherever the model stands.
     """
     model = nn.Linear(_CANARIES, 1, bias=False)
     nn.init.zeros_(model.weight)
@@ -165,8 +157,7 @@ def _local_steps(
 def _record(epsilon: float, delta: float, trials: int) -> Guesses:
     """Add-or-remove: a canary that is there moves the sum by C, one that is not leaves it alone.
 
-    Their number is public, so the divisor is the same in both worlds; the place of an absent one holds a
-    record without a gradient.
+    The place of an absent one holds a record without a gradient: the number of records is public.
     """
     mechanism = _one_step(PrivacyUnit(Unit.RECORD, Adjacency.ADD_OR_REMOVE_RECORD), epsilon, delta)
 
@@ -203,11 +194,9 @@ def _site(epsilon: float, delta: float, trials: int) -> Guesses:
     As few hospitals survive as may be summed, and the helper's noise is known, so that only the noise of
     the honest survivors hides the victim.
 
-    Every lane is one trial: clipping lets a hospital put C into a single lane, so the lanes stand for as many
-    exchanges, each with the canary in another lane, of which the attacker looks at that lane alone. Noise is
-    added to a lane whatever it holds, by the same law and independently of the other lanes, so exchanges
-    side by side are the same experiment as one after the other. (Skellam noise on lanes of 32 bits has a
-    standard deviation of millions of steps; its distance from Gaussian noise is far below what can be seen.)
+    Every lane is one trial: clipping lets a hospital put C into a single lane, and noise is added to a lane
+    independently of the others, so the lanes stand for as many exchanges. (Skellam noise on lanes of 32 bits
+    has a standard deviation of millions of steps; its distance from Gaussian noise cannot be seen.)
     """
     layout = Layout((Field("update", (trials,), 1.0),), sites=_SITES)
 
@@ -239,7 +228,6 @@ def _site(epsilon: float, delta: float, trials: int) -> Guesses:
 
 
 def _read(source: VectorSource, run: Run) -> NDArray[np.uint32 | np.uint64]:
-    """All lanes of a vector of one run."""
     lanes = np.empty(run.count, run.dtype)
     source.fill(run, lanes)
     return lanes
@@ -249,11 +237,7 @@ _INSIDER: Final = "somebody who sees the model after every step and knows all ot
 
 PRIVACY_ATTACKS: Final = (
     PrivacyAttack(
-        "record",
-        _INSIDER,
-        "says whether one record was trained on",
-        Adjacency.ADD_OR_REMOVE_RECORD,
-        _record,
+        "record", _INSIDER, "says whether one record was trained on", Adjacency.ADD_OR_REMOVE_RECORD, _record
     ),
     PrivacyAttack(
         "group",

@@ -56,11 +56,7 @@ class Integers:
         self._runs = list(runs)
 
     def fill(self, run: Run, out: NDArray[Any]) -> None:
-        """Hand out the next lanes.
-
-        Raises:
-            WrongState: another amount or type than the next run's.
-        """
+        """Hand out the next lanes; WrongState if they are asked for in other pieces than the shape's."""
         while not self._runs[0].size:
             self._runs.pop(0)
         if self._runs[0].size < out.size or self._runs[0].dtype != run.dtype:
@@ -70,16 +66,10 @@ class Integers:
 
 
 class SimulatedConsortium:
-    """Sites with pinned identities, one update each, and an aggregator.
+    """Sites with pinned identities, one update each, and an aggregator; all derive from ``seed``.
 
-    Args:
-        threshold: answers needed; None is the default for the cohort.
-        limits: what every site insists on.
-        seed: identities, updates and the broadcast derive from it.
-
-    Attributes:
-        names: site ids, in roster order.
-        journals: each site's journal; it lives as long as the consortium.
+    ``threshold`` is the number of answers needed, None the cohort's default; ``limits`` are every site's.
+    Journals live as long as the consortium.
     """
 
     def __init__(
@@ -108,7 +98,7 @@ class SimulatedConsortium:
     @cached_property
     def updates(self) -> dict[str, RingVector]:
         """Each site's ring integers."""
-        generator = np.random.default_rng(np.random.PCG64(self.seed))
+        generator = np.random.default_rng(self.seed)
         return {name: self.update(generator) for name in self.names}
 
     def update(self, generator: np.random.Generator) -> RingVector:
@@ -187,7 +177,7 @@ class SimulatedConsortium:
         return replace(own, **changes)
 
     def attempt(self, spec: Specification | None = None, **options: Any) -> Attempt:
-        """An attempt over this consortium; see :class:`Attempt`."""
+        """An attempt over this consortium."""
         return Attempt(self, self.specification() if spec is None else spec, **options)
 
 
@@ -205,12 +195,6 @@ class Attempt:
         down: hook on every request; its result is what the site gets.
         up: hook on every reply; its result is what the server gets.
         sites: sites to run; the cohort's members in the roster by default.
-
-    Attributes:
-        requests: what the server wants to send next, by site.
-        replies: everything that left a site: (stage, site, bytes).
-        refusals: what sites refused with.
-        states: every state that a site went through.
     """
 
     def __init__(
@@ -234,8 +218,8 @@ class Attempt:
             for name in members
         }
         self.server = MaskedServer(spec, consortium.roster, consortium.shape)
-        self.requests: dict[str, Buffer] = dict(self.server.begin())
-        self.replies: list[tuple[str, str, bytes]] = []
+        self.requests: dict[str, Buffer] = dict(self.server.begin())  # what the server wants to send next
+        self.replies: list[tuple[str, str, bytes]] = []  # stage, site and bytes of what left a site
         self.refusals: dict[str, SecfedError] = {}
         self.states: dict[str, list[ClientState]] = {name: [site.state] for name, site in self.sites.items()}
         self._finished = False
@@ -248,22 +232,14 @@ class Attempt:
         return "result" if self.server.stage == "done" else self.server.stage
 
     def deliver(self, site: str, message: Buffer) -> bytes:
-        """Hand a message to a site; what it answers is recorded as having left the site.
-
-        Raises:
-            SecfedError: the site refuses.
-        """
+        """Hand a message to a site, which may refuse; what it answers is recorded as having left the site."""
         reply = bytes(self.sites[site].handle(message))
         self.replies.append((_REQUESTS[peek_type(message)], site, reply))
         self.states[site].append(self.sites[site].state)
         return reply
 
     def step(self) -> None:
-        """Carry the pending requests and their replies, then let the server close its step.
-
-        Raises:
-            RoundAborted: too few sites are left.
-        """
+        """Carry pending requests and their replies, then let the server close its step or abort the round."""
         stage = self.stage
         for site, honest in self.requests.items():
             if self._is_silent(site, stage):
@@ -293,12 +269,7 @@ class Attempt:
             self.requests = dict.fromkeys(asked, self.result().encode())
 
     def run(self, until: str = "over") -> Self:
-        """Go on until the pending requests belong to stage ``until``.
-
-        Raises:
-            WrongState: the attempt was over before.
-            RoundAborted: too few sites are left.
-        """
+        """Go on until the pending requests belong to stage ``until``; RoundAborted if too few are left."""
         while self.stage != until:
             if self.stage == "over":
                 raise WrongState(f"the attempt never reached {until}")
@@ -311,14 +282,9 @@ class Attempt:
 
     def result(self, **changes: Any) -> Result:
         """The signed result; ``changes`` replace its fields before signing."""
-        sums = self.server.sums
-        runs = (run.view(np.uint8).data for run in sums)
-        unsigned = Result(
-            self.spec.digest,
-            self.server.survivors,
-            digest(labels.TOTALS_DIGEST, self.spec.layout_digest, *runs),
-        )
-        unsigned = replace(unsigned, **changes)
+        runs = (run.view(np.uint8).data for run in self.server.sums)
+        totals = digest(labels.TOTALS_DIGEST, self.spec.layout_digest, *runs)
+        unsigned = replace(Result(self.spec.digest, self.server.survivors, totals), **changes)
         signature = self.consortium.aggregator.sign(labels.SIGN_RESULT, unsigned.body())
         return replace(unsigned, signature=signature)
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -22,13 +21,12 @@ from secfed.algorithms.framework.base import ForwardingProgram, SiteProgram
 from secfed.attack.attack import AttackSetting, attack, attack_folder, attacks_of, numbers
 from secfed.attack.evidence import Count
 from secfed.attack.wards import names, study_text
-from secfed.attack.watched import Federation
+from secfed.attack.watched import NOW, Federation, hospital_with_policy
 from secfed.crypto.attempt import SiteLimits
 from secfed.crypto.codec import Buffer
 from secfed.crypto.identity import Identity, Roster
 from secfed.deploy.admission import near_twins
 from secfed.deploy.admission.admission import admit
-from secfed.deploy.enrolment.site_folder import SiteFolder
 from secfed.errors import PolicyRefused, SecfedError
 from secfed.site.durable_store import DurableStore
 from secfed.site.parts import Member
@@ -40,29 +38,10 @@ from secfed.study.study import Study
 from secfed.wire.layout import Exchange, State, Summands
 
 _HOSPITALS: Final = 4  # three for the sum without one of them; more only take longer
-_NOW: Final = datetime(2026, 1, 5, 12, 0, tzinfo=UTC)
 _SAME_UPDATE: Final = 0.99  # cosine; it is 1 to six digits where batches are in a public order
 _MINI_BATCHES: Final = "batch_size = 1, learning_rate = 2.0"
 _FULL_BATCHES: Final = "batch_size = 1000, learning_rate = 2.0"
 _DATA_SET: Final = "wards"
-_POLICY: Final = """
-approve = "automatic"
-[studies]
-names = ["attacked"]
-[privacy]
-require = false
-[algorithms.fedavg]
-local_epochs = "any"
-batch_size = "any"
-learning_rate = "any"
-weighting = "any"
-[models.mlp]
-hidden = "any"
-[[data]]
-name = "wards"
-source = "secfed.attack.wards:wards"
-options = "any"
-"""
 
 
 @dataclass
@@ -79,19 +58,18 @@ class _Deployment:
         self.aggregator = Identity.generate("aggregator")
         self.identities = {name: Identity.generate(name) for name in self.people}
         self.roster = Roster.of(self.aggregator, list(self.identities.values()))
-        self.hospital = SiteFolder.create(self.folder / "policy", self.people[0], now=_NOW)
-        self.hospital.policy_path.write_text(_POLICY, encoding="utf-8")
+        self.hospital = hospital_with_policy(self.folder, self.people[0], "[privacy]\nrequire = false")
         self.hospital.state.mkdir(mode=0o700)
 
     def admitted(self, settings: str) -> bool:
         """Whether a hospital would work in this study without asking a person."""
         try:
             offered = study_id(Study.parse(settings))
-            admitted = admit(self.hospital, self.roster, offered, settings.encode(), _NOW)
+            admitted = admit(self.hospital, self.roster, offered, settings.encode(), NOW)
         except PolicyRefused as refusal:
             self.refused.append(refusal)
             return False
-        near_twins.begin(self.hospital, admitted.terms, admitted.data, _NOW)
+        near_twins.begin(self.hospital, admitted.terms, admitted.data, NOW)
         return True
 
     def warned(self, settings: str) -> bool:
@@ -151,7 +129,6 @@ class _Kept(ForwardingProgram):
         self._kept, self._where = kept, where
 
     def contribute(self, round_number: int, exchange: Exchange, broadcast: State) -> Summands:
-        """As the program does."""
         given = super().contribute(round_number, exchange, broadcast)
         if exchange.name == "update":
             updates = {name: torch.as_tensor(value) for name, value in given.items() if "update/" in name}

@@ -30,9 +30,7 @@ protection = {{ {protection} }}
 class Wards(SiteTables):
     """Records of every hospital.
 
-    Attributes:
-        planted: hospital to the value that the first feature of a record has, to train on and to hold out.
-        share: of that hospital's records that have it; one record if it is 0.
+    ``planted`` is the value of the first feature in a ``share`` of a hospital's records; 0 is one record.
     """
 
     planted: Mapping[SiteId, float]

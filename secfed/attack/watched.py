@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import replace
+from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from typing import Any, Final, Self
@@ -21,6 +22,7 @@ from secfed.crypto import labels
 from secfed.crypto.codec import Buffer
 from secfed.crypto.identity import Identity, Roster
 from secfed.crypto.messages import Specification, peek_type
+from secfed.deploy.enrolment.site_folder import SiteFolder
 from secfed.dp.accounting.budget import Budget
 from secfed.dp.accounting.interface import accountant
 from secfed.dp.ledger.ledger import Ledger, verify
@@ -50,7 +52,33 @@ Craft = Callable[[int, Exchange, State], State]
 Answer = tuple[int, str, str, str, int]
 """Round, stage, site, what it answered, and how many bytes."""
 
+NOW: Final = datetime(2026, 1, 5, 12, 0, tzinfo=UTC)
+_POLICY: Final = """
+approve = "automatic"
+[studies]
+names = ["attacked"]
+{rules}
+[algorithms.fedavg]
+local_epochs = "any"
+batch_size = "any"
+learning_rate = "any"
+weighting = "any"
+[models.mlp]
+hidden = "any"
+[[data]]
+name = "wards"
+source = "secfed.attack.wards:wards"
+options = "any"
+{budget}
+"""
 _LONGEST_WORD: Final = 40  # characters: a longer text is a digest or a signature
+
+
+def hospital_with_policy(folder: Path, name: str, rules: str, budget: str = "") -> SiteFolder:
+    """A hospital's folder whose policy permits the study over wards under these rules, as TOML."""
+    hospital = SiteFolder.create(folder / "policy", name, now=NOW)
+    hospital.policy_path.write_text(_POLICY.format(rules=rules, budget=budget), encoding="utf-8")
+    return hospital
 
 
 class Log:
@@ -60,7 +88,7 @@ class Log:
         self.entries: list[tuple[str, Any]] = []
 
     def append(self, kind: str, body: Mapping[str, object]) -> None:
-        """Add one entry."""
+        """Add one entry, without what is random in it."""
         self.entries.append((kind, without_chance(body)))
 
 
@@ -74,16 +102,7 @@ def without_chance(value: Any) -> Any:
 
 
 class Federation:
-    """One aggregator and the sites that it asks.
-
-    Args:
-        algorithm: the study's plan, noise included.
-        sites: name to what answers a frame.
-
-    Attributes:
-        answers: everything that the aggregator got.
-        log: its transcript.
-    """
+    """One aggregator with the study's ``algorithm``, noise included, and ``sites`` that answer its frames."""
 
     def __init__(
         self,
@@ -93,7 +112,9 @@ class Federation:
         aggregator: Identity,
         sites: Mapping[str, Callable[[Buffer], Buffer]],
     ) -> None:
-        self._sites, self.answers, self.log = sites, list[Answer](), Log()
+        self._sites = sites
+        self.answers: list[Answer] = []  # everything that the aggregator got
+        self.log = Log()
         self._round, members = 0, len(roster.sites)
         self.rules = Rules(
             study_id(study),
@@ -110,16 +131,14 @@ class Federation:
     def run(self, craft: Craft | None = None) -> ServerProgram:
         """All rounds of the study; ``craft`` makes every broadcast, without it the aggregator is honest."""
         if craft is not None:
-            self._coordinator.server = _Crafting(self._coordinator.server, self._craft(craft))
+
+            def crafted(number: int, exchange: Exchange, honest: State) -> State:
+                self._round = number
+                return craft(number, exchange, honest)
+
+            self._coordinator.server = _Crafting(self._coordinator.server, crafted)
         self._coordinator.run(lambda _outcome: None)
         return self._coordinator.server
-
-    def _craft(self, craft: Craft) -> Craft:
-        def crafted(number: int, exchange: Exchange, honest: State) -> State:
-            self._round = number
-            return craft(number, exchange, honest)
-
-        return crafted
 
     def view(self, site: str, number: int) -> list[tuple[str, str, int]]:
         """What the aggregator saw of one site in one round."""
@@ -146,28 +165,24 @@ def _kind(reply: bytes) -> str:
 
 
 class _Crafting(ServerProgram):
-    """A server program whose broadcasts are made up, and that does not care for totals."""
+    """A server program whose broadcasts are made up, and that ignores totals and keeps nothing."""
 
     def __init__(self, honest: ServerProgram, craft: Craft) -> None:
         self._honest, self._craft = honest, craft
 
     def broadcast(self, round_number: int, exchange: Exchange) -> State:
-        """What is sent."""
         return self._craft(round_number, exchange, self._honest.broadcast(round_number, exchange))
 
     def absorb(self, round_number: int, exchange: Exchange, totals: Totals) -> None:
         """Forget a sum."""
 
     def model(self) -> State:
-        """The first model, still."""
         return self._honest.model()
 
     def metrics(self) -> Mapping[int, Metrics]:
-        """None."""
         return {}
 
     def save(self) -> State:
-        """Nothing to go on from."""
         return {}
 
     def load(self, state: State) -> None:
@@ -183,11 +198,6 @@ class Hospitals:
         study: over :func:`secfed.attack.wards.wards`.
         planted: hospital to the value that the first feature of its records has.
         share: of that hospital's records; one record if it is 0.
-
-    Attributes:
-        federation: asks them.
-        algorithm: the study's plan, noise included.
-        alarms: what hospitals heard of their own failed work.
     """
 
     def __init__(self, study: Study, planted: Mapping[str, float] | None = None, share: float = 0.0) -> None:
@@ -204,7 +214,7 @@ class Hospitals:
         self._journals = {name: Journal() for name in self.names}
         for journal in self._journals.values():
             self._stack.callback(journal.close)
-        self.alarms: list[Failure] = []
+        self.alarms: list[Failure] = []  # what hospitals heard of their own failed work
         sites = {name: self.site(name) for name in self.names}
         self.federation = Federation(study, self.algorithm, self.roster, self._aggregator, sites)
 

@@ -4,11 +4,10 @@
 
 Protecting starts at float32 values and ends at bytes ready to send: quantise, pack, encrypt, serialise, tag.
 ``tag_to_encryption`` is the processor time of the tags beside that of all the rest, in the same run.
-Variants take turns and the best of several repeats counts, because other work on the machine only ever
-adds time. Everything but ``parallel`` runs in one process and one thread; rates and speed-ups are per
-second of processor time, so that a busy machine does not change what a core can do, and ``seconds`` are
-those of the clock. The usual CKKS context is an order of magnitude slower, so it runs on fewer values
-(``ckks_params``); rates and bytes are per value.
+Variants take turns and the best of several repeats counts. Everything but ``parallel`` runs in one process
+and one thread; rates and speed-ups are per second of processor time, so that a busy machine does not change
+them, and ``seconds`` are those of the clock. The usual CKKS context is an order of magnitude slower, so it
+runs on fewer values (``ckks_params``); rates and bytes are per value.
 """
 
 from __future__ import annotations
@@ -53,11 +52,8 @@ def measure(
 ) -> dict[str, Any]:
     """All numbers of one run; see the module's text for what is timed.
 
-    Args:
-        sites: roster size.
-        value_bits: bits of one site's value; lanes add the roster's headroom.
-        processes: workers of the parallel measurement; 0 leaves it out.
-        memory: also measure peak memory of a site and of the aggregator, in processes of their own.
+    ``processes`` workers do the parallel measurement, 0 leaves it out; ``memory`` also measures peak memory
+    of a site and of the aggregator, in processes of their own.
     """
     progress("measuring")
     bits = value_bits + max(1, (sites - 1).bit_length())
@@ -97,12 +93,11 @@ def measure(
         "rings": {name: study.describe() for name, study in studies.items()},
     }
     _add_masked(result, repeats)
+    exact = {name: studies[name] for name in ("public", "symmetric")}
     if processes:
-        result["parallel"] = {
-            name: _parallel(studies[name], processes, repeats) for name in ("public", "symmetric")
-        }
+        result["parallel"] = {name: _parallel(study, processes, repeats) for name, study in exact.items()}
     if memory:
-        result["peak_mib"] = {name: _peaks(studies[name], processes) for name in ("public", "symmetric")}
+        result["peak_mib"] = {name: _peaks(study, processes) for name, study in exact.items()}
     return result
 
 
@@ -130,8 +125,9 @@ class _Study:
         from secfed.crypto.encrypted.client import SiteCipher
         from secfed.crypto.encrypted.server import UPLOAD, FrameFormat
         from secfed.crypto.encrypted.tags import UPLOAD_TAG_BYTES
+        from secfed.wire.layout import Field, Layout
 
-        self.layout = _layout(params, sites, bits)
+        self.layout = Layout((Field("update", (params,), 1.0, bits),), sites)
         self.parameters = choose(self.layout.shape.runs, sites, key_mode=key_mode, scheme=scheme)
         self.keys = generate_keys(self.parameters.ring)
         self.cipher = SiteCipher(self.keys)
@@ -145,7 +141,7 @@ class _Study:
         self.cipher.tag(self.parameters, bytes(32), "site", self._frames)
 
     def protect(self, cipher: SiteCipher | None = None) -> None:
-        """Encrypt and tag, with other workers than this process if ``cipher`` has some."""
+        """Encrypt and tag, with the workers of ``cipher`` if it is given."""
         cipher = cipher or self.cipher
         frames = list(cipher.encrypt(self.parameters, _encoder(self.layout)))
         cipher.tag(self.parameters, bytes(32), "site", frames)
@@ -166,10 +162,9 @@ class _Study:
         return {name: best.clock_s for name, best in times.items()}
 
     def _check(self, sums: tuple[NDArray[Any], ...], added: int) -> None:
-        """Exact sums decode to the rounding of what went in."""
         values = self.layout.decode(sums, ("",) * added)["update"]
         expected = _values(self.layout.elements).double().clamp(-1, 1) * added
-        step = sum(2.0 ** -(self.layout.fields[0].bits - 2) * self.parameters.sites for _ in range(added))
+        step = 2.0 ** -(self.layout.fields[0].bits - 2) * self.parameters.sites * added
         if float((values - expected).abs().max()) > step:
             raise SystemExit("the decrypted sum is wrong")
 
@@ -196,26 +191,22 @@ class _UsualCkks:
         self.upload_bytes = 0
         self._slots = size // 2
         self._make = tenseal.ckks_vector
-        self._context = tenseal.context(
-            tenseal.SCHEME_TYPE.CKKS, size, coeff_mod_bit_sizes=list(moduli), n_threads=1
-        )
+        scheme = tenseal.SCHEME_TYPE.CKKS
+        self._context = tenseal.context(scheme, size, coeff_mod_bit_sizes=list(moduli), n_threads=1)
         self._context.global_scale = scale
         self._values: NDArray[np.float32] = _values(params).numpy()
 
     def protect(self) -> None:
         chunks = (self._values[at : at + self._slots] for at in range(0, self.params, self._slots))
-        self.upload_bytes = sum(
-            len(self._make(self._context, chunk.tolist()).serialize()) for chunk in chunks
-        )
+        encrypted = (self._make(self._context, chunk.tolist()) for chunk in chunks)
+        self.upload_bytes = sum(len(vector.serialize()) for vector in encrypted)
 
 
 def _parallel(study: _Study, processes: int, repeats: int) -> dict[str, float]:
     """Speed-up of workers over this process, by the clock and by the processor time they take in all.
 
-    The clock needs as many idle cores as there are processes. ``speedup_by_cpu_time`` does not depend on
-    other work: with the work spread evenly over free cores it is what the clock would say.
-
-    Workers are started once per study; ``first_upload_s`` is an upload that waits for their start.
+    The clock needs as many idle cores as there are processes; ``speedup_by_cpu_time`` does not depend on
+    other work. ``first_upload_s`` is an upload that waits for the workers' start.
     """
     from secfed.crypto.encrypted.client import SiteCipher
 
@@ -244,7 +235,6 @@ def _parallel(study: _Study, processes: int, repeats: int) -> dict[str, float]:
 
 
 def _children_cpu_s() -> float:
-    """Processor time of this process's children so far."""
     total_ns = 0
     for child in multiprocessing.active_children():
         with open(f"/proc/{child.pid}/schedstat", encoding="ascii") as schedstat:
@@ -300,12 +290,6 @@ def _values(params: int) -> Any:
     import torch
 
     return torch.empty(params).normal_(0.0, 0.05, generator=torch.Generator().manual_seed(0))
-
-
-def _layout(params: int, sites: int, bits: int) -> Layout:
-    from secfed.wire.layout import Field, Layout
-
-    return Layout((Field("update", (params,), 1.0, bits),), sites)
 
 
 def _encoder(layout: Layout) -> Encoder:

@@ -2,7 +2,7 @@
 
 The aggregator is this process, the sites are threads of another, as far apart as one machine allows. The
 limit is the same bytes over bare TLS 1.3 sockets between the same two processes with the same certificates:
-no frames, no hashes, no names. Both are measured in one run; seconds alone mean little on a shared machine.
+no frames, no hashes, no names. Both are measured in one run.
 """
 
 from __future__ import annotations
@@ -19,9 +19,8 @@ from typing import Any
 import numpy as np
 
 from secfed.bench.bare_tls import bare_tls
-from secfed.bench.memory import PeakMemory
-from secfed.bench.served import Handler, served
-from secfed.bench.tls_files import TlsConsortium
+from secfed.bench.processes import PeakMemory
+from secfed.bench.served import Handler, TlsConsortium, served
 from secfed.crypto.codec import Buffer
 from secfed.deploy.transport.carriers.dispatch import StageDispatcher
 from secfed.deploy.transport.grpc.peer import TlsFiles
@@ -43,8 +42,7 @@ def measure(
     """Run the benchmark; JSON-ready. Of ``repeats`` large transfers and steps the median counts.
 
     Args:
-        parameters: float32 or 32-bit lanes of one frame; each site receives one and sends one.
-        sites: those that do so at the same time.
+        parameters: 32-bit lanes of one frame; all of ``sites`` receive and send one at the same time.
         many: sites of the last measurement, with 1 kB each way.
         messages: empty round trips.
         round_parameters: elements of a masked sum over all of ``many`` sites; 0 leaves it out.
@@ -58,7 +56,8 @@ def measure(
     made = TlsConsortium([f"site-{index:03d}" for index in range(max(sites, many))])
     few = {name: made.sites[name] for name in list(made.sites)[:sites]}
     progress("empty messages")
-    trips = _round_trips(made.aggregator, few, messages)
+    with _running(made.aggregator, few, 0) as link:  # one site, the others waiting
+        trips = _asked(link, {next(iter(few)): b""}, messages)
     bare_trip = bare_tls(made.aggregator, few, 0, messages, 1)
     seconds: dict[str, float] = {
         "empty_round_trip": statistics.median(trips),
@@ -74,7 +73,9 @@ def measure(
     runs = [bare_tls(made.aggregator, few, size_bytes, 1, sites) for _ in range(repeats)]
     seconds["limit_both_ways"] = statistics.median(runs)
     progress(f"{many} sites")
-    seconds["many_sites_step"], threads = _many(made.aggregator, made.sites, repeats)
+    with _running(made.aggregator, made.sites, len(_SMALL)) as link:
+        steps = _asked(link, dict.fromkeys(made.sites, _SMALL), max(3, repeats))
+        seconds["many_sites_step"], threads = statistics.median(steps), threading.active_count()
     masked = None
     if round_parameters:
         masked = masked_round(parameters=round_parameters, sites=max(3, many), progress=progress)
@@ -84,11 +85,7 @@ def measure(
         "many": many,
         "repeats": repeats,
         "messages": messages,
-        "machine": {
-            "processor": processor(),
-            "cores": os.cpu_count(),
-            "python": platform.python_version(),
-        },
+        "machine": {"processor": processor(), "cores": os.cpu_count(), "python": platform.python_version()},
         "over_limit": {
             "empty_round_trip": seconds["empty_round_trip"] / seconds["limit_empty_round_trip"],
             "both_ways": seconds["both_ways"] / seconds["limit_both_ways"],
@@ -103,7 +100,6 @@ def measure(
 
 
 def _same_answers(names: tuple[str, ...], reply_bytes: int) -> Mapping[str, Handler]:
-    """Every site answers with a frame of this size."""
     reply = bytes(reply_bytes)
     return {name: lambda _request: reply for name in names}
 
@@ -130,12 +126,6 @@ def _asked(
     return seconds
 
 
-def _round_trips(aggregator: TlsFiles, sites: Mapping[str, TlsFiles], messages: int) -> list[float]:
-    """Seconds of each empty round trip with one site, the others waiting."""
-    with _running(aggregator, sites, 0) as link:
-        return _asked(link, {next(iter(sites)): b""}, messages)
-
-
 def _transfers(
     aggregator: TlsFiles, sites: Mapping[str, TlsFiles], size_bytes: int, repeats: int, room: int
 ) -> tuple[float, int]:
@@ -150,10 +140,3 @@ def _transfers(
     with _running(aggregator, sites, size_bytes, room) as link, PeakMemory() as memory:
         seconds = _asked(link, dict.fromkeys(sites, frame), repeats, on_reply)
     return statistics.median(seconds), memory.extra_bytes
-
-
-def _many(aggregator: TlsFiles, sites: Mapping[str, TlsFiles], repeats: int) -> tuple[float, int]:
-    """Median seconds of one step with many sites, and the threads that this process has meanwhile."""
-    with _running(aggregator, sites, len(_SMALL)) as link:
-        seconds = _asked(link, dict.fromkeys(sites, _SMALL), max(3, repeats))
-        return statistics.median(seconds), threading.active_count()

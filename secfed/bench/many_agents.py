@@ -12,9 +12,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from secfed.bench.masked import BenchConsortium
-from secfed.bench.memory import PeakMemory
-from secfed.bench.served import Handler, served
-from secfed.bench.tls_files import TlsConsortium
+from secfed.bench.processes import PeakMemory
+from secfed.bench.served import Handler, TlsConsortium, served
 from secfed.crypto.codec import Buffer
 from secfed.crypto.masked.client import MaskedSite
 from secfed.crypto.masked.server import MaskedServer
@@ -27,10 +26,7 @@ _MESSAGES_BYTES = 1 << 22  # what a message with something per peer may take bes
 def masked_round(
     *, parameters: int, sites: int, progress: Callable[[str], None] = lambda _text: None
 ) -> dict[str, Any]:
-    """One masked sum over the link: its seconds and survivors, and the aggregator's memory.
-
-    That is the peak above its start, as a multiple of one vector of 32-bit lanes.
-    """
+    """One masked sum over the link: seconds, survivors, and the aggregator's extra memory in vectors."""
     consortium = BenchConsortium(parameters, sites, 32)
     tls = TlsConsortium(consortium.names)
     session = MaskedServer(consortium.specification(), consortium.roster, consortium.shape)
@@ -56,7 +52,6 @@ def masked_round(
 
 
 def _sessions(parameters: int, sites: int) -> Mapping[str, Handler]:
-    """What each hospital answers."""
     consortium = BenchConsortium(parameters, sites, 32)
     cpu = threading.Semaphore(2)  # as many masks at a time as there are hands; more only fight for the cache
 

@@ -2,8 +2,7 @@
 
 The limit is the bare ChaCha20 keystream-and-add loop over as many streams as the protocol needs, in the
 same chunk size: nothing that masks with these streams can be faster on this machine. Everything is
-measured in one process, one thread, alternating, and reported with the ratio; seconds alone mean little
-on a shared machine.
+measured in one process, one thread, alternating, and reported with the ratio.
 """
 
 from __future__ import annotations
@@ -93,7 +92,7 @@ class BenchConsortium(SimulatedConsortium):
             for index, (site, message) in enumerate(requests.items()):
                 if stage == "mask" and site in silent:
                     continue
-                reply = self._handle(sessions[site], message, stage, timings, trace=trace and index == 0)
+                reply = self._handle(sessions[site], message, stage, timings, trace and index == 0)
                 timings.total_up_bytes += len(reply)
                 if stage == "mask":
                     timings.upload_bytes = len(reply)
@@ -107,9 +106,7 @@ class BenchConsortium(SimulatedConsortium):
         return timings
 
     @staticmethod
-    def _handle(
-        session: MaskedSite, message: Buffer, stage: str, timings: _Timings, *, trace: bool
-    ) -> Buffer:
+    def _handle(session: MaskedSite, message: Buffer, stage: str, timings: _Timings, trace: bool) -> Buffer:
         if trace:
             tracemalloc.start()
         start = time.perf_counter()
@@ -250,9 +247,8 @@ def measure(
     if drops:
         streams = seconds["limit_drops"] / ((sites - drops) * (1 + drops))
         extra = seconds["unmask_with_drops"] - seconds["server_unmask"] * (sites - drops) / sites
-        result["fraction_of_limit"]["unmask_with_drops"] = (
-            seconds["limit_drops"] / seconds["unmask_with_drops"]
-        )
+        fraction = seconds["limit_drops"] / seconds["unmask_with_drops"]
+        result["fraction_of_limit"]["unmask_with_drops"] = fraction
         result["streams_per_drop_per_survivor"] = extra / streams / drops / (sites - drops)
     if with_flower:
         progress("Flower SecAgg+")

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from multiprocessing.connection import Connection
 from typing import Any
 
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+
 from secfed.bench.processes import HOST, other_process
 from secfed.crypto.codec import Buffer
+from secfed.deploy.pki.certificates import Authority
 from secfed.deploy.transport.carriers.dispatch import StageDispatcher
 from secfed.deploy.transport.client import LinkRequest
 from secfed.deploy.transport.grpc.client import GrpcSiteConnection
@@ -22,6 +27,26 @@ _STUDY = "bench"
 _WAIT_S = 1800.0
 
 Handler = Callable[[LinkRequest], Buffer]
+
+
+class TlsConsortium:
+    """Certificates of one aggregator and some sites."""
+
+    def __init__(self, sites: Sequence[str]) -> None:
+        now = datetime.now(UTC)
+        authority = Authority.create(ec.generate_private_key(ec.SECP256R1()), "bench", [HOST], now)
+        ca = authority.certificate.public_bytes(Encoding.PEM)
+
+        def files(issue: Callable[[ec.EllipticCurvePublicKey], Any]) -> TlsFiles:
+            tls_key = ec.generate_private_key(ec.SECP256R1())
+            private = tls_key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+            return TlsFiles(ca, issue(tls_key.public_key()).public_bytes(Encoding.PEM), private)
+
+        self.aggregator = files(lambda public: authority.issue_aggregator([HOST], public, now, 1))
+        self.sites = {
+            name: files(lambda public, name=name: authority.issue_site(name, public, now, 1))  # type: ignore[misc]
+            for name in sites
+        }
 
 
 @contextmanager

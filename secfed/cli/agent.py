@@ -28,19 +28,11 @@ from secfed.terminal.consoles import plain_text, print_json, stdout
 
 agent_app = typer.Typer(no_args_is_help=True, help="Run the agent, watch it, approve studies.")
 
-StudyName = Annotated[
-    str,
-    typer.Argument(metavar="STUDY", help="Its name, or 8 or more digits of its digest.", show_default=False),
-]
-RefusedName = Annotated[
-    str,
-    typer.Argument(
-        metavar="STUDY",
-        help="Its name, or 8 or more digits of its digest. What has not asked yet can be refused by its "
-        "name or its whole digest.",
-        show_default=False,
-    ),
-]
+_NAME = "Its name, or 8 or more digits of its digest."
+_REFUSED_NAME = f"{_NAME} What has not asked yet can be refused by its name or its whole digest."
+
+StudyName = Annotated[str, typer.Argument(metavar="STUDY", help=_NAME, show_default=False)]
+RefusedName = Annotated[str, typer.Argument(metavar="STUDY", help=_REFUSED_NAME, show_default=False)]
 
 _STOP_S = 60.0
 _LONGEST_POLL_S = 86_400.0
@@ -53,8 +45,7 @@ def run(
     option: FolderOption = Path(),
     once: Annotated[bool, typer.Option("--once", help="End when a study is over.")] = False,
     poll_s: Annotated[
-        float,
-        typer.Option("--poll-s", min=0.1, help="Pause before asking again about a study that waits."),
+        float, typer.Option("--poll-s", min=0.1, help="Pause before asking again about a study that waits.")
     ] = 5.0,
     simulated_randomness: Annotated[bool, typer.Option("--simulated-randomness", hidden=True)] = False,
 ) -> None:
@@ -63,10 +54,8 @@ def run(
     from secfed.deploy.transport.json_log import log_as_json
 
     if not poll_s <= _LONGEST_POLL_S:  # nan, too, which would not pause at all
-        raise ConfigError(
-            f"--poll-s {poll_s:g}: must be from 0.1 to {_LONGEST_POLL_S:g}",
-            remedy="leave it out for 5 seconds",
-        )
+        message = f"--poll-s {poll_s:g}: must be from 0.1 to {_LONGEST_POLL_S:g}"
+        raise ConfigError(message, remedy="leave it out for 5 seconds")
     site = SiteFolder(chosen(folder, option))
     make_state_folder(site.state)
     secret = passphrase_of(*site.key_paths)
@@ -96,11 +85,7 @@ def run(
 
 
 @agent_app.command()
-def status(
-    folder: FolderArgument = None,
-    option: FolderOption = Path(),
-    as_json: AsJson = False,
-) -> None:
+def status(folder: FolderArgument = None, option: FolderOption = Path(), as_json: AsJson = False) -> None:
     """Show connection, study, round, last error, what left the site, budgets, studies that wait."""
     site = SiteFolder(chosen(folder, option))
     content = _status(site)
@@ -193,7 +178,6 @@ def refuse(study: RefusedName, folder: FolderOption = Path()) -> None:
 
 
 def _record(site: SiteFolder, otherwise: str) -> None:
-    """Sign a decision into the decision log."""
     try:
         if not record_now(site):
             typer.echo("The agent records this, before any study works.")
@@ -202,13 +186,9 @@ def _record(site: SiteFolder, otherwise: str) -> None:
 
 
 def _status(site: SiteFolder) -> dict[str, Any]:
-
-    content: dict[str, Any] = read_status(site.state / STATUS_FILE) or {
-        "site": site.name,
-        "state": "never ran",
-    }
-    pid = control.running(site.state)
-    content["running"] = pid is not None
+    never: dict[str, Any] = {"site": site.name, "state": "never ran"}
+    content = read_status(site.state / STATUS_FILE) or never
+    content["running"] = control.running(site.state) is not None
     content["paused"] = control.is_paused(site.state)
     content["now"] = now_at_hospital(content)
     content["budgets"] = _budgets(site)
@@ -244,7 +224,6 @@ def _budgets(site: SiteFolder) -> list[dict[str, Any]]:
 
 
 def _show(content: dict[str, Any], folder: Path) -> None:
-
     console = stdout()
 
     def line(name: str, value: object) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -13,17 +13,16 @@ from secfed.cli.asking import passphrase_of
 from secfed.cli.options import StudyFile
 from secfed.cli.simulate import show_report
 from secfed.cli.site_folders import NamedConsortium
-from secfed.deploy.aggregator.aggregator import Aggregator, Service
-from secfed.deploy.aggregator.measured_transport import Tell
 from secfed.deploy.enrolment.consortium import Consortium
 from secfed.deploy.transport.signals import Stopped, Stopper
 from secfed.errors import ConfigError
-from secfed.runs.figures import write_figures
-from secfed.runs.run_folder import FIGURES_FOLDER
 from secfed.runs.run_report import Observer, RunReport
-from secfed.study.study import Study
 from secfed.terminal.consoles import stderr
 from secfed.terminal.live_rounds import watching
+
+if TYPE_CHECKING:
+    from secfed.deploy.aggregator.aggregator import Service  # needs torch
+    from secfed.deploy.aggregator.measured_transport import Tell
 
 
 def aggregate(
@@ -55,8 +54,7 @@ def aggregate(
         ),
     ] = None,
     sites: Annotated[
-        str | None,
-        typer.Option("--sites", metavar="A,B,...", help="Ask only these hospitals of the study."),
+        str | None, typer.Option("--sites", metavar="A,B,...", help="Ask only these hospitals of the study.")
     ] = None,
     silent_s: Annotated[
         float,
@@ -107,6 +105,8 @@ def aggregate(
 
     [bold]Example:[/] secfed aggregate study.toml --consortium centre --out runs/first
     """
+    from secfed.deploy.aggregator.aggregator import Service
+
     console = stderr()
     asked = _names(sites)
     service = Service(listen, quorum, asked, silent_s, farewell_s, uploads_at_a_time, flower_socket, end)
@@ -122,17 +122,17 @@ def aggregate(
     if as_json or not log_json:
         show_report(report, out, as_json=as_json)
     else:
+        from secfed.runs.figures import write_figures
+        from secfed.runs.run_folder import FIGURES_FOLDER
+
         write_figures(report, out / FIGURES_FOLDER)
 
 
 def _run(
-    study_file: Path,
-    folder: Path,
-    out: Path,
-    service: Service,
-    observer: Observer,
-    tell: Tell,
+    study_file: Path, folder: Path, out: Path, service: Service, observer: Observer, tell: Tell
 ) -> RunReport:
+    from secfed.deploy.aggregator.aggregator import Aggregator
+    from secfed.study.study import Study
 
     study = Study.load(study_file)
     text = study_file.read_text(encoding="utf-8")
@@ -160,7 +160,6 @@ def _run(
 
 
 def _names(sites: str | None) -> tuple[str, ...] | None:
-    """One ``--sites``."""
     if sites is None:
         return None
     names = tuple(name.strip() for name in sites.split(","))

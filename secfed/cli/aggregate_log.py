@@ -17,11 +17,8 @@ def tell_person(console: Console) -> Callable[..., None]:
     """Events as sentences."""
 
     def tell(event: str, **facts: Any) -> None:
-        software = facts.get("software", {})
-        named = (
-            f"{site} ({software[site]})" if site in software else site for site in facts.get("sites", ())
-        )
-        sites = ", ".join(named)
+        versions = {site: f" ({version})" for site, version in facts.get("software", {}).items()}
+        sites = ", ".join(f"{site}{versions.get(site, '')}" for site in facts.get("sites", ()))
         match event:
             case "started" | "resumed":
                 text = f"{event}: serving at {facts['address']}"
@@ -36,9 +33,8 @@ def tell_person(console: Console) -> Callable[..., None]:
                     "all parties of a study should run the same version"
                 )
             case "refused":
-                text = (
-                    f"round {facts['round']}: {facts['site']} refused at {facts['stage']}: {facts['reason']}"
-                )
+                who = f"round {facts['round']}: {facts['site']}"
+                text = f"{who} refused at {facts['stage']}: {facts['reason']}"
             case "missing":
                 text = f"round {facts['round']}: {facts['site']} did not answer at {facts['stage']}"
             case "slow":

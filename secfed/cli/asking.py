@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import typer
@@ -17,12 +16,7 @@ def someone_is_there() -> bool:
 
 
 def confirm(question: str, *, yes: bool, option: str) -> None:
-    """Ask before something is done that rests on a person's judgement.
-
-    Args:
-        question: ends with a question mark.
-        yes: the answer was given on the command line.
-        option: which option gives it.
+    """Ask before something that rests on a person's judgement, unless ``option`` answered ``yes`` already.
 
     Raises:
         ConfigError: nobody is there to answer.
@@ -38,21 +32,17 @@ def confirm(question: str, *, yes: bool, option: str) -> None:
 
 
 def passphrase_of(*keys: Path) -> str | None:
-    """The passphrase of these key files, or None if they need none.
-
-    Raises:
-        ConfigError: one is needed and nothing gives it.
-    """
+    """The passphrase of these key files; None if they need none. ConfigError if nothing gives it."""
     from secfed.deploy.pki.passphrase import for_keys
 
-    return for_keys(*keys, ask=_asker())
+    def ask(question: str) -> str:
+        return str(typer.prompt(question, hide_input=True, err=True))
+
+    return for_keys(*keys, ask=ask if someone_is_there() else None)
 
 
 def new_passphrase(wanted: bool) -> str | None:
-    """The passphrase for new keys: from ``SECFED_PASSPHRASE_FILE``, or typed twice.
-
-    Args:
-        wanted: whether ``--passphrase`` was given; a named file is enough too.
+    """The passphrase for new keys: from ``SECFED_PASSPHRASE_FILE``, or typed twice if ``wanted``.
 
     Raises:
         ConfigError: too short, or one is wanted and nobody is there to type it.
@@ -69,9 +59,3 @@ def new_passphrase(wanted: bool) -> str | None:
             )
         passphrase = str(typer.prompt("New passphrase", hide_input=True, confirmation_prompt=True, err=True))
     return None if passphrase is None else check_passphrase(passphrase)
-
-
-def _asker() -> Callable[[str], str] | None:
-    if not someone_is_there():
-        return None
-    return lambda question: str(typer.prompt(question, hide_input=True, err=True))

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from enum import StrEnum
-from typing import TYPE_CHECKING, Annotated, Final, Protocol, TypeVar
+from typing import TYPE_CHECKING, Annotated, Final, TypeVar
 
 import typer
 from rich.console import Console
 from rich.status import Status
 from rich.table import Table
 
-from secfed.attack.attack import AttackSetting, Protection
+from secfed.attack.attack import Attack, AttackSetting, Protection
 from secfed.attack.catalogue import Outcome, attacks_on, run_attacks
 from secfed.cli.options import OnlyJson
 from secfed.config.schema import suggestion
@@ -20,23 +20,11 @@ from secfed.terminal.consoles import plural, print_json
 from secfed.terminal.tables import new_table
 
 if TYPE_CHECKING:
-    from secfed.attack.privacy import PrivacyOutcome  # needs torch
+    from secfed.attack.privacy import PrivacyAttack, PrivacyOutcome  # needs torch
+
+_AnyAttack = TypeVar("_AnyAttack", "Attack", "PrivacyAttack")
 
 _HOSPITALS: Final = 5
-
-
-class _Named(Protocol):
-    """An attack of either kind."""
-
-    @property
-    def name(self) -> str: ...
-    @property
-    def who(self) -> str: ...
-    @property
-    def what(self) -> str: ...
-
-
-_N = TypeVar("_N", bound=_Named)
 
 
 class _Protection(StrEnum):
@@ -78,7 +66,7 @@ def attack(
     """
     status = Status("", console=Console(stderr=True, quiet=as_json))
 
-    def progress(one: _Named) -> None:
+    def progress(one: Attack | PrivacyAttack) -> None:
         status.update(f"{one.name}: {one.who} {one.what}")
 
     if privacy is not None:
@@ -113,8 +101,7 @@ def _no_place_beside_privacy(**options: object) -> None:
             raise ConfigError(f"--{name}: has no effect beside --privacy", remedy="leave one of the two out")
 
 
-def _select(attacks: Sequence[_N], only: list[str] | None, target: str) -> list[_N]:
-    """The attacks that ``--only`` names."""
+def _select(attacks: Sequence[_AnyAttack], only: list[str] | None, target: str) -> list[_AnyAttack]:
     known = [one.name for one in attacks]
     for name in only or ():
         if name not in known:
@@ -212,10 +199,8 @@ def _show_privacy(outcomes: list[PrivacyOutcome]) -> None:
         shown = f"[{colour}]{outcome.shown:.2f}[/]"
         what = f"{attack.who} {attack.what}"
         table.add_row(attack.name, what, attack.relation.value, f"{outcome.claimed:g}", shown)
-    heading = (
-        f"Epsilon of one release at delta {first.delta:g}: claimed, and shown by {first.trials:,} guesses"
-    )
-    console.print(f"[bold]{heading}[/]\n")
+    shown_by = f"claimed, and shown by {first.trials:,} guesses"
+    console.print(f"[bold]Epsilon of one release at delta {first.delta:g}: {shown_by}[/]\n")
     console.print(table, "")
     bad = [outcome.attack.name for outcome in outcomes if not outcome.sound]
     if bad:

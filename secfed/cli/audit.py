@@ -59,8 +59,7 @@ Seen = Annotated[
 def report(
     folders: Folders,
     out: Annotated[
-        Path,
-        typer.Option("--out", metavar="FILE.html", help="The report: one page that needs nothing else."),
+        Path, typer.Option("--out", metavar="FILE.html", help="The report: one page that needs nothing else.")
     ],
     json: Annotated[
         Path | None, typer.Option("--json", metavar="FILE", help="The same facts for programs.")

@@ -41,16 +41,14 @@ def masked(
     """
     from secfed.bench.masked import measure
 
-    if sites - drops < default_threshold(sites):
-        raise ConfigError(
-            f"--drops {drops}: of {sites} sites at least {default_threshold(sites)} must survive",
-            remedy=f"use --drops {sites - default_threshold(sites)} or less",
-        )
-    title = f"masked: {params:,} parameters, {sites} sites, {bits} bits"
+    needed = default_threshold(sites)
+    if sites - drops < needed:
+        message = f"--drops {drops}: of {sites} sites at least {needed} must survive"
+        raise ConfigError(message, remedy=f"use --drops {sites - needed} or less")
     _run(
         measure,
         tables.masked,
-        title,
+        f"masked: {params:,} parameters, {sites} sites, {bits} bits",
         as_json,
         parameters=params,
         sites=sites,

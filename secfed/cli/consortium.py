@@ -49,15 +49,9 @@ def init(
     passphrase: NewPassphrase = False,
 ) -> None:
     """Found a consortium: CA, the aggregator's identity and certificate, an empty roster. Offline."""
-    secret = new_passphrase(passphrase)
+    now, secret = messages.utc_now(), new_passphrase(passphrase)
     made = Consortium.create(
-        folder,
-        name,
-        hosts,
-        now=messages.utc_now(),
-        port=port,
-        certificate_days=days,
-        passphrase=secret,
+        folder, name, hosts, now=now, port=port, certificate_days=days, passphrase=secret
     )
     typer.echo(f"Founded {name!r} in {folder}; sites will connect to {made.aggregator.address}.")
     if all(map(_only_here, hosts)):
@@ -128,10 +122,8 @@ def renew(
     consortium = Consortium(folder)
     if name == AGGREGATOR:
         if request is not None:
-            raise ConfigError(
-                "--request: the aggregator's key is made here",
-                remedy="leave the option out for the aggregator",
-            )
+            message = "--request: the aggregator's key is made here"
+            raise ConfigError(message, remedy="leave the option out for the aggregator")
         secret = passphrase_of(consortium.ca_key_path, *consortium.tls.key_paths)
         certificate = consortium.renew_aggregator(now=messages.utc_now(), passphrase=secret)
         typer.echo(f"Renewed until {certificate.not_valid_after_utc:%Y-%m-%d}; restart the aggregator.")
@@ -143,11 +135,7 @@ def renew(
 
 
 @consortium_app.command()
-def show(
-    folder: ConsortiumArgument = None,
-    option: Folder = Path(),
-    as_json: AsJson = False,
-) -> None:
+def show(folder: ConsortiumArgument = None, option: Folder = Path(), as_json: AsJson = False) -> None:
     """Show sites, fingerprints, and when certificates end; says so four weeks ahead."""
     consortium = Consortium(chosen(folder, option))
     consortium.restore_roster_file()
@@ -166,21 +154,15 @@ def _only_here(host: str) -> bool:
 
 
 def _read(path: Path) -> messages.Request:
-
     return messages.Request.verified(private_files.read_json(path, "a request"), str(path))
 
 
 def _check_together(requests: list[messages.Request]) -> None:
     """Each request may be new to the consortium, and two of them still claim one name or key."""
-    for values in (
-        [request.site for request in requests],
-        [request.identity_key for request in requests],
-        [public_der(request.tls_key) for request in requests],
-    ):
-        if len(set(values)) != len(values):
-            raise ConfigError(
-                "two of these requests have the same name or key", remedy="ask those sites for new requests"
-            )
+    claims = [(request.site, request.identity_key, public_der(request.tls_key)) for request in requests]
+    if any(len(set(values)) != len(values) for values in zip(*claims, strict=True)):
+        message = "two of these requests have the same name or key"
+        raise ConfigError(message, remedy="ask those sites for new requests")
 
 
 _Certificate = tuple[str, str | None, Expiry | None]

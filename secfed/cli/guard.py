@@ -30,11 +30,7 @@ class GuardedGroup(TyperGroup):
     """The top-level command group; every command below it runs inside :meth:`invoke`."""
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Run the command and translate what it raises.
-
-        Raises:
-            typer.Exit: with the exit code of the table above.
-        """
+        """Run the command and translate what it raises into ``typer.Exit`` with a code of the table above."""
         try:
             return super().invoke(ctx)
         except (click.ClickException, click.exceptions.Exit, click.Abort):

@@ -5,23 +5,23 @@ from __future__ import annotations
 import shlex
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.text import Text
 
 from secfed.cli.options import StudyFile
 from secfed.errors import ConfigError
-from secfed.runs.figures import write_figures
 from secfed.runs.run_folder import FIGURES_FOLDER, prepare, run_json
 from secfed.runs.run_report import RunReport
-from secfed.simulation import simulate as simulation
 from secfed.simulation.dropouts import Dropout
-from secfed.study.study import Study
 from secfed.terminal.consoles import stderr, stdout
 from secfed.terminal.live_rounds import watching
 from secfed.terminal.tables import summary
 from secfed.wire.stages import STAGES
+
+if TYPE_CHECKING:
+    from secfed.study.study import Study  # needs torch
 
 
 class Compare(StrEnum):
@@ -87,20 +87,30 @@ def simulate(
     """
     drops = [Dropout.parse(text) for text in drop or []]  # before anything that takes time
     budgets = _budgets(budget or [])
-    study = _study(study_file, protection, seed)
+    from secfed.simulation.simulate import simulate as run_study
+    from secfed.study.study import Study
+
+    study = Study.load(study_file)
+    if protection is not None:
+        study = study.replace("protection.name", protection)
+    if seed is not None:
+        study = study.replace("study.seed", seed)
     if out is not None:
         _check_start_is_outside(study, out)
         prepare(out, overwrite=overwrite)
-    other: Literal["alone"] | None = None if compare is None else "alone"
     with watching(stderr(), quiet=as_json) as observer:
-        report = simulation.simulate(
-            study, out=out, drops=drops, observer=observer, compare=other, budgets=budgets
+        report = run_study(
+            study,
+            out=out,
+            drops=drops,
+            observer=observer,
+            compare=None if compare is None else "alone",
+            budgets=budgets,
         )
     show_report(report, out, as_json=as_json)
 
 
 def _budgets(texts: list[str]) -> dict[str, float]:
-    """Every ``--budget``; one for a site."""
     budgets: dict[str, float] = {}
     for text in texts:
         site, equals, number = text.rpartition("=")
@@ -116,16 +126,6 @@ def _budgets(texts: list[str]) -> dict[str, float]:
     return budgets
 
 
-def _study(study_file: Path, protection: str | None, seed: int | None) -> Study:
-
-    study = Study.load(study_file)
-    if protection is not None:
-        study = study.replace("protection.name", protection)
-    if seed is not None:
-        study = study.replace("study.seed", seed)
-    return study
-
-
 def _check_start_is_outside(study: Study, out: Path) -> None:
     """Refuse to overwrite the model that the study begins with."""
     start = study.model.start
@@ -139,6 +139,8 @@ def _check_start_is_outside(study: Study, out: Path) -> None:
 def show_report(report: RunReport, out: Path | None, *, as_json: bool) -> None:
     """Draw the figures of a run into its folder, and print its summary, or run.json."""
     if out is not None:
+        from secfed.runs.figures import write_figures
+
         write_figures(report, out / FIGURES_FOLDER)
     if as_json:
         typer.echo(run_json(report), nl=False)

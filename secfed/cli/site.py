@@ -109,11 +109,7 @@ def renew(folder: Folder = Path()) -> None:
 
 
 @site_app.command()
-def status(
-    folder: FolderArgument = None,
-    option: Folder = Path(),
-    as_json: AsJson = False,
-) -> None:
+def status(folder: FolderArgument = None, option: Folder = Path(), as_json: AsJson = False) -> None:
     """Show whether this site is ready: keys, certificate, roster, policy.
 
     Exits with 2 if something keeps the agent from working.
@@ -138,10 +134,8 @@ def _agreed(
     roster = read_roster(path)
     site.check_roster(roster)
     if aggregator is not None and roster.aggregator != aggregator:
-        raise RosterError(
-            f"{path}: names another aggregator than the reply does",
-            remedy="use neither; ask the study centre",
-        )
+        message = f"{path}: names another aggregator than the reply does"
+        raise RosterError(message, remedy="use neither; ask the study centre")
     if expected is not None:
         check_digest(roster, expected)
     pinned = site.pinned_or_none()
@@ -158,7 +152,6 @@ def _agreed(
 
 
 def _pin(site: SiteFolder, roster: Roster) -> None:
-
     site.trust(roster, messages.utc_now())
     typer.echo("Pinned. Any change of the roster needs this again.")
     try:
@@ -168,7 +161,6 @@ def _pin(site: SiteFolder, roster: Roster) -> None:
 
 
 def _show_roster(site: SiteFolder, roster: Roster, pinned: Roster | None) -> None:
-
     changes = Changes() if pinned is None else Changes.between(pinned, roster)
     notes = dict.fromkeys(changes.added, "new") | dict.fromkeys(changes.rekeyed, "NEW KEY")
     styles = {"NEW KEY": "bold red", "new": "yellow"}

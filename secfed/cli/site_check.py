@@ -26,8 +26,7 @@ if TYPE_CHECKING:
 
 def check(
     study_file: Annotated[
-        Path | None,
-        typer.Argument(metavar="[STUDY.toml]", help="Also check this study.", show_default=False),
+        Path | None, typer.Argument(metavar="[STUDY.toml]", help="Also check this study.", show_default=False)
     ] = None,
     folder: FolderOption = Path(),
     offline: Annotated[bool, typer.Option("--offline", help="Leave the network alone.")] = False,
@@ -50,7 +49,6 @@ def check(
 
 
 def _checks(site: SiteFolder, study_file: Path | None, offline: bool) -> Iterator[PreflightCheck]:
-
     now = messages.utc_now()
     checks, material = folder_checks(site, lambda: passphrase_of(*site.key_paths), now)
     yield from checks
@@ -72,11 +70,9 @@ def _checks(site: SiteFolder, study_file: Path | None, offline: bool) -> Iterato
     elif not offline and joined is not None:
         from secfed.deploy.preflight.network_probe import network_checks
 
+        address, proxy, known = site.address(), site.settings.aggregator.proxy, site.pinned_or_none()
         wanted = "" if study is None else study.id
-        proxy = site.settings.aggregator.proxy
-        known = site.pinned_or_none()
         pinned = b"" if known is None else known.roster.digest
-        address = site.address()
         yield from network_checks(address, proxy, joined[1], material, now, wanted=wanted, pinned=pinned)
     if unread is not None:
         yield failed_with("study", unread)

@@ -22,8 +22,6 @@ _CONSORTIUM: Final = ("secfed.consortium.argument", "secfed.consortium.option")
 
 
 def _noted(key: str) -> Callable[[typer.Context, _T], _T]:
-    """A callback of a parameter that notes its value, for :func:`located_here`."""
-
     def note(context: typer.Context, value: _T) -> _T:
         context.meta[key] = value  # shared by all contexts of a command line
         return value
@@ -58,11 +56,7 @@ _AT_THE_CENTRE: Final = re.compile(r"(?>secfed consortium (?!init)[a-z]+(?: [\w.
 
 
 def chosen(argument: Path | None, option: Path) -> Path:
-    """The folder that was named, as an argument or with ``--dir``.
-
-    Raises:
-        ConfigError: both, and they differ.
-    """
+    """The folder that was named, as an argument or with ``--dir``; ConfigError if both were and differ."""
     if argument is None:
         return option
     source = click.get_current_context().get_parameter_source("option")

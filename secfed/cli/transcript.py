@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
 from rich.text import Text
 
-from secfed.audit.transcript_check import Verdict, verify_run
 from secfed.errors import ConfigError, TranscriptError
 from secfed.records.roster_file import ROSTER_FILE, read_roster
 from secfed.terminal.consoles import plain_text, plural, say, say_problems, stdout
 from secfed.terminal.tables import new_table
+
+if TYPE_CHECKING:
+    from secfed.audit.transcript_check import Verdict  # needs torch
 
 transcript_app = typer.Typer(no_args_is_help=True, help="Check the signed records of a run.")
 
@@ -42,6 +44,8 @@ def verify(
 
     Names the file and the first bad line. Exits with 0 only if everything verifies.
     """
+    from secfed.audit.transcript_check import verify_run
+
     if not folder.is_dir():
         raise ConfigError(f"{folder}: no such folder.", remedy="name the folder that --out wrote")
     beside = folder / ROSTER_FILE
@@ -90,10 +94,8 @@ def _show(console: Console, verdict: Verdict) -> None:
             after = f"after round {model.record.round}"
             say(console, f"{model.path}: is the model of study {verdict.study!r}, {after}.", "green")
         elif not model.is_here:
-            digest = model.record.sha256.hex()
-            say(
-                console, f"Not here: the model that {model.owner}'s transcript names, SHA-256 {digest}", "dim"
-            )
+            named = f"the model that {model.owner}'s transcript names"
+            say(console, f"Not here: {named}, SHA-256 {model.record.sha256.hex()}", "dim")
     if not verdict.problems:
         sites = plural(len(verdict.checked) - 1, "hospital")
         sums = plural(verdict.checked[0].sums, "sum")

@@ -27,11 +27,7 @@ EXIT_INTERNAL: Final = 70
 
 
 def carry_out(study: Study, part: Path, *, log: TextIO) -> None:
-    """Run a study into its folder ``NAME.part``, as ``secfed simulate --out`` does, and rename the folder.
-
-    Raises:
-        SecfedError: the run failed; the folder stays ``NAME.part``.
-    """
+    """Run a study into its folder ``NAME.part``, as ``secfed simulate --out`` does, and rename the folder."""
     from rich.console import Console
 
     from secfed.runs.figures import write_figures
@@ -46,11 +42,8 @@ def carry_out(study: Study, part: Path, *, log: TextIO) -> None:
     report = simulate(study, out=part, drops=[], observer=observer)
     seconds = time.perf_counter() - clock
     write_figures(report, part / FIGURES_FOLDER)
-    about = {
-        "study_digest": study.digest(operational=True).hex(),
-        "seconds": round(seconds, 3),
-        "secfed": __version__,
-    }
+    digest = study.digest(operational=True).hex()
+    about = {"study_digest": digest, "seconds": round(seconds, 3), "secfed": __version__}
     write_atomic(part / FINISHED_FILE, f"{json.dumps(about, indent=2)}\n".encode())
     part.rename(part.with_name(part.name.removesuffix(PART)))
 
@@ -58,8 +51,7 @@ def carry_out(study: Study, part: Path, *, log: TextIO) -> None:
 def note_failure(part: Path, error: Exception, *, debug: bool) -> None:
     """Write down why a run failed: an expected error in full, of any other only its class.
 
-    Of an error of the operating system it is path and reason, as every command tells it.
-    With ``debug`` also where in the code it arose, as every command of ``secfed --debug`` says it.
+    With ``debug`` also where in the code it arose.
 
     Security: the text of an unexpected error could quote a value of a record; it is written nowhere.
     """
@@ -86,9 +78,7 @@ def main() -> int:
     """Read the arguments, run, and turn the outcome into an exit code."""
     parser = argparse.ArgumentParser(prog="secfed.sweep.child")
     parser.add_argument("part", type=Path, help="folder of the run, ending in .part")
-    parser.add_argument(
-        "--paths-from", type=Path, required=True, help="where the study's relative paths start"
-    )
+    parser.add_argument("--paths-from", type=Path, required=True, help="where relative paths start")
     parser.add_argument("--debug", action="store_true")
     arguments = parser.parse_args()
     threading.Thread(target=_end_with_the_parent, daemon=True).start()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from secfed.errors import ConfigError
@@ -34,12 +35,7 @@ def run_sweep(
     observer: SweepObserver | None = None,
     panels: Collection[str] = (),
 ) -> list[Row]:
-    """Carry out every run that is not finished yet.
-
-    Args:
-        out: folder of the sweep; an earlier sweep's finished runs in it stay.
-        jobs: most runs at the same time.
-        panels: names of those whose runs are started; all by default.
+    """Carry out every run that is not finished yet, those of ``panels`` if some are named.
 
     Returns:
         A row per run of the plan, in its order. A failed run is a row, not an exception.
@@ -59,11 +55,7 @@ def rows_so_far(plan: SweepPlan, out: Path) -> list[Row]:
 
 
 def runs_of(plan: SweepPlan, panels: Collection[str]) -> tuple[SweepRun, ...]:
-    """The runs of some panels; of all if none is named.
-
-    Raises:
-        ConfigError: the plan has no such panel.
-    """
+    """The runs of some panels, all if none is named; ConfigError if the plan has no such panel."""
     known = [panel.name for panel in plan.sweep.panels]
     for name in panels:
         if name not in known:
@@ -80,10 +72,16 @@ class _Sweep:
     def carry_out(self, wanted: Sequence[SweepRun], at_a_time: int) -> list[Row]:
         # Points that describe one and the same study (no noise is no noise) are run once.
         once = {run.digest: run for run in reversed(wanted) if run.digest}
+        first = [run for run in wanted if once.get(run.digest) is run]
         waiting = [
-            self._job(run)
-            for run in wanted
-            if once.get(run.digest) is run and self._rows[id(run)].status == "waiting"
+            Job(
+                run.title,
+                partial(self._start, run),
+                partial(self._end, run),
+                partial(self._set, run, "waiting"),
+            )
+            for run in first
+            if self._rows[id(run)].status == "waiting"
         ]
         self._write()
         try:
@@ -91,14 +89,6 @@ class _Sweep:
         finally:
             self._write()
         return list(self._rows.values())
-
-    def _job(self, run: SweepRun) -> Job:
-        return Job(
-            run.title,
-            lambda: self._start(run),
-            lambda running: self._end(run, running),
-            lambda: self._set(run, "waiting"),
-        )
 
     def _start(self, run: SweepRun) -> Running:
         running = self._runner.start(run, self._store.begin(run.folder, run.text))
@@ -116,9 +106,8 @@ class _Sweep:
     def _end(self, run: SweepRun, running: Running) -> bool:
         finished = self._store.collect(run.folder, run.digest)
         for row in self._same(run):
-            self._rows[id(row.run)] = (
-                self._failed(row, run, running) if finished is None else _done(row.run, finished)
-            )
+            ended = self._failed(row, run, running) if finished is None else _done(row.run, finished)
+            self._rows[id(row.run)] = ended
         self._write()
         self._observer.ended(self._rows[id(run)])
         return finished is not None

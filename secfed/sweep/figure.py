@@ -35,10 +35,7 @@ _PNG_DPI = 160
 
 
 def write_figure(plan: SweepPlan, rows: Sequence[Row], out: Path) -> tuple[Path, ...]:
-    """Write ``figure.svg`` and ``figure.png``; nothing if there is no metric or nothing to put side by side.
-
-    Returns:
-        The files written.
+    """Write ``figure.svg`` and ``figure.png``, and name them; neither without metrics to put side by side.
 
     Raises:
         ConfigError: ``sweep.figure`` names a metric that no run has, or a scale that does not suit.
@@ -73,12 +70,8 @@ def x_dimension(sweep: SweepFile) -> str | None:
 def positions(values: Sequence[Value], scale: Scale | None) -> dict[Value, float]:
     """Where each value stands: one step apart, or by its size or logarithm; inf one step after the rest.
 
-    Args:
-        values: of the axis, in the order of the file.
-        scale: None takes ``linear`` where all values are finite numbers, else ``categorical``.
-
-    Raises:
-        ConfigError: a scale of numbers for values that are none, or a logarithm of 0 or less.
+    A ``scale`` of None is ``linear`` where all values are finite numbers, else ``categorical``. ConfigError
+    if the values do not suit the scale.
     """
     finite = [value for value in values if not is_inf(value)]
     numeric = all(isinstance(value, int | float) and not isinstance(value, bool) for value in finite)
@@ -99,14 +92,13 @@ def positions(values: Sequence[Value], scale: Scale | None) -> dict[Value, float
 
 def _draw(plan: SweepPlan, rows: Sequence[Row], x: str, metrics: Sequence[str]) -> Figure:
     sweep, labels = plan.sweep, Labels(plan, rows)
-    panels: list[str | None] = [None]
-    if x != "panel" and sweep.panels:
-        panels = [panel.name for panel in sweep.panels]
     places = positions(_values(sweep, x), sweep.figure.x_scale)
     points = groups(rows)
     curves = list(dict.fromkeys(_curve(group, x) for group in points if group.cells))
-    known = {group.at.get("panel") for group in points if group.cells}
-    panels = [panel for panel in panels if panel is None or panel in known]  # others have not begun
+    begun = {group.at.get("panel") for group in points if group.cells}
+    panels: list[str | None] = [None]
+    if x != "panel" and sweep.panels:
+        panels = [panel.name for panel in sweep.panels if panel.name in begun]
     across = len(metrics) if len(metrics) > 1 else min(len(panels), 3)
     figure, axes = style.new_figure(
         len(panels) * len(metrics), across=across, width_in=max(5.6, 3.6 * across), height_in=2.7
@@ -155,15 +147,8 @@ def _plot(
     spread = [np.nan if deviation is None else deviation for deviation in deviations]
     # Names have nothing between them, and neither have the largest number and infinity.
     joined = len(finite) if isinstance(next(iter(places)), int | float) else 0
-    ax.errorbar(
-        where,
-        means,
-        yerr=None if np.isnan(spread).all() else spread,
-        capsize=2.5,
-        linestyle="",
-        elinewidth=1,
-        **look,
-    )
+    bars = None if np.isnan(spread).all() else spread
+    ax.errorbar(where, means, yerr=bars, capsize=2.5, linestyle="", elinewidth=1, **look)
     ax.plot(where[:joined], means[:joined], label=label, linestyle="-" if joined else "", **look)
     if joined and joined < len(points):
         ax.plot(where[joined - 1 :], means[joined - 1 :], linestyle=":", linewidth=1.2, color=colour)
@@ -243,9 +228,5 @@ def _curve(group: Group, x: str) -> Curve:
 
 
 def _name(labels: Labels, curve: Curve) -> str:
-    return ", ".join(
-        labels.value(name, value)
-        if name == "variant"
-        else f"{labels.dimension(name)} {labels.value(name, value)}"
-        for name, value in curve
-    )
+    named = {name: "" if name == "variant" else f"{labels.dimension(name)} " for name, _ in curve}
+    return ", ".join(f"{named[name]}{labels.value(name, value)}" for name, value in curve)

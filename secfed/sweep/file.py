@@ -33,8 +33,8 @@ Example::
     title = "Accuracy against epsilon"
 
 Runs are the product of panels, variants, axes and seeds; points that give one and the same study are run
-once. A study key may be quoted or not. Most keys of a study refuse ``inf``: ``remove_at_inf`` says which
-keys to leave out where an axis is inf, beside the axis' own key.
+once. Most keys of a study refuse ``inf``: ``remove_at_inf`` says which to leave out there, beside the axis'
+own key.
 """
 
 from __future__ import annotations
@@ -100,22 +100,14 @@ class SweepFile:
 
     @classmethod
     def load(cls, path: Path) -> SweepFile:
-        """Read a sweep file; like a study's, its own modules become importable.
-
-        Raises:
-            ConfigError: names the key and the remedy.
-        """
+        """Read a sweep file; like a study's, its own modules become importable."""
         text = read_own_text(path, "sweep file")
         allow_imports(Path.cwd(), path.parent)
         return cls.parse(text, source=str(path), folder=path.parent)
 
     @classmethod
     def parse(cls, text: str, *, source: str = "sweep file", folder: Path = Path()) -> SweepFile:
-        """Read a sweep file from TOML; errors call it ``source``.
-
-        Raises:
-            ConfigError: names the key and the remedy.
-        """
+        """Read a sweep file from TOML; errors call it ``source``, and name the key and the remedy."""
         tables = parse_tables(text, source)
         sweep = tables.pop("sweep", None)
         if not isinstance(sweep, dict):

@@ -15,19 +15,15 @@ class Running(Protocol):
 
     def over(self) -> bool:
         """Whether it has ended, in success or not."""
-        ...
 
     def stop(self) -> None:
         """End it now; afterwards it writes nothing any more. No effect on a job that is over."""
-        ...
 
     def signal(self) -> str:
         """Name of the signal that ended it, empty if none did."""
-        ...
 
     def now(self) -> str:
         """What it is doing, in a few words."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -58,11 +54,7 @@ def run_jobs(
     *,
     done: int = 0,
 ) -> list[Job]:
-    """Carry out all jobs, in their order; ``done`` more were finished before.
-
-    Returns:
-        Those that failed.
-    """
+    """Carry out all jobs in their order; returns those that failed. ``done`` more were finished before."""
     waiting, started = list(jobs), list[tuple[Job, Running, float]]()
     seconds: list[float] = []
     failed: list[Job] = []
@@ -104,14 +96,7 @@ def run_jobs(
 def seconds_left(
     finished_s: Sequence[float], running_s: Sequence[float], waiting: int, jobs: int
 ) -> float | None:
-    """How long the rest takes if every job takes the mean of the finished ones.
-
-    Args:
-        finished_s: seconds of the jobs that are over.
-        running_s: how long each of the others has been running.
-        waiting: jobs not started.
-        jobs: most at the same time.
-    """
+    """How long the rest takes, ``jobs`` at a time, if every job takes the mean of the finished ones."""
     if not finished_s:
         return None
     mean = sum(finished_s) / len(finished_s)

@@ -79,16 +79,10 @@ def read_study(text: str, folder: Path) -> Study:
 
 
 def check(study: Study) -> None:
-    """Find what does not fit together in a study that is valid key by key. Reads no record.
-
-    Raises:
-        SecfedError: what :func:`secfed.simulation.simulate.simulate` would raise before it starts.
-    """
+    """Find what does not fit together in a study that is valid key by key. Reads no record."""
     algorithm = build.build(study)
     if study.privacy is not None:
-        from secfed.pipeline.noised_algorithm import (
-            with_privacy,  # differential privacy is an optional dependency
-        )
+        from secfed.pipeline.noised_algorithm import with_privacy  # needs an extra
 
         with_privacy(study, algorithm, len(build.build_data(study).sites))
     load_initial_model(study, algorithm)
@@ -98,7 +92,7 @@ def make_plan(sweep: SweepFile) -> SweepPlan:
     """Every run, each with its study checked; nothing is trained and no record is read.
 
     Raises:
-        ConfigError: some combinations are impossible; lists all of them.
+        ConfigError: lists all combinations that are impossible.
     """
     runs: list[SweepRun] = []
     refused: dict[tuple[tuple[str, Value], ...], SecfedError] = {}  # a point, whatever the seed
@@ -123,37 +117,26 @@ def make_plan(sweep: SweepFile) -> SweepPlan:
     if refused:
         raise _refusal(refused, sum(1 for _ in _points(sweep)))
     # A curve of the few points that happen to work (no noise at all) would mislead: all of it is missing.
-    return SweepPlan(sweep, tuple(_left_out(run, missing) for run in runs), missing)
+    for index, run in enumerate(runs):
+        if why := missing.get(run.at.get("variant", "")):
+            runs[index] = SweepRun(run.at, run.seed, unavailable=why, optional=True)
+    return SweepPlan(sweep, tuple(runs), missing)
 
 
 def _points(sweep: SweepFile) -> Iterator[tuple[Change | None, Variant | None, dict[Axis, Value]]]:
-    panels: tuple[Change | None, ...] = sweep.panels or (None,)
-    variants: tuple[Variant | None, ...] = sweep.variants or (None,)
-    for panel, variant in itertools.product(panels, variants):
+    for panel, variant in itertools.product(sweep.panels or (None,), sweep.variants or (None,)):
         for values in itertools.product(*(axis.values for axis in sweep.axes)):
             yield panel, variant, dict(zip(sweep.axes, values, strict=True))
 
 
 def _where(panel: Change | None, variant: Variant | None, values: Mapping[Axis, Value]) -> dict[str, Value]:
-    at: dict[str, Value] = {}
-    if panel is not None:
-        at["panel"] = panel.name
-    if variant is not None:
-        at["variant"] = variant.name
+    named = {"panel": panel, "variant": variant}
+    at = {dimension: change.name for dimension, change in named.items() if change is not None}
     return at | {axis.name: value for axis, value in values.items()}
 
 
-def _left_out(run: SweepRun, missing: Mapping[str, str]) -> SweepRun:
-    why = missing.get(run.at.get("variant", ""))
-    return run if why is None else SweepRun(run.at, run.seed, unavailable=why, optional=True)
-
-
 def _study_tables(
-    sweep: SweepFile,
-    panel: Change | None,
-    variant: Variant | None,
-    values: Mapping[Axis, Value],
-    seed: int,
+    sweep: SweepFile, panel: Change | None, variant: Variant | None, values: Mapping[Axis, Value], seed: int
 ) -> dict[str, Any]:
     """The study's tables at one point: panel, then variant, then axes, then seed."""
     tables = copy.deepcopy(dict(sweep.tables))
@@ -181,7 +164,10 @@ def _study_tables(
     leave_out: list[tuple[str, str]] = []
     for axis, value in values.items():
         key = axis.name if axis.is_key or variant is None else variant.axis[axis.name]
-        removed = _removed_at_inf(sweep, variant, axis) if is_inf(value) else None
+        removed = None  # keys to leave out where the axis is inf; None if the study is to hold the value
+        if is_inf(value):
+            own_keys = None if variant is None else variant.remove_at_inf.get(axis.name)
+            removed = sweep.remove_at_inf.get(axis.name) if own_keys is None else own_keys
         if removed is not None:
             leave_out += [(key, key), *((other, key) for other in removed)]
         else:
@@ -194,19 +180,10 @@ def _study_tables(
     return tables
 
 
-def _removed_at_inf(sweep: SweepFile, variant: Variant | None, axis: Axis) -> tuple[str, ...] | None:
-    """Keys to leave out where an axis is inf; None if the study is to hold the value itself."""
-    own = None if variant is None else variant.remove_at_inf.get(axis.name)
-    return sweep.remove_at_inf.get(axis.name) if own is None else own
-
-
 def _with_hint(error: SecfedError, values: Mapping[Axis, Value]) -> SecfedError:
     """Most keys refuse inf: say how to sweep over it all the same."""
-    if (
-        not isinstance(error, ConfigError)
-        or "inf" not in error.message
-        or not any(map(is_inf, values.values()))
-    ):
+    of_inf = "inf" in error.message and any(map(is_inf, values.values()))
+    if not isinstance(error, ConfigError) or not of_inf:
         return error
     return ConfigError(error.message, remedy=f"{error.remedy}; or name it in remove_at_inf")
 
@@ -249,13 +226,12 @@ def _refusal(refused: Mapping[tuple[tuple[str, Value], ...], SecfedError], point
     """One error for all; the same cause at many points is told once."""
     causes: dict[tuple[str, str], list[str]] = {}
     for at, error in refused.items():
-        causes.setdefault((error.message, error.remedy), []).append(
-            ", ".join(_parts(dict(at))) or "the study"
-        )
+        where = ", ".join(_parts(dict(at))) or "the study"
+        causes.setdefault((error.message, error.remedy), []).append(where)
     lines = []
-    for (message, remedy), where in list(causes.items())[:_MOST_REFUSALS]:
-        others = f" and {len(where) - 1} more" if len(where) > 1 else ""
-        lines.append(f"  {where[0]}{others}: {message}" + (f" ({remedy})" if remedy else ""))
+    for (message, remedy), points_hit in list(causes.items())[:_MOST_REFUSALS]:
+        others = f" and {len(points_hit) - 1} more" if len(points_hit) > 1 else ""
+        lines.append(f"  {points_hit[0]}{others}: {message}" + (f" ({remedy})" if remedy else ""))
     if len(causes) > _MOST_REFUSALS:
         lines.append(f"  and {len(causes) - _MOST_REFUSALS} more causes")
     return ConfigError(

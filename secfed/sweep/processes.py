@@ -17,9 +17,7 @@ from secfed.sweep.plan import SweepRun
 from secfed.sweep.store import LOG_FILE
 
 _ENVIRONMENT: Final = {
-    **dict.fromkeys(
-        ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS"), "1"
-    ),
+    **{f"{library}_NUM_THREADS": "1" for library in ("OMP", "OPENBLAS", "MKL", "NUMEXPR")},
     "TOKENIZERS_PARALLELISM": "false",
     "PYTHONUNBUFFERED": "1",
 }
@@ -31,7 +29,6 @@ class Runner(Protocol):
 
     def start(self, run: SweepRun, part: Path) -> Running:
         """Start a run into its folder ``NAME.part``, which holds ``study.toml``."""
-        ...
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from typing import Final
 
 from secfed.sweep.file import SweepFile, Value
 from secfed.sweep.plan import SweepPlan, is_inf, show_value
-from secfed.sweep.results import Cell, Group, Row, groups, metric_names
+from secfed.sweep.results import Cell, Row, groups, metric_names
 from secfed.sweep.sections import Change
 from secfed.sweep.store import FIGURE_FILES, RESULTS_FILE
 from secfed.terminal.consoles import plural, show_number
@@ -75,7 +75,9 @@ def summary_table(plan: SweepPlan, rows: Sequence[Row], *, most_metrics: int | N
             continue
         shown = [labels.value(dimension, value) for dimension, value in group.at.items()]
         numbers = (_cell(group.cells.get(name), percent=_in_percent(sweep, name)) for name in metrics)
-        cells.append((*shown, _count(group), *numbers))
+        done = group.count("done")
+        count = str(done) if done == group.planned else f"{done}/{group.planned}"
+        cells.append((*shown, count, *numbers))
     titles = (*headers, "runs" if several else "run", *(metric_title(sweep, name) for name in metrics))
     return TextTable(titles, tuple(cells), numbers_from=len(headers))
 
@@ -119,11 +121,6 @@ def summary_markdown(plan: SweepPlan, rows: Sequence[Row], *, figure: bool) -> s
     if figure:
         lines += ["", f"![{escaped(sweep.figure.title or sweep.name)}]({FIGURE_FILES[0]})"]
     return "\n".join(lines) + "\n"
-
-
-def _count(group: Group) -> str:
-    done = group.count("done")
-    return str(done) if done == group.planned else f"{done}/{group.planned}"
 
 
 def _cell(cell: Cell | None, *, percent: bool) -> str:

@@ -15,26 +15,19 @@ _SLUG: Final = r"^[a-z0-9][a-z0-9-]{0,62}$"
 
 
 def flat(table: Any) -> Any:
-    """Tables within a table as dotted keys: TOML reads ``privacy.unit = 1`` as two tables.
-
-    Raises:
-        ConfigError: a key is there in both spellings.
-    """
+    """Tables within a table as dotted keys: TOML reads ``privacy.unit = 1`` as two tables."""
     if not isinstance(table, dict):
         return table
     dotted: dict[str, Any] = {}
     for name, value in table.items():
         inner = flat(value)
-        items = (
-            {f"{name}.{key}": item for key, item in inner.items()}
-            if isinstance(inner, dict)
-            else {name: inner}
-        )
+        items = {name: inner}
+        if isinstance(inner, dict):
+            items = {f"{name}.{key}": item for key, item in inner.items()}
         for key, item in items.items():
             if key in dotted:  # "a.b" in quotes and b in a table [a]: to TOML these are two keys
-                raise ConfigError(
-                    f"sweep: {key} is there twice, quoted and as a table", remedy="leave out one of them"
-                )
+                message = f"sweep: {key} is there twice, quoted and as a table"
+                raise ConfigError(message, remedy="leave out one of them")
             dotted[key] = item
     return dotted
 

@@ -95,11 +95,7 @@ class Store:
 
 @contextmanager
 def opened(out: Path, text: str) -> Iterator[Store]:
-    """Hold the folder of a sweep, with the sweep file in it; a new one is made.
-
-    Raises:
-        ConfigError: the folder belongs to something else, or another sweep is at work in it.
-    """
+    """Hold a sweep's folder, new or begun, with the sweep file in it; ConfigError if it is in use."""
     check(out)
     out.mkdir(parents=True, exist_ok=True)
     with (out / _LOCK_FILE).open("a") as lock:
@@ -113,22 +109,14 @@ def opened(out: Path, text: str) -> Iterator[Store]:
 
 
 def check(out: Path) -> None:
-    """Refuse a folder that holds something else.
-
-    Raises:
-        ConfigError: not a folder, or neither empty nor the folder of a sweep.
-    """
+    """Refuse a folder that holds something else than a sweep."""
     if out.exists() and not out.is_dir():
         raise ConfigError(f"--out {out}: not a folder.", remedy="name another folder")
     begun = {_LOCK_FILE, f"{SWEEP_FILE}{PART}"}  # all that a sweep killed at its very beginning leaves
-    if (
-        out.is_dir()
-        and any(entry.name not in begun for entry in out.iterdir())
-        and not (out / SWEEP_FILE).is_file()
-    ):
-        raise ConfigError(
-            f"--out {out}: the folder is not empty and holds no sweep.", remedy="name another folder"
-        )
+    holds_more = out.is_dir() and any(entry.name not in begun for entry in out.iterdir())
+    if holds_more and not (out / SWEEP_FILE).is_file():
+        message = f"--out {out}: the folder is not empty and holds no sweep."
+        raise ConfigError(message, remedy="name another folder")
 
 
 def _spent(run: Mapping[str, Any]) -> float | None:

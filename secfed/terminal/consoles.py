@@ -62,7 +62,7 @@ def show_number(value: float | None) -> str:
 
 
 def show_bytes(size: float) -> str:
-    """A size in decimal units: ``812 B``, ``1.2 kB``, ``40.0 MB``."""
+    """A size in decimal units: ``812 B``, ``40.0 MB``."""
     if size < 1000:
         return f"{size:.0f} B"
     for unit in ("kB", "MB", "GB"):

@@ -16,7 +16,6 @@ class Display(Protocol):
 
     def render(self) -> RenderableType:
         """What is on the screen now; called by the display's own thread."""
-        ...
 
 
 _D = TypeVar("_D", bound=Display)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 
 from rich.console import Console, Group, RenderableType
@@ -26,6 +26,7 @@ from secfed.terminal.consoles import plain_text, plural, show_bytes, show_number
 WORTH_TELLING_S = 1.0  # a shorter wait for hospitals is the network's
 _MOST_ROWS = 60  # longer runs show their beginning and their end
 _MOST_SITES = 24
+_MOST_INCIDENTS = 12
 _GROUPS = {"eval": "metrics over held-out records", "weight": "the number of records"}
 _LONG_NAME = 9  # longer metric names are broken at an underscore
 
@@ -67,17 +68,10 @@ def first_that_fits(console: Console, tables: Iterable[Table]) -> Table:
 
 def round_table(console: Console, rounds: Sequence[RoundReport], *, most_rows: int = _MOST_ROWS) -> Table:
     """One row per round: metrics, survivors, bytes per site, seconds by phase."""
-
-    def narrower() -> Iterator[Table]:
-        columns = _columns(rounds)
-        while True:
-            yield _filled(rounds, columns, most_rows)
-            last = max(columns, key=lambda column: column.rank)
-            if last.rank == 0:
-                return
-            columns = [column for column in columns if column is not last]
-
-    return first_that_fits(console, narrower())
+    columns = _columns(rounds)
+    ranks = sorted({column.rank for column in columns}, reverse=True)
+    narrower = ([column for column in columns if column.rank <= most] for most in ranks)
+    return first_that_fits(console, (_filled(rounds, chosen, most_rows) for chosen in narrower))
 
 
 def _columns(rounds: Sequence[RoundReport]) -> list[_Column]:
@@ -164,9 +158,8 @@ def comparison_table(console: Console, comparison: Comparison) -> Table:
             table.add_row(plain_text(row.where), *cells, style="bold" if row.where == "mean" else "")
         return table
 
-    return first_that_fits(
-        console, (with_metrics(metrics[:most]) for most in range(len(metrics), 0, -1) or (0,))
-    )
+    fewer = range(len(metrics), 0, -1) or (0,)
+    return first_that_fits(console, (with_metrics(metrics[:most]) for most in fewer))
 
 
 def summary(console: Console, report: RunReport) -> RenderableType:
@@ -179,15 +172,17 @@ def summary(console: Console, report: RunReport) -> RenderableType:
     parts: list[RenderableType] = [title, ""]
     if report.rounds:
         parts += [round_table(console, report.rounds), ""]
-    parts += [Text(line) for line in _first(incidents(report.rounds), 12)]
+    lines = incidents(report.rounds)
+    parts += [Text(line) for line in lines[:_MOST_INCIDENTS]]
+    if len(lines) > _MOST_INCIDENTS:
+        parts.append(f"... and {len(lines) - _MOST_INCIDENTS} more rounds like these; see run.json")
     if report.compare is not None:
         heading = Text(f"Federated beside {report.compare.other}  ", style="bold")
         heading.append("oracle: looks at single hospitals, simulation only", style="not bold dim")
         parts += ["", heading, comparison_table(console, report.compare), ""]
     if report.oracle:
-        numbers = ", ".join(
-            f"{plain_text(name)} {show_number(value)}" for name, value in report.oracle.items()
-        )
+        oracle = report.oracle.items()
+        numbers = ", ".join(f"{plain_text(name)} {show_number(value)}" for name, value in oracle)
         parts.append(Text.assemble(("Oracle (single hospitals, simulation only): ", "dim"), numbers))
         clipped = report.oracle.get(CLIPPED)
         if clipped is not None:
@@ -195,21 +190,20 @@ def summary(console: Console, report: RunReport) -> RenderableType:
             advice = "raise it, or lower algorithm.learning_rate."
             warning = f"protection.bound clipped {share}% of the numbers of one update: {advice}"
             parts.append(Text(warning, style="yellow"))
-    parts += [Text(line, style="yellow") for line in _zeroed(report)]
+    # Where local work failed and added zeros: outside a simulation only the hospital itself learns it.
+    parts += [
+        Text(
+            f"{plain_text(one.site)}: local work failed in {plural(one.contributions, 'contribution')}, and "
+            f"what failed added zeros. First: {plain_text(one.first)}.",
+            style="yellow",
+        )
+        for one in report.zeroed
+    ]
     if report.privacy is not None:
         parts += ["", *_privacy(report.privacy), ""]
     parts += _final(report)
     parts.append(Text(plain_text(report.saw), style="green" if report.protection != "plain" else "yellow"))
     return Group(*parts)
-
-
-def _zeroed(report: RunReport) -> list[str]:
-    """Where local work failed and added zeros: outside a simulation only the hospital itself learns it."""
-    return [
-        f"{plain_text(one.site)}: local work failed in {plural(one.contributions, 'contribution')}, and what "
-        f"failed added zeros. First: {plain_text(one.first)}."
-        for one in report.zeroed
-    ]
 
 
 def _final(report: RunReport) -> list[Text]:
@@ -255,25 +249,15 @@ def _privacy(privacy: PrivacyReport) -> list[RenderableType]:
     parts: list[RenderableType] = [heading, table]
     if len(privacy.sites) > _MOST_SITES:
         parts.append(Text(f"... and {len(privacy.sites) - _MOST_SITES} more; see run.json"))
+    warnings = []
     if privacy.weak_delta:
         names = ", ".join(plain_text(name) for name in privacy.weak_delta[:_MOST_SITES])
-        parts.append(
-            Text(
-                f"Delta {privacy.delta:g} is 1 / (training records) or more at: {names}. Choose it well "
-                "below: it permits to publish a record outright with that probability.",
-                style="yellow",
-            )
+        warnings.append(
+            f"Delta {privacy.delta:g} is 1 / (training records) or more at: {names}. Choose it well "
+            "below: it permits to publish a record outright with that probability."
         )
     if privacy.unprotected:
         groups = dict.fromkeys(name.partition("/")[0] for name in privacy.unprotected)
         names = ", ".join(_GROUPS.get(name, plain_text(name)) for name in groups)
-        parts.append(
-            Text(f"Left in sums without noise, as the study says: {names}. Not in epsilon.", style="yellow")
-        )
-    return parts
-
-
-def _first(lines: list[str], most: int) -> list[str]:
-    if len(lines) <= most:
-        return lines
-    return [*lines[:most], f"... and {len(lines) - most} more rounds like these; see run.json"]
+        warnings.append(f"Left in sums without noise, as the study says: {names}. Not in epsilon.")
+    return [*parts, *(Text(warning, style="yellow") for warning in warnings)]

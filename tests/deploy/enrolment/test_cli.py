@@ -125,19 +125,6 @@ def test_commands_of_the_centre_name_its_folder(tmp_path: Path) -> None:
     assert f"secfed consortium renew charite --dir {centre}\n" in result.stderr
 
 
-def test_importing_the_commands_loads_nothing_heavy() -> None:
-    import subprocess
-    import sys
-
-    program = (
-        "import sys, secfed.cli.site, secfed.cli.consortium\n"
-        "heavy = {'torch', 'opacus', 'grpc', 'matplotlib'} & set(sys.modules)\n"
-        "sys.exit(', '.join(sorted(heavy)) or 0)\n"
-    )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stderr) == (0, "")
-
-
 class TestFingerprints:
     def test_both_sides_see_the_same_fingerprint(self, tmp_path: Path) -> None:
         founded(tmp_path)

@@ -54,6 +54,18 @@ class TestFrontDoor:
         done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
         assert (done.returncode, done.stderr) == (0, "")
 
+    def test_help_of_a_command_waits_for_no_library(self) -> None:
+        from secfed.cli.app import _COMMANDS
+
+        program = (
+            "import sys\n"
+            f"import {', '.join(f'secfed.cli.{name}' for name in _COMMANDS)}\n"
+            "heavy = {'torch', 'opacus', 'grpc', 'matplotlib', 'sklearn', 'flwr'} & set(sys.modules)\n"
+            "sys.exit(', '.join(sorted(heavy)) or 0)\n"
+        )
+        done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+        assert (done.returncode, done.stderr) == (0, "")
+
     def test_algorithms_lists_every_name_and_option(self) -> None:
         from secfed.study.registry import KINDS
 

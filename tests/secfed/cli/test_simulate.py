@@ -12,7 +12,6 @@ from typing import Any
 
 import pytest
 
-import secfed.cli.simulate as command
 from secfed.errors import BudgetExceeded, ConfigError, DataError, LinkError, RoundAborted, SecfedError
 from secfed.runs.run_folder import write_run
 from secfed.runs.run_report import Observer, RunReport, SilentObserver
@@ -66,8 +65,8 @@ class Engine:
 @pytest.fixture
 def engine(monkeypatch: pytest.MonkeyPatch) -> Engine:
     pretended = Engine(a_run())
-    monkeypatch.setattr(command, "Study", pretended)
-    monkeypatch.setattr(command, "simulation", pretended)
+    monkeypatch.setattr("secfed.study.study.Study", pretended)
+    monkeypatch.setattr("secfed.simulation.simulate.simulate", pretended.simulate)
     return pretended
 
 

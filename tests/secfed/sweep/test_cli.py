@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-import secfed.cli.sweep as command
 from secfed.errors import DataError
 from secfed.sweep.engine import run_sweep
 from secfed.sweep.jobs import Progress
@@ -22,14 +21,14 @@ FAILS = "learning_rate=0.2, seed=1"
 @pytest.fixture
 def runner(monkeypatch: pytest.MonkeyPatch) -> PretendingRunner:
     pretended = PretendingRunner(polls=1)
-    monkeypatch.setattr(command, "ProcessRunner", lambda folder, debug: pretended)
+    monkeypatch.setattr("secfed.sweep.processes.ProcessRunner", lambda folder, debug: pretended)
     return pretended
 
 
 @pytest.fixture
 def undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
     """No figure, which takes longer than all the rest."""
-    monkeypatch.setattr(command, "write_figure", lambda *_: ())
+    monkeypatch.setattr("secfed.cli.sweep_results.write_figure", lambda *_: ())
 
 
 @pytest.fixture
