@@ -141,10 +141,7 @@ class _Case:
         make, kind, study = cast("Callable[..., Algorithm]", self.type), self.type.options_type, self.study
         if kind is None:
             return make(Setting(study, _Records(self.records), self.model), **self.options)
-        default: dict[str, object] = {
-            "batch_size": 1000,
-            "learning_rate": 0.1,
-        }  # whole passes: no draws differ
+        default: dict[str, object] = {"batch_size": 1000, "learning_rate": 0.1}  # whole passes: equal draws
         if self.privacy is not None:
             default = {"batch_size": 8, "weighting": "equal"}
         known = {key: value for key, value in default.items() if key in kind.model_fields}

@@ -19,13 +19,7 @@ def least_sites(revealed: int, colluders: int) -> int:
 def check(sites: int, threshold: int | None, least: int) -> None:
     """Refuse a cohort that is too small, or whose sites would help to open a sum over too few of them.
 
-    Args:
-        sites: members of the cohort.
-        threshold: the study's ``protection.threshold``; None for a protection that opens nothing.
-        least: fewest sites in a sum.
-
-    Raises:
-        ConfigError: says what could be worked out, or names ``protection.threshold``.
+    ``threshold`` is None for a protection that opens nothing; ``least`` are the fewest sites in a sum.
     """
     if sites < least:
         reasons = {

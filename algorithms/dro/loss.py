@@ -28,14 +28,7 @@ _LABEL: Final = b"secfed/v1 loss blur"
 
 
 def blurred_mean(losses: torch.Tensor, cap: float) -> float:
-    """The mean of capped losses plus less than 2^-16.
-
-    Args:
-        losses: [k] one loss per batch (or record); the more there are, the less can be guessed.
-        cap: larger losses, and those that are not numbers, count as this.
-
-    Raises:
-        RangeError: no losses.
+    """The mean of capped losses, [k] of batches (or records) and at least one, plus less than 2^-16.
 
     Security: the result is a single site's value; it may leave only inside a protected sum.
     """

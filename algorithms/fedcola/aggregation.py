@@ -42,13 +42,11 @@ class Denominators:
 def denominators(
     own: Mapping[Kind, float], shared: Mapping[Modality, float], aggregation: Aggregation
 ) -> Denominators:
-    """The table above.
+    """The column of the table above.
 
-    Args:
-        own: n_I, n_T and n_P, from the sums of the groups; a group without sites is left out.
-        shared: n_(I+P) and n_(T+P), from the sums of attention layers; a site that was lost between the two
-            is in one of them only. Not read for ``fedavg``.
-        aggregation: the column.
+    ``own`` are n_I, n_T and n_P; a group without sites is left out. ``shared`` are n_(I+P) and n_(T+P), from
+    the sums of attention layers (not read for ``fedavg``): a site lost between the two is in one of them
+    only.
     """
     image, text, pairs = own.get("image", 0.0), own.get("text", 0.0), own["pairs"]
     if aggregation == "fedavg":

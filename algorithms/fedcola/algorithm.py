@@ -29,9 +29,8 @@ from collections.abc import Mapping
 from functools import cached_property
 
 from secfed.algorithms.data.transfer.base import Kind, TransferData, TransferSite, check_transfer
-from secfed.algorithms.fedcola.options import FedColaOptions
+from secfed.algorithms.fedcola.options import FedColaOptions, check_privacy
 from secfed.algorithms.fedcola.plan import OTHER, FedColaPlan, FedColaStage
-from secfed.algorithms.fedcola.privacy import check_privacy
 from secfed.algorithms.fedcola.server import FedColaServer
 from secfed.algorithms.fedcola.site import FedColaSite, score
 from secfed.algorithms.framework.base import Metrics, SiteId
@@ -51,12 +50,7 @@ from secfed.wire.layout import Exchange, State
 
 @register("fedcola", options=FedColaOptions)
 class FedCola(PlannedStages[FedColaStage]):
-    """FedCola, bound to one study.
-
-    Raises:
-        ConfigError: a model, data set, ``[privacy]`` or number of sites that this algorithm cannot work
-        with.
-    """
+    """FedCola, bound to one study."""
 
     private_units = ("group", "site")
 
@@ -114,11 +108,7 @@ class FedCola(PlannedStages[FedColaStage]):
         return FedColaSite(self.setting, self.plan, site_id, self.site_data(site_id))
 
     def site_data(self, site_id: SiteId) -> TransferSite:
-        """One site's checked records.
-
-        Raises:
-            DataError: records that cannot be used, or one pair only.
-        """
+        """One site's checked records."""
         data = check_transfer(site_id, self.data.site(site_id), self.data)
         if data.kind == "pairs":
             check_pairs(site_id, len(data.train))

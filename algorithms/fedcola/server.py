@@ -40,10 +40,7 @@ class FedColaServer(GroupServer):
         return state
 
     def absorb(self, round_number: int, exchange: Exchange, totals: Totals) -> None:
-        """Take in one exchange; the last one of training moves the models.
-
-        Losses belong to the model that training started from, scores to the model they were measured on.
-        """
+        """Take in one exchange; the last one of training moves the models."""
         stage = self._plan.stage(round_number, exchange)
         if stage.step == "score":
             version = min(round_number, self._plan.rounds)

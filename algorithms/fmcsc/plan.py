@@ -36,43 +36,24 @@ _SQUARED_DISTANCE: Final = 64.0  # of a unit vector to a centre; starts lie outs
 
 @dataclass(frozen=True)
 class FmcscStage:
-    """One exchange and what it is for.
-
-    Attributes:
-        kind: what is summed.
-        exchange: the sum.
-        group: whose model or clusters.
-        iteration: of k-means, from 1.
-    """
+    """One exchange and what it is for."""
 
     kind: Kind
     exchange: Exchange
-    group: int = FULL
-    iteration: int = 0
+    group: int = FULL  # whose model or clusters
+    iteration: int = 0  # of k-means, from 1
 
 
 @dataclass(frozen=True, kw_only=True)
 class FmcscPlan(RoundPlan[FmcscStage]):
-    """The plan of one study.
-
-    Attributes:
-        options: the ``[algorithm]`` table.
-        view_of: the one view of every site, or None for all views.
-        views: number of views.
-        classes: number of classes and of clusters.
-        features: size of h.
-        shapes: the network's parameters.
-
-    Raises:
-        ConfigError: names the key that is impossible for these sites.
-    """
+    """The plan of one study."""
 
     options: FmcscOptions
-    view_of: Mapping[SiteId, int | None]
+    view_of: Mapping[SiteId, int | None]  # the one view of every site, or None for all views
     views: int
-    classes: int
-    features: int
-    shapes: Mapping[str, tuple[int, ...]]
+    classes: int  # and clusters
+    features: int  # size of h
+    shapes: Mapping[str, tuple[int, ...]]  # of the network's parameters
 
     def __post_init__(self) -> None:
         if 0 < self.rounds < self.options.pretrain_rounds:

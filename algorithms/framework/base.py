@@ -243,11 +243,7 @@ _Planned = TypeVar("_Planned", bound=PlannedExchange)
 
 
 def planned_for(exchange: Exchange, round_number: int, stages: Iterable[_Planned]) -> _Planned:
-    """The stage of a round that an exchange from the other side belongs to.
-
-    Raises:
-        WrongState: the round has no exchange of this name and layout.
-    """
+    """The stage of a round that an exchange from the other side belongs to; a WrongState if none does."""
     for stage in stages:
         if stage.exchange == exchange:
             return stage

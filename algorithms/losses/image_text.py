@@ -49,9 +49,6 @@ def make_objective(
     Its parameters, if it has any, are drawn from torch's global generator, as those of layers are.
     ``prototypes`` are for "mgca", ``continuations`` (token ids that continue the word before them) for
     "gloria"; ``more`` are further arguments of that objective's class.
-
-    Raises:
-        ConfigError: another name, or an option outside its range.
     """
     from secfed.algorithms.losses.gloria import Gloria
     from secfed.algorithms.losses.mgca import Mgca

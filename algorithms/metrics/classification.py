@@ -60,10 +60,9 @@ def fields(classes: int, *, noisy: bool = False) -> tuple[Field, ...]:
 def evaluate(
     model: nn.Module, inputs: torch.Tensor, labels: torch.Tensor, *, classes: int, device: torch.device
 ) -> dict[str, torch.Tensor]:
-    """One site's sums over its held-out records: float64 tensors by field name, see :func:`fields`.
+    """One site's float64 sums over its held-out records, by field name; all 0 without records.
 
-    ``model`` gives [n, classes] scores (logits) and is left in evaluation mode. Without records every sum is
-    0.
+    ``model`` gives [n, classes] scores (logits) and is left in evaluation mode.
     """
     sums = {field.name: torch.zeros(field.shape, dtype=torch.float64) for field in fields(classes)}
     sums.update(counts(labels, classes))
@@ -115,10 +114,7 @@ def _scores(model: nn.Module, batch: torch.Tensor, classes: int) -> torch.Tensor
 
 
 def score_histograms(log_odds: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-    """Histogram of the predicted probability for each of two classes: [2, SCORE_BINS] float64 counts.
-
-    ``log_odds`` are those of class 1, [n]; labels are 0 or 1.
-    """
+    """Counts of class 1's log-odds, [n], for each of two classes: [2, SCORE_BINS] float64."""
     stretched = 2.0 * log_odds
     position = 0.5 + 0.5 * stretched / (1.0 + stretched.abs())
     bins = (position * SCORE_BINS).to(torch.int64).clamp(0, SCORE_BINS - 1)
@@ -127,10 +123,9 @@ def score_histograms(log_odds: torch.Tensor, labels: torch.Tensor) -> torch.Tens
 
 
 def area_under_curve(histograms: torch.Tensor) -> float | None:
-    """Area under the ROC curve; two records in one bin count as half a win.
+    """Area under the ROC curve of [2, bins] counts, negative records first; None without one of the classes.
 
-    ``histograms`` are [2, bins] counts of negative and positive records, scores ascending. None when one of
-    the classes has no records.
+    Two records in one bin count as half a win.
     """
     negative, positive = histograms.to(torch.float64)
     pairs = float(negative.sum() * positive.sum())

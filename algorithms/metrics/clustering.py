@@ -23,9 +23,6 @@ from secfed.errors import RangeError
 def contingency(assigned: torch.Tensor, labels: torch.Tensor, clusters: int, classes: int) -> torch.Tensor:
     """Count one site's records by cluster and class: [K, C] float64, from [n] int64 of each.
 
-    Raises:
-        RangeError: a cluster or class outside its range, or not one label per assignment.
-
     Security: a single-site value until it is inside a protected sum.
     """
     if assigned.shape != labels.shape or assigned.dim() != 1:

@@ -67,9 +67,7 @@ def score_classifier(
 ) -> dict[str, float]:
     """What one site with images or texts adds: its accuracy; only zeros without held-out records.
 
-    The model is left in evaluation mode.
-
-    Security: single-site values; they may leave only inside a protected sum.
+    Security: a single-site value; it may leave only inside a protected sum.
     """
     inputs = held_out.images if kind == "image" else held_out.tokens
     if inputs is None or held_out.labels is None or not len(inputs):
@@ -87,8 +85,6 @@ def score_pairs(
     model: PairEncoder, held_out: Samples, gallery: int, device: torch.device
 ) -> dict[str, float]:
     """What one site with pairs adds: its recall in both directions; only zeros without held-out records.
-
-    ``gallery`` is the number of images per gallery, at least 2. The model is left in evaluation mode.
 
     Security: single-site values; they may leave only inside a protected sum.
     """
@@ -119,9 +115,6 @@ def recall(
 
     ``image``, [m, d], and ``text``, [n, d], are features; ``sources``, [n] int64, says which image each
     caption describes. Fewer images than a gallery make one smaller gallery.
-
-    Raises:
-        ConfigError: a gallery of fewer than two images.
     """
     if gallery < 2:
         raise ConfigError(

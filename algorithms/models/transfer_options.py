@@ -37,11 +37,9 @@ class TransferTransformerOptions(ModelOptions):
         default=4.0,
         gt=0,
         le=64,
-        description="how much wider than model.width a block's hidden layer is, above 0 and at most 64",
+        description="a hidden layer's width over model.width, above 0 and at most 64",
     )
-    patch: int = Field(
-        default=6, ge=1, description="pixels of a patch's side, at least 1; it divides the side of an image"
-    )
+    patch: int = Field(default=6, ge=1, description="pixels of a patch's side, a divisor of an image's side")
     drop_path: float = Field(
         default=0.0,
         ge=0,
@@ -49,10 +47,7 @@ class TransferTransformerOptions(ModelOptions):
         description="how often the last block is skipped in training, per record, at least 0 and below 1; "
         "it rises linearly from 0 at the first block",
     )
-    mask_padding: bool = Field(
-        default=True,
-        description="true, or false for the published model, whose words attend to padding as well",
-    )
+    mask_padding: bool = Field(default=True, description="true, or false to attend to padding, as published")
 
     @model_validator(mode="after")
     def _check(self) -> Self:

@@ -26,15 +26,10 @@ _JITTER: Final = 0.3  # of an image's spread, as images are standardised
 
 @dataclass(frozen=True)
 class Augmentation:
-    """Changes batches; calling it draws from torch's default generator on the CPU, whatever the device.
+    """Changes batches; calling it draws from torch's default generator on the CPU, whatever the device."""
 
-    Attributes:
-        images: strength of the changes to images, 0 (none) to 1.
-        words: the probability that a word is left out, from 0 to below 1. The first token always stays.
-    """
-
-    images: float
-    words: float
+    images: float  # strength of the changes, 0 (none) to 1
+    words: float  # the probability that a word is left out, below 1; the first token always stays
 
     def __call__(self, batch: Batch) -> Batch:
         """The batch, images and tokens with padding 0 at the end, in the same shapes; changed or itself."""

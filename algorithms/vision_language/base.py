@@ -9,10 +9,6 @@ The server moves the model by the total divided by the number of survivors: a pl
 have it. A stage may also sum what the sites' robust weights are made from
 (:mod:`secfed.algorithms.dro.rule`); the answer travels with every later broadcast. What evaluating the
 received model gave rides with the first stage of a round; round ``rounds + 1`` only evaluates.
-
-An algorithm gives its rounds (:meth:`VlpAlgorithm.round_stages`) and, where it trains in its own way, a
-site program (:class:`~secfed.algorithms.vision_language.site.VlpSite`). The server program is the same for
-all.
 """
 
 from __future__ import annotations
@@ -45,9 +41,8 @@ from secfed.algorithms.metrics import retrieval
 from secfed.algorithms.models import dual_encoder
 from secfed.algorithms.models.dual_encoder import DualEncoder
 from secfed.algorithms.models.dual_encoder_options import VisionLanguageOptions
-from secfed.algorithms.vision_language.options import RobustOptions, VlpOptions
+from secfed.algorithms.vision_language.options import RobustOptions, VlpOptions, check_privacy
 from secfed.algorithms.vision_language.plan import EVALUATE, EVERYONE, LOSS, Measures, Stage
-from secfed.algorithms.vision_language.privacy import check_privacy
 from secfed.algorithms.vision_language.server import VlpServer
 from secfed.config.cohort_rules import min_survivors
 from secfed.config.plugins import make
@@ -58,21 +53,11 @@ from secfed.wire.layout import Exchange, Field, Layout, State
 
 
 class VlpAlgorithm(Staged[Stage]):
-    """One algorithm of vision-language pre-training, bound to one study.
-
-    Attributes:
-        site_program: made with (algorithm, site_id).
-        rule: how robust weights come about; None for an algorithm without them.
-        shapes: the network without storage, for names and shapes.
-        names: of its trainable parameters.
-
-    Raises:
-        ConfigError: a model, data set, ``[privacy]`` or number of sites that this algorithm cannot work with.
-    """
+    """One algorithm of vision-language pre-training, bound to one study."""
 
     private_units = ("group", "site")
     warm_start = True
-    site_program: ClassVar[type[Any]]
+    site_program: ClassVar[type[Any]]  # made with (algorithm, site_id)
 
     def __init__(self, setting: Setting, options: VlpOptions) -> None:
         study = setting.study
@@ -104,7 +89,6 @@ class VlpAlgorithm(Staged[Stage]):
     # --- the model ---
 
     def _empty_network(self) -> DualEncoder:
-        """The network by its public facts; of the built-in one, nothing but names and shapes."""
         model = self.setting.study.model
         if isinstance(model, VisionLanguageOptions):
             return dual_encoder.shapes_only(self.data, model)
@@ -125,11 +109,7 @@ class VlpAlgorithm(Staged[Stage]):
 
     @cached_property
     def initial(self) -> State:
-        """The initial model: the study's seed, or local weights.
-
-        Raises:
-            ConfigError: weights that are missing or do not fit.
-        """
+        """The initial model: the study's seed, or local weights."""
         study = self.setting.study
         with seeded(study.seed, "initial model"):
             if isinstance(study.model, VisionLanguageOptions):
@@ -137,11 +117,7 @@ class VlpAlgorithm(Staged[Stage]):
             return read_parameters(self._own_network(cast("OwnOptions", study.model)))
 
     def network(self, parameters: State | None = None) -> DualEncoder:
-        """A network on the study's device, in evaluation mode; without parameters, to write them into.
-
-        Raises:
-            MalformedMessage: parameters of another model.
-        """
+        """A network on the study's device, in evaluation mode; without parameters, to write them into."""
         model = self.setting.study.model
         with seeded(0):
             if isinstance(model, VisionLanguageOptions):
@@ -192,11 +168,7 @@ class VlpAlgorithm(Staged[Stage]):
         measures: Measures | None = None,
         reports_loss: bool = False,
     ) -> Stage:
-        """A stage whose updates are summed; for the arguments see :class:`Stage`.
-
-        By default it trains what it sums, and its exchange has its name. With ``reports_loss`` the mean
-        training loss is summed; under ``[privacy]`` none ever is.
-        """
+        """A stage whose updates are summed; by default it trains what it sums."""
         protection = self.setting.study.protection
         shapes = dict(self.shapes.named_parameters())
         fields = [
@@ -218,11 +190,7 @@ class VlpAlgorithm(Staged[Stage]):
         )
 
     def weights_stage(self, name: str = "weights") -> Stage:
-        """A stage that sums nothing but what the robust weights are made from.
-
-        Raises:
-            WrongState: the algorithm has no robust weights.
-        """
+        """A stage that sums nothing but what the robust weights are made from."""
         if self.rule is None:
             raise WrongState("this algorithm has no robust weights")
         return Stage(name, self._exchange(name, self.rule.fields()), measures="received")
@@ -279,11 +247,7 @@ class VlpAlgorithm(Staged[Stage]):
         return part_of(broadcast, MODEL)
 
     def site_data(self, site_id: SiteId) -> ImageTextSite:
-        """One site's checked pairs.
-
-        Raises:
-            DataError: pairs that cannot be used, or one only.
-        """
+        """One site's checked pairs."""
         data = check_image_text(site_id, self.data.site(site_id), self.data)
         check_pairs(site_id, len(data.train))
         return data

@@ -20,13 +20,7 @@ _ANSWER: Final = "answer/"
 
 
 class VlpServer(ModelServer):
-    """Moves the model by the mean update over the survivors of each sum; reads totals only.
-
-    Args:
-        initial: the model before round 1.
-        stage_of: what an exchange of a round is for.
-        rule: of the robust weights, or None.
-    """
+    """Moves the model by the mean update over the survivors of each sum; reads totals only."""
 
     def __init__(
         self, initial: State, stage_of: Callable[[int, Exchange], Stage], rule: DroRule | None
@@ -42,10 +36,7 @@ class VlpServer(ModelServer):
         return state if self._answer is None else {**state, **self._answer.to_state()}
 
     def absorb(self, round_number: int, exchange: Exchange, totals: Totals) -> None:
-        """Take in one exchange: metrics of the model that was broadcast, then the step to the next.
-
-        ``loss`` is the mean while training from that model.
-        """
+        """Take in one exchange: metrics of the model that was broadcast, then the step to the next."""
         stage, sites = self._stage_of(round_number, exchange), len(totals.survivors)
         metrics = self._metrics.of(round_number - 1)
         metrics.update(retrieval.finish(totals))

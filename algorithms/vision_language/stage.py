@@ -43,13 +43,7 @@ def begin_stage(
     weight_decay: float = 0.05,
     warmup: int = 0,
 ) -> torch.optim.Optimizer:
-    """Let these parameters of the model move, and make the fresh optimiser over them.
-
-    The weight decay is scaled with the learning rate, step scale included.
-
-    Raises:
-        RangeError: a name that the model does not have.
-    """
+    """Let these parameters of the model move, and make the fresh optimiser over them."""
     train_only(model, trained)
     parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
     optimiser: torch.optim.Optimizer
@@ -70,18 +64,10 @@ def run_stage(
     device: torch.device,
     precision: Precision = "float32",
 ) -> float:
-    """Train in place: one optimiser step per batch.
+    """Train in place, one optimiser step per batch; the mean loss over the steps, NaN without any.
 
-    Args:
-        model: on ``device``; left in evaluation mode, without gradients.
-        optimiser: of :func:`begin_stage`.
-        loss: scalar to minimise, from the model and a batch on ``device``.
-        batches: as many as there are steps; see :func:`contrastive_batches`.
-        device: where the model is.
-        precision: of the forward pass; parameters and their updates are float32 always.
-
-    Returns:
-        Mean loss over the steps; NaN without any.
+    ``precision`` is that of the forward pass; parameters and their updates are float32 always. The model is
+    left in evaluation mode, without gradients.
     """
     scaler = torch.amp.GradScaler(device.type, init_scale=_FIRST_SCALE, enabled=precision == "float16")
     total, steps = torch.zeros((), dtype=torch.float64, device=device), 0
@@ -100,11 +86,7 @@ def run_stage(
 
 
 def train_only(model: nn.Module, trained: Collection[str]) -> None:
-    """Freeze every parameter but these, and put every wholly frozen part into evaluation mode.
-
-    Raises:
-        RangeError: a name that the model does not have.
-    """
+    """Freeze every parameter but these, and put every wholly frozen part into evaluation mode."""
     wanted, own = set(trained), dict(model.named_parameters())
     if not wanted <= set(own):
         names = ", ".join(sorted(wanted - set(own))[:5])
@@ -151,10 +133,7 @@ def frozen_copy(model: Network, names: Collection[str] | None = None) -> Network
 
 
 def rising_rate(optimiser: torch.optim.Optimizer, steps: int) -> None:
-    """Let the learning rate rise linearly over the first steps: k / steps of it in step k, then all of it.
-
-    Whoever runs the fresh optimiser's steps need not know. 0 or 1 steps change nothing.
-    """
+    """Let the learning rate rise linearly: k / steps of it in step k, then all; below 2 nothing changes."""
     if steps < 2:
         return
     full = [float(group["lr"]) for group in optimiser.param_groups]
@@ -179,19 +158,10 @@ def reduced_precision(device: torch.device, precision: Precision) -> Any:
 def contrastive_batches(
     count: int, *, batch_size: int, steps: int | None, generator: torch.Generator
 ) -> Iterator[torch.Tensor]:
-    """Rows of one batch after another, drawn without replacement within a pass over the records.
+    """Rows of one batch after another, [min(batch_size, count)], without replacement within a pass.
 
     All batches have one size, because the size is part of a contrastive loss: what a pass leaves over is
     not used in it, and a site with fewer records than a batch takes all of them every time.
-
-    Args:
-        count: number of records, at least 1.
-        batch_size: records per batch.
-        steps: how many batches; None for no end.
-        generator: the only source of the order.
-
-    Yields:
-        [min(batch_size, count)] int64.
     """
     size, made = min(batch_size, count), 0
     while steps is None or made < steps:
