@@ -160,7 +160,6 @@ class DroRule:
 
     @cached_property
     def _rest_bits(self) -> int:
-        """The narrowest field that is fine enough."""
         count = len(self.sites)
         bound = FixedPoint.choose(bound=float(count) ** 2, bits=64, sites=count).step
         for bits in range(count.bit_length() + 8, NARROW_MAX_BITS):

@@ -46,10 +46,7 @@ class FedProx(FedAvg):
 def add_proximal_pull(
     optimiser: torch.optim.Optimizer, mu: float, towards: Sequence[torch.Tensor] | None = None
 ) -> None:
-    """Let every step of the optimiser see mu * (w - anchor) in addition to the gradient.
-
-    ``towards`` are the anchors, parameter by parameter; by default what the parameters hold now.
-    """
+    """Let every step see mu * (w - anchor) beside the gradient; by default anchors are what w is now."""
     parameters = [parameter for group in optimiser.param_groups for parameter in group["params"]]
     anchors = [parameter.detach().clone() for parameter in parameters] if towards is None else towards
 

@@ -110,10 +110,7 @@ def local_sums(
 
 
 def next_centres(centres: torch.Tensor, sums: torch.Tensor, counts: torch.Tensor) -> torch.Tensor:
-    """The means of the clusters, [..., K, d] float64; a cluster without records keeps its centre.
-
-    ``sums``, [..., K, d], and ``counts``, [..., K], are totals for these centres.
-    """
+    """The means of the clusters, [..., K, d] float64, from totals; one without records keeps its centre."""
     held = (counts >= _EMPTY).unsqueeze(-1)
     means = sums.to(torch.float64) / counts.to(torch.float64).clamp(min=_EMPTY).unsqueeze(-1)
     return torch.where(held, means, centres.to(torch.float64))

@@ -23,9 +23,7 @@ BINS: Final = 10
 
 
 def mutual_information(a: torch.Tensor, b: torch.Tensor, *, bins: int = BINS) -> float:
-    """Estimate I(a; b) of two [n, d] matrices, with cells of equal width: 0 to log2(bins) bits.
-
-    It is 0 when one of the matrices is constant, or no pair is finite.
+    """I(a; b) of two [n, d] matrices: 0 to log2(bins) bits, 0 if one is constant or no pair is finite.
 
     Security: a single-site value. One record can move every cell's border, so no noise level is a guarantee.
     """

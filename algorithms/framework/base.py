@@ -165,20 +165,16 @@ class ServerProgram(ABC):
 
 
 class Algorithm(ABC):
-    """One research algorithm, bound to one study.
+    """One research algorithm, bound to one study; made with (setting, options), of ``options_type``.
 
-    Attributes:
-        options_type: of its ``[algorithm]`` table; it is then made with (setting, options). Without it a
-            user's own is made with the setting and the keys of the table.
-        private_units: the units of ``[privacy]`` that it supports. ``record`` and ``group`` need site
-            programs with :meth:`SiteProgram.use_privacy`; for ``site``, noise covers a whole exchange.
-        warm_start: whether a study can begin with a model from a file; :meth:`model_in` and
-            :meth:`ServerProgram.begin` are then its own.
+    Without that type a user's own is made with the setting and the keys of the ``[algorithm]`` table. Of the
+    units of ``[privacy]``, ``record`` and ``group`` need site programs with :meth:`SiteProgram.use_privacy`;
+    for ``site``, noise covers a whole exchange.
     """
 
     options_type: ClassVar[type[Options] | None] = None
     private_units: ClassVar[tuple[str, ...]] = ("site",)
-    warm_start: ClassVar[bool] = False
+    warm_start: ClassVar[bool] = False  # from a file; model_in and ServerProgram.begin are then its own
 
     @abstractmethod
     def exchanges(self, round_number: int) -> Sequence[Exchange]:

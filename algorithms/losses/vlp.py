@@ -1,11 +1,5 @@
 """What federated vision-language pre-training adds to a pre-training objective, as pure functions.
 
-* :func:`anchor_loss` holds embeddings near those of a frozen model (FedDRA's global constraint, FedRGB's
-  guidance and anchors); :func:`guidance_contrast` is the contrastive variant of the ablation.
-* :func:`moon_loss` draws embeddings towards the global model's and away from the previous local model's.
-* :func:`ema_scale` and :func:`ema_merge` decide how much of a received model a site takes over (FedEMA).
-* :func:`ldawa_cosines` is the share of itself that a site sends, per parameter tensor (FedLDAWA).
-
 All of it is computed inside a site from that site's own values and what everybody received.
 
 Source: MOON: Li, He, Song, "Model-Contrastive Federated Learning", CVPR 2021, equation (3). FedEMA: Zhuang,

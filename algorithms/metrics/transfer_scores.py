@@ -6,10 +6,8 @@ image is its own; a tie with a strange one is a loss, so a model that embeds eve
 site averages over its whole galleries; one with fewer images than a gallery makes one smaller gallery of
 what it has. Which images meet in a gallery is a fixed permutation, the same in every round.
 
-What leaves a site is its own score, inside a sum, and a 1 that counts it: the metric is the mean over
-sites, and no number of records leaves. A record that gets no finite scores counts as answered wrongly or not
-found. The score leaves on a grid, for a sum of small fractions could be taken apart
-(:mod:`secfed.algorithms.metrics.score_grid`).
+What leaves a site is its own score, inside a sum and on a grid, and a 1 that counts it, as in
+:mod:`secfed.algorithms.metrics.retrieval`. A record without finite scores counts as wrong or not found.
 
 Source of the protocol: Sun et al., ECCV 2024, arXiv 2404.12467 (recall at 1 in folds of 1,000 images and in
 the whole gallery, summed).

@@ -125,10 +125,7 @@ class DualEncoder(nn.Module):
 
 
 def build(data: ImageTextData, options: VisionLanguageOptions, folder: Path | None = None) -> DualEncoder:
-    """The initial model of a study: random from torch's global generator, or from local weights.
-
-    Relative paths of weights start from ``folder``, or from the working directory.
-    """
+    """The initial model: random from torch's global generator, or local weights relative to ``folder``."""
     model = _of(data, options)
     if options.image_weights is not None or options.text_weights is not None:
         from secfed.algorithms.models.local_weights import load_image_weights, load_text_weights

@@ -102,7 +102,6 @@ def _tensors(file: Path) -> Any:
 
 
 def _fill(module: nn.Module, state: State, key: str, path: Path, remedy: str) -> None:
-    """Copy values into every parameter, or none."""
     parameters = dict(module.named_parameters())
     for name, parameter in parameters.items():
         if name not in state:

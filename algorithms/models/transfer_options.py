@@ -66,17 +66,13 @@ class TransferTransformerOptions(ModelOptions):
 
 @dataclass(frozen=True)
 class TransferFacts:
-    """What a model has to know of the data; nothing in it depends on a record.
+    """What a model has to know of the data; nothing in it depends on a record."""
 
-    ``image_shape`` is channels, height and an equal width; ``text_length`` includes padding, which is token
-    0; the classes are those at the sites with images only and with texts only.
-    """
-
-    image_shape: tuple[int, int, int]
-    text_length: int
+    image_shape: tuple[int, int, int]  # channels, height and an equal width
+    text_length: int  # with padding, which is token 0
     vocabulary: int
-    image_classes: int
-    text_classes: int
+    image_classes: int  # at the sites with images only
+    text_classes: int  # at the sites with texts only
 
 
 def is_attention(name: str) -> bool:

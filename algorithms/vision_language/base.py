@@ -78,6 +78,8 @@ class VlpAlgorithm(Staged[Stage]):
         self.data: ImageTextData = setting.data
         self.shapes = self._empty_network()
         self.names: tuple[str, ...] = trainable(self.shapes)
+        self.encoder_names: tuple[str, ...] = tuple(self.shapes.encoder_names)
+        self.align_names: tuple[str, ...] = tuple(self.shapes.align_names)  # and of the objective
         self._stages: dict[int, tuple[Stage, ...]] = {}
         self._site_level = study.privacy is not None and not study.privacy.in_local_steps
         self._metrics = "unprotected" if study.privacy is None else study.privacy.metrics
@@ -134,16 +136,6 @@ class VlpAlgorithm(Staged[Stage]):
     def device(self) -> torch.device:
         """Where sites train."""
         return choose_device(self.options.device)
-
-    @property
-    def encoder_names(self) -> tuple[str, ...]:
-        """Parameters of the encoders."""
-        return tuple(self.shapes.encoder_names)
-
-    @property
-    def align_names(self) -> tuple[str, ...]:
-        """Parameters of the alignment modules and of the objective."""
-        return tuple(self.shapes.align_names)
 
     def frozen_names(self, round_number: int) -> tuple[str, ...]:
         """Parameters that no stage of a round trains or sums; a user's own model need not say."""
