@@ -113,7 +113,7 @@ class FmcscSite(SiteProgram):
             summands = {**work(round_number, stage, broadcast), **settled}
             names = [field.name for field in exchange.layout.fields]
             return {name: summands[name] for name in names if name in summands}
-        received = parameters_of(broadcast, plan.groups[self.group])
+        received = part_of(broadcast, plan.groups[self.group] + "/")
         if received:
             # Records without features count as the origin; see the module on k-means.
             none = torch.zeros(self._records, plan.features)
@@ -164,7 +164,7 @@ class FmcscSite(SiteProgram):
 
     def _pretrain(self, round_number: int, stage: FmcscStage, broadcast: State) -> Summands:
         plan, options, owned = self._plan, self._plan.options, self._owned
-        received = parameters_of(broadcast, plan.groups[FULL])
+        received = part_of(broadcast, plan.groups[FULL] + "/")
         start: State = received
         if options.pretrain_start == "independent":
             start = self._networks.start(self._setting.local_seed, self._site_id)
@@ -194,7 +194,7 @@ class FmcscSite(SiteProgram):
 
     def _train(self, round_number: int, stage: FmcscStage, broadcast: State) -> Summands:
         plan = self._plan
-        received = parameters_of(broadcast, plan.groups[stage.group])
+        received = part_of(broadcast, plan.groups[stage.group] + "/")
         share = plan.weight(self._site_id, stage.group, round_number)
         work: Callable[[int, FmcscStage, State], _Trained]
         if self._view is None:
@@ -331,11 +331,6 @@ def adam_over(network: nn.Module, parts: Collection[str], learning_rate: float) 
 def as_weight(information: float, most: float) -> float:
     """A mutual information (or a difference of two), clipped to 0 .. ``most`` bits, as a weight above 0."""
     return (min(max(information, 0.0), most) + _LEAST_WEIGHT) / (most + _LEAST_WEIGHT)
-
-
-def parameters_of(broadcast: State, group: str) -> dict[str, torch.Tensor]:
-    """The parameters of one group's model in a broadcast; empty if it carries none."""
-    return part_of(broadcast, group + "/")
 
 
 def view_of(parameter: str) -> int:

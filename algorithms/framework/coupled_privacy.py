@@ -27,6 +27,5 @@ def check_coupled(privacy: PrivacySection, algorithm: str, coupling: str) -> Non
         )
     if privacy.weights == "unprotected":
         raise ConfigError(
-            f"privacy.weights: has no effect, the sites of {algorithm} all count the same",
-            remedy="remove it",
+            f"privacy.weights: has no effect, the sites of {algorithm} all count the same", remedy="remove it"
         )

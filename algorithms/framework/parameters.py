@@ -28,8 +28,7 @@ def check_shapes(received: State, shapes: Mapping[str, tuple[int, ...]]) -> None
     if set(shapes) != set(received):
         names = ", ".join(sorted(set(shapes) ^ set(received))[:5])
         raise MalformedMessage(
-            f"the received model does not have this study's parameters: {names}",
-            remedy=_SAME,
+            f"the received model does not have this study's parameters: {names}", remedy=_SAME
         )
     for name, shape in shapes.items():
         if tuple(received[name].shape) != shape:

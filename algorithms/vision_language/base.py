@@ -7,16 +7,16 @@ encoder move at every site, and each site adds
 
 The server moves the model by the total divided by the number of survivors: a plain mean, as the papers
 have it. A stage may also sum what the sites' robust weights are made from
-(:mod:`secfed.algorithms.dro.rule`); the answer travels with every later broadcast. What evaluating the
-received model gave rides with the first stage of a round; round ``rounds + 1`` only evaluates.
+(:mod:`secfed.algorithms.dro.rule`). What evaluating the received model gave rides with the first stage of a
+round; round ``rounds + 1`` only evaluates.
 """
 
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
-from typing import Any, ClassVar, cast
+from typing import Any, ClassVar, Final, cast
 
 import torch
 from torch import nn
@@ -34,7 +34,7 @@ from secfed.algorithms.framework.parameters import (
     write_parameters,
 )
 from secfed.algorithms.framework.randomness import seeded
-from secfed.algorithms.framework.server_state import MODEL, part_of
+from secfed.algorithms.framework.server_state import MODEL, ModelServer, moved, part_of
 from secfed.algorithms.framework.setting import Setting
 from secfed.algorithms.framework.staged import Staged
 from secfed.algorithms.metrics import retrieval
@@ -43,13 +43,14 @@ from secfed.algorithms.models.dual_encoder import DualEncoder
 from secfed.algorithms.models.dual_encoder_options import VisionLanguageOptions
 from secfed.algorithms.vision_language.options import RobustOptions, VlpOptions, check_privacy
 from secfed.algorithms.vision_language.plan import EVALUATE, EVERYONE, LOSS, Measures, Stage
-from secfed.algorithms.vision_language.server import VlpServer
 from secfed.config.cohort_rules import min_survivors
 from secfed.config.plugins import make
 from secfed.config.schema import OwnOptions
 from secfed.dp.training.plain_loop import choose_device
 from secfed.errors import ConfigError, WrongState
-from secfed.wire.layout import Exchange, Field, Layout, State
+from secfed.wire.layout import Exchange, Field, Layout, State, Totals
+
+_ANSWER: Final = "answer/"
 
 
 class VlpAlgorithm(Staged[Stage]):
@@ -252,3 +253,46 @@ class VlpAlgorithm(Staged[Stage]):
             for site in self.setting.sites
         }
         return {site: retrieval.finish(one) for site, one in sums.items()}
+
+
+class VlpServer(ModelServer):
+    """Moves the model by the mean update over the survivors of each sum; reads totals only.
+
+    The answer to a sum for robust weights travels with every broadcast until the next one replaces it, so a
+    site that missed a broadcast catches up; a site uses an answer once.
+    """
+
+    def __init__(
+        self, initial: State, stage_of: Callable[[int, Exchange], Stage], rule: DroRule | None
+    ) -> None:
+        super().__init__(initial)
+        self._stage_of, self._rule = stage_of, rule
+        self._answer: DroAnswer | None = None
+
+    def broadcast(self, round_number: int, exchange: Exchange) -> State:
+        """The current model as ``model/parameter``, and the latest answer to the sum for robust weights."""
+        self._stage_of(round_number, exchange)
+        state = {MODEL + name: value for name, value in self._model.items()}
+        return state if self._answer is None else {**state, **self._answer.to_state()}
+
+    def absorb(self, round_number: int, exchange: Exchange, totals: Totals) -> None:
+        """Take in one exchange: metrics of the model that was broadcast, then the step to the next."""
+        stage, sites = self._stage_of(round_number, exchange), len(totals.survivors)
+        metrics = self._metrics.of(round_number - 1)
+        metrics.update(retrieval.finish(totals))
+        if "loss" in totals:
+            metrics["loss"] = totals.scalar("loss") / sites
+        if stage.measures is not None and self._rule is not None:
+            self._answer = self._rule.answer(round_number, totals)  # None keeps all weights as they are
+        for name in stage.summed:
+            self._model[name] = moved(self._model[name], totals[f"update/{name}"], sites)
+
+    def save(self) -> State:
+        """Model, answer and metrics."""
+        answer = {} if self._answer is None else self._answer.to_state()
+        return {**super().save(), **{_ANSWER + name: value for name, value in answer.items()}}
+
+    def load(self, state: State) -> None:
+        """Continue from :meth:`save`."""
+        super().load(state)
+        self._answer = DroAnswer.from_state(part_of(state, _ANSWER))

@@ -17,7 +17,7 @@ from secfed.algorithms.dro.options import DroOptions
 from secfed.algorithms.dro.rule import CAP_FACTOR, DroRule
 from secfed.algorithms.framework.coupled_privacy import check_coupled
 from secfed.algorithms.framework.setting import Setting
-from secfed.algorithms.vision_language.augment import Augmentation
+from secfed.algorithms.vision_language.stage import Augmentation
 from secfed.config.schema import OPERATIONAL, Options
 from secfed.dp.settings import PrivacySection
 from secfed.errors import ConfigError
