@@ -15,6 +15,11 @@ A site adds :meth:`DroRule.summand`, the server tells :meth:`DroRule.answer` in 
 site makes :meth:`DroRule.weight` and :meth:`DroRule.step_scale` of it. ``site.SiteWeight`` keeps a site's
 weight over rounds: one summand per round, every answer used once.
 
+Each revealed sum is one equation in the numbers of the n sites. Whoever holds t of those numbers, and the
+sums, is left with n - t unknowns; with no more unknowns than equations the solutions are finitely many.
+So n - t must exceed the number of revealed sums. t is at least 1: every site holds its own number and is
+told the sums. Proof and examples: docs/private-dro.md.
+
 Source: exponentiated gradient and Euclidean projection as in Zhang et al., "Unified fair federated
 learning for digital healthcare", Patterns 2023; chi-square ball as in Duchi, Namkoong, "Learning models
 with uniform performance via distributionally robust optimization", Annals of Statistics 2021.
@@ -30,7 +35,7 @@ from typing import Final, Self
 
 import torch
 
-from secfed.algorithms.dro import cohort, kl
+from secfed.algorithms.dro import kl
 from secfed.algorithms.dro.answer import DroAnswer, malformed
 from secfed.algorithms.dro.loss import blurred_mean, capped
 from secfed.algorithms.dro.options import DroOptions
@@ -116,11 +121,33 @@ class DroRule:
         """The least number of sites in a sum: n - t must exceed the revealed sums."""
         if self.noised or (self.options.allow_two_site_weight_disclosure and len(self.sites) == 2):
             return 2
-        return cohort.least_sites(self.revealed, self.colluders)
+        return max(self.colluders, 1) + self.revealed + 1
 
     def check_cohort(self, sites: int, threshold: int | None = None) -> None:
-        """Refuse a sum over so few sites that a loss could be solved for: :func:`cohort.check`."""
-        cohort.check(sites, threshold, self.minimum)
+        """Refuse a cohort that is too small, or whose sites would help to open a sum over too few of them.
+
+        ``threshold`` is None for a protection that opens nothing.
+        """
+        least = self.minimum
+        if sites < least:
+            reasons = {
+                2: "of two sites each could work out the other's loss",
+                3: "of three sites each could work out the other two's losses, but for their order",
+            }
+            accepted = "; or algorithm.allow_two_site_weight_disclosure = true, if both accept it"
+            pooled = "with fewer, sites that pool what they know could solve for the others' losses"
+            raise ConfigError(
+                f"algorithm.rho: DRO weights need sums over {least} sites, and there are {sites}: "
+                f"{reasons.get(sites, pooled)}",
+                remedy="set algorithm.rho = 0 (equal weights), add noise to the losses, or add sites"
+                + (accepted if sites == 2 else ""),
+            )
+        if threshold is not None and threshold < least:
+            raise ConfigError(
+                f"protection.threshold: sites would open a sum of DRO numbers over {threshold} of them, "
+                f"and a sum over fewer than {least} could be solved for single losses",
+                remedy=f"set protection.threshold = {least}, or algorithm.rho = 0",
+            )
 
     # --- a site's part
 

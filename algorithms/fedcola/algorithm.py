@@ -12,7 +12,7 @@ summed within the group. So three groups learn from each other, and no sum is sm
 with one modality also learn from the other's layers (co-layers): every linear layer of a block becomes W +
 g * A with A the same layer of the other modality's model and a gate g that starts at 0; before anything
 leaves, W becomes W + g * A, so an update looks as without them. What totals are divided by:
-:mod:`secfed.algorithms.fedcola.aggregation`.
+:mod:`secfed.algorithms.fedcola.server`.
 
 Source: Sun et al., "Towards Multi-modal Transformers in Federated Learning", ECCV 2024, arXiv 2404.12467.
 What is different from it: updates are summed at once (not models mixed one after the other), no count or

@@ -22,7 +22,6 @@ from typing import Final, Literal, get_args
 import torch
 
 from secfed.algorithms.data.transfer.base import Kind
-from secfed.algorithms.fedcola.aggregation import MODALITIES
 from secfed.algorithms.fedcola.options import FedColaOptions
 from secfed.algorithms.framework.base import LOSS_BOUND, SiteId
 from secfed.algorithms.framework.parameters import write_parameters
@@ -43,6 +42,7 @@ from secfed.wire.layout import Exchange, Field, State
 
 OTHER: Final = "other/"  # blocks of the other modality, for co-layers
 KINDS: Final[tuple[Kind, ...]] = get_args(Kind)
+MODALITIES: Final[tuple[Modality, ...]] = get_args(Modality)
 _TOKENS: Final = "text.embed.token."
 
 
