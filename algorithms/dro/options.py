@@ -12,7 +12,7 @@ from secfed.config.schema import Strict
 class DroOptions(Strict):
     """Study keys of DRO weights, to be mixed into an ``[algorithm]`` table."""
 
-    rho: float = Field(default=0.1, ge=0, description="the ball's radius, at least 0; 0 for equal weights")
+    rho: float = Field(default=0.1, ge=0, description="radius of the divergence ball; 0 for equal weights")
     gamma: float = Field(default=1.0, ge=0, description="how fast weights follow losses, 0 to 10 / loss_cap")
     divergence: Literal["chi2", "kl"] = Field(
         default="chi2", description='"chi2" (two sums, exact) or "kl" (kl_nodes sums, approximate)'

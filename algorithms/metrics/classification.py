@@ -129,7 +129,7 @@ def area_under_curve(histograms: torch.Tensor) -> float | None:
 def finish(totals: Mapping[str, torch.Tensor], classes: int) -> Metrics:
     """``loss``, ``accuracy``, ``balanced_accuracy`` and, for two classes, ``roc_auc``, from sums.
 
-    The second last is the mean recall over the classes that occur. A metric without its sums is left out.
+    ``balanced_accuracy`` is the mean recall over the classes that occur. A metric without sums is left out.
     """
     if "eval/records" not in totals:
         return _finish_noisy(totals) if NOISY[0] in totals else {}

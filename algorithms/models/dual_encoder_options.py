@@ -43,17 +43,17 @@ class VisionLanguageOptions(ModelOptions):
         default=(1.0, 1.0),
         description="an array of two numbers of at least 0: what GLoRIA's global and local loss count",
     )
-    gloria_scale: Scale = Field(default=10.0, description="what multiplies cosines of images and reports")
-    gloria_t1: Scale = Field(default=4.0, description="GLoRIA's temp1: how sharply a word attends")
-    gloria_t2: Scale = Field(default=5.0, description="GLoRIA's temp2: how much the best words count")
-    gloria_t3: Scale = Field(default=10.0, description="GLoRIA's temp3: what multiplies matches")
+    gloria_scale: Scale = Field(default=10.0, description="above 0: what multiplies cosines of whole pairs")
+    gloria_t1: Scale = Field(default=4.0, description="GLoRIA's temp1, above 0: how sharply a word attends")
+    gloria_t2: Scale = Field(default=5.0, description="GLoRIA's temp2, above 0: what the best words count")
+    gloria_t3: Scale = Field(default=10.0, description="GLoRIA's temp3, above 0: what multiplies matches")
     mgca_weights: tuple[Weight, Weight, Weight] = Field(
         default=(1.0, 1.0, 1.0),
         description="an array of three numbers of at least 0: what MGCA's losses of pairs (w1), tokens (w2) "
         "and prototypes (w3) count",
     )
-    mgca_local_temperature: Temperature = Field(default=0.1, description="of MGCA's tokens, at least 1e-6")
-    mgca_prototype_temperature: Temperature = Field(default=0.2, description="of MGCA's prototypes")
+    mgca_local_temperature: Temperature = Field(default=0.1, description="at least 1e-6: MGCA's, of tokens")
+    mgca_prototype_temperature: Temperature = Field(default=0.2, description="at least 1e-6: of prototypes")
     mgca_epsilon: Temperature = Field(default=0.05, description="Sinkhorn's epsilon in MGCA, at least 1e-6")
     mgca_sinkhorn_rounds: int = Field(default=3, ge=1, description="rounds of MGCA's balancing, at least 1")
     mgca_frozen_rounds: int = Field(

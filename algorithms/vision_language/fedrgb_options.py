@@ -35,7 +35,7 @@ class FedRgbOptions(RobustOptions):
     """Options of ``fedrgb``."""
 
     batch_size: int = Field(default=388, ge=2, description="pairs per local step; the loss compares them")
-    rho: float = Field(default=1.0, ge=0, description="the ball's radius, at least 0; 0 for equal weights")
+    rho: float = Field(default=1.0, ge=0, description="radius of the divergence ball; 0 for equal weights")
     loss_cap: float | None = Field(
         default=None,
         gt=0,
