@@ -69,10 +69,8 @@ def check_algorithm(
 ) -> None:
     """Check an algorithm for labelled records; see the module for how.
 
-    Args:
-        algorithm: registered, with ``options_type``, or made from the setting and options.
-        model: makes the model, for records of shape (6,) and two classes; the same every time.
-        options: keys of the ``[algorithm]`` table.
+    ``model`` makes the model, for records of shape (6,) and two classes, the same every time; ``options`` are
+    keys of the ``[algorithm]`` table.
 
     Raises:
         AlgorithmFault: names the check, what is wrong and the remedy.
@@ -141,10 +139,7 @@ class _Case:
         make, kind, study = cast("Callable[..., Algorithm]", self.type), self.type.options_type, self.study
         if kind is None:
             return make(Setting(study, _Records(self.records), self.model), **self.options)
-        default: dict[str, object] = {
-            "batch_size": 1000,
-            "learning_rate": 0.1,
-        }  # whole passes: no draws differ
+        default: dict[str, object] = {"batch_size": 1000, "learning_rate": 0.1}  # whole passes: equal draws
         if self.privacy is not None:
             default = {"batch_size": 8, "weighting": "equal"}
         known = {key: value for key, value in default.items() if key in kind.model_fields}
@@ -164,7 +159,6 @@ def _restored(algorithm: Algorithm, site: SiteId, state: State) -> SiteProgram:
 
 
 def _add(exchange: Exchange, given: Mapping[SiteId, Summands]) -> Totals:
-    """Exact sums."""
     values = {}
     for one in exchange.layout.fields:
         parts = [torch.as_tensor(summands[one.name], dtype=torch.float64) for summands in given.values()]
@@ -231,7 +225,6 @@ def _compare_work(case: _Case, first: Summands, again: Summands) -> None:
 
 
 def _apart(one: ServerProgram, other: ServerProgram) -> float:
-    """The largest difference of two models' parameters."""
     first, second = one.model(), other.model()
     return max(float((value.double() - second[name].double()).abs().max()) for name, value in first.items())
 

@@ -17,20 +17,13 @@ _ROUND: Final = "dro/round"
 
 @dataclass(frozen=True)
 class DroAnswer:
-    """What one secure sum tells everybody.
+    """What one secure sum tells everybody."""
 
-    Attributes:
-        round: the round of the losses it is about.
-        sums: (sum a, sum a^2) for chi2; the power sums for kl.
-        members: for each site, in the order of sorted ids, whether its summand is in the sums.
-        NAMES: of its tensors in a broadcast.
-    """
+    round: int  # of the losses it is about
+    sums: tuple[float, ...]  # (sum a, sum a^2) for chi2; the power sums for kl
+    members: tuple[bool, ...]  # for each site, in the order of sorted ids, whether its summand is in the sums
 
-    round: int
-    sums: tuple[float, ...]
-    members: tuple[bool, ...]
-
-    NAMES: ClassVar[tuple[str, ...]] = (_SUMS, _MEMBERS, _ROUND)
+    NAMES: ClassVar[tuple[str, ...]] = (_SUMS, _MEMBERS, _ROUND)  # of its tensors in a broadcast
 
     @property
     def n(self) -> int:
@@ -47,11 +40,7 @@ class DroAnswer:
 
     @classmethod
     def from_state(cls, state: State) -> Self | None:
-        """Read it back from a state that may hold other things; None if there is no answer in it.
-
-        Raises:
-            MalformedMessage: only a part of it is there, or numbers that no answer has.
-        """
+        """Read it back from a state that may hold other things; None if there is no answer in it."""
         parts = [state.get(name) for name in cls.NAMES]
         if all(part is None for part in parts):
             return None

@@ -50,13 +50,7 @@ def powers(count: int) -> tuple[float, ...]:
 def solve(sums: tuple[float, ...], count: int, rho: float) -> tuple[float, float]:
     """The power b in (0, 1] and log M(b): the weight of a member is exp(b log a_i - log M(b)).
 
-    Args:
-        sums: sum of a_i^b over the members, for b in ``powers(len(sums))``; all above 0, every a_i in (0, 1].
-        count: members, n.
-        rho: radius, above 0.
-
-    Raises:
-        MalformedMessage: sums that no numbers have.
+    ``sums`` are those of a_i^b over ``count`` members, for b in ``powers(len(sums))``; every a_i in (0, 1].
     """
     at = np.array([0.0, *powers(len(sums))])
     grid, shares = _fitted(at, np.array([float(count), *sums]))

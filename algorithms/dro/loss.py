@@ -4,7 +4,7 @@ A batch whose loss is NaN or infinite, or cannot be computed, counts as the cap,
 one below 0, which no contrastive loss is but by noise, counts as 0. So a site adds to every sum of the study,
 whatever the model that it was given makes of its records.
 
-Why a blur: the counting rule (:mod:`secfed.algorithms.dro.cohort`) speaks of real numbers, but a loss
+Why a blur: the counting rule (:mod:`secfed.algorithms.dro.rule`) speaks of real numbers, but a loss
 that comes out of a network is one of a few million float32 values. Somebody with the sums of three
 sites could try every value for the first, solve for the other two, and keep the one try in which those
 are float32 values as well. A blur below 2^-16, far under the loss's own sampling error, makes every try
@@ -28,14 +28,7 @@ _LABEL: Final = b"secfed/v1 loss blur"
 
 
 def blurred_mean(losses: torch.Tensor, cap: float) -> float:
-    """The mean of capped losses plus less than 2^-16.
-
-    Args:
-        losses: [k] one loss per batch (or record); the more there are, the less can be guessed.
-        cap: larger losses, and those that are not numbers, count as this.
-
-    Raises:
-        RangeError: no losses.
+    """The mean of capped losses, [k] of batches (or records) and at least one, plus less than 2^-16.
 
     Security: the result is a single site's value; it may leave only inside a protected sum.
     """

@@ -12,12 +12,8 @@ from secfed.config.schema import Strict
 class DroOptions(Strict):
     """Study keys of DRO weights, to be mixed into an ``[algorithm]`` table."""
 
-    rho: float = Field(
-        default=0.1, ge=0, description="at least 0: radius of the divergence ball; 0 keeps all weights equal"
-    )
-    gamma: float = Field(
-        default=1.0, ge=0, description="at least 0: how fast weights follow losses; gamma * loss_cap <= 10"
-    )
+    rho: float = Field(default=0.1, ge=0, description="radius of the divergence ball; 0 for equal weights")
+    gamma: float = Field(default=1.0, ge=0, description="how fast weights follow losses, 0 to 10 / loss_cap")
     divergence: Literal["chi2", "kl"] = Field(
         default="chi2", description='"chi2" (two sums, exact) or "kl" (kl_nodes sums, approximate)'
     )
@@ -27,9 +23,7 @@ class DroOptions(Strict):
     loss_cap: float | None = Field(
         default=None, gt=0, description="above 0: larger losses count as this; default 1.5 * log(batch)"
     )
-    kl_nodes: int = Field(
-        default=8, ge=2, le=16, description="2 to 16: power sums for kl; more is more exact and reveals more"
-    )
+    kl_nodes: int = Field(default=8, ge=2, le=16, description="power sums for kl, 2 to 16; more reveals more")
     weight_convention: Literal["mean_one", "simplex"] = Field(
         default="mean_one",
         description='"mean_one" (step scale n * weight) or "simplex" (step scale weight, as printed)',

@@ -15,6 +15,11 @@ A site adds :meth:`DroRule.summand`, the server tells :meth:`DroRule.answer` in 
 site makes :meth:`DroRule.weight` and :meth:`DroRule.step_scale` of it. ``site.SiteWeight`` keeps a site's
 weight over rounds: one summand per round, every answer used once.
 
+Each revealed sum is one equation in the numbers of the n sites. Whoever holds t of those numbers, and the
+sums, is left with n - t unknowns; with no more unknowns than equations the solutions are finitely many.
+So n - t must exceed the number of revealed sums. t is at least 1: every site holds its own number and is
+told the sums. Proof and examples: docs/private-dro.md.
+
 Source: exponentiated gradient and Euclidean projection as in Zhang et al., "Unified fair federated
 learning for digital healthcare", Patterns 2023; chi-square ball as in Duchi, Namkoong, "Learning models
 with uniform performance via distributionally robust optimization", Annals of Statistics 2021.
@@ -30,7 +35,7 @@ from typing import Final, Self
 
 import torch
 
-from secfed.algorithms.dro import cohort, kl
+from secfed.algorithms.dro import kl
 from secfed.algorithms.dro.answer import DroAnswer, malformed
 from secfed.algorithms.dro.loss import blurred_mean, capped
 from secfed.algorithms.dro.options import DroOptions
@@ -52,23 +57,15 @@ _A, _A2, _A2_REST, _POWERS = "dro/a", "dro/a2", "dro/a2_rest", "dro/powers"
 
 @dataclass(frozen=True)
 class DroRule:
-    """One study's DRO weights; the same on every machine.
-
-    Attributes:
-        options: the study's keys.
-        sites: ids of the enrolled sites, sorted.
-        colluders: sites assumed to pool what they know with the server; none counts as 1 all the same,
-            because every site knows its own numbers and is told the sums.
-        cap: V, the public loss cap.
-        noised: the losses already carry noise of a privacy guarantee, which the sums cannot undo; then
-            the counting rule is not needed.
-    """
+    """One study's DRO weights; the same on every machine."""
 
     options: DroOptions
-    sites: tuple[SiteId, ...]
+    sites: tuple[SiteId, ...]  # ids of the enrolled sites, sorted
+    # Sites assumed to pool what they know with the server; none counts as 1 all the same, because every site
+    # knows its own numbers and is told the sums.
     colluders: int
-    cap: float
-    noised: bool = False
+    cap: float  # V, the public loss cap
+    noised: bool = False  # losses carry noise of a privacy guarantee: the counting rule is not needed
 
     def __post_init__(self) -> None:
         gamma = self.options.gamma
@@ -93,19 +90,7 @@ class DroRule:
         cap_factor: float = CAP_FACTOR,
         noised: bool = False,
     ) -> Self:
-        """The rule of a study.
-
-        Args:
-            options: the study's keys.
-            sites: ids of the enrolled sites, in any order.
-            colluders: the study's ``protection.colluders``.
-            batch: pairs per evaluation batch; the default cap is ``cap_factor * log(batch)``.
-            cap_factor: in units of log(batch).
-            noised: whether losses are released with noise of a privacy guarantee.
-
-        Raises:
-            ConfigError: gamma * cap above 10, naming ``algorithm.gamma``; too small a batch for a cap.
-        """
+        """The rule of a study; the default cap is ``cap_factor * log(batch)``, pairs per loss batch."""
         if options.loss_cap is None and batch < 2:
             raise ConfigError(
                 "algorithm.loss_cap: batches of one pair have no contrast, so there is no default",
@@ -136,11 +121,33 @@ class DroRule:
         """The least number of sites in a sum: n - t must exceed the revealed sums."""
         if self.noised or (self.options.allow_two_site_weight_disclosure and len(self.sites) == 2):
             return 2
-        return cohort.least_sites(self.revealed, self.colluders)
+        return max(self.colluders, 1) + self.revealed + 1
 
     def check_cohort(self, sites: int, threshold: int | None = None) -> None:
-        """Refuse a sum over so few sites that a loss could be solved for: :func:`cohort.check`."""
-        cohort.check(sites, threshold, self.minimum)
+        """Refuse a cohort that is too small, or whose sites would help to open a sum over too few of them.
+
+        ``threshold`` is None for a protection that opens nothing.
+        """
+        least = self.minimum
+        if sites < least:
+            reasons = {
+                2: "of two sites each could work out the other's loss",
+                3: "of three sites each could work out the other two's losses, but for their order",
+            }
+            accepted = "; or algorithm.allow_two_site_weight_disclosure = true, if both accept it"
+            pooled = "with fewer, sites that pool what they know could solve for the others' losses"
+            raise ConfigError(
+                f"algorithm.rho: DRO weights need sums over {least} sites, and there are {sites}: "
+                f"{reasons.get(sites, pooled)}",
+                remedy="set algorithm.rho = 0 (equal weights), add noise to the losses, or add sites"
+                + (accepted if sites == 2 else ""),
+            )
+        if threshold is not None and threshold < least:
+            raise ConfigError(
+                f"protection.threshold: sites would open a sum of DRO numbers over {threshold} of them, "
+                f"and a sum over fewer than {least} could be solved for single losses",
+                remedy=f"set protection.threshold = {least}, or algorithm.rho = 0",
+            )
 
     # --- a site's part
 
@@ -180,7 +187,6 @@ class DroRule:
 
     @cached_property
     def _rest_bits(self) -> int:
-        """The narrowest field that is fine enough."""
         count = len(self.sites)
         bound = FixedPoint.choose(bound=float(count) ** 2, bits=64, sites=count).step
         for bits in range(count.bit_length() + 8, NARROW_MAX_BITS):
@@ -189,11 +195,7 @@ class DroRule:
         return NARROW_MAX_BITS
 
     def summand(self, weight: float, loss: float) -> dict[str, torch.Tensor | float]:
-        """What a site adds. At most once per round: two sums over different survivors give a difference.
-
-        Raises:
-            RangeError: a weight outside (0, 1]. Names no value.
-        """
+        """What a site adds. At most once per round: two sums over different survivors give a difference."""
         own = self.own(weight, loss)
         if self.options.divergence == "kl":
             logarithm = math.log(own / len(self.sites))
@@ -206,11 +208,7 @@ class DroRule:
     # --- the server's part
 
     def answer(self, round_number: int, totals: Totals) -> DroAnswer | None:
-        """What everybody is told; None if there is nothing to tell, and every site keeps its weight.
-
-        That is so below the minimum, and when the sums are no larger than their rounding (all sites left
-        in the round have next to no weight).
-        """
+        """What everybody is told; None below the minimum, and where sums are no more than their rounding."""
         survivors = set(totals.survivors)
         members = tuple(site in survivors for site in self.sites)
         count = sum(members)
@@ -234,12 +232,7 @@ class DroRule:
     # --- back at the site
 
     def check(self, answer: DroAnswer) -> None:
-        """Refuse an answer that no honest aggregator gives, whatever a site makes of it.
-
-        Raises:
-            MalformedMessage: an answer for another number of sites or sums, or below the minimum; sums that
-                no sites add up to.
-        """
+        """Refuse, with a MalformedMessage, an answer that no honest aggregator gives to any site."""
         if (len(answer.members), len(answer.sums)) != (len(self.sites), self.revealed):
             raise malformed("is for another study")
         if answer.n < self.minimum:
@@ -262,14 +255,7 @@ class DroRule:
         return answer.members[self.sites.index(site)]
 
     def weight(self, site: SiteId, weight: float, loss: float, answer: DroAnswer | None) -> float:
-        """The site's new weight from the weight and loss that its summand was made with.
-
-        The old one if there is no answer or the site is not in it.
-
-        Raises:
-            RangeError: as for :meth:`summand`.
-            MalformedMessage: an answer for another study.
-        """
+        """The new weight from that of the summand; the old one if the site is in no answer."""
         if answer is None or not self.is_member(site, answer):
             return weight
         own, count = self.own(weight, loss), answer.n
@@ -287,10 +273,7 @@ class DroRule:
         return min(max(new, self.smallest(count)), self.largest(count))
 
     def smallest(self, count: int) -> float:
-        """The smallest weight that any of ``count`` sites can have, so that false sums get none below it.
-
-        In the chi-square ball it mirrors the largest; :data:`WEIGHT_FLOOR` where a ball reaches to 0.
-        """
+        """The smallest weight that any of ``count`` sites can have, so that false sums get none below it."""
         if self.options.divergence == "kl":
             return WEIGHT_FLOOR
         return max((1.0 - math.sqrt(self.radius * (count - 1))) / count, WEIGHT_FLOOR)

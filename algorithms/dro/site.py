@@ -20,21 +20,14 @@ _NAME: Final = "dro/site_weight"
 class SiteWeight:
     """What a site keeps, and nobody else may see.
 
-    Attributes:
-        weight: l_i.
-        loss: the loss of the summand that waits for its answer.
-        round: the round of the last summand; 0 before the first.
-        waiting: whether that summand's answer has not been used yet.
-        count: n of the last answer seen, a member of it or not.
-
     Security: single-site values. Save it with the site's private state only.
     """
 
-    weight: float
-    count: int
-    loss: float = 0.0
-    round: int = 0
-    waiting: bool = False
+    weight: float  # l_i
+    count: int  # n of the last answer seen, a member of it or not
+    loss: float = 0.0  # of the summand that waits for its answer
+    round: int = 0  # of the last summand; 0 before the first
+    waiting: bool = False  # whether that summand's answer has not been used yet
 
     @classmethod
     def start(cls, rule: DroRule) -> Self:
@@ -42,14 +35,11 @@ class SiteWeight:
         return cls(weight=rule.initial, count=len(rule.sites))
 
     def offer(self, rule: DroRule, round_number: int, loss: float) -> tuple[Self, Summands]:
-        """The summand of a round, and the state that waits for its answer.
-
-        A summand whose answer never came is forgotten: the weight stays what it was.
+        """The summand of a round, and the state that waits for its answer; a weight without answer stays.
 
         Raises:
             Replay: this round or a later one has had its summand. A second one, with another weight or
                 over other survivors, would let the difference out.
-            RangeError: as :meth:`DroRule.summand`.
         """
         if round_number <= self.round:
             raise Replay(
@@ -60,11 +50,7 @@ class SiteWeight:
         return replace(self, loss=loss, round=round_number, waiting=True), summand
 
     def apply(self, rule: DroRule, site: str, answer: DroAnswer | None) -> Self:
-        """Use an answer, whenever it comes; the same answer again changes nothing.
-
-        Raises:
-            MalformedMessage: an answer for another study.
-        """
+        """Use an answer, whenever it comes; the same answer again changes nothing."""
         if answer is None:
             return self
         # Whether this site waits follows from whether its loss could be measured, so it decides no refusal.
@@ -85,12 +71,7 @@ class SiteWeight:
 
     @classmethod
     def load(cls, state: State) -> Self:
-        """From :meth:`save`; the state may hold other things.
-
-        Raises:
-            KeyError: it holds no weight.
-            MalformedMessage: it is damaged.
-        """
+        """From :meth:`save`, in a state that may hold other things; a KeyError if it holds no weight."""
         numbers = state[_NAME].flatten().tolist()
         if len(numbers) != 5 or not all(map(math.isfinite, numbers)):
             raise MalformedMessage(

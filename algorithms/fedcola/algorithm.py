@@ -12,7 +12,7 @@ summed within the group. So three groups learn from each other, and no sum is sm
 with one modality also learn from the other's layers (co-layers): every linear layer of a block becomes W +
 g * A with A the same layer of the other modality's model and a gate g that starts at 0; before anything
 leaves, W becomes W + g * A, so an update looks as without them. What totals are divided by:
-:mod:`secfed.algorithms.fedcola.aggregation`.
+:mod:`secfed.algorithms.fedcola.server`.
 
 Source: Sun et al., "Towards Multi-modal Transformers in Federated Learning", ECCV 2024, arXiv 2404.12467.
 What is different from it: updates are summed at once (not models mixed one after the other), no count or
@@ -29,9 +29,8 @@ from collections.abc import Mapping
 from functools import cached_property
 
 from secfed.algorithms.data.transfer.base import Kind, TransferData, TransferSite, check_transfer
-from secfed.algorithms.fedcola.options import FedColaOptions
+from secfed.algorithms.fedcola.options import FedColaOptions, check_privacy
 from secfed.algorithms.fedcola.plan import OTHER, FedColaPlan, FedColaStage
-from secfed.algorithms.fedcola.privacy import check_privacy
 from secfed.algorithms.fedcola.server import FedColaServer
 from secfed.algorithms.fedcola.site import FedColaSite, score
 from secfed.algorithms.framework.base import Metrics, SiteId
@@ -51,12 +50,7 @@ from secfed.wire.layout import Exchange, State
 
 @register("fedcola", options=FedColaOptions)
 class FedCola(PlannedStages[FedColaStage]):
-    """FedCola, bound to one study.
-
-    Raises:
-        ConfigError: a model, data set, ``[privacy]`` or number of sites that this algorithm cannot work
-        with.
-    """
+    """FedCola, bound to one study."""
 
     private_units = ("group", "site")
 
@@ -114,11 +108,7 @@ class FedCola(PlannedStages[FedColaStage]):
         return FedColaSite(self.setting, self.plan, site_id, self.site_data(site_id))
 
     def site_data(self, site_id: SiteId) -> TransferSite:
-        """One site's checked records.
-
-        Raises:
-            DataError: records that cannot be used, or one pair only.
-        """
+        """One site's checked records."""
         data = check_transfer(site_id, self.data.site(site_id), self.data)
         if data.kind == "pairs":
             check_pairs(site_id, len(data.train))

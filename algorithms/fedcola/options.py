@@ -1,4 +1,11 @@
-"""The ``[algorithm]`` table of ``fedcola``. Defaults are those of the method, except who takes part."""
+"""The ``[algorithm]`` table of ``fedcola``. Defaults are those of the method, except who takes part.
+
+Under ``[privacy]`` updates are all that leaves, besides scores where the study says so, and sites count the
+same. An image with several captions is one record: private training takes its first caption only, for its
+captions would lie in several groups.
+
+Source: :mod:`secfed.dp.accounting.unit` (units), :mod:`secfed.dp.training.local_privacy` (composition).
+"""
 
 from __future__ import annotations
 
@@ -6,7 +13,9 @@ from typing import Literal, Self
 
 from pydantic import Field, model_validator
 
+from secfed.algorithms.framework.coupled_privacy import check_coupled
 from secfed.config.schema import OPERATIONAL, Options
+from secfed.dp.settings import PrivacySection
 from secfed.errors import ConfigError
 
 
@@ -24,31 +33,19 @@ class FedColaOptions(Options):
         description="which layers of image and text sites also learn from the other modality's model: "
         '"none", "all", "attention" or "mlp"',
     )
-    train_co_layers: bool = Field(
-        default=True, description="true, or false to keep the other modality's layers as they were received"
-    )
+    train_co_layers: bool = Field(default=True, description="true, or false to keep what was received")
     train_tokens: bool = Field(
         default=True,
         description="true, or false to keep the table of words as it is: a sum over it says which words "
         "no site of the sum uses",
     )
-    server_step: float = Field(
-        default=1.0, gt=0, description="what the server multiplies every mean update by, above 0"
-    )
-    local_epochs: int = Field(
-        default=5, ge=1, description="passes over a site's records per round, at least 1"
-    )
+    server_step: float = Field(default=1.0, gt=0, description="what multiplies every mean update, above 0")
+    local_epochs: int = Field(default=5, ge=1, description="passes over the records per round, at least 1")
     batch_size: int = Field(default=112, ge=2, description="records per step, at least 2")
     learning_rate: float = Field(default=1e-4, gt=0, description="AdamW's step size in round 1, above 0")
-    learning_rate_decay: float = Field(
-        default=0.99, gt=0, le=1, description="what it is multiplied by in each later round, above 0 to 1"
-    )
-    temperature: float = Field(
-        default=0.07, gt=0, description="the temperature of the contrast of images and texts, above 0"
-    )
-    participation: float = Field(
-        default=1.0, gt=0, le=1, description="the share of each group that trains in a round, above 0 to 1"
-    )
+    learning_rate_decay: float = Field(default=0.99, gt=0, le=1, description="factor per round, above 0 to 1")
+    temperature: float = Field(default=0.07, gt=0, description="the temperature of the contrast, above 0")
+    participation: float = Field(default=1.0, gt=0, le=1, description="each group's share, above 0 to 1")
     min_group: int = Field(default=3, ge=3, description="the fewest sites of a group in a sum, at least 3")
     weighting: Literal["equal", "records"] = Field(
         default="equal",
@@ -56,9 +53,7 @@ class FedColaOptions(Options):
         "sites then tell how many records each has",
     )
     weight_cap: int = Field(default=1000, ge=1, description="the number of records that counts as weight 1")
-    gallery: int = Field(
-        default=64, ge=2, description="images per gallery when retrieval is measured, at least 2"
-    )
+    gallery: int = Field(default=64, ge=2, description="images per gallery of retrieval, at least 2")
     evaluate: Literal["last", "every"] = Field(
         default="last", description='"last" measures the final models, "every" also after each round'
     )
@@ -83,3 +78,15 @@ class FedColaOptions(Options):
                 'algorithm.train_co_layers: has no effect with co_layers = "none"', remedy="remove it"
             )
         return self
+
+
+def check_privacy(options: FedColaOptions, privacy: PrivacySection | None) -> None:
+    """Refuse a study whose epsilon would be wrong, or that would let numbers out beside it."""
+    if privacy is None:
+        return
+    check_coupled(privacy, "fedcola", "sites with pairs compare the pairs of a batch with each other")
+    if options.weighting == "records":
+        raise ConfigError(
+            'algorithm.weighting: "records" lets numbers of records leave without noise',
+            remedy='set algorithm.weighting = "equal"',
+        )

@@ -22,7 +22,6 @@ from typing import Final, Literal, get_args
 import torch
 
 from secfed.algorithms.data.transfer.base import Kind
-from secfed.algorithms.fedcola.aggregation import MODALITIES
 from secfed.algorithms.fedcola.options import FedColaOptions
 from secfed.algorithms.framework.base import LOSS_BOUND, SiteId
 from secfed.algorithms.framework.parameters import write_parameters
@@ -43,38 +42,22 @@ from secfed.wire.layout import Exchange, Field, State
 
 OTHER: Final = "other/"  # blocks of the other modality, for co-layers
 KINDS: Final[tuple[Kind, ...]] = get_args(Kind)
+MODALITIES: Final[tuple[Modality, ...]] = get_args(Modality)
 _TOKENS: Final = "text.embed.token."
 
 
 @dataclass(frozen=True)
 class FedColaStage:
-    """One exchange and what it is for.
-
-    Attributes:
-        step: "own" trains and sums what the group shares with nobody; "attention" sums the rest of that
-            training; "score" measures.
-        exchange: the sum.
-        of: the group, or the modality of an "attention" step.
-    """
+    """One exchange; "own" trains for the group, "attention" sums the shared rest, "score" measures."""
 
     step: Literal["own", "attention", "score"]
     exchange: Exchange
-    of: Kind
+    of: Kind  # the group, or the modality of an "attention" step
 
 
 @dataclass(frozen=True, kw_only=True)
 class FedColaPlan(RoundPlan[FedColaStage]):
-    """The plan of one study.
-
-    Attributes:
-        options: the ``[algorithm]`` table.
-        kind_of: what every site holds.
-        model: the ``[model]`` table.
-        facts: what is public about the records.
-
-    Raises:
-        ConfigError: names the key that is impossible for these sites.
-    """
+    """The plan of one study."""
 
     options: FedColaOptions
     kind_of: Mapping[SiteId, Kind]
@@ -112,11 +95,7 @@ class FedColaPlan(RoundPlan[FedColaStage]):
         return {kind: transfer_transformer.shapes(kind, self.facts, self.model) for kind in KINDS}
 
     def network(self, kind: Kind, parameters: State, device: torch.device) -> Classifier | PairEncoder:
-        """A group's network with these parameters.
-
-        Raises:
-            MalformedMessage: parameters of another model.
-        """
+        """A group's network with these parameters."""
         with seeded(0):  # about to be overwritten
             made = transfer_transformer.build(kind, self.facts, self.model)
         write_parameters(made, parameters)

@@ -90,13 +90,7 @@ class FedColaSite(SiteProgram):
         return {"weight": self._weight()} if self._plan.weighted else {}
 
     def contribute(self, round_number: int, exchange: Exchange, broadcast: State) -> Summands:
-        """Train, hand out the rest of a training, or measure; what fails is left out.
-
-        Raises:
-            WrongState: the study has no such exchange in this round, or this site missed its training.
-            MalformedMessage: the broadcast is not this study's model.
-            BudgetExceeded: the site's budget does not cover the work; no record was touched.
-        """
+        """Train, hand out the rest of a training, or measure; what fails is left out."""
         stage = self._plan.stage(round_number, exchange)
         settled = self.settled(round_number, exchange)
         if stage.step == "score":
@@ -134,7 +128,6 @@ class FedColaSite(SiteProgram):
     # --- training ---
 
     def _train(self, round_number: int, broadcast: State) -> tuple[State, float]:
-        """The update of every parameter that training changes, and the mean loss of the last pass."""
         options, plan, seed = self._options, self._plan, self._seed
         received = part_of(broadcast, MODEL)
         trained = plan.trained(self._kind)
@@ -181,7 +174,6 @@ class FedColaSite(SiteProgram):
         return DeclaredLoss("contrast of images and captions", False, of)
 
     def _rows(self, rows: torch.Tensor) -> Batch:
-        """These training records, on the study's device."""
         samples = self._train_samples
         if self._kind == "image":
             parts = (_required(samples.images)[rows], _required(samples.labels)[rows])

@@ -37,12 +37,8 @@ _PERSONAL: Final = "personal"
 class DittoOptions(FedAvgOptions):
     """Options of ``ditto``: those of ``fedavg``, and of the personal model."""
 
-    mu: float = Field(
-        default=0.1, ge=0, description="the pull of personal models to the received one, at least 0"
-    )
-    personal_epochs: int = Field(
-        default=1, ge=1, description="passes over a site's records per round for its personal model"
-    )
+    mu: float = Field(default=0.1, ge=0, description="the pull to the received model, at least 0")
+    personal_epochs: int = Field(default=1, ge=1, description="passes per round for the personal model")
 
 
 @register("ditto", options=DittoOptions)

@@ -49,11 +49,7 @@ class FedBn(FedAvg):
     options: FedBnOptions
 
     def summed_parameters(self, model: nn.Module) -> tuple[str, ...]:
-        """All trainable parameters but those of local layers.
-
-        Raises:
-            ConfigError: a layer that the model does not have, or no parameter is left to sum.
-        """
+        """All trainable parameters but those of local layers."""
         layers = dict(model.named_modules())
         for name in self.options.local_layers:
             if not name or name not in layers:  # "" is the whole model
@@ -62,7 +58,6 @@ class FedBn(FedAvg):
         return trainable(model, local=self.options.local_layers)
 
     def _local(self, model: nn.Module) -> dict[str, torch.Tensor]:
-        """Parameters and statistics of the local layers, in the model."""
         return {
             name: value
             for name, value in model.state_dict().items()

@@ -27,9 +27,7 @@ class FedOptOptions(FedAvgOptions):
     """Options of ``fedadam`` and ``fedyogi``: those of ``fedavg``, and of the server's step."""
 
     server_learning_rate: float = Field(default=0.1, gt=0, description="the server's step size, above 0")
-    beta1: float = Field(
-        default=0.9, ge=0, lt=1, description="the share of the mean update that stays, from 0 to below 1"
-    )
+    beta1: float = Field(default=0.9, ge=0, lt=1, description="what stays of the mean update, 0 to below 1")
     beta2: float = Field(default=0.99, ge=0, lt=1, description="the same of its square, from 0 to below 1")
     tau: float = Field(default=1e-3, gt=0, description="keeps the server's steps finite, above 0")
 

@@ -27,9 +27,7 @@ from secfed.dp.training.plain_loop import Training
 class FedProxOptions(FedAvgOptions):
     """Options of ``fedprox``: those of ``fedavg`` and ``mu``."""
 
-    mu: float = Field(
-        default=0.01, ge=0, description="the strength of the pull to the received model, at least 0"
-    )
+    mu: float = Field(default=0.01, ge=0, description="the pull to the received model, at least 0")
 
 
 @register("fedprox", options=FedProxOptions)
@@ -48,13 +46,7 @@ class FedProx(FedAvg):
 def add_proximal_pull(
     optimiser: torch.optim.Optimizer, mu: float, towards: Sequence[torch.Tensor] | None = None
 ) -> None:
-    """Let every step of the optimiser see mu * (w - anchor) in addition to the gradient.
-
-    Args:
-        optimiser: over the parameters w.
-        mu: strength; 0 changes nothing.
-        towards: the anchors, parameter by parameter; by default what the parameters hold now.
-    """
+    """Let every step see mu * (w - anchor) beside the gradient; by default anchors are what w is now."""
     parameters = [parameter for group in optimiser.param_groups for parameter in group["params"]]
     anchors = [parameter.detach().clone() for parameter in parameters] if towards is None else towards
 

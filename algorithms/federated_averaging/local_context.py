@@ -20,42 +20,25 @@ TRAIN: Final = "train"  # the phase of training that leaves, as dp.training.loca
 
 @dataclass(frozen=True)
 class LocalContext:
-    """The place of one training in the study.
-
-    Attributes:
-        site: whose.
-        round: counted from 1.
-        received: the model that was broadcast.
-        shared: the server's state, if the algorithm shares it.
-        memory: what this site keeps between rounds. What is written here is kept if it is finite and the
-            training did not fail; it never leaves the site.
-        device: where the model is.
-        seed: of what only this site's own work draws.
-        privacy: runs every step, under the study's ``[privacy]``; None without.
-    """
+    """The place of one training in the study."""
 
     site: SiteId
-    round: int
-    received: State
-    shared: State
+    round: int  # counted from 1
+    received: State  # the model that was broadcast
+    shared: State  # the server's state, if the algorithm shares it
+    # What this site keeps between rounds; it never leaves the site. What is written here is kept if it is
+    # finite and the training did not fail.
     memory: dict[str, torch.Tensor]
     device: torch.device
-    seed: int
-    privacy: LocalPrivacy | None = None
+    seed: int  # of what only this site's own work draws
+    privacy: LocalPrivacy | None = None  # runs every step, under the study's [privacy]
 
     def generator(self, phase: str = TRAIN) -> torch.Generator:
         """Decides the order of the records."""
         return torch_generator(self.seed, "order", *_more(phase), self.site, self.round)
 
     def train(self, training: Training, epochs: int, phase: str = TRAIN) -> float:
-        """Train in place; under ``[privacy]`` paid for, clipped and with noise.
-
-        Returns:
-            Mean training loss per record; NaN under privacy.
-
-        Raises:
-            BudgetExceeded: the site's budget does not cover this phase, which is one of ``phases``.
-        """
+        """Train in place: mean loss per record, or NaN under ``[privacy]``, where steps are paid for."""
         if self.privacy is not None:
             # Random layers then draw from the site's secret stream: a public seed would undo the guarantee.
             return self.privacy.train_locally(training, epochs=epochs, device=self.device, phase=phase)

@@ -13,9 +13,7 @@ from secfed.errors import ConfigError
 class FedAvgOptions(Options):
     """Options of ``fedavg``."""
 
-    local_epochs: int = Field(
-        default=1, ge=1, description="passes over a site's records per round, at least 1"
-    )
+    local_epochs: int = Field(default=1, ge=1, description="passes over the records per round, at least 1")
     batch_size: int = Field(default=32, ge=1, description="records per local step, at least 1")
     learning_rate: float = Field(default=0.1, gt=0, description="the local step size, above 0")
     optimizer: Literal["sgd", "adam"] = Field(default="sgd", description='"sgd" or "adam"')

@@ -14,11 +14,7 @@ from torch import nn
 
 from secfed.algorithms.federated_averaging.local_context import LocalContext
 from secfed.algorithms.federated_averaging.options import FedAvgOptions
-from secfed.algorithms.framework.base import (
-    LOSS_BOUND,
-    Algorithm,
-    check_round,
-)
+from secfed.algorithms.framework.base import LOSS_BOUND, Algorithm, check_round
 from secfed.algorithms.framework.datasets import SiteData, SiteId, check_site
 from secfed.algorithms.framework.parameters import (
     check_scores,
@@ -64,20 +60,12 @@ class WeightedPlan(Algorithm):
 
     A class that writes a :meth:`local_update` supports the units of ``[privacy]`` that it declares in
     ``private_units``; if it declares none, ``site``, unless what it is derived from refuses that.
-
-    Attributes:
-        shares_state: whether sites receive :meth:`server_state` with the model.
-        personal: whether a site uses another model than the received one; :meth:`personalise` makes it.
-        trained: names of the parameters that sites sum.
-
-    Raises:
-        ConfigError: a model, data set or ``[privacy]`` that this algorithm cannot work with.
     """
 
     options_type = FedAvgOptions
     warm_start = True
-    shares_state: ClassVar[bool] = False
-    personal: ClassVar[bool] = False
+    shares_state: ClassVar[bool] = False  # whether sites receive server_state with the model
+    personal: ClassVar[bool] = False  # whether a site uses another model, which personalise makes
 
     def __init_subclass__(cls, **given: Any) -> None:
         super().__init_subclass__(**given)

@@ -43,11 +43,7 @@ from secfed.wire.layout import Exchange, State
 
 @register("fmcsc", options=FmcscOptions)
 class Fmcsc(PlannedStages[FmcscStage]):
-    """FMCSC, bound to one study.
-
-    Raises:
-        ConfigError: a model, data set, ``[privacy]`` or number of sites that this algorithm cannot work with.
-    """
+    """FMCSC, bound to one study."""
 
     private_units = ("group", "site")
 
@@ -113,12 +109,7 @@ class Fmcsc(PlannedStages[FmcscStage]):
         return FmcscSite(self.setting, self.plan, self.networks, site_id, self.site_data(site_id))
 
     def site_data(self, site_id: SiteId) -> MultiviewSite:
-        """One site's checked records.
-
-        Raises:
-            DataError: records that cannot be used; in a simulation also more of them than the sums of k-means
-                have room for, of which a hospital takes the first.
-        """
+        """One site's checked records."""
         data, most = check_multiview(site_id, self.data.site(site_id), self.data), self.options.max_records
         if len(data.labels) > most:
             unfit(

@@ -44,11 +44,7 @@ def moments(features: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, float]:
 def mean_and_covariance(
     total: torch.Tensor, outer: torch.Tensor, count: float
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Mean [d] and covariance [d, d] from the summed :func:`moments`.
-
-    Raises:
-        RangeError: no records.
-    """
+    """Mean [d] and covariance [d, d] from the summed :func:`moments`."""
     if count < _EMPTY:
         raise RangeError("k-means has no records to start from", remedy="let more sites take part")
     mean = total / count
@@ -65,15 +61,8 @@ def starts(
     depends on the library), and the covariance factor is a Cholesky factor in plain float64 arithmetic
     (no LAPACK).
 
-    Args:
-        mean: [d].
-        covariance: [d, d]; may be singular, or slightly indefinite through fixed point.
-        restarts: R.
-        clusters: K.
-        seed: the study's seed, with whatever else distinguishes this k-means already mixed in.
-
-    Raises:
-        RangeError: NaN or Inf.
+    ``covariance`` may be singular, or slightly indefinite through fixed point; ``seed`` is the study's, with
+    whatever else distinguishes this k-means mixed in.
     """
     if not bool(torch.isfinite(mean).all() and torch.isfinite(covariance).all()):
         raise RangeError("mean or covariance contains NaN or Inf", remedy="lower algorithm.learning_rate")
@@ -121,10 +110,7 @@ def local_sums(
 
 
 def next_centres(centres: torch.Tensor, sums: torch.Tensor, counts: torch.Tensor) -> torch.Tensor:
-    """The means of the clusters, [..., K, d] float64; a cluster without records keeps its centre.
-
-    ``sums``, [..., K, d], and ``counts``, [..., K], are totals for these centres.
-    """
+    """The means of the clusters, [..., K, d] float64, from totals; one without records keeps its centre."""
     held = (counts >= _EMPTY).unsqueeze(-1)
     means = sums.to(torch.float64) / counts.to(torch.float64).clamp(min=_EMPTY).unsqueeze(-1)
     return torch.where(held, means, centres.to(torch.float64))

@@ -28,9 +28,6 @@ def laplace(shape: Sequence[int], epsilon: float, generator: torch.Generator) ->
     The generator is seeded like training: in simulation from the study's seed, so that whoever knows it can
     take the noise off again. At ``epsilon = inf`` the noise is all -0.0 and the generator is not used:
     x + (-0.0) has the bits of x for every x, also for x = -0.0, which + 0.0 would change.
-
-    Raises:
-        RangeError: an epsilon that is not above 0.
     """
     if not epsilon > 0:
         raise RangeError("epsilon must be above 0", remedy="use inf for no noise")

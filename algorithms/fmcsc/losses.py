@@ -94,10 +94,7 @@ def distillation_loss(view: int, options: FmcscOptions) -> DeclaredLoss:
 
 
 def single_view_loss(view: int, views: int, options: FmcscOptions) -> DeclaredLoss:
-    """Reconstruction of the site's own view, and the model contrast. Batch: the view, then the global h.
-
-    ``view`` is the one of ``views`` that the site holds.
-    """
+    """Reconstruction of the site's own view, and the model contrast. Batch: the view, then the global h."""
 
     def loss(model: nn.Module, batch: Batch) -> torch.Tensor:
         network = _network(model)

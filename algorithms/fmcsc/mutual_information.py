@@ -23,16 +23,9 @@ BINS: Final = 10
 
 
 def mutual_information(a: torch.Tensor, b: torch.Tensor, *, bins: int = BINS) -> float:
-    """Estimate I(a; b) of two [n, d] matrices in bits, with cells of equal width.
+    """I(a; b) of two [n, d] matrices: 0 to log2(bins) bits, 0 if one is constant or no pair is finite.
 
-    Returns:
-        A value in [0, log2(bins)]; 0 when one of the matrices is constant, or no pair is finite.
-
-    Raises:
-        RangeError: different shapes, no values, or fewer than 2 bins.
-
-    Security: a single-site value. One record can move every cell's border, so that no noise level gives a
-        guarantee.
+    Security: a single-site value. One record can move every cell's border, so no noise level is a guarantee.
     """
     if a.shape != b.shape or not a.numel() or bins < 2:
         raise RangeError(

@@ -36,43 +36,24 @@ _SQUARED_DISTANCE: Final = 64.0  # of a unit vector to a centre; starts lie outs
 
 @dataclass(frozen=True)
 class FmcscStage:
-    """One exchange and what it is for.
-
-    Attributes:
-        kind: what is summed.
-        exchange: the sum.
-        group: whose model or clusters.
-        iteration: of k-means, from 1.
-    """
+    """One exchange and what it is for."""
 
     kind: Kind
     exchange: Exchange
-    group: int = FULL
-    iteration: int = 0
+    group: int = FULL  # whose model or clusters
+    iteration: int = 0  # of k-means, from 1
 
 
 @dataclass(frozen=True, kw_only=True)
 class FmcscPlan(RoundPlan[FmcscStage]):
-    """The plan of one study.
-
-    Attributes:
-        options: the ``[algorithm]`` table.
-        view_of: the one view of every site, or None for all views.
-        views: number of views.
-        classes: number of classes and of clusters.
-        features: size of h.
-        shapes: the network's parameters.
-
-    Raises:
-        ConfigError: names the key that is impossible for these sites.
-    """
+    """The plan of one study."""
 
     options: FmcscOptions
-    view_of: Mapping[SiteId, int | None]
+    view_of: Mapping[SiteId, int | None]  # the one view of every site, or None for all views
     views: int
-    classes: int
-    features: int
-    shapes: Mapping[str, tuple[int, ...]]
+    classes: int  # and clusters
+    features: int  # size of h
+    shapes: Mapping[str, tuple[int, ...]]  # of the network's parameters
 
     def __post_init__(self) -> None:
         if 0 < self.rounds < self.options.pretrain_rounds:
@@ -261,18 +242,18 @@ class FmcscPlan(RoundPlan[FmcscStage]):
     def _pretrain(self) -> FmcscStage:
         fields = self.updates(self.shapes, self.pretrained)
         if not self.site_level:
-            fields += [_scalar(f"sites/{group}", 1.0) for group in self.groups[1:]]
+            fields += [Field(f"sites/{group}", (), 1.0, 64) for group in self.groups[1:]]
         if self.privacy is None:
-            fields += [_scalar("sites", 1.0), _scalar("loss", LOSS_BOUND)]
+            fields += [Field("sites", (), 1.0, 64), Field("loss", (), LOSS_BOUND, 64)]
         return FmcscStage("pretrain", self.exchange("pretrain", "sampled", fields))
 
     @cached_property
     def _training(self) -> tuple[FmcscStage, ...]:
         fields = self.updates(self.shapes, tuple(self.shapes))
         if not self.site_level:
-            fields += [_scalar("weight", 1.0), _scalar("sites", 1.0)]
+            fields += [Field("weight", (), 1.0, 64), Field("sites", (), 1.0, 64)]
         if self.privacy is None:
-            fields.append(_scalar("loss", LOSS_BOUND))
+            fields.append(Field("loss", (), LOSS_BOUND, 64))
         return tuple(
             FmcscStage("train", self.exchange(f"train-{name}", self._cohort(group), fields), group)
             for group, name in enumerate(self.groups)
@@ -288,36 +269,28 @@ class FmcscPlan(RoundPlan[FmcscStage]):
         """The stages that find and score clusters."""
         size, clusters, most = self.features, self.classes, float(self.options.max_records)
         moments = [
-            _block("sum", (size,), most),
-            _block("outer", (size, size), most),
-            _scalar("records", most),
+            Field("sum", (size,), most, 64),
+            Field("outer", (size, size), most, 64),
+            Field("records", (), most, 64),
         ]
         if self.hidden:  # nobody knows how many sites a group has; it is summed before its clusters are
-            moments += [_scalar(f"sites/{group}", 1.0) for group in self.groups]
+            moments += [Field(f"sites/{group}", (), 1.0, 64) for group in self.groups]
         stages = [FmcscStage("moments", self.exchange("score-moments", self._cohort(FULL), moments))]
         for group, name in enumerate(self.groups):
             if not self.clusters_itself(group):
                 continue
             runs = self.runs(group)
             sums = [
-                _block("sums", (runs, clusters, size), most),
-                _block("counts", (runs, clusters), most),
-                _block("inertia", (runs,), _SQUARED_DISTANCE * most),
+                Field("sums", (runs, clusters, size), most, 64),
+                Field("counts", (runs, clusters), most, 64),
+                Field("inertia", (runs,), _SQUARED_DISTANCE * most, 64),
             ]
             count = self.options.kmeans_iterations if group == FULL else self.options.group_iterations
             cohort = self._cohort(group) if group == FULL or self.hidden else f"only-{name}"
             for iteration in range(1, count + 1):
                 exchange = self.exchange(f"score-{name}-{iteration:02}", cohort, sums)
                 stages.append(FmcscStage("kmeans", exchange, group, iteration))
-        tables = [_block("table", (clusters, clusters), most)]
+        tables = [Field("table", (clusters, clusters), most, 64)]
         if self.scores_others:
-            tables.append(_block("table/others", (clusters, clusters), most))
+            tables.append(Field("table/others", (clusters, clusters), most, 64))
         return (*stages, FmcscStage("table", self.exchange("score-table", "all", tables)))
-
-
-def _scalar(name: str, bound: float) -> Field:
-    return Field(name, (), bound, 64)
-
-
-def _block(name: str, shape: tuple[int, ...], bound: float) -> Field:
-    return Field(name, shape, bound, 64)

@@ -35,11 +35,7 @@ OWN_VIEW: Final = "own-view"
 
 
 def check_privacy(options: FmcscOptions, privacy: PrivacySection | None) -> None:
-    """Refuse a study whose epsilon would be wrong, or that would let numbers out beside it.
-
-    Raises:
-        ConfigError: names the key and what to set instead.
-    """
+    """Refuse a study whose epsilon would be wrong, or that would let numbers out beside it."""
     if privacy is None:
         return
     contrast = multiview_loss(options).name

@@ -38,14 +38,7 @@ def loaded_pair(name: str, state: State) -> tuple[int, torch.Tensor] | None:
 
 
 class SiteScoring:
-    """One site's half.
-
-    Args:
-        plan: the study's.
-        group: the group whose model gives this site's features.
-        site_id: whose.
-        labels: [n] int64; only counted, in step 4.
-    """
+    """One site's half; the model of ``group`` gives its features. Labels are only counted, in step 4."""
 
     def __init__(self, plan: FmcscPlan, group: int, site_id: SiteId, labels: torch.Tensor) -> None:
         self._plan, self._group, self._site_id, self._labels = plan, group, site_id, labels
@@ -64,12 +57,7 @@ class SiteScoring:
         self._features = loaded_pair("features", state)
 
     def contribute(self, round_number: int, stage: FmcscStage, broadcast: State) -> Summands:
-        """One step, but for counts of records and sites; zeros where it is another group's.
-
-        Raises:
-            WrongState: this site has no features of this round's model.
-            MalformedMessage: the broadcast is not what the step needs.
-        """
+        """One step, but for counts of records and sites; zeros where it is another group's."""
         if stage.kind != "table" and stage.group != self._group:
             return self._nothing(stage)
         if self._features is None or self._features[0] != round_number:

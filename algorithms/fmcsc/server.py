@@ -14,10 +14,7 @@ _NO_WEIGHT: Final = 1e-9  # fixed point leaves about 1e-13 of one site's weight
 
 
 class FmcscServer(GroupServer):
-    """Moves every group's model by its weighted mean update; reads totals only.
-
-    Metrics are ``acc``, ``nmi`` and ``ari`` where scored, and losses while training from a model.
-    """
+    """Moves every group's model by its weighted mean update; reads totals only."""
 
     def __init__(self, plan: FmcscPlan, initial: State) -> None:
         super().__init__(dict.fromkeys(plan.groups, initial))
@@ -32,10 +29,7 @@ class FmcscServer(GroupServer):
         return state
 
     def absorb(self, round_number: int, exchange: Exchange, totals: Totals) -> None:
-        """Take in one exchange.
-
-        Losses belong to the model that training started from, scores to the model they were measured on.
-        """
+        """Take in one exchange: losses of the model that training began with, scores of the one measured."""
         stage = self._plan.stage(round_number, exchange)
         if stage.kind == "pretrain":
             self._pretrain(totals)

@@ -40,11 +40,7 @@ _LEAST_WEIGHT: Final = 1e-3  # so that a group whose weights are all clipped to 
 
 
 class FmcscSite(SiteProgram):
-    """Runs inside one hospital.
-
-    Keeps, between exchanges: a single-view site's own model, what a multi-view site's copies are to learn
-    in this round, and the features that are being clustered.
-    """
+    """Runs inside one hospital; keeps its own model, what to teach in this round, and clustered features."""
 
     def __init__(
         self,
@@ -109,14 +105,7 @@ class FmcscSite(SiteProgram):
         return {name: value for name, value in known.items() if name in names}
 
     def contribute(self, round_number: int, exchange: Exchange, broadcast: State) -> Summands:
-        """Train for a group, or take a step of scoring; what fails is left out.
-
-        Raises:
-            WrongState: the study has no such exchange in this round, or this site missed an earlier
-                exchange that this one builds on.
-            MalformedMessage: the broadcast is not this study's model.
-            BudgetExceeded: the site's budget does not cover the work; no record was touched.
-        """
+        """Train for a group, or take a step of scoring; what fails is left out."""
         stage, plan = self._plan.stage(round_number, exchange), self._plan
         settled = self.settled(round_number, exchange)
         if stage.kind in ("pretrain", "train"):
@@ -124,7 +113,7 @@ class FmcscSite(SiteProgram):
             summands = {**work(round_number, stage, broadcast), **settled}
             names = [field.name for field in exchange.layout.fields]
             return {name: summands[name] for name in names if name in summands}
-        received = parameters_of(broadcast, plan.groups[self.group])
+        received = part_of(broadcast, plan.groups[self.group] + "/")
         if received:
             # Records without features count as the origin; see the module on k-means.
             none = torch.zeros(self._records, plan.features)
@@ -133,7 +122,6 @@ class FmcscSite(SiteProgram):
         return {**self._scoring.contribute(round_number, stage, broadcast), **settled}
 
     def _embed(self, network: MultiviewNetwork) -> torch.Tensor:
-        """H of the site's records: [n, features]."""
         with torch.no_grad():
             common: torch.Tensor = network(self._views)
         return common
@@ -146,39 +134,37 @@ class FmcscSite(SiteProgram):
         network: MultiviewNetwork,
         loss: DeclaredLoss,
         batch: Callable[[], Batch],
+        round_number: int,
+        stage: FmcscStage,
         *,
         phase: str,
-        order_label: tuple[int, str],
         trained: Collection[str],
         epochs: int,
-        learning_rate: float,
     ) -> float:
-        """One phase of training: the only place where records meet an optimiser.
+        """The only place where records meet an optimiser; mean loss per record, NaN under privacy.
 
-        ``batch`` gives all records; under privacy it is called when the phase has been paid for.
-        ``order_label`` is round and exchange: each has an order of its own. Batches stay the same in all
-        passes.
-
-        Returns:
-            Mean loss per record; NaN under privacy, which does not pay for it.
+        ``batch`` gives all records; under privacy it is called when the phase has been paid for. Their order
+        differs by round and exchange, and stays the same in all passes.
         """
-        optimiser = adam_over(network, trained, learning_rate)
+        plan = self._plan
+        pretrains, rate = stage.kind == "pretrain", plan.options.pretrain_learning_rate
+        optimiser = adam_over(network, trained, rate if pretrains else plan.learning_rate(round_number))
         if self._privacy is not None:
             records = LazyRecords(self._records, batch)
             self._privacy.run(network, optimiser, loss, records, passes=epochs, phase=phase)
             return math.nan
-        size, seed = self._plan.options.batch_size, self._setting.site_seed
+        size, seed = plan.options.batch_size, self._setting.site_seed
         data = batch()
         if seed is not None:  # in simulation the batches are those of the paper: records in their order
-            generator = torch_generator(seed, "order", self._site_id, phase, *order_label)
-            order = torch.randperm(len(data[0]), generator=generator).to(data[0].device)
-            data = tuple(part[order] for part in data)
+            place = (self._site_id, phase, round_number, stage.exchange.name)
+            order = torch.randperm(len(data[0]), generator=torch_generator(seed, "order", *place))
+            data = tuple(part[order.to(part.device)] for part in data)
         batches = list(zip(*(torch.split(part, size) for part in data), strict=True))
         return fit(network, optimiser, loss, lambda: batches, epochs=epochs)
 
     def _pretrain(self, round_number: int, stage: FmcscStage, broadcast: State) -> Summands:
         plan, options, owned = self._plan, self._plan.options, self._owned
-        received = parameters_of(broadcast, plan.groups[FULL])
+        received = part_of(broadcast, plan.groups[FULL] + "/")
         start: State = received
         if options.pretrain_start == "independent":
             start = self._networks.start(self._setting.local_seed, self._site_id)
@@ -189,11 +175,11 @@ class FmcscSite(SiteProgram):
             network,
             losses.pretraining_loss(owned),
             lambda: self._held,
+            round_number,
+            stage,
             phase=private.PRETRAIN,
-            order_label=(round_number, stage.exchange.name),
             trained=[f"{part}.{view}" for part in ("enc", "dec") for view in owned],
             epochs=options.pretrain_epochs,
-            learning_rate=options.pretrain_learning_rate,
         )
         if loss is None:
             return {}
@@ -208,7 +194,7 @@ class FmcscSite(SiteProgram):
 
     def _train(self, round_number: int, stage: FmcscStage, broadcast: State) -> Summands:
         plan = self._plan
-        received = parameters_of(broadcast, plan.groups[stage.group])
+        received = part_of(broadcast, plan.groups[stage.group] + "/")
         share = plan.weight(self._site_id, stage.group, round_number)
         work: Callable[[int, FmcscStage, State], _Trained]
         if self._view is None:
@@ -240,11 +226,11 @@ class FmcscSite(SiteProgram):
             network,
             losses.multiview_loss(options),
             lambda: self._held,
+            round_number,
+            stage,
             phase=private.ALL_VIEWS,
-            order_label=(round_number, stage.exchange.name),
             trained=("enc", "dec", "view_head", "fuse_head"),
             epochs=options.local_epochs,
-            learning_rate=self._plan.learning_rate(round_number),
         )
         with torch.no_grad():
             low = network.encode(views)
@@ -257,7 +243,6 @@ class FmcscSite(SiteProgram):
         return network, as_weight(information, len(views) * _MOST_BITS), loss
 
     def _teach(self, round_number: int, stage: FmcscStage, received: State) -> _Trained:
-        """Teach a copy of one view's model what the multi-view model knows."""
         options, view = self._plan.options, stage.group - 1
         if self._target is None or self._target[0] != round_number:
             raise WrongState(
@@ -275,11 +260,11 @@ class FmcscSite(SiteProgram):
             network,
             losses.distillation_loss(view, options),
             lambda: (*self._held, target),
+            round_number,
+            stage,
             phase=private.TEACH,
-            order_label=(round_number, stage.exchange.name),
             trained=("enc", "dec", "fuse_head") if options.distillation else ("enc", "dec"),
             epochs=options.distillation_epochs,
-            learning_rate=self._plan.learning_rate(round_number),
         )
         if before is None:
             return network, 1.0, loss
@@ -301,11 +286,11 @@ class FmcscSite(SiteProgram):
             network,
             losses.single_view_loss(view, len(views), options),
             batch,
+            round_number,
+            stage,
             phase=private.OWN_VIEW,
-            order_label=(round_number, stage.exchange.name),
             trained=("enc", *own, "fuse_head") if options.model_contrast else own,
             epochs=options.local_epochs,
-            learning_rate=self._plan.learning_rate(round_number),
         )
         trained = read_parameters(network)
         if is_finite(trained):  # a failed update leaves the site's own model as it was
@@ -334,10 +319,7 @@ class FmcscSite(SiteProgram):
 
 
 def adam_over(network: nn.Module, parts: Collection[str], learning_rate: float) -> torch.optim.Optimizer:
-    """Adam over the parameters of ``parts``, prefixes such as ``enc.0``; the rest is frozen.
-
-    Its moments live for one phase.
-    """
+    """Adam, for one phase, over ``parts``, prefixes of names such as ``enc.0``; the rest is frozen."""
     trained = []
     for name, parameter in network.named_parameters():
         parameter.requires_grad_(any(name.startswith(part + ".") for part in parts))
@@ -349,11 +331,6 @@ def adam_over(network: nn.Module, parts: Collection[str], learning_rate: float) 
 def as_weight(information: float, most: float) -> float:
     """A mutual information (or a difference of two), clipped to 0 .. ``most`` bits, as a weight above 0."""
     return (min(max(information, 0.0), most) + _LEAST_WEIGHT) / (most + _LEAST_WEIGHT)
-
-
-def parameters_of(broadcast: State, group: str) -> dict[str, torch.Tensor]:
-    """The parameters of one group's model in a broadcast; empty if it carries none."""
-    return part_of(broadcast, group + "/")
 
 
 def view_of(parameter: str) -> int:

@@ -165,20 +165,16 @@ class ServerProgram(ABC):
 
 
 class Algorithm(ABC):
-    """One research algorithm, bound to one study.
+    """One research algorithm, bound to one study; made with (setting, options), of ``options_type``.
 
-    Attributes:
-        options_type: of its ``[algorithm]`` table; it is then made with (setting, options). Without it a
-            user's own is made with the setting and the keys of the table.
-        private_units: the units of ``[privacy]`` that it supports. ``record`` and ``group`` need site
-            programs with :meth:`SiteProgram.use_privacy`; for ``site``, noise covers a whole exchange.
-        warm_start: whether a study can begin with a model from a file; :meth:`model_in` and
-            :meth:`ServerProgram.begin` are then its own.
+    Without that type a user's own is made with the setting and the keys of the ``[algorithm]`` table. Of the
+    units of ``[privacy]``, ``record`` and ``group`` need site programs with :meth:`SiteProgram.use_privacy`;
+    for ``site``, noise covers a whole exchange.
     """
 
     options_type: ClassVar[type[Options] | None] = None
     private_units: ClassVar[tuple[str, ...]] = ("site",)
-    warm_start: ClassVar[bool] = False
+    warm_start: ClassVar[bool] = False  # from a file; model_in and ServerProgram.begin are then its own
 
     @abstractmethod
     def exchanges(self, round_number: int) -> Sequence[Exchange]:
@@ -243,11 +239,7 @@ _Planned = TypeVar("_Planned", bound=PlannedExchange)
 
 
 def planned_for(exchange: Exchange, round_number: int, stages: Iterable[_Planned]) -> _Planned:
-    """The stage of a round that an exchange from the other side belongs to.
-
-    Raises:
-        WrongState: the round has no exchange of this name and layout.
-    """
+    """The stage of a round that an exchange from the other side belongs to; a WrongState if none does."""
     for stage in stages:
         if stage.exchange == exchange:
             return stage

@@ -11,16 +11,7 @@ from secfed.errors import ConfigError
 
 
 def check_coupled(privacy: PrivacySection, algorithm: str, coupling: str) -> None:
-    """Refuse a study whose epsilon would be wrong, or that would let numbers out beside it.
-
-    Args:
-        privacy: the ``[privacy]`` table.
-        algorithm: its name; its sites all count the same, and one record moves the scores of others.
-        coupling: which records are compared where, for the error.
-
-    Raises:
-        ConfigError: names the key and what to set instead.
-    """
+    """Refuse a study whose epsilon would be wrong; ``coupling`` says which records are compared where."""
     if privacy.unit == "record":
         raise ConfigError(
             f'privacy.unit: "record" is impossible: {coupling}, so clipping the gradient of one record would '
@@ -36,6 +27,5 @@ def check_coupled(privacy: PrivacySection, algorithm: str, coupling: str) -> Non
         )
     if privacy.weights == "unprotected":
         raise ConfigError(
-            f"privacy.weights: has no effect, the sites of {algorithm} all count the same",
-            remedy="remove it",
+            f"privacy.weights: has no effect, the sites of {algorithm} all count the same", remedy="remove it"
         )

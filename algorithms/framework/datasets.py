@@ -24,22 +24,14 @@ _LEAST_PAIRS: Final = 2  # a pair is only ever compared with other pairs
 class SiteData:
     """One site's labelled records, split into training and held-out records.
 
-    Attributes:
-        train_x: [n, *input_shape] float32.
-        train_y: [n] int64, 0 <= label < classes.
-        test_x: [m, *input_shape] float32; m may be 0.
-        test_y: [m] int64.
-        train_patients: whose each training record is, as numbers that mean nothing elsewhere; None where the
-            data set does not say.
-
     Security: single-site values; nothing of it may leave except inside a protected sum.
     """
 
-    train_x: torch.Tensor
-    train_y: torch.Tensor
-    test_x: torch.Tensor
-    test_y: torch.Tensor
-    train_patients: tuple[int, ...] | None = None
+    train_x: torch.Tensor  # [n, *input_shape] float32
+    train_y: torch.Tensor  # [n] int64, 0 <= label < classes
+    test_x: torch.Tensor  # [m, *input_shape] float32; m may be 0
+    test_y: torch.Tensor  # [m] int64
+    train_patients: tuple[int, ...] | None = None  # whose each record is, as numbers; None if unknown
 
 
 @runtime_checkable
@@ -91,11 +83,7 @@ def no_training_records(site_id: SiteId) -> DataError:
 
 
 def check_pairs(site_id: SiteId, count: int) -> None:
-    """Refuse a site whose training pairs have nothing to be compared with; a hospital only hears of it.
-
-    Raises:
-        DataError: one pair only, in a simulation.
-    """
+    """Refuse a site whose training pairs have nothing to be compared with; a hospital only hears of it."""
     if count < _LEAST_PAIRS:
         unfit(
             DataError(
@@ -116,13 +104,8 @@ def infinite_features(site_id: SiteId) -> DataError:
 def check_site(site_id: SiteId, data: SiteData, *, input_shape: tuple[int, ...], classes: int) -> SiteData:
     """Check one site's records against the public facts; every data set passes through here.
 
-    Returns:
-        The same; at a hospital without NaN, Inf and unknown labels, and with at least one training record:
-        see :mod:`secfed.algorithms.framework.unfit`.
-
-    Raises:
-        DataError: no records, not one patient per record, a wrong shape or type; in a simulation also no
-            training records, NaN or Inf, a label outside the classes. Names the site and never a value.
+    At a hospital the result is without NaN, Inf and unknown labels, and has at least one training record: see
+    :mod:`secfed.algorithms.framework.unfit`. A DataError names the site and never a value.
     """
     who = f"site {site_id!r}"
     if not len(data.train_y):

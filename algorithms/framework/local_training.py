@@ -18,18 +18,7 @@ def fit(
     *,
     epochs: int,
 ) -> float:
-    """Train in place.
-
-    Args:
-        network: the model.
-        optimiser: over its trainable parameters.
-        loss: one value per record, or one for the batch.
-        batches: of one pass, tensors with the records along the first dimension; called for every pass.
-        epochs: passes over the records.
-
-    Returns:
-        Mean loss per record in the last pass.
-    """
+    """Train in place on the ``batches`` of every pass; mean loss per record in the last pass."""
     total, records = 0.0, 0
     for epoch in range(epochs):
         for batch in batches():

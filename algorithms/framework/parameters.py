@@ -24,16 +24,11 @@ def read_parameters(model: nn.Module) -> dict[str, torch.Tensor]:
 
 
 def check_shapes(received: State, shapes: Mapping[str, tuple[int, ...]]) -> None:
-    """Compare what was received with the names and shapes that a study has.
-
-    Raises:
-        MalformedMessage: other names, or other shapes.
-    """
+    """Refuse, with a MalformedMessage, a model with other names or shapes than the study's."""
     if set(shapes) != set(received):
         names = ", ".join(sorted(set(shapes) ^ set(received))[:5])
         raise MalformedMessage(
-            f"the received model does not have this study's parameters: {names}",
-            remedy=_SAME,
+            f"the received model does not have this study's parameters: {names}", remedy=_SAME
         )
     for name, shape in shapes.items():
         if tuple(received[name].shape) != shape:
@@ -49,11 +44,7 @@ def shapes_of(state: Mapping[str, torch.Tensor], prefix: str = "") -> dict[str, 
 
 
 def write_parameters(model: nn.Module, state: State) -> None:
-    """Put a received model into ``model``, in place.
-
-    Raises:
-        MalformedMessage: other names or shapes than the study's model, or NaN or Inf.
-    """
+    """Put a received model into ``model``; a MalformedMessage if it does not fit or is not finite."""
     own = dict(model.named_parameters())
     check_shapes(state, shapes_of(own))
     for name in own:
@@ -68,11 +59,7 @@ def write_parameters(model: nn.Module, state: State) -> None:
 
 
 def trainable(model: nn.Module, local: Sequence[str] = ()) -> tuple[str, ...]:
-    """Names of the parameters that training changes, without those of ``local`` layers.
-
-    Raises:
-        ConfigError: no trainable parameters, or batch normalisation that is not local.
-    """
+    """Names of the parameters that training changes, without those of ``local`` layers."""
 
     def stays(name: str) -> bool:
         return any(f"{name}.".startswith(f"{layer}.") for layer in local)
@@ -96,9 +83,7 @@ def trainable(model: nn.Module, local: Sequence[str] = ()) -> tuple[str, ...]:
 def check_scores(model: nn.Module, input_shape: tuple[int, ...], classes: int) -> None:
     """Try a user's classifier on two records of zeros, before any site has to; it stays in evaluation mode.
 
-    Raises:
-        ConfigError: it cannot take such records, or gives something else. What PyTorch says about zeros
-            tells nothing about anybody's records, so it is shown.
+    What PyTorch says about zeros tells nothing about anybody's records, so the ConfigError shows it.
     """
     model.eval()
     try:

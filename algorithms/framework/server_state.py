@@ -37,11 +37,7 @@ def copies(state: State) -> dict[str, torch.Tensor]:
 
 
 def model_of(state: State, own: State, start: str = MODEL) -> dict[str, torch.Tensor]:
-    """Copies of what a checkpoint keeps under names with this start: the model, or something else.
-
-    Raises:
-        MalformedMessage: other names or shapes than those of ``own``.
-    """
+    """Copies of what a checkpoint keeps under names with this start: the model, or something else."""
     model = part_of(state, start)
     if {name: value.shape for name, value in model.items()} != {n: t.shape for n, t in own.items()}:
         raise MalformedMessage(
@@ -84,10 +80,7 @@ class VersionMetrics:
 
 
 class ModelServer(ServerProgram):
-    """A server program with one model: how it begins, what it gives and how it is saved.
-
-    Subclasses write :meth:`broadcast` and :meth:`absorb`.
-    """
+    """A server program with one model: how it begins, what it gives and how it is saved."""
 
     def __init__(self, initial: State) -> None:
         self._model = copies(initial)
@@ -116,10 +109,7 @@ class ModelServer(ServerProgram):
 
 
 class GroupServer(ServerProgram):
-    """A server program with a model per group, whose parameters are named ``group/parameter``.
-
-    Subclasses write :meth:`broadcast` and :meth:`absorb`; they replace a model and never change one in place.
-    """
+    """A server program with a model per group; subclasses replace a model and never change one in place."""
 
     def __init__(self, models: Mapping[str, State]) -> None:
         self._models: dict[str, State] = dict(models)
@@ -142,11 +132,7 @@ class GroupServer(ServerProgram):
         return {MODEL + name: value for name, value in self.model().items()} | self._metrics.save()
 
     def load(self, state: State) -> None:
-        """Continue from :meth:`save`.
-
-        Raises:
-            MalformedMessage: a checkpoint of other models.
-        """
+        """Continue from :meth:`save`."""
         models = model_of(state, self.model())
         self._models = {group: part_of(models, f"{group}/") for group in self._models}
         self._metrics.load(state)

@@ -57,19 +57,12 @@ class StudySettings(Protocol):
 
 @dataclass(frozen=True)
 class Setting:
-    """One study's ingredients; the same on every machine, except whose records ``data`` can read.
-
-    Attributes:
-        study: the validated study file.
-        data: the data set.
-        model: makes the study's model, with the same initial parameters every time.
-        site_seed: follows from a secret of this site and study; None in simulation and at the aggregator.
-            Take :attr:`local_seed`, which stands for either.
-    """
+    """One study's ingredients; the same on every machine, except whose records ``data`` can read."""
 
     study: StudySettings
     data: FederatedData
-    model: Callable[[], nn.Module]
+    model: Callable[[], nn.Module]  # with the same initial parameters every time
+    # Follows from a secret of this site and study; None in simulation and at the aggregator. See local_seed.
     site_seed: int | None = field(default=None, repr=False)
 
     @property
@@ -91,11 +84,7 @@ class Setting:
         return self.data.sites
 
     def labelled(self) -> LabelledData:
-        """The data set, for algorithms that train classifiers.
-
-        Raises:
-            ConfigError: its records carry no class labels.
-        """
+        """The data set, for algorithms that train classifiers."""
         if not isinstance(self.data, LabelledData):
             raise ConfigError(
                 f"data.name: {self.study.algorithm.name} needs labelled records, "

@@ -33,18 +33,11 @@ class Staged(Algorithm, Generic[StageT]):
 
 @dataclass(frozen=True, kw_only=True)
 class RoundPlan(ABC, Generic[StageT]):
-    """A study computed from public facts alone: which sums, and who takes part in each.
-
-    Attributes:
-        protection: the ``[protection]`` table.
-        rounds: training rounds.
-        seed: the study's seed; here it only samples sites.
-        privacy: the ``[privacy]`` table, checked.
-    """
+    """A study computed from public facts alone: which sums, and who takes part in each."""
 
     protection: ProtectionSection
     rounds: int
-    seed: int
+    seed: int  # here it only samples sites
     privacy: PrivacySection | None = None
 
     @property

@@ -31,19 +31,10 @@ class Gloria(Objective):
     The global term has a scale of its own; the study's temperature is that of ``ObjectiveValue.infonce``
     alone. A report of one token has no words: its pair takes no part in the local term.
 
-    Args:
-        temperature: of ``ObjectiveValue.infonce``.
-        continuations: ids of the tokens that continue the word before them ("##ing"). The embeddings of
-            a word's parts are summed before they meet the regions. Empty, or ``Aligned.tokens`` absent:
-            every token is a word of its own.
-        weights: of the global and the local term.
-        global_scale: what multiplies the cosines of whole images and reports.
-        attention_scale: sharpness of a word's attention over regions (t1).
-        match_scale: sharpness of the sum over words (t2).
-        local_scale: what multiplies the matches of images and reports (t3).
-
-    Raises:
-        ConfigError: a temperature or token id outside its range.
+    ``continuations`` are ids of tokens that continue the word before them ("##ing"): the embeddings of a
+    word's parts are summed before they meet the regions. Without them, or without ``Aligned.tokens``, every
+    token is a word of its own. The scales are t1 (sharpness of a word's attention over regions), t2 (of the
+    sum over words), and what multiplies the cosines and the matches of images and reports.
     """
 
     def __init__(
@@ -86,11 +77,9 @@ class Gloria(Objective):
 
 
 def word_starts(tokens: torch.Tensor, continues: torch.Tensor) -> torch.Tensor:
-    """Which tokens begin a word: [B, T] bool.
+    """Which of [B, T] int64 tokens begin a word: bool.
 
-    Args:
-        tokens: [B, T] int64.
-        continues: [V] bool: whether a token id continues a word; ids from V - 1 on are looked up there.
+    ``continues`` is [V] bool: whether a token id continues a word; ids from V - 1 on are looked up there.
     """
     return ~continues[tokens.clamp(max=len(continues) - 1)]
 
@@ -100,13 +89,9 @@ def merge_words(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Sum the embeddings of the parts of every word.
 
-    Args:
-        words: [B, T, d], one row per token.
-        is_word: [B, T] bool, False for padding.
-        starts: [B, T] bool: True where a token begins a word; the first token of a report always does.
-
-    Returns:
-        [B, T, d], the words of a report first and zeros after them, and [B, T] bool, where there is a word.
+    ``words`` are [B, T, d], one row per token; ``is_word`` is [B, T] bool, False for padding, and ``starts``
+    [B, T] bool, True where a token begins a word, as the first of a report always does. Gives [B, T, d], the
+    words of a report first and zeros after them, and [B, T] bool, where there is a word.
     """
     begins = starts & is_word
     # Counted from 0 whether or not the first token begins a word: a report cut inside a word starts with
@@ -135,15 +120,8 @@ def match_reports(
     of the report, times t1, and a softmax of that over the regions give the attention a_wp; c_w =
     sum_p a_wp p; and the match is log sum_w exp( t2 cos(w, c_w) ). Padding takes no part in any of it.
 
-    Args:
-        patches: [B, P, d].
-        words: [R, T, d].
-        is_word: [R, T] bool.
-        attention_scale: t1.
-        match_scale: t2.
-
-    Returns:
-        [B, R]: images by reports. The column of a report without words is finite and means nothing.
+    [B, P, d] patches and [R, T, d] words give [B, R], images by reports, with t1 ``attention_scale`` and t2
+    ``match_scale``. The column of a report without words is finite and means nothing.
     """
     # An empty report would make softmax and logsumexp of nothing; the caller leaves its column out.
     real = is_word | ~is_word.any(dim=1, keepdim=True)
@@ -168,7 +146,6 @@ def match_reports(
 def _match(
     patches: torch.Tensor, words: torch.Tensor, real: torch.Tensor, attention_scale: float, match_scale: float
 ) -> torch.Tensor:
-    """[R, B]: ``match_reports`` of a few reports, transposed."""
     similar = torch.einsum("bpd,rtd->rbpt", patches, words)
     shared = similar.masked_fill(~real[:, None, None, :], -torch.inf).softmax(dim=3)
     attention = (attention_scale * shared).softmax(dim=2)

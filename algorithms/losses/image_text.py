@@ -5,9 +5,7 @@ number that training minimises and beside it the plain InfoNCE of the whole-imag
 embeddings. The second is the same formula at the same temperature for every objective, so client weights
 made from it do not depend on which objective a study trains.
 
-All of them compare every pair with the other pairs of the batch: their value is one number for the batch
-and it does not decompose over records. Clipping "per record" bounds nothing here; privacy noise needs
-groups of records as its unit.
+All of them compare every pair with the other pairs of the batch, and do not decompose over records.
 
 Source: van den Oord, Li, Vinyals, "Representation Learning with Contrastive Predictive Coding", 2018,
 equation (4); Zhang, Jiang, Miura, Manning, Langlotz, "Contrastive Learning of Medical Visual
@@ -49,9 +47,6 @@ def make_objective(
     Its parameters, if it has any, are drawn from torch's global generator, as those of layers are.
     ``prototypes`` are for "mgca", ``continuations`` (token ids that continue the word before them) for
     "gloria"; ``more`` are further arguments of that objective's class.
-
-    Raises:
-        ConfigError: another name, or an option outside its range.
     """
     from secfed.algorithms.losses.gloria import Gloria
     from secfed.algorithms.losses.mgca import Mgca

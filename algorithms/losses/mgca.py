@@ -28,15 +28,8 @@ class Mgca(Objective):
     with them: what is trained, averaged and sent is the parameter itself. While they are not trained, codes
     and predictions are used all the same.
 
-    Args:
-        temperature: of the InfoNCE.
-        embedding: d_e.
-        prototypes: K; below the batch size, or codes spread thinner than one pair each.
-        weights: w1, w2 and w3.
-        local_temperature: of the token term.
-        prototype_temperature: of the predicted assignments.
-        smoothing: of the codes (the epsilon of Sinkhorn's algorithm).
-        sinkhorn_rounds: how often the codes are balanced.
+    Codes spread thinner than one pair each unless ``prototypes`` is below the batch size; ``smoothing`` is
+    the epsilon of Sinkhorn's algorithm, and ``sinkhorn_rounds`` how often it balances the codes.
     """
 
     def __init__(
@@ -76,11 +69,7 @@ class Mgca(Objective):
 
 
 def token_loss(aligned: Aligned, *, temperature: float) -> torch.Tensor:
-    """L_CTA: inside each pair, words against patches plus patches against words.
-
-    ``temperature`` is that of the attention and of the logits. The mean is over the pairs whose report has
-    words; 0 if none has.
-    """
+    """L_CTA: inside each pair, words against patches plus patches against words; mean of those with words."""
     is_word = aligned.is_word
     has_words = is_word.any(dim=1)
     # A pair without words would take a softmax over nothing; it is computed as if padding were words and
@@ -106,13 +95,8 @@ def _token_contrast(
 ) -> torch.Tensor:
     """[B]: does each query recognise the context that its own attention over the keys collects?
 
-    Args:
-        queries: [B, T, d], rows of L2 norm 1.
-        is_query: [B, T] bool.
-        weights: [B, T], summing to 1 per pair, 0 where there is no query.
-        keys: [B, S, d], rows of L2 norm 1.
-        is_key: [B, S] bool, at least one per pair.
-        temperature: of the attention and of the logits.
+    Queries [B, T, d] and keys [B, S, d] have rows of L2 norm 1; every pair has a key. The weights, [B, T],
+    sum to 1 per pair and are 0 where there is no query.
     """
     sought = (queries @ keys.mT / temperature).masked_fill(~is_key.unsqueeze(1), -torch.inf)
     context = normalize(sought.softmax(dim=2) @ keys, dim=2)
@@ -127,14 +111,9 @@ def _token_contrast(
 
 @torch.no_grad()
 def token_weights(attention: torch.Tensor | None, real: torch.Tensor) -> torch.Tensor:
-    """Weights of a pair's tokens: attention between its 10 and 90 percent quantiles, scaled to sum 1.
+    """Weights of a pair's [B, T] tokens: attention between its 10 and 90 percent quantiles, scaled to sum 1.
 
-    Args:
-        attention: [B, T], at least 0; None for equal weights.
-        real: [B, T] bool: True where there is a token.
-
-    Returns:
-        [B, T], 0 where there is no token. Equal weights also where all attention of a pair is 0.
+    0 where there is no token; equal ones without attention, or where all of a pair's attention is 0.
     """
     counts = real.sum(dim=1, keepdim=True)
     equal = real / counts.clamp(min=1)
@@ -161,11 +140,6 @@ def sinkhorn(scores: torch.Tensor, *, smoothing: float, rounds: int) -> torch.Te
     exp(scores / epsilon) is scaled in turn so that every prototype has mass 1/K and every record 1/B, and
     at the end every record 1. Computed on logarithms: at a small epsilon the exponentials of float32
     overflow.
-
-    Args:
-        scores: [B, K], similarities of records and prototypes.
-        smoothing: epsilon, above 0.
-        rounds: how often prototypes and records are balanced.
     """
     records, prototypes = scores.shape
     mass = scores / smoothing

@@ -38,13 +38,8 @@ def infonce(image: torch.Tensor, text: torch.Tensor, temperature: float) -> torc
     The similarities are computed in float32 at least, under mixed precision too: rounding to bfloat16
     and dividing by a small temperature would move a logit by several hundredths.
 
-    Args:
-        image: [B, d], rows of L2 norm 1.
-        text: [B, d], rows of L2 norm 1; row b belongs to row b of ``image``.
-        temperature: t, above 0.
-
-    Returns:
-        A scalar; about log B for unrelated embeddings, and 0 for a single pair.
+    Row b of ``image``, [B, d] of L2 norm 1, belongs to row b of ``text``. The scalar is about log B for
+    unrelated embeddings, and 0 for a single pair.
     """
     with without_autocast(image):
         logits = full_precision(image) @ full_precision(text).T / temperature
@@ -58,13 +53,7 @@ def both_ways(logits: torch.Tensor) -> torch.Tensor:
 
 
 class Objective(nn.Module, ABC):
-    """A pre-training objective: ``forward`` takes ``Aligned`` and gives ``ObjectiveValue``.
-
-    Computed in float32 at least, whatever mixed precision surrounds it.
-
-    Raises:
-        ConfigError: a temperature that is not a number or below :data:`MIN_TEMPERATURE`.
-    """
+    """A pre-training objective of ``Aligned``, in float32 at least, whatever mixed precision surrounds it."""
 
     def __init__(self, temperature: float) -> None:
         super().__init__()
@@ -88,6 +77,5 @@ class Objective(nn.Module, ABC):
 
 
 def _full_precision(aligned: Aligned) -> Aligned:
-    """The same embeddings, floats in float32 at least."""
     values = {field.name: getattr(aligned, field.name) for field in fields(aligned)}
     return replace(aligned, **{n: full_precision(v) for n, v in values.items() if v is not None})

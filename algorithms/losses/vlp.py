@@ -1,11 +1,5 @@
 """What federated vision-language pre-training adds to a pre-training objective, as pure functions.
 
-* :func:`anchor_loss` holds embeddings near those of a frozen model (FedDRA's global constraint, FedRGB's
-  guidance and anchors); :func:`guidance_contrast` is the contrastive variant of the ablation.
-* :func:`moon_loss` draws embeddings towards the global model's and away from the previous local model's.
-* :func:`ema_scale` and :func:`ema_merge` decide how much of a received model a site takes over (FedEMA).
-* :func:`ldawa_cosines` is the share of itself that a site sends, per parameter tensor (FedLDAWA).
-
 All of it is computed inside a site from that site's own values and what everybody received.
 
 Source: MOON: Li, He, Song, "Model-Contrastive Federated Learning", CVPR 2021, equation (3). FedEMA: Zhuang,
@@ -35,12 +29,9 @@ def anchor_loss(
 ) -> torch.Tensor:
     """Squared distance of [B, d] embeddings to a frozen model's of the same batch, images plus texts.
 
-    Args:
-        aligned: by the model being trained.
-        anchor: by the frozen model.
-        reduction: "mean" over records and dimensions, or "sumdim": the squared distance of a record, mean
-            over records, which is d times as much.
-        detach: False lets a gradient through to what the anchor was computed from.
+    ``reduction`` is "mean" over records and dimensions, or "sumdim": the squared distance of a record, mean
+    over records, which is d times as much. Without ``detach`` a gradient reaches what the anchor was computed
+    from.
     """
     scale = 1.0 if reduction == "mean" else float(aligned.image.shape[-1])
     image, text = (
@@ -53,11 +44,7 @@ def anchor_loss(
 def guidance_contrast(
     aligned: Aligned, anchor: Aligned, temperature: float, *, detach: bool = True
 ) -> torch.Tensor:
-    """InfoNCE between a record's embedding and the anchor's, mean of both directions and both modalities.
-
-    About log B for embeddings that have nothing to do with each other, 0 for a single record. Arguments as
-    for :func:`anchor_loss`.
-    """
+    """InfoNCE between a record's embedding and the anchor's, mean of both directions and both modalities."""
     image, text = (
         infonce(ours, theirs.detach() if detach else theirs, temperature)
         for ours, theirs in zip(aligned.pair, anchor.pair, strict=True)
@@ -77,35 +64,21 @@ def moon_loss(
 
 
 def distance(one: State, other: State) -> float:
-    """L2 distance of two models over all parameters, in float64.
-
-    Raises:
-        MalformedMessage: they do not have the same parameters.
-    """
+    """L2 distance of two models over all parameters, in float64."""
     _same_names(one, other)
     squares = [(one[name].double() - other[name].double()).square().sum() for name in sorted(one)]
     return float(torch.stack(squares).sum().sqrt()) if squares else 0.0
 
 
 def ema_scale(own: State, received: State, autoscale: float) -> float | None:
-    """FedEMA's scale k = autoscale / ||received - own||, fixed once, when a site first has both.
-
-    ``own`` is what the site's training gave the last time. None if the two models are the same, when there is
-    nothing to measure yet.
-    """
+    """FedEMA's scale k = autoscale / ||received - own||, fixed once; None if the two models are the same."""
     length = max(distance(received, {name: torch.zeros_like(value) for name, value in received.items()}), 1.0)
     moved = distance(own, received)
     return None if moved <= _SAME * length else autoscale / moved
 
 
 def ema_merge(own: State, received: State, scale: float) -> dict[str, torch.Tensor]:
-    """FedEMA's start of a round: m * own + (1 - m) * received, with m = min(scale * ||received - own||, 1).
-
-    Parameters on which both agree keep their exact value.
-
-    Raises:
-        MalformedMessage: they do not have the same parameters.
-    """
+    """FedEMA's start of a round: m * own + (1 - m) * received, m = min(scale * ||received - own||, 1)."""
     share = min(scale * distance(own, received), 1.0)
     merged = {}
     for name, value in received.items():
@@ -115,14 +88,7 @@ def ema_merge(own: State, received: State, scale: float) -> dict[str, torch.Tens
 
 
 def ldawa_cosines(own: State, received: State) -> dict[str, float]:
-    """cos(own, received) of every parameter tensor, the share of itself that FedLDAWA lets a site send.
-
-    A tensor of zeros on either side (a bias at its start) has no direction and counts as 1: it is averaged
-    plainly.
-
-    Raises:
-        MalformedMessage: they do not have the same parameters.
-    """
+    """cos(own, received) of every parameter tensor; 1 for zeros, which have no direction."""
     _same_names(own, received)
     cosines = {}
     for name, value in received.items():

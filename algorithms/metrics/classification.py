@@ -60,11 +60,7 @@ def fields(classes: int, *, noisy: bool = False) -> tuple[Field, ...]:
 def evaluate(
     model: nn.Module, inputs: torch.Tensor, labels: torch.Tensor, *, classes: int, device: torch.device
 ) -> dict[str, torch.Tensor]:
-    """One site's sums over its held-out records: float64 tensors by field name, see :func:`fields`.
-
-    ``model`` gives [n, classes] scores (logits) and is left in evaluation mode. Without records every sum is
-    0.
-    """
+    """One site's float64 sums over its held-out records, by field name; all 0 without records."""
     sums = {field.name: torch.zeros(field.shape, dtype=torch.float64) for field in fields(classes)}
     sums.update(counts(labels, classes))
     model.eval()
@@ -93,10 +89,7 @@ def counts(labels: torch.Tensor, classes: int) -> dict[str, torch.Tensor]:
 
 
 def _scores(model: nn.Module, batch: torch.Tensor, classes: int) -> torch.Tensor:
-    """[n, classes] float64 on the CPU; NaN for records that the model fails on.
-
-    Where it fails on a batch, every record is tried by itself: one must not change what the others add.
-    """
+    """[n, classes] float64 on the CPU; NaN for records that the model fails on, tried one by one then."""
 
     def of(rows: torch.Tensor) -> torch.Tensor:
         scores: torch.Tensor = model(rows).to(device="cpu", dtype=torch.float64)
@@ -115,10 +108,7 @@ def _scores(model: nn.Module, batch: torch.Tensor, classes: int) -> torch.Tensor
 
 
 def score_histograms(log_odds: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-    """Histogram of the predicted probability for each of two classes: [2, SCORE_BINS] float64 counts.
-
-    ``log_odds`` are those of class 1, [n]; labels are 0 or 1.
-    """
+    """Counts of class 1's log-odds, [n], for each of two classes: [2, SCORE_BINS] float64."""
     stretched = 2.0 * log_odds
     position = 0.5 + 0.5 * stretched / (1.0 + stretched.abs())
     bins = (position * SCORE_BINS).to(torch.int64).clamp(0, SCORE_BINS - 1)
@@ -127,11 +117,7 @@ def score_histograms(log_odds: torch.Tensor, labels: torch.Tensor) -> torch.Tens
 
 
 def area_under_curve(histograms: torch.Tensor) -> float | None:
-    """Area under the ROC curve; two records in one bin count as half a win.
-
-    ``histograms`` are [2, bins] counts of negative and positive records, scores ascending. None when one of
-    the classes has no records.
-    """
+    """Area under the ROC curve of [2, bins] counts, negative records first; None if a class has none."""
     negative, positive = histograms.to(torch.float64)
     pairs = float(negative.sum() * positive.sum())
     if pairs <= 0:
@@ -141,11 +127,9 @@ def area_under_curve(histograms: torch.Tensor) -> float | None:
 
 
 def finish(totals: Mapping[str, torch.Tensor], classes: int) -> Metrics:
-    """Metrics from summed numerators and denominators: all fields, those with noise, or none.
+    """``loss``, ``accuracy``, ``balanced_accuracy`` and, for two classes, ``roc_auc``, from sums.
 
-    Returns:
-        ``loss``, ``accuracy``, ``balanced_accuracy`` (mean recall over the classes that occur) and, for
-        two classes, ``roc_auc``. A metric without a numerator or denominator is left out.
+    ``balanced_accuracy`` is the mean recall over the classes that occur. A metric without sums is left out.
     """
     if "eval/records" not in totals:
         return _finish_noisy(totals) if NOISY[0] in totals else {}

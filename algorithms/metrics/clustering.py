@@ -23,9 +23,6 @@ from secfed.errors import RangeError
 def contingency(assigned: torch.Tensor, labels: torch.Tensor, clusters: int, classes: int) -> torch.Tensor:
     """Count one site's records by cluster and class: [K, C] float64, from [n] int64 of each.
 
-    Raises:
-        RangeError: a cluster or class outside its range, or not one label per assignment.
-
     Security: a single-site value until it is inside a protected sum.
     """
     if assigned.shape != labels.shape or assigned.dim() != 1:
@@ -39,15 +36,10 @@ def contingency(assigned: torch.Tensor, labels: torch.Tensor, clusters: int, cla
 
 
 def scores(table: torch.Tensor) -> dict[str, float]:
-    """ACC, NMI and ARI of the summed [K, C] table.
+    """ACC (of the best one-to-one matching), NMI (arithmetic mean) and ARI of the summed [K, C] table.
 
-    Fixed point leaves a count off by far less than one half, so every cell is taken as the nearest integer
-    of at least 0.
-
-    Returns:
-        ``acc`` (share of records in the class that the best one-to-one matching gives their cluster),
-        ``nmi`` (mutual information over the arithmetic mean of the two entropies) and ``ari`` (adjusted
-        Rand index), equal to scikit-learn's. Empty for an empty table.
+    They equal scikit-learn's; none for an empty table. Fixed point leaves a count off by far less than one
+    half, so every cell is taken as the nearest integer of at least 0.
     """
     counts = np.rint(table.to(device="cpu", dtype=torch.float64).numpy()).clip(min=0).astype(np.int64)
     if not counts.sum():

@@ -55,13 +55,7 @@ def fields() -> tuple[Field, ...]:
 
 
 def ranks(image: torch.Tensor, text: torch.Tensor) -> torch.Tensor:
-    """Rank of each report's own image among the images of one batch: [B] int64, from 1.
-
-    Row i of ``image`` belongs to row i of ``text``, [B, d] embeddings.
-
-    Raises:
-        RangeError: not one image per report.
-    """
+    """Rank of each report's own image among one batch's, from [B, d] embeddings row by row: [B], from 1."""
     if image.dim() != 2 or image.shape != text.shape:
         raise RangeError(
             f"embeddings have shapes {tuple(image.shape)} and {tuple(text.shape)}",
@@ -77,10 +71,7 @@ def ranks(image: torch.Tensor, text: torch.Tensor) -> torch.Tensor:
 
 
 def recall(image: torch.Tensor, text: torch.Tensor, batch: int) -> dict[str, float]:
-    """``recall_at_1`` and ``recall_at_5``, text to image, over consecutive batches; empty without pairs.
-
-    Arguments as for :func:`ranks`, of all pairs, and :func:`batches`.
-    """
+    """``recall_at_1`` and ``recall_at_5``, text to image, over consecutive batches; empty without pairs."""
     parts = [ranks(image[rows], text[rows]) for rows in batches(len(image), batch)]
     if not parts:
         return {}
@@ -89,11 +80,7 @@ def recall(image: torch.Tensor, text: torch.Tensor, batch: int) -> dict[str, flo
 
 
 def batches(pairs: int, batch: int) -> Iterator[slice]:
-    """The rows of each complete batch; of one smaller batch where there is no complete one.
-
-    Raises:
-        ConfigError: a batch of less than one.
-    """
+    """The rows of each complete batch; of one smaller batch where there is no complete one."""
     if batch < 1:
         raise ConfigError(f"a retrieval batch has at least one pair, not {batch}", remedy="64 is usual")
     if 0 < pairs < batch:
@@ -104,8 +91,6 @@ def batches(pairs: int, batch: int) -> Iterator[slice]:
 
 def evaluate_site(model: DualEncoder, pairs: Pairs, batch: int, device: torch.device) -> dict[str, float]:
     """What one site adds to the sums: its own recall and InfoNCE on its held-out pairs, by field name.
-
-    Without pairs every summand is 0 and the site is not counted. The model is left in evaluation mode.
 
     Security: single-site values; they may leave only inside a protected sum.
     """
@@ -129,8 +114,5 @@ def counts(pairs: Pairs) -> dict[str, float]:
 
 
 def finish(totals: Mapping[str, torch.Tensor | float]) -> dict[str, float]:
-    """``recall_at_1``, ``recall_at_5`` and ``infonce``, each the mean over sites that have held-out pairs.
-
-    Empty where no site was counted, or the totals have no such fields.
-    """
+    """``recall_at_1``, ``recall_at_5`` and ``infonce``, each the mean over sites that have held-out pairs."""
     return mean_over_sites(totals, COUNTED, {name: f"eval/{name}" for name in METRICS})

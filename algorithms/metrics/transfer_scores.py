@@ -6,10 +6,8 @@ image is its own; a tie with a strange one is a loss, so a model that embeds eve
 site averages over its whole galleries; one with fewer images than a gallery makes one smaller gallery of
 what it has. Which images meet in a gallery is a fixed permutation, the same in every round.
 
-What leaves a site is its own score, inside a sum, and a 1 that counts it: the metric is the mean over
-sites, and no number of records leaves. A record that gets no finite scores counts as answered wrongly or not
-found. The score leaves on a grid, for a sum of small fractions could be taken apart
-(:mod:`secfed.algorithms.metrics.score_grid`).
+What leaves a site is its own score, inside a sum and on a grid, and a 1 that counts it, as in
+:mod:`secfed.algorithms.metrics.retrieval`. A record without finite scores counts as wrong or not found.
 
 Source of the protocol: Sun et al., ECCV 2024, arXiv 2404.12467 (recall at 1 in folds of 1,000 images and in
 the whole gallery, summed).
@@ -67,9 +65,7 @@ def score_classifier(
 ) -> dict[str, float]:
     """What one site with images or texts adds: its accuracy; only zeros without held-out records.
 
-    The model is left in evaluation mode.
-
-    Security: single-site values; they may leave only inside a protected sum.
+    Security: a single-site value; it may leave only inside a protected sum.
     """
     inputs = held_out.images if kind == "image" else held_out.tokens
     if inputs is None or held_out.labels is None or not len(inputs):
@@ -87,8 +83,6 @@ def score_pairs(
     model: PairEncoder, held_out: Samples, gallery: int, device: torch.device
 ) -> dict[str, float]:
     """What one site with pairs adds: its recall in both directions; only zeros without held-out records.
-
-    ``gallery`` is the number of images per gallery, at least 2. The model is left in evaluation mode.
 
     Security: single-site values; they may leave only inside a protected sum.
     """
@@ -119,9 +113,6 @@ def recall(
 
     ``image``, [m, d], and ``text``, [n, d], are features; ``sources``, [n] int64, says which image each
     caption describes. Fewer images than a gallery make one smaller gallery.
-
-    Raises:
-        ConfigError: a gallery of fewer than two images.
     """
     if gallery < 2:
         raise ConfigError(

@@ -14,15 +14,10 @@ Pool = Literal["mean", "cls"]
 
 
 class Projected(NamedTuple):
-    """What an alignment module gives.
+    """What an alignment module gives."""
 
-    Attributes:
-        whole: [B, d_e], norm 1: the image or report.
-        parts: [B, T - 1, d_e]: every token after the first; [B, 0, d_e] without a head for parts.
-    """
-
-    whole: torch.Tensor
-    parts: torch.Tensor
+    whole: torch.Tensor  # [B, d_e], norm 1: the image or report
+    parts: torch.Tensor  # [B, T - 1, d_e]: every token after the first; [B, 0, d_e] without a head for parts
 
 
 class Alignment(nn.Module):
@@ -65,10 +60,7 @@ class Alignment(nn.Module):
     def attention_of_first(self, tokens: torch.Tensor, is_token: torch.Tensor | None = None) -> torch.Tensor:
         """How much the first token attends to each of the others, on average over the block's heads.
 
-        Takes what ``forward`` takes.
-
-        Returns:
-            [B, T - 1], at least 0, at most 1 in sum, 0 for padding; without a gradient.
+        [B, T - 1] of what ``forward`` takes: at least 0, at most 1 in sum, 0 for padding; without a gradient.
         """
         attention = self.block.attn
         normed = self.block.norm1(tokens)

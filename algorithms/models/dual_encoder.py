@@ -31,22 +31,10 @@ _ENCODER = ("image_encoder.", "text_encoder.")
 
 
 class DualEncoder(nn.Module):
-    """Two encoders, two alignment modules and the objective.
+    """Two encoders, two alignment modules and the objective, which maps ``Aligned`` to ``ObjectiveValue``.
 
-    Args:
-        options: the ``[model]`` table.
-        image_shape: channels, height and width of an image.
-        text_length: L, tokens of a report, padding included.
-        vocabulary: token ids are below this.
-        continuations: token ids that continue the word before them.
-
-    Attributes:
-        objective: maps ``Aligned`` to ``ObjectiveValue``.
-        encoder_names: names of the encoders' parameters.
-        align_names: names of all others: alignment modules and objective.
-
-    Raises:
-        ConfigError: images that do not fit the size, or a missing package.
+    ``text_length`` includes padding, token ids are below ``vocabulary``, and those in ``continuations``
+    continue the word before them. ``align_names`` are the parameters of alignment modules and objective.
     """
 
     objective: nn.Module
@@ -137,16 +125,7 @@ class DualEncoder(nn.Module):
 
 
 def build(data: ImageTextData, options: VisionLanguageOptions, folder: Path | None = None) -> DualEncoder:
-    """The initial model of a study: random from torch's global generator, or from local weights.
-
-    Args:
-        data: gives the shapes; no record is read.
-        options: the ``[model]`` table.
-        folder: what relative paths of weights start from; None for the working directory.
-
-    Raises:
-        ConfigError: as for :class:`DualEncoder`; weights that are missing or do not fit.
-    """
+    """The initial model: random from torch's global generator, or local weights relative to ``folder``."""
     model = _of(data, options)
     if options.image_weights is not None or options.text_weights is not None:
         from secfed.algorithms.models.local_weights import load_image_weights, load_text_weights

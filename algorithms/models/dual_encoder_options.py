@@ -14,6 +14,8 @@ from secfed.config.schema import OPERATIONAL, ModelOptions
 from secfed.errors import ConfigError
 
 Weight = Annotated[float, Field(ge=0)]
+Temperature = Annotated[float, Field(ge=MIN_TEMPERATURE)]
+Scale = Annotated[float, Field(gt=0, lt=1e6)]
 SizeName = Literal["tiny", "small", "paper"]
 
 
@@ -28,74 +30,34 @@ class VisionLanguageOptions(ModelOptions):
     objective: Literal["convirt", "gloria", "mgca"] = Field(
         default="convirt", description='"convirt", "gloria" or "mgca"'
     )
-    temperature: float = Field(
-        default=0.07, gt=0, description="what similarities are divided by, above 0; usual are 0.05 to 0.2"
-    )
+    temperature: float = Field(default=0.07, gt=0, description="a divisor of similarities, often 0.05 to 0.2")
     pool: Pool | None = Field(
         default=None,
         description='"mean" or "cls": what becomes the embedding, the mean of the tokens or the first; '
         'without it "cls" for size "paper" and "mean" for the others',
     )
     prototypes: int = Field(
-        default=500,
-        ge=2,
-        description='how many prototypes "mgca" has, at least 2; fewer than a batch is usual on a CPU',
+        default=500, ge=2, description='prototypes of "mgca", at least 2; usually fewer than a batch'
     )
     gloria_weights: tuple[Weight, Weight] = Field(
         default=(1.0, 1.0),
         description="an array of two numbers of at least 0: what GLoRIA's global and local loss count",
     )
-    gloria_scale: float = Field(
-        default=10.0,
-        gt=0,
-        lt=1e6,
-        description="what GLoRIA multiplies the cosines of whole images and reports by, above 0",
-    )
-    gloria_t1: float = Field(
-        default=4.0,
-        gt=0,
-        lt=1e6,
-        description="GLoRIA's temp1, above 0: how sharply a word attends to regions; it multiplies",
-    )
-    gloria_t2: float = Field(
-        default=5.0,
-        gt=0,
-        lt=1e6,
-        description="GLoRIA's temp2, above 0: how much the best words of a report count; it multiplies",
-    )
-    gloria_t3: float = Field(
-        default=10.0,
-        gt=0,
-        lt=1e6,
-        description="GLoRIA's temp3, above 0: what multiplies the matches of images and reports",
-    )
+    gloria_scale: Scale = Field(default=10.0, description="above 0: what multiplies cosines of whole pairs")
+    gloria_t1: Scale = Field(default=4.0, description="GLoRIA's temp1, above 0: how sharply a word attends")
+    gloria_t2: Scale = Field(default=5.0, description="GLoRIA's temp2, above 0: what the best words count")
+    gloria_t3: Scale = Field(default=10.0, description="GLoRIA's temp3, above 0: what multiplies matches")
     mgca_weights: tuple[Weight, Weight, Weight] = Field(
         default=(1.0, 1.0, 1.0),
         description="an array of three numbers of at least 0: what MGCA's losses of pairs (w1), tokens (w2) "
         "and prototypes (w3) count",
     )
-    mgca_local_temperature: float = Field(
-        default=0.1,
-        ge=MIN_TEMPERATURE,
-        description="what similarities of words and patches are divided by in MGCA, at least 1e-6",
-    )
-    mgca_prototype_temperature: float = Field(
-        default=0.2,
-        ge=MIN_TEMPERATURE,
-        description="what scores of prototypes are divided by in MGCA's predictions, at least 1e-6",
-    )
-    mgca_epsilon: float = Field(
-        default=0.05,
-        ge=MIN_TEMPERATURE,
-        description="the epsilon of Sinkhorn's algorithm in MGCA, at least 1e-6; larger is smoother",
-    )
-    mgca_sinkhorn_rounds: int = Field(
-        default=3, ge=1, description="how often MGCA's codes are balanced, at least 1"
-    )
+    mgca_local_temperature: Temperature = Field(default=0.1, description="at least 1e-6: MGCA's, of tokens")
+    mgca_prototype_temperature: Temperature = Field(default=0.2, description="at least 1e-6: of prototypes")
+    mgca_epsilon: Temperature = Field(default=0.05, description="Sinkhorn's epsilon in MGCA, at least 1e-6")
+    mgca_sinkhorn_rounds: int = Field(default=3, ge=1, description="rounds of MGCA's balancing, at least 1")
     mgca_frozen_rounds: int = Field(
-        default=1,
-        ge=0,
-        description="the first rounds, in which MGCA's prototypes stay as they are; 0 trains them at once",
+        default=1, ge=0, description="the first rounds, in which MGCA's prototypes stay as they are"
     )
     image_weights: str | None = Field(
         default=None,
@@ -103,8 +65,7 @@ class VisionLanguageOptions(ModelOptions):
         "with one; nothing is downloaded",
     )
     text_weights: str | None = Field(
-        default=None,
-        description="a local Hugging Face folder of a BERT, or its weight file; nothing is downloaded",
+        default=None, description="a local Hugging Face folder of a BERT, or its file; never downloaded"
     )
     gradient_checkpointing: bool = Field(
         default=False,

@@ -21,10 +21,7 @@ from secfed.wire.layout import State
 
 
 class GatedLinear(nn.Module):
-    """A linear layer with a gate: y = (W + g A) x + b, with g a scalar parameter that starts at 0.
-
-    ``plain`` gives W and b, the parameters themselves; ``aux`` is A, copied, which trains if ``trainable``.
-    """
+    """A linear layer with a gate: y = (W + g A) x + b, with g a scalar parameter that starts at 0."""
 
     def __init__(self, plain: nn.Linear, aux: torch.Tensor, *, trainable: bool) -> None:
         super().__init__()
@@ -48,18 +45,10 @@ class GatedLinear(nn.Module):
 
 
 def gate(model: nn.Module, other: State, *, layers: Layers, trainable: bool) -> None:
-    """Replace linear layers of the blocks by gated ones, in place.
+    """Replace linear layers of the blocks of ``model.tower`` by gated ones, in place.
 
-    Args:
-        model: a plain classifier: its ``tower`` has ``blocks``.
-        other: the other modality's weights A, named as :func:`gated_weights` does; they are copied.
-        layers: which layers of every block: "attention" (qkv, proj), "mlp" (fc1, fc2) or "all".
-        trainable: whether A trains with the model, or g only.
-
-    Raises:
-        WrongState: the model is gated already.
-        MalformedMessage: a weight that is missing, of another shape or not finite. In both cases the model
-            stays as it is.
+    ``other`` has the other modality's weights A, named as :func:`gated_weights` does; they are copied, and
+    train with the model if ``trainable``. After an error the model is as it was.
     """
     tower = cast("nn.Module", model.tower)
     if gates(model):

@@ -34,14 +34,7 @@ _TYPE: Final = "embeddings.token_type_embeddings.weight"
 
 
 def load_image_weights(encoder: VisionEncoder, path: Path) -> None:
-    """Fill an image encoder of the same patch size, width and depth from a state dict with timm's names.
-
-    The file, or one in the folder ``path``, may have more blocks.
-
-    Raises:
-        ConfigError: no such file, one that cannot be read, or parameters that are missing, of another
-            shape or not finite; names the first.
-    """
+    """Fill an image encoder of the same patch size, width and depth from a state dict with timm's names."""
     state = dict(_read(path, _IMAGE_KEY))
     for ours, theirs in (("prefix.cls", "cls_token"), ("prefix.pos", "pos_embed")):
         if theirs in state:
@@ -53,10 +46,7 @@ def load_image_weights(encoder: VisionEncoder, path: Path) -> None:
 
 
 def load_text_weights(encoder: TextEncoder, path: Path) -> None:
-    """Fill a text encoder of the same width from a Hugging Face BERT, a folder or its weight file.
-
-    The file may have more layers and more positions. Raises what :func:`load_image_weights` does.
-    """
+    """Fill a text encoder of the same width from a Hugging Face BERT, a folder or its weight file."""
     state = {_bert_name(name): value for name, value in _read(path, _TEXT_KEY).items()}
     for name in (_POSITION, _TYPE):
         rows = len(encoder.get_parameter(name))
@@ -112,7 +102,6 @@ def _tensors(file: Path) -> Any:
 
 
 def _fill(module: nn.Module, state: State, key: str, path: Path, remedy: str) -> None:
-    """Copy values into every parameter, or none."""
     parameters = dict(module.named_parameters())
     for name, parameter in parameters.items():
         if name not in state:

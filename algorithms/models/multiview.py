@@ -36,18 +36,14 @@ class MultiviewModelOptions(ModelOptions):
 
     hidden: tuple[int, ...] = Field(
         default=(500, 500, 2000),
-        description="an array of the encoder's hidden layer widths, each at least 1; the decoder mirrors it",
+        description="an array of the encoder's hidden widths; the decoder mirrors it",
     )
     features: int = Field(default=20, ge=1, description="the size of z, r and h, at least 1")
     head_hidden: int = Field(default=256, ge=1, description="the hidden width of every head, at least 1")
 
 
 class MultiviewNetwork(nn.Module):
-    """Autoencoders and heads of all views; ``view_sizes`` are the features of each.
-
-    Raises:
-        ConfigError: a layer without units, or fewer than two views.
-    """
+    """Autoencoders and heads of all views; ``view_sizes`` are the features of each."""
 
     def __init__(self, view_sizes: Sequence[int], options: MultiviewModelOptions) -> None:
         super().__init__()
@@ -111,11 +107,7 @@ class MultiviewNetworks:
             return read_parameters(MultiviewNetwork(*self._arguments))
 
     def holding(self, parameters: State, device: torch.device | str = "cpu") -> MultiviewNetwork:
-        """A network with these parameters.
-
-        Raises:
-            MalformedMessage: parameters of another model, or NaN or Inf.
-        """
+        """A network with these parameters."""
         network = copy.deepcopy(self.shapes).to_empty(device=device)
         write_parameters(network, parameters)
         return network

@@ -26,18 +26,14 @@ class MlpOptions(ModelOptions):
     """Options of ``mlp``."""
 
     hidden: tuple[int, ...] = Field(
-        default=(32,),
-        min_length=1,
-        description="an array of hidden layer widths, at least one, each at least 1",
+        default=(32,), min_length=1, description="an array of hidden widths, at least one, each at least 1"
     )
 
 
 class SmallCnnOptions(ModelOptions):
     """Options of ``small-cnn``."""
 
-    channels: tuple[int, int] = Field(
-        default=(16, 32), description="two numbers of channels, each at least 1"
-    )
+    channels: tuple[int, int] = Field(default=(16, 32), description="two numbers of channels, at least 1")
     hidden: int = Field(default=64, ge=1, description="the width of the hidden layer, at least 1")
     norm: Literal["group", "none"] = Field(default="group", description='"group" or "none"')
 
@@ -48,11 +44,7 @@ def logistic_regression(input_shape: tuple[int, ...], classes: int, _options: Mo
 
 
 def mlp(input_shape: tuple[int, ...], classes: int, options: MlpOptions) -> nn.Module:
-    """Fully connected layers with ReLU on the flattened record.
-
-    Raises:
-        ConfigError: a hidden layer without units.
-    """
+    """Fully connected layers with ReLU on the flattened record."""
     if any(width < 1 for width in options.hidden):
         raise ConfigError("model.hidden: a layer has no units", remedy="use widths of at least 1")
     widths = [math.prod(input_shape), *options.hidden]
@@ -63,11 +55,7 @@ def mlp(input_shape: tuple[int, ...], classes: int, options: MlpOptions) -> nn.M
 
 
 def small_cnn(input_shape: tuple[int, ...], classes: int, options: SmallCnnOptions) -> nn.Module:
-    """Two convolutions with pooling, one hidden layer.
-
-    Raises:
-        ConfigError: records that are not images of at least 4 x 4 pixels, or no channels.
-    """
+    """Two convolutions with pooling, one hidden layer."""
     if len(input_shape) != 3 or min(input_shape[1:]) < 4:
         raise ConfigError(
             f"model.name: small-cnn needs images (channels, height, width) of at least 4 x 4 pixels, "

@@ -11,8 +11,8 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from secfed.algorithms.models.checkpointing import run_layers
 from secfed.algorithms.models.encoder_libraries import bert_classes
+from secfed.algorithms.models.vision_encoder import run_layers
 
 
 class TextEncoder(nn.Module):
@@ -20,10 +20,7 @@ class TextEncoder(nn.Module):
 
     The position table has exactly ``length`` rows and there is one token type, so every row is used:
     a row without a gradient would only carry noise and decay. ``checkpointing`` is that of
-    :func:`~secfed.algorithms.models.checkpointing.run_layers`.
-
-    Raises:
-        ConfigError: transformers is not installed.
+    :func:`~secfed.algorithms.models.vision_encoder.run_layers`.
     """
 
     def __init__(

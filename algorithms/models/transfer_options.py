@@ -37,11 +37,9 @@ class TransferTransformerOptions(ModelOptions):
         default=4.0,
         gt=0,
         le=64,
-        description="how much wider than model.width a block's hidden layer is, above 0 and at most 64",
+        description="a hidden layer's width over model.width, above 0 and at most 64",
     )
-    patch: int = Field(
-        default=6, ge=1, description="pixels of a patch's side, at least 1; it divides the side of an image"
-    )
+    patch: int = Field(default=6, ge=1, description="pixels of a patch's side, a divisor of an image's side")
     drop_path: float = Field(
         default=0.0,
         ge=0,
@@ -49,10 +47,7 @@ class TransferTransformerOptions(ModelOptions):
         description="how often the last block is skipped in training, per record, at least 0 and below 1; "
         "it rises linearly from 0 at the first block",
     )
-    mask_padding: bool = Field(
-        default=True,
-        description="true, or false for the published model, whose words attend to padding as well",
-    )
+    mask_padding: bool = Field(default=True, description="true, or false to attend to padding, as published")
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -71,17 +66,13 @@ class TransferTransformerOptions(ModelOptions):
 
 @dataclass(frozen=True)
 class TransferFacts:
-    """What a model has to know of the data; nothing in it depends on a record.
+    """What a model has to know of the data; nothing in it depends on a record."""
 
-    ``image_shape`` is channels, height and an equal width; ``text_length`` includes padding, which is token
-    0; the classes are those at the sites with images only and with texts only.
-    """
-
-    image_shape: tuple[int, int, int]
-    text_length: int
+    image_shape: tuple[int, int, int]  # channels, height and an equal width
+    text_length: int  # with padding, which is token 0
     vocabulary: int
-    image_classes: int
-    text_classes: int
+    image_classes: int  # at the sites with images only
+    text_classes: int  # at the sites with texts only
 
 
 def is_attention(name: str) -> bool:

@@ -46,11 +46,7 @@ def _std(width: int) -> float:
 
 
 class ImageEmbedding(nn.Module):
-    """Patches of an image as tokens, a class token before them, and a learned position for each.
-
-    Raises:
-        ConfigError: images that are not square, or that the patches do not fill.
-    """
+    """Patches of an image as tokens, a class token before them, and a learned position for each."""
 
     def __init__(self, facts: TransferFacts, options: TransferTransformerOptions) -> None:
         super().__init__()
@@ -75,17 +71,14 @@ class ImageEmbedding(nn.Module):
 
 
 class TextEmbedding(nn.Module):
-    """Tokens, their positions and one segment, summed and normalised; padding's row is 0 and never trains.
-
-    The second segment is never used; the published model has it.
-    """
+    """Tokens, their positions and one segment, summed and normalised; padding's row is 0 and never trains."""
 
     def __init__(self, facts: TransferFacts, options: TransferTransformerOptions) -> None:
         super().__init__()
         width = options.width
         self.token = nn.Embedding(facts.vocabulary, width, padding_idx=0)
         self.position = nn.Embedding(facts.text_length, width)
-        self.segment = nn.Embedding(2, width)
+        self.segment = nn.Embedding(2, width)  # the second is never used; the published model has it
         self.norm = nn.LayerNorm(width, eps=1e-12)
         for table in (self.token, self.position, self.segment):
             nn.init.trunc_normal_(table.weight, std=_STD)
@@ -248,9 +241,6 @@ def initial(seed: int, facts: TransferFacts, options: TransferTransformerOptions
 
     The blocks of all four towers are equal, and so are the embeddings of a modality: adding one model's
     updates to another only means something if they start together.
-
-    Raises:
-        ConfigError: images that do not fit the patches.
     """
     with seeded(seed, "transfer-transformer", "pairs"):
         pairs = read_parameters(PairEncoder(facts, options))

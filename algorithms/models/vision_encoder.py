@@ -8,12 +8,13 @@ Source: Dosovitskiy et al., "An Image is Worth 16x16 Words", ICLR 2021.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from functools import partial
 
 import torch
 from torch import nn
+from torch.utils.checkpoint import checkpoint
 
-from secfed.algorithms.models.checkpointing import run_layers
 from secfed.algorithms.models.encoder_libraries import timm_layers
 from secfed.errors import ConfigError
 
@@ -34,13 +35,7 @@ class Prefix(nn.Module):
 
 
 class VisionEncoder(nn.Module):
-    """A vision transformer without a classifier; names of parameters are timm's, but for ``prefix``.
-
-    ``checkpointing`` is that of :func:`~secfed.algorithms.models.checkpointing.run_layers`.
-
-    Raises:
-        ConfigError: an image that the patches do not fill, or timm is not installed.
-    """
+    """A vision transformer without a classifier; names of parameters are timm's, but for ``prefix``."""
 
     def __init__(
         self,
@@ -81,3 +76,21 @@ def initialise(module: nn.Module, std: float = 0.02) -> None:
     if isinstance(module, nn.Linear):
         nn.init.trunc_normal_(module.weight, std=std)
         nn.init.zeros_(module.bias)
+
+
+def run_layers(
+    layers: Iterable[nn.Module], tokens: torch.Tensor, *more: torch.Tensor, again: bool
+) -> torch.Tensor:
+    """Run layers one after the other; each maps tokens (and ``more``) to tokens.
+
+    ``again`` keeps only the input of every layer and computes the rest again in the backward pass: the same
+    gradients, with less memory for a third more work.
+    """
+    again = again and torch.is_grad_enabled()
+    for layer in layers:
+        if again:
+            # Nothing in the layers is random, so there is no generator to put back.
+            tokens = checkpoint(layer, tokens, *more, use_reentrant=False, preserve_rng_state=False)
+        else:
+            tokens = layer(tokens, *more)
+    return tokens

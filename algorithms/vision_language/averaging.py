@@ -1,29 +1,63 @@
-"""Federated averaging and FedProx for vision-language pre-training: the baselines of FedDRA and FedRGB.
+"""Federated averaging for vision-language pre-training, and its variants: the baselines of FedDRA and FedRGB.
 
 Every round, each site trains the whole received model and adds its update; the server moves the model by the
-mean over the survivors. FedProx also pulls every step back to the received model (see
+mean over the survivors, with equal weights, as the papers on vision-language pre-training average. The
+training objective is the same for all: what the variants' papers have beside it (self-supervised branches) is
+left out.
+
+``vlp-fedprox`` pulls every step back to the received model (see
 :mod:`secfed.algorithms.federated_averaging.fedprox`); under AdamW the pull enters as part of the gradient.
 
-Source: McMahan et al., AISTATS 2017, Algorithm 1; Li et al., MLSys 2020, Algorithm 2. With equal weights, as
-the papers on vision-language pre-training average.
+``vlp-fedema``: a site begins a round not at the received model W_g but at
+
+    m W_k + (1 - m) W_g,   m = min(k ||W_g - W_k||, 1)
+
+where W_k is what its own training gave the last time: the further it is from the others, the more of itself
+it keeps. The scale k is fixed once, when the site first has both models, so that m is ``autoscale`` then.
+Every site sends its trained model minus the received one; the server's model becomes the mean of the trained
+models.
+
+``vlp-fedldawa``: after some warm-up rounds of plain averaging, the new model is, for every parameter tensor
+l,
+
+    W^l = (1/n) sum_k c_k^l W_k^l,   c_k^l = cos(W_k^l, W_g^l)
+
+A site knows both models, so it computes c itself and sends c W_k - W_g: the server learns no c.
+
+``vlp-fedmoon``: an image's embedding should resemble that of the received model rather than that of this
+site's own model of the round before. A site without such a model (also for ``vlp-fedema``) does federated
+averaging.
+
+Source: McMahan et al., AISTATS 2017, Algorithm 1; Li et al., MLSys 2020, Algorithm 2; Zhuang, Wen, Zhang,
+"Divergence-aware Federated Self-Supervised Learning", ICLR 2022, equations (3) to (5); Rehman et al.,
+"L-DAWA: Layer-wise Divergence Aware Weight Aggregation in Federated Self-Supervised Visual Representation
+Learning", ICCV 2023, a layer being a parameter tensor here; Li, He, Song, "Model-Contrastive Federated
+Learning", CVPR 2021, Algorithm 1.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final
+from typing import Any, Final
 
 import torch
 from pydantic import Field
 
 from secfed.algorithms.federated_averaging.fedprox import add_proximal_pull
+from secfed.algorithms.framework.base import SiteId
+from secfed.algorithms.framework.parameters import read_parameters, write_parameters
 from secfed.algorithms.framework.registry import register
+from secfed.algorithms.losses.vlp import ema_merge, ema_scale, ldawa_cosines, moon_loss
 from secfed.algorithms.vision_language.base import VlpAlgorithm
 from secfed.algorithms.vision_language.options import VlpOptions
 from secfed.algorithms.vision_language.plan import JOINT, Stage
 from secfed.algorithms.vision_language.site import VlpSite
+from secfed.algorithms.vision_language.stage import Batch, StageLoss
+from secfed.errors import MalformedMessage
+from secfed.wire.layout import State
 
 UPDATE: Final = "update"
+_SCALE: Final = "scale"
 
 
 class VlpFedAvgOptions(VlpOptions):
@@ -35,9 +69,7 @@ class VlpFedAvgOptions(VlpOptions):
 class VlpFedProxOptions(VlpFedAvgOptions):
     """Options of ``vlp-fedprox``: those of ``vlp-fedavg`` and ``mu``."""
 
-    mu: float = Field(
-        default=0.01, ge=0, description="the strength of the pull to the received model, at least 0"
-    )
+    mu: float = Field(default=0.01, ge=0, description="the pull to the received model, at least 0")
 
 
 @register("vlp-fedavg", options=VlpFedAvgOptions)
@@ -71,3 +103,130 @@ class VlpFedProx(VlpFedAvg):
     """FedProx, bound to one study."""
 
     site_program = VlpFedProxSite
+
+
+class VlpEmaOptions(VlpFedAvgOptions):
+    """Options of ``vlp-fedema``: those of ``vlp-fedavg`` and ``autoscale``."""
+
+    autoscale: float = Field(default=0.7, ge=0, le=1, description="a site's own share the first time, 0 to 1")
+
+
+class VlpEmaSite(VlpSite):
+    """Runs inside one hospital; keeps its own model at the end of its last round, and its scale."""
+
+    keeps = "own/"
+    options: VlpEmaOptions
+
+    def __init__(self, algorithm: VlpAlgorithm, site_id: SiteId) -> None:
+        super().__init__(algorithm, site_id)
+        self._scale: float | None = None
+
+    def train(self, round_number: int, stage: Stage, received: State) -> tuple[State, float]:
+        """Merge, train, and keep the result for the next round."""
+        start = self._merged(received)
+        write_parameters(self.network, start)
+        loss = self.fit(round_number, stage, self.loss(round_number, stage, start))
+        trained = read_parameters(self.network)
+        self.keep()
+        return {name: trained[name] - received[name] for name in stage.summed}, loss
+
+    def _merged(self, received: State) -> State:
+        if not self.own:
+            return received
+        if self._scale is None:
+            self._scale = ema_scale(self.own, received, self.options.autoscale)
+        return received if self._scale is None else ema_merge(self.own, received, self._scale)
+
+    def save(self) -> State:
+        """The own model and the scale."""
+        scale = {} if self._scale is None else {_SCALE: torch.tensor(self._scale, dtype=torch.float64)}
+        return {**super().save(), **scale}
+
+    def load(self, state: State) -> None:
+        """Continue from :meth:`save`."""
+        super().load(state)
+        scale = float(state[_SCALE]) if _SCALE in state else None
+        if scale is not None and not (self.own and 0.0 <= scale < float("inf")):
+            raise MalformedMessage(
+                "what this site kept holds a scale without meaning", remedy="start the study anew"
+            )
+        self._scale = scale
+
+
+@register("vlp-fedema", options=VlpEmaOptions)
+class VlpEma(VlpFedAvg):
+    """FedEMA, bound to one study."""
+
+    site_program = VlpEmaSite
+
+
+class VlpLdawaOptions(VlpFedAvgOptions):
+    """Options of ``vlp-fedldawa``: those of ``vlp-fedavg`` and ``warmup_rounds``."""
+
+    warmup_rounds: int = Field(default=2, ge=0, description="first rounds, of study.rounds, averaged plainly")
+
+
+class VlpLdawaSite(VlpSite):
+    """A site that sends of each of its layers as much as agrees with the received one."""
+
+    options: VlpLdawaOptions
+
+    def train(self, round_number: int, stage: Stage, received: State) -> tuple[State, float]:
+        """As for federated averaging, then scaled layer by layer."""
+        update, loss = super().train(round_number, stage, received)
+        if round_number <= self.options.warmup_rounds:
+            return update, loss
+        local = read_parameters(self.network)
+        cosines = ldawa_cosines(local, received)
+        return {name: cosines[name] * local[name] - received[name] for name in stage.summed}, loss
+
+
+@register("vlp-fedldawa", options=VlpLdawaOptions)
+class VlpLdawa(VlpFedAvg):
+    """FedLDAWA, bound to one study."""
+
+    site_program = VlpLdawaSite
+
+
+class VlpMoonOptions(VlpFedAvgOptions):
+    """Options of ``vlp-fedmoon``: those of ``vlp-fedavg``, and of the contrast of models."""
+
+    contrast: float = Field(default=1.0, ge=0, description="strength of the contrast of models, at least 0")
+    contrast_temperature: float = Field(default=0.5, gt=0, description="its similarities' divisor, above 0")
+
+
+class VlpMoonSite(VlpSite):
+    """Runs inside one hospital; keeps its own model at the end of its last round."""
+
+    keeps = "previous/"
+    options: VlpMoonOptions
+
+    def loss(self, round_number: int, stage: Stage, received: State) -> StageLoss:
+        """The objective plus the contrast of models."""
+        options = self.options
+        if not self.own or not options.contrast:
+            return super().loss(round_number, stage, received)
+        near, far = (self.algorithm.network(model) for model in (received, self.own))
+
+        def contrasted(model: Any, batch: Batch) -> torch.Tensor:
+            aligned = model(*batch)
+            with torch.no_grad():
+                z_global, z_previous = near(*batch).image, far(*batch).image
+            models = moon_loss(aligned.image, z_global, z_previous, options.contrast_temperature)
+            total: torch.Tensor = model.objective(aligned).total
+            return total + options.contrast * models
+
+        return contrasted
+
+    def train(self, round_number: int, stage: Stage, received: State) -> tuple[State, float]:
+        """As for federated averaging; the result is kept for the next round."""
+        update, loss = super().train(round_number, stage, received)
+        self.keep()
+        return update, loss
+
+
+@register("vlp-fedmoon", options=VlpMoonOptions)
+class VlpMoon(VlpFedAvg):
+    """FedMOON, bound to one study."""
+
+    site_program = VlpMoonSite

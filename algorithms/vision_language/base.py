@@ -7,20 +7,16 @@ encoder move at every site, and each site adds
 
 The server moves the model by the total divided by the number of survivors: a plain mean, as the papers
 have it. A stage may also sum what the sites' robust weights are made from
-(:mod:`secfed.algorithms.dro.rule`); the answer travels with every later broadcast. What evaluating the
-received model gave rides with the first stage of a round; round ``rounds + 1`` only evaluates.
-
-An algorithm gives its rounds (:meth:`VlpAlgorithm.round_stages`) and, where it trains in its own way, a
-site program (:class:`~secfed.algorithms.vision_language.site.VlpSite`). The server program is the same for
-all.
+(:mod:`secfed.algorithms.dro.rule`). What evaluating the received model gave rides with the first stage of a
+round; round ``rounds + 1`` only evaluates.
 """
 
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
-from typing import Any, ClassVar, cast
+from typing import Any, ClassVar, Final, cast
 
 import torch
 from torch import nn
@@ -38,41 +34,31 @@ from secfed.algorithms.framework.parameters import (
     write_parameters,
 )
 from secfed.algorithms.framework.randomness import seeded
-from secfed.algorithms.framework.server_state import MODEL, part_of
+from secfed.algorithms.framework.server_state import MODEL, ModelServer, moved, part_of
 from secfed.algorithms.framework.setting import Setting
 from secfed.algorithms.framework.staged import Staged
 from secfed.algorithms.metrics import retrieval
 from secfed.algorithms.models import dual_encoder
 from secfed.algorithms.models.dual_encoder import DualEncoder
 from secfed.algorithms.models.dual_encoder_options import VisionLanguageOptions
-from secfed.algorithms.vision_language.options import RobustOptions, VlpOptions
+from secfed.algorithms.vision_language.options import RobustOptions, VlpOptions, check_privacy
 from secfed.algorithms.vision_language.plan import EVALUATE, EVERYONE, LOSS, Measures, Stage
-from secfed.algorithms.vision_language.privacy import check_privacy
-from secfed.algorithms.vision_language.server import VlpServer
 from secfed.config.cohort_rules import min_survivors
 from secfed.config.plugins import make
 from secfed.config.schema import OwnOptions
 from secfed.dp.training.plain_loop import choose_device
 from secfed.errors import ConfigError, WrongState
-from secfed.wire.layout import Exchange, Field, Layout, State
+from secfed.wire.layout import Exchange, Field, Layout, State, Totals
+
+_ANSWER: Final = "answer/"
 
 
 class VlpAlgorithm(Staged[Stage]):
-    """One algorithm of vision-language pre-training, bound to one study.
-
-    Attributes:
-        site_program: made with (algorithm, site_id).
-        rule: how robust weights come about; None for an algorithm without them.
-        shapes: the network without storage, for names and shapes.
-        names: of its trainable parameters.
-
-    Raises:
-        ConfigError: a model, data set, ``[privacy]`` or number of sites that this algorithm cannot work with.
-    """
+    """One algorithm of vision-language pre-training, bound to one study."""
 
     private_units = ("group", "site")
     warm_start = True
-    site_program: ClassVar[type[Any]]
+    site_program: ClassVar[type[Any]]  # made with (algorithm, site_id)
 
     def __init__(self, setting: Setting, options: VlpOptions) -> None:
         study = setting.study
@@ -93,6 +79,8 @@ class VlpAlgorithm(Staged[Stage]):
         self.data: ImageTextData = setting.data
         self.shapes = self._empty_network()
         self.names: tuple[str, ...] = trainable(self.shapes)
+        self.encoder_names: tuple[str, ...] = tuple(self.shapes.encoder_names)
+        self.align_names: tuple[str, ...] = tuple(self.shapes.align_names)  # and of the objective
         self._stages: dict[int, tuple[Stage, ...]] = {}
         self._site_level = study.privacy is not None and not study.privacy.in_local_steps
         self._metrics = "unprotected" if study.privacy is None else study.privacy.metrics
@@ -104,7 +92,6 @@ class VlpAlgorithm(Staged[Stage]):
     # --- the model ---
 
     def _empty_network(self) -> DualEncoder:
-        """The network by its public facts; of the built-in one, nothing but names and shapes."""
         model = self.setting.study.model
         if isinstance(model, VisionLanguageOptions):
             return dual_encoder.shapes_only(self.data, model)
@@ -125,11 +112,7 @@ class VlpAlgorithm(Staged[Stage]):
 
     @cached_property
     def initial(self) -> State:
-        """The initial model: the study's seed, or local weights.
-
-        Raises:
-            ConfigError: weights that are missing or do not fit.
-        """
+        """The initial model: the study's seed, or local weights."""
         study = self.setting.study
         with seeded(study.seed, "initial model"):
             if isinstance(study.model, VisionLanguageOptions):
@@ -137,11 +120,7 @@ class VlpAlgorithm(Staged[Stage]):
             return read_parameters(self._own_network(cast("OwnOptions", study.model)))
 
     def network(self, parameters: State | None = None) -> DualEncoder:
-        """A network on the study's device, in evaluation mode; without parameters, to write them into.
-
-        Raises:
-            MalformedMessage: parameters of another model.
-        """
+        """A network on the study's device, in evaluation mode; without parameters, to write them into."""
         model = self.setting.study.model
         with seeded(0):
             if isinstance(model, VisionLanguageOptions):
@@ -158,16 +137,6 @@ class VlpAlgorithm(Staged[Stage]):
     def device(self) -> torch.device:
         """Where sites train."""
         return choose_device(self.options.device)
-
-    @property
-    def encoder_names(self) -> tuple[str, ...]:
-        """Parameters of the encoders."""
-        return tuple(self.shapes.encoder_names)
-
-    @property
-    def align_names(self) -> tuple[str, ...]:
-        """Parameters of the alignment modules and of the objective."""
-        return tuple(self.shapes.align_names)
 
     def frozen_names(self, round_number: int) -> tuple[str, ...]:
         """Parameters that no stage of a round trains or sums; a user's own model need not say."""
@@ -192,11 +161,7 @@ class VlpAlgorithm(Staged[Stage]):
         measures: Measures | None = None,
         reports_loss: bool = False,
     ) -> Stage:
-        """A stage whose updates are summed; for the arguments see :class:`Stage`.
-
-        By default it trains what it sums, and its exchange has its name. With ``reports_loss`` the mean
-        training loss is summed; under ``[privacy]`` none ever is.
-        """
+        """A stage whose updates are summed; by default it trains what it sums."""
         protection = self.setting.study.protection
         shapes = dict(self.shapes.named_parameters())
         fields = [
@@ -218,11 +183,7 @@ class VlpAlgorithm(Staged[Stage]):
         )
 
     def weights_stage(self, name: str = "weights") -> Stage:
-        """A stage that sums nothing but what the robust weights are made from.
-
-        Raises:
-            WrongState: the algorithm has no robust weights.
-        """
+        """A stage that sums nothing but what the robust weights are made from."""
         if self.rule is None:
             raise WrongState("this algorithm has no robust weights")
         return Stage(name, self._exchange(name, self.rule.fields()), measures="received")
@@ -279,11 +240,7 @@ class VlpAlgorithm(Staged[Stage]):
         return part_of(broadcast, MODEL)
 
     def site_data(self, site_id: SiteId) -> ImageTextSite:
-        """One site's checked pairs.
-
-        Raises:
-            DataError: pairs that cannot be used, or one only.
-        """
+        """One site's checked pairs."""
         data = check_image_text(site_id, self.data.site(site_id), self.data)
         check_pairs(site_id, len(data.train))
         return data
@@ -296,3 +253,46 @@ class VlpAlgorithm(Staged[Stage]):
             for site in self.setting.sites
         }
         return {site: retrieval.finish(one) for site, one in sums.items()}
+
+
+class VlpServer(ModelServer):
+    """Moves the model by the mean update over the survivors of each sum; reads totals only.
+
+    The answer to a sum for robust weights travels with every broadcast until the next one replaces it, so a
+    site that missed a broadcast catches up; a site uses an answer once.
+    """
+
+    def __init__(
+        self, initial: State, stage_of: Callable[[int, Exchange], Stage], rule: DroRule | None
+    ) -> None:
+        super().__init__(initial)
+        self._stage_of, self._rule = stage_of, rule
+        self._answer: DroAnswer | None = None
+
+    def broadcast(self, round_number: int, exchange: Exchange) -> State:
+        """The current model as ``model/parameter``, and the latest answer to the sum for robust weights."""
+        self._stage_of(round_number, exchange)
+        state = {MODEL + name: value for name, value in self._model.items()}
+        return state if self._answer is None else {**state, **self._answer.to_state()}
+
+    def absorb(self, round_number: int, exchange: Exchange, totals: Totals) -> None:
+        """Take in one exchange: metrics of the model that was broadcast, then the step to the next."""
+        stage, sites = self._stage_of(round_number, exchange), len(totals.survivors)
+        metrics = self._metrics.of(round_number - 1)
+        metrics.update(retrieval.finish(totals))
+        if "loss" in totals:
+            metrics["loss"] = totals.scalar("loss") / sites
+        if stage.measures is not None and self._rule is not None:
+            self._answer = self._rule.answer(round_number, totals)  # None keeps all weights as they are
+        for name in stage.summed:
+            self._model[name] = moved(self._model[name], totals[f"update/{name}"], sites)
+
+    def save(self) -> State:
+        """Model, answer and metrics."""
+        answer = {} if self._answer is None else self._answer.to_state()
+        return {**super().save(), **{_ANSWER + name: value for name, value in answer.items()}}
+
+    def load(self, state: State) -> None:
+        """Continue from :meth:`save`."""
+        super().load(state)
+        self._answer = DroAnswer.from_state(part_of(state, _ANSWER))

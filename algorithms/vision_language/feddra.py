@@ -39,15 +39,9 @@ from secfed.wire.layout import State
 class FedDraOptions(RobustOptions):
     """Options of ``feddra``."""
 
-    align_steps: int = Field(
-        default=20, ge=0, description="local steps of the first stage, which trains the alignment modules"
-    )
-    joint_steps: int = Field(
-        default=50, ge=0, description="local steps of the second stage, which trains everything"
-    )
-    mu: float = Field(
-        default=5.0, ge=0, description="the strength of the anchor, at least 0; 0 leaves it out"
-    )
+    align_steps: int = Field(default=20, ge=0, description="local steps that train the alignment modules")
+    joint_steps: int = Field(default=50, ge=0, description="local steps that train everything")
+    mu: float = Field(default=5.0, ge=0, description="the anchor's strength, at least 0; 0 leaves it out")
     anchor_reduction: Literal["mean", "sumdim"] = Field(
         default="mean",
         description='"mean" (over pairs and dimensions) or "sumdim" (over pairs): of the squared distance',

@@ -34,34 +34,18 @@ _ROBUST_ONLY: Final = (
 class FedRgbOptions(RobustOptions):
     """Options of ``fedrgb``."""
 
-    batch_size: int = Field(
-        default=388, ge=2, description="pairs per local step, at least 2; the loss compares them"
-    )
-    rho: float = Field(
-        default=1.0, ge=0, description="at least 0: radius of the divergence ball; 0 keeps all weights equal"
-    )
+    batch_size: int = Field(default=388, ge=2, description="pairs per local step; the loss compares them")
+    rho: float = Field(default=1.0, ge=0, description="radius of the divergence ball; 0 for equal weights")
     loss_cap: float | None = Field(
         default=None,
         gt=0,
         description="above 0: larger losses count as this; default 3 * log(loss_batch_size) or 10 / gamma",
     )
-    warmup_rounds: int = Field(
-        default=1,
-        ge=0,
-        description="rounds of federated averaging that make the first teacher, part of study.rounds",
-    )
+    warmup_rounds: int = Field(default=1, ge=0, description="first rounds, of study.rounds, averaged plainly")
     warmup_steps: int = Field(default=50, ge=1, description="local steps of a warm-up round, at least 1")
-    guided_steps: int = Field(
-        default=50, ge=1, description="local steps of the first stage, guided local training, at least 1"
-    )
-    teacher_steps: int = Field(
-        default=50, ge=1, description="local steps of the second stage, which trains the teacher, at least 1"
-    )
-    guidance: float = Field(
-        default=1.0,
-        ge=0,
-        description="the strength of the guidance (the paper's alpha), at least 0; 0 leaves it out",
-    )
+    guided_steps: int = Field(default=50, ge=1, description="local steps of guided training, at least 1")
+    teacher_steps: int = Field(default=50, ge=1, description="local steps that train the teacher, at least 1")
+    guidance: float = Field(default=1.0, ge=0, description="strength of the guidance (the paper's alpha)")
     beta: float = Field(default=2.0, ge=0, description="the strength of the teacher's anchor, at least 0")
     anchor_reduction: Literal["mean", "sumdim"] = Field(
         default="mean",
@@ -78,9 +62,7 @@ class FedRgbOptions(RobustOptions):
         default=False,
         description="true lets the guidance's gradient reach the encoders through the frozen teacher, too",
     )
-    dro_task_term: bool = Field(
-        default=True, description="false leaves the local aligner's loss out of the second stage"
-    )
+    dro_task_term: bool = Field(default=True, description="true, or false without the local aligner's loss")
 
     @model_validator(mode="after")
     def _check(self) -> Self:

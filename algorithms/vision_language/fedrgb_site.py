@@ -59,9 +59,6 @@ class FedRgbSite(VlpSite):
 
         Where the first fails, the local aligner is the one it started from, so that the second, and its
         payment, do not depend on it.
-
-        Raises:
-            WrongState: this site has not trained an aligner in this round.
         """
         if stage.name == TEACHER:
             self._of_this_round(round_number)  # before any step is paid for

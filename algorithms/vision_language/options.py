@@ -1,4 +1,11 @@
-"""What the ``[algorithm]`` tables of vision-language pre-training share. Defaults are the papers'."""
+"""What the ``[algorithm]`` tables of vision-language pre-training share. Defaults are the papers'.
+
+Under ``[privacy]`` updates are all that leaves, besides evaluation where the study says so: training losses
+never do. A robust weight is made from a loss that got noise first, and paid for; everything after that is
+post-processing.
+
+Source: :mod:`secfed.dp.accounting.unit` (units), :mod:`secfed.dp.training.local_privacy` (composition).
+"""
 
 from __future__ import annotations
 
@@ -8,9 +15,12 @@ from pydantic import Field
 
 from secfed.algorithms.dro.options import DroOptions
 from secfed.algorithms.dro.rule import CAP_FACTOR, DroRule
+from secfed.algorithms.framework.coupled_privacy import check_coupled
 from secfed.algorithms.framework.setting import Setting
-from secfed.algorithms.vision_language.augment import Augmentation
+from secfed.algorithms.vision_language.stage import Augmentation
 from secfed.config.schema import OPERATIONAL, Options
+from secfed.dp.settings import PrivacySection
+from secfed.errors import ConfigError
 
 
 class VlpOptions(Options):
@@ -18,13 +28,9 @@ class VlpOptions(Options):
 
     learning_rate: float = Field(default=2e-5, gt=0, description="the local step size, above 0")
     learning_rate_warmup: int = Field(
-        default=0,
-        ge=0,
-        description="local steps over which the step size rises to its value in every stage; 0 for none",
+        default=0, ge=0, description="steps of a stage until the full step size"
     )
-    batch_size: int = Field(
-        default=288, ge=2, description="pairs per local step, at least 2; the loss compares them"
-    )
+    batch_size: int = Field(default=288, ge=2, description="pairs per local step; the loss compares them")
     optimizer: Literal["adamw", "sgd"] = Field(default="adamw", description='"adamw" or "sgd"')
     weight_decay: float = Field(default=0.05, ge=0, description="the local weight decay, at least 0")
     precision: Literal["float32", "bfloat16", "float16"] = Field(
@@ -36,18 +42,9 @@ class VlpOptions(Options):
     evaluate: Literal["every", "last"] = Field(
         default="every", description='"every" evaluates each round\'s model, "last" the final one only'
     )
-    evaluation_batch: int = Field(
-        default=64, ge=2, description="pairs that a report is retrieved from, at least 2"
-    )
-    augment_images: float = Field(
-        default=0.0,
-        ge=0,
-        le=1,
-        description="how much training images are turned, moved and jittered at random, 0 to 1",
-    )
-    drop_words: float = Field(
-        default=0.0, ge=0, lt=1, description="the share of words left out of training reports, 0 to below 1"
-    )
+    evaluation_batch: int = Field(default=64, ge=2, description="pairs to retrieve a report from, at least 2")
+    augment_images: float = Field(default=0.0, ge=0, le=1, description="change of training images, 0 to 1")
+    drop_words: float = Field(default=0.0, ge=0, lt=1, description="share of words left out, 0 to below 1")
 
     @property
     def augmentation(self) -> Augmentation:
@@ -66,20 +63,11 @@ class RobustOptions(VlpOptions, DroOptions):
     )
     loss_batch_size: int = Field(default=64, ge=2, description="pairs in each of them, at least 2")
     loss_share: float = Field(
-        default=0.2,
-        gt=0,
-        lt=1,
-        description="under [privacy], the share of epsilon that the losses alone would take, between 0 and 1",
+        default=0.2, gt=0, lt=1, description="under [privacy], the share of epsilon that the losses may take"
     )
 
     def rule(self, setting: Setting, *, cap_factor: float = CAP_FACTOR) -> DroRule | None:
-        """How robust weights come about; None with ``rho = 0``, when all weights stay equal.
-
-        ``cap_factor`` is the default cap of a loss in units of log(loss_batch_size).
-
-        Raises:
-            ConfigError: gamma times the cap is too large.
-        """
+        """How robust weights come about, or None with ``rho = 0``; arguments as for ``DroRule.make``."""
         if not self.rho:
             return None
         sites = setting.sites
@@ -90,4 +78,29 @@ class RobustOptions(VlpOptions, DroOptions):
             batch=self.loss_batch_size,
             cap_factor=cap_factor,
             noised=setting.study.privacy is not None,
+        )
+
+
+def check_privacy(options: VlpOptions, privacy: PrivacySection | None) -> None:
+    """Refuse a study whose epsilon would be wrong, or that would let numbers out beside it."""
+    weighted = isinstance(options, RobustOptions) and options.rho > 0
+    if "loss_share" in options.model_fields_set and (privacy is None or not weighted):
+        raise ConfigError(
+            "algorithm.loss_share: has no effect without [privacy] and algorithm.rho above 0",
+            remedy="remove it",
+        )
+    if privacy is None:
+        return
+    name = options.name
+    check_coupled(privacy, name, "a contrastive loss compares the pairs of a batch with each other")
+    if privacy.in_local_steps and options.precision == "float16":
+        raise ConfigError(
+            'algorithm.precision: "float16" needs losses to be scaled up, and clipped gradients are not',
+            remedy='set algorithm.precision = "bfloat16" or "float32"',
+        )
+    if weighted and not privacy.in_local_steps:
+        raise ConfigError(
+            "algorithm.rho: robust weights follow from each site's loss, and noise in the sum of updates "
+            "does not cover them",
+            remedy='set algorithm.rho = 0, or privacy.unit = "group", where losses get noise of their own',
         )

@@ -21,24 +21,17 @@ Measures = Literal["received", "trained"]
 class Stage:
     """One exchange and what happens in it.
 
-    Attributes:
-        name: what is trained; decides the order of the batches and names the work under ``[privacy]``. Equal
-            names give equal batches, whatever the algorithm.
-        exchange: the sum.
-        summed: names of the parameters whose update is summed.
-        trained: names of the parameters that move.
-        steps: local steps.
-        weighted: whether a site's robust weight scales its steps.
-        measures: which model's loss goes into the sum for the robust weights: the "received" one, before
-            any step, or the site's own "trained" one. None for no such sum.
+    Equal names give batches in equal order, whatever the algorithm; a name is also that of the work under
+    ``[privacy]``. What is summed for the robust weights is the loss of the "received" model, before any step,
+    or of the site's own "trained" one.
     """
 
     name: str
     exchange: Exchange
-    summed: tuple[str, ...] = ()
-    trained: tuple[str, ...] = ()
+    summed: tuple[str, ...] = ()  # parameters whose update is summed
+    trained: tuple[str, ...] = ()  # parameters that move
     steps: int = 0
-    weighted: bool = False
+    weighted: bool = False  # whether a site's robust weight scales its steps
     measures: Measures | None = None
 
     @property

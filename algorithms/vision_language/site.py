@@ -45,13 +45,8 @@ class VlpSite(SiteProgram):
     """Runs inside one hospital.
 
     Subclasses override :meth:`loss` (what a stage minimises), :meth:`train` (how it trains),
-    :meth:`dro_loss` (what robust weights are made from) and :meth:`prepare_optimiser`.
-
-    Attributes:
-        keeps: what names of ``own`` start with when they are saved; empty for a site that keeps none.
-        own: the parameters that this site keeps of its own; empty before there are any.
-        network: on the study's device; after :meth:`contribute` its contents are left over.
-        weight: this site's robust weight, or None for an algorithm without.
+    :meth:`dro_loss` (what robust weights are made from) and :meth:`prepare_optimiser`. Parameters that a site
+    keeps of its own are in ``own``, and saved under names that start with ``keeps``.
 
     Security: ``weight`` and ``own`` are single-site values; they stay at the site.
     """
@@ -110,15 +105,7 @@ class VlpSite(SiteProgram):
         return retrieval.counts(self.data.test) if stage.evaluates else {}
 
     def contribute(self, round_number: int, exchange: Exchange, broadcast: State) -> Summands:
-        """Evaluate the received model, measure its loss, train: whatever the stage asks for.
-
-        A part that fails is left out, and leaves what this site keeps as it was.
-
-        Raises:
-            WrongState: the study has no such exchange in this round.
-            MalformedMessage: the broadcast is not this study's.
-            BudgetExceeded: the site's budget does not cover the work; no record was touched.
-        """
+        """Evaluate, measure a loss, train, as the stage asks; a part that fails leaves all as it was."""
         stage = self.algorithm.stage(round_number, exchange)
         received = part_of(broadcast, MODEL)
         write_parameters(self.network, received)
@@ -145,10 +132,7 @@ class VlpSite(SiteProgram):
     # --- what subclasses change ---
 
     def loss(self, round_number: int, stage: Stage, received: State) -> StageLoss:
-        """What a training stage minimises, from the model being trained and a batch on its device.
-
-        ``received`` is the model at the start of the stage; :attr:`network` holds it, too.
-        """
+        """What a stage minimises, from the model and a batch on its device; it starts at ``received``."""
         del round_number, stage, received
         network = self.network
 
@@ -159,12 +143,7 @@ class VlpSite(SiteProgram):
         return objective
 
     def train(self, round_number: int, stage: Stage, received: State) -> tuple[State, float]:
-        """One training stage, from the received model, which :attr:`network` holds.
-
-        Returns:
-            Update (local minus received) by name of every summed parameter, and the mean training loss;
-            NaN under privacy.
-        """
+        """One stage from the received model: update of every summed parameter, and mean loss or NaN."""
         loss = self.fit(round_number, stage, self.loss(round_number, stage, received))
         local = read_parameters(self.network)
         return {name: local[name] - received[name] for name in stage.summed}, loss
@@ -191,11 +170,7 @@ class VlpSite(SiteProgram):
             self.own = trained
 
     def fit(self, round_number: int, stage: Stage, loss: StageLoss) -> float:
-        """Train :attr:`network` in place: the only place where pairs meet an optimiser.
-
-        Returns:
-            Mean loss over the steps; NaN under privacy, which does not pay for it.
-        """
+        """The only place where pairs meet an optimiser; the mean loss over the steps, NaN under privacy."""
         options, model, seed = self.options, self.network, self.algorithm.setting.local_seed
         with seeded(seed, "train", self.site_id, round_number, stage.name):
             optimiser = begin_stage(
@@ -246,11 +221,7 @@ class VlpSite(SiteProgram):
         return self.data.train.images[rows], self.data.train.tokens[rows]
 
     def _measured(self, rule: DroRule, loss: Callable[[Batch], torch.Tensor]) -> float:
-        """The number that the robust weight is made from: with noise under privacy, otherwise nearly a mean.
-
-        The batches are the same in every round, and drawn from a generator of their own: training does
-        not notice whether a loss was measured.
-        """
+        """With noise under privacy, otherwise nearly a mean over batches that are the same in every round."""
         options, seed = self.options, self.algorithm.setting.local_seed
 
         def of(rows: torch.Tensor) -> torch.Tensor:
@@ -303,11 +274,7 @@ class VlpSite(SiteProgram):
         return {**weight, **{self.keeps + name: value for name, value in copies(self.own).items()}}
 
     def load(self, state: State) -> None:
-        """Continue from :meth:`save`.
-
-        Raises:
-            MalformedMessage: kept by another study.
-        """
+        """Continue from :meth:`save`."""
         if self.weight is not None:
             try:
                 self.weight = SiteWeight.load(state)

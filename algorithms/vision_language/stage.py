@@ -8,8 +8,15 @@ the loss would do nothing.
 A fresh Adam begins with steps of full size in the direction of single gradients' signs. At large learning
 rates that undoes what sites had in common; a warm-up (:func:`rising_rate`) lets the first steps be small.
 
+Pairs can be changed at random, so that a few hundred of them are not learnt by heart: images are turned,
+moved, stretched, and given another contrast and brightness, but never mirrored, because reports name sides;
+from a report words are left out. Evaluation, and the losses that robust weights are made from, see pairs as
+they are.
+
 Source: Loshchilov and Hutter, "Decoupled Weight Decay Regularization", ICLR 2019 (AdamW); Goyal et al.,
-"Accurate, Large Minibatch SGD", 2017 (linear warm-up of the learning rate).
+"Accurate, Large Minibatch SGD", 2017 (linear warm-up of the learning rate); Zhang, Jiang, Miura, Manning,
+Langlotz, "Contrastive Learning of Medical Visual Representations from Paired Images and Text", MLHC 2022
+(affine changes and jitter of images, a random part of the text).
 """
 
 from __future__ import annotations
@@ -17,10 +24,12 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import nullcontext
+from dataclasses import dataclass
 from typing import Any, Final, Literal, TypeVar
 
 import torch
 from torch import nn
+from torch.nn import functional
 
 from secfed.errors import RangeError
 
@@ -32,6 +41,10 @@ Precision = Literal["float32", "bfloat16", "float16"]
 
 _DTYPES: Final = {"bfloat16": torch.bfloat16, "float16": torch.float16}
 _FIRST_SCALE: Final = 2.0**12  # of float16 losses; from torch's default a short stage would skip steps
+_TURN_RAD: Final = 0.35  # 20 degrees
+_MOVE: Final = 0.2  # of half the image
+_STRETCH: Final = 0.1
+_JITTER: Final = 0.3  # of an image's spread, as images are standardised
 
 
 def begin_stage(
@@ -43,13 +56,7 @@ def begin_stage(
     weight_decay: float = 0.05,
     warmup: int = 0,
 ) -> torch.optim.Optimizer:
-    """Let these parameters of the model move, and make the fresh optimiser over them.
-
-    The weight decay is scaled with the learning rate, step scale included.
-
-    Raises:
-        RangeError: a name that the model does not have.
-    """
+    """Let these parameters of the model move, and make the fresh optimiser over them."""
     train_only(model, trained)
     parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
     optimiser: torch.optim.Optimizer
@@ -70,18 +77,10 @@ def run_stage(
     device: torch.device,
     precision: Precision = "float32",
 ) -> float:
-    """Train in place: one optimiser step per batch.
+    """Train in place, one optimiser step per batch; the mean loss over the steps, NaN without any.
 
-    Args:
-        model: on ``device``; left in evaluation mode, without gradients.
-        optimiser: of :func:`begin_stage`.
-        loss: scalar to minimise, from the model and a batch on ``device``.
-        batches: as many as there are steps; see :func:`contrastive_batches`.
-        device: where the model is.
-        precision: of the forward pass; parameters and their updates are float32 always.
-
-    Returns:
-        Mean loss over the steps; NaN without any.
+    ``precision`` is that of the forward pass; parameters and their updates are float32 always. The model is
+    left in evaluation mode, without gradients.
     """
     scaler = torch.amp.GradScaler(device.type, init_scale=_FIRST_SCALE, enabled=precision == "float16")
     total, steps = torch.zeros((), dtype=torch.float64, device=device), 0
@@ -100,11 +99,7 @@ def run_stage(
 
 
 def train_only(model: nn.Module, trained: Collection[str]) -> None:
-    """Freeze every parameter but these, and put every wholly frozen part into evaluation mode.
-
-    Raises:
-        RangeError: a name that the model does not have.
-    """
+    """Freeze every parameter but these, and put every wholly frozen part into evaluation mode."""
     wanted, own = set(trained), dict(model.named_parameters())
     if not wanted <= set(own):
         names = ", ".join(sorted(wanted - set(own))[:5])
@@ -151,10 +146,7 @@ def frozen_copy(model: Network, names: Collection[str] | None = None) -> Network
 
 
 def rising_rate(optimiser: torch.optim.Optimizer, steps: int) -> None:
-    """Let the learning rate rise linearly over the first steps: k / steps of it in step k, then all of it.
-
-    Whoever runs the fresh optimiser's steps need not know. 0 or 1 steps change nothing.
-    """
+    """Let the learning rate rise linearly: k / steps of it in step k, then all; below 2 nothing changes."""
     if steps < 2:
         return
     full = [float(group["lr"]) for group in optimiser.param_groups]
@@ -179,19 +171,10 @@ def reduced_precision(device: torch.device, precision: Precision) -> Any:
 def contrastive_batches(
     count: int, *, batch_size: int, steps: int | None, generator: torch.Generator
 ) -> Iterator[torch.Tensor]:
-    """Rows of one batch after another, drawn without replacement within a pass over the records.
+    """Rows of one batch after another, [min(batch_size, count)], without replacement within a pass.
 
     All batches have one size, because the size is part of a contrastive loss: what a pass leaves over is
     not used in it, and a site with fewer records than a batch takes all of them every time.
-
-    Args:
-        count: number of records, at least 1.
-        batch_size: records per batch.
-        steps: how many batches; None for no end.
-        generator: the only source of the order.
-
-    Yields:
-        [min(batch_size, count)] int64.
     """
     size, made = min(batch_size, count), 0
     while steps is None or made < steps:
@@ -201,3 +184,44 @@ def contrastive_batches(
                 return
             yield order[start : start + size]
             made += 1
+
+
+@dataclass(frozen=True)
+class Augmentation:
+    """Changes batches; calling it draws from torch's default generator on the CPU, whatever the device."""
+
+    images: float  # strength of the changes, 0 (none) to 1
+    words: float  # the probability that a word is left out, below 1; the first token always stays
+
+    def __call__(self, batch: Batch) -> Batch:
+        """The batch, images and tokens with padding 0 at the end, in the same shapes; changed or itself."""
+        images, tokens = batch
+        return (
+            turned(images, self.images) if self.images else images,
+            shortened(tokens, self.words) if self.words else tokens,
+        )
+
+
+def turned(images: torch.Tensor, strength: float) -> torch.Tensor:
+    """Every image turned, moved, stretched and jittered by amounts of its own."""
+    count = len(images)
+
+    def within(limit: float, *shape: int) -> torch.Tensor:
+        drawn = (torch.rand(count, *shape) * 2 - 1) * (limit * strength)
+        return drawn.to(images.device, images.dtype)
+
+    angle, scale = within(_TURN_RAD), 1 + within(_STRETCH)
+    cos, sin = scale * angle.cos(), scale * angle.sin()
+    rows = torch.stack([torch.stack([cos, -sin], dim=1), torch.stack([sin, cos], dim=1)], dim=1)
+    affine = torch.cat([rows, within(_MOVE, 2, 1)], dim=2)
+    grid = functional.affine_grid(affine, list(images.shape), align_corners=False)
+    moved = functional.grid_sample(images, grid, padding_mode="border", align_corners=False)
+    return moved * (1 + within(_JITTER, 1, 1, 1)) + within(_JITTER, 1, 1, 1)
+
+
+def shortened(tokens: torch.Tensor, probability: float) -> torch.Tensor:
+    """Every report without some of its words; the others keep their order, and padding stays at the end."""
+    stays = (torch.rand(tokens.shape) >= probability).to(tokens.device) & (tokens != 0)
+    stays[:, 0] = True
+    order = torch.argsort((~stays).to(torch.int8), dim=1, stable=True)
+    return torch.where(stays.gather(1, order), tokens.gather(1, order), 0)

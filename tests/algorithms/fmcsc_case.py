@@ -10,7 +10,7 @@ import torch
 
 from secfed.algorithms.data.multiview.base import PooledViews, ViewRecords
 from secfed.algorithms.fmcsc.algorithm import Fmcsc
-from secfed.algorithms.fmcsc.site import parameters_of
+from secfed.algorithms.framework.server_state import part_of
 from secfed.study.build import build
 from secfed.study.study import Study
 from secfed.wire.layout import Summands
@@ -114,7 +114,7 @@ class Rounds:
         return got
 
     def group(self, name: str) -> dict[str, torch.Tensor]:
-        return parameters_of(self.server.model(), name)
+        return part_of(self.server.model(), name + "/")
 
 
 @cache

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from secfed.algorithms.fedcola import site as fedcola_site
-from secfed.algorithms.fedcola.aggregation import denominators
 from secfed.algorithms.fedcola.plan import KINDS
+from secfed.algorithms.fedcola.server import denominators
 from secfed.algorithms.framework.server_state import MODEL, part_of
 from secfed.algorithms.metrics import transfer_scores
 from secfed.algorithms.models.gated_linear import gates

@@ -10,8 +10,8 @@ from safetensors.torch import load
 from sklearn.metrics import adjusted_rand_score, normalized_mutual_info_score
 
 from secfed.algorithms.fmcsc import kmeans
-from secfed.algorithms.fmcsc.site import parameters_of
 from secfed.algorithms.framework.randomness import derive_seed
+from secfed.algorithms.framework.server_state import part_of
 from secfed.runs.run_report import RunReport, SilentObserver
 from secfed.simulation.dropouts import Dropout
 from secfed.simulation.simulate import simulate
@@ -81,7 +81,7 @@ def test_scores_are_those_of_all_records_together(tmp_path):
         data = algorithm.site_data(site)
         view = algorithm.plan.view_of[site]
         group = 0 if view is None else view + 1
-        network = algorithm.networks.holding(parameters_of(server.model(), algorithm.plan.groups[group]))
+        network = algorithm.networks.holding(part_of(server.model(), algorithm.plan.groups[group] + "/"))
         with torch.no_grad():
             found.append(kmeans.assign(network(data.views), centres[group]))
         labels.append(data.labels)
@@ -93,7 +93,7 @@ def test_scores_are_those_of_all_records_together(tmp_path):
 
 def pooled_features(algorithm, server, group: int) -> torch.Tensor:
     """h of all records that are scored with a group's model."""
-    network = algorithm.networks.holding(parameters_of(server.model(), algorithm.plan.groups[group]))
+    network = algorithm.networks.holding(part_of(server.model(), algorithm.plan.groups[group] + "/"))
     with torch.no_grad():
         sites = algorithm.plan.scored(group)
         return torch.cat([network(algorithm.site_data(site).views) for site in sites])

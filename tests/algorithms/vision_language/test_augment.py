@@ -4,7 +4,7 @@ import pytest
 import torch
 from vlp_oracle import train_centralised
 
-from secfed.algorithms.vision_language.augment import Augmentation, shortened, turned
+from secfed.algorithms.vision_language.stage import Augmentation, shortened, turned
 from secfed.study.build import build
 from tests.algorithms.vision_language.test_privacy import private
 from tests.algorithms.vlp_case import AVERAGING, Rounds, run, same, study, updates

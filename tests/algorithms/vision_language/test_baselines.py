@@ -10,9 +10,14 @@ import torch
 
 from secfed.algorithms.framework.parameters import read_parameters
 from secfed.algorithms.framework.randomness import torch_generator
-from secfed.algorithms.vision_language.ema import VlpEma, VlpEmaOptions
-from secfed.algorithms.vision_language.ldawa import VlpLdawa, VlpLdawaOptions
-from secfed.algorithms.vision_language.moon import VlpMoon, VlpMoonOptions
+from secfed.algorithms.vision_language.averaging import (
+    VlpEma,
+    VlpEmaOptions,
+    VlpLdawa,
+    VlpLdawaOptions,
+    VlpMoon,
+    VlpMoonOptions,
+)
 from secfed.algorithms.vision_language.stage import contrastive_batches
 from secfed.config.schema import checked
 from secfed.errors import ConfigError, MalformedMessage

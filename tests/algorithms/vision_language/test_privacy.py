@@ -10,12 +10,18 @@ import pytest
 import torch
 
 from secfed.algorithms.data.image_text.base import ImageTextSite, Pairs
-from secfed.algorithms.vision_language.averaging import VlpFedProx, VlpFedProxOptions
-from secfed.algorithms.vision_language.ema import VlpEma, VlpEmaOptions
+from secfed.algorithms.vision_language.averaging import (
+    VlpEma,
+    VlpEmaOptions,
+    VlpFedProx,
+    VlpFedProxOptions,
+    VlpLdawa,
+    VlpLdawaOptions,
+    VlpMoon,
+    VlpMoonOptions,
+)
 from secfed.algorithms.vision_language.fedrgb import FedRgb
 from secfed.algorithms.vision_language.fedrgb_options import FedRgbOptions
-from secfed.algorithms.vision_language.ldawa import VlpLdawa, VlpLdawaOptions
-from secfed.algorithms.vision_language.moon import VlpMoon, VlpMoonOptions
 from secfed.config.schema import checked
 from secfed.dp.accounting.events import Gaussian, PoissonSampledGaussian, Skellam
 from secfed.dp.accounting.unit import Adjacency
