@@ -25,7 +25,7 @@ from secfed.deploy.admission.admission import Admitted, admit
 from secfed.deploy.admission.approvals import Approvals, ApprovalState
 from secfed.deploy.admission.decision_recorder import SiteDecisions
 from secfed.deploy.admission.offered import check_plan, check_roster
-from secfed.deploy.agent.control import is_paused
+from secfed.deploy.agent.control import check_not_paused
 from secfed.deploy.agent.status import StatusBoard
 from secfed.deploy.agent.study_handler import StudyHandler
 from secfed.deploy.agent.training import Stopping, TrainingProcess
@@ -211,8 +211,7 @@ class Agent:
             journal.close()
 
     def _admit(self, offer: HelloReply) -> Admitted:
-        if is_paused(self._folder.state):
-            raise PolicyRefused("this site has paused its agent", remedy="wait")
+        check_not_paused(self._folder.state)
         try:
             # As it is on the disk now: an administrator may have pinned another one.
             self._roster = self._folder.roster()

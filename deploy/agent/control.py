@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
-from secfed.errors import ConfigError
+from secfed.errors import ConfigError, PolicyRefused
 from secfed.storage import private_files
 from secfed.storage.atomic import unwritable_errors
 
@@ -101,6 +101,12 @@ def stop(state: Path, timeout_s: float) -> bool:
             )
         time.sleep(_LOOK_S)
     return True
+
+
+def check_not_paused(state: Path) -> None:
+    """Refuse new work with ``PolicyRefused`` while the agent is paused."""
+    if is_paused(state):
+        raise PolicyRefused("this site has paused its agent", remedy="wait")
 
 
 def is_paused(state: Path) -> bool:

@@ -6,8 +6,8 @@ Nothing is unpickled: the process that trains runs models that others wrote, and
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from typing import Any, Final
 
@@ -30,7 +30,7 @@ class Job:
 
     site: str  # name of this site
     settings: str = field(repr=False)  # the study, TOML
-    own_code: tuple[str, ...] = ()  # names of factories that the site's policy permits
+    own_code: Sequence[str] = ()  # names of factories that the site's policy permits
     # where the data set is on this machine; None if the study needs no path
     data_path: str | None = field(default=None, repr=False)
     study: str = ""  # study id
@@ -40,16 +40,6 @@ class Job:
     # a value that does not fit the study's ``[data]`` is an error. For a check by the hospital's own people:
     # an aggregator that hears of the error learns that there is such a value.
     strict: bool = False
-
-    def head(self) -> dict[str, Any]:
-        """As a JSON object."""
-        return {"do": "start", **asdict(self)}
-
-    @classmethod
-    def of(cls, head: Mapping[str, Any]) -> Job:
-        """The inverse of :meth:`head`."""
-        given = {name: value for name, value in head.items() if name != "do"}
-        return cls(**{**given, "own_code": tuple(given["own_code"])})
 
 
 def send(connection: Connection, head: Mapping[str, Any], tensors: Tensors | None = None) -> None:
