@@ -53,9 +53,7 @@ from secfed.storage.signed_files import SignedFiles
 log = logging.getLogger("secfed.agent")
 
 _STUDY_ID: Final = re.compile(r"[a-z0-9][a-z0-9-]{0,62}-[0-9a-f]{64}")
-_REPLICA: Final = (
-    "replica"  # of encrypted_store.py: under encrypted protection, the model that only sites know
-)
+_REPLICA: Final = "replica"  # of encrypted_store.py: under encryption, the model that only sites know
 _KEPT: Final = ("position", "stopped")  # no secrets: so that nothing of the study is served again
 _FAILURES_BEFORE_RECONNECT: Final = 10  # a renewed certificate is read when a connection is made
 
@@ -127,8 +125,6 @@ class Agent:
             training.stop()
         if link is not None:
             link.close()
-
-    # --- one visit: from hello to the end of the study, or of the connection ---------------------------
 
     def _visit(self) -> bool:
         """Ask what is served, and serve it; whether a study came to its end."""
@@ -277,8 +273,6 @@ class Agent:
             log.info("study finished", extra={"facts": facts})
             self._show_wasted(study)
         return ended
-
-    # --- pieces ---------------------------------------------------------------------------------------
 
     @contextmanager
     def _dial(self, study: str = "", max_frame_bytes: int = 1 << 20) -> Iterator[SiteConnection]:

@@ -34,11 +34,7 @@ def make_state_folder(state: Path) -> None:
 
 @contextmanager
 def only_agent(state: Path) -> Iterator[None]:
-    """Be the only agent of a folder.
-
-    Raises:
-        ConfigError: another one is running.
-    """
+    """Be the only agent of a folder; ``ConfigError`` where another one is running."""
     descriptor = os.open(state / _LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         # Whoever looks must not meet the number of an earlier agent, nor be taken for an agent.
@@ -77,11 +73,7 @@ def running(state: Path) -> int | None:
 
 
 def stop(state: Path, timeout_s: float) -> bool:
-    """Ask the running agent to end, and wait for it; whether there was one.
-
-    Raises:
-        ConfigError: it does not end, or belongs to another user.
-    """
+    """Ask the running agent to end, and wait for it; whether there was one. ``ConfigError`` if it stays."""
     pid = running(state)
     if pid is None:
         return False

@@ -29,9 +29,8 @@ _LASTING = (PolicyRefused, ConfigError, BudgetExceeded, TranscriptError)
 class StudyHandler:
     """Handles one study's requests.
 
-    Attributes:
-        withdrawn: why this site takes no more work of the study now; None while it does. The agent says so:
-            were it counted as there, rounds would fail in vain, and the other sites pay for each of them.
+    ``withdrawn`` is why this site takes no more work of the study now; None while it does. The agent says so:
+    were it counted as there, rounds would fail in vain, and the other sites pay for each of them.
     """
 
     def __init__(

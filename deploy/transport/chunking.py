@@ -48,11 +48,7 @@ def wrap_all(study: str, request_id: bytes, frames: Mapping[str, Buffer]) -> dic
 
 
 class Reassembly:
-    """Puts one frame together.
-
-    Raises:
-        MalformedMessage: it announced more than the cap; nothing was allocated.
-    """
+    """Puts one frame together; ``MalformedMessage``, before anything is allocated, above the cap."""
 
     def __init__(self, header: Header, cap_bytes: int) -> None:
         if header.total_bytes > cap_bytes:

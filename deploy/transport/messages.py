@@ -10,9 +10,8 @@ Source: Protocol Buffers encoding, https://protobuf.dev/programming-guides/encod
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
-from dataclasses import dataclass, field, fields
-from functools import cache
-from typing import Annotated, Any, Final, Self, get_type_hints
+from dataclasses import dataclass, field
+from typing import Annotated, Any, ClassVar, Final, Self, get_type_hints
 
 from secfed.crypto.codec import Buffer
 from secfed.deploy.transport.progress import Waits
@@ -76,6 +75,8 @@ _Digest = Annotated[bytes, _data(SHA256_BYTES, 0, SHA256_BYTES)]
 class LinkMessage:
     """Base of dataclasses whose fields are wire fields, numbered from 1; annotations say how each travels."""
 
+    __dataclass_fields__: ClassVar[dict[str, Any]]
+
     def encode(self) -> bytes:
         """Wire bytes."""
         parts: list[Buffer] = []
@@ -101,10 +102,14 @@ class LinkMessage:
         """Refuse values that cannot be, with ``MalformedMessage``."""
 
 
-@cache
-def _wire_fields(message: Any) -> list[tuple[str, _Kind]]:
-    hints = get_type_hints(message, include_extras=True)
-    return [(one.name, hints[one.name].__metadata__[0]) for one in fields(message)]
+_known: dict[type[LinkMessage], list[tuple[str, _Kind]]] = {}
+
+
+def _wire_fields(message: type[LinkMessage]) -> list[tuple[str, _Kind]]:
+    if message not in _known:
+        hints = get_type_hints(message, include_extras=True)
+        _known[message] = [(name, hints[name].__metadata__[0]) for name in message.__dataclass_fields__]
+    return _known[message]
 
 
 @dataclass(frozen=True)

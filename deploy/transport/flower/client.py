@@ -47,24 +47,16 @@ T = TypeVar("T")
 
 @dataclass
 class _Answer:
-    """What the agent says to a request; ``sent`` once a courier has all of it.
-
-    It is kept until the next request comes: the courier's way back can fail, too.
-    """
+    """What the agent says to a request, kept until the next comes: the courier's way back can fail, too."""
 
     request_id: bytes
     kind: int
     chunked: ChunkedFrame = field(repr=False)
-    sent: bool = False
+    sent: bool = False  # a courier has all of it
 
 
 class FlowerClient:
-    """Where Flower's app brings envelopes to an agent.
-
-    Args:
-        roster: the pinned roster, as it is on the disk now.
-        software: name and version, for the operator of the aggregator.
-    """
+    """Where Flower's app brings envelopes to an agent; ``roster`` reads the pinned roster from the disk."""
 
     def __init__(
         self,
@@ -80,7 +72,7 @@ class FlowerClient:
         self.changed = threading.Condition()  # guards everything below
         self.offer: HelloReply | None = None
         self.link: FlowerSiteConnection | None = None
-        self.declined: tuple[str, RefusalMessage] | None = None  # of a study
+        self.declined: RefusalMessage | None = None  # of a study
         self.request: LinkRequest | None = None  # to be taken by the agent
         self.newest = b""  # id of the request that came last
         self.bearer: object = None  # the connection that waits for its answer
@@ -107,8 +99,6 @@ class FlowerClient:
         if self._listener is not None:
             self._listener.close()
 
-    # --- what a courier meets, in a thread per connection ----------------------------------------------
-
     def _bring(self, connection: socket.socket) -> None:
         """One envelope, and the answer to it; a connection that brings anything else just ends."""
         connection.settimeout(self.limits.part_timeout_s)
@@ -133,8 +123,8 @@ class FlowerClient:
 
     def _standing(self, study: str) -> tuple[int, bytes]:
         """What the courier is told of a study: that the site is there, or why it does not serve it."""
-        if self.declined is not None and self.declined[0] == study:
-            return envelope.DECLINED, self.declined[1].encode()
+        if self.declined is not None and self.declined.study == study:
+            return envelope.DECLINED, self.declined.encode()
         return envelope.HERE, HelloRequest(study, self._software).encode()
 
     def _take_request(self, connection: socket.socket, head: EnvelopeHeader, size: int) -> None:
@@ -170,7 +160,7 @@ class FlowerClient:
         end = time.monotonic() + self.limits.call_s
         with self.changed:
             while self.offer is not None and self.offer.study == study:
-                if self.declined is not None and self.declined[0] == study:
+                if self.declined is not None and self.declined.study == study:
                     return None
                 link = self.link
                 if link is not None and link.study == study and link.serving and not link.closed:
@@ -205,8 +195,7 @@ class FlowerClient:
         if kind not in envelope.ANSWERS_TO[asked.kind]:
             raise MalformedMessage("no answer to such an envelope")
         head = EnvelopeHeader.sign(self._identity, kind, self._identity.name, chunked)
-        unix_socket.send(connection, head.encode())
-        unix_socket.send(connection, chunked.frame)
+        unix_socket.send(connection, head.encode(), chunked.frame)
 
 
 class FlowerSiteConnection(SiteConnection):
@@ -244,7 +233,7 @@ class FlowerSiteConnection(SiteConnection):
         client = self._client
         with client.changed:
             self.serving = True
-            if client.declined is not None and client.declined[0] == self.study:
+            if client.declined is not None and client.declined.study == self.study:
                 client.declined = None
             client.changed.notify_all()
             found = self._until(self._request_or_end, _POLL_S)
@@ -257,8 +246,7 @@ class FlowerSiteConnection(SiteConnection):
         client = self._client
         if client.request is not None and client.request.study == self.study:
             return client.request
-        is_end = client.offer is not None and (client.offer.finished or client.offer.study != self.study)
-        return client.offer if is_end else None
+        return client.offer if self._is_over() else None
 
     def answer(self, request_id: bytes, reply: Buffer) -> int:
         """Give a reply to the courier who waits for it, or who comes for it."""
@@ -271,7 +259,7 @@ class FlowerSiteConnection(SiteConnection):
         if request_id:
             return self._hand_over(request_id, envelope.REFUSED, refusal.encode())
         with self._client.changed:
-            self._client.declined = (self.study, refusal)
+            self._client.declined = refusal
             self._client.changed.notify_all()
         return ACCEPTED
 

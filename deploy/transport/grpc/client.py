@@ -43,11 +43,8 @@ class GrpcSiteConnection(SiteConnection):
 
     Args:
         address: ``host:port`` of the aggregator; the host must be in its certificate.
-        tls: the site's certificate and key, and the CA.
-        study: the study this site serves; empty until its settings were asked for.
         proxy: ``http://[user:password@]host:port`` of an HTTP proxy (CONNECT); None takes
             ``grpc_proxy``, ``https_proxy``, ``http_proxy`` and ``no_proxy`` from the environment.
-        software: name and version, for the operator of the aggregator.
     """
 
     def __init__(
@@ -73,11 +70,7 @@ class GrpcSiteConnection(SiteConnection):
         self._refuse = self._channel.unary_unary(calls + "Refuse")
 
     def hello(self, *, looks: bool = False) -> HelloReply:
-        """Show that the site is there; the settings come along if no study is set.
-
-        Args:
-            looks: only look what is served: the site does not count as being there, nor as told.
-        """
+        """Show that the site is there, unless it only ``looks``; with the settings if no study is set."""
         with _failures():
             request = HelloRequest(self.study, self._software, looks)
             return HelloReply.decode(self._hello(request.encode(), timeout=self._limits.call_s))
