@@ -13,7 +13,7 @@ import logging
 import re
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import asdict
 from datetime import datetime
 from pathlib import Path
@@ -94,11 +94,7 @@ class Agent:
         self._told = ""  # the reason that was last logged
 
     def run(self) -> None:
-        """Serve one study after the other until :meth:`stop`.
-
-        Raises:
-            SecfedError: the site's own files cannot be used; nothing leaves then.
-        """
+        """Serve one study after the other until :meth:`stop`, or ``SecfedError`` of the site's own files."""
         if self._simulated:
             log.error("simulated randomness: noise and rounding protect nothing. Tests only.")
         facts = {"site": self._folder.name, "address": self._carrier.address}
@@ -193,18 +189,13 @@ class Agent:
     def _refused_for_good(self, offer: HelloReply, error: SecfedError) -> bool:
         if not isinstance(error, PolicyRefused) or error.remedy == "wait":
             return False
-        decided = Approvals(self._folder.approvals_path).all()
-        return not any(
-            item.digest == offer.study[-64:] and item.state is ApprovalState.HELD for item in decided
-        )
+        known = Approvals(self._folder.approvals_path).all()
+        return offer.study[-64:] not in {item.digest for item in known if item.state is ApprovalState.HELD}
 
     def _forget(self, study: str, work: Path) -> None:
         """Destroy what a study keeps for its running exchange; transcript, ledger and journal stay."""
-        journal = Journal(self._folder.state / "journal.sqlite")
-        try:
+        with closing(Journal(self._folder.state / "journal.sqlite")) as journal:
             DurableStore(SignedFiles(work, self._identity, study), journal, study).forget()
-        finally:
-            journal.close()
 
     def _admit(self, offer: HelloReply) -> Admitted:
         check_not_paused(self._folder.state)

@@ -39,17 +39,24 @@ def only_agent(state: Path) -> Iterator[None]:
     try:
         # Whoever looks must not meet the number of an earlier agent, nor be taken for an agent.
         with private_files.locked(state):
-            try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
+            if not _try_lock(descriptor):
                 raise ConfigError(
                     f"{state}: another agent is running here", remedy="stop it first: secfed agent stop"
-                ) from None
+                )
             os.ftruncate(descriptor, 0)
             os.write(descriptor, f"{os.getpid()}\n".encode())
         yield
     finally:
         os.close(descriptor)
+
+
+def _try_lock(descriptor: int) -> bool:
+    """Whether no other process had the lock."""
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
 
 
 def running(state: Path) -> int | None:
@@ -60,14 +67,12 @@ def running(state: Path) -> int | None:
         return None
     try:
         with private_files.locked(state):
-            try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                # Only while the lock is held does the number belong to the agent, and not to a later process.
-                text = os.read(descriptor, 32).decode(errors="replace").strip()
-                return int(text) if text.isdigit() else None
-            fcntl.flock(descriptor, fcntl.LOCK_UN)
-            return None
+            if _try_lock(descriptor):
+                fcntl.flock(descriptor, fcntl.LOCK_UN)
+                return None
+            # Only while the lock is held does the number belong to the agent, and not to a later process.
+            text = os.read(descriptor, 32).decode(errors="replace").strip()
+            return int(text) if text.isdigit() else None
     finally:
         os.close(descriptor)
 

@@ -128,7 +128,6 @@ class TrainingProcess(SiteProgram):
         Raises:
             TrainingDied: it died.
             BudgetExceeded, TranscriptError: a payment was refused.
-            SecfedError: what it raised.
             Stopping: :meth:`stop` was called meanwhile.
         """
         self.kept = {}  # what was kept before stays on the disk, if nothing follows

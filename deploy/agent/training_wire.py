@@ -49,12 +49,7 @@ def send(connection: Connection, head: Mapping[str, Any], tensors: Tensors | Non
 
 
 def receive(connection: Connection) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
-    """Wait for one message.
-
-    Raises:
-        EOFError, OSError: the other process is gone.
-        MalformedMessage: not a message.
-    """
+    """Wait for one message; ``EOFError`` or ``OSError`` where the other process is gone."""
     reader = Reader(connection.recv_bytes())
     try:
         head = json.loads(reader.text(_MAX_HEAD_BYTES))

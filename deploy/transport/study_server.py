@@ -42,28 +42,17 @@ class SiteState:
         return Presence(silent, self.calling, self.software, why)
 
 
-class Requests(Protocol):
+class _Requests(Protocol):
     """What the sites of one study are asked. Not safe for several threads: see ``StudyServer.run``."""
 
     informed: set[str]  # sites that were told that the study is over
     waits: Waits  # what sites are told about what the aggregator waits for; replaced, never changed
 
     @property
-    def sites(self) -> Mapping[str, SiteState]:
-        """Every site of the roster."""
-        ...
-
-    def ask(self, frames: Mapping[str, ChunkedFrame]) -> None:
-        """Ask these sites; each request stays open until it is answered, refused or withdrawn."""
-        ...
-
-    def withdraw(self) -> None:
-        """Wait for no reply any more."""
-        ...
-
-    def finish(self, last: Mapping[str, ChunkedFrame]) -> None:
-        """The study is over, but for these last requests."""
-        ...
+    def sites(self) -> Mapping[str, SiteState]: ...  # every site of the roster
+    def ask(self, frames: Mapping[str, ChunkedFrame]) -> None: ...  # until answered, refused or withdrawn
+    def withdraw(self) -> None: ...
+    def finish(self, last: Mapping[str, ChunkedFrame]) -> None: ...
 
 
 class StudyServer(ABC):
@@ -74,7 +63,7 @@ class StudyServer(ABC):
         arrivals: replies and refusals, for the round's thread. Each reply must be released.
     """
 
-    requests: Requests
+    requests: _Requests
 
     def __init__(self, study: str, guard: AbstractContextManager[object] | None = None) -> None:
         self._study, self._guard = study, guard or nullcontext()
@@ -97,11 +86,7 @@ class StudyServer(ABC):
         return frozenset()
 
     def post(self, requests: Mapping[str, Buffer]) -> bytes:
-        """Ask sites; the id that the replies bear. A frame object for several sites is hashed and held once.
-
-        Raises:
-            RosterError: a request to a site that is not in the roster.
-        """
+        """Ask sites; the id that the replies bear. ``RosterError`` where a site is not in the roster."""
         for site in requests:
             if site not in self.requests.sites:
                 raise RosterError(f"site {site!r} is not in the roster of this link")

@@ -82,7 +82,13 @@ class StageDispatcher:
                     continue
                 if arrival.request_id == request_id and arrival.site in waiting:
                     waiting.discard(arrival.site)
-                    self._take(stage, arrival, on_reply)
+                    if isinstance(arrival, Refused):
+                        self._watcher.refused(stage, arrival.site, arrival.kind, arrival.reason)
+                    else:
+                        try:
+                            on_reply(arrival.site, arrival.frame)
+                        finally:
+                            arrival.release()
                     self._watcher.progress(stage, len(requests) - len(waiting), len(requests))
                 elif isinstance(arrival, SiteReply):
                     arrival.release()
@@ -113,15 +119,6 @@ class StageDispatcher:
             if seen.declined is None
             and (seen.calling or (seen.silent_s is not None and seen.silent_s <= within_s))
         )
-
-    def _take(self, stage: str, arrival: SiteReply | Refused, on_reply: OnReply) -> None:
-        if isinstance(arrival, Refused):
-            self._watcher.refused(stage, arrival.site, arrival.kind, arrival.reason)
-            return
-        try:
-            on_reply(arrival.site, arrival.frame)
-        finally:
-            arrival.release()
 
     def _away(self, waiting: set[SiteId], asked_for_s: float) -> list[SiteId]:
         """Sites that decline, or have shown no sign of life for too long and since this ask began.

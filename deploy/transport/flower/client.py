@@ -108,23 +108,26 @@ class FlowerClient:
             size = unix_socket.announced(connection)
             if head.kind == envelope.OFFER:
                 head.check_size(size, _MAX_OFFER_BYTES)
-                self._send(connection, head, *self._take_offer(self._frame(connection, head)))
+                offer = HelloReply.decode(self._frame(connection, head))
+                with self.changed:
+                    self.offer = offer
+                    self.changed.notify_all()
+                    kind, standing = self._standing(offer.study)
+                self._send(connection, head, kind, standing)
             elif head.kind == envelope.REQUEST and head.site == self._identity.name:
                 self._take_request(connection, head, size)
         except SecfedError:
             return  # forged, too long or broken off: who is honest comes again
 
-    def _take_offer(self, frame: memoryview) -> tuple[int, bytes]:
-        offer = HelloReply.decode(frame)
-        with self.changed:
-            self.offer = offer
-            self.changed.notify_all()
-            return self._standing(offer.study)
+    def declines(self, study: str) -> RefusalMessage | None:
+        """Why the agent does not serve this study, if it said so; the caller holds the lock."""
+        return self.declined if self.declined is not None and self.declined.study == study else None
 
     def _standing(self, study: str) -> tuple[int, bytes]:
         """What the courier is told of a study: that the site is there, or why it does not serve it."""
-        if self.declined is not None and self.declined.study == study:
-            return envelope.DECLINED, self.declined.encode()
+        refusal = self.declines(study)
+        if refusal is not None:
+            return envelope.DECLINED, refusal.encode()
         return envelope.HERE, HelloRequest(study, self._software).encode()
 
     def _take_request(self, connection: socket.socket, head: EnvelopeHeader, size: int) -> None:
@@ -150,7 +153,7 @@ class FlowerClient:
         answer = self._wait_for_answer(connection, request_id)
         if answer is None:
             return
-        self._send_parcel(connection, head, answer.kind, answer.chunked)
+        self._send(connection, head, answer.kind, answer.chunked)
         with self.changed:
             answer.sent = True
             self.changed.notify_all()
@@ -160,7 +163,7 @@ class FlowerClient:
         end = time.monotonic() + self.limits.call_s
         with self.changed:
             while self.offer is not None and self.offer.study == study:
-                if self.declined is not None and self.declined.study == study:
+                if self.declines(study):
                     return None
                 link = self.link
                 if link is not None and link.study == study and link.serving and not link.closed:
@@ -185,17 +188,15 @@ class FlowerClient:
         head.check_frame(frame)
         return frame
 
-    def _send(self, connection: socket.socket, asked: EnvelopeHeader, kind: int, frame: Buffer) -> None:
-        chunked = ChunkedFrame.wrap(asked.header.study, asked.header.request_id, frame)
-        self._send_parcel(connection, asked, kind, chunked)
-
-    def _send_parcel(
-        self, connection: socket.socket, asked: EnvelopeHeader, kind: int, chunked: ChunkedFrame
+    def _send(
+        self, connection: socket.socket, asked: EnvelopeHeader, kind: int, answer: Buffer | ChunkedFrame
     ) -> None:
         if kind not in envelope.ANSWERS_TO[asked.kind]:
             raise MalformedMessage("no answer to such an envelope")
-        head = EnvelopeHeader.sign(self._identity, kind, self._identity.name, chunked)
-        unix_socket.send(connection, head.encode(), chunked.frame)
+        if not isinstance(answer, ChunkedFrame):
+            answer = ChunkedFrame.wrap(asked.header.study, asked.header.request_id, answer)
+        head = EnvelopeHeader.sign(self._identity, kind, self._identity.name, answer)
+        unix_socket.send(connection, head.encode(), answer.frame)
 
 
 class FlowerSiteConnection(SiteConnection):
@@ -233,7 +234,7 @@ class FlowerSiteConnection(SiteConnection):
         client = self._client
         with client.changed:
             self.serving = True
-            if client.declined is not None and client.declined.study == self.study:
+            if client.declines(self.study):
                 client.declined = None
             client.changed.notify_all()
             found = self._until(self._request_or_end, _POLL_S)

@@ -77,7 +77,7 @@ class _Sent:
 
 
 class FlowerDispatcher:
-    """The envelopes of one study; see :class:`secfed.deploy.transport.study_server.Requests`."""
+    """The envelopes of one study: the requests of a ``StudyServer``."""
 
     def __init__(self, identity: Identity, roster: Roster, offer: Offer) -> None:
         self._identity, self._roster, self._offer = identity, roster, offer
@@ -263,12 +263,13 @@ class FlowerDispatcher:
 
     def _unbind(self, number: int) -> None:
         node = self._nodes.get(number)
-        if node is not None and node.site is not None:
-            self.sites[node.site].node = None
-            node.site = None
-            for other in self._nodes.values():  # one of them may lead to the same site
-                if other.site is None:
-                    other.next_s = 0.0
+        if node is None or node.site is None:
+            return
+        self.sites[node.site].node = None
+        node.site = None
+        for other in self._nodes.values():  # one of them may lead to the same site
+            if other.site is None:
+                other.next_s = 0.0
 
     def _note(self, node: int, text: str) -> None:
         if (node, text) not in self._logged:  # once: anybody who is let into the federation can cause it

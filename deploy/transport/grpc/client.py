@@ -30,12 +30,6 @@ _REMEDIES: Final = {
     grpc.StatusCode.FAILED_PRECONDITION: "the aggregator serves another study now: ask for its settings",
     grpc.StatusCode.UNIMPLEMENTED: "the other side runs another version of secfed",
 }
-# Trying the same again cannot help; somebody has to do something first.
-_LASTING: Final = (
-    grpc.StatusCode.PERMISSION_DENIED,
-    grpc.StatusCode.FAILED_PRECONDITION,
-    grpc.StatusCode.UNIMPLEMENTED,
-)
 
 
 class GrpcSiteConnection(SiteConnection):
@@ -149,7 +143,8 @@ def _failures(*, unfit: bool = False) -> Iterator[None]:
         raise CallFailed(
             f"{code.name.lower().replace('_', ' ')}: {details[:300]}",
             remedy=_REMEDIES.get(code, ""),
-            lasting=code in _LASTING,
+            # Of the others with a remedy, somebody has to do something first.
+            lasting=code in _REMEDIES and code is not grpc.StatusCode.UNAVAILABLE,
             unfit=unfit and code is grpc.StatusCode.INVALID_ARGUMENT,
         ) from None
     except ValueError:

@@ -79,9 +79,13 @@ class Room:
 
     async def take(self, size_bytes: int, end: Callable[[], None], gave_way: int = 0) -> Stay:
         """Wait until there is room. ``end`` gives the reply up if others wait; it did ``gave_way`` times."""
-        now_s = asyncio.get_running_loop().time
+        now_s, limits = asyncio.get_running_loop().time, self._limits
         async with self._line:
-            while self._held and self._is_full(size_bytes):
+            while self._held and (
+                self._used + size_bytes > limits.answers_bytes
+                if limits.answers is None
+                else self._held >= limits.answers
+            ):
                 self._freed.clear()
                 with suppress(TimeoutError):
                     async with asyncio.timeout_at(min((one.until_s for one in self._stays), default=None)):
@@ -91,7 +95,7 @@ class Room:
                     one.end()
             self._used += size_bytes
             self._held += 1
-        turn_s = self._limits.turn_s + size_bytes / self._limits.turn_bytes_per_s
+        turn_s = limits.turn_s + size_bytes / limits.turn_bytes_per_s
         stay = Stay(now_s() + turn_s * 2.0 ** min(gave_way, 32), end)
         self._stays.add(stay)
         return stay
@@ -105,11 +109,6 @@ class Room:
         self._used -= size_bytes
         self._held -= 1
         self._freed.set()
-
-    def _is_full(self, size_bytes: int) -> bool:
-        if self._limits.answers is not None:
-            return self._held >= self._limits.answers
-        return self._used + size_bytes > self._limits.answers_bytes
 
 
 class Mailbox(SiteState):

@@ -46,7 +46,7 @@ _REFUSAL_LINES = (20, 0.2)  # at once, and per second: a log that anybody can fi
 
 
 class Calls:
-    """The four calls, and what sites are asked: a :class:`secfed.deploy.transport.study_server.Requests`.
+    """The four calls, and what sites are asked: the requests of a ``StudyServer``.
 
     Once the server has started, only the thread of its event loop uses it.
     """

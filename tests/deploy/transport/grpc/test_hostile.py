@@ -20,7 +20,6 @@ from secfed.deploy.transport.grpc.peer import channel_credentials
 from secfed.deploy.transport.grpc.service import SERVICE
 from secfed.deploy.transport.limits import ServerLimits
 from secfed.deploy.transport.messages import MAX_MESSAGE_BYTES, PART_BYTES, Header, NextRequest, Part
-from secfed.errors import RosterError
 from tests.deploy.hostile_case import MIB, rss_bytes, tls_context, unaffected
 from tests.deploy.link_case import (
     AUTHORITY,
@@ -243,11 +242,6 @@ def test_after_a_flood_of_connections_beyond_the_limit_honest_sites_get_in():
         for site in SITES:
             c.run(site, echo)
         assert set(c.collect(dict.fromkeys(SITES, b"go"))) == set(SITES)
-
-
-def test_a_request_to_a_stranger_cannot_be_posted():
-    with consortium() as c, pytest.raises(RosterError):
-        c.server.post({"hospital-9": b""})
 
 
 def test_refusals_do_not_fill_the_log(caplog):
