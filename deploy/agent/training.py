@@ -143,14 +143,14 @@ class TrainingProcess(SiteProgram):
                 except MalformedMessage:
                     raise self._death() from None
                 reply, tensors = self._ask(paid)
+            for fields, kind in reply.get("failed", ()):
+                self._alarm(Failure(round_number, exchange.name, tuple(map(str, fields)), str(kind)))
+            self.kept = {name[2:]: value for name, value in tensors.items() if name.startswith("k/")}
+            self._state = _digest(self.kept)
+            return {name[2:]: value for name, value in tensors.items() if name.startswith("s/")}
         except BaseException:
             self.close()  # how far it got is not known
             raise
-        for fields, kind in reply.get("failed", ()):
-            self._alarm(Failure(round_number, exchange.name, tuple(map(str, fields)), str(kind)))
-        self.kept = {name[2:]: value for name, value in tensors.items() if name.startswith("k/")}
-        self._state = _digest(self.kept)
-        return {name[2:]: value for name, value in tensors.items() if name.startswith("s/")}
 
     def _ask(self, head: Mapping[str, Any], tensors: Tensors | None = None) -> tuple[dict[str, Any], Tensors]:
         """What the process answers; what it raised is raised here."""
@@ -213,7 +213,10 @@ class TrainingProcess(SiteProgram):
         if self._connection is not None:
             return
         self._spawn()
-        kept = self._kept()
+        try:
+            kept = self._kept()
+        except (OSError, MalformedMessage):
+            raise self._death() from None
         self._state = _digest(kept)
         try:
             reply, _ = self._ask({"do": "start", "job": asdict(self._job)}, kept)

@@ -43,7 +43,6 @@ class ServerLimits:
     burst: int = 40
     calls_per_s: float = 2.0
     handshake_s: float = 10.0  # for a connection to prove who it is
-    idle_s: float = 120.0  # after which a connection without calls is closed
     connection_age_s: float = 3600.0  # after which a connection is asked to come back and prove itself anew
     # At one time, those included that have proved nothing yet; None: 100 and 10 a site.
     connections: int | None = None
@@ -57,7 +56,7 @@ class ServerLimits:
             ("grpc.max_concurrent_streams", self.calls_per_site),
             ("grpc.max_allowed_incoming_connections", connections),
             ("grpc.server_handshake_timeout_ms", _ms(self.handshake_s)),
-            ("grpc.max_connection_idle_ms", _ms(self.idle_s)),
+            ("grpc.max_connection_idle_ms", 120_000),  # without calls
             ("grpc.max_connection_age_ms", _ms(self.connection_age_s)),
             ("grpc.keepalive_time_ms", 30_000),
             ("grpc.keepalive_timeout_ms", 20_000),

@@ -80,21 +80,23 @@ class Stopper:
     def waiting(self) -> Iterator[None]:
         """In here a signal raises at once."""
         self.check()
-        before, self._waiting = self._waiting, True
-        try:
+        with self._set_waiting(True):
             yield
-        finally:
-            self._waiting = before
 
     @contextmanager
     def working(self) -> Iterator[None]:
         """In here, within :meth:`waiting`, a signal has to wait until the end."""
-        before, self._waiting = self._waiting, False
+        with self._set_waiting(False):
+            yield
+        self.check()
+
+    @contextmanager
+    def _set_waiting(self, waiting: bool) -> Iterator[None]:
+        before, self._waiting = self._waiting, waiting
         try:
             yield
         finally:
             self._waiting = before
-        self.check()
 
     def check(self) -> None:
         """Raise if a signal came."""

@@ -285,12 +285,10 @@ class FlowerSiteConnection(SiteConnection):
 
     def _until(self, found: Callable[[], T | None], timeout_s: float) -> T | None:
         """Wait, holding the client's lock, until something is there."""
-        end = time.monotonic() + timeout_s
-        while (value := found()) is None:
-            if self.closed:
-                raise CallFailed("the connection is closed")
-            if not self._client.changed.wait(max(0.0, end - time.monotonic())):
-                return found()
+        self._client.changed.wait_for(lambda: self.closed or found() is not None, timeout_s)
+        value = found()
+        if value is None and self.closed:
+            raise CallFailed("the connection is closed")
         return value
 
     def alive(self) -> nullcontext[None]:
