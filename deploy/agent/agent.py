@@ -13,7 +13,7 @@ import logging
 import re
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import asdict
 from datetime import datetime
 from pathlib import Path
@@ -25,7 +25,7 @@ from secfed.deploy.admission.admission import Admitted, admit
 from secfed.deploy.admission.approvals import Approvals, ApprovalState
 from secfed.deploy.admission.decision_recorder import SiteDecisions
 from secfed.deploy.admission.offered import check_plan, check_roster
-from secfed.deploy.agent.control import is_paused
+from secfed.deploy.agent.control import check_not_paused
 from secfed.deploy.agent.status import StatusBoard
 from secfed.deploy.agent.study_handler import StudyHandler
 from secfed.deploy.agent.training import Stopping, TrainingProcess
@@ -53,9 +53,7 @@ from secfed.storage.signed_files import SignedFiles
 log = logging.getLogger("secfed.agent")
 
 _STUDY_ID: Final = re.compile(r"[a-z0-9][a-z0-9-]{0,62}-[0-9a-f]{64}")
-_REPLICA: Final = (
-    "replica"  # of encrypted_store.py: under encrypted protection, the model that only sites know
-)
+_REPLICA: Final = "replica"  # of encrypted_store.py: under encryption, the model that only sites know
 _KEPT: Final = ("position", "stopped")  # no secrets: so that nothing of the study is served again
 _FAILURES_BEFORE_RECONNECT: Final = 10  # a renewed certificate is read when a connection is made
 
@@ -96,11 +94,7 @@ class Agent:
         self._told = ""  # the reason that was last logged
 
     def run(self) -> None:
-        """Serve one study after the other until :meth:`stop`.
-
-        Raises:
-            SecfedError: the site's own files cannot be used; nothing leaves then.
-        """
+        """Serve one study after the other until :meth:`stop`, or ``SecfedError`` of the site's own files."""
         if self._simulated:
             log.error("simulated randomness: noise and rounding protect nothing. Tests only.")
         facts = {"site": self._folder.name, "address": self._carrier.address}
@@ -127,8 +121,6 @@ class Agent:
             training.stop()
         if link is not None:
             link.close()
-
-    # --- one visit: from hello to the end of the study, or of the connection ---------------------------
 
     def _visit(self) -> bool:
         """Ask what is served, and serve it; whether a study came to its end."""
@@ -197,22 +189,16 @@ class Agent:
     def _refused_for_good(self, offer: HelloReply, error: SecfedError) -> bool:
         if not isinstance(error, PolicyRefused) or error.remedy == "wait":
             return False
-        decided = Approvals(self._folder.approvals_path).all()
-        return not any(
-            item.digest == offer.study[-64:] and item.state is ApprovalState.HELD for item in decided
-        )
+        known = Approvals(self._folder.approvals_path).all()
+        return offer.study[-64:] not in {item.digest for item in known if item.state is ApprovalState.HELD}
 
     def _forget(self, study: str, work: Path) -> None:
         """Destroy what a study keeps for its running exchange; transcript, ledger and journal stay."""
-        journal = Journal(self._folder.state / "journal.sqlite")
-        try:
+        with closing(Journal(self._folder.state / "journal.sqlite")) as journal:
             DurableStore(SignedFiles(work, self._identity, study), journal, study).forget()
-        finally:
-            journal.close()
 
     def _admit(self, offer: HelloReply) -> Admitted:
-        if is_paused(self._folder.state):
-            raise PolicyRefused("this site has paused its agent", remedy="wait")
+        check_not_paused(self._folder.state)
         try:
             # As it is on the disk now: an administrator may have pinned another one.
             self._roster = self._folder.roster()
@@ -278,8 +264,6 @@ class Agent:
             log.info("study finished", extra={"facts": facts})
             self._show_wasted(study)
         return ended
-
-    # --- pieces ---------------------------------------------------------------------------------------
 
     @contextmanager
     def _dial(self, study: str = "", max_frame_bytes: int = 1 << 20) -> Iterator[SiteConnection]:

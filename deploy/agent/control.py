@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
-from secfed.errors import ConfigError
+from secfed.errors import ConfigError, PolicyRefused
 from secfed.storage import private_files
 from secfed.storage.atomic import unwritable_errors
 
@@ -34,26 +34,29 @@ def make_state_folder(state: Path) -> None:
 
 @contextmanager
 def only_agent(state: Path) -> Iterator[None]:
-    """Be the only agent of a folder.
-
-    Raises:
-        ConfigError: another one is running.
-    """
+    """Be the only agent of a folder; ``ConfigError`` where another one is running."""
     descriptor = os.open(state / _LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         # Whoever looks must not meet the number of an earlier agent, nor be taken for an agent.
         with private_files.locked(state):
-            try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
+            if not _try_lock(descriptor):
                 raise ConfigError(
                     f"{state}: another agent is running here", remedy="stop it first: secfed agent stop"
-                ) from None
+                )
             os.ftruncate(descriptor, 0)
             os.write(descriptor, f"{os.getpid()}\n".encode())
         yield
     finally:
         os.close(descriptor)
+
+
+def _try_lock(descriptor: int) -> bool:
+    """Whether no other process had the lock."""
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
 
 
 def running(state: Path) -> int | None:
@@ -64,24 +67,18 @@ def running(state: Path) -> int | None:
         return None
     try:
         with private_files.locked(state):
-            try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                # Only while the lock is held does the number belong to the agent, and not to a later process.
-                text = os.read(descriptor, 32).decode(errors="replace").strip()
-                return int(text) if text.isdigit() else None
-            fcntl.flock(descriptor, fcntl.LOCK_UN)
-            return None
+            if _try_lock(descriptor):
+                fcntl.flock(descriptor, fcntl.LOCK_UN)
+                return None
+            # Only while the lock is held does the number belong to the agent, and not to a later process.
+            text = os.read(descriptor, 32).decode(errors="replace").strip()
+            return int(text) if text.isdigit() else None
     finally:
         os.close(descriptor)
 
 
 def stop(state: Path, timeout_s: float) -> bool:
-    """Ask the running agent to end, and wait for it; whether there was one.
-
-    Raises:
-        ConfigError: it does not end, or belongs to another user.
-    """
+    """Ask the running agent to end, and wait for it; whether there was one. ``ConfigError`` if it stays."""
     pid = running(state)
     if pid is None:
         return False
@@ -101,6 +98,12 @@ def stop(state: Path, timeout_s: float) -> bool:
             )
         time.sleep(_LOOK_S)
     return True
+
+
+def check_not_paused(state: Path) -> None:
+    """Refuse new work with ``PolicyRefused`` while the agent is paused."""
+    if is_paused(state):
+        raise PolicyRefused("this site has paused its agent", remedy="wait")
 
 
 def is_paused(state: Path) -> bool:

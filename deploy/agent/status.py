@@ -40,12 +40,7 @@ _COUNTERS: Final = {
 
 
 class StatusBoard:
-    """The agent's status; safe for several threads.
-
-    Args:
-        path: the status file; its folder exists.
-        clock: seconds since 1970.
-    """
+    """The agent's status, in a file whose folder exists; safe for several threads."""
 
     def __init__(self, path: Path, site: str, clock: Callable[[], float] = time.time) -> None:
         self.path, self._clock, self._lock = path, clock, threading.Lock()
@@ -59,15 +54,9 @@ class StatusBoard:
             "connection": "connecting",
             "study": None,
             "state": "idle",
-            "round": None,
-            "exchange": None,
-            "stage": None,
-            "rounds": None,
+            **dict.fromkeys(("round", "exchange", "stage", "rounds")),
             "working": False,
-            "waits": None,
-            "why": None,
-            "last_error": None,
-            "last_alarm": None,
+            **dict.fromkeys(("waits", "why", "last_error", "last_alarm")),
             "totals": dict.fromkeys(_COUNTERS, 0),
             "left": [],
         }
@@ -130,20 +119,12 @@ class StatusBoard:
 
 
 def read_status(path: Path) -> dict[str, Any] | None:
-    """What the agent last wrote; None if it never ran.
-
-    Raises:
-        ConfigError: unreadable.
-    """
+    """What the agent last wrote, or ``ConfigError``; None if it never ran."""
     return private_files.read_json(path, "the status of an agent") if path.exists() else None
 
 
 class MetricsServer:
-    """Serves ``/metrics`` on this machine only.
-
-    Raises:
-        ConfigError: the port is taken.
-    """
+    """Serves ``/metrics`` on this machine only; ``ConfigError`` where the port is taken."""
 
     def __init__(self, board: StatusBoard, port: int) -> None:
         from prometheus_client import CollectorRegistry, MetricsHandler

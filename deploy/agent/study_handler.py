@@ -11,7 +11,7 @@ from secfed.crypto.identity import Roster
 from secfed.crypto.messages import peek_type
 from secfed.deploy.admission.admission import Admitted, still_permitted
 from secfed.deploy.admission.decision_recorder import SiteDecisions
-from secfed.deploy.agent.control import is_paused
+from secfed.deploy.agent.control import check_not_paused
 from secfed.deploy.agent.status import StatusBoard
 from secfed.deploy.enrolment.site_folder import SiteFolder
 from secfed.deploy.transport.client import LinkRequest
@@ -29,9 +29,8 @@ _LASTING = (PolicyRefused, ConfigError, BudgetExceeded, TranscriptError)
 class StudyHandler:
     """Handles one study's requests.
 
-    Attributes:
-        withdrawn: why this site takes no more work of the study now; None while it does. The agent says so:
-            were it counted as there, rounds would fail in vain, and the other sites pay for each of them.
+    ``withdrawn`` is why this site takes no more work of the study now; None while it does. The agent says so:
+    were it counted as there, rounds would fail in vain, and the other sites pay for each of them.
     """
 
     def __init__(
@@ -91,7 +90,6 @@ class StudyHandler:
         self._board.set(**facts, working=True, why=None, waits=None)
 
     def _check_now(self) -> None:
-        if is_paused(self._folder.state):
-            raise PolicyRefused("this site has paused its agent", remedy="wait")
+        check_not_paused(self._folder.state)
         still_permitted(self._folder, self._terms.study, len(self._roster.sites), self._now())
         self._decisions.permits(self._terms.study, self._roster)

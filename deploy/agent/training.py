@@ -9,9 +9,10 @@ import socket
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
+from dataclasses import asdict
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any
 
 from secfed.algorithms.framework.base import SiteProgram
 from secfed.deploy.agent.training_wire import (
@@ -55,7 +56,6 @@ _PASSED = (
     "TMPDIR",
     "PYTHONPATH",
     "LD_LIBRARY_PATH",
-    "CUDA_VISIBLE_DEVICES",
     "MPLCONFIGDIR",
     "PYTHONDONTWRITEBYTECODE",
 )
@@ -119,14 +119,8 @@ class TrainingProcess(SiteProgram):
 
     def settled(self, round_number: int, exchange: Exchange) -> Summands:
         """What the program adds whatever its values do: asked first, for the process may die of the work."""
-        connection = self._started()
-        try:
-            send(connection, {"do": "settled", "round": round_number, "exchange": exchange.name})
-            reply, tensors = receive(connection)
-        except (EOFError, OSError, MalformedMessage):
-            raise self._death() from None
-        raise_error(reply)
-        return tensors
+        self._start()
+        return self._ask({"do": "settled", "round": round_number, "exchange": exchange.name})[1]
 
     def contribute(self, round_number: int, exchange: Exchange, broadcast: State) -> Summands:
         """Let the other process work on one exchange; what fails there it contains there.
@@ -134,47 +128,47 @@ class TrainingProcess(SiteProgram):
         Raises:
             TrainingDied: it died.
             BudgetExceeded, TranscriptError: a payment was refused.
-            SecfedError: what it raised.
             Stopping: :meth:`stop` was called meanwhile.
         """
-        self.kept, self._unpaid = {}, None  # what was kept before stays on the disk, if nothing follows
+        self.kept = {}  # what was kept before stays on the disk, if nothing follows
+        head: dict[str, Any] = {"do": "work", "round": round_number, "exchange": exchange.name}
         try:
-            return self._contribute(round_number, exchange, broadcast)
+            self._start()
+            if self._local_key is not None:
+                head["local_key"] = self._local_key(round_number, exchange.name).hex()
+            reply, tensors = self._ask(head, broadcast)
+            while reply.get("do") == "spend":
+                try:
+                    paid = self._pay(reply, round_number, exchange.name)
+                except MalformedMessage:
+                    raise self._death() from None
+                reply, tensors = self._ask(paid)
+            for fields, kind in reply.get("failed", ()):
+                self._alarm(Failure(round_number, exchange.name, tuple(map(str, fields)), str(kind)))
+            self.kept = {name[2:]: value for name, value in tensors.items() if name.startswith("k/")}
+            self._state = _digest(self.kept)
+            return {name[2:]: value for name, value in tensors.items() if name.startswith("s/")}
         except BaseException:
             self.close()  # how far it got is not known
             raise
 
-    def _contribute(self, round_number: int, exchange: Exchange, broadcast: State) -> Summands:
-        connection = self._started()
-        head: dict[str, Any] = {"do": "work", "round": round_number, "exchange": exchange.name}
-        if self._local_key is not None:
-            head["local_key"] = self._local_key(round_number, exchange.name).hex()
+    def _ask(self, head: Mapping[str, Any], tensors: Tensors | None = None) -> tuple[dict[str, Any], Tensors]:
+        """What the process answers; what it raised is raised here."""
         try:
-            send(connection, head, broadcast)
-            while True:
-                reply, tensors = receive(connection)
-                if reply.get("do") != "spend":
-                    break
-                send(connection, self._pay(reply, round_number, exchange.name))
+            if self._connection is None:
+                raise EOFError
+            send(self._connection, head, tensors)
+            reply, answer = receive(self._connection)
         except (EOFError, OSError, MalformedMessage):
             raise self._unpaid or self._death() from None
         if self._unpaid is not None:
             raise self._unpaid  # whatever the process made of it
         raise_error(reply)
-        for fields, kind in reply.get("failed", ()):
-            self._alarm(Failure(round_number, exchange.name, tuple(map(str, fields)), str(kind)))
-        self.kept = {name[2:]: value for name, value in tensors.items() if name.startswith("k/")}
-        self._state = _digest(self.kept)
-        return {name[2:]: value for name, value in tensors.items() if name.startswith("s/")}
+        return reply, answer
 
     def check(self) -> None:
-        """Start the process: data that cannot be read show now.
-
-        Raises:
-            RoundAborted: it died.
-            SecfedError: what it raised.
-        """
-        self._started()
+        """Start the process: data that cannot be read show now, as what it raised, or as its death."""
+        self._start()
 
     def close(self) -> None:
         """End the process, whatever it is doing."""
@@ -183,7 +177,7 @@ class TrainingProcess(SiteProgram):
         if self._process is not None:
             self._process.kill()  # it keeps nothing that is not here
             self._process.wait()
-        self._process = self._connection = None
+        self._process = self._connection = self._unpaid = None
 
     def stop(self) -> None:
         """Give up the work that is going on; from a signal handler or another thread."""
@@ -211,16 +205,36 @@ class TrainingProcess(SiteProgram):
         failpoint("agent: after payment")
         return {"do": "paid"}
 
-    def _started(self) -> Connection:
+    def _start(self) -> None:
         if self._process is not None and self._process.poll() is not None:
             self.close()
         if self._connection is not None and _digest(self._kept()) != self._state:
             self.close()
         if self._connection is not None:
-            return self._connection
+            return
+        self._spawn()
+        try:
+            kept = self._kept()
+        except (OSError, MalformedMessage):
+            raise self._death() from None
+        self._state = _digest(kept)
+        try:
+            reply, _ = self._ask({"do": "start", "job": asdict(self._job)}, kept)
+        except TrainingDied:
+            raise
+        except SecfedError as error:
+            self.close()
+            log.warning("the training process cannot be started: %s", error)
+            if isinstance(error, MalformedMessage):  # of what is kept here; of a broadcast it is a refusal
+                raise ConfigError(error.message, remedy=error.remedy) from None
+            raise
+        if reply.get("unfit"):
+            self._alarm(Failure(0, LOADING, (DATA,), UNFIT))
+
+    def _spawn(self) -> None:
         ours, theirs = socket.socketpair()
-        output = self._open_log()
-        with ours, theirs, output:
+        log_mode = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
+        with ours, theirs, os.fdopen(os.open(self._log_path, log_mode, 0o600), "wb") as output:
             environment = {
                 name: value
                 for name, value in os.environ.items()
@@ -247,30 +261,6 @@ class TrainingProcess(SiteProgram):
                     remedy="install secfed where that account can read it, in /opt for example",
                 ) from None
             self._connection = Connection(ours.detach())
-        try:
-            kept = self._kept()
-            self._state = _digest(kept)
-            send(self._connection, self._job.head(), kept)
-            reply, _ = receive(self._connection)
-        except (EOFError, OSError, MalformedMessage):
-            raise self._death() from None
-        try:
-            raise_error(reply)
-        except SecfedError as error:
-            self.close()
-            log.warning("the training process cannot be started: %s", error)
-            if isinstance(
-                error, MalformedMessage
-            ):  # of what is kept here; of a broadcast it would be a refusal
-                raise ConfigError(error.message, remedy=error.remedy) from None
-            raise
-        if reply.get("unfit"):
-            self._alarm(Failure(0, LOADING, (DATA,), UNFIT))
-        return self._connection
-
-    def _open_log(self) -> IO[bytes]:
-        descriptor = os.open(self._log_path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
-        return os.fdopen(descriptor, "wb")
 
     def _death(self) -> TrainingDied:
         process, code = self._process, None

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import sys
 import traceback
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from functools import partial
 from multiprocessing.connection import Connection
 from typing import TYPE_CHECKING, Any, cast
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from secfed.dp.training.local_privacy import LocalPrivacy
 
 _PROGRAM = "program/"
-_MOST_SHOWN = 100  # values that do not fit the study, in the log
+_MOST_SHOWN = 100  # values that do not fit the study, in the log of training; there may be millions
 
 
 class _AskingLedger:
@@ -55,7 +55,7 @@ class _AskingLedger:
         self._connection = connection
 
     def spender(self, *, study: str, round_number: int, exchange: str) -> Callable[[Event], None]:
-        """See :meth:`secfed.dp.ledger.ledger.Ledger.spender`."""
+        """As :meth:`secfed.dp.ledger.ledger.Ledger.spender`."""
         from secfed.dp.accounting.events import to_value
 
         def spend(event: Event) -> None:
@@ -68,11 +68,7 @@ class _AskingLedger:
 
 
 class Trainer:
-    """One study's program in this process.
-
-    Args:
-        kept: what an earlier process kept; empty for the first.
-    """
+    """One study's program in this process; ``kept`` is what an earlier process kept."""
 
     def __init__(self, job: Job, connection: Connection, kept: Tensors) -> None:
         study = Study.parse(job.settings, own_code=frozenset(job.own_code))
@@ -90,10 +86,9 @@ class Trainer:
         if settings is not None and settings.in_local_steps:
             from secfed.dp.training.local_privacy import WEAK_DELTA, LocalPrivacy
 
-            ledger = cast("Ledger", _AskingLedger(connection))  # only its spender is used
             self._local = LocalPrivacy(
                 settings,
-                ledger,
+                cast("Ledger", _AskingLedger(connection)),  # only its spender is used
                 study=job.study,
                 seed=study.seed,
                 random=self._random,
@@ -102,10 +97,12 @@ class Trainer:
             self._program.use_privacy(self._local)
             if self._local.weak_delta:
                 print(WEAK_DELTA, file=sys.stderr)  # the log of training, which stays at the site
-        self._load(kept)
+            self._local.load({n: value for n, value in kept.items() if not n.startswith(_PROGRAM)})
+        own = {n.removeprefix(_PROGRAM): value for n, value in kept.items() if n.startswith(_PROGRAM)}
+        if own:
+            self._program.load(own)
 
     def _hear(self, error: DataError) -> None:
-        """Into the log of training, which stays at the site; its first ones, for there may be millions."""
         if self.unfit < _MOST_SHOWN:
             print(f"counts as a default: {error}", file=sys.stderr)
         self.unfit += 1
@@ -125,18 +122,29 @@ class Trainer:
             self._local_key = bytes.fromhex(head["local_key"])
             self._local.enter(number, exchange.name)
 
+        seed = self._job.site_seed
+
         def work() -> Summands:
             try:
-                with self._own_draws(number, exchange.name):
+                # For own code that draws from torch's global generator: secret, and the same after a crash.
+                with (
+                    nullcontext()
+                    if seed is None
+                    else seeded(seed, "work", self._job.site, number, exchange.name)
+                ):
                     return self._program.contribute(number, exchange, broadcast)
             except Exception:
                 traceback.print_exc()  # into the log of this process, which stays at the site
                 raise
 
         found: list[Failure] = []
-        ahead = partial(self._program.settled, number, exchange)
-        given = contained(number, exchange, work, ahead, found.append)
-        return given, self._save(), found
+        given = contained(
+            number, exchange, work, partial(self._program.settled, number, exchange), found.append
+        )
+        kept = {_PROGRAM + name: value for name, value in self._program.save().items()}
+        if self._local is not None:
+            kept |= self._local.save()
+        return given, kept, found
 
     def _exchange(self, head: dict[str, Any]) -> Exchange:
         number, name = int(head["round"]), str(head["exchange"])
@@ -145,28 +153,12 @@ class Trainer:
             raise InconsistentView(f"round {number} of this study has no exchange {name!r}")
         return plan[0]
 
-    def _own_draws(self, number: int, exchange: str) -> AbstractContextManager[None]:
-        """For own code that draws from torch's global generator: secret, and the same after a crash."""
-        seed = self._job.site_seed
-        return nullcontext() if seed is None else seeded(seed, "work", self._job.site, number, exchange)
-
     def _random(self, number: int, exchange: str) -> SecureRandom:
         from secfed.dp.mechanisms.randomness import SecureRandom
 
         if self._job.simulated:
             return SecureRandom.for_simulation(self._seed, "local steps", self._job.site, number, exchange)
         return SecureRandom(self._local_key)
-
-    def _save(self) -> Tensors:
-        state = {_PROGRAM + name: value for name, value in self._program.save().items()}
-        return state if self._local is None else {**state, **self._local.save()}
-
-    def _load(self, kept: Tensors) -> None:
-        own = {n.removeprefix(_PROGRAM): value for n, value in kept.items() if n.startswith(_PROGRAM)}
-        if own:
-            self._program.load(own)
-        if self._local is not None:
-            self._local.load({n: value for n, value in kept.items() if not n.startswith(_PROGRAM)})
 
 
 def serve(connection: Connection) -> None:
@@ -179,17 +171,16 @@ def serve(connection: Connection) -> None:
             return
         try:
             if head["do"] == "start":
-                trainer = Trainer(Job.of(head), connection, tensors)
+                trainer = Trainer(Job(**head["job"]), connection, tensors)
                 send(connection, {"do": "started", "unfit": trainer.unfit})
             elif trainer is not None and head["do"] == "settled":
                 send(connection, {"do": "done"}, trainer.settled(head))
             elif trainer is not None:
                 summands, kept, failures = trainer.contribute(head, tensors)
-                both = {f"s/{name}": value for name, value in summands.items()}
+                both = {f"s/{name}": value.clone() for name, value in summands.items()}
                 both |= {f"k/{name}": value.clone() for name, value in kept.items()}
                 failed = [[list(one.fields), one.kind] for one in failures]
-                tensors = {name: value.clone() for name, value in both.items()}
-                send(connection, {"do": "done", "failed": failed}, tensors)
+                send(connection, {"do": "done", "failed": failed}, both)
         except SecfedError as error:
             if error.__cause__ is not None:  # what went wrong inside own code, for whoever wrote it
                 traceback.print_exception(error.__cause__)

@@ -6,8 +6,8 @@ Nothing is unpickled: the process that trains runs models that others wrote, and
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from typing import Any, Final
 
@@ -30,7 +30,7 @@ class Job:
 
     site: str  # name of this site
     settings: str = field(repr=False)  # the study, TOML
-    own_code: tuple[str, ...] = ()  # names of factories that the site's policy permits
+    own_code: Sequence[str] = ()  # names of factories that the site's policy permits
     # where the data set is on this machine; None if the study needs no path
     data_path: str | None = field(default=None, repr=False)
     study: str = ""  # study id
@@ -41,16 +41,6 @@ class Job:
     # an aggregator that hears of the error learns that there is such a value.
     strict: bool = False
 
-    def head(self) -> dict[str, Any]:
-        """As a JSON object."""
-        return {"do": "start", **asdict(self)}
-
-    @classmethod
-    def of(cls, head: Mapping[str, Any]) -> Job:
-        """The inverse of :meth:`head`."""
-        given = {name: value for name, value in head.items() if name != "do"}
-        return cls(**{**given, "own_code": tuple(given["own_code"])})
-
 
 def send(connection: Connection, head: Mapping[str, Any], tensors: Tensors | None = None) -> None:
     """Send one message."""
@@ -59,12 +49,7 @@ def send(connection: Connection, head: Mapping[str, Any], tensors: Tensors | Non
 
 
 def receive(connection: Connection) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
-    """Wait for one message.
-
-    Raises:
-        EOFError, OSError: the other process is gone.
-        MalformedMessage: not a message.
-    """
+    """Wait for one message; ``EOFError`` or ``OSError`` where the other process is gone."""
     reader = Reader(connection.recv_bytes())
     try:
         head = json.loads(reader.text(_MAX_HEAD_BYTES))

@@ -40,19 +40,13 @@ class ChunkedFrame:
 
 def wrap_all(study: str, request_id: bytes, frames: Mapping[str, Buffer]) -> dict[str, ChunkedFrame]:
     """A chunked frame per site; the same frame is hashed and held once, however many sites get it."""
-    known: dict[int, ChunkedFrame] = {}
-    for frame in frames.values():
-        if id(frame) not in known:
-            known[id(frame)] = ChunkedFrame.wrap(study, request_id, frame)
-    return {site: known[id(frame)] for site, frame in frames.items()}
+    distinct = {id(frame): frame for frame in frames.values()}
+    wrapped = {key: ChunkedFrame.wrap(study, request_id, frame) for key, frame in distinct.items()}
+    return {site: wrapped[id(frame)] for site, frame in frames.items()}
 
 
 class Reassembly:
-    """Puts one frame together.
-
-    Raises:
-        MalformedMessage: it announced more than the cap; nothing was allocated.
-    """
+    """Puts one frame together; ``MalformedMessage``, before anything is allocated, above the cap."""
 
     def __init__(self, header: Header, cap_bytes: int) -> None:
         if header.total_bytes > cap_bytes:

@@ -29,9 +29,8 @@ T = TypeVar("T")
 class CallFailed(LinkError):
     """A call that failed.
 
-    Attributes:
-        lasting: trying again will not help until somebody changes something.
-        unfit: the aggregator refused the reply itself.
+    ``lasting``: trying again will not help until somebody changes something. ``unfit``: the aggregator
+    refused the reply itself.
     """
 
     def __init__(self, message: str, *, remedy: str = "", lasting: bool = False, unfit: bool = False) -> None:
@@ -49,11 +48,7 @@ class LinkRequest:
 
 
 class SiteConnection(ABC):
-    """One site's connection to the aggregator.
-
-    Args:
-        study: the study this site serves; empty until its settings were asked for.
-    """
+    """One site's connection to the aggregator; ``study`` is empty until its settings were asked for."""
 
     def __init__(self, study: str, max_frame_bytes: int, limits: ClientLimits) -> None:
         self.study, self.max_frame_bytes, self._limits = study, max_frame_bytes, limits
@@ -101,10 +96,7 @@ class SiteConnection(ABC):
             failed: told of every failure before the pause that follows.
             recovered: told when a call succeeds after a failure.
             said: told what the aggregator says when it has had nothing to ask for a while.
-            leaves: whether this call ends after this refusal.
-
-        Returns:
-            Whether the study is over; False after :meth:`close`, or after a refusal that ends this call.
+            leaves: whether this call ends after this refusal; it returns False then, as after a close.
         """
         backoff = Backoff(self._limits.backoff_s, self._limits.backoff_cap_s)
         last = b""
@@ -140,7 +132,7 @@ class SiteConnection(ABC):
                 if heard is not None:
                     said(heard)
                 continue
-            request_id, refusal = request.request_id, None
+            request_id = request.request_id
             try:
                 if request_id == last:
                     raise Replay("a request that was answered came again")
@@ -150,25 +142,19 @@ class SiteConnection(ABC):
                 insist(partial(self.answer, request_id, reply))
                 del reply
             except SecfedError as error:
-                refusal = error
-            if refusal is not None:
-                insist(partial(self.refuse, request_id, refusal))
-                if leaves(refusal):
+                insist(partial(self.refuse, request_id, error))
+                if leaves(error):
                     return False
             last = request_id
         return False
 
 
 def refusal_text(error: SecfedError, *, declines: bool = False) -> tuple[str, str]:
-    """What the aggregator learns about a refusal: kind and reason.
-
-    Args:
-        error: why.
-        declines: it is the study that is not served, not a request. No broadcast was seen, so the words of a
-            policy follow from the study's settings; its author needs them.
+    """What the aggregator learns about a refusal, of a request or (``declines``) of a study: kind and reason.
 
     Security: a request is refused with a code of :mod:`secfed.wire.refusal_codes`, and so is a study for any
-    other reason than the policy. The words of a policy must name no number that comes out of records.
+    other reason than the policy. The words of a policy must name no number that comes out of records: before
+    a broadcast was seen they follow from the study's settings, and its author needs them.
     """
     kind, reason = outgoing(error)
     if declines and isinstance(error, PolicyRefused):

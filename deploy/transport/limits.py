@@ -25,41 +25,26 @@ _SHARED: Final[tuple[Option, ...]] = (
 
 @dataclass(frozen=True)
 class ServerLimits:
-    """Limits of the aggregator's half.
+    """Limits of the aggregator's half."""
 
-    Attributes:
-        poll_s: longest that a poll waits; below the 60 s after which proxies tend to cut.
-        part_timeout_s: seconds for one part (1 MiB) in either direction: the least speed of a peer is
-            1 MiB in this time.
-        answers_bytes: memory for replies above one part, from their first byte until the round has used
-            them; those beyond it wait unread. One always fits, however large. Replies of up to one part come
-            on top: at most one a site.
-        answers: how many replies above one part may be there at once, whatever their size: it replaces
-            ``answers_bytes``. None: as many as fit there.
-        turn_s, turn_bytes_per_s: while others wait for that memory, a reply may take so long, and as long as
-            its size needs at this speed; then it gives way, and its site begins it again.
-        calls_per_site: calls of one site that may be open.
-        burst, calls_per_s: idle calls that a site may make at once, and per second; a call that fetches
-            new work or delivers it is not counted.
-        handshake_s: seconds a connection may take to prove who it is.
-        idle_s: seconds after which a connection without calls is closed.
-        connection_age_s: seconds after which a connection is asked to come back and prove itself anew.
-        connections: connections at one time, those included that have proved nothing yet; None: 100 and
-            10 a site.
-    """
-
-    poll_s: float = 45.0
+    poll_s: float = 45.0  # longest that a poll waits; below the 60 s after which proxies tend to cut
+    # For one part (1 MiB) in either direction: the least speed of a peer is 1 MiB in this time.
     part_timeout_s: float = 60.0
+    # Memory for replies above one part, from their first byte until the round has used them; those beyond it
+    # wait unread. One always fits, however large. Smaller replies come on top: at most one a site.
     answers_bytes: int = 1 << 30
-    answers: int | None = None
+    answers: int | None = None  # so many replies above one part instead, whatever their size
+    # While others wait for that memory, a reply may take so long, and as long as its size needs at this
+    # speed; then it gives way, and its site begins it again.
     turn_s: float = 30.0
     turn_bytes_per_s: float = 1 << 20
-    calls_per_site: int = 6
+    calls_per_site: int = 6  # open at one time
+    # Idle calls of a site at once, and per second; one that fetches new work or delivers it is not counted.
     burst: int = 40
     calls_per_s: float = 2.0
-    handshake_s: float = 10.0
-    idle_s: float = 120.0
-    connection_age_s: float = 3600.0
+    handshake_s: float = 10.0  # for a connection to prove who it is
+    connection_age_s: float = 3600.0  # after which a connection is asked to come back and prove itself anew
+    # At one time, those included that have proved nothing yet; None: 100 and 10 a site.
     connections: int | None = None
 
     def options(self, sites: int) -> tuple[Option, ...]:
@@ -71,7 +56,7 @@ class ServerLimits:
             ("grpc.max_concurrent_streams", self.calls_per_site),
             ("grpc.max_allowed_incoming_connections", connections),
             ("grpc.server_handshake_timeout_ms", _ms(self.handshake_s)),
-            ("grpc.max_connection_idle_ms", _ms(self.idle_s)),
+            ("grpc.max_connection_idle_ms", 120_000),  # without calls
             ("grpc.max_connection_age_ms", _ms(self.connection_age_s)),
             ("grpc.keepalive_time_ms", 30_000),
             ("grpc.keepalive_timeout_ms", 20_000),
@@ -82,20 +67,13 @@ class ServerLimits:
 
 @dataclass(frozen=True)
 class ClientLimits:
-    """Limits of a site's half.
+    """Limits of a site's half."""
 
-    Attributes:
-        call_s: seconds for a short call.
-        part_timeout_s: seconds for one part on average; with the cap on frames, the deadline of a transfer.
-        heartbeat_s: while the site works, it shows this often that it is there.
-        backoff_s, backoff_cap_s: first and longest pause after a failure (before jitter).
-    """
-
-    call_s: float = 30.0
-    part_timeout_s: float = 60.0
-    heartbeat_s: float = 15.0
-    backoff_s: float = 0.5
-    backoff_cap_s: float = 60.0
+    call_s: float = 30.0  # for a short call
+    part_timeout_s: float = 60.0  # for one part on average; with the cap on frames, deadline of a transfer
+    heartbeat_s: float = 15.0  # while the site works, it shows this often that it is there
+    backoff_s: float = 0.5  # first pause after a failure, before jitter
+    backoff_cap_s: float = 60.0  # longest
 
     def options(self, proxy: str | None) -> tuple[Option, ...]:
         """Channel arguments of a site; without ``proxy``, the environment's proxy is used."""
@@ -116,8 +94,6 @@ class ClientLimits:
 @dataclass
 class Backoff:
     """Pauses that grow, each drawn evenly from zero to its bound ("full jitter").
-
-    After an outage all sites come back at different times.
 
     Source: Brooker, "Exponential Backoff And Jitter", AWS Architecture Blog, 2015.
     """

@@ -10,8 +10,8 @@ Source: Protocol Buffers encoding, https://protobuf.dev/programming-guides/encod
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
-from dataclasses import dataclass, field, fields
-from typing import Any, ClassVar, Final, Self
+from dataclasses import dataclass, field
+from typing import Annotated, Any, ClassVar, Final, Self, get_type_hints
 
 from secfed.crypto.codec import Buffer
 from secfed.deploy.transport.progress import Waits
@@ -66,21 +66,21 @@ def _flag(value: int) -> bool:
     return bool(value)
 
 
-_NUMBER: Final = _Kind(_VARINT)
-_FLAG: Final = _Kind(_VARINT, pack=int, unpack=_flag)
-_STUDY: Final = _text(MAX_STUDY_BYTES)
-_DIGEST: Final = _data(SHA256_BYTES, 0, SHA256_BYTES)
+_Number = Annotated[int, _Kind(_VARINT)]
+_Flag = Annotated[bool, _Kind(_VARINT, pack=int, unpack=_flag)]
+_Study = Annotated[str, _text(MAX_STUDY_BYTES)]
+_Digest = Annotated[bytes, _data(SHA256_BYTES, 0, SHA256_BYTES)]
 
 
 class LinkMessage:
-    """Dataclass fields are wire fields, numbered from 1; ``KINDS`` says how each travels."""
+    """Base of dataclasses whose fields are wire fields, numbered from 1; annotations say how each travels."""
 
-    KINDS: ClassVar[tuple[_Kind, ...]]
+    __dataclass_fields__: ClassVar[dict[str, Any]]
 
     def encode(self) -> bytes:
         """Wire bytes."""
         parts: list[Buffer] = []
-        for number, (name, kind) in enumerate(self._wire_fields(), 1):
+        for number, (name, kind) in enumerate(_wire_fields(type(self)), 1):
             value = getattr(self, name)
             packed: Any = b"" if value is None else kind.pack(value)
             if kind.wire_type == _VARINT and packed:
@@ -93,29 +93,32 @@ class LinkMessage:
     def decode(cls, data: Buffer) -> Self:
         """Read wire bytes; anything but what :meth:`encode` writes raises ``MalformedMessage``."""
         reader = _Reader(data)
-        values = [reader.field(number, kind) for number, (_, kind) in enumerate(cls._wire_fields(), 1)]
+        message = cls(*[reader.field(number, kind) for number, (_, kind) in enumerate(_wire_fields(cls), 1)])
         reader.end()
-        message = cls(*values)
         message.check()
         return message
 
     def check(self) -> None:
         """Refuse values that cannot be, with ``MalformedMessage``."""
 
-    @classmethod
-    def _wire_fields(cls) -> list[tuple[str, _Kind]]:
-        return [(one.name, kind) for one, kind in zip(fields(cls), cls.KINDS, strict=True)]  # type: ignore[arg-type]
+
+_known: dict[type[LinkMessage], list[tuple[str, _Kind]]] = {}
+
+
+def _wire_fields(message: type[LinkMessage]) -> list[tuple[str, _Kind]]:
+    if message not in _known:
+        hints = get_type_hints(message, include_extras=True)
+        _known[message] = [(name, hints[name].__metadata__[0]) for name in message.__dataclass_fields__]
+    return _known[message]
 
 
 @dataclass(frozen=True)
 class HelloRequest(LinkMessage):
     """A site says it is there, or only looks; with an empty study it asks for the settings."""
 
-    KINDS = (_STUDY, _text(MAX_SOFTWARE_BYTES), _FLAG)
-
-    study: str = ""
-    software: str = ""
-    looks: bool = False
+    study: _Study = ""
+    software: Annotated[str, _text(MAX_SOFTWARE_BYTES)] = ""
+    looks: _Flag = False
 
 
 @dataclass(frozen=True)
@@ -126,17 +129,15 @@ class HelloReply(LinkMessage):
     ``done`` and ``of`` are those of :class:`secfed.deploy.transport.progress.Waits`.
     """
 
-    KINDS = (_STUDY, _data(MAX_SETTINGS_BYTES), _NUMBER, _FLAG, _NUMBER, _NUMBER, _NUMBER, _DIGEST, _DIGEST)
-
-    study: str
-    settings: bytes
-    max_answer_bytes: int
-    finished: bool = False
-    waits: int = 0
-    done: int = 0
-    of: int = 0
-    roster: bytes = b""
-    plan: bytes = b""
+    study: _Study
+    settings: Annotated[bytes, _data(MAX_SETTINGS_BYTES)]
+    max_answer_bytes: _Number
+    finished: _Flag = False
+    waits: _Number = 0
+    done: _Number = 0
+    of: _Number = 0
+    roster: _Digest = b""
+    plan: _Digest = b""
 
     def check(self) -> None:
         """Refuse a number of answers that cannot be."""
@@ -148,38 +149,32 @@ class HelloReply(LinkMessage):
 class NextRequest(LinkMessage):
     """A site asks for its next request."""
 
-    KINDS = (_STUDY,)
-
-    study: str
+    study: _Study
 
 
 @dataclass(frozen=True)
 class Header(LinkMessage):
     """The first part of a frame."""
 
-    KINDS = (_STUDY, _data(REQUEST_ID_BYTES, REQUEST_ID_BYTES), _NUMBER, _data(SHA256_BYTES, SHA256_BYTES))
-
-    study: str
-    request_id: bytes
-    total_bytes: int
-    sha256: bytes
+    study: _Study
+    request_id: Annotated[bytes, _data(REQUEST_ID_BYTES, REQUEST_ID_BYTES)]
+    total_bytes: _Number
+    sha256: Annotated[bytes, _data(SHA256_BYTES, SHA256_BYTES)]
 
 
-def _header(data: memoryview) -> Header | None:
-    return Header.decode(data) if data else None
+_HEADER: Final = _Kind(
+    _BYTES, MAX_HEADER_BYTES, pack=Header.encode, unpack=lambda view: Header.decode(view) if view else None
+)
 
 
 @dataclass(frozen=True)
 class Part(LinkMessage):
     """A frame's header, or a non-empty piece of its data (a view of what was read); one of the two."""
 
-    KINDS = (
-        _Kind(_BYTES, MAX_HEADER_BYTES, pack=Header.encode, unpack=_header),
-        _Kind(_BYTES, PART_BYTES, unpack=lambda view: view or None),
+    header: Annotated[Header | None, _HEADER] = None
+    data: Annotated[Buffer | None, _Kind(_BYTES, PART_BYTES, unpack=lambda view: view or None)] = field(
+        default=None, repr=False
     )
-
-    header: Header | None = None
-    data: Buffer | None = field(default=None, repr=False)
 
     def check(self) -> None:
         """Refuse both and neither."""
@@ -191,26 +186,17 @@ class Part(LinkMessage):
 class RefusalMessage(LinkMessage):
     """A site will not answer a request (or, without an id, serve the study): a code and its fixed text."""
 
-    KINDS = (
-        _STUDY,
-        _data(REQUEST_ID_BYTES, 0, REQUEST_ID_BYTES),
-        _text(MAX_KIND_BYTES),
-        _text(MAX_REASON_BYTES),
-    )
-
-    study: str
-    request_id: bytes
-    kind: str
-    reason: str
+    study: _Study
+    request_id: Annotated[bytes, _data(REQUEST_ID_BYTES, 0, REQUEST_ID_BYTES)]
+    kind: Annotated[str, _text(MAX_KIND_BYTES)]
+    reason: Annotated[str, _text(MAX_REASON_BYTES)]
 
 
 @dataclass(frozen=True)
 class Receipt(LinkMessage):
     """What became of a reply or refusal."""
 
-    KINDS = (_NUMBER,)
-
-    outcome: int
+    outcome: _Number
 
     def check(self) -> None:
         """Refuse an unknown outcome."""

@@ -13,27 +13,20 @@ from typing import Any, Final
 NOTHING, ARRIVALS, ANSWERS = 0, 1, 2  # what an aggregator waits for; numbers of the link
 
 LEAST_SHARED: Final = 3  # of fewer, a number would be about one other hospital
-_KINDS: Final = (NOTHING, ARRIVALS, ANSWERS)
 
 
 @dataclass(frozen=True)
 class Waits:
-    """What an aggregator waits for.
-
-    Attributes:
-        kind: hospitals to connect (``ARRIVALS``), answers of a step (``ANSWERS``), or neither.
-        done: so many are there.
-        of: so many are wanted.
-    """
+    """What an aggregator waits for: hospitals to connect, answers of a step, or neither."""
 
     kind: int = NOTHING
-    done: int = 0
-    of: int = 0
+    done: int = 0  # so many are there
+    of: int = 0  # so many are wanted
 
     @property
     def valid(self) -> bool:
         """Whether the numbers can be."""
-        return self.kind in _KINDS and 0 <= self.done <= self.of
+        return self.kind in (NOTHING, ARRIVALS, ANSWERS) and 0 <= self.done <= self.of
 
     def shareable(self) -> Waits:
         """What hospitals may know of it: numbers, and only of three hospitals and more."""

@@ -12,8 +12,11 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
+from typing import Final
 
 from secfed.errors import SecfedError
+
+_NUMBERS: Final = (signal.SIGINT, signal.SIGTERM)
 
 
 class Stopped(SecfedError):
@@ -23,30 +26,37 @@ class Stopped(SecfedError):
 
 
 @contextmanager
+def _handled_by(handler: Callable[[int, FrameType | None], None]) -> Iterator[None]:
+    before = {number: signal.signal(number, handler) for number in _NUMBERS}
+    try:
+        yield
+    finally:
+        for number, earlier in before.items():
+            signal.signal(number, earlier)
+
+
+@contextmanager
 def called_on_signal(act: Callable[[], None]) -> Iterator[None]:
     """Call ``act`` at SIGINT or SIGTERM, in a thread of its own; entered in the main thread.
 
     A handler interrupts the main thread anywhere, also while it holds a lock: there, ``act`` could wait for
     that lock for ever. So the handler does nothing.
     """
-    numbers = (signal.SIGINT, signal.SIGTERM)
     watched, told = socket.socketpair()
     told.setblocking(False)
 
     def watch() -> None:
         while number := watched.recv(1):  # nothing at the end
-            if number[0] in numbers:
+            if number[0] in _NUMBERS:
                 act()
 
     thread = threading.Thread(target=watch, name="secfed-signals", daemon=True)
     thread.start()
     before_fd = signal.set_wakeup_fd(told.fileno(), warn_on_full_buffer=False)
-    before = {number: signal.signal(number, lambda _number, _frame: None) for number in numbers}
     try:
-        yield
+        with _handled_by(lambda _number, _frame: None):
+            yield
     finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
         signal.set_wakeup_fd(before_fd)
         told.close()
         thread.join()
@@ -63,34 +73,30 @@ class Stopper:
     @contextmanager
     def installed(self) -> Iterator[None]:
         """Listen to SIGINT and SIGTERM; in the main thread."""
-        before = {
-            number: signal.signal(number, self._on_signal) for number in (signal.SIGINT, signal.SIGTERM)
-        }
-        try:
+        with _handled_by(self._on_signal):
             yield
-        finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)
 
     @contextmanager
     def waiting(self) -> Iterator[None]:
         """In here a signal raises at once."""
         self.check()
-        before, self._waiting = self._waiting, True
-        try:
+        with self._set_waiting(True):
             yield
-        finally:
-            self._waiting = before
 
     @contextmanager
     def working(self) -> Iterator[None]:
         """In here, within :meth:`waiting`, a signal has to wait until the end."""
-        before, self._waiting = self._waiting, False
+        with self._set_waiting(False):
+            yield
+        self.check()
+
+    @contextmanager
+    def _set_waiting(self, waiting: bool) -> Iterator[None]:
+        before, self._waiting = self._waiting, waiting
         try:
             yield
         finally:
             self._waiting = before
-        self.check()
 
     def check(self) -> None:
         """Raise if a signal came."""

@@ -21,21 +21,13 @@ from secfed.errors import RosterError
 
 @dataclass(eq=False)
 class SiteState:
-    """One site, as a carrier keeps it.
+    """One site, as a carrier keeps it."""
 
-    Attributes:
-        request: what it is asked.
-        seen_s: monotonic time of its last sign of life.
-        software: what it says it runs.
-        declined: why it does not serve the study.
-        bytes_up, bytes_down: frame bytes carried since they were last cleared.
-    """
-
-    request: ChunkedFrame | None = None
-    seen_s: float | None = None
-    software: str = ""
-    declined: Refused | None = None
-    bytes_up: int = 0
+    request: ChunkedFrame | None = None  # what it is asked
+    seen_s: float | None = None  # monotonic time of its last sign of life
+    software: str = ""  # what it says it runs
+    declined: Refused | None = None  # why it does not serve the study
+    bytes_up: int = 0  # frame bytes carried since they were last cleared
     bytes_down: int = 0
 
     @property
@@ -50,48 +42,28 @@ class SiteState:
         return Presence(silent, self.calling, self.software, why)
 
 
-class Requests(Protocol):
-    """What the sites of one study are asked. Not safe for several threads: see ``StudyServer.run``.
+class _Requests(Protocol):
+    """What the sites of one study are asked. Not safe for several threads: see ``StudyServer.run``."""
 
-    Attributes:
-        informed: sites that were told that the study is over.
-        waits: what sites are told about what the aggregator waits for; replaced, never changed.
-    """
-
-    informed: set[str]
-    waits: Waits
+    informed: set[str]  # sites that were told that the study is over
+    waits: Waits  # what sites are told about what the aggregator waits for; replaced, never changed
 
     @property
-    def sites(self) -> Mapping[str, SiteState]:
-        """Every site of the roster."""
-        ...
-
-    def ask(self, frames: Mapping[str, ChunkedFrame]) -> None:
-        """Ask these sites; each request stays open until it is answered, refused or withdrawn."""
-        ...
-
-    def withdraw(self) -> None:
-        """Wait for no reply any more."""
-        ...
-
-    def finish(self, last: Mapping[str, ChunkedFrame]) -> None:
-        """The study is over, but for these last requests."""
-        ...
+    def sites(self) -> Mapping[str, SiteState]: ...  # every site of the roster
+    def ask(self, frames: Mapping[str, ChunkedFrame]) -> None: ...  # until answered, refused or withdrawn
+    def withdraw(self) -> None: ...
+    def finish(self, last: Mapping[str, ChunkedFrame]) -> None: ...
 
 
 class StudyServer(ABC):
-    """Serves one study to the sites of one roster.
-
-    Args:
-        study: its id.
-        guard: held while the state of the sites is read.
+    """Serves one study to the sites of one roster; ``guard`` is held while the state of the sites is read.
 
     Attributes:
-        requests: what sites are asked; set by the carrier.
+        requests: set by the carrier.
         arrivals: replies and refusals, for the round's thread. Each reply must be released.
     """
 
-    requests: Requests
+    requests: _Requests
 
     def __init__(self, study: str, guard: AbstractContextManager[object] | None = None) -> None:
         self._study, self._guard = study, guard or nullcontext()
@@ -114,11 +86,7 @@ class StudyServer(ABC):
         return frozenset()
 
     def post(self, requests: Mapping[str, Buffer]) -> bytes:
-        """Ask sites; the id that the replies bear. A frame object for several sites is hashed and held once.
-
-        Raises:
-            RosterError: a request to a site that is not in the roster.
-        """
+        """Ask sites; the id that the replies bear. ``RosterError`` where a site is not in the roster."""
         for site in requests:
             if site not in self.requests.sites:
                 raise RosterError(f"site {site!r} is not in the roster of this link")
@@ -132,11 +100,7 @@ class StudyServer(ABC):
         self.run(self.requests.withdraw)
 
     def finish(self, last: Mapping[str, Buffer] | None = None) -> None:
-        """The study is over: sites that call are told so, and nothing can be asked any more.
-
-        Args:
-            last: a last request per site, which it is to answer before it is told.
-        """
+        """The study is over: sites that call are told so, after they answered their ``last`` request."""
         frames = wrap_all(self._study, secrets.token_bytes(REQUEST_ID_BYTES), last or {})
         self.run(lambda: self.requests.finish(frames))
 
@@ -164,8 +128,3 @@ class StudyServer(ABC):
             for site in sites.values():
                 site.bytes_up = site.bytes_down = 0
         return up, down
-
-
-def printable(text: str) -> str:
-    """A peer's text on one line, without control characters."""
-    return "".join(char if char.isprintable() else " " for char in text)

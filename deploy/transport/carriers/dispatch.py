@@ -5,6 +5,7 @@ from __future__ import annotations
 import queue
 import time
 from collections.abc import Callable, Collection, Mapping
+from contextlib import suppress
 
 from secfed.crypto.codec import Buffer
 from secfed.deploy.transport.link import Refused, SiteReply
@@ -39,7 +40,6 @@ class StageDispatcher:
         deadline_s: stage -> seconds that the sites have for it.
         silent_s: a site that shows no sign of life for so long counts as missing before the deadline. A
             site at work shows one every 15 s. None waits until the deadline.
-        watcher: told of progress, refusals and missing sites.
     """
 
     def __init__(
@@ -82,7 +82,13 @@ class StageDispatcher:
                     continue
                 if arrival.request_id == request_id and arrival.site in waiting:
                     waiting.discard(arrival.site)
-                    self._take(stage, arrival, on_reply)
+                    if isinstance(arrival, Refused):
+                        self._watcher.refused(stage, arrival.site, arrival.kind, arrival.reason)
+                    else:
+                        try:
+                            on_reply(arrival.site, arrival.frame)
+                        finally:
+                            arrival.release()
                     self._watcher.progress(stage, len(requests) - len(waiting), len(requests))
                 elif isinstance(arrival, SiteReply):
                     arrival.release()
@@ -114,20 +120,10 @@ class StageDispatcher:
             and (seen.calling or (seen.silent_s is not None and seen.silent_s <= within_s))
         )
 
-    def _take(self, stage: str, arrival: SiteReply | Refused, on_reply: OnReply) -> None:
-        if isinstance(arrival, Refused):
-            self._watcher.refused(stage, arrival.site, arrival.kind, arrival.reason)
-            return
-        try:
-            on_reply(arrival.site, arrival.frame)
-        finally:
-            arrival.release()
-
     def _away(self, waiting: set[SiteId], asked_for_s: float) -> list[SiteId]:
-        """Sites that decline the study, or have shown no sign of life for too long and since this ask began.
+        """Sites that decline, or have shown no sign of life for too long and since this ask began.
 
-        A site that declines is asked again in the next exchange. Waiting for it would cost every exchange
-        as long as a hospital holds the study.
+        A site that declines is asked again in the next exchange; waiting for it would make each one long.
         """
         away: set[SiteId] = set()
         if asked_for_s > _DECLINED_S:
@@ -139,10 +135,8 @@ class StageDispatcher:
 
     def _drop_late(self) -> None:
         """Free what came in too late; the next ask drops what comes in later still."""
-        try:
+        with suppress(queue.Empty):
             while True:
                 arrival = self._server.arrivals.get_nowait()
                 if isinstance(arrival, SiteReply):
                     arrival.release()
-        except queue.Empty:
-            return

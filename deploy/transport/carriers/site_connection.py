@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Final, Protocol
+from typing import Final
 
 from secfed import __version__
 from secfed.crypto.identity import Identity
@@ -13,20 +13,6 @@ from secfed.deploy.transport.grpc.client import GrpcSiteConnection
 from secfed.deploy.transport.limits import ClientLimits
 
 SOFTWARE: Final = f"secfed {__version__}"
-
-
-class SiteCarrier(Protocol):
-    """Makes links to the aggregator, one after the other."""
-
-    address: str
-
-    def dial(self, study: str, max_frame_bytes: int) -> SiteConnection:
-        """A link for one study; with an empty name, to ask what is served."""
-        ...
-
-    def close(self) -> None:
-        """There will be no more links."""
-        ...
 
 
 class GrpcCarrier:
@@ -50,6 +36,9 @@ class GrpcCarrier:
 
     def close(self) -> None:
         """Nothing: every link closes its own connection."""
+
+
+SiteCarrier = GrpcCarrier | FlowerClient
 
 
 def connect(

@@ -47,24 +47,16 @@ T = TypeVar("T")
 
 @dataclass
 class _Answer:
-    """What the agent says to a request; ``sent`` once a courier has all of it.
-
-    It is kept until the next request comes: the courier's way back can fail, too.
-    """
+    """What the agent says to a request, kept until the next comes: the courier's way back can fail, too."""
 
     request_id: bytes
     kind: int
     chunked: ChunkedFrame = field(repr=False)
-    sent: bool = False
+    sent: bool = False  # a courier has all of it
 
 
 class FlowerClient:
-    """Where Flower's app brings envelopes to an agent.
-
-    Args:
-        roster: the pinned roster, as it is on the disk now.
-        software: name and version, for the operator of the aggregator.
-    """
+    """Where Flower's app brings envelopes to an agent; ``roster`` reads the pinned roster from the disk."""
 
     def __init__(
         self,
@@ -80,7 +72,7 @@ class FlowerClient:
         self.changed = threading.Condition()  # guards everything below
         self.offer: HelloReply | None = None
         self.link: FlowerSiteConnection | None = None
-        self.declined: tuple[str, RefusalMessage] | None = None  # of a study
+        self.declined: RefusalMessage | None = None  # of a study
         self.request: LinkRequest | None = None  # to be taken by the agent
         self.newest = b""  # id of the request that came last
         self.bearer: object = None  # the connection that waits for its answer
@@ -107,8 +99,6 @@ class FlowerClient:
         if self._listener is not None:
             self._listener.close()
 
-    # --- what a courier meets, in a thread per connection ----------------------------------------------
-
     def _bring(self, connection: socket.socket) -> None:
         """One envelope, and the answer to it; a connection that brings anything else just ends."""
         connection.settimeout(self.limits.part_timeout_s)
@@ -118,23 +108,26 @@ class FlowerClient:
             size = unix_socket.announced(connection)
             if head.kind == envelope.OFFER:
                 head.check_size(size, _MAX_OFFER_BYTES)
-                self._send(connection, head, *self._take_offer(self._frame(connection, head)))
+                offer = HelloReply.decode(self._frame(connection, head))
+                with self.changed:
+                    self.offer = offer
+                    self.changed.notify_all()
+                    kind, standing = self._standing(offer.study)
+                self._send(connection, head, kind, standing)
             elif head.kind == envelope.REQUEST and head.site == self._identity.name:
                 self._take_request(connection, head, size)
         except SecfedError:
             return  # forged, too long or broken off: who is honest comes again
 
-    def _take_offer(self, frame: memoryview) -> tuple[int, bytes]:
-        offer = HelloReply.decode(frame)
-        with self.changed:
-            self.offer = offer
-            self.changed.notify_all()
-            return self._standing(offer.study)
+    def declines(self, study: str) -> RefusalMessage | None:
+        """Why the agent does not serve this study, if it said so; the caller holds the lock."""
+        return self.declined if self.declined is not None and self.declined.study == study else None
 
     def _standing(self, study: str) -> tuple[int, bytes]:
         """What the courier is told of a study: that the site is there, or why it does not serve it."""
-        if self.declined is not None and self.declined[0] == study:
-            return envelope.DECLINED, self.declined[1].encode()
+        refusal = self.declines(study)
+        if refusal is not None:
+            return envelope.DECLINED, refusal.encode()
         return envelope.HERE, HelloRequest(study, self._software).encode()
 
     def _take_request(self, connection: socket.socket, head: EnvelopeHeader, size: int) -> None:
@@ -160,7 +153,7 @@ class FlowerClient:
         answer = self._wait_for_answer(connection, request_id)
         if answer is None:
             return
-        self._send_parcel(connection, head, answer.kind, answer.chunked)
+        self._send(connection, head, answer.kind, answer.chunked)
         with self.changed:
             answer.sent = True
             self.changed.notify_all()
@@ -170,7 +163,7 @@ class FlowerClient:
         end = time.monotonic() + self.limits.call_s
         with self.changed:
             while self.offer is not None and self.offer.study == study:
-                if self.declined is not None and self.declined[0] == study:
+                if self.declines(study):
                     return None
                 link = self.link
                 if link is not None and link.study == study and link.serving and not link.closed:
@@ -195,18 +188,15 @@ class FlowerClient:
         head.check_frame(frame)
         return frame
 
-    def _send(self, connection: socket.socket, asked: EnvelopeHeader, kind: int, frame: Buffer) -> None:
-        chunked = ChunkedFrame.wrap(asked.header.study, asked.header.request_id, frame)
-        self._send_parcel(connection, asked, kind, chunked)
-
-    def _send_parcel(
-        self, connection: socket.socket, asked: EnvelopeHeader, kind: int, chunked: ChunkedFrame
+    def _send(
+        self, connection: socket.socket, asked: EnvelopeHeader, kind: int, answer: Buffer | ChunkedFrame
     ) -> None:
         if kind not in envelope.ANSWERS_TO[asked.kind]:
             raise MalformedMessage("no answer to such an envelope")
-        head = EnvelopeHeader.sign(self._identity, kind, self._identity.name, chunked)
-        unix_socket.send(connection, head.encode())
-        unix_socket.send(connection, chunked.frame)
+        if not isinstance(answer, ChunkedFrame):
+            answer = ChunkedFrame.wrap(asked.header.study, asked.header.request_id, answer)
+        head = EnvelopeHeader.sign(self._identity, kind, self._identity.name, answer)
+        unix_socket.send(connection, head.encode(), answer.frame)
 
 
 class FlowerSiteConnection(SiteConnection):
@@ -244,7 +234,7 @@ class FlowerSiteConnection(SiteConnection):
         client = self._client
         with client.changed:
             self.serving = True
-            if client.declined is not None and client.declined[0] == self.study:
+            if client.declines(self.study):
                 client.declined = None
             client.changed.notify_all()
             found = self._until(self._request_or_end, _POLL_S)
@@ -257,8 +247,7 @@ class FlowerSiteConnection(SiteConnection):
         client = self._client
         if client.request is not None and client.request.study == self.study:
             return client.request
-        is_end = client.offer is not None and (client.offer.finished or client.offer.study != self.study)
-        return client.offer if is_end else None
+        return client.offer if self._is_over() else None
 
     def answer(self, request_id: bytes, reply: Buffer) -> int:
         """Give a reply to the courier who waits for it, or who comes for it."""
@@ -271,7 +260,7 @@ class FlowerSiteConnection(SiteConnection):
         if request_id:
             return self._hand_over(request_id, envelope.REFUSED, refusal.encode())
         with self._client.changed:
-            self._client.declined = (self.study, refusal)
+            self._client.declined = refusal
             self._client.changed.notify_all()
         return ACCEPTED
 
@@ -296,12 +285,10 @@ class FlowerSiteConnection(SiteConnection):
 
     def _until(self, found: Callable[[], T | None], timeout_s: float) -> T | None:
         """Wait, holding the client's lock, until something is there."""
-        end = time.monotonic() + timeout_s
-        while (value := found()) is None:
-            if self.closed:
-                raise CallFailed("the connection is closed")
-            if not self._client.changed.wait(max(0.0, end - time.monotonic())):
-                return found()
+        self._client.changed.wait_for(lambda: self.closed or found() is not None, timeout_s)
+        value = found()
+        if value is None and self.closed:
+            raise CallFailed("the connection is closed")
         return value
 
     def alive(self) -> nullcontext[None]:

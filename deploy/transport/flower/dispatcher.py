@@ -16,17 +16,17 @@ from __future__ import annotations
 import logging
 import secrets
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from secfed.crypto.identity import Identity, Roster
 from secfed.deploy.transport.chunking import ChunkedFrame
 from secfed.deploy.transport.flower import envelope
 from secfed.deploy.transport.flower.envelope import EnvelopeHeader
-from secfed.deploy.transport.link import Offer, Refused, SiteReply
+from secfed.deploy.transport.link import Offer, Refused, SiteReply, printable
 from secfed.deploy.transport.messages import REQUEST_ID_BYTES, HelloRequest, RefusalMessage
 from secfed.deploy.transport.progress import Waits
-from secfed.deploy.transport.study_server import SiteState, printable
+from secfed.deploy.transport.study_server import SiteState
 from secfed.errors import MalformedMessage, PolicyRefused, ProtocolError
 from secfed.protection.interface import SiteId
 
@@ -49,15 +49,10 @@ class PendingRequest:
 
 @dataclass(eq=False)
 class FlowerSite(SiteState):
-    """One site.
+    """One site."""
 
-    Attributes:
-        node: where it is found.
-        tag: of the envelope that asks it, while that is under way.
-    """
-
-    node: int | None = None
-    tag: int | None = None
+    node: int | None = None  # where it is found
+    tag: int | None = None  # of the envelope that asks it, while that is under way
 
     @property
     def calling(self) -> bool:
@@ -82,7 +77,7 @@ class _Sent:
 
 
 class FlowerDispatcher:
-    """The envelopes of one study; see :class:`secfed.deploy.transport.study_server.Requests`."""
+    """The envelopes of one study: the requests of a ``StudyServer``."""
 
     def __init__(self, identity: Identity, roster: Roster, offer: Offer) -> None:
         self._identity, self._roster, self._offer = identity, roster, offer
@@ -95,8 +90,6 @@ class FlowerDispatcher:
         self._dropped: list[int] = []
         self._tags = 0
         self._logged: set[tuple[int, str]] = set()
-
-    # --- the round's side -------------------------------------------------------------------------------
 
     def ask(self, frames: Mapping[SiteId, ChunkedFrame]) -> None:
         """Ask these sites."""
@@ -124,8 +117,6 @@ class FlowerDispatcher:
             self._dropped.append(state.tag)
             state.tag = None
 
-    # --- the courier's side -----------------------------------------------------------------------------
-
     def orders(self, nodes: Collection[int], now_s: float) -> list[PendingRequest]:
         """What to send now that these nodes are there."""
         for gone in self._nodes.keys() - set(nodes):
@@ -137,15 +128,13 @@ class FlowerDispatcher:
             state = None if node.site is None else self.sites[node.site]
             if state is not None:
                 state.seen_s = now_s
-            if (
-                state is not None
-                and node.site is not None
-                and self._can_ask(state)
-                and state.request is not None
-            ):
-                found.append(self._order(number, envelope.REQUEST, node.site, state.request))
+            request = None
+            if state is not None and state.tag is None and state.declined is None:
+                request = state.request
+            if state is not None and node.site is not None and request is not None:
+                found.append(self._order(number, envelope.REQUEST, node.site, request))
                 state.tag = found[-1].tag
-                state.bytes_down += state.request.header.total_bytes
+                state.bytes_down += request.header.total_bytes
             elif node.tag is None and now_s >= node.next_s and self._wants_offer(node, state):
                 found.append(self._order_offer(number, state))
                 node.tag, node.next_s = found[-1].tag, now_s + _OFFER_AGAIN_S
@@ -216,12 +205,10 @@ class FlowerDispatcher:
         state.bytes_up += len(frame)
         if refusal is None:
             return SiteReply(site, sent.request_id, frame, release)
-        refused = Refused(site, sent.request_id, printable(refusal.kind), printable(refusal.reason))
+        refused = replace(Refused.of(site, refusal), request_id=sent.request_id)
         if refused.kind == PolicyRefused.__name__:
             state.declined = refused  # until it takes an offer again: nobody counts on it
         return refused
-
-    # --- pieces -----------------------------------------------------------------------------------------
 
     def _hear(self, tag: int, sent: _Sent, head: EnvelopeHeader, frame: memoryview) -> None:
         """A site says where it stands."""
@@ -229,8 +216,7 @@ class FlowerDispatcher:
         declined: Refused | None = None
         software = state.software
         if head.kind == envelope.DECLINED:
-            words = RefusalMessage.decode(frame)
-            declined = Refused(head.site, b"", printable(words.kind), printable(words.reason))
+            declined = Refused.of(head.site, RefusalMessage.decode(frame))
         else:
             software = printable(HelloRequest.decode(frame).software)
         del self._sent[tag]
@@ -251,22 +237,18 @@ class FlowerDispatcher:
         if sent.finished:
             self.informed.add(head.site)
 
-    def _can_ask(self, state: FlowerSite) -> bool:
-        return state.request is not None and state.tag is None and state.declined is None
-
     def _wants_offer(self, node: _Node, state: FlowerSite | None) -> bool:
         if state is None or state.declined is not None:
             return not self.finished or node.site not in self.informed
         return self.finished and state.request is None and node.site not in self.informed
 
     def _order_offer(self, number: int, state: FlowerSite | None) -> PendingRequest:
-        waits = self.waits.shareable()
         over = self.finished and (
             state.request is None or state.declined is not None
             if state is not None
             else not any(other.request for other in self.sites.values() if other.node is None)
         )
-        served = self._offer.said(finished=over, waits=waits)
+        served = self._offer.said(finished=over, waits=self.waits)
         request_id = secrets.token_bytes(REQUEST_ID_BYTES)
         chunked = ChunkedFrame.wrap(self._offer.study, request_id, served.encode())
         return self._order(number, envelope.OFFER, "", chunked, finished=over)
@@ -276,21 +258,18 @@ class FlowerDispatcher:
     ) -> PendingRequest:
         self._tags += 1
         self._sent[self._tags] = _Sent(number, kind, site, chunked.header.request_id, finished)
-        return PendingRequest(
-            self._tags,
-            number,
-            EnvelopeHeader.sign(self._identity, kind, site, chunked).encode(),
-            chunked.frame,
-        )
+        head = EnvelopeHeader.sign(self._identity, kind, site, chunked).encode()
+        return PendingRequest(self._tags, number, head, chunked.frame)
 
     def _unbind(self, number: int) -> None:
         node = self._nodes.get(number)
-        if node is not None and node.site is not None:
-            self.sites[node.site].node = None
-            node.site = None
-            for other in self._nodes.values():  # one of them may lead to the same site
-                if other.site is None:
-                    other.next_s = 0.0
+        if node is None or node.site is None:
+            return
+        self.sites[node.site].node = None
+        node.site = None
+        for other in self._nodes.values():  # one of them may lead to the same site
+            if other.site is None:
+                other.next_s = 0.0
 
     def _note(self, node: int, text: str) -> None:
         if (node, text) not in self._logged:  # once: anybody who is let into the federation can cause it

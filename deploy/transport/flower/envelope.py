@@ -20,55 +20,49 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Annotated, Final
 
 from secfed.crypto import labels
-from secfed.crypto.codec import Buffer, Reader, Writer
+from secfed.crypto.codec import Buffer, Reader
 from secfed.crypto.identity import MAX_NAME_BYTES, SIGNATURE_BYTES, Identity, verify
+from secfed.crypto.record import Record, Wire, fixed, text
 from secfed.deploy.transport.chunking import ChunkedFrame
 from secfed.deploy.transport.messages import MAX_HEADER_BYTES, Header
 from secfed.errors import MalformedMessage
 
 OFFER, REQUEST, HERE, DECLINED, REPLY, REFUSED = 1, 2, 3, 4, 5, 6
-FROM_AGGREGATOR: Final = (OFFER, REQUEST)
 ANSWERS_TO: Final = {OFFER: (HERE, DECLINED), REQUEST: (REPLY, REFUSED, DECLINED)}
 MAX_HEAD_BYTES: Final = 1 + 4 + MAX_NAME_BYTES + 4 + MAX_HEADER_BYTES + SIGNATURE_BYTES
 
 
-@dataclass(frozen=True)
-class EnvelopeHeader:
-    """What an envelope says about itself."""
+def _read_kind(reader: Reader) -> int:
+    kind = reader.uint(1)
+    if not OFFER <= kind <= REFUSED:
+        raise MalformedMessage("an envelope of an unknown kind")
+    return kind
 
-    kind: int
-    site: str  # who is asked, or who answers; empty in an offer, which is for whoever is there
-    header: Header
-    signature: bytes = bytes(SIGNATURE_BYTES)
+
+_KIND: Final[Wire[int]] = Wire(lambda writer, kind: writer.uint(kind, 1), _read_kind)
+_HEADER: Final[Wire[Header]] = Wire(
+    lambda writer, header: writer.blob(header.encode()),
+    lambda reader: Header.decode(reader.view(MAX_HEADER_BYTES)),
+)
+
+
+@dataclass(frozen=True)
+class EnvelopeHeader(Record):
+    """What an envelope says about itself; ``site`` is who is asked, or who answers, and empty in an offer."""
+
+    kind: Annotated[int, _KIND]
+    site: Annotated[str, text(MAX_NAME_BYTES)]
+    header: Annotated[Header, _HEADER]
+    signature: Annotated[bytes, fixed(SIGNATURE_BYTES)] = bytes(SIGNATURE_BYTES)
 
     @classmethod
     def sign(cls, identity: Identity, kind: int, site: str, chunked: ChunkedFrame) -> EnvelopeHeader:
         """The head of a new envelope."""
         unsigned = cls(kind, site, chunked.header)
         return replace(unsigned, signature=identity.sign(labels.SIGN_LETTER, unsigned.body()))
-
-    def body(self) -> bytes:
-        """What is signed."""
-        return Writer().uint(self.kind, 1).text(self.site).blob(self.header.encode()).done()
-
-    def encode(self) -> bytes:
-        """Canonical bytes."""
-        return self.body() + self.signature
-
-    @classmethod
-    def decode(cls, data: Buffer) -> EnvelopeHeader:
-        """Read canonical bytes."""
-        reader = Reader(data)
-        kind, site = reader.uint(1), reader.text(MAX_NAME_BYTES)
-        header = Header.decode(reader.view(MAX_HEADER_BYTES))
-        head = cls(kind, site, header, reader.fixed(SIGNATURE_BYTES))
-        reader.end()
-        if not OFFER <= kind <= REFUSED:
-            raise MalformedMessage("an envelope of an unknown kind")
-        return head
 
     def check(self, public_bytes: bytes, who: str) -> None:
         """Check who wrote it."""

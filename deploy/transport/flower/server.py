@@ -25,10 +25,10 @@ from secfed.deploy.transport.flower import envelope, unix_socket
 from secfed.deploy.transport.flower.dispatcher import FlowerDispatcher
 from secfed.deploy.transport.flower.envelope import EnvelopeHeader
 from secfed.deploy.transport.flower.unix_socket import UnixSocketListener
-from secfed.deploy.transport.link import Offer, SiteReply
+from secfed.deploy.transport.link import Offer, SiteReply, once
 from secfed.deploy.transport.messages import PART_BYTES
 from secfed.deploy.transport.study_server import StudyServer
-from secfed.errors import LinkError, MalformedMessage, ProtocolError, SecfedError
+from secfed.errors import LinkError, MalformedMessage, ProtocolError
 
 _MAX_TURN_BYTES: Final = 1 << 20  # ids of some ten thousand nodes
 _MAX_NODES: Final = 10_000
@@ -66,8 +66,6 @@ class FlowerServer(StudyServer):
         with self._lock:
             change()
 
-    # --- what the app meets, in a thread of its own -----------------------------------------------------
-
     def _converse(self, connection: socket.socket) -> None:
         """Take turns with one ServerApp until it goes, or the study is over."""
         self._away.clear()
@@ -96,8 +94,7 @@ class FlowerServer(StudyServer):
         reply = {"send": sends, "drop": dropped, "over": over, "ttl_s": self._ttl_s}
         unix_socket.send(connection, json.dumps(reply).encode())
         for order in orders:
-            unix_socket.send(connection, order.head)
-            unix_socket.send(connection, order.frame)
+            unix_socket.send(connection, order.head, order.frame)
         return not over
 
     def _take_answer(self, connection: socket.socket, tag: int) -> None:
@@ -114,6 +111,7 @@ class FlowerServer(StudyServer):
                 self.requests.lost(tag)
             return
         release = self._reserve(size)
+        arrival = None
         try:
             frame = memoryview(unix_socket.read(connection, size)).toreadonly()
             head.check_frame(frame)
@@ -124,12 +122,9 @@ class FlowerServer(StudyServer):
         except ProtocolError:
             with self._lock:
                 self.requests.lost(tag)
-            arrival = None
-        except SecfedError:
-            release()
-            raise
-        if not isinstance(arrival, SiteReply):
-            release()
+        finally:
+            if not isinstance(arrival, SiteReply):
+                release()
 
     def _reserve(self, size: int) -> Callable[[], None]:
         """Wait until an answer of this size may be read; what to call when it has been used."""
@@ -138,25 +133,17 @@ class FlowerServer(StudyServer):
         while not self._room.acquire(timeout=_LOOK_S):
             if self._over.is_set():
                 raise LinkError("the server was stopped")
-        held = [True]
-
-        def release() -> None:
-            if held:
-                held.pop()
-                self._room.release()
-
-        return release
+        return once(self._room.release)
 
 
 def _app_turn(data: Buffer) -> dict[str, list[int]]:
-    """What the app says: three lists of numbers, or ``MalformedMessage``."""
     try:
         content: Any = json.loads(bytes(data))
         turn = {name: content[name] for name in ("nodes", "lost", "answers")}
+        for numbers in turn.values():
+            is_list = isinstance(numbers, list) and len(numbers) <= _MAX_NODES
+            if not is_list or not all(isinstance(number, int) for number in numbers):
+                raise TypeError
     except (ValueError, TypeError, KeyError):
         raise MalformedMessage("the app sent something that is not its turn") from None
-    for numbers in turn.values():
-        is_list = isinstance(numbers, list) and len(numbers) <= _MAX_NODES
-        if not is_list or not all(isinstance(number, int) for number in numbers):
-            raise MalformedMessage("the app sent something that is not its turn")
     return turn

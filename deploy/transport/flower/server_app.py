@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import json
 import logging
+import socket
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -53,9 +54,6 @@ client_app = ClientApp()
 server_app = ServerApp()
 
 
-# --- at a hospital ------------------------------------------------------------------------------------
-
-
 @client_app.query("letter")
 def carry(message: Message, context: Context) -> Message:
     """Bring an envelope to the hospital's agent, and its answer back; an empty answer where there is none."""
@@ -63,19 +61,12 @@ def carry(message: Message, context: Context) -> Message:
     path = Path(_named(context.node_config, "this node does not lead to a hospital: --node-config names no"))
     try:
         with unix_socket.connect(path, message.metadata.ttl) as connection:
-            unix_socket.send(connection, head)
-            unix_socket.send(connection, frame)
-            answer = (
-                bytes(unix_socket.receive(connection, _MAX_HEAD_BYTES)),
-                bytes(unix_socket.receive(connection, _MAX_FRAME_BYTES)),
-            )
+            unix_socket.send(connection, head, frame)
+            answer = _receive(connection)
     except LinkError as error:
         log.warning("no answer from this hospital's agent: %s", error)
         answer = (b"", b"")
     return Message(pack(*answer), reply_to=message)
-
-
-# --- at the study centre ------------------------------------------------------------------------------
 
 
 @server_app.main()
@@ -95,21 +86,23 @@ def _serve(grid: Grid, path: Path) -> bool:
                 nodes, lost, answers = courier.look()
                 said = {"nodes": nodes, "lost": lost, "answers": [tag for tag, _ in answers]}
                 unix_socket.send(connection, json.dumps(said).encode())
-                for _, (head, frame) in answers:
-                    unix_socket.send(connection, head)
-                    unix_socket.send(connection, frame)
+                for _, envelope in answers:
+                    unix_socket.send(connection, *envelope)
                 turn: dict[str, Any] = json.loads(bytes(unix_socket.receive(connection, _MAX_TURN_BYTES)))
                 courier.forget(turn["drop"])
                 for tag, node in turn["send"]:
-                    head = bytes(unix_socket.receive(connection, _MAX_HEAD_BYTES))
-                    frame = bytes(unix_socket.receive(connection, _MAX_FRAME_BYTES))
-                    courier.send(tag, node, (head, frame), turn["ttl_s"])
+                    courier.send(tag, node, _receive(connection), turn["ttl_s"])
                 if turn["over"]:
                     return True
                 if not answers:
                     time.sleep(POLL_S)
         except LinkError:
             return False
+
+
+def _receive(connection: socket.socket) -> Envelope:
+    head = bytes(unix_socket.receive(connection, _MAX_HEAD_BYTES))
+    return head, bytes(unix_socket.receive(connection, _MAX_FRAME_BYTES))
 
 
 def _connected(path: Path) -> Any:
@@ -173,9 +166,6 @@ def _envelope_of(reply: Message) -> Envelope | None:
     except MalformedMessage:
         return None
     return envelope if envelope[0] else None
-
-
-# --- an envelope in Flower's records ---------------------------------------------------------------------
 
 
 def pack(head: bytes, frame: bytes) -> RecordDict:

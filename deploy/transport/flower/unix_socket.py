@@ -24,16 +24,16 @@ _PIECE_BYTES: Final = 1 << 20
 _MAX_PATH_BYTES: Final = 107  # of sockaddr_un on Linux, without its end
 _LOOK_S: Final = 0.2  # how soon a closed listener is noticed
 _FAREWELL_S: Final = 2.0
-_OTHERS: Final = stat.S_IRWXO
 
 
-def send(connection: socket.socket, data: Bytes) -> None:
-    """Send one byte string."""
-    view = memoryview(data).cast("B")
+def send(connection: socket.socket, *parts: Bytes) -> None:
+    """Send byte strings."""
     try:
-        connection.sendall(len(view).to_bytes(_LENGTH_BYTES, "big"))
-        if view:  # or the other side, which has all there is, may have answered and gone
-            connection.sendall(view)
+        for data in parts:
+            view = memoryview(data).cast("B")
+            connection.sendall(len(view).to_bytes(_LENGTH_BYTES, "big"))
+            if view:  # or the other side, which has all there is, may have answered and gone
+                connection.sendall(view)
     except OSError as error:
         raise _broken(error) from None
 
@@ -91,9 +91,10 @@ def connect(path: Path, timeout_s: float | None) -> socket.socket:
 class UnixSocketListener:
     """Listens at a socket, with a thread per connection.
 
+    The socket's folder is made for this account alone if it is missing; one that exists must be closed to
+    others. Who may search the folder, and is in the socket's group, may connect.
+
     Args:
-        path: of the socket. Its folder is made for this account alone if it is missing; one that exists
-            must be closed to others. Who may search the folder, and is in the socket's group, may connect.
         serve: called with each connection, in a thread of its own; the connection is closed afterwards, also
             when it raises :class:`LinkError` or :class:`MalformedMessage`.
         most: connections at a time; more are closed at once.
@@ -164,13 +165,13 @@ def check_place(path: Path) -> None:
         )
     folder = path.parent
     try:
-        if folder.exists() and stat.S_IMODE(folder.stat().st_mode) & _OTHERS:
+        if folder.exists() and stat.S_IMODE(folder.stat().st_mode) & stat.S_IRWXO:
             raise ConfigError(
                 f"{folder}: is open to every account of this machine, and a socket in it would be, too",
                 remedy=f"run: chmod o= {folder}",
             )
         if path.exists() and not path.is_socket():
-            raise ConfigError(f"{path}: is there, and no socket", remedy="name another path")
+            raise ConfigError(f"{path}: is there, and is not a socket", remedy="name another path")
     except OSError as error:
         raise _unusable(path, error) from None
 
@@ -190,9 +191,8 @@ def _make_way(path: Path) -> None:
 
 
 def _unusable(path: Path, error: OSError) -> ConfigError:
-    return ConfigError(
-        f"{path}: no socket can be there: {error.strerror or error}", remedy="name another socket"
-    )
+    reason = error.strerror or error
+    return ConfigError(f"{path}: no socket can be there: {reason}", remedy="name another socket")
 
 
 def _broken(error: OSError) -> LinkError:

@@ -30,12 +30,6 @@ _REMEDIES: Final = {
     grpc.StatusCode.FAILED_PRECONDITION: "the aggregator serves another study now: ask for its settings",
     grpc.StatusCode.UNIMPLEMENTED: "the other side runs another version of secfed",
 }
-# Trying the same again cannot help; somebody has to do something first.
-_LASTING: Final = (
-    grpc.StatusCode.PERMISSION_DENIED,
-    grpc.StatusCode.FAILED_PRECONDITION,
-    grpc.StatusCode.UNIMPLEMENTED,
-)
 
 
 class GrpcSiteConnection(SiteConnection):
@@ -43,11 +37,8 @@ class GrpcSiteConnection(SiteConnection):
 
     Args:
         address: ``host:port`` of the aggregator; the host must be in its certificate.
-        tls: the site's certificate and key, and the CA.
-        study: the study this site serves; empty until its settings were asked for.
         proxy: ``http://[user:password@]host:port`` of an HTTP proxy (CONNECT); None takes
             ``grpc_proxy``, ``https_proxy``, ``http_proxy`` and ``no_proxy`` from the environment.
-        software: name and version, for the operator of the aggregator.
     """
 
     def __init__(
@@ -73,11 +64,7 @@ class GrpcSiteConnection(SiteConnection):
         self._refuse = self._channel.unary_unary(calls + "Refuse")
 
     def hello(self, *, looks: bool = False) -> HelloReply:
-        """Show that the site is there; the settings come along if no study is set.
-
-        Args:
-            looks: only look what is served: the site does not count as being there, nor as told.
-        """
+        """Show that the site is there, unless it only ``looks``; with the settings if no study is set."""
         with _failures():
             request = HelloRequest(self.study, self._software, looks)
             return HelloReply.decode(self._hello(request.encode(), timeout=self._limits.call_s))
@@ -156,7 +143,8 @@ def _failures(*, unfit: bool = False) -> Iterator[None]:
         raise CallFailed(
             f"{code.name.lower().replace('_', ' ')}: {details[:300]}",
             remedy=_REMEDIES.get(code, ""),
-            lasting=code in _LASTING,
+            # Of the others with a remedy, somebody has to do something first.
+            lasting=code in _REMEDIES and code is not grpc.StatusCode.UNAVAILABLE,
             unfit=unfit and code is grpc.StatusCode.INVALID_ARGUMENT,
         ) from None
     except ValueError:

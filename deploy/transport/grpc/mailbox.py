@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from secfed.deploy.transport.chunking import ChunkedFrame
-from secfed.deploy.transport.limits import Allowance
+from secfed.deploy.transport.limits import Allowance, ServerLimits
 from secfed.deploy.transport.study_server import SiteState
 
 T = TypeVar("T")
@@ -33,10 +33,10 @@ class Turn:
     async def take(self, work: Coroutine[Any, Any, T]) -> T:
         """Run ``work``, ending what ran before."""
         self.end()
-        task = self._task = asyncio.ensure_future(work)
+        task: asyncio.Task[T] = asyncio.ensure_future(work)
+        self._task = task
         try:
-            result: T = await task
-            return result
+            return await task
         except asyncio.CancelledError:
             current = asyncio.current_task()
             if current is not None and current.cancelling():
@@ -65,31 +65,27 @@ class Stay:
 class Room:
     """Memory for large replies, given out in the order of asking.
 
-    A reply that comes in more slowly than ``bytes_per_s`` gives way where another waits, and its site begins
-    again at the end of the line. So a slow hospital holds nobody up for long. Every time it gave way it may
-    stay twice as long: where all lines are slow, each comes through in the end.
-
-    Args:
-        size_bytes: how much there is; a single reply may exceed it.
-        most: there is room for so many replies instead, whatever their size; None counts bytes.
-        turn_s: how long any reply may stay before it gives way, however small it is.
-        bytes_per_s: and how fast it has to come in for the rest of its size.
+    A reply that comes in more slowly than ``turn_bytes_per_s`` gives way where another waits, and its site
+    begins again at the end of the line. So a slow hospital holds nobody up for long. Every time it gave way
+    it may stay twice as long: where all lines are slow, each comes through in the end. A single reply may
+    exceed the memory there is.
     """
 
-    def __init__(
-        self, size_bytes: int, most: int | None = None, *, turn_s: float = 30.0, bytes_per_s: float = 1 << 20
-    ) -> None:
-        self._size, self._most = size_bytes, most
-        self._turn_s, self._bytes_per_s = turn_s, bytes_per_s
+    def __init__(self, limits: ServerLimits) -> None:
+        self._limits = limits
         self._used = self._held = 0
         self._line, self._freed = asyncio.Lock(), asyncio.Event()  # the lock serves first come, first
         self._stays: set[Stay] = set()
 
     async def take(self, size_bytes: int, end: Callable[[], None], gave_way: int = 0) -> Stay:
         """Wait until there is room. ``end`` gives the reply up if others wait; it did ``gave_way`` times."""
-        now_s = asyncio.get_running_loop().time
+        now_s, limits = asyncio.get_running_loop().time, self._limits
         async with self._line:
-            while self._held and self._is_full(size_bytes):
+            while self._held and (
+                self._used + size_bytes > limits.answers_bytes
+                if limits.answers is None
+                else self._held >= limits.answers
+            ):
                 self._freed.clear()
                 with suppress(TimeoutError):
                     async with asyncio.timeout_at(min((one.until_s for one in self._stays), default=None)):
@@ -99,7 +95,8 @@ class Room:
                     one.end()
             self._used += size_bytes
             self._held += 1
-        stay = Stay(now_s() + (self._turn_s + size_bytes / self._bytes_per_s) * 2.0 ** min(gave_way, 32), end)
+        turn_s = limits.turn_s + size_bytes / limits.turn_bytes_per_s
+        stay = Stay(now_s() + turn_s * 2.0 ** min(gave_way, 32), end)
         self._stays.add(stay)
         return stay
 
@@ -113,33 +110,20 @@ class Room:
         self._held -= 1
         self._freed.set()
 
-    def _is_full(self, size_bytes: int) -> bool:
-        if self._most is not None:
-            return self._held >= self._most
-        return self._used + size_bytes > self._size
-
 
 class Mailbox(SiteState):
-    """What one site is asked.
-
-    Attributes:
-        fetched: whether all of it was sent at least once.
-        sending: whether it is being sent.
-        accepted: id of the last request whose reply or refusal was taken.
-        polls, uploads: the turns of the two long calls.
-        open_calls: calls that are running.
-        signs: those of them that show that the site is there.
-        gave_way: how often the reply to the open request made room for another site's.
-    """
+    """What one site is asked."""
 
     def __init__(self, allowance: Allowance) -> None:
         super().__init__()
         self.allowance = allowance
-        self.fetched = self.sending = False
-        self.accepted = b""
-        self.polls, self.uploads = Turn(), Turn()
-        self.open_calls = self.signs = 0
-        self.gave_way = 0
+        self.fetched = False  # all of the request was sent at least once
+        self.sending = False  # it is being sent
+        self.accepted = b""  # id of the last request whose reply or refusal was taken
+        self.polls, self.uploads = Turn(), Turn()  # of the two long calls
+        self.open_calls = 0  # calls that are running
+        self.signs = 0  # those of them that show that the site is there
+        self.gave_way = 0  # how often the reply to the open request made room for another site's
         self._has_request = asyncio.Event()
         self._over = False
 

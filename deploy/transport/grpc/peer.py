@@ -24,14 +24,7 @@ from secfed.deploy.pki.certificate_checks import load, site_of
 from secfed.deploy.pki.tls_folder import TlsFiles
 from secfed.errors import ConfigError, PolicyRefused
 
-__all__ = [
-    "AuthContext",
-    "PeerAuthenticator",
-    "TlsFiles",
-    "channel_credentials",
-    "grpc",
-    "server_credentials",
-]
+__all__ = ["PeerAuthenticator", "TlsFiles", "channel_credentials", "grpc", "server_credentials"]
 
 AuthContext = Mapping[str, Sequence[bytes]]
 
@@ -57,11 +50,7 @@ class PeerAuthenticator:
         self._known: dict[bytes, tuple[str, datetime]] = {}  # certificate -> site, end
 
     def caller(self, connection: AuthContext) -> str:
-        """The site at the other end of a connection.
-
-        Raises:
-            PolicyRefused: not TLS 1.3, not a site's certificate, expired, or not in the roster.
-        """
+        """The site at the other end of a connection, or ``PolicyRefused``."""
         if connection.get("ssl_tls_version") != [b"TLSv1.3"]:
             raise PolicyRefused("the connection is not TLS 1.3", remedy="use a current grpcio on both sides")
         pems = connection.get("x509_pem_cert") or []

@@ -24,15 +24,11 @@ _FAREWELL_S: Final = 2.0
 
 
 class LinkServer(StudyServer):
-    """Serves one study to the sites of one roster.
+    """Serves one study to the sites of one roster, at ``port`` once started.
 
     Args:
         address: where to listen, such as ``0.0.0.0:7443`` or ``[::]:7443``; port 0 takes any.
         tls: the aggregator's certificate and key, and the CA of the sites.
-        offer: study, settings, and the longest reply that is accepted.
-
-    Attributes:
-        port: where it listens, once started.
     """
 
     def __init__(

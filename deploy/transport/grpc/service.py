@@ -14,14 +14,14 @@ import time
 from collections.abc import AsyncIterator, Callable, Collection, Mapping
 from contextlib import asynccontextmanager, suppress
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 from secfed.crypto.codec import Buffer
 from secfed.deploy.transport.chunking import ChunkedFrame, Reassembly
 from secfed.deploy.transport.grpc.mailbox import Mailbox, Room, Superseded
 from secfed.deploy.transport.grpc.peer import PeerAuthenticator, grpc
 from secfed.deploy.transport.limits import Allowance, ServerLimits
-from secfed.deploy.transport.link import Offer, Refused, SiteReply
+from secfed.deploy.transport.link import Offer, Refused, SiteReply, once, printable
 from secfed.deploy.transport.messages import (
     ACCEPTED,
     OVER,
@@ -35,7 +35,6 @@ from secfed.deploy.transport.messages import (
     RefusalMessage,
 )
 from secfed.deploy.transport.progress import Waits
-from secfed.deploy.transport.study_server import printable
 from secfed.errors import MalformedMessage, PolicyRefused
 
 SERVICE = "secfed.link.v1.Link"
@@ -47,7 +46,7 @@ _REFUSAL_LINES = (20, 0.2)  # at once, and per second: a log that anybody can fi
 
 
 class Calls:
-    """The four calls, and what sites are asked; see :class:`secfed.deploy.transport.study_server.Requests`.
+    """The four calls, and what sites are asked: the requests of a ``StudyServer``.
 
     Once the server has started, only the thread of its event loop uses it.
     """
@@ -62,12 +61,7 @@ class Calls:
     ) -> None:
         self._offer, self._authenticator, self._limits, self._deliver = offer, authenticator, limits, deliver
         self.sites = {site: Mailbox(Allowance(limits.burst, limits.calls_per_s)) for site in sites}
-        self._room = Room(
-            limits.answers_bytes,
-            limits.answers,
-            turn_s=limits.turn_s,
-            bytes_per_s=limits.turn_bytes_per_s,
-        )
+        self._room = Room(limits)
         self._lines = Allowance(*_REFUSAL_LINES)
         self.finished = False
         self.waits = Waits()
@@ -109,8 +103,7 @@ class Calls:
             mailbox.software = printable(request.software)
             # A site that would not serve the study will not fetch its last request either.
             finished = self.finished and (mailbox.request is None or mailbox.declined is not None)
-            waits = self.waits.shareable()
-            reply = self._offer.said(finished=finished, waits=waits, short=bool(request.study))
+            reply = self._offer.said(finished=finished, waits=self.waits, short=bool(request.study))
             if finished and not request.looks:
                 self.informed.add(site)
         return reply.encode()
@@ -145,17 +138,14 @@ class Calls:
             if header is None:
                 raise MalformedMessage("a reply begins with its header")
             await self._check_study(header.study, context)
-            outcome = ACCEPTED
             if mailbox.waits_for(header.request_id):
                 try:
                     await mailbox.uploads.take(self._receive(site, mailbox, header, context))
+                    return Receipt(ACCEPTED).encode()
                 except Superseded:
                     if mailbox.waits_for(header.request_id):
                         raise
-                    outcome = _closed(mailbox, header.request_id)
-            else:
-                outcome = _closed(mailbox, header.request_id)
-        return Receipt(outcome).encode()
+            return _closed(mailbox, header.request_id)
 
     async def _receive(self, site: str, mailbox: Mailbox, header: Header, context: Context) -> None:
         assembly = Reassembly(header, self._offer.max_answer_bytes)
@@ -163,13 +153,15 @@ class Calls:
         try:
             while not assembly.complete:
                 assembly.add(await self._read(context))
-            await self._read_end(context)
+            async with asyncio.timeout(self._limits.part_timeout_s):
+                if await context.read() is not grpc.aio.EOF:
+                    raise MalformedMessage("more was sent than announced")
             frame = assembly.finish()
         except BaseException:
-            received()
             release()
             raise
-        received()
+        finally:
+            received()
         mailbox.take(header.request_id)
         mailbox.bytes_up += header.total_bytes
         mailbox.allowance.give_back()
@@ -179,8 +171,7 @@ class Calls:
         async with self._call(context) as (site, mailbox):
             refusal = RefusalMessage.decode(await self._read(context))
             await self._check_study(refusal.study, context)
-            refused = Refused(site, refusal.request_id, printable(refusal.kind), printable(refusal.reason))
-            outcome = ACCEPTED
+            refused = Refused.of(site, refusal)
             if not refusal.request_id:
                 mailbox.declined = refused
             elif mailbox.waits_for(refusal.request_id):
@@ -189,8 +180,8 @@ class Calls:
                     mailbox.declined = refused  # until it asks for work again: nobody counts on it
                 self._deliver(refused)
             else:
-                outcome = _closed(mailbox, refusal.request_id)
-        return Receipt(outcome).encode()
+                return _closed(mailbox, refusal.request_id)
+        return Receipt(ACCEPTED).encode()
 
     @asynccontextmanager
     async def _call(self, context: Context, *, is_sign: bool = True) -> AsyncIterator[tuple[str, Mailbox]]:
@@ -230,31 +221,16 @@ class Calls:
             message = await context.read()
         if message is grpc.aio.EOF:
             raise MalformedMessage("the stream ended too early")
-        data: bytes = message
-        return data
-
-    async def _read_end(self, context: Context) -> None:
-        async with asyncio.timeout(self._limits.part_timeout_s):
-            if await context.read() is not grpc.aio.EOF:
-                raise MalformedMessage("more was sent than announced")
+        return cast("bytes", message)
 
     async def _reserve(
         self, size_bytes: int, mailbox: Mailbox
     ) -> tuple[Callable[[], None], Callable[[], None]]:
-        """Wait until a reply of this size may be read.
-
-        Returns:
-            What to call when it has come; and, in any thread, when it has been used.
-        """
+        """Wait until a reply may be read; what to call when it came, and when it was used (any thread)."""
         if size_bytes <= PART_BYTES:
             return (lambda: None), (lambda: None)
         stay = await self._room.take(size_bytes, mailbox.give_way, mailbox.gave_way)
-        held = [size_bytes]
-
-        def release() -> None:
-            if held:
-                self._room.give_back(held.pop())
-
+        release = once(partial(self._room.give_back, size_bytes))
         loop = asyncio.get_running_loop()
 
         def from_any_thread() -> None:
@@ -268,5 +244,5 @@ class Calls:
             log.warning(text, *values)
 
 
-def _closed(mailbox: Mailbox, request_id: bytes) -> int:
-    return REPEATED if request_id == mailbox.accepted else OVER
+def _closed(mailbox: Mailbox, request_id: bytes) -> bytes:
+    return Receipt(REPEATED if request_id == mailbox.accepted else OVER).encode()

@@ -1,12 +1,31 @@
-"""Here processes die by exceptions: what they wrote is there without waiting for the disk."""
+"""A study centre with its hospitals; training in this process for tests that are not about training."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
+
+from secfed.deploy.agent import agent as agent_module
+from tests.deploy.agent_case import Centre
+from tests.deploy.training_here import TrainingHere
 
 
 @pytest.fixture(autouse=True)
 def no_waiting_for_the_disk(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Here processes die by exceptions: what they wrote is there without waiting for the disk."""
     monkeypatch.setattr(os, "fsync", lambda _descriptor: None)
+
+
+@pytest.fixture
+def centre(tmp_path: Path) -> Iterator[Centre]:
+    made = Centre(tmp_path)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def trains_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(agent_module, "TrainingProcess", TrainingHere)

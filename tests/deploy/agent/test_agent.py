@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import stat
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -35,13 +34,6 @@ from secfed.wire.frames import Task
 from tests.deploy import agent_case
 from tests.deploy.agent_case import NAMES, TOML, Centre, permit
 from tests.deploy.link_case import wait_until
-
-
-@pytest.fixture
-def centre(tmp_path: Path) -> Iterator[Centre]:
-    made = Centre(tmp_path)
-    yield made
-    made.close()
 
 
 def test_three_agents_give_the_bytes_of_a_simulation(centre: Centre, tmp_path: Path) -> None:
@@ -76,6 +68,7 @@ def test_three_agents_give_the_bytes_of_a_simulation(centre: Centre, tmp_path: P
         )
 
 
+@pytest.mark.usefixtures("trains_here")
 def test_a_study_is_held_until_a_person_approves_it_and_a_paused_agent_takes_nothing(centre: Centre) -> None:
     folder = centre.folders[NAMES[0]]
     permit(folder, "manual")
@@ -236,6 +229,7 @@ def test_a_state_folder_that_others_can_reach_is_refused(tmp_path: Path) -> None
         control.make_state_folder(state)
 
 
+@pytest.mark.usefixtures("trains_here")
 def test_the_status_says_nothing_of_records(centre: Centre) -> None:
     board_path = centre.folders[NAMES[0]].state / STATUS_FILE
     agent = centre.start(NAMES[0])
@@ -267,6 +261,7 @@ def test_the_status_says_nothing_of_records(centre: Centre) -> None:
     }
 
 
+@pytest.mark.usefixtures("trains_here")
 def test_an_agent_that_takes_long_to_open_a_study_shows_that_it_is_there(
     centre: Centre, monkeypatch: pytest.MonkeyPatch
 ) -> None:

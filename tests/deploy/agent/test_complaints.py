@@ -2,39 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from secfed.algorithms.framework.base import ForwardingProgram
 from secfed.crypto import labels
 from secfed.crypto.masked.client import AwaitAdverts
 from secfed.crypto.refusals import Refusal
-from secfed.deploy.agent import agent as agent_module
 from secfed.deploy.agent.status import STATUS_FILE, read_status
-from secfed.deploy.agent.training_wire import Job
 from secfed.records.chain_file import verify_file
 from secfed.records.decision_log import DECISIONS
 from secfed.records.decision_state import REFUSAL
 from secfed.records.transcript import COMPLAINED, TRANSCRIPT
 from secfed.runs.run_folder import DECISIONS_FILE, TRANSCRIPT_FILE
 from secfed.site.runtime import study_folder
-from secfed.study.build import build
 from secfed.study.limits import study_id
-from secfed.study.study import Study
 from tests.deploy.agent_case import NAMES, Centre
 
 VICTIM, OTHER, LIAR = NAMES
-
-
-@pytest.fixture
-def centre(tmp_path: Path) -> Iterator[Centre]:
-    made = Centre(tmp_path)
-    yield made
-    made.close()
 
 
 def lies(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -52,26 +38,11 @@ def lies(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(AwaitAdverts, "_envelope", envelope)
 
 
-class TrainsHere(ForwardingProgram):
-    """Training in this process: what trains is not what is tested."""
-
-    deaths = 0
-
-    def __init__(self, job: Job, **_: Any) -> None:
-        super().__init__(build(Study.parse(job.settings)).site(job.site))
-
-    def check(self) -> None: ...
-
-    def stop(self) -> None: ...
-
-    def close(self) -> None: ...
-
-
+@pytest.mark.usefixtures("trains_here")
 def test_whose_envelope_was_no_good_stands_in_status_transcript_and_decision_log(
     centre: Centre, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lies(monkeypatch)
-    monkeypatch.setattr(agent_module, "TrainingProcess", TrainsHere)
     for name in NAMES:
         centre.start(name)
     errors: list[str] = []

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -48,13 +48,6 @@ from tests.deploy.agent_case import POLICY as PERMITTING
 from tests.deploy.link_case import wait_until
 
 VICTIM = NAMES[0]
-
-
-@pytest.fixture
-def centre(tmp_path: Path) -> Iterator[Centre]:
-    made = Centre(tmp_path)
-    yield made
-    made.close()
 
 
 @pytest.fixture
@@ -105,6 +98,7 @@ def unmasks_twice(centre: Centre) -> Any:
     return ask
 
 
+@pytest.mark.usefixtures("trains_here")
 def test_a_refused_study_and_a_double_unmask_stand_in_the_report(
     centre: Centre, folder: SiteFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -154,6 +148,7 @@ def test_a_refused_study_and_a_double_unmask_stand_in_the_report(
     assert "refusal 34: shares were already given out in this attempt (round 1, update)" in shown
 
 
+@pytest.mark.usefixtures("trains_here")
 def test_a_log_that_does_not_verify_keeps_every_study_away(centre: Centre, folder: SiteFolder) -> None:
     secfed("agent", "refuse", "lung", "--dir", folder.folder)
     log_of(folder).write_bytes(log_of(folder).read_bytes().replace(b'"lung"', b'"long"'))

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import time
-from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -19,13 +17,9 @@ from secfed.site.runtime import study_folder
 from secfed.study.limits import study_id
 from secfed.wire.frames import encode_state
 from tests.deploy.agent_case import NAMES, Centre
+from tests.deploy.link_case import wait_until
 
-
-@pytest.fixture
-def centre(tmp_path: Path) -> Iterator[Centre]:
-    made = Centre(tmp_path)
-    yield made
-    made.close()
+pytestmark = pytest.mark.usefixtures("trains_here")
 
 
 def final(centre: Centre, data: bytes) -> dict[str, Buffer]:
@@ -37,13 +31,6 @@ def final(centre: Centre, data: bytes) -> dict[str, Buffer]:
 
 def model_of(centre: Centre, name: str) -> Path:
     return study_folder(centre.folders[name].state, study_id(centre.study)) / MODEL_FILE
-
-
-def wait(until: Callable[[], bool], seconds: float = 120.0) -> bool:
-    end = time.monotonic() + seconds
-    while not until() and time.monotonic() < end:
-        time.sleep(0.05)
-    return until()
 
 
 def test_agents_get_the_model_before_they_are_told_that_the_study_is_over(
@@ -76,8 +63,8 @@ def test_a_hospital_that_comes_late_gets_the_model_and_one_that_declines_is_told
     control.pause(centre.folders[NAMES[1]].state)
     centre.start(NAMES[0])
     centre.start(NAMES[1])
-    assert wait(lambda: centre.server.informed() >= {NAMES[0], NAMES[1]})
-    assert wait(model_of(centre, NAMES[0]).exists)
+    wait_until(lambda: centre.server.informed() >= {NAMES[0], NAMES[1]})
+    wait_until(model_of(centre, NAMES[0]).exists)
     assert model_of(centre, NAMES[0]).read_bytes() == data
     assert not model_of(centre, NAMES[1]).exists()
 
@@ -88,7 +75,7 @@ def test_a_hospital_that_refuses_the_model_says_so_and_the_study_ends(centre: Ce
     }
     centre.server.finish(frames)
     centre.start(NAMES[0])
-    assert wait(lambda: NAMES[0] in centre.server.informed())
+    wait_until(lambda: NAMES[0] in centre.server.informed())
     said = centre.server.arrivals.get(timeout=60)
     assert isinstance(said, Refused)
     assert "refusal 41" in said.reason

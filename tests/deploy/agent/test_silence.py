@@ -72,6 +72,7 @@ def test_work_that_fails_is_ready_on_the_wire_and_an_alarm_at_home(tmp_path: Pat
         assert "update" in " ".join(str(entry["text"]) for entry in entries)
 
 
+@pytest.mark.usefixtures("trains_here")
 def test_a_failure_that_nobody_thought_of_leaves_as_the_one_code_for_everything(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import re
 import subprocess
-from collections.abc import Iterator
-from pathlib import Path
 
-import pytest
 import torch
 
 from secfed.deploy.admission.approvals import Approvals
@@ -25,13 +22,6 @@ from secfed.storage.signed_files import SignedFiles
 from secfed.study.limits import study_id
 from tests.conftest import ROOT
 from tests.deploy.agent_case import NAMES, TOML, Centre, permit
-
-
-@pytest.fixture
-def centre(tmp_path: Path) -> Iterator[Centre]:
-    made = Centre(tmp_path)
-    yield made
-    made.close()
 
 
 class Crashed:

@@ -242,8 +242,7 @@ def test_the_end_of_a_study_brings_the_last_request_and_then_the_news(federation
 def brought(path, head: bytes, frame: bytes) -> bytes:
     """The head of the answer, if there is one."""
     with unix_socket.connect(path, 10.0) as connection:
-        unix_socket.send(connection, head)
-        unix_socket.send(connection, frame)
+        unix_socket.send(connection, head, frame)
         return bytes(unix_socket.receive(connection, envelope.MAX_HEAD_BYTES))
 
 

@@ -68,7 +68,7 @@ def test_the_socket_of_a_killed_process_is_replaced_and_other_files_are_not(fold
         killed.bind(str(path))
     UnixSocketListener(path, echo, most=1).close()
     path.write_bytes(b"not a socket")
-    with pytest.raises(ConfigError, match="is there, and no socket"):
+    with pytest.raises(ConfigError, match="is not a socket"):
         UnixSocketListener(path, echo, most=1)
     assert path.read_bytes() == b"not a socket"
 

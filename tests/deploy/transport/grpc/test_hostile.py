@@ -20,7 +20,6 @@ from secfed.deploy.transport.grpc.peer import channel_credentials
 from secfed.deploy.transport.grpc.service import SERVICE
 from secfed.deploy.transport.limits import ServerLimits
 from secfed.deploy.transport.messages import MAX_MESSAGE_BYTES, PART_BYTES, Header, NextRequest, Part
-from secfed.errors import RosterError
 from tests.deploy.hostile_case import MIB, rss_bytes, tls_context, unaffected
 from tests.deploy.link_case import (
     AUTHORITY,
@@ -98,7 +97,7 @@ def test_compressed_messages_are_refused_and_not_inflated(size):
 
 
 def test_what_is_announced_and_not_sent_costs_no_memory():
-    limits = ServerLimits(part_timeout_s=1.0, burst=1000)
+    limits = ServerLimits(part_timeout_s=0.5, burst=1000)
     with consortium(cap=1 << 30, limits=limits) as c, unaffected(c, impatient=True):
         request_id = open_request(c)
         header = Part(header=Header(STUDY, request_id, 1 << 30, bytes(32))).encode()
@@ -141,13 +140,13 @@ def test_a_call_that_sends_nothing_is_ended(method):
 
 
 def test_a_site_that_does_not_read_its_request_is_ended_and_holds_no_copy():
-    with consortium(limits=ServerLimits(part_timeout_s=1.0)) as c, unaffected(c, impatient=True):
+    with consortium(limits=ServerLimits(part_timeout_s=0.5)) as c, unaffected(c, impatient=True):
         link = c.dial(SITES[0])
-        c.server.post({SITES[0]: bytes(200 * MIB)})
+        c.server.post({SITES[0]: bytes(100 * MIB)})
         before = rss_bytes()
         stream = link._next(NextRequest(STUDY).encode())
         next(stream)
-        time.sleep(2.0)
+        time.sleep(1.0)
         assert rss_bytes() - before < 32 * MIB
         with pytest.raises(grpc.RpcError) as caught:
             list(stream)
@@ -243,11 +242,6 @@ def test_after_a_flood_of_connections_beyond_the_limit_honest_sites_get_in():
         for site in SITES:
             c.run(site, echo)
         assert set(c.collect(dict.fromkeys(SITES, b"go"))) == set(SITES)
-
-
-def test_a_request_to_a_stranger_cannot_be_posted():
-    with consortium() as c, pytest.raises(RosterError):
-        c.server.post({"hospital-9": b""})
 
 
 def test_refusals_do_not_fill_the_log(caplog):

@@ -50,7 +50,7 @@ def test_an_upload_that_stands_still_holds_nobody_up_and_can_begin_again() -> No
 def test_an_upload_may_take_its_time_while_nobody_waits() -> None:
     async def scenario() -> list[str]:
         ended: list[str] = []
-        room = Room(10, turn_s=0.0, bytes_per_s=1e9)
+        room = Room(ServerLimits(answers_bytes=10, turn_s=0.0, turn_bytes_per_s=1e9))
         await room.take(6, lambda: ended.append("slow"))
         await room.take(4, lambda: ended.append("other"))  # it fits beside it
         await asyncio.sleep(0.02)
@@ -62,7 +62,7 @@ def test_an_upload_may_take_its_time_while_nobody_waits() -> None:
 def test_what_has_come_is_not_given_up_for_others() -> None:
     async def scenario() -> tuple[bool, list[str]]:
         ended: list[str] = []
-        room = Room(10, turn_s=0.0, bytes_per_s=1e9)
+        room = Room(ServerLimits(answers_bytes=10, turn_s=0.0, turn_bytes_per_s=1e9))
         stay = await room.take(10, lambda: ended.append("complete"))
         room.received(stay)
         waits = asyncio.ensure_future(room.take(5, lambda: None))
@@ -79,7 +79,8 @@ def test_what_has_come_is_not_given_up_for_others() -> None:
 def test_who_gave_way_may_stay_longer_so_slow_lines_come_through(gave_way: int) -> None:
     async def stay() -> tuple[Stay, float]:
         now_s = asyncio.get_running_loop().time()
-        return await Room(10, turn_s=4.0, bytes_per_s=1.0).take(6, lambda: None, gave_way), now_s
+        room = Room(ServerLimits(answers_bytes=10, turn_s=4.0, turn_bytes_per_s=1.0))
+        return await room.take(6, lambda: None, gave_way), now_s
 
     made, now_s = asyncio.run(stay())
     assert made.until_s - now_s == pytest.approx(10.0 * 2**gave_way, rel=0.5)
