@@ -34,6 +34,7 @@ from secfed.storage import private_files
 from secfed.study.limits import study_id
 from secfed.study.study import Study
 from secfed.wire.frames import Notice, decode
+from tests.forks import Fork
 from tests.deploy.link_case import wait_until
 from tests.ports import free_port, without_metrics
 
@@ -150,7 +151,7 @@ class Centre:
             "SECFED_CRASH_AT": crash_at,
             "OMP_NUM_THREADS": "1",
         }
-        return subprocess.Popen(
+        return Fork(
             [sys.executable, "-c", COMMAND, "aggregate", str(self.study_file), *options],
             cwd=ROOT,
             env=environment,
