@@ -60,17 +60,18 @@ class Fork(_Popen):
         standard = [asked["p2cread"], asked["c2pwrite"], asked["errwrite"]]
         descriptors = [number if fd == -1 else fd for number, fd in enumerate(standard)]
         request = {
-            "argv": [os.fspath(part) for part in command[1:]],
+            "argv": [os.fspath(part) for part in command[1:] if part != "-P"],
             "env": dict(os.environ if asked["env"] is None else asked["env"]),
             "cwd": os.fspath(asked["cwd"] or os.getcwd()),
             "descriptors": [0, 1, 2, *asked["pass_fds"]],
             "session": bool(asked["start_new_session"]),
         }
+        passed = [*descriptors, *asked["pass_fds"]]
         with _lock:
             connection = _started()
             _libc.prctl(_SET_CHILD_SUBREAPER, 1, 0, 0, 0)  # the fork becomes a child of this process
             try:
-                socket.send_fds(connection, [json.dumps(request).encode()], [*descriptors, *asked["pass_fds"]])
+                socket.send_fds(connection, [json.dumps(request).encode()], passed)
                 self.pid = int(connection.recv(32))
             finally:
                 _libc.prctl(_SET_CHILD_SUBREAPER, 0, 0, 0, 0)
@@ -80,7 +81,9 @@ class Fork(_Popen):
 
 
 def _is_python(command: Any) -> bool:
-    return len(command) > 2 and command[0] == sys.executable and command[1] in ("-m", "-c")
+    """Whether it is ``python [-P] -m MODULE`` or ``python [-P] -c CODE``."""
+    options = [part for part in command[1:3] if part != "-P"]
+    return command[0] == sys.executable and options[:1] in (["-m"], ["-c"])
 
 
 def _started() -> socket.socket:
@@ -119,7 +122,8 @@ def _fork_for(connection: socket.socket) -> dict[str, Any] | None:
         if between == 0:
             pid = os.fork()
             if pid == 0:
-                os.close(reader), os.close(writer)
+                os.close(reader)
+                os.close(writer)
                 connection.close()
                 _take(received, request["descriptors"])
                 return request
@@ -157,7 +161,7 @@ def _become(request: dict[str, Any]) -> None:
         runpy.run_module(what, run_name="__main__", alter_sys=True)
         return
     _plant()
-    exec(compile(what, "<string>", "exec"), {"__name__": "__main__"})  # noqa: S102
+    exec(compile(what, "<string>", "exec"), {"__name__": "__main__"})
 
 
 def _plant() -> None:

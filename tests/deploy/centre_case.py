@@ -34,8 +34,8 @@ from secfed.storage import private_files
 from secfed.study.limits import study_id
 from secfed.study.study import Study
 from secfed.wire.frames import Notice, decode
-from tests.forks import Fork
 from tests.deploy.link_case import wait_until
+from tests.forks import Fork
 from tests.ports import free_port, without_metrics
 
 ROOT = Path(__file__).resolve().parents[2]
