@@ -35,6 +35,7 @@ from secfed.study.limits import study_id
 from secfed.study.study import Study
 from secfed.wire.frames import Notice, decode
 from tests.deploy.link_case import wait_until
+from tests.forks import Fork
 from tests.ports import free_port, without_metrics
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -150,7 +151,7 @@ class Centre:
             "SECFED_CRASH_AT": crash_at,
             "OMP_NUM_THREADS": "1",
         }
-        return subprocess.Popen(
+        return Fork(
             [sys.executable, "-c", COMMAND, "aggregate", str(self.study_file), *options],
             cwd=ROOT,
             env=environment,

@@ -24,6 +24,7 @@ from secfed.records.chain_file import verify_file
 from secfed.records.roster_file import read_roster
 from secfed.records.transcript import SUMMED, TRANSCRIPT
 from secfed.storage.failpoints import VARIABLE as CRASH_VARIABLE
+from tests.forks import Fork
 from tests.ports import free_port, without_metrics
 
 PROGRAM: Final = (sys.executable, "-c", "from secfed.cli import main; main()")
@@ -126,7 +127,7 @@ class Process:
         if self.points:
             environment[CRASH_VARIABLE] = self.points[0]
         with self.log.open("ab") as stream:
-            self.process = subprocess.Popen(
+            self.process = Fork(
                 self.command,
                 env=environment,
                 stdin=subprocess.DEVNULL,

@@ -19,6 +19,7 @@ from secfed.algorithms.data.transfer.base import Kind, Samples, TransferData, Tr
 from secfed.algorithms.federated_averaging.fedavg import FedAvg
 from secfed.algorithms.framework.unfit import counted_as_defaults
 from secfed.config.schema import checked
+from secfed.deploy.agent import training
 from secfed.deploy.agent.training import TrainingProcess
 from secfed.deploy.agent.training_child import Trainer
 from secfed.deploy.agent.training_wire import Job
@@ -27,6 +28,7 @@ from secfed.site.containment import UNFIT, Failure
 from secfed.study.build import build
 from secfed.study.study import Study
 from tests.algorithms.image_text_case import picture, write_pairs
+from tests.forks import Fork
 
 SITES = ("hospital-1", "hospital-2", "hospital-3")
 LARGEST = float(np.finfo(np.float32).max)
@@ -262,7 +264,8 @@ def test_files_and_columns_that_are_missing_are_errors_at_a_hospital_too(tmp_pat
         loads(TABLE.format(LABEL + FEATURES), tmp_path / "absent.csv")
 
 
-def test_only_the_hospital_hears_of_it(tmp_path: Path) -> None:
+def test_only_the_hospital_hears_of_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(training.subprocess, "Popen", Fork)
     path, alarms = table(tmp_path, age="old"), list[Failure]()
     process = TrainingProcess(
         Job(

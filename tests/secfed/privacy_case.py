@@ -50,7 +50,7 @@ def study(
     privacy: str = "",
     algorithm: str = "",
     data: str = "",
-    accountant: str = "",
+    accountant: str = "rdp",
 ) -> Study:
     """A small private study; everything that a test varies is an argument."""
     return Study.parse(
@@ -61,7 +61,7 @@ def study(
             privacy=privacy,
             algorithm=algorithm,
             data=data,
-            accountant=accountant or "pld",
+            accountant=accountant,
         )
     )
 

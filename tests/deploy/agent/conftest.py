@@ -9,14 +9,21 @@ from pathlib import Path
 import pytest
 
 from secfed.deploy.agent import agent as agent_module
+from secfed.deploy.agent import training
 from tests.deploy.agent_case import Centre
 from tests.deploy.training_here import TrainingHere
+from tests.forks import Fork
 
 
 @pytest.fixture(autouse=True)
 def no_waiting_for_the_disk(monkeypatch: pytest.MonkeyPatch) -> None:
     """Here processes die by exceptions: what they wrote is there without waiting for the disk."""
     monkeypatch.setattr(os, "fsync", lambda _descriptor: None)
+
+
+@pytest.fixture(autouse=True)
+def quick_processes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(training.subprocess, "Popen", Fork)
 
 
 @pytest.fixture

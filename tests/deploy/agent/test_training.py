@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import stat
+import subprocess
 import threading
 import time
 from collections.abc import Iterator
@@ -24,6 +25,7 @@ from secfed.site.containment import NOT_FINITE, Failure, contained
 from secfed.study.build import build
 from secfed.study.study import Study
 from tests.deploy.agent_case import NAMES, TOML
+from tests.forks import Fork
 
 PRIVATE = (
     TOML.replace("learning_rate = 0.1", 'learning_rate = 0.1\nweighting = "equal"').replace(
@@ -32,6 +34,7 @@ PRIVATE = (
     + '[privacy]\nunit = "record"\nepsilon = 8.0\ndelta = 1e-4\naccountant = "rdp"\nclip_quantile = 0.5\n'
 )
 KEY = bytes(range(32))
+REAL_POPEN = subprocess.Popen
 
 
 class Book:
@@ -77,7 +80,10 @@ def _work(toml: str) -> tuple[Any, Any]:
     return exchange, algorithm.server().broadcast(1, exchange)
 
 
-def test_it_gives_what_the_program_gives_and_a_death_costs_one_exchange(started: Any, tmp_path: Path) -> None:
+def test_it_gives_what_the_program_gives_and_a_death_costs_one_exchange(
+    started: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(training.subprocess, "Popen", REAL_POPEN)  # its command and its environment
     exchange, state = _work(TOML)
     process = started()
     given = process.contribute(1, exchange, state)
@@ -90,6 +96,7 @@ def test_it_gives_what_the_program_gives_and_a_death_costs_one_exchange(started:
     assert b"CUDA_VISIBLE_DEVICES=\0" in environment
     assert b"PASSPHRASE" not in environment
     assert stat.S_IMODE((tmp_path / "training.log").stat().st_mode) == 0o600
+    monkeypatch.setattr(training.subprocess, "Popen", Fork)
     settled = process.settled(1, exchange)
     alarms: list[Failure] = []
 

@@ -19,6 +19,7 @@ from typer.testing import CliRunner
 
 from secfed.cli.app import app
 from secfed.deploy.admission.approvals import Approvals
+from secfed.deploy.agent import training
 from secfed.deploy.enrolment.messages import utc_now
 from secfed.deploy.enrolment.site_folder import SiteFolder
 from secfed.deploy.preflight.route_check import Trouble
@@ -36,6 +37,7 @@ from tests.deploy.agent_case import NAMES, POLICY, TOML, Centre, permit
 from tests.deploy.centre_case import found_consortium
 from tests.deploy.link_case import Authority, wait_until
 from tests.deploy.transport.grpc.test_round import Proxy
+from tests.forks import Fork
 
 PRIVATE = (
     TOML.replace("test_fraction = 0.25", 'standardize = "public"').replace(
@@ -46,6 +48,11 @@ PRIVATE = (
 BUDGETED = POLICY.replace("require = false", "max_epsilon = 3.0\nmax_delta = 1e-5") + (
     "[[data.budget]]\nepsilon = {limit}\ndelta = 1e-5\n"
 )
+
+
+@pytest.fixture(autouse=True)
+def quick_processes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(training.subprocess, "Popen", Fork)
 
 
 @pytest.fixture(autouse=True)

@@ -89,18 +89,20 @@ def test_private_models_are_the_same_bytes_under_encryption(tmp_path: Path, unit
 
 
 @pytest.mark.parametrize(
-    ("unit", "more"),
+    ("unit", "more", "by"),
     [
-        ("record", ""),
-        ("record", "clip_quantile = 0.5"),
-        ("record", 'metrics = "private"'),
-        ("group", "group_size = 4"),
-        ("site", ""),
+        ("record", "", "pld"),
+        ("record", "clip_quantile = 0.5", "rdp"),
+        ("record", 'metrics = "private"', "rdp"),
+        ("group", "group_size = 4", "rdp"),
+        ("site", "", "pld"),
     ],
 )
-def test_every_site_spends_what_was_promised_and_no_more(tmp_path: Path, unit: str, more: str) -> None:
+def test_every_site_spends_what_was_promised_and_no_more(
+    tmp_path: Path, unit: str, more: str, by: str
+) -> None:
     """The ledger's own epsilon, recomputed from its events, is just below the study's."""
-    chosen = study(unit, privacy=more)
+    chosen = study(unit, privacy=more, accountant=by)
     report = run(chosen, tmp_path)
     assert report.privacy is not None
     assert chosen.privacy is not None

@@ -22,6 +22,7 @@ from secfed.runs.figures import write_figures
 from secfed.runs.run_folder import prepare
 from secfed.runs.run_report import SilentObserver
 from secfed.simulation.simulate import simulate
+from secfed.sweep import processes
 from secfed.sweep.child import carry_out, note_failure
 from secfed.sweep.engine import run_sweep
 from secfed.sweep.plan import make_plan, read_study
@@ -29,6 +30,7 @@ from secfed.sweep.processes import ChildProcess, ProcessRunner
 from secfed.sweep.store import STUDY_FILE
 from secfed.terminal.live_rounds import LineObserver
 from tests.conftest import ROOT
+from tests.forks import Fork
 from tests.secfed.sweep_case import STUDY, PretendingRunner, plan, sweep_file
 
 TWO_SEEDS = STUDY + "[sweep]\nseeds = [1, 2]\n"
@@ -103,7 +105,10 @@ def test_kill_9_loses_only_what_was_running(tmp_path: Path) -> None:
     assert "round 1/1" in (out / "runs" / second.folder / "log.txt").read_text()
 
 
-def test_runs_that_fail_in_their_processes_say_why_without_a_value(tmp_path: Path) -> None:
+def test_runs_that_fail_in_their_processes_say_why_without_a_value(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(processes.subprocess, "Popen", Fork)
     (tmp_path / "ward.py").write_text("person = 'Mrs Miller'\ndef data():\n    raise ValueError(person)\n")
     started = {}
     for name, old, new in (
