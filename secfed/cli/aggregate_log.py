@@ -17,8 +17,10 @@ def tell_person(console: Console) -> Callable[..., None]:
     """Events as sentences."""
 
     def tell(event: str, **facts: Any) -> None:
-        versions = {site: f" ({version})" for site, version in facts.get("software", {}).items()}
-        sites = ", ".join(f"{site}{versions.get(site, '')}" for site in facts.get("sites", ()))
+        software = facts.get("software", {})  # by site, but for one site's "version" a text
+        sites = ", ".join(
+            f"{site} ({software[site]})" if site in software else site for site in facts.get("sites", ())
+        )
         match event:
             case "started" | "resumed":
                 text = f"{event}: serving at {facts['address']}"

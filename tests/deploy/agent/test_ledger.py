@@ -27,7 +27,6 @@ def centre(tmp_path: Path) -> Iterator[Centre]:
     made.close()
 
 
-@pytest.mark.usefixtures("trains_here")
 def test_a_study_is_refused_until_the_ledger_has_what_the_transcripts_recorded_of_it(centre: Centre) -> None:
     folder = centre.folders[NAMES[0]]
     identity = folder.identity(None)
