@@ -16,7 +16,7 @@ CCS 2017, section 6 (there with t > 2n/3 for c = ceil(n/3) - 1).
 
 from __future__ import annotations
 
-FLOOR = 3  # a sum over fewer sites is no cover: two sites learn each other's values
+FLOOR = 3  # a sum over fewer sites hides nothing: two sites learn each other's values
 
 
 def default_colluders(sites: int) -> int:

@@ -236,7 +236,7 @@ def _check_sums(case: _Case) -> None:
         for name in sorted(set(fields) ^ set(given)):
             what = f"field {name!r} of {exchange.name!r} gets no value"
             if name in given:
-                what = f"a value for {name!r}, which is no field of {exchange.name!r}"
+                what = f"a value for {name!r}, which is not a field of {exchange.name!r}"
             raise case.fault("sums", what, "let fields and what local work returns name the same")
         for name, value in given.items():
             tensor, bound = torch.as_tensor(value, dtype=torch.float64), fields[name].bound

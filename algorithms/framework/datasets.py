@@ -94,7 +94,7 @@ def check_pairs(site_id: SiteId, count: int) -> None:
 
 
 def infinite_features(site_id: SiteId) -> DataError:
-    """The error of a site with a feature that is no float32 number; imputing does not help it."""
+    """The error of a site with a feature that is not a float32 number; imputing does not help it."""
     return DataError(
         f"site {site_id!r} has features that are infinite or too large for float32",
         remedy="repair the records, or give them in a larger unit",

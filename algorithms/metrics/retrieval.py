@@ -10,8 +10,8 @@ batch makes one smaller batch of what it has, which is an easier task: with five
 at 5 is 1. Batches are drawn once, by a fixed permutation, so they are the same in every round and do not
 depend on how the files were sorted (slices of one examination are often neighbours and share a report).
 
-A report whose similarity to its own image is no number is never found, and an image whose similarity is none
-counts as more similar; a batch whose loss is none counts with the largest that counts. So no model makes
+A report whose similarity to its own image is NaN is never found, and an image whose similarity is NaN counts
+as more similar; a batch whose loss is none counts with the largest that counts. So no model makes
 evaluation fail, and the count of sites depends on no record.
 
 What leaves a site is its own recall, inside a sum, and a 1 that counts it: the metric is the mean over

@@ -1,7 +1,7 @@
 """Who takes no further part after complaints that prove nothing by themselves.
 
 A complaint says that one of two sites does not follow the protocol, and not which: the accused may have
-sealed garbage, or the accuser may be lying. Opening the envelope in public would decide it, and is no way
+sealed garbage, or the accuser may be lying. Opening the envelope in public would decide it, and is not a way
 out: sites that collude could have themselves accused, and collect shares of others as "evidence".
 
 Honest sites have no disputes with each other. So with at most c sites that do not follow the protocol

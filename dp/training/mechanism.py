@@ -11,7 +11,7 @@ for arithmetic, with proof: m is chosen such that rounding to the grid moves two
 most 2^-12 C more than one unit's C (``loop`` and ``hooks``, which round unit by unit, by half of that), and
 adding up in float64, as ``ghost`` does, by at most 2^-12 C more (:mod:`secfed.dp.training.book_keeping`). The
 other half is a margin for the last digits in which a batched forward pass lets one row depend on the others:
-``loop`` runs every unit by itself and does not need it; for ``hooks`` and ``ghost`` it is no proof.
+``loop`` runs every unit by itself and does not need it; for ``hooks`` and ``ghost`` it proves nothing.
 
 Source: Mironov 2012 (least significant bits); Casacuberta, Shoemate, Vadhan, Wagaman 2022 (sensitivity of
 floating-point sums). Holohan and Braghin 2021 describe the weaker remedy of adding up four

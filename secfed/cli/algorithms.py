@@ -56,7 +56,7 @@ def _show(console: Console, kind: str, entries: Mapping[str, RegistryEntry]) -> 
         for header, wraps in (("key", False), ("default", True), ("meaning", True)):
             table.add_column(header, no_wrap=not wraps)
         for key, default, meaning in option_rows(entry.options):
-            # As text: a meaning such as "column to [centre, spread]" is no markup.
+            # As text: a meaning such as "column to [centre, spread]" is not markup.
             table.add_row(key, Text(default, style="yellow" if default == "required" else ""), Text(meaning))
         console.print(Padding(table if table.row_count else Text("no options", style="dim"), (0, 0, 0, 4)))
     console.print()

@@ -16,7 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError, m
 from secfed.errors import ConfigError
 
 # json_schema_extra of a key that says how the work is carried out (waiting time, processes, device, memory),
-# and neither what is computed nor who takes part. It is no part of a study's identity; see docs/adr/017.
+# and neither what is computed nor who takes part. It is not part of a study's identity; see docs/adr/017.
 OPERATIONAL: Final[dict[str, JsonValue]] = {"operational": True}
 
 
