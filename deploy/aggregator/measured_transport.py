@@ -199,4 +199,4 @@ def _reason(seen: Presence, silent_s: float) -> str:
         return "has never called"
     if not seen.calling and seen.silent_s > silent_s:
         return f"no sign of life for {seen.silent_s:.0f} s"
-    return "its agent is there, and at work"
+    return f"its agent is there, and {'at work' if seen.serving else 'opens the study'}"

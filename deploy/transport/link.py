@@ -63,6 +63,7 @@ class Presence:
     calling: bool  # one of its calls is open, a long poll for example
     software: str  # what it says it runs
     declined: str | None  # why it refuses the study, if it does
+    serving: bool = True  # it has opened the study; before, it can still find out that it must refuse it
 
 
 def printable(text: str) -> str:

@@ -25,6 +25,7 @@ class SiteState:
 
     request: ChunkedFrame | None = None  # what it is asked
     seen_s: float | None = None  # monotonic time of its last sign of life
+    serving: bool = False  # it opened the study: it asked for work since it last asked what is offered
     software: str = ""  # what it says it runs
     declined: Refused | None = None  # why it does not serve the study
     bytes_up: int = 0  # frame bytes carried since they were last cleared
@@ -39,7 +40,7 @@ class SiteState:
         """What the operator may see of it."""
         silent = None if self.seen_s is None else max(0.0, time.monotonic() - self.seen_s)
         why = None if self.declined is None else f"{self.declined.kind}: {self.declined.reason}"
-        return Presence(silent, self.calling, self.software, why)
+        return Presence(silent, self.calling, self.software, why, self.serving)
 
 
 class _Requests(Protocol):

@@ -102,11 +102,11 @@ class StageDispatcher:
     def wait_for(
         self, sites: Collection[SiteId], least: int, timeout_s: float, *, within_s: float = 60.0
     ) -> tuple[SiteId, ...]:
-        """Wait until so many of these sites are there; whoever is, at the end."""
+        """Wait until so many of these sites are there and have opened the study; whoever is, at the end."""
         end = time.monotonic() + timeout_s
         while True:
-            there = self.present(within_s)
-            found = tuple(site for site in sites if site in there)
+            there, seen = self.present(within_s), self._server.presence()
+            found = tuple(site for site in sites if site in there and seen[site].serving)
             if len(found) >= least or time.monotonic() >= end:
                 return found
             time.sleep(min(_LOOK_S, max(0.0, end - time.monotonic())))

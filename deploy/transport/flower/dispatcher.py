@@ -51,6 +51,7 @@ class PendingRequest:
 class FlowerSite(SiteState):
     """One site."""
 
+    serving: bool = True  # Flower does not tell a site that opens the study from one that serves it
     node: int | None = None  # where it is found
     tag: int | None = None  # of the envelope that asks it, while that is under way
 

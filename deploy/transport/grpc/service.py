@@ -100,6 +100,8 @@ class Calls:
                 mailbox.seen_s = time.monotonic()
             if request.study:
                 await self._check_study(request.study, context)
+            elif not request.looks:
+                mailbox.serving = False
             mailbox.software = printable(request.software)
             # A site that would not serve the study will not fetch its last request either.
             finished = self.finished and (mailbox.request is None or mailbox.declined is not None)
@@ -111,7 +113,7 @@ class Calls:
     async def _next(self, _: object, context: Context) -> None:
         async with self._call(context) as (_site, mailbox):
             await self._check_study(NextRequest.decode(await self._read(context)).study, context)
-            mailbox.declined = None
+            mailbox.declined, mailbox.serving = None, True
             await mailbox.polls.take(self._send(mailbox, context))
 
     async def _send(self, mailbox: Mailbox, context: Context) -> None:

@@ -92,6 +92,21 @@ def test_settings_are_offered_and_a_site_can_decline_the_study():
         assert aggregator.present(60.0) == (SITES[0],)
 
 
+def test_a_site_that_opens_the_study_is_there_and_not_yet_counted():
+    """It can still find out that it must refuse, and no round is to begin for that."""
+    with consortium(settings=b'[study]\nname = "x"\n') as c:
+        link = c.dial(SITES[0], study="")
+        link.study = link.hello().study
+        link.hello()  # while it opens the study
+        aggregator = c.link()
+        assert aggregator.present(60.0) == (SITES[0],)
+        assert aggregator.wait_for(SITES[:1], 1, 0.0) == ()
+        thread, _, _ = asking(c, {SITES[0]: b"go"})
+        link.answer(fetch(link).request_id, b"yes")
+        thread.join(60)
+        assert aggregator.wait_for(SITES[:1], 1, 0.0) == (SITES[0],)
+
+
 def test_the_quorum_is_waited_for():
     with consortium() as c:
         aggregator = c.link()
