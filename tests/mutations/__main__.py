@@ -26,9 +26,16 @@ from pathlib import Path
 from tests.mutations.catalogue import ROOT, Mutation, catalogue
 
 TIMEOUT_S = 900
-_NOT_COPIED = (".git", ".venv", "__pycache__", ".*_cache", ".hypothesis", "wheelhouse", "runs", "*.egg-info")
+_NOT_COPIED = (".git", ".venv", "__pycache__", ".*_cache", ".hypothesis", "*.egg-info")
+_NOT_COPIED_FROM_ROOT = {"wheelhouse", "runs"}  # packages may be called so, too
 _FAILED = re.compile(r"^(?:FAILED|ERROR) (\S+)", re.MULTILINE)
 _PYTEST_FAILED = 1
+
+
+def _not_copied(folder: str, names: list[str]) -> set[str]:
+    """What a copy of the repository does without, for ``shutil.copytree``."""
+    left_out = shutil.ignore_patterns(*_NOT_COPIED)(folder, names)
+    return left_out | (_NOT_COPIED_FROM_ROOT if Path(folder) == ROOT else set())
 
 
 @dataclass(frozen=True)
@@ -49,7 +56,7 @@ class Copy:
 
     def __init__(self, folder: Path) -> None:
         self.root = folder / "repository"
-        shutil.copytree(ROOT, self.root, symlinks=True, ignore=shutil.ignore_patterns(*_NOT_COPIED))
+        shutil.copytree(ROOT, self.root, symlinks=True, ignore=_not_copied)
         self._written = 0
 
     def run(self, mutation: Mutation) -> Outcome:
