@@ -15,7 +15,6 @@ from secfed.errors import ConfigError, RangeError
 BROADCAST_BOUND: Final = 1e6  # of every number in a broadcast, where the study names no other
 PROTECTIONS: Final[tuple[ProtectionName, ...]] = get_args(ProtectionName)
 
-
 _LEAST_SITES: Final = 2  # a "sum" over one site is that site's update
 
 
@@ -95,13 +94,9 @@ class ProtectionSection(Strict):
         return thresholds.default_colluders(sites) if self.colluders is None else self.colluders
 
     def tolerated_colluders(self, sites: int) -> int | None:
-        """Sites that may collude with the aggregator without learning more than sums.
+        """Sites of a cohort of ``sites`` that may collude with the aggregator and still learn only sums.
 
-        Args:
-            sites: in the cohort.
-
-        Returns:
-            0 where every site holds the key that decrypts; None where the aggregator alone sees every update.
+        0 where every site holds the key that decrypts; None where the aggregator alone sees every update.
         """
         if not self.traits.hides_sites:
             return None
@@ -112,14 +107,7 @@ class ProtectionSection(Strict):
         return thresholds.default_threshold(sites) if self.threshold is None else self.threshold
 
     def check_cohort(self, sites: int) -> None:
-        """Check that a cohort of this size can be summed under these rules.
-
-        Args:
-            sites: enrolled sites of the cohort.
-
-        Raises:
-            ConfigError: names the key that is impossible for this number of sites.
-        """
+        """ConfigError, with the key, if a cohort of this many sites cannot be summed under these rules."""
         if sites < _LEAST_SITES:
             raise ConfigError(
                 "data.sites: a cohort of one site would reveal that site's update",

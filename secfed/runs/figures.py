@@ -29,11 +29,7 @@ _STAGE_COLOURS = {
 
 
 def write_figures(report: RunReport, folder: Path) -> tuple[Path, ...]:
-    """Write ``metrics.svg``, ``participation.svg`` and ``cost.svg``; what has no data is left out.
-
-    Returns:
-        The files written.
-    """
+    """Write ``metrics.svg``, ``participation.svg`` and ``cost.svg``, but for what has no data."""
     folder.mkdir(parents=True, exist_ok=True)
     written = []
     with style.styled():

@@ -7,11 +7,7 @@ from secfed.study.registry import KINDS
 
 
 def markdown_tables(kind: str) -> str:
-    """For a page of the docs: a heading and a table of options for every built-in.
-
-    Args:
-        kind: ``algorithm``, ``model`` or ``data``.
-    """
+    """For a page of the docs: a heading and a table of options for every built-in of a kind in ``KINDS``."""
     parts = []
     for name, entry in KINDS[kind][0].items():
         rows = [

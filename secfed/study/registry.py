@@ -103,11 +103,7 @@ KINDS: Mapping[str, tuple[Mapping[str, RegistryEntry], int]] = {
 
 
 def resolve(kind: str, section: Mapping[str, Any], own_code: Collection[str] | None) -> Options:
-    """Validate the table ``[algorithm]``, ``[model]`` or ``[data]``.
-
-    Args:
-        own_code: names of factories that may be imported; None permits all.
-    """
+    """Validate ``[algorithm]``, ``[model]`` or ``[data]``; ``own_code`` as in ``Study.parse``."""
     entries, given = KINDS[kind]
     name = section.get("name")
     if not isinstance(name, str):

@@ -61,36 +61,23 @@ class Study(Strict):
 
     @classmethod
     def load(cls, path: Path) -> Study:
-        """Read a study file of one's own.
+        """Read a study file of one's own; ConfigError if it is missing or wrong.
 
         Modules in the working directory and beside the file become importable, for a user's own model or
         data set.
-
-        Raises:
-            ConfigError: the file is missing or wrong.
         """
         text = read_own_text(path, "study file")
         allow_imports(Path.cwd(), path.parent)
-        return cls._read(text, str(path), path.parent, None)
+        return cls._from_tables(parse_tables(text, str(path)), path.parent)
 
     @classmethod
     def parse(cls, text: str, *, source: str = "study", own_code: Collection[str] | None = None) -> Study:
-        """Read a study from text.
-
-        Args:
-            own_code: the ``package.module:factory`` names that may be imported; None permits all.
-
-        Raises:
-            ConfigError: names the key and the remedy.
+        """Read a study from text; ``own_code`` names the factories that may be imported, None permits all.
 
         Security: the names in a study decide what is imported. For a text from elsewhere the caller
         passes ``own_code``: what this machine's policy permits, at first nothing.
         """
-        return cls._read(text, source, Path(), own_code)
-
-    @classmethod
-    def _read(cls, text: str, source: str, folder: Path, own_code: Collection[str] | None) -> Study:
-        return cls._from_tables(parse_tables(text, source), folder, own_code)
+        return cls._from_tables(parse_tables(text, source), Path(), own_code)
 
     @classmethod
     def _from_tables(
@@ -145,11 +132,8 @@ class Study(Strict):
         """SHA-256 over the canonical form, defaults included: 32 bytes.
 
         Two files that differ in comments, in the order of keys, in spelt-out defaults or in operational keys
-        are one study: a site that has contributed to one refuses to contribute to the other.
-
-        Args:
-            operational: let operational keys count, too: not as the identity of a study, but to tell runs of
-                it apart.
+        are one study: a site that has contributed to one refuses to contribute to the other. With
+        ``operational`` those keys count, too: not as the identity of a study, but to tell runs of it apart.
         """
         tables = self.tables() if operational else self.identity()
         text = json.dumps(tables, sort_keys=True, ensure_ascii=True, separators=(",", ":"))
@@ -168,14 +152,9 @@ class Study(Strict):
         }
 
     def replace(self, dotted_key: str, value: object) -> Study:
-        """A copy with one key set, validated as if the file had said so.
+        """A copy with one key (``data.alpha``) or section set, validated as if the file had said so.
 
-        Args:
-            dotted_key: for example ``protection.name`` or ``data.alpha``, or a whole section.
-            value: as the TOML parser would give it; None removes the key.
-
-        Raises:
-            ConfigError: names the key and the remedy.
+        ``value`` is as the TOML parser would give it; None removes the key.
         """
         tables = {name: table for name, table in self.model_dump(exclude_unset=True).items() if table}
         *parents, last = dotted_key.split(".")

@@ -232,25 +232,6 @@ def test_any_change_is_found_and_named(tmp_path: Path, where: str) -> None:
         spend(book(path))
 
 
-def test_a_restored_older_copy_is_found_by_the_heads_that_transcripts_recorded(tmp_path: Path) -> None:
-    path = tmp_path / "ledger"
-    ledger = book(path)
-    heads = []
-    for number in range(4):
-        spend(ledger, round_number=number + 1)
-        heads.append(ledger.head)
-        if number == 1:
-            older = path.read_bytes()
-    assert read(path, *heads)
-    path.write_bytes(older)
-    assert read(path, *heads[:2])  # by itself the copy is a perfectly good ledger
-    with pytest.raises(TranscriptError, match="2 states that transcripts recorded are missing"):
-        read(path, *heads)
-    spend(book(path), round_number=3)  # a second history does not help either
-    with pytest.raises(TranscriptError, match="missing"):
-        read(path, *heads)
-
-
 def test_an_audit_recomputes_every_epsilon(tmp_path: Path) -> None:
     path = tmp_path / "ledger"
     ledger = book(path, Budget(8.0, 1e-5), Budget(5.0, 1e-6, period_days=30))

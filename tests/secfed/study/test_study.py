@@ -61,11 +61,8 @@ def test_a_file_may_begin_with_a_byte_order_mark(tmp_path):
 
 
 def test_masked_is_the_default_protection():
-    assert Study.parse(GOOD[: GOOD.index("[protection]")]) == Study.parse(GOOD)
-
-
-def test_protection_names_are_a_registry():
     assert PROTECTIONS == ("plain", "masked", "encrypted")
+    assert Study.parse(GOOD[: GOOD.index("[protection]")]) == Study.parse(GOOD)
 
 
 def edit(old: str, new: str) -> str:
@@ -73,38 +70,28 @@ def edit(old: str, new: str) -> str:
     return GOOD.replace(old, new, 1)
 
 
+def private(keys: str) -> str:
+    return f"{GOOD}[privacy]\nepsilon = 1\ndelta = 1e-5\n{keys}\n"
+
+
+MODEL = '[model]\nname = "mlp"\nhidden = [8, 4]\n'
+GROUPS = 'unit = "group"\ngroup_size = 4\n'
 CASES = {
     # what is written wrongly: (text, what the error says, what the remedy says)
     "unknown section": (edit("[protection]", "[protecton]"), "protecton: unknown section", "'protection'"),
-    "a file for secfed sweep": (
-        edit("[model]", "[sweep]\nseeds = [1]\n[model]"),
-        "sweep: this file",
-        "secfed sweep",
-    ),
-    "missing section": (
-        edit('[model]\nname = "mlp"\nhidden = [8, 4]\n', ""),
-        "model: this section",
-        "[model]",
-    ),
+    "a file for secfed sweep": (edit("[model]", "[sweep]\n[model]"), "sweep: this file", "secfed sweep"),
+    "missing section": (edit(MODEL, ""), "model: this section", "[model]"),
     "value for a section": ("model = 3\n" + edit("[model]", "[x]"), "model: is a value", "[model]"),
     "unknown study key": (edit("rounds", "round"), "study.round: unknown key", "'rounds'"),
     "missing key": (edit("rounds = 5\n", ""), "study.rounds: is missing", "[study]"),
     "negative rounds": (edit("rounds = 5", "rounds = -1"), "study.rounds: should be greater", "rounds"),
-    "text for a number": (
-        edit("rounds = 5", 'rounds = "5"'),
-        "study.rounds: should be a valid int",
-        "number",
-    ),
-    "fraction for a count": (edit("rounds = 5", "rounds = 5.0"), "study.rounds: should be a valid int", ""),
-    "truth for a count": (edit("rounds = 5", "rounds = true"), "study.rounds: should be a valid int", ""),
+    "text for a number": (edit("= 5", '= "5"'), "study.rounds: should be a valid int", "number"),
+    "fraction for a count": (edit("= 5", "= 5.0"), "study.rounds: should be a valid int", ""),
+    "truth for a count": (edit("= 5", "= true"), "study.rounds: should be a valid int", ""),
     "seed too large": (edit("seed = 7", f"seed = {2**63}"), "study.seed", "seed"),
     "name not fit for a file": (edit("demo-1", "../Demo 1"), "study.name", "lower-case"),
     "unknown algorithm": (edit("fedprox", "fedprx"), "algorithm.name: there is no 'fedprx'", "'fedprox'"),
-    "no algorithm name": (
-        edit('name = "fedprox"\n', ""),
-        "algorithm.name: is missing",
-        "use one of: ditto, fedadam, fedavg",
-    ),
+    "no algorithm name": (edit('name = "fedprox"\n', ""), "algorithm.name: is missing", "use one of: ditto"),
     "name of a wrong type": (edit('"fedprox"', "3"), "algorithm.name: must be a text", "fedavg"),
     "option of another algorithm": (edit("fedprox", "fedavg"), "algorithm.mu: unknown key", "known keys"),
     "misspelt option": (edit("learning_rate", "leaning_rate"), "algorithm.leaning_rate", "'learning_rate'"),
@@ -114,7 +101,7 @@ CASES = {
     "unknown choice": (edit("mu = 0.1", 'optimizer = "sdg"'), "algorithm.optimizer", '"sgd" or "adam"'),
     "momentum for adam": (
         edit("mu = 0.1", 'optimizer = "adam"\nmomentum = 0.9'),
-        "algorithm.momentum: adam has",
+        "algorithm.momentum",
         "sgd",
     ),
     "cap without record weights": (
@@ -129,11 +116,7 @@ CASES = {
     "alpha without effect": (edit("dirichlet", "iid"), "data.alpha: has no effect", "dirichlet"),
     "one site": (edit("sites = 6", "sites = 1"), "data.sites: a cohort of one site", "three"),
     "no site": (edit("sites = 6", "sites = 0"), "data.sites: should be greater", "hospitals"),
-    "own code not importable": (
-        edit('"mlp"', '"nowhere.models:net"'),
-        "model.name: cannot import",
-        "install",
-    ),
+    "own code not importable": (edit("mlp", "nowhere.models:net"), "model.name: cannot import", "install"),
     "unknown protection": (edit("masked", "mask"), "protection.name: should be 'plain', 'masked'", "masked"),
     "encryption option without encryption": (
         GOOD + 'key_mode = "symmetric"',
@@ -145,57 +128,40 @@ CASES = {
         "protection.key_mode: should be 'public' or 'symmetric'",
         "only for encrypted",
     ),
-    "privacy without a unit": (
-        GOOD + "[privacy]\nepsilon = 1\ndelta = 1e-5\n",
-        "privacy.unit: is missing",
-        '"record"',
-    ),
+    "privacy without a unit": (private(""), "privacy.unit: is missing", '"record"'),
     "privacy with a negative epsilon": (
-        GOOD + '[privacy]\nunit = "record"\nepsilon = -1\ndelta = 1e-5\n',
+        private('unit = "record"').replace("epsilon = 1", "epsilon = -1"),
         "privacy.epsilon",
         "above 0",
     ),
     "privacy under a relation that the unit has not": (
-        GOOD + '[privacy]\nunit = "record"\nepsilon = 1\ndelta = 1e-5\nadjacency = "zero-out-site"\n',
+        private('unit = "record"\nadjacency = "zero-out-site"'),
         "privacy.adjacency",
         "add-or-remove-record",
     ),
     "patients without groups": (
-        GOOD + '[privacy]\nunit = "record"\nepsilon = 1\ndelta = 1e-5\nadjacency = "replace-patient"\n',
+        private('unit = "record"\nadjacency = "replace-patient"'),
         "privacy.adjacency: privacy unit record has no guarantee under replace-patient",
         "add-or-remove-record",
     ),
     "noisy sums over records beside patients": (
-        GOOD + '[privacy]\nunit = "group"\ngroup_size = 4\nepsilon = 1\ndelta = 1e-5\n'
-        'adjacency = "replace-patient"\nmetrics = "private"\n',
+        private(GROUPS + 'adjacency = "replace-patient"\nmetrics = "private"'),
         "privacy.metrics",
         "withheld",
     ),
-    "groups without a size": (
-        GOOD + '[privacy]\nunit = "group"\nepsilon = 1\ndelta = 1e-5\n',
-        "privacy.group_size: is missing",
-        "2 or more",
-    ),
+    "groups without a size": (private('unit = "group"'), "privacy.group_size: is missing", "2 or more"),
     "group size without groups": (
-        GOOD + '[privacy]\nunit = "record"\ngroup_size = 4\nepsilon = 1\ndelta = 1e-5\n',
+        private(GROUPS.replace("group", "record", 1)),
         "privacy.group_size: has no effect",
         "remove it",
     ),
-    "an engine that cannot clip groups": (
-        GOOD + '[privacy]\nunit = "group"\ngroup_size = 4\nengine = "ghost"\nepsilon = 1\ndelta = 1e-5\n',
-        "privacy.engine",
-        "loop",
-    ),
+    "an engine that cannot clip groups": (private(GROUPS + 'engine = "ghost"'), "privacy.engine", "loop"),
     "private metrics under noise in the sum": (
-        GOOD + '[privacy]\nunit = "site"\nmetrics = "private"\nepsilon = 1\ndelta = 1e-5\n',
+        private('unit = "site"\nmetrics = "private"'),
         "privacy.metrics",
         "withheld",
     ),
-    "bits out of range": (
-        GOOD + "bits = 64",
-        "protection.bits: should be less than or equal to 32",
-        "8 to 32",
-    ),
+    "bits out of range": (GOOD + "bits = 64", "protection.bits: should be less than", "8 to 32"),
     "bits without headroom": (
         edit("sites = 6", "sites = 100") + "bits = 8",
         "protection.bits: 8 bits leave no headroom for 100 sites",
@@ -208,11 +174,7 @@ CASES = {
     ),
     "bound of zero": (GOOD + "bound = 0", "protection.bound: should be greater than 0", "weighted update"),
     "cohort above the sites": (GOOD + "min_cohort = 7", "protection.min_cohort: 7 is above", "lower"),
-    "masked cohort of two": (
-        GOOD + "min_cohort = 2",
-        "protection.min_cohort: 2 is below 3",
-        "min_cohort = 3",
-    ),
+    "masked cohort of two": (GOOD + "min_cohort = 2", "protection.min_cohort: 2 is below 3", "cohort = 3"),
     "cohort of zero": (GOOD + "min_cohort = 0", "protection.min_cohort: should be greater", "3 or more"),
     "threshold above the sites": (GOOD + "threshold = 7", "protection.threshold: 7 is above", "leave it out"),
     "threshold too low": (GOOD + "threshold = 3", "protection.threshold: 3 answers of 6", "threshold = 4"),
@@ -233,8 +195,8 @@ def test_every_mistake_is_one_error_that_names_key_and_remedy(case):
     with pytest.raises(ConfigError) as caught:
         Study.parse(text)
     assert what in caught.value.message
-    assert remedy in caught.value.remedy
     assert caught.value.remedy
+    assert remedy in caught.value.remedy
     assert "\n" not in str(caught.value)
 
 
@@ -245,10 +207,6 @@ def test_a_plain_cohort_may_be_smaller():
         Study.parse(two.replace("min_cohort = 1", ""))
     with pytest.raises(ConfigError, match=r"protection\.min_cohort: 1 is below 3"):
         Study.parse(two).replace("protection.name", "masked")
-
-
-def test_zero_rounds_are_allowed():
-    assert Study.parse(edit("rounds = 5", "rounds = 0")).rounds == 0
 
 
 def test_broken_toml_names_file_and_line():
