@@ -208,12 +208,6 @@ class Pld(Accountant):
         composed = self.composed(events)
         return math.inf if composed is None else float(composed.get_epsilon_for_delta(delta))
 
-    def delta(self, events: Sequence[Event], epsilon: float) -> float:
-        """An upper bound on delta of all events; 1 without noise."""
-        check_epsilon(epsilon)
-        composed = self.composed(self._prepared(events))
-        return 1.0 if composed is None else float(composed.get_delta_for_epsilon(epsilon))
-
     def composed(self, events: Sequence[Event], onto: Any = None) -> Any:
         """The distribution of events in canonical form on top of another; None without noise."""
         from dp_accounting.pld import privacy_loss_distribution as library
@@ -269,7 +263,7 @@ def check_epsilon(epsilon: float) -> None:
 
 
 def below_least(name: str, delta: float) -> ConfigError:
-    """The refusal of a delta at which an accountant is not known to give an upper bound."""
+    """The refusal of a delta below the least of an accountant."""
     least = LEAST_DELTA[name]
     return ConfigError(
         f"privacy.delta: {delta:g} is below {least:g}, the smallest delta at which accountant {name!r} gives "

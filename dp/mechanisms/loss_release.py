@@ -107,11 +107,6 @@ class PlannedLosses:
         """How far replacing one record, or patient, moves the mean: (cap - floor) / K."""
         return self._mean.bound / len(self.groups)
 
-    @property
-    def deviation(self) -> float:
-        """Standard deviation of the noise in one released loss, in units of the loss."""
-        return self._mean.noise_over_sensitivity * self.sensitivity
-
     @cached_property
     def event(self) -> Gaussian:
         """What one release spends."""

@@ -13,6 +13,7 @@ from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
 from secfed.algorithms.federated_averaging.fedprox import add_proximal_pull
 from secfed.dp.accounting.events import Event, PoissonSampledGaussian
+from secfed.dp.accounting.interface import Rdp
 from secfed.dp.accounting.unit import Adjacency, PrivacyUnit, Unit
 from secfed.dp.mechanisms.randomness import SecureRandom
 from secfed.dp.training.engines import EngineName
@@ -243,7 +244,7 @@ def test_the_drop_in_for_the_plain_training_loop(tmp_path: Path) -> None:
     add_proximal_pull(optimiser, 0.1)
     loader = make_loader(inputs, labels, batch_size=16, generator=torch.Generator())
     training = Training(model, optimiser, nn.functional.cross_entropy, loader)
-    ward = ledger(tmp_path, epsilon=60.0)
+    ward = ledger(tmp_path, epsilon=60.0, accountant=Rdp())
     privacy = local(ward, settings("record", epsilon=50.0, accountant="rdp"))
     privacy.plan(Phase("train", 64, 16, passes=5))
     privacy.enter(1, "update")
