@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 def build(study: Study, *, site_seed: int | None = None) -> Algorithm:
     """The study's algorithm, bound to its data set and model.
 
-    No record is read until a site's program is asked for: the aggregator builds the same object. ``site_seed``
-    is :attr:`~secfed.algorithms.framework.setting.Setting.local_seed` of a site; None takes the study's.
+    No record is read until a site's program is asked for: the aggregator builds the same object.
+    ``site_seed`` is that of a site's own work (``Setting.local_seed``); None takes the study's.
 
     ConfigError: pieces that do not fit together, a relation that hides patients on a built-in data set that
     does not name them, or a ``model.start`` that the algorithm has no use for.

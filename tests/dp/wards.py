@@ -14,7 +14,8 @@ from secfed.records.hash_chain import Entry
 from tests.dp.ledger_child import IDENTITY, NOW_S
 
 DAY_S = 86_400
-ADD, REPLACE, ZERO = (Adjacency.ADD_OR_REMOVE_RECORD, Adjacency.REPLACE_RECORD, Adjacency.ZERO_OUT_SITE)
+ADD, REPLACE = Adjacency.ADD_OR_REMOVE_RECORD, Adjacency.REPLACE_RECORD
+HIDES, ZERO = Adjacency.REPLACE_PATIENT, Adjacency.ZERO_OUT_SITE
 
 
 class Clock:

@@ -15,7 +15,6 @@ from torch import nn
 from secfed.audit.privacy import phrases
 from secfed.audit.privacy.data_protection import build
 from secfed.audit.render.html import to_html
-from secfed.dp.accounting.budget import Budget
 from secfed.dp.accounting.events import Event, Gaussian, PoissonSampledGaussian
 from secfed.dp.accounting.interface import Pld, statement
 from secfed.dp.accounting.unit import Adjacency, GroupPartition, PrivacyUnit, Unit
@@ -29,7 +28,6 @@ from tests.dp.local_case import ledger, local, paid, settings
 from tests.dp.report_case import Case, Study, report
 from tests.dp.report_case import settings as study_settings
 from tests.dp.toys import GROUP, INFO_NCE, mlp, parameters, sgd
-from tests.dp.wards import book
 
 PATIENT = PrivacyUnit(Unit.GROUP, Adjacency.REPLACE_PATIENT)
 ADD, REPLACE, HIDES = (Adjacency.ADD_OR_REMOVE_RECORD, Adjacency.REPLACE_RECORD, Adjacency.REPLACE_PATIENT)
@@ -162,16 +160,6 @@ class TestRelation:
         events: list[Event] = [PoissonSampledGaussian(HIDES, 0.1, 2.0, 20), Gaussian(HIDES, 9.0, 3)]
         as_record = [event.restated(REPLACE) for event in events]
         assert statement(events, 1e-5) == replace(statement(as_record, 1e-5), adjacency=HIDES)
-
-    def test_a_budget_that_counts_both_states_the_replacement_of_a_record(self, tmp_path: Path) -> None:
-        for others in ((Gaussian(REPLACE, 8.0, 1),), (Gaussian(ADD, 8.0, 1),)):
-            ledger_ = book(tmp_path / f"{others[0].adjacency}", Budget(50.0, 1e-5), accountant=Pld(1e-3))
-            for event in (Gaussian(HIDES, 8.0, 1), *others):
-                ledger_.spend(event, study="s", round_number=1, exchange="update")
-            (standing,) = ledger_.standings()
-            assert standing.spent is not None
-            assert standing.spent.adjacency is REPLACE
-            assert standing.epsilon == Pld(1e-3).epsilon([Gaussian(REPLACE, 8.0, 2)], 1e-5)
 
 
 class TestReport:

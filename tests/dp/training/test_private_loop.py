@@ -255,7 +255,7 @@ def test_the_drop_in_for_the_plain_training_loop(tmp_path: Path) -> None:
     assert not model.training
 
 
-def test_a_loader_that_cannot_be_sampled_is_refused() -> None:
+def test_any_indexed_data_set_behind_a_loader_is_sampled_and_nothing_else() -> None:
     class Stream(IterableDataset[tuple[torch.Tensor, torch.Tensor]]):
         def __iter__(self):  # type: ignore[no-untyped-def]
             return iter(())
@@ -263,9 +263,6 @@ def test_a_loader_that_cannot_be_sampled_is_refused() -> None:
     for loader in (DataLoader(Stream()), [table()]):
         with pytest.raises(ConfigError, match="needs a DataLoader over indexed records"):
             LoaderRecords(loader, torch.device("cpu"))
-
-
-def test_any_indexed_data_set_behind_a_loader_is_sampled() -> None:
     data = table(10)
     plain = DataLoader(TensorDataset(*data), batch_size=4)
     records = LoaderRecords(plain, torch.device("cpu"))

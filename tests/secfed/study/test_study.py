@@ -54,12 +54,6 @@ def test_a_hostile_file_is_one_clear_error(value):
     assert caught.value.remedy
 
 
-def test_a_file_may_begin_with_a_byte_order_mark(tmp_path):
-    path = tmp_path / "study.toml"
-    path.write_text("\ufeff" + GOOD, encoding="utf-8")
-    assert Study.load(path).digest() == Study.parse("\ufeff" + GOOD).digest() == Study.parse(GOOD).digest()
-
-
 def test_masked_is_the_default_protection():
     assert PROTECTIONS == ("plain", "masked", "encrypted")
     assert Study.parse(GOOD[: GOOD.index("[protection]")]) == Study.parse(GOOD)
@@ -214,29 +208,22 @@ def test_broken_toml_names_file_and_line():
         Study.parse(edit("rounds = 5", "rounds 5"), source="here.toml")
 
 
-@pytest.fixture
-def own_path(monkeypatch):
+def test_load_reads_a_file_and_remembers_its_folder(tmp_path, monkeypatch):
     monkeypatch.setattr(sys, "path", list(sys.path))
-
-
-def test_load_reads_a_file_and_remembers_its_folder(tmp_path, own_path):
     path = tmp_path / "study.toml"
-    path.write_text(GOOD)
-    study = Study.load(path)
-    assert study.folder == tmp_path
-    assert study.replace("study.rounds", 1).folder == tmp_path
-    assert study.digest() == Study.parse(GOOD).digest()
+    for text in (GOOD, "\ufeff" + GOOD):  # a file may begin with a byte order mark
+        path.write_text(text, encoding="utf-8")
+        study = Study.load(path)
+        assert study.folder == study.replace("study.rounds", 1).folder == tmp_path
+        assert study.digest() == Study.parse(text).digest() == Study.parse(GOOD).digest()
 
 
-def test_a_missing_file_names_it_and_what_is_there(tmp_path):
+def test_a_file_that_cannot_be_read_is_named(tmp_path):
     (tmp_path / "study.toml").write_text(GOOD)
     with pytest.raises(ConfigError, match=r"studdy\.toml: there is no such.*did you mean 'study\.toml'"):
         Study.load(tmp_path / "studdy.toml")
     with pytest.raises(ConfigError, match=r"study\.toml: there is no such.*check the path"):
         Study.load(tmp_path / "nowhere" / "study.toml")
-
-
-def test_a_folder_and_a_binary_file_are_no_study(tmp_path):
     with pytest.raises(ConfigError, match="cannot be read"):
         Study.load(tmp_path)
     (tmp_path / "study.toml").write_bytes(b"\xff\xfe")
@@ -359,17 +346,9 @@ def test_operational_keys_are_no_part_of_the_identity(key, value):
 
 
 def test_arguments_of_own_code_are_never_operational():
-    study = Study.parse(TWO_DEVICES.format("cpu"))
-    assert study.digest() != Study.parse(TWO_DEVICES.format("cuda")).digest()
-
-
-TWO_DEVICES = """
-study = {{ name = "own", rounds = 1 }}
-algorithm = {{ name = "fedavg" }}
-model = {{ name = "logistic-regression" }}
-data = {{ name = "tests.secfed.study.test_study:with_device", device = "{}" }}
-protection = {{ name = "plain" }}
-"""
+    data = {"name": f"{__name__}:with_device", "device": "cpu"}
+    study = Study.parse(GOOD).replace("data", data)
+    assert study.digest() != study.replace("data.device", "cuda").digest()
 
 
 def with_device(device: str) -> None:
