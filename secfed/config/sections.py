@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Final, Literal, get_args
+from typing import Final, Literal, Self, get_args
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from secfed.config.protections import TRAITS, ProtectionName, ProtectionTraits
 from secfed.config.schema import OPERATIONAL, Strict
@@ -83,6 +83,17 @@ class ProtectionSection(Strict):
         json_schema_extra=OPERATIONAL,
         description="above 0: seconds a site has to answer",
     )
+
+    @model_validator(mode="after")
+    def _refuse_what_has_no_effect(self) -> Self:
+        for other, traits in TRAITS.items():
+            for key in traits.own_options if other != self.name else ():
+                if getattr(self, key) != type(self).model_fields[key].default:
+                    raise ConfigError(
+                        f"protection.{key}: has no effect under {self.name} protection",
+                        remedy=f'remove it, or set protection.name = "{other}"',
+                    )
+        return self
 
     @property
     def traits(self) -> ProtectionTraits:

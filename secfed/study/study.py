@@ -14,7 +14,6 @@ from typing import Any, Self
 from pydantic import Field, SerializeAsAny, model_validator
 
 from secfed.config.plugins import allow_imports
-from secfed.config.protections import TRAITS
 from secfed.config.schema import ModelOptions, Options, Strict, checked, suggestion
 from secfed.config.sections import BROADCAST_BOUND, ProtectionSection, StudySection
 from secfed.config.toml_file import parse_tables, read_own_text
@@ -83,7 +82,6 @@ class Study(Strict):
     def _from_tables(
         cls, tables: Mapping[str, Any], folder: Path, own_code: Collection[str] | None = None
     ) -> Study:
-        _refuse_unavailable(tables)
         sections = set(cls.model_fields) - {"folder"}
         for name, section in tables.items():
             if name not in sections:
@@ -167,19 +165,3 @@ class Study(Strict):
         if value is None:
             del node[last]
         return self._from_tables(tables, self.folder)
-
-
-def _refuse_unavailable(tables: Mapping[str, Any]) -> None:
-    """Refuse what this version cannot do, and keys that would have no effect."""
-    protection = tables.get("protection")
-    if not isinstance(protection, dict):
-        return
-    name = protection.get("name", ProtectionSection.model_fields["name"].default)
-    for other, traits in TRAITS.items():
-        for key in traits.own_options if other != name else ():
-            default = ProtectionSection.model_fields[key].default
-            if protection.get(key, default) != default:
-                raise ConfigError(
-                    f"protection.{key}: has no effect under {name} protection",
-                    remedy=f'remove it, or set protection.name = "{other}"',
-                )
