@@ -155,8 +155,13 @@ def calibrate(
         return _statement(all_events(multiplier), delta, wanted, _RoughRdp()).epsilon
 
     def roughly_fits(multiplier: float) -> bool:
-        """By RDP under the relation it covers: a place to begin, no guarantee."""
-        quick = [_quick(event) for event in all_events(multiplier)]
+        """By RDP under the relation it covers (replacing is about twice as far): a place to begin."""
+        quick = [
+            event
+            if Rdp().refusal(event) is None
+            else replace(event, adjacency=Adjacency.ADD_OR_REMOVE_RECORD)
+            for event in all_events(multiplier)
+        ]
         return _statement(quick, delta, _RoughRdp(), None).epsilon <= epsilon
 
     # A distribution with a large epsilon is large in memory, so the search never strays far from the
@@ -193,10 +198,3 @@ class _RoughRdp(Rdp):
     """Whole orders only: fractional ones take most of the time. Fewer orders give a larger, valid bound."""
 
     orders = np.array([2.0, 3.0, 4.0, 6.0, 8.0, 12.0, 16.0, 24.0, 32.0, 64.0, 128.0, 256.0])
-
-
-def _quick(event: Event) -> Event:
-    """The event under a relation that RDP covers; replacing is about twice as far as adding."""
-    if Rdp().refusal(event) is None:
-        return event
-    return replace(event, adjacency=Adjacency.ADD_OR_REMOVE_RECORD)

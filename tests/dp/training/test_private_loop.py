@@ -28,6 +28,7 @@ from tests.dp.local_case import ledger, local, paid, settings
 from tests.dp.oracles import FALSE_ALARM, deviation_p
 from tests.dp.toys import (
     CROSS_ENTROPY,
+    ENGINES,
     GROUP,
     INFO_NCE,
     RECORD,
@@ -41,8 +42,6 @@ from tests.dp.toys import (
     sgd,
     table,
 )
-
-ENGINES: list[EngineName] = ["loop", "hooks", "ghost"]
 
 
 def seeded(seed: int = 0) -> SecureRandom:
