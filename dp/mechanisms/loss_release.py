@@ -33,7 +33,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from secfed.dp.accounting.events import Gaussian, bounded_mean
-from secfed.dp.accounting.unit import Adjacency, GroupPartition, PrivacyUnit
+from secfed.dp.accounting.unit import GroupPartition, PrivacyUnit
 from secfed.dp.mechanisms.distributions import MAX_DEVIATION
 from secfed.dp.mechanisms.randomness import SecureRandom
 from secfed.dp.mechanisms.sampler import NoiseSampler, RoundedNormal
@@ -77,10 +77,6 @@ class PrivateMean:
         room = math.floor(math.log2(MAX_DEVIATION / self.noise_over_sensitivity) - _GRID_BITS - 1e-9)
         return max(0, min(_EXTRA_BITS, room))
 
-    def event(self, releases: int, adjacency: Adjacency = Adjacency.REPLACE_RECORD) -> Gaussian:
-        """What ``releases`` releases cost, stated for a replacement that changes one value."""
-        return bounded_mean(self.noise_over_sensitivity, releases, adjacency)
-
     def clean(self, values: Sequence[float]) -> int:
         """The clipped sum on the grid, in steps of V / 2^30; NaN counts as V, never as a failure."""
         if not values:
@@ -90,7 +86,7 @@ class PrivateMean:
         return int(np.rint(share * 2.0**_GRID_BITS).astype(np.int64).sum())
 
     def release(self, values: Sequence[float], random: SecureRandom) -> float:
-        """One release; pay for :meth:`event` first.
+        """One release; pay for :func:`~secfed.dp.accounting.events.bounded_mean` first.
 
         ``values`` has one per unit; which units, and how many, must not depend on the data.
         """
@@ -172,12 +168,12 @@ class PlannedLosses:
     @cached_property
     def event(self) -> Gaussian:
         """What one release spends."""
-        return self._mean.event(1, self._adjacency)
+        return bounded_mean(self._mean.noise_over_sensitivity, 1, self._adjacency)
 
     @property
     def all_events(self) -> Gaussian:
         """What all planned releases spend together."""
-        return self._mean.event(self.wanted.releases, self._adjacency)
+        return bounded_mean(self._mean.noise_over_sensitivity, self.wanted.releases, self._adjacency)
 
     def values(self, evaluate: Evaluate) -> list[float]:
         """The loss of every group above the floor, before it is clipped: private.
