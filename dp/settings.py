@@ -87,7 +87,10 @@ class PrivacySection(Strict):
                 f'privacy.engine: "{self.engine}" clips single records, not groups',
                 remedy='remove it, or set privacy.engine = "loop"',
             )
-        self._check_delta()
+        # Noise in the sum is accounted by formulas; noise in local steps may not be.
+        accountant = "pld" if self.privacy_unit.adjacency.factor == 2 else self.accountant
+        if self.in_local_steps and self.delta < LEAST_DELTA[accountant]:
+            raise below_least(accountant, self.delta)
         if site and self.metrics == "private":
             raise ConfigError(
                 'privacy.metrics: "private" releases noisy metrics under record-level privacy only',
@@ -100,12 +103,6 @@ class PrivacySection(Strict):
                 remedy='set privacy.metrics = "withheld" or "unprotected"',
             )
         return self
-
-    def _check_delta(self) -> None:
-        """Noise in the sum is accounted by formulas; noise in local steps may not be."""
-        name = "pld" if self.privacy_unit.adjacency.factor == 2 else self.accountant
-        if self.in_local_steps and self.delta < LEAST_DELTA[name]:
-            raise below_least(name, self.delta)
 
     @property
     def privacy_unit(self) -> PrivacyUnit:

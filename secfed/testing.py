@@ -101,22 +101,6 @@ def _records(seed: int, count: int = 24, twice: bool = False) -> SiteData:
     return SiteData(train_x, train_y, x[count:], y[count:])
 
 
-@dataclass(frozen=True)
-class _Records:
-    """A data set in memory."""
-
-    of: Mapping[SiteId, SiteData]
-    input_shape: tuple[int, ...] = (_FEATURES,)
-    classes: int = 2
-
-    @property
-    def sites(self) -> tuple[SiteId, ...]:
-        return tuple(self.of)
-
-    def site(self, site_id: SiteId) -> SiteData:
-        return self.of[site_id]
-
-
 def _different() -> dict[SiteId, SiteData]:
     return {f"hospital-{number}": _records(number, 16 + 4 * number) for number in range(4)}
 
@@ -135,17 +119,23 @@ class _Case:
     def study(self) -> Study:
         return Study.parse(_STUDY).model_copy(update={"privacy": self.privacy})
 
+    @property
+    def data(self) -> Any:
+        """A data set in memory."""
+        shape, site = (_FEATURES,), self.records.__getitem__
+        return SimpleNamespace(sites=tuple(self.records), site=site, input_shape=shape, classes=2)
+
     def algorithm(self) -> Algorithm:
         make, kind, study = cast("Callable[..., Algorithm]", self.type), self.type.options_type, self.study
         if kind is None:
-            return make(Setting(study, _Records(self.records), self.model), **self.options)
+            return make(Setting(study, self.data, self.model), **self.options)
         default: dict[str, object] = {"batch_size": 1000, "learning_rate": 0.1}  # whole passes: equal draws
         if self.privacy is not None:
             default = {"batch_size": 8, "weighting": "equal"}
         known = {key: value for key, value in default.items() if key in kind.model_fields}
         options = checked(kind, {"name": "checked", **known, **self.options}, "algorithm")
         study = study.model_copy(update={"algorithm": options})
-        return make(Setting(study, _Records(self.records), self.model), options)
+        return make(Setting(study, self.data, self.model), options)
 
     def fault(self, check: str, what: str, remedy: str) -> AlgorithmFault:
         return AlgorithmFault(f"{self.type.__name__}, {check}: {what}; {remedy}")

@@ -1,4 +1,1 @@
-"""Privacy events and the accountants that bound them.
-
-Imports nothing of dp.
-"""
+"""Privacy events and the accountants that bound them. Imports nothing of dp."""

@@ -51,13 +51,17 @@ class Accountant(ABC):
     """Turns a composition of events of one relation into epsilon at a delta. Equal ones answer alike."""
 
     name: ClassVar[str]
+    _library: ClassVar[str]
     _gaussians_only: ClassVar[bool]
     _covers_replacing: ClassVar[bool]
 
     @property
-    @abstractmethod
     def version(self) -> str:
         """Library and version the number comes from, with settings that change it."""
+        return f"{self._library} {_version(self._library)}{self._settings()}"
+
+    def _settings(self) -> str:
+        return ""
 
     @property
     def least_delta(self) -> float:
@@ -108,7 +112,7 @@ _version = cache(metadata.version)
 class Rdp(Accountant):
     """Renyi differential privacy on a grid of orders."""
 
-    name = "rdp"
+    name, _library = "rdp", "dp-accounting"
     _gaussians_only = False
     _covers_replacing = False
 
@@ -116,11 +120,6 @@ class Rdp(Accountant):
     orders: ClassVar[Any] = np.array(
         [1 + x / 10 for x in range(1, 100)] + [*range(11, 64)] + [2**k for k in range(6, 12)]
     )
-
-    @property
-    def version(self) -> str:
-        """Of dp_accounting."""
-        return f"dp-accounting {_version('dp-accounting')}"
 
     def _epsilon(self, events: tuple[Event, ...], delta: float) -> float:
         from dp_accounting.rdp.rdp_privacy_accountant import compute_epsilon
@@ -160,15 +159,13 @@ def _gaussian_divergence(event: Event, orders: tuple[float, ...]) -> Any:
 class Prv(Accountant):
     """Privacy random variables; the error in epsilon is bounded by ``epsilon_error`` and included."""
 
-    name = "prv"
+    name, _library = "prv", "opacus"
     _gaussians_only = True
     _covers_replacing = False
     epsilon_error: ClassVar[float] = 0.01
 
-    @property
-    def version(self) -> str:
-        """Of opacus, with the error."""
-        return f"opacus {_version('opacus')}, epsilon error {self.epsilon_error}"
+    def _settings(self) -> str:
+        return f", epsilon error {self.epsilon_error}"
 
     def _epsilon(self, events: tuple[Event, ...], delta: float) -> float:
         parameters = [_gaussian_parameters(event) for event in events]
@@ -199,25 +196,17 @@ class Pld(Accountant):
     settings, and several times quicker; with tens of thousands of steps at a tiny rate it can be 5 % looser.
     """
 
-    name = "pld"
+    name, _library = "pld", "dp-accounting"
     _gaussians_only = True
     _covers_replacing = True
     interval: float = 1e-3
 
-    @property
-    def version(self) -> str:
-        """Of dp_accounting, with the interval."""
-        return f"dp-accounting {_version('dp-accounting')}, interval {self.interval:g}"
+    def _settings(self) -> str:
+        return f", interval {self.interval:g}"
 
     def _epsilon(self, events: tuple[Event, ...], delta: float) -> float:
         composed = self.composed(events)
         return math.inf if composed is None else float(composed.get_epsilon_for_delta(delta))
-
-    def delta(self, events: Sequence[Event], epsilon: float) -> float:
-        """An upper bound on delta of all events; 1 without noise."""
-        check_epsilon(epsilon)
-        composed = self.composed(self._prepared(events))
-        return 1.0 if composed is None else float(composed.get_delta_for_epsilon(epsilon))
 
     def composed(self, events: Sequence[Event], onto: Any = None) -> Any:
         """The distribution of events in canonical form on top of another; None without noise."""
@@ -274,7 +263,7 @@ def check_epsilon(epsilon: float) -> None:
 
 
 def below_least(name: str, delta: float) -> ConfigError:
-    """The refusal of a delta at which an accountant is not known to give an upper bound."""
+    """The refusal of a delta below the least of an accountant."""
     least = LEAST_DELTA[name]
     return ConfigError(
         f"privacy.delta: {delta:g} is below {least:g}, the smallest delta at which accountant {name!r} gives "

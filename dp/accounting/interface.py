@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import Final
 
 import numpy as np
 
@@ -42,6 +43,8 @@ _WIDEN = 1.25
 _LEAST_NOISE, _MOST_NOISE = 1e-2, 1e6
 _LEAST_EPSILON = 1e-300  # the search takes logarithms of epsilons down to here
 
+_RDP: Final = Rdp()
+
 ACCOUNTANTS: dict[str, Callable[[], Accountant]] = {"rdp": Rdp, "prv": Prv, "pld": Pld}
 
 
@@ -66,13 +69,18 @@ class Statement:
 
 
 def statement(
-    events: Sequence[Event], delta: float, preferred: Accountant | None = None, *, exactly: bool = False
+    events: Sequence[Event],
+    delta: float,
+    preferred: Accountant | None = None,
+    *,
+    second: Accountant | None = _RDP,
+    exactly: bool = False,
 ) -> Statement:
     """The guarantee of all events together at ``delta``.
 
     Events of different relations are first restated under the widest relation they share. If the
-    preferred accountant (pld by default) covers every event, its bound is taken, or that of rdp where rdp
-    covers every event too and gives less: both hold at this delta, so the smaller does. Otherwise each
+    preferred accountant (pld by default) covers every event, its bound is taken, or that of ``second`` where
+    it covers every event too and gives less: both hold at this delta, so the smaller does. Otherwise each
     event goes to the first of (preferred, pld, rdp) that covers it, and the epsilons are added at equal
     shares of delta. ``exactly`` repeats what the preferred accountant said, without a second one and at any
     delta: for checking a record, never for a new guarantee.
@@ -80,26 +88,16 @@ def statement(
     ConfigError for no events, no shared relation, an event that no accountant covers, or a delta at which
     those that do are not known to give an upper bound.
     """
-    return _statement(events, delta, preferred or Pld(), None if exactly else Rdp(), exactly=exactly)
-
-
-def _statement(
-    events: Sequence[Event],
-    delta: float,
-    preferred: Accountant,
-    second: Accountant | None,
-    *,
-    exactly: bool = False,
-) -> Statement:
     check_delta(delta)
     adjacency, restated = common_adjacency(compose(events))
     merged = compose(restated)
-    order: list[Accountant] = [preferred, Pld(), Rdp()]
+    order: list[Accountant] = [preferred or Pld(), Pld(), Rdp()]
     whole = [one for one in order if all(one.refusal(event) is None for event in merged)]
     valid = [one for one in whole if exactly or delta >= one.least_delta]
     if valid:
         asked = valid[:1]
-        if second is not None and second.name in {one.name for one in valid[1:]} - {valid[0].name}:
+        others = {one.name for one in valid[1:]} - {valid[0].name}
+        if second is not None and not exactly and second.name in others:
             asked.append(second)
         epsilon, name, version = min((one.epsilon(merged, delta), one.name, one.version) for one in asked)
         return Statement(epsilon, delta, adjacency, name, version)
@@ -145,19 +143,23 @@ def calibrate(
         f"no noise reaches epsilon {epsilon:g} at delta {delta:g}",
         remedy="raise epsilon, or take fewer steps or a lower sampling rate",
     )
-    wanted = preferred or Pld()
 
     def all_events(multiplier: float) -> list[Event]:
         made = mechanism(multiplier)
         return [*already, *([made] if isinstance(made, Event) else made)]
 
     def spent(multiplier: float) -> float:
-        return _statement(all_events(multiplier), delta, wanted, _RoughRdp()).epsilon
+        return statement(all_events(multiplier), delta, preferred, second=_RoughRdp()).epsilon
 
     def roughly_fits(multiplier: float) -> bool:
-        """By RDP under the relation it covers: a place to begin, no guarantee."""
-        quick = [_quick(event) for event in all_events(multiplier)]
-        return _statement(quick, delta, _RoughRdp(), None).epsilon <= epsilon
+        """By RDP under the relation it covers (replacing is about twice as far): a place to begin."""
+        quick = [
+            event
+            if Rdp().refusal(event) is None
+            else replace(event, adjacency=Adjacency.ADD_OR_REMOVE_RECORD)
+            for event in all_events(multiplier)
+        ]
+        return statement(quick, delta, _RoughRdp(), second=None).epsilon <= epsilon
 
     # A distribution with a large epsilon is large in memory, so the search never strays far from the
     # budget: it begins where the quick accountant sees it, and widens in small steps.
@@ -193,10 +195,3 @@ class _RoughRdp(Rdp):
     """Whole orders only: fractional ones take most of the time. Fewer orders give a larger, valid bound."""
 
     orders = np.array([2.0, 3.0, 4.0, 6.0, 8.0, 12.0, 16.0, 24.0, 32.0, 64.0, 128.0, 256.0])
-
-
-def _quick(event: Event) -> Event:
-    """The event under a relation that RDP covers; replacing is about twice as far as adding."""
-    if Rdp().refusal(event) is None:
-        return event
-    return replace(event, adjacency=Adjacency.ADD_OR_REMOVE_RECORD)

@@ -34,7 +34,11 @@ class ExpectingPld(Pld):
     growing: list[_Growing] = field(default_factory=list, repr=False, compare=False)
 
     def _epsilon(self, events: tuple[Event, ...], delta: float) -> float:
-        if self.expected > 0 and all(_sampled(event) for event in events):
+        sampled = all(
+            isinstance(one, PoissonSampledGaussian) and one.sampling_rate < 1 and one.noise_multiplier > 0
+            for one in events
+        )
+        if self.expected > 0 and sampled:
             met = float(self.grown(events).get_delta_for_epsilon(self.expected))
             if abs(met - delta) <= _TOLERANCE * delta:
                 return self.expected
@@ -58,9 +62,3 @@ class ExpectingPld(Pld):
         others = [one for one in self.growing if one is not longest]
         self.growing[:] = [_Growing(wanted, distribution), *others[: _MOST_GROWING - 1]]
         return distribution
-
-
-def _sampled(event: Event) -> bool:
-    return (
-        isinstance(event, PoissonSampledGaussian) and event.sampling_rate < 1 and event.noise_multiplier > 0
-    )

@@ -1,4 +1,1 @@
-"""The privacy ledger: what was spent, signed and chained.
-
-Imports accounting and secfed.records.
-"""
+"""The privacy ledger: what was spent, signed and chained. Imports accounting and secfed.records."""

@@ -1,4 +1,1 @@
-"""Noise, and where it is added.
-
-Imports accounting.
-"""
+"""Noise, and where it is added. Imports accounting."""

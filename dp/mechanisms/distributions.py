@@ -1,7 +1,11 @@
 """The symmetric distributions that noise is drawn from, as log densities relative to their centre.
 
-Each is given twice: in double precision, vectorised, with an absolute error below 2^-38 wherever the
-density is above 2^-200 of its peak; and in decimal arithmetic, to the precision of the caller's context.
+The density falls with the magnitude. Its ratio ln(density(magnitude) / density(0)) is given twice: in double
+precision, vectorised, with an absolute error below 2^-38 wherever the density is above 2^-200 of its peak;
+and in decimal arithmetic, to the precision of the caller's context. A ``continuous`` target is a real
+variable that is rounded to the nearest integer, any other an integer. ``deviation``, roughly the standard
+deviation, sets the width of the sampler's bands. Magnitudes beyond ``reach`` have less than 2^-200 of the
+mass and are never drawn.
 """
 
 from __future__ import annotations
@@ -11,7 +15,7 @@ from dataclasses import dataclass
 from decimal import Decimal, localcontext
 from fractions import Fraction
 from functools import cache, cached_property
-from typing import Final, Protocol
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,28 +29,6 @@ _SMALL_VARIANCE: Final = 4096.0
 _DIGITS: Final = 140
 _NEGLIGIBLE: Final = Decimal(10) ** -100
 MAX_DEVIATION: Final = 2.0**48.9  # magnitudes up to the reach stay exact in double precision
-
-
-class Target(Protocol):
-    """A symmetric distribution with a density that falls with the magnitude."""
-
-    @property
-    def continuous(self) -> bool:
-        """True: a real variable that is rounded to the nearest integer. False: an integer variable."""
-
-    @property
-    def deviation(self) -> float:
-        """Roughly the standard deviation: sets the width of the bands."""
-
-    @property
-    def reach(self) -> float:
-        """Larger magnitudes have less than 2^-200 of the mass and are never drawn."""
-
-    def log_ratio(self, magnitude: NDArray[np.float64]) -> NDArray[np.float64]:
-        """ln(density(magnitude) / density(0)): [n] float64."""
-
-    def exact_log_ratio(self, magnitude: Decimal) -> Decimal:
-        """The same in decimal arithmetic."""
 
 
 @dataclass(frozen=True)
@@ -110,12 +92,12 @@ class SkellamTarget:
 
     @property
     def deviation(self) -> float:
-        """See :class:`Target`."""
+        """The standard deviation."""
         return math.sqrt(self.variance)
 
     @cached_property
     def reach(self) -> float:
-        """See :class:`Target`: where Chernoff's bound on the tail passes 2^-200."""
+        """Where Chernoff's bound on the tail passes 2^-200."""
         return skellam_tail(self.variance, _TAIL_BITS)
 
     @cached_property
@@ -141,7 +123,7 @@ class SkellamTarget:
         return None if self._table is None else np.array([float(value) for value in self._table])
 
     def log_ratio(self, magnitude: NDArray[np.float64]) -> NDArray[np.float64]:
-        """See :class:`Target`."""
+        """In double precision: [n] float64."""
         if self._float_table is not None:
             last = len(self._float_table) - 1
             return self._float_table[np.minimum(magnitude, last).astype(np.int64)]
@@ -169,7 +151,7 @@ class SkellamTarget:
         return np.asarray(total)
 
     def exact_log_ratio(self, magnitude: Decimal) -> Decimal:
-        """See :class:`Target`; to about 70 digits for variances from 4096, more below."""
+        """To about 70 digits for variances from 4096, more below."""
         if self._table is not None:
             return self._table[int(magnitude)]
         variance = Decimal(self.variance)
@@ -184,6 +166,9 @@ class SkellamTarget:
         with localcontext() as context:
             context.prec = _DIGITS
             return _exact_series(Decimal(self.variance), Decimal(0), Decimal(1))
+
+
+Target = RoundedNormal | DiscreteGaussian | SkellamTarget
 
 
 def _exact_series(variance: Decimal, ratio: Decimal, root: Decimal) -> Decimal:

@@ -1,4 +1,1 @@
-"""Differentially private training at the site.
-
-Imports the rest of dp.
-"""
+"""Differentially private training at the site. Imports the rest of dp."""

@@ -34,7 +34,7 @@ the batch (last digits) is not bounded here; see :mod:`secfed.dp.training.mechan
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import torch
 from opacus.grad_sample import GradSampleHooks
@@ -45,21 +45,8 @@ _BLOCK: Final = 1 << 12  # positions in one matrix product; the proof above need
 _NORM_ELEMENTS: Final = 1 << 24  # float64 numbers that a norm may need at a time: 128 MiB
 
 
-class Book(Protocol):
-    """What one layer kept of one batch."""
-
-    def squares(self) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-        """The squared norm of every record's gradient, per parameter: [B] float64, never too small."""
-
-    def sums(self, factors: torch.Tensor) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-        """The sum over records of factor * gradient, per parameter, in float64.
-
-        A record with factor 0 ([B] float64) is left out, whatever its numbers are.
-        """
-
-
 class LinearBook:
-    """A linear layer: inputs [B, ..., d] and gradients of its outputs [B, ..., p]."""
+    """What a linear layer kept of a batch: inputs [B, ..., d] and gradients of its outputs [B, ..., p]."""
 
     def __init__(self, layer: nn.Linear, inputs: torch.Tensor, outputs: torch.Tensor) -> None:
         records = len(outputs)
@@ -68,7 +55,7 @@ class LinearBook:
         self._outputs = outputs.reshape(records, -1, outputs.shape[-1])
 
     def squares(self) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-        """See :class:`Book`."""
+        """The squared norm of every record's gradient, per parameter: [B] float64, never too small."""
         (records, positions, width), height = self._inputs.shape, self._outputs.shape[-1]
         by_gram = positions * positions <= width * height
         size = positions * (width + height) + (2 * positions**2 if by_gram else width * height)
@@ -87,7 +74,10 @@ class LinearBook:
             yield self._layer.bias, self._bias_rows().square().sum(dim=1)
 
     def sums(self, factors: torch.Tensor) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-        """See :class:`Book`."""
+        """The sum over records of factor * gradient, per parameter, in float64.
+
+        A record with factor 0 ([B] float64) is left out, whatever its numbers are.
+        """
         kept = factors > 0
         used = factors[kept]
         if self._layer.weight.requires_grad:
@@ -125,18 +115,19 @@ class EmbeddingBook:
             self._rows[self._ids == layer.padding_idx] = 0.0
 
     def squares(self) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-        """See :class:`Book`."""
+        """As of :class:`LinearBook`."""
         found = torch.zeros(self._records, dtype=torch.float64, device=self._rows.device)
         yield self._layer.weight, found.index_add_(0, self._owners, self._rows.square().sum(dim=1))
 
     def sums(self, factors: torch.Tensor) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-        """See :class:`Book`."""
+        """As of :class:`LinearBook`."""
         scales = factors[self._owners]
         kept = scales > 0
         total = torch.zeros_like(self._layer.weight, dtype=torch.float64)
         yield self._layer.weight, total.index_add_(0, self._ids[kept], self._rows[kept] * scales[kept, None])
 
 
+Book = LinearBook | EmbeddingBook
 _BOOKS: Final[dict[type[nn.Module], Any]] = {nn.Linear: LinearBook, nn.Embedding: EmbeddingBook}
 
 

@@ -61,6 +61,7 @@ def checked_engine(
     clip_norm = math.inf
     with _without_dropout(model), _made_up_parameters(model):
         for _ in range(2):
+            why = "its gradients are not finite"
             try:
                 with engine.paused():
                     wanted, size = _sum(LoopEngine(model, loss), singles, parameters, clip_norm)
@@ -68,8 +69,6 @@ def checked_engine(
                 raise
             except _CANNOT_BE_COMPUTED as problem:
                 why, size = f"{type(problem).__name__}: {problem}", math.nan
-            else:
-                why = "its gradients are not finite"
             if not math.isfinite(size):
                 _log.warning(
                     "loss %r cannot be computed on made-up records (%s), so engine %r is not used: records "

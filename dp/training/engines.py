@@ -256,9 +256,7 @@ def check_engine_fits(name: EngineName, model: nn.Module, expected_units: float 
             remedy='use smaller batches, or engine = "hooks"',
         )
     if name != "loop":
-        from opacus.grad_sample import GradSampleHooks
-
-        check_hooked(model, set(GradSampleHooks.GRAD_SAMPLERS))
+        check_hooked(model)
 
 
 @contextmanager
@@ -272,7 +270,6 @@ def attached(name: EngineName, model: nn.Module, loss: DeclaredLoss) -> Iterator
     from secfed.dp.training.book_keeping import BookKeepingHooks
 
     check_engine_fits(name, model)
-    samplers = set(GradSampleHooks.GRAD_SAMPLERS)
     with warnings.catch_warnings():
         # The first layer's inputs need no gradient, so torch says what its hook does then: what we want.
         warnings.filterwarnings("ignore", message="Full backward hook is firing")
@@ -284,7 +281,7 @@ def attached(name: EngineName, model: nn.Module, loss: DeclaredLoss) -> Iterator
             raise ConfigError(
                 f"Opacus cannot hook this model: {problem}", remedy='use engine = "loop"'
             ) from None
-        counter = ForwardCounter(model, samplers)
+        counter = ForwardCounter(model)
         try:
             yield HookedEngine(model, loss, counter, hooks)
         finally:

@@ -48,12 +48,18 @@ def check_model(model: nn.Module, optimiser: Optimizer) -> dict[str, nn.Paramete
     return parameters
 
 
-def check_hooked(model: nn.Module, grad_samplers: set[type[nn.Module]]) -> None:
-    """Checks of a model that passed :func:`check_model`, for engines that use Opacus's hooks.
+def _is_sampled(module: nn.Module) -> bool:
+    """Whether Opacus has a hand-written rule for this type of layer.
 
-    ``grad_samplers`` are the layer types with a hand-written rule; any other layer with parameters of its own
-    is recomputed inside ``vmap`` together with everything below it.
+    Any other layer with parameters of its own is recomputed inside ``vmap``, with everything below it.
     """
+    from opacus.grad_sample import GradSampleHooks  # takes seconds to import
+
+    return type(module) in GradSampleHooks.GRAD_SAMPLERS
+
+
+def check_hooked(model: nn.Module) -> None:
+    """Checks of a model that passed :func:`check_model`, for engines that use Opacus's hooks."""
     owners: dict[int, str] = {}
     for name, module in model.named_modules():
         if getattr(module, "inplace", False):
@@ -68,7 +74,7 @@ def check_hooked(model: nn.Module, grad_samplers: set[type[nn.Module]]) -> None:
                     f"layers {owners[id(value)]!r} and {name!r} share a parameter",
                     remedy=f"untie it, or {_LOOP}",
                 )
-        if not own or type(module) in grad_samplers:
+        if not own or _is_sampled(module):
             continue
         if isinstance(module, nn.MultiheadAttention | nn.RNNBase):
             raise ConfigError(
@@ -110,11 +116,11 @@ class ForwardCounter:
     passes is not differentiated (opacus issue 461); a layer that does not run has no gradient to clip.
     """
 
-    def __init__(self, model: nn.Module, grad_samplers: set[type[nn.Module]]) -> None:
+    def __init__(self, model: nn.Module) -> None:
         self.enabled = True
         self._counts: dict[str, int] = {}
         self._handles = []
-        for name, module in _hooked(model, "", grad_samplers):
+        for name, module in _hooked(model, ""):
             self._counts[name] = 0
             # Before the layer runs, so that this refusal comes before any of Opacus's.
             self._handles.append(module.register_forward_pre_hook(self._count(name)))
@@ -153,13 +159,11 @@ class ForwardCounter:
             handle.remove()
 
 
-def _hooked(
-    module: nn.Module, name: str, grad_samplers: set[type[nn.Module]]
-) -> Iterator[tuple[str, nn.Module]]:
+def _hooked(module: nn.Module, name: str) -> Iterator[tuple[str, nn.Module]]:
     """The layers that Opacus hooks: those with trainable parameters of their own, outermost first."""
     if any(value.requires_grad for value in module.parameters(recurse=False)):
         yield name, module
-        if type(module) not in grad_samplers:
+        if not _is_sampled(module):
             return  # everything below is recomputed with it
     for child_name, child in module.named_children():
-        yield from _hooked(child, f"{name}.{child_name}" if name else child_name, grad_samplers)
+        yield from _hooked(child, f"{name}.{child_name}" if name else child_name)

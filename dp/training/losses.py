@@ -54,15 +54,15 @@ _KNOWN: dict[type[nn.Module], Any] = {
 }
 
 
-def supervised(criterion: Criterion, *, name: str = "", decomposes: bool | None = None) -> DeclaredLoss:
+def supervised(criterion: Criterion) -> DeclaredLoss:
     """The loss of ``criterion(model(inputs), targets)`` over batches ``(inputs, targets)``.
 
-    PyTorch's own averaged losses are known to decompose. Any other criterion must say so, by argument or
-    by an attribute ``decomposes``; it is then evaluated on one record at a time. It gives the mean over the
-    records of a batch.
+    PyTorch's own averaged losses are known to decompose. Any other criterion must say so by an attribute
+    ``decomposes``; it is then evaluated on one record at a time. It gives the mean over the records of a
+    batch.
     """
-    name = name or str(getattr(criterion, "name", getattr(criterion, "__name__", type(criterion).__name__)))
-    declared = getattr(criterion, "decomposes", None) if decomposes is None else decomposes
+    name = str(getattr(criterion, "name", getattr(criterion, "__name__", type(criterion).__name__)))
+    declared = getattr(criterion, "decomposes", None)
     known = _unreduced(criterion)
     if declared is None and known is None:
         raise ConfigError(

@@ -1,9 +1,9 @@
-"""Records by index: what Poisson sampling draws from."""
+"""Records by index, on the device of the model: what Poisson sampling draws from."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Protocol, cast
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -12,16 +12,6 @@ from torch.utils.data import DataLoader, IterableDataset
 
 from secfed.dp.training.losses import Batch
 from secfed.errors import ConfigError, DataError
-
-
-class Records(Protocol):
-    """A data set whose records can be taken by index, on the device of the model."""
-
-    def __len__(self) -> int:
-        """Number of records."""
-
-    def take(self, indices: NDArray[np.int64]) -> Batch:
-        """These records: tensors with the records along the first dimension."""
 
 
 class TensorRecords:
@@ -37,7 +27,7 @@ class TensorRecords:
         return self._length
 
     def take(self, indices: NDArray[np.int64]) -> Batch:
-        """See :class:`Records`."""
+        """These records, along the first dimension."""
         return tuple(part[torch.from_numpy(indices).to(part.device)] for part in self._tensors)
 
 
@@ -56,7 +46,7 @@ class LazyRecords:
         return self._count
 
     def take(self, indices: NDArray[np.int64]) -> Batch:
-        """See :class:`Records`."""
+        """These records, along the first dimension."""
         if self._failure is not None:
             raise self._failure
         if self._made is None:
@@ -84,10 +74,13 @@ class LoaderRecords:
         return len(self._dataset)
 
     def take(self, indices: NDArray[np.int64]) -> Batch:
-        """See :class:`Records`."""
+        """These records, along the first dimension."""
         wanted = indices.tolist()
         if hasattr(self._dataset, "__getitems__"):
             fetched = self._dataset.__getitems__(wanted)
         else:
             fetched = [self._dataset[index] for index in wanted]
         return tuple(part.to(self._device) for part in cast(Batch, self._collate(fetched)))
+
+
+Records = TensorRecords | LazyRecords | LoaderRecords

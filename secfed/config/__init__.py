@@ -1,4 +1,1 @@
-"""Schema helpers, user plug-ins and the study sections that every layer reads.
-
-Imports nothing above storage.
-"""
+"""Schema helpers, user plug-ins and sections that every layer reads. Imports nothing above storage."""

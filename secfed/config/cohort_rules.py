@@ -1,4 +1,7 @@
-"""How many sites and answers a cohort needs, as an aggregator and a site both derive it."""
+"""How many sites and answers a cohort needs, as an aggregator and a site both derive it.
+
+Everywhere ``rules`` is ``[protection]`` of the study, and ``roster_sites`` counts the pinned roster's sites.
+"""
 
 from __future__ import annotations
 
@@ -7,13 +10,7 @@ from secfed.crypto import thresholds
 
 
 def threshold(rules: ProtectionSection, roster_sites: int, cohort: int) -> int:
-    """Answers that a cohort of this size needs; more than it has sites if it must not be summed at all.
-
-    Args:
-        rules: ``[protection]`` of the study.
-        roster_sites: sites in the pinned roster.
-        cohort: sites in the cohort.
-    """
+    """Answers that a cohort of this size needs; more than it has sites if it must not be summed at all."""
     if rules.threshold is not None:
         return max(rules.threshold, rules.min_cohort)
     if rules.traits.free_dropouts:
@@ -26,24 +23,14 @@ def threshold(rules: ProtectionSection, roster_sites: int, cohort: int) -> int:
 
 
 def min_cohort(rules: ProtectionSection, roster_sites: int) -> int:
-    """Fewest sites worth asking: in a smaller cohort every site would refuse.
-
-    Args:
-        rules: ``[protection]`` of the study.
-        roster_sites: sites in the pinned roster.
-    """
+    """Fewest sites worth asking: in a smaller cohort every site would refuse."""
     if rules.traits.free_dropouts:
         return rules.min_cohort
     # Two honest sites at least, whoever colludes; plain gives up where masked does.
     return max(rules.min_cohort, min(rules.colluders_for(roster_sites) + 2, roster_sites))
 
 
-def min_survivors(rules: ProtectionSection, sites: int) -> int:
-    """The smallest survivor set that any permitted cohort can end with.
-
-    Args:
-        rules: ``[protection]`` of the study.
-        sites: enrolled sites.
-    """
-    cohorts = range(min(rules.min_cohort, sites), sites + 1)
-    return min(threshold(rules, sites, cohort) for cohort in cohorts)
+def min_survivors(rules: ProtectionSection, roster_sites: int) -> int:
+    """The smallest survivor set that any permitted cohort can end with."""
+    cohorts = range(min(rules.min_cohort, roster_sites), roster_sites + 1)
+    return min(threshold(rules, roster_sites, cohort) for cohort in cohorts)

@@ -41,14 +41,9 @@ def allow_imports(*folders: Path) -> None:
 
 
 def load_factory(name: str, key: str) -> Callable[..., Any]:
-    """Import a factory.
+    """Import ``package.module:factory``; ``key`` is the dotted key of the study that holds the name.
 
-    Args:
-        name: ``package.module:factory``.
-        key: dotted key of the study that holds the name, for errors.
-
-    Raises:
-        ConfigError: not of that form, the module or the factory in it cannot be found, or importing it fails.
+    ConfigError: not of that form, the module or the factory in it cannot be found, or importing it fails.
     """
     if not _NAME.fullmatch(name):
         raise ConfigError(
@@ -82,9 +77,8 @@ def load_factory(name: str, key: str) -> Callable[..., Any]:
 def make(name: str, key: str, *given: Any, **arguments: Any) -> Any:
     """Import a factory and call it.
 
-    Raises:
-        ConfigError: as :func:`load_factory`; or the factory failed: where and how, without the text of its
-            exception, which could quote a record.
+    ConfigError: as :func:`load_factory`; or the factory failed: where and how, without the text of its
+    exception, which could quote a record.
     """
     factory = load_factory(name, key)
     try:
@@ -123,16 +117,10 @@ def _to_import(module: str, error: ImportError) -> str:
 def check_arguments(
     factory: Callable[..., Any], given: int, arguments: Mapping[str, Any], where: str
 ) -> None:
-    """Check the options of a table against the factory's signature, without calling it.
+    """Check the options of table ``where`` against the factory's signature, without calling it.
 
-    Args:
-        factory: the user's function or class.
-        given: how many positional arguments secfed itself passes.
-        arguments: the other keys of the table.
-        where: name of the table, for errors.
-
-    Raises:
-        ConfigError: names the key that is unknown or missing.
+    secfed itself passes ``given`` positional arguments, the other keys of the table are ``arguments``.
+    ConfigError: names the key that is unknown or missing.
     """
     try:
         signature = inspect.signature(factory)

@@ -13,27 +13,16 @@ ProtectionName = Literal["plain", "masked", "encrypted"]
 
 @dataclass(frozen=True)
 class ProtectionTraits:
-    """Properties of one protection; what follows from them is decided where it matters.
+    """Properties of one protection; what follows from them is decided where it matters."""
 
-    Attributes:
-        hides_sites: the aggregator never sees a single site's values.
-        aggregator_reads_sums: if not, every site decrypts sums and replays the server program.
-        opened_by_shares: sites give out shares that unmask, so the threshold is a matter of security.
-        free_dropouts: a sum needs no more answers than its smallest permitted cohort has.
-        least_cohort: smallest permitted ``protection.min_cohort``.
-        own_options: keys of ``[protection]`` that only this protection reads.
-        summary: what the aggregator handled, for reports.
-        relies_on: under which conditions a single site's values stay hidden, for reports.
-    """
-
-    hides_sites: bool
-    aggregator_reads_sums: bool
-    opened_by_shares: bool
-    free_dropouts: bool
-    least_cohort: int
-    summary: str
-    relies_on: str
-    own_options: tuple[str, ...] = ()
+    hides_sites: bool  # the aggregator never sees a single site's values
+    aggregator_reads_sums: bool  # if not, every site decrypts sums and replays the server program
+    opened_by_shares: bool  # sites give out shares that unmask, so the threshold is a matter of security
+    free_dropouts: bool  # a sum needs no more answers than its smallest permitted cohort has
+    least_cohort: int  # smallest permitted `protection.min_cohort`
+    summary: str  # what the aggregator handled, for reports
+    relies_on: str  # under which conditions a single site's values stay hidden, for reports
+    own_options: tuple[str, ...] = ()  # keys of `[protection]` that only this protection reads
 
 
 TRAITS: Final[Mapping[str, ProtectionTraits]] = {

@@ -85,15 +85,9 @@ M = TypeVar("M", bound=Strict)
 
 
 def checked(model: type[M], table: Mapping[str, Any], where: str) -> M:
-    """Validate one table.
+    """Validate one table, as the TOML parser gives it; errors call it ``where``, empty outside tables.
 
-    Args:
-        model: the pydantic model of the table.
-        table: keys and values as the TOML parser gives them.
-        where: dotted name of the table, for errors; empty for keys outside tables.
-
-    Raises:
-        ConfigError: names the first offending key, what is wrong with it and the remedy.
+    ConfigError: names the first offending key, what is wrong with it and the remedy.
     """
     try:
         return model.model_validate(freeze(dict(table)))

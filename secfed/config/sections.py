@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Final, Literal, get_args
+from typing import Final, Literal, Self, get_args
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from secfed.config.protections import TRAITS, ProtectionName, ProtectionTraits
 from secfed.config.schema import OPERATIONAL, Strict
@@ -14,7 +14,6 @@ from secfed.errors import ConfigError, RangeError
 
 BROADCAST_BOUND: Final = 1e6  # of every number in a broadcast, where the study names no other
 PROTECTIONS: Final[tuple[ProtectionName, ...]] = get_args(ProtectionName)
-
 
 _LEAST_SITES: Final = 2  # a "sum" over one site is that site's update
 
@@ -85,6 +84,17 @@ class ProtectionSection(Strict):
         description="above 0: seconds a site has to answer",
     )
 
+    @model_validator(mode="after")
+    def _refuse_what_has_no_effect(self) -> Self:
+        for other, traits in TRAITS.items():
+            for key in traits.own_options if other != self.name else ():
+                if getattr(self, key) != type(self).model_fields[key].default:
+                    raise ConfigError(
+                        f"protection.{key}: has no effect under {self.name} protection",
+                        remedy=f'remove it, or set protection.name = "{other}"',
+                    )
+        return self
+
     @property
     def traits(self) -> ProtectionTraits:
         """What follows from the choice of this protection."""
@@ -95,13 +105,9 @@ class ProtectionSection(Strict):
         return thresholds.default_colluders(sites) if self.colluders is None else self.colluders
 
     def tolerated_colluders(self, sites: int) -> int | None:
-        """Sites that may collude with the aggregator without learning more than sums.
+        """Sites of a cohort of ``sites`` that may collude with the aggregator and still learn only sums.
 
-        Args:
-            sites: in the cohort.
-
-        Returns:
-            0 where every site holds the key that decrypts; None where the aggregator alone sees every update.
+        0 where every site holds the key that decrypts; None where the aggregator alone sees every update.
         """
         if not self.traits.hides_sites:
             return None
@@ -112,14 +118,7 @@ class ProtectionSection(Strict):
         return thresholds.default_threshold(sites) if self.threshold is None else self.threshold
 
     def check_cohort(self, sites: int) -> None:
-        """Check that a cohort of this size can be summed under these rules.
-
-        Args:
-            sites: enrolled sites of the cohort.
-
-        Raises:
-            ConfigError: names the key that is impossible for this number of sites.
-        """
+        """ConfigError, with the key, if a cohort of this many sites cannot be summed under these rules."""
         if sites < _LEAST_SITES:
             raise ConfigError(
                 "data.sites: a cohort of one site would reveal that site's update",

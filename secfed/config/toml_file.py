@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -15,16 +16,11 @@ from secfed.storage import private_files
 def read_tables(path: Path, what: str) -> dict[str, Any]:
     """The tables of a TOML file.
 
-    Raises:
-        ConfigError: unreadable, not TOML, nested too deeply, or with a number beyond 64 bits.
+    ConfigError: unreadable, not TOML, nested too deeply, or with a number beyond 64 bits.
     """
-    try:
+    with _explained(str(path)):
         tables = tomllib.loads(private_files.read(path, what).decode("utf-8-sig"))  # some editors begin so
         private_files.check_depth(tables)
-    except ValueError as error:  # also of a number with thousands of digits
-        raise ConfigError(f"{path}: not valid TOML: {error}", remedy="correct that line") from None
-    except RecursionError:
-        raise ConfigError(f"{path}: is nested too deeply", remedy="write flat lists") from None
     key = _beyond_64_bits(tables)
     if key is not None:  # Python would not even write out 0xfff... of 5,000 digits
         raise ConfigError(f"{path}: {key[1:]}: a number beyond 64 bits", remedy="write a smaller number")
@@ -34,8 +30,7 @@ def read_tables(path: Path, what: str) -> dict[str, Any]:
 def read_own_text(path: Path, what: str) -> str:
     """The text of a file that a person names on the command line.
 
-    Raises:
-        ConfigError: missing, unreadable or not UTF-8; of a missing one, which files are there.
+    ConfigError: missing, unreadable or not UTF-8; of a missing one, which files are there.
     """
     try:
         return path.read_text(encoding="utf-8")
@@ -50,13 +45,16 @@ def read_own_text(path: Path, what: str) -> str:
 
 
 def parse_tables(text: str, source: str) -> dict[str, Any]:
-    """The tables of a TOML text, which errors call ``source``.
-
-    Raises:
-        ConfigError: not TOML, or nested too deeply.
-    """
-    try:
+    """The tables of a TOML text, which errors call ``source``; ConfigError as in :func:`read_tables`."""
+    with _explained(source):
         return tomllib.loads(text.removeprefix("\ufeff"))  # as some editors begin UTF-8
+
+
+@contextmanager
+def _explained(source: str) -> Iterator[None]:
+    """What can be wrong with TOML, as errors that name the file."""
+    try:
+        yield
     except ValueError as error:  # also of a number with thousands of digits
         raise ConfigError(f"{source}: not valid TOML: {error}", remedy="correct that line") from None
     except RecursionError:

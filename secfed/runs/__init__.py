@@ -1,4 +1,1 @@
-"""What a run leaves in its folder: report, figures, model.
-
-Imports algorithms and what lies below.
-"""
+"""What a run leaves in its folder: report, figures, model. Imports algorithms and what lies below."""

@@ -25,9 +25,8 @@ def what_the_aggregator_saw(
 ) -> str:
     """One honest sentence on what the aggregator could read in a run.
 
-    Args:
-        layouts: of the study's exchanges; the largest is told. Parameters are the fields of the group
-            ``update``; beside them there are weights, losses, counts, histograms of metrics.
+    Of the exchanges' layouts the largest is told. Parameters are the fields of the group ``update``; beside
+    them there are weights, losses, counts, histograms of metrics.
     """
     groups: dict[str, int] = {}
     for field in max(layouts, key=lambda layout: layout.elements).fields:
@@ -45,8 +44,7 @@ def what_the_aggregator_saw(
         return "The aggregator saw: no sum; no hospital's values."
     low, high = counts[0], counts[-1]
     over = f"{high} {_plural('hospital', high)}" if low == high else f"{low}-{high} hospitals"
-    total = f"{sums:,} {_plural('sum', sums)}"
-    of_what = f"{total} over {over} of {of}"
+    of_what = f"{sums:,} {_plural('sum', sums)} over {over} of {of}"
     traits = TRAITS[protection]
     if not traits.hides_sites:
         return f"The aggregator saw: every hospital's own values in {of_what} (no protection)."

@@ -12,15 +12,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 # Okabe and Ito's colours: told apart under the common forms of colour blindness, and in grey.
-BLUE, ORANGE, GREEN, PURPLE, SKY, VERMILION, YELLOW = (
-    "#0072B2",
-    "#E69F00",
-    "#009E73",
-    "#CC79A7",
-    "#56B4E9",
-    "#D55E00",
-    "#F0E442",
-)
+BLUE, ORANGE, GREEN, PURPLE = "#0072B2", "#E69F00", "#009E73", "#CC79A7"
+SKY, VERMILION, YELLOW = "#56B4E9", "#D55E00", "#F0E442"
 CYCLE = (BLUE, VERMILION, GREEN, PURPLE, ORANGE, SKY)
 INK, FAINT, GRID = "#222222", "#6B6B6B", "#E3E3E3"
 

@@ -29,11 +29,7 @@ _STAGE_COLOURS = {
 
 
 def write_figures(report: RunReport, folder: Path) -> tuple[Path, ...]:
-    """Write ``metrics.svg``, ``participation.svg`` and ``cost.svg``; what has no data is left out.
-
-    Returns:
-        The files written.
-    """
+    """Write and name ``metrics.svg``, ``participation.svg`` and ``cost.svg``, those that have data."""
     folder.mkdir(parents=True, exist_ok=True)
     written = []
     with style.styled():

@@ -34,7 +34,7 @@ def open_final(message: Buffer, roster: Roster, study: str) -> FinalModel:
     Raises:
         MalformedMessage: another message, or not a model (refusal 1).
         BadSignature: the aggregator did not sign it (refusal 40).
-        InconsistentView: it is for another study or roster, or other bytes than were signed (refusal 41).
+        InconsistentView: for another study or roster, or other bytes than were signed (refusal 41).
     """
     try:
         final = FinalModel.decode(message)

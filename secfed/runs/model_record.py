@@ -48,11 +48,7 @@ class ModelRecord:
         metrics: bytes = b"",
         sums: int | None = None,
     ) -> Self:
-        """The record of a model file, from its owner's transcript.
-
-        Args:
-            sums: how many of the recorded sums are in the model; None for all.
-        """
+        """The record of a model file, from its owner's transcript; ``sums`` of its sums are in it, or all."""
         taken = [SumRecord.from_body(entry.body).round for entry in entries if entry.kind in _SUMS][:sums]
         last = max((number for number in taken if number <= rounds), default=0)
         view = memoryview(data).cast("B")
@@ -72,11 +68,7 @@ class ModelRecord:
 
     @classmethod
     def from_body(cls, body: Mapping[str, Any]) -> Self:
-        """Read a body; further keys are allowed and ignored.
-
-        Raises:
-            TranscriptError: a missing key or a wrong type.
-        """
+        """Read a body, whose further keys are ignored; TranscriptError: a missing key or a wrong type."""
         counts = [body.get(name) for name in ("round", "sums", "bytes")]
         if not all(type(value) is int and value >= 0 for value in counts):
             raise TranscriptError("an entry about a model is incomplete")
@@ -100,22 +92,16 @@ def _digest(value: object, size: int = DIGEST_BYTES) -> bytes:
 
 
 def metrics_digest(versions: Mapping[int, Metrics], rounds: int) -> bytes:
-    """Digest of all metrics of a run, by model version; empty where nothing was measured.
+    """Digest of all metrics of a run; empty where nothing was measured.
 
-    Args:
-        versions: 0 is the initial model, r the model after round r.
-        rounds: training rounds: the version of the final model.
+    Version 0 is the initial model, r the model after round r, and ``rounds`` the final one.
     """
     by_round = {str(number): numbers(found) for number, found in versions.items() if found}
     return _of_parts(by_round.pop("0", None), by_round, numbers(versions.get(rounds, {})))
 
 
 def run_metrics_digest(content: Mapping[str, Any]) -> bytes:
-    """The same digest, from the content of a ``run.json``.
-
-    Raises:
-        TranscriptError: it is not what a run writes.
-    """
+    """The same digest, from the content of a ``run.json``; TranscriptError if no run writes that."""
     rows = content.get("rounds")
     initial, final = content.get("initial"), content.get("final", {})
     if not isinstance(rows, Sequence) or not all(isinstance(row, Mapping) for row in rows):

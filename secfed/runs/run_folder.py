@@ -57,10 +57,8 @@ def prepare(out: Path, *, overwrite: bool) -> None:
     """Create the folder, or make room in an old one.
 
     Overwriting removes, by name, the files that a run writes and ``audit-report.html``, which tells about
-    the run that is replaced; nothing else.
-
-    Raises:
-        ConfigError: not a folder; or not empty and ``overwrite`` is off; or not a run's folder.
+    the run that is replaced; nothing else. ConfigError: not a folder; or not empty and ``overwrite`` is off;
+    or not a run's folder.
     """
     if out.exists() and not out.is_dir():
         raise ConfigError(f"--out {out}: not a folder.", remedy="name another folder")

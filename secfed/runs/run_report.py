@@ -257,9 +257,7 @@ def ordered_metrics(reports: Iterable[Metrics | None]) -> list[str]:
 
 def _same(first: Metrics, second: Metrics) -> bool:
     # An undefined metric (NaN) equals itself here: a report must not count as new because of it.
-    return {name: repr(value) for name, value in first.items()} == {
-        name: repr(value) for name, value in second.items()
-    }
+    return set(map(repr, first.items())) == set(map(repr, second.items()))
 
 
 def numbers(values: Mapping[str, float]) -> dict[str, float | None]:

@@ -1,4 +1,1 @@
-"""The study file, and the algorithm, data and model that it builds.
-
-Imports runs and what lies below.
-"""
+"""The study file, and what it builds: algorithm, data and model. Imports runs and what lies below."""

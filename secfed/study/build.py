@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from torch import nn
@@ -16,25 +15,20 @@ from secfed.config.plugins import is_user_code, make
 from secfed.config.schema import Options, OwnOptions
 from secfed.dp.accounting.unit import Adjacency, no_patients
 from secfed.errors import ConfigError
+from secfed.study.registry import KINDS
 
 if TYPE_CHECKING:
     from secfed.study.study import Study
-
-from secfed.study.registry import KINDS
 
 
 def build(study: Study, *, site_seed: int | None = None) -> Algorithm:
     """The study's algorithm, bound to its data set and model.
 
     No record is read until a site's program is asked for: the aggregator builds the same object.
+    ``site_seed`` is that of a site's own work (``Setting.local_seed``); None takes the study's.
 
-    Args:
-        site_seed: of this site's own work in it, see
-            :attr:`~secfed.algorithms.framework.setting.Setting.local_seed`; None takes the study's.
-
-    Raises:
-        ConfigError: pieces that do not fit together, a relation that hides patients on a built-in data set
-            that does not name them, or a ``model.start`` that the algorithm has no use for.
+    ConfigError: pieces that do not fit together, a relation that hides patients on a built-in data set that
+    does not name them, or a ``model.start`` that the algorithm has no use for.
     """
     data = build_data(study)
     study.check_roster(len(data.sites))
@@ -55,8 +49,7 @@ def build(study: Study, *, site_seed: int | None = None) -> Algorithm:
 
 def build_data(study: Study) -> FederatedData:
     """The study's data set."""
-    folder: Path = study.folder
-    data = _make("data", study.data, (), (study.data, study.seed, folder))
+    data = _make("data", study.data, (), (study.data, study.seed, study.folder))
     if not isinstance(data, FederatedData) or not isinstance(data.sites, tuple):
         raise ConfigError(
             f"data.name: {study.data.name!r} gives no data set",
@@ -73,8 +66,7 @@ def build_data(study: Study) -> FederatedData:
 def build_model(study: Study, setting: Setting) -> nn.Module:
     """The study's model, with initial parameters that depend on the study's seed only.
 
-    Raises:
-        ConfigError: the model does not fit the records, or a user's factory gives something else.
+    ConfigError: the model does not fit the records, or a user's factory gives something else.
     """
     data = setting.labelled()
     shape = (data.input_shape, data.classes)

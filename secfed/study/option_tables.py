@@ -7,24 +7,16 @@ from secfed.study.registry import KINDS
 
 
 def markdown_tables(kind: str) -> str:
-    """For a page of the docs: a heading and a table of options for every built-in.
-
-    Args:
-        kind: ``algorithm``, ``model`` or ``data``.
-    """
+    """For a page of the docs: a heading and a table of options for every built-in of a kind in ``KINDS``."""
     parts = []
     for name, entry in KINDS[kind][0].items():
-        rows = [
-            f"| `{key}` | `{default}` | {_cell(meaning)} |"
-            for key, default, meaning in option_rows(entry.options)
-        ]
+        rows = []
+        for key, default, meaning in option_rows(entry.options):
+            escaped = meaning.replace("|", "\\|")
+            rows.append(f"| `{key}` | `{default}` | {escaped} |")
         lines = ["| key | default | meaning |", "| --- | --- | --- |", *rows] if rows else ["No options."]
         parts.append("\n".join([f"## `{name}`", "", *lines, ""]))
     return "\n".join(parts)
-
-
-def _cell(text: str) -> str:
-    return text.replace("|", "\\|")
 
 
 def option_rows(options: type[Options]) -> list[tuple[str, str, str]]:
@@ -32,9 +24,8 @@ def option_rows(options: type[Options]) -> list[tuple[str, str, str]]:
     rows = []
     for key, field in options.model_fields.items():
         if key != "name":
-            default = (
-                "required" if field.is_required() else _toml(field.get_default(call_default_factory=True))
-            )
+            value = field.get_default(call_default_factory=True)
+            default = "required" if field.is_required() else _toml(value)
             rows.append((key, default, field.description or ""))
     return sorted(rows, key=lambda row: row[1] != "required")
 

@@ -14,7 +14,7 @@ line here. A user's own is ``name = "package.module:factory"``; the other keys o
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 from torch import nn
@@ -61,12 +61,16 @@ MODELS: Mapping[str, RegistryEntry] = {
     "vision-language": RegistryEntry(dual_encoder_options.VisionLanguageOptions, _no_classifier),
 }
 
+
+def _bundled(options: type[DataOptions], build: Callable[[Any, int], Any]) -> RegistryEntry:
+    """A data set that no file beside the study belongs to."""
+    return RegistryEntry(options, lambda chosen, seed, _: build(chosen, seed))
+
+
 # build(options, seed, folder of the study file) -> FederatedData
 DATASETS: Mapping[str, RegistryEntry] = {
-    "breast-cancer": RegistryEntry(
-        pool.PoolOptions, lambda options, seed, _: pool.breast_cancer(options, seed)
-    ),
-    "digits": RegistryEntry(pool.DigitsOptions, lambda options, seed, _: pool.digits(options, seed)),
+    "breast-cancer": _bundled(pool.PoolOptions, pool.breast_cancer),
+    "digits": _bundled(pool.DigitsOptions, pool.digits),
     "csv": RegistryEntry(
         table_options.TableOptions,
         lambda options, seed, folder: table.table_data(options, folder / options.path, seed),
@@ -74,24 +78,16 @@ DATASETS: Mapping[str, RegistryEntry] = {
     "multiview": RegistryEntry(multiview_options.MultiviewOptions, sets.multiview),
     "mnist-usps": RegistryEntry(multiview_options.MnistUspsOptions, sets.mnist_usps),
     "bdgp": RegistryEntry(multiview_options.BdgpOptions, sets.bdgp),
-    "chest-synthetic": RegistryEntry(
-        chest_synthetic.ChestSyntheticOptions,
-        lambda options, seed, _: chest_synthetic.ChestSynthetic(options, seed),
-    ),
+    "chest-synthetic": _bundled(chest_synthetic.ChestSyntheticOptions, chest_synthetic.ChestSynthetic),
     "image-text": RegistryEntry(image_text_options.ImageTextOptions, image_text_files.image_text),
     "medpix": RegistryEntry(medpix.MedpixOptions, medpix.medpix),
     "mimic-cxr": RegistryEntry(mimic_cxr.MimicCxrOptions, mimic_cxr.mimic_cxr),
     "ophthalmology": RegistryEntry(ophthalmology.OphthalmologyOptions, ophthalmology.ophthalmology),
-    "scenes": RegistryEntry(
-        transfer_options.ScenesOptions, lambda options, seed, _: scenes.SceneSites(options, seed)
-    ),
+    "scenes": _bundled(transfer_options.ScenesOptions, scenes.SceneSites),
     "flickr-transfer": RegistryEntry(transfer_options.FlickrTransferOptions, flickr.FlickrTransfer),
     "transfer-files": RegistryEntry(transfer_options.TransferFilesOptions, transfer_files.TransferFiles),
     "digits-views": RegistryEntry(multiview_options.DigitsViewsOptions, digits.digits_views),
-    "heart-disease": RegistryEntry(
-        heart_disease.HeartDiseaseOptions,
-        lambda options, seed, _: heart_disease.heart_disease(options, seed),
-    ),
+    "heart-disease": _bundled(heart_disease.HeartDiseaseOptions, heart_disease.heart_disease),
 }
 
 # Table of the study file: its built-ins, and how many positional arguments a user's factory gets.
@@ -103,11 +99,7 @@ KINDS: Mapping[str, tuple[Mapping[str, RegistryEntry], int]] = {
 
 
 def resolve(kind: str, section: Mapping[str, Any], own_code: Collection[str] | None) -> Options:
-    """Validate the table ``[algorithm]``, ``[model]`` or ``[data]``.
-
-    Args:
-        own_code: names of factories that may be imported; None permits all.
-    """
+    """Validate ``[algorithm]``, ``[model]`` or ``[data]``; ``own_code`` as in ``Study.parse``."""
     entries, given = KINDS[kind]
     name = section.get("name")
     if not isinstance(name, str):

@@ -14,7 +14,6 @@ from typing import Any, Self
 from pydantic import Field, SerializeAsAny, model_validator
 
 from secfed.config.plugins import allow_imports
-from secfed.config.protections import TRAITS
 from secfed.config.schema import ModelOptions, Options, Strict, checked, suggestion
 from secfed.config.sections import BROADCAST_BOUND, ProtectionSection, StudySection
 from secfed.config.toml_file import parse_tables, read_own_text
@@ -61,42 +60,28 @@ class Study(Strict):
 
     @classmethod
     def load(cls, path: Path) -> Study:
-        """Read a study file of one's own.
+        """Read a study file of one's own; ConfigError if it is missing or wrong.
 
         Modules in the working directory and beside the file become importable, for a user's own model or
         data set.
-
-        Raises:
-            ConfigError: the file is missing or wrong.
         """
         text = read_own_text(path, "study file")
         allow_imports(Path.cwd(), path.parent)
-        return cls._read(text, str(path), path.parent, None)
+        return cls._from_tables(parse_tables(text, str(path)), path.parent)
 
     @classmethod
     def parse(cls, text: str, *, source: str = "study", own_code: Collection[str] | None = None) -> Study:
-        """Read a study from text.
-
-        Args:
-            own_code: the ``package.module:factory`` names that may be imported; None permits all.
-
-        Raises:
-            ConfigError: names the key and the remedy.
+        """Read a study from text; ``own_code`` names the factories that may be imported, None permits all.
 
         Security: the names in a study decide what is imported. For a text from elsewhere the caller
         passes ``own_code``: what this machine's policy permits, at first nothing.
         """
-        return cls._read(text, source, Path(), own_code)
-
-    @classmethod
-    def _read(cls, text: str, source: str, folder: Path, own_code: Collection[str] | None) -> Study:
-        return cls._from_tables(parse_tables(text, source), folder, own_code)
+        return cls._from_tables(parse_tables(text, source), Path(), own_code)
 
     @classmethod
     def _from_tables(
         cls, tables: Mapping[str, Any], folder: Path, own_code: Collection[str] | None = None
     ) -> Study:
-        _refuse_unavailable(tables)
         sections = set(cls.model_fields) - {"folder"}
         for name, section in tables.items():
             if name not in sections:
@@ -145,11 +130,8 @@ class Study(Strict):
         """SHA-256 over the canonical form, defaults included: 32 bytes.
 
         Two files that differ in comments, in the order of keys, in spelt-out defaults or in operational keys
-        are one study: a site that has contributed to one refuses to contribute to the other.
-
-        Args:
-            operational: let operational keys count, too: not as the identity of a study, but to tell runs of
-                it apart.
+        are one study: a site that has contributed to one refuses to contribute to the other. With
+        ``operational`` those keys count, too: not as the identity of a study, but to tell runs of it apart.
         """
         tables = self.tables() if operational else self.identity()
         text = json.dumps(tables, sort_keys=True, ensure_ascii=True, separators=(",", ":"))
@@ -168,14 +150,9 @@ class Study(Strict):
         }
 
     def replace(self, dotted_key: str, value: object) -> Study:
-        """A copy with one key set, validated as if the file had said so.
+        """A copy with one key (``data.alpha``) or section set, validated as if the file had said so.
 
-        Args:
-            dotted_key: for example ``protection.name`` or ``data.alpha``, or a whole section.
-            value: as the TOML parser would give it; None removes the key.
-
-        Raises:
-            ConfigError: names the key and the remedy.
+        ``value`` is as the TOML parser would give it; None removes the key.
         """
         tables = {name: table for name, table in self.model_dump(exclude_unset=True).items() if table}
         *parents, last = dotted_key.split(".")
@@ -188,19 +165,3 @@ class Study(Strict):
         if value is None:
             del node[last]
         return self._from_tables(tables, self.folder)
-
-
-def _refuse_unavailable(tables: Mapping[str, Any]) -> None:
-    """Refuse what this version cannot do, and keys that would have no effect."""
-    protection = tables.get("protection")
-    if not isinstance(protection, dict):
-        return
-    name = protection.get("name", ProtectionSection.model_fields["name"].default)
-    for other, traits in TRAITS.items():
-        for key in traits.own_options if other != name else ():
-            default = ProtectionSection.model_fields[key].default
-            if protection.get(key, default) != default:
-                raise ConfigError(
-                    f"protection.{key}: has no effect under {name} protection",
-                    remedy=f'remove it, or set protection.name = "{other}"',
-                )

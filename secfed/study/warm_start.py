@@ -38,11 +38,7 @@ def digest_of(model: State) -> bytes:
 
 
 def check_initial_model(digest: bytes, model: State) -> None:
-    """Compare a broadcast model with the one that the study names.
-
-    Raises:
-        InconsistentView: it is another one (refusal 42).
-    """
+    """Compare a broadcast model with the one that the study names; refusal 42 if it is another."""
     if digest_of(model) != digest:
         raise Refusal.OTHER_START.refuse()
 
@@ -71,8 +67,7 @@ def pinned_model(study: Study) -> bytes | None:
 def load_initial_model(study: Study, algorithm: Algorithm) -> State | None:
     """The model that a study of one's own begins with; None if the seed decides.
 
-    Raises:
-        ConfigError: no such file, not a model of this study, or another one than the digest names.
+    ConfigError: no such file, not a model of this study, or another one than the digest names.
     """
     if study.model.start is None:
         return None
@@ -93,11 +88,7 @@ def load_initial_model(study: Study, algorithm: Algorithm) -> State | None:
 
 
 def find_initial_model(study: Study, algorithm: Algorithm, state: Path) -> State | None:
-    """The model that a study from elsewhere begins with, among those that a hospital has.
-
-    Raises:
-        ConfigError: it is not among them.
-    """
+    """The model that a study from elsewhere begins with, which must be among those that a hospital has."""
     wanted = pinned_model(study)
     if wanted is None:
         return None

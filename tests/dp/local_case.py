@@ -6,7 +6,7 @@ from pathlib import Path
 
 from secfed.dp.accounting.budget import Budget
 from secfed.dp.accounting.events import Event
-from secfed.dp.accounting.interface import Pld
+from secfed.dp.accounting.interface import Accountant, Pld
 from secfed.dp.ledger.ledger import Ledger, spent_of
 from secfed.dp.mechanisms.randomness import SecureRandom
 from secfed.dp.settings import PrivacySection
@@ -24,8 +24,8 @@ def settings(unit: str = "group", epsilon: float = 8.0, **more: object) -> Priva
     return PrivacySection.model_validate({"unit": unit, "epsilon": epsilon, **more})
 
 
-def ledger(folder: Path, epsilon: float = 8.0) -> Ledger:
-    return book(folder / "ledger.jsonl", Budget(epsilon, DELTA), accountant=Pld())
+def ledger(folder: Path, epsilon: float = 8.0, accountant: Accountant | None = None) -> Ledger:
+    return book(folder / "ledger.jsonl", Budget(epsilon, DELTA), accountant=accountant or Pld())
 
 
 def local(book_: Ledger, chosen: PrivacySection | None = None, seed: int = 0) -> LocalPrivacy:

@@ -59,34 +59,6 @@ def sampled_gaussian_delta(epsilon: float, rate: float, sigma: float, *, replace
     return max(divergence(*pair) for pair in pairs)
 
 
-def few_steps_gaussian_delta(epsilon: float, rate: float, sigma: float, steps: int) -> float:
-    """Delta of 1 to 3 Poisson sampled Gaussian steps, one record removed, by quadrature over the outputs.
-
-    P is the mixture (1 - rate) N(0, sigma^2) + rate N(1, sigma^2) of one step, Q is N(0, sigma^2), L the log
-    of their ratio. The last step has a closed form; over those before it, delta(epsilon) is the mean under
-    P of delta(epsilon - L). Whatever an accountant says must not be below this one direction.
-    """
-
-    def last(rest: np.ndarray) -> np.ndarray:
-        # L(x) > rest exactly where x is above this edge.
-        above = np.maximum((np.exp(rest) - (1 - rate)) / rate, 1e-300)
-        edge = sigma**2 * np.log(above) + 0.5
-        inside = (1 - rate) * stats.norm.sf(edge / sigma) + rate * stats.norm.sf((edge - 1) / sigma)
-        return np.maximum(inside - np.exp(rest) * stats.norm.sf(edge / sigma), 0.0)
-
-    x = np.linspace(-10 * sigma, 10 * sigma + 1, 1501)
-    density = (1 - rate) * stats.norm.pdf(x, 0, sigma) + rate * stats.norm.pdf(x, 1, sigma)
-    weight = density * (x[1] - x[0])
-    loss = np.log(1 - rate + rate * np.exp((2 * x - 1) / (2 * sigma**2)))
-    if steps == 1:
-        return float(last(np.array(epsilon)))
-    if steps == 2:
-        return float((weight * last(epsilon - loss)).sum())
-    return float(
-        sum(w * (weight * last(epsilon - one - loss)).sum() for w, one in zip(weight, loss, strict=True))
-    )
-
-
 def skellam_pmf(variance: float, reach: int) -> np.ndarray:
     """P(-reach..reach)."""
     return special.ive(np.abs(np.arange(-reach, reach + 1)).astype(float), variance)

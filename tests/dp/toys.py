@@ -13,6 +13,7 @@ from secfed.dp.training.private_loop import PrivateTraining
 
 RECORD = PrivacyUnit(Unit.RECORD, Adjacency.ADD_OR_REMOVE_RECORD)
 GROUP = PrivacyUnit(Unit.GROUP, Adjacency.REPLACE_RECORD)
+ENGINES: list[EngineName] = ["loop", "hooks", "ghost"]
 CROSS_ENTROPY = supervised(nn.functional.cross_entropy)
 
 
@@ -78,9 +79,11 @@ def partition(records: int = 32, size: int = 4) -> GroupPartition:
     return GroupPartition.of(records, size, seed=0)
 
 
-def clipped(engine: EngineName, model: nn.Module, loss: DeclaredLoss, batch: Batch) -> torch.Tensor:
+def clipped(
+    engine: EngineName, model: nn.Module, loss: DeclaredLoss, batch: Batch, clip: float = 0.3
+) -> torch.Tensor:
     parameters = {name: value for name, value in model.named_parameters() if value.requires_grad}
-    total = ClippedSum(parameters, clip_norm=0.3, grid=0.0)
+    total = ClippedSum(parameters, clip_norm=clip, grid=0.0)
     rows = [tuple(part[at : at + 1] for part in batch) for at in range(len(batch[0]))]
     with attached(engine, model.train(), loss) as runner:
         runner.add(rows if engine == "loop" else [batch], total)

@@ -14,7 +14,8 @@ from secfed.records.hash_chain import Entry
 from tests.dp.ledger_child import IDENTITY, NOW_S
 
 DAY_S = 86_400
-ADD, REPLACE, ZERO = (Adjacency.ADD_OR_REMOVE_RECORD, Adjacency.REPLACE_RECORD, Adjacency.ZERO_OUT_SITE)
+ADD, REPLACE = Adjacency.ADD_OR_REMOVE_RECORD, Adjacency.REPLACE_RECORD
+HIDES, ZERO = Adjacency.REPLACE_PATIENT, Adjacency.ZERO_OUT_SITE
 
 
 class Clock:
@@ -46,8 +47,8 @@ def lines(path: Path) -> list[bytes]:
     return path.read_bytes().splitlines(keepends=True)
 
 
-def read(path: Path, *heads: bytes) -> tuple[Entry, ...]:
-    return verify(lines(path), IDENTITY.public_bytes, heads, owner="clinic")
+def read(path: Path) -> tuple[Entry, ...]:
+    return verify(lines(path), IDENTITY.public_bytes, owner="clinic")
 
 
 def kinds(path: Path) -> list[str]:

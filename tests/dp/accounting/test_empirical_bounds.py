@@ -166,20 +166,14 @@ def test_counts_that_cannot_be(counts: tuple[int, int, int, int]) -> None:
         Guesses(*counts)
 
 
-@pytest.mark.parametrize("confidence", [0.0, 1.0, -0.5, 99.0, math.nan])
-def test_a_confidence_that_is_none(confidence: float) -> None:
-    with pytest.raises(ConfigError, match=r"confidence = .* is not strictly between 0 and 1"):
-        epsilon_shown(Guesses(1, 2, 1, 2), DELTA, confidence=confidence)
-
-
-@pytest.mark.parametrize("delta", [0.0, 1.0, math.nan])
-def test_a_delta_that_is_none(delta: float) -> None:
+def test_a_confidence_a_delta_and_a_distance_that_are_none() -> None:
     for bound in (epsilon_shown, gaussian_epsilon_shown):
-        with pytest.raises(ConfigError, match=r"delta = .* is not between 0 and 1"):
-            bound(Guesses(1, 2, 1, 2), delta, confidence=0.9)
-
-
-@pytest.mark.parametrize("distance", [0.0, -1.0, math.inf, math.nan])
-def test_a_distance_that_is_none(distance: float) -> None:
-    with pytest.raises(ConfigError, match="distance = "):
-        gaussian_epsilon(distance, DELTA)
+        for confidence in (0.0, 1.0, -0.5, 99.0, math.nan):
+            with pytest.raises(ConfigError, match=r"confidence = .* is not strictly between 0 and 1"):
+                bound(Guesses(1, 2, 1, 2), DELTA, confidence=confidence)
+        for delta in (0.0, 1.0, math.nan):
+            with pytest.raises(ConfigError, match=r"delta = .* is not between 0 and 1"):
+                bound(Guesses(1, 2, 1, 2), delta, confidence=0.9)
+    for distance in (0.0, -1.0, math.inf, math.nan):
+        with pytest.raises(ConfigError, match="distance = "):
+            gaussian_epsilon(distance, DELTA)

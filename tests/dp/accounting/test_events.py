@@ -17,11 +17,12 @@ from secfed.dp.accounting.events import (
     compose,
     from_value,
     to_json,
+    to_value,
 )
 from secfed.dp.accounting.unit import Adjacency
 from secfed.errors import ConfigError
 
-ADD, REPLACE = Adjacency.ADD_OR_REMOVE_RECORD, Adjacency.REPLACE_RECORD
+ADD, REPLACE, HIDES = (Adjacency.ADD_OR_REMOVE_RECORD, Adjacency.REPLACE_RECORD, Adjacency.REPLACE_PATIENT)
 ZERO, SWAP = Adjacency.ZERO_OUT_SITE, Adjacency.REPLACE_SITE
 
 EVENTS: list[tuple[Event, str]] = [
@@ -53,31 +54,26 @@ def test_the_canonical_form_never_changes(event: Event, text: str) -> None:
     assert from_value(json.loads(text)) == event
 
 
+WELL_FORMED = {"event": "gaussian/1", "adjacency": "replace-record", "count": 1, "noise_multiplier": 1.0}
+
+
 @pytest.mark.parametrize(
-    "text",
+    "value",
     [
-        "[]",
-        '{"event":"unheard-of/1"}',
-        '{"adjacency":"replace-record","count":1,"event":"gaussian/1"}',
-        '{"adjacency":"replace-record","count":1,"event":"gaussian/1","noise_multiplier":1.0,"more":1}',
-        '{"adjacency":"sideways","count":1,"event":"gaussian/1","noise_multiplier":1.0}',
-        '{"adjacency":"replace-record","count":1.0,"event":"gaussian/1","noise_multiplier":1.0}',
-        '{"adjacency":"replace-record","count":true,"event":"gaussian/1","noise_multiplier":1.0}',
-        '{"adjacency":"replace-record","count":0,"event":"gaussian/1","noise_multiplier":1.0}',
-        '{"adjacency":"replace-record","count":1,"event":"gaussian/1","noise_multiplier":-1.0}',
-        '{"adjacency":"replace-record","count":1,"event":"gaussian/1","noise_multiplier":"1"}',
-        '{"adjacency":"replace-record","count":1,"event":"gaussian/1","noise_multiplier":NaN}',
+        [],
+        {"event": "unheard-of/1"},
+        {name: value for name, value in WELL_FORMED.items() if name != "noise_multiplier"},
+        {**WELL_FORMED, "more": 1},
+        {**WELL_FORMED, "adjacency": "sideways"},
+        *({**WELL_FORMED, "count": count} for count in (1.0, True, 0)),
+        *({**WELL_FORMED, "noise_multiplier": noise} for noise in (-1.0, "1", float("nan"))),
+        *({**to_value(EVENTS[0][0]), "sampling_rate": rate} for rate in (0.0, -0.1, 1.1, float("nan"))),
     ],
 )
-def test_anything_else_is_not_an_event(text: str) -> None:
+def test_anything_else_is_not_an_event(value: object) -> None:
+    assert from_value(WELL_FORMED) == Gaussian(REPLACE, 1.0, 1)
     with pytest.raises(ConfigError):
-        from_value(json.loads(text))
-
-
-@pytest.mark.parametrize("rate", [0.0, -0.1, 1.1, float("nan")])
-def test_a_sampling_rate_is_a_probability_above_zero(rate: float) -> None:
-    with pytest.raises(ConfigError):
-        PoissonSampledGaussian(ADD, rate, 1.0, 1)
+        from_value(value)
 
 
 def test_halves_compose_to_the_whole_in_any_order() -> None:
@@ -91,7 +87,9 @@ def test_only_widening_restates() -> None:
     event = Gaussian(ADD, 1.0, 1)
     assert event.restated(REPLACE).adjacency is REPLACE
     assert Gaussian(ZERO, 1.0, 1).restated(REPLACE).adjacency is REPLACE
-    for narrow, target in [(REPLACE, ADD), (SWAP, ZERO), (ADD, ZERO), (REPLACE, SWAP)]:
+    assert Gaussian(HIDES, 1.0, 1).restated(REPLACE) == Gaussian(REPLACE, 1.0, 1)
+    wider = [(REPLACE, ADD), (SWAP, ZERO), (ADD, ZERO), (REPLACE, SWAP)]
+    for narrow, target in [*wider, (REPLACE, HIDES), (ADD, HIDES), (HIDES, ADD)]:
         with pytest.raises(ConfigError, match="cannot be restated"):
             Gaussian(narrow, 1.0, 1).restated(target)
 
@@ -120,5 +118,8 @@ def test_nothing_has_no_relation() -> None:
         common_adjacency([])
 
 
-def test_a_bounded_mean_has_sensitivity_two_c() -> None:
+def test_a_bounded_mean_has_sensitivity_two_c_and_is_for_replacement_only() -> None:
     assert bounded_mean(5.0, 25) == Gaussian(REPLACE, 10.0, 25)
+    assert bounded_mean(5.0, 2, HIDES) == Gaussian(HIDES, 10.0, 2)
+    with pytest.raises(ConfigError, match="says nothing about add-or-remove-record"):
+        bounded_mean(5.0, 2, ADD)

@@ -10,37 +10,31 @@ from hypothesis import strategies as st
 from secfed.dp.accounting.unit import Adjacency, GroupPartition, PrivacyUnit, Unit
 from secfed.errors import ConfigError
 
-
-@pytest.mark.parametrize(
-    ("unit", "adjacency", "factor"),
-    [
-        (Unit.RECORD, Adjacency.ADD_OR_REMOVE_RECORD, 1),
-        (Unit.RECORD, Adjacency.REPLACE_RECORD, 2),
-        (Unit.GROUP, Adjacency.REPLACE_RECORD, 2),
-        (Unit.SITE, Adjacency.ZERO_OUT_SITE, 1),
-        (Unit.SITE, Adjacency.REPLACE_SITE, 2),
-    ],
-)
-def test_each_permitted_pair_has_its_sensitivity(unit: Unit, adjacency: Adjacency, factor: int) -> None:
-    assert PrivacyUnit(unit, adjacency).adjacency.factor == factor
+PERMITTED = {
+    (Unit.RECORD, Adjacency.ADD_OR_REMOVE_RECORD): 1,
+    (Unit.RECORD, Adjacency.REPLACE_RECORD): 2,
+    (Unit.GROUP, Adjacency.REPLACE_RECORD): 2,
+    (Unit.GROUP, Adjacency.REPLACE_PATIENT): 2,
+    (Unit.SITE, Adjacency.ZERO_OUT_SITE): 1,
+    (Unit.SITE, Adjacency.REPLACE_SITE): 2,
+}
 
 
-@pytest.mark.parametrize(
-    ("unit", "adjacency"),
-    [
-        (Unit.GROUP, Adjacency.ADD_OR_REMOVE_RECORD),
-        (Unit.GROUP, Adjacency.ZERO_OUT_SITE),
-        (Unit.RECORD, Adjacency.ZERO_OUT_SITE),
-        (Unit.SITE, Adjacency.ADD_OR_REMOVE_RECORD),
-    ],
-)
-def test_other_pairs_are_refused_with_the_relations_that_hold(unit: Unit, adjacency: Adjacency) -> None:
-    with pytest.raises(ConfigError, match="no guarantee under") as error:
+@pytest.mark.parametrize("unit", Unit)
+@pytest.mark.parametrize("adjacency", Adjacency)
+def test_a_permitted_pair_has_its_sensitivity_and_any_other_is_refused(
+    unit: Unit, adjacency: Adjacency
+) -> None:
+    if (unit, adjacency) in PERMITTED:
+        assert PrivacyUnit(unit, adjacency).adjacency.factor == PERMITTED[unit, adjacency]
+        return
+    with pytest.raises(ConfigError, match=f"no guarantee under {adjacency}") as error:
         PrivacyUnit(unit, adjacency)
     assert "state it under" in error.value.remedy
 
 
-def test_groups_default_to_replace() -> None:
+def test_groups_default_to_replace_and_hiding_a_patient_hides_each_record() -> None:
+    assert Adjacency.REPLACE_PATIENT.protects is Unit.RECORD
     assert PrivacyUnit.default(Unit.GROUP).adjacency is Adjacency.REPLACE_RECORD
 
 

@@ -29,11 +29,6 @@ from tests.dp.wards import ADD, audit, book, kinds, read, spend
 pytestmark = pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 
 
-def child(path: Path, *arguments: object) -> subprocess.CompletedProcess[bytes]:
-    command = [sys.executable, "-m", "tests.dp.ledger_child", str(path), *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, check=False, timeout=120)
-
-
 def crash_here(path: Path, point: str, torn_bytes: int = 0) -> None:
     """The same kill as in a child process, in a fork: the disk's state is the same, starting is cheap."""
     pid = os.fork()
@@ -58,7 +53,8 @@ def check_after_crash(path: Path, paid: int, *, torn: bool) -> None:
 def test_kill_minus_nine_in_a_process_of_its_own(tmp_path: Path) -> None:
     path = tmp_path / "ledger"
     spend(book(path))
-    assert child(path, "crash", "torn", 50).returncode == -signal.SIGKILL
+    command = [sys.executable, "-m", "tests.dp.ledger_child", str(path), "crash", "torn", "50"]
+    assert subprocess.run(command, check=False, timeout=120).returncode == -signal.SIGKILL
     check_after_crash(path, 1, torn=True)
 
 

@@ -81,20 +81,17 @@ def test_a_second_history_is_refused_however_long_it_is(path: Path) -> None:
         opened(path, states)
 
 
-def test_a_ledger_ahead_of_the_transcript_is_used(path: Path) -> None:
+def test_a_ledger_ahead_of_the_transcript_is_used_and_states_of_others_do_not_matter(
+    path: Path, tmp_path: Path
+) -> None:
     """A crash came after the payment and before the sum: the work is done again, and was paid for."""
     ledger = opened(path)
     spend(ledger)
-    states = [summed(ledger, 1)]
-    spend(ledger)
-    again = opened(path, states)
-    spend(again)
-    assert kinds(path).count(SPENT) == 3
-
-
-def test_states_of_other_ledgers_do_not_matter(path: Path, tmp_path: Path) -> None:
     other = Ledger(tmp_path / "other", IDENTITY, "clinic", [BUDGET], accountant=Rdp(), clock=Clock())
-    spend(opened(path, [summed(other, 1, "clinic")]))
+    states = [summed(ledger, 1), summed(other, 1, "clinic")]
+    spend(ledger)
+    spend(opened(path, states))
+    assert kinds(path).count(SPENT) == 3
 
 
 @pytest.mark.parametrize("gone", [False, True])

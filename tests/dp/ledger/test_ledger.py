@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,15 +13,15 @@ from secfed.crypto.identity import Identity
 from secfed.dp.accounting.budget import Budget, Standing
 from secfed.dp.accounting.events import Gaussian, PoissonSampledGaussian, Skellam
 from secfed.dp.accounting.interface import Pld, Rdp, Statement, statement
-from secfed.dp.accounting.unit import Unit
+from secfed.dp.accounting.unit import Adjacency, Unit
 from secfed.dp.ledger import ledger as ledger_module
-from secfed.dp.ledger.ledger import BUDGETS, REFUSED, SPENT, UNPROTECTED, Ledger, spent_of, verify
+from secfed.dp.ledger.ledger import BUDGETS, REFUSED, SPENT, Ledger, spent_of, verify
 from secfed.dp.training.private_loop import PrivateTraining
 from secfed.errors import BudgetExceeded, ConfigError, TranscriptError
 from secfed.records.hash_chain import BrokenChain
 from tests.dp.ledger_child import IDENTITY, NOW_S
 from tests.dp.toys import CROSS_ENTROPY, mechanism, mlp, parameters, sgd, table
-from tests.dp.wards import ADD, DAY_S, REPLACE, ZERO, Clock, audit, book, kinds, lines, read, spend
+from tests.dp.wards import ADD, DAY_S, HIDES, REPLACE, ZERO, Clock, audit, book, kinds, lines, read, spend
 
 
 def test_an_entry_says_everything_an_auditor_needs(tmp_path: Path) -> None:
@@ -169,22 +170,17 @@ def test_site_noise_costs_records_unless_they_were_already_private(tmp_path: Pat
             assert record.epsilon > site.epsilon
 
 
-def test_records_spent_under_two_relations_are_stated_under_replace(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("one", "other"), [(ADD, REPLACE), (HIDES, REPLACE), (HIDES, ADD)])
+def test_records_spent_under_two_relations_are_stated_under_replace(
+    tmp_path: Path, one: Adjacency, other: Adjacency
+) -> None:
     ledger = book(tmp_path / "ledger", Budget(50.0, 1e-5), accountant=Pld(1e-3))
-    spend(ledger, sigma=8.0)
-    ledger.spend(Gaussian(REPLACE, 8.0, 1), study="t", round_number=1, exchange="update")
+    for relation in (one, other):
+        ledger.spend(Gaussian(relation, 8.0, 1), study="t", round_number=1, exchange="update")
     (standing,) = ledger.standings()
     assert standing.spent is not None
     assert standing.spent.adjacency is REPLACE
     assert standing.epsilon == Pld(1e-3).epsilon([Gaussian(REPLACE, 8.0, 2)], 1e-5)
-
-
-def test_releases_without_noise_are_noted(tmp_path: Path) -> None:
-    ledger = book(tmp_path / "ledger")
-    ledger.note_unprotected(["train_loss", "weight"], study="s", round_number=1, exchange="update")
-    entry = read(tmp_path / "ledger")[-1]
-    assert entry.kind == UNPROTECTED
-    assert entry.body["fields"] == ["train_loss", "weight"]
 
 
 def test_changed_limits_are_recorded_once(tmp_path: Path) -> None:
@@ -232,25 +228,6 @@ def test_any_change_is_found_and_named(tmp_path: Path, where: str) -> None:
         spend(book(path))
 
 
-def test_a_restored_older_copy_is_found_by_the_heads_that_transcripts_recorded(tmp_path: Path) -> None:
-    path = tmp_path / "ledger"
-    ledger = book(path)
-    heads = []
-    for number in range(4):
-        spend(ledger, round_number=number + 1)
-        heads.append(ledger.head)
-        if number == 1:
-            older = path.read_bytes()
-    assert read(path, *heads)
-    path.write_bytes(older)
-    assert read(path, *heads[:2])  # by itself the copy is a perfectly good ledger
-    with pytest.raises(TranscriptError, match="2 states that transcripts recorded are missing"):
-        read(path, *heads)
-    spend(book(path), round_number=3)  # a second history does not help either
-    with pytest.raises(TranscriptError, match="missing"):
-        read(path, *heads)
-
-
 def test_an_audit_recomputes_every_epsilon(tmp_path: Path) -> None:
     path = tmp_path / "ledger"
     ledger = book(path, Budget(8.0, 1e-5), Budget(5.0, 1e-6, period_days=30))
@@ -261,8 +238,6 @@ def test_an_audit_recomputes_every_epsilon(tmp_path: Path) -> None:
 
     def half(*arguments):  # type: ignore[no-untyped-def]
         found = honest(*arguments)
-        from dataclasses import replace
-
         return replace(found, spent=replace(found.spent, epsilon=found.epsilon / 2))
 
     with pytest.MonkeyPatch.context() as patch:

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from secfed.dp.accounting.events import Gaussian
 from secfed.dp.accounting.interface import Pld
 from secfed.dp.accounting.unit import Adjacency
-from secfed.dp.mechanisms.loss_release import PlannedLosses
+from secfed.dp.mechanisms.loss_release import PlannedLosses, PrivateMean
 from secfed.dp.mechanisms.randomness import SecureRandom
 from secfed.dp.training.local_privacy import LocalPrivacy, LossRelease
 from secfed.errors import BudgetExceeded, ConfigError, WrongState
@@ -84,11 +84,9 @@ class TestSensitivity:
         images[record], texts[record] = scale, -scale
         assert abs(clean(losses, evaluate) - before) <= losses.sensitivity
 
-    @pytest.mark.parametrize("bad", [math.nan, math.inf])
-    def test_a_loss_that_is_no_number_counts_as_the_cap(self, bad: float) -> None:
-        assert clean(planned(), lambda _: bad) == CAP
-
     def test_a_group_whose_loss_fails_counts_as_the_cap_and_the_others_as_ever(self) -> None:
+        for bad in (math.nan, math.inf):
+            assert clean(planned(), lambda _, bad=bad: bad) == CAP
         losses = planned(groups=8)
         bad = set(losses.groups[2].tolist())
 
@@ -110,8 +108,6 @@ class TestSensitivity:
         assert len(everything) == len(set(everything.tolist())) == RECORDS
         assert len(planned(groups=3).groups) == 3
         assert len(planned(groups=300).groups) == RECORDS // 16
-
-    def test_records_must_fill_a_group(self) -> None:
         assert len(planned(records=16).groups) == 1
         with pytest.raises(ConfigError, match="15 records do not fill one batch of 16"):
             planned(records=15)
@@ -132,10 +128,8 @@ class TestNoise:
         assert event == Gaussian(Adjacency.REPLACE_RECORD, 10.0, 25)
         assert gaussian_epsilon(1e-5, math.sqrt(25) / 5.0) == pytest.approx(4.4, rel=0.01)
 
-    def test_the_deviation_that_is_reported_is_that_of_the_noise(self) -> None:
-        """V = 6, K = 50, sigma = 5: 0.6; and a window of width 2: 0.2."""
-        assert planned(records=800, groups=50).deviation == pytest.approx(0.6)
-        assert planned(records=800, groups=50, floor=2.0, cap=4.0).deviation == pytest.approx(0.2)
+    def test_the_noise_has_sigma_times_the_sensitivity(self) -> None:
+        """V = 6, K = 50, sigma = 5: 0.6."""
         losses, random = planned(records=800, groups=50), SecureRandom.for_simulation(1)
         noise = [losses.release(lambda _: CAP / 2, random) - CAP / 2 for _ in range(400)]
         assert max(np.abs(noise)) < CAP / 2  # nothing was cut off, so the deviation can be measured
@@ -186,7 +180,7 @@ class TestPayment:
             privacy.release_loss(_untouched)
         assert privacy.save() == {}
 
-    def test_what_was_not_planned_is_refused(self, tmp_path: Path) -> None:
+    def test_what_was_not_planned_and_what_is_outside_a_round_are_refused(self, tmp_path: Path) -> None:
         for losses in (None, wanted(releases=0)):
             privacy = local(ledger(tmp_path))
             privacy.plan(losses=losses)
@@ -194,8 +188,6 @@ class TestPayment:
             privacy.enter(1, "weights")
             with pytest.raises(WrongState, match="plans no release of losses"):
                 privacy.release_loss(_untouched)
-
-    def test_outside_a_round(self, tmp_path: Path) -> None:
         with pytest.raises(WrongState, match="outside a round"):
             site(tmp_path).release_loss(_untouched)
 
@@ -204,25 +196,17 @@ class TestPayment:
     ) -> None:
         privacy = site(tmp_path)
         for number in (1, 2, 2, 1):
-            privacy.enter(number, "weights")
+            privacy.enter(number, "round/weights")
             privacy.release_loss(lambda _: 1.0)
         with pytest.raises(WrongState, match="plans 2 releases"):
             privacy.release_loss(_untouched)
-        privacy.enter(3, "weights")
-        with pytest.raises(WrongState, match="plans 2 releases"):
-            privacy.release_loss(_untouched)
-
-    def test_the_next_process_knows_what_was_released(self, tmp_path: Path) -> None:
-        one = site(tmp_path)
-        for number in (1, 2):
-            one.enter(number, "round/weights")
-            one.release_loss(lambda _: 1.0)
-        other = site(tmp_path)
-        other.load(one.save())
-        assert other.save() == one.save()
-        other.enter(3, "round/weights")
-        with pytest.raises(WrongState, match="plans 2 releases"):
-            other.release_loss(_untouched)
+        next_process = site(tmp_path)
+        next_process.load(privacy.save())
+        assert next_process.save() == privacy.save()
+        for one in (privacy, next_process):
+            one.enter(3, "round/weights")
+            with pytest.raises(WrongState, match="plans 2 releases"):
+                one.release_loss(_untouched)
 
     @pytest.mark.parametrize(
         ("changes", "key"),
@@ -259,3 +243,59 @@ class TestLargeNoise:
     def test_what_cannot_be_drawn_is_refused_when_it_is_planned(self) -> None:
         with pytest.raises(ConfigError, match="cannot be drawn"):
             planned(sigma=5e5)
+
+
+# --- the mean of bounded numbers (specification dp.md, section 6, invariant 10)
+
+ANY = st.floats(allow_nan=True, allow_infinity=True)
+
+
+@given(values=st.lists(ANY, min_size=1, max_size=20), other=ANY, data=st.data())
+def test_replacing_one_unit_moves_the_mean_by_at_most_its_share(
+    values: list[float], other: float, data: st.DataObject
+) -> None:
+    mean = PrivateMean(bound=6.0, noise_over_sensitivity=5.0)
+    changed = list(values)
+    changed[data.draw(st.integers(0, len(values) - 1))] = other
+    assert abs(mean.clean(values) - mean.clean(changed)) <= 2**30
+
+
+@given(values=st.lists(st.floats(-2, 9), min_size=1, max_size=20))
+def test_the_clean_value_is_the_clipped_mean(values: list[float]) -> None:
+    mean = PrivateMean(bound=6.0, noise_over_sensitivity=5.0)
+    wanted = sum(min(max(value, 0.0), 6.0) for value in values)
+    assert mean.clean(values) * 6.0 / 2**30 == pytest.approx(wanted, abs=1e-7)
+
+
+@pytest.mark.parametrize(("bound", "sigma"), [(0.0, 1.0), (1.0, 0.0), (math.inf, 1.0), (1.0, math.nan)])
+def test_impossible_settings_and_no_values_are_refused(bound: float, sigma: float) -> None:
+    with pytest.raises(ConfigError, match="positive bound and noise"):
+        PrivateMean(bound, sigma)
+    with pytest.raises(ConfigError, match="at least one value"):
+        PrivateMean(1.0, 1.0).clean([])
+
+
+@pytest.mark.parametrize("sigma", [5.0, 118.0, 120.0, 400.0, 4e5])
+def test_noise_of_any_size_is_drawn_with_the_deviation_that_was_paid_for(sigma: float) -> None:
+    """V = 6, K = 50. Above 119 the noise's grid is coarser than usual; up to 489178 it is fine enough."""
+    mean, random = PrivateMean(6.0, sigma), SecureRandom.for_simulation(2)
+    noise = [mean.release([1.0] * 50, random) - 1.0 for _ in range(300)]
+    wanted = sigma * 6.0 / 50
+    assert deviation_p(noise, wanted) > FALSE_ALARM  # type: ignore[arg-type]
+    assert deviation_p(noise, wanted / 1.5) < 1e-3  # type: ignore[arg-type]
+
+
+def test_the_noise_of_usual_settings_has_not_changed_its_grid() -> None:
+    assert {PrivateMean(6.0, sigma)._extra_bits for sigma in (0.1, 5.0, 118.0)} == {12}
+    assert PrivateMean(6.0, 4e5)._extra_bits == 0
+
+
+@pytest.mark.parametrize("power", range(19))
+def test_the_grid_fits_at_every_power_of_two(power: int) -> None:
+    for sigma in (2.0**power, 2.0 ** (power + 0.9), math.nextafter(2.0 ** (power + 0.9), math.inf)):
+        PrivateMean(1.0, min(sigma, 4.89e5)).release([0.5], SecureRandom.for_simulation(3))
+
+
+def test_noise_that_cannot_be_drawn_is_refused_before_anything_is_paid() -> None:
+    with pytest.raises(ConfigError, match=r"cannot be drawn.*Remedy.*fewer releases"):
+        PrivateMean(6.0, 4.9e5)

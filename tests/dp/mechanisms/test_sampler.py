@@ -126,11 +126,11 @@ def test_the_tail_bound_holds(variance: float) -> None:
 
 
 @pytest.mark.parametrize(
-    "make", [lambda: RoundedNormal(0.0), lambda: SkellamTarget(0.0), lambda: DiscreteGaussian(2.0**50)]
+    ("kind", "scale"), [(RoundedNormal, 0.0), (SkellamTarget, 0.0), (DiscreteGaussian, 2.0**50)]
 )
-def test_scales_that_cannot_be_drawn_are_refused(make: type) -> None:
+def test_scales_that_cannot_be_drawn_are_refused(kind: type, scale: float) -> None:
     with pytest.raises(ConfigError, match="cannot be drawn"):
-        make()
+        kind(scale)
 
 
 def test_a_fresh_stream_never_repeats_and_a_seeded_one_does() -> None:

@@ -6,12 +6,14 @@ Both libraries are optional; the layers they are made of are covered by test_gua
 from __future__ import annotations
 
 import warnings
+from typing import Any
 
 import pytest
 import torch
 from torch import nn
 
 from secfed.dp.training.engines import EngineName
+from secfed.dp.training.losses import Batch
 from secfed.errors import ConfigError
 from tests.dp.toys import CROSS_ENTROPY, clipped, run
 
@@ -64,12 +66,12 @@ class Bert(nn.Module):
         return self.head(self.body(input_ids=ids, **more).last_hidden_state[:, 0])
 
 
-def pictures() -> tuple[torch.Tensor, torch.Tensor]:
+def pictures() -> Batch:
     torch.manual_seed(1)
     return torch.randn(5, 3, 16, 16), torch.arange(5) % 3
 
 
-def words() -> tuple[torch.Tensor, torch.Tensor]:
+def words() -> Batch:
     torch.manual_seed(1)
     return torch.randint(0, 50, (5, 9)), torch.arange(5) % 3
 
@@ -80,16 +82,19 @@ def _quiet() -> None:
     warnings.simplefilter("ignore")
 
 
+def check_equals_the_loop(engine: EngineName, model: nn.Module, batch: Batch) -> None:
+    wanted, found = (clipped(name, model, CROSS_ENTROPY, batch) for name in ("loop", engine))
+    assert float((found - wanted).norm() / wanted.norm()) < 1e-5
+
+
 @pytest.mark.parametrize("engine", ["hooks", "ghost"])
 @pytest.mark.parametrize("frozen", [False, True])
 def test_vit_clipped_sums_equal_the_loop(engine: EngineName, frozen: bool) -> None:
-    model = vit()
+    model: Any = vit()
     if frozen:
-        model.cls_token.requires_grad_(False)  # type: ignore[operator, union-attr]
-        model.pos_embed.requires_grad_(False)  # type: ignore[operator, union-attr]
-    wanted = clipped("loop", model, CROSS_ENTROPY, pictures())
-    found = clipped(engine, model, CROSS_ENTROPY, pictures())
-    assert float((found - wanted).norm() / wanted.norm()) < 1e-5
+        model.cls_token.requires_grad_(False)
+        model.pos_embed.requires_grad_(False)
+    check_equals_the_loop(engine, model, pictures())
 
 
 def test_vit_with_dropout_needs_the_loop_or_frozen_tokens() -> None:
@@ -99,18 +104,11 @@ def test_vit_with_dropout_needs_the_loop_or_frozen_tokens() -> None:
 
 
 @pytest.mark.parametrize("engine", ["hooks", "ghost"])
-def test_bert_with_explicit_positions_equals_the_loop(engine: EngineName) -> None:
+def test_bert_equals_the_loop_with_explicit_positions_and_is_refused_without(engine: EngineName) -> None:
     """Invariant 11."""
-    model = Bert(explicit=True)
-    wanted = clipped("loop", model, CROSS_ENTROPY, words())
-    found = clipped(engine, model, CROSS_ENTROPY, words())
-    assert float((found - wanted).norm() / wanted.norm()) < 1e-5
-    assert torch.allclose(model(words()[0]), Bert(explicit=False)(words()[0]), atol=1e-6)
-
-
-@pytest.mark.parametrize("engine", ["hooks", "ghost"])
-def test_bert_called_the_default_way_is_refused_by_hooks(engine: EngineName) -> None:
-    with pytest.raises(ConfigError) as error:
-        run(Bert(explicit=False), words(), engine)
-    assert "position" in str(error.value)
-    run(Bert(explicit=False), words(), "loop")
+    model, default = Bert(explicit=True), Bert(explicit=False)
+    check_equals_the_loop(engine, model, words())
+    assert torch.allclose(model(words()[0]), default(words()[0]), atol=1e-6)
+    with pytest.raises(ConfigError, match="position"):
+        run(default, words(), engine)
+    run(default, words(), "loop")

@@ -24,9 +24,8 @@ from secfed.dp.training.private_loop import PrivateTraining, Session
 from secfed.errors import BudgetExceeded, ConfigError
 from secfed.wire.parts import listening
 from tests.dp.local_case import ledger, local, paid, settings
-from tests.dp.toys import GROUP, mechanism, mlp, parameters, partition, sgd, table
+from tests.dp.toys import ENGINES, GROUP, mechanism, mlp, parameters, partition, sgd, table
 
-ENGINES: list[EngineName] = ["loop", "hooks", "ghost"]
 BAD = (3, 7)  # of the records of `table`
 
 

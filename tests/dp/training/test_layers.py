@@ -12,9 +12,8 @@ from secfed.dp.training import layers
 from secfed.dp.training.engines import EngineName
 from secfed.dp.training.private_loop import PrivateTraining
 from secfed.errors import ConfigError
-from tests.dp.toys import CROSS_ENTROPY, mechanism, parameters, sgd, table
+from tests.dp.toys import CROSS_ENTROPY, ENGINES, mechanism, parameters, sgd, table
 
-ENGINES: list[EngineName] = ["loop", "hooks", "ghost"]
 ONE, OTHER = b"1" * 32, b"2" * 32
 
 

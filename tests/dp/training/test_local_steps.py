@@ -42,39 +42,31 @@ def independent_epsilon(events: list[Event]) -> float:
 
 
 class TestPlan:
-    def test_passes_are_planned_as_so_many_steps(self, tmp_path: Path) -> None:
-        by_passes, by_steps = local(ledger(tmp_path)), local(ledger(tmp_path))
-        by_passes.plan(Phase("align", RECORDS, BATCH, 2))
-        by_steps.plan(Phase("align", RECORDS, BATCH, steps=16))
-        assert by_passes.mechanism("align") == by_steps.mechanism("align")
-        assert by_steps.mechanism("align").sampling_rate == RATE
-
-    def test_more_steps_need_more_noise(self, tmp_path: Path) -> None:
-        noise = []
-        for steps in (16, 200):
+    def test_passes_are_planned_as_so_many_steps_and_more_steps_need_more_noise(self, tmp_path: Path) -> None:
+        plans = [{"passes": 2}, {"steps": 16}, {"steps": 200}]
+        mechanisms = []
+        for plan in plans:
             privacy = local(ledger(tmp_path))
-            privacy.plan(Phase("align", RECORDS, BATCH, steps=steps))
-            noise.append(privacy.mechanism("align").noise_multiplier)
-        assert noise[0] < noise[1]
+            privacy.plan(Phase("align", RECORDS, BATCH, **plan))
+            mechanisms.append(privacy.mechanism("align"))
+        by_passes, by_steps, longer = mechanisms
+        assert by_passes == by_steps
+        assert by_steps.sampling_rate == RATE
+        assert by_steps.noise_multiplier < longer.noise_multiplier
 
-    @pytest.mark.parametrize(("passes", "steps"), [(1, 1), (-1, None), (0, -1)])
-    def test_what_cannot_be_planned(self, passes: int, steps: int | None) -> None:
-        with pytest.raises(ConfigError, match="'align': plan passes or steps"):
-            Phase("align", RECORDS, BATCH, passes, steps)
-
-    def test_two_phases_of_one_name(self, tmp_path: Path) -> None:
+    def test_what_cannot_be_planned(self, tmp_path: Path) -> None:
+        for passes, steps in ((1, 1), (-1, None), (0, -1)):
+            with pytest.raises(ConfigError, match="'align': plan passes or steps"):
+                Phase("align", RECORDS, BATCH, passes, steps)
         phase = Phase("align", RECORDS, BATCH, steps=1)
         with pytest.raises(ConfigError, match="same name"):
             local(ledger(tmp_path)).plan(phase, phase)
 
-    def test_a_phase_without_steps_costs_nothing(self, tmp_path: Path) -> None:
-        alone, beside = local(ledger(tmp_path)), local(ledger(tmp_path))
+    def test_a_phase_without_steps_costs_nothing_and_alone_is_no_training(self, tmp_path: Path) -> None:
+        alone, beside, privacy = local(ledger(tmp_path)), local(ledger(tmp_path)), local(ledger(tmp_path))
         alone.plan(Phase("joint", RECORDS, BATCH, steps=16))
         beside.plan(Phase("align", RECORDS, BATCH, steps=0), Phase("joint", RECORDS, BATCH, steps=16))
         assert alone.mechanism("joint") == beside.mechanism("joint")
-
-    def test_a_study_without_any_step_plans_no_training(self, tmp_path: Path) -> None:
-        privacy = local(ledger(tmp_path))
         privacy.plan(Phase("align", RECORDS, BATCH))
         with pytest.raises(WrongState, match="not planned"):
             privacy.mechanism("align")

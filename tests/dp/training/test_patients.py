@@ -15,12 +15,12 @@ from torch import nn
 from secfed.audit.privacy import phrases
 from secfed.audit.privacy.data_protection import build
 from secfed.audit.render.html import to_html
-from secfed.dp.accounting.budget import Budget
-from secfed.dp.accounting.events import Event, Gaussian, PoissonSampledGaussian, bounded_mean
+from secfed.dp.accounting.events import Event, Gaussian, PoissonSampledGaussian
 from secfed.dp.accounting.interface import Pld, statement
 from secfed.dp.accounting.unit import Adjacency, GroupPartition, PrivacyUnit, Unit
 from secfed.dp.mechanisms.loss_release import PlannedLosses
 from secfed.dp.settings import PrivacySection
+from secfed.dp.training.local_plan import _draw
 from secfed.dp.training.local_privacy import LocalPrivacy, LossRelease, Phase
 from secfed.dp.training.losses import DeclaredLoss
 from secfed.errors import ConfigError
@@ -28,7 +28,6 @@ from tests.dp.local_case import ledger, local, paid, settings
 from tests.dp.report_case import Case, Study, report
 from tests.dp.report_case import settings as study_settings
 from tests.dp.toys import GROUP, INFO_NCE, mlp, parameters, sgd
-from tests.dp.wards import book
 
 PATIENT = PrivacyUnit(Unit.GROUP, Adjacency.REPLACE_PATIENT)
 ADD, REPLACE, HIDES = (Adjacency.ADD_OR_REMOVE_RECORD, Adjacency.REPLACE_RECORD, Adjacency.REPLACE_PATIENT)
@@ -115,14 +114,13 @@ class TestPlan:
         other = GroupPartition.under(PATIENT, RECORDS, SIZE, seed=3, patients=[f"p{-n}" for n in WHOSE])
         assert all(np.array_equal(*pair) for pair in zip(first.groups, other.groups, strict=True))
 
-    def test_a_batch_is_so_many_records_though_groups_are_not_full(self, tmp_path: Path) -> None:
-        privacy = local(ledger(tmp_path), by_patient())
-        privacy.plan(Phase("align", RECORDS, 10, steps=1, patients=WHOSE))
-        partition = privacy._phases["align"].partition
+    def test_a_batch_is_so_many_records_though_groups_are_not_full(self) -> None:
+        phase = Phase("align", RECORDS, 10, steps=1, patients=WHOSE)
+        partition, units, rate = _draw(by_patient(), phase, seed=0)
         assert partition is not None
         assert len({len(group) for group in partition.groups}) > 1
-        kept = RECORDS - partition.dropped
-        assert privacy.mechanism("align").sampling_rate * kept == pytest.approx(10.0)
+        assert units == len(partition)
+        assert rate * (RECORDS - partition.dropped) == pytest.approx(10.0)
 
     def test_what_is_paid_is_stated_for_patients(self, tmp_path: Path) -> None:
         privacy = local(book_ := ledger(tmp_path), by_patient())
@@ -158,51 +156,10 @@ class TestPlan:
 
 
 class TestRelation:
-    def test_it_is_for_groups_and_has_to_be_asked_for(self) -> None:
-        assert PATIENT.adjacency.factor == 2
-        assert HIDES.protects is Unit.RECORD
-        assert PrivacyUnit.default(Unit.GROUP).adjacency is REPLACE
-        for unit in (Unit.RECORD, Unit.SITE):
-            with pytest.raises(ConfigError, match="no guarantee under replace-patient"):
-                PrivacyUnit(unit, HIDES)
-
-    @pytest.mark.parametrize("unit", ["record", "site"])
-    def test_other_units_of_a_study_are_refused(self, unit: str) -> None:
-        with pytest.raises(ConfigError, match=r"^privacy\.adjacency:") as refused:
-            settings(unit, adjacency="replace-patient")
-        assert refused.value.remedy
-
-    def test_noisy_sums_over_records_are_refused(self) -> None:
-        with pytest.raises(ConfigError, match=r"^privacy\.metrics:.*several records") as refused:
-            by_patient(metrics="private")
-        assert '"withheld"' in refused.value.remedy
-        assert by_patient(metrics="unprotected").privacy_unit == PATIENT
-
     def test_it_costs_what_replacing_a_record_costs(self) -> None:
         events: list[Event] = [PoissonSampledGaussian(HIDES, 0.1, 2.0, 20), Gaussian(HIDES, 9.0, 3)]
         as_record = [event.restated(REPLACE) for event in events]
         assert statement(events, 1e-5) == replace(statement(as_record, 1e-5), adjacency=HIDES)
-
-    def test_a_patient_implies_a_record_and_not_the_other_way_round(self) -> None:
-        assert Gaussian(HIDES, 1.0, 1).restated(REPLACE) == Gaussian(REPLACE, 1.0, 1)
-        for given_, target in ((REPLACE, HIDES), (ADD, HIDES), (HIDES, ADD)):
-            with pytest.raises(ConfigError, match="cannot be restated"):
-                Gaussian(given_, 1.0, 1).restated(target)
-
-    def test_a_budget_that_counts_both_states_the_replacement_of_a_record(self, tmp_path: Path) -> None:
-        for others in ((Gaussian(REPLACE, 8.0, 1),), (Gaussian(ADD, 8.0, 1),)):
-            ledger_ = book(tmp_path / f"{others[0].adjacency}", Budget(50.0, 1e-5), accountant=Pld(1e-3))
-            for event in (Gaussian(HIDES, 8.0, 1), *others):
-                ledger_.spend(event, study="s", round_number=1, exchange="update")
-            (standing,) = ledger_.standings()
-            assert standing.spent is not None
-            assert standing.spent.adjacency is REPLACE
-            assert standing.epsilon == Pld(1e-3).epsilon([Gaussian(REPLACE, 8.0, 2)], 1e-5)
-
-    def test_a_mean_of_bounded_values_is_for_replacement_only(self) -> None:
-        assert bounded_mean(5.0, 2, HIDES) == Gaussian(HIDES, 10.0, 2)
-        with pytest.raises(ConfigError, match="says nothing about add-or-remove-record"):
-            bounded_mean(5.0, 2, ADD)
 
 
 class TestReport:

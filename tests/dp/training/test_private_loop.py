@@ -13,6 +13,7 @@ from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
 from secfed.algorithms.federated_averaging.fedprox import add_proximal_pull
 from secfed.dp.accounting.events import Event, PoissonSampledGaussian
+from secfed.dp.accounting.interface import Rdp
 from secfed.dp.accounting.unit import Adjacency, PrivacyUnit, Unit
 from secfed.dp.mechanisms.randomness import SecureRandom
 from secfed.dp.training.engines import EngineName
@@ -27,6 +28,7 @@ from tests.dp.local_case import ledger, local, paid, settings
 from tests.dp.oracles import FALSE_ALARM, deviation_p
 from tests.dp.toys import (
     CROSS_ENTROPY,
+    ENGINES,
     GROUP,
     INFO_NCE,
     RECORD,
@@ -40,8 +42,6 @@ from tests.dp.toys import (
     sgd,
     table,
 )
-
-ENGINES: list[EngineName] = ["loop", "hooks", "ghost"]
 
 
 def seeded(seed: int = 0) -> SecureRandom:
@@ -243,7 +243,7 @@ def test_the_drop_in_for_the_plain_training_loop(tmp_path: Path) -> None:
     add_proximal_pull(optimiser, 0.1)
     loader = make_loader(inputs, labels, batch_size=16, generator=torch.Generator())
     training = Training(model, optimiser, nn.functional.cross_entropy, loader)
-    ward = ledger(tmp_path, epsilon=60.0)
+    ward = ledger(tmp_path, epsilon=60.0, accountant=Rdp())
     privacy = local(ward, settings("record", epsilon=50.0, accountant="rdp"))
     privacy.plan(Phase("train", 64, 16, passes=5))
     privacy.enter(1, "update")
@@ -254,7 +254,7 @@ def test_the_drop_in_for_the_plain_training_loop(tmp_path: Path) -> None:
     assert not model.training
 
 
-def test_a_loader_that_cannot_be_sampled_is_refused() -> None:
+def test_any_indexed_data_set_behind_a_loader_is_sampled_and_nothing_else() -> None:
     class Stream(IterableDataset[tuple[torch.Tensor, torch.Tensor]]):
         def __iter__(self):  # type: ignore[no-untyped-def]
             return iter(())
@@ -262,9 +262,6 @@ def test_a_loader_that_cannot_be_sampled_is_refused() -> None:
     for loader in (DataLoader(Stream()), [table()]):
         with pytest.raises(ConfigError, match="needs a DataLoader over indexed records"):
             LoaderRecords(loader, torch.device("cpu"))
-
-
-def test_any_indexed_data_set_behind_a_loader_is_sampled() -> None:
     data = table(10)
     plain = DataLoader(TensorDataset(*data), batch_size=4)
     records = LoaderRecords(plain, torch.device("cpu"))

@@ -90,18 +90,15 @@ def test_a_site_that_is_killed_takes_the_model_once(
     assert len(named(hospital)) == 1
 
 
-def test_another_model_than_the_one_taken_is_refused(consortium: Consortium) -> None:
+def test_another_model_than_the_one_taken_and_any_other_notice_are_refused(consortium: Consortium) -> None:
     hospital = consortium.hospitals[VICTIM]
     hospital.handle(frame(consortium, a_model()))
     with pytest.raises(InconsistentView, match="refusal 41"):
         hospital.handle(frame(consortium, a_model(2.0)))
+    with pytest.raises(WrongState, match="no messages outside an attempt"):
+        hospital.handle(Notice(b"secfed/v1\x0c").encode())
     assert file_of(hospital).read_bytes() == a_model()
     assert len(named(hospital)) == 1
-
-
-def test_any_other_notice_is_refused_as_before(consortium: Consortium) -> None:
-    with pytest.raises(WrongState, match="no messages outside an attempt"):
-        consortium.hospitals[VICTIM].handle(Notice(b"secfed/v1\x0c").encode())
 
 
 def test_under_encrypted_protection_no_model_is_taken_so_that_guesses_cannot_be_tested(

@@ -53,27 +53,24 @@ def audit(*arguments: object) -> tuple[int, str]:
     return result.exit_code, result.stdout
 
 
+def check_both(folder: Path, code: int, says: str) -> None:
+    """The command for one run and that for audits end so, and say this."""
+    for found, out in (verify(folder)[:2], audit("verify", folder)):
+        assert found == code
+        assert says in out
+
+
 def test_the_right_model_is_named_with_its_study_and_round(run: Path) -> None:
-    code, out, _ = verify(run)
-    line = f"{run / MODEL_FILE}: is the model of study '{STUDY}', after round 2."
-    assert code == 0
-    assert line in out
-    code, out = audit("verify", run)
-    assert code == 0
-    assert line in out
+    check_both(run, 0, f"{run / MODEL_FILE}: is the model of study '{STUDY}', after round 2.")
 
 
 def test_a_model_that_was_replaced_is_found(run: Path) -> None:
     (run / MODEL_FILE).write_bytes(b"another model")
-    code, out, err = verify(run)
-    assert code == 24
     why = f"{run / MODEL_FILE}: is not the model that the transcript names"
-    assert why in out
+    check_both(run, 24, why)
+    _, out, err = verify(run)
     assert why in err
     assert "is the model of study" not in out
-    code, out = audit("verify", run)
-    assert code == 24
-    assert why in out
 
 
 def test_metrics_that_were_replaced_are_found(run: Path) -> None:
@@ -92,19 +89,12 @@ def test_a_transcript_that_names_no_model_gives_a_note(tmp_path: Path) -> None:
     folder = write(tmp_path)
     assert "no transcript here names a model" not in verify(folder)[1]
     (folder / MODEL_FILE).write_bytes(b"a model")
-    code, out, _ = verify(folder)
-    assert code == 0
-    assert f"{folder / MODEL_FILE}: no transcript here names a model" in out
-    code, out = audit("verify", folder)
-    assert code == 0
-    assert f"{folder / MODEL_FILE}: no transcript here names a model" in out
+    check_both(folder, 0, f"{folder / MODEL_FILE}: no transcript here names a model")
 
 
 def test_a_model_that_is_elsewhere_is_told_by_its_digest(run: Path) -> None:
     (run / MODEL_FILE).unlink()
-    for code, out in (verify(run)[:2], audit("verify", run)):
-        assert code == 0
-        assert hashlib.sha256(b"the model").hexdigest() in out
+    check_both(run, 0, hashlib.sha256(b"the model").hexdigest())
 
 
 def test_a_site_that_names_another_model_than_the_aggregator_is_found(run: Path) -> None:

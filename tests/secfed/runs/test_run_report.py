@@ -10,7 +10,7 @@ from pathlib import Path
 
 import matplotlib as mpl
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from secfed.crypto.identity import Identity, Roster
@@ -25,7 +25,6 @@ from secfed.runs.run_report import (
     PerSite,
     RoundReport,
     RunReport,
-    SilentObserver,
     ordered_metrics,
 )
 from secfed.wire.layout import Field, Layout
@@ -73,22 +72,18 @@ class TestRunJson:
         assert content["final"] == {"roc_auc": 0.93, "loss": 0.3}
         assert content["sites"] == list(SITES)
 
-    def test_is_strict_json_even_when_a_metric_is_undefined(self) -> None:
+    def test_is_strict_json_even_when_a_metric_is_undefined_or_unknown(self) -> None:
         report = a_run(final={"roc_auc": math.nan, "loss": math.inf})
         content = json.loads(run_json(report), parse_constant=pytest.fail)
         assert content["final"] == {"roc_auc": None, "loss": None}
-
-    def test_a_round_whose_metrics_are_not_known_has_none(self) -> None:
         assert a_round(1, metrics=None).to_json()["metrics"] == {}
 
     def test_numbers_that_need_single_sites_are_labelled_oracle(self) -> None:
         rows = (ComparisonRow("mean", {"roc_auc": 0.9}, {"roc_auc": 0.8}),)
         content = a_run(oracle={"worst": 0.7}, compare=Comparison("alone", rows)).to_json()
         assert content["oracle"] == {"worst": 0.7}
-        assert content["compare"]["label"] == "oracle"
-        assert content["compare"]["rows"] == [
-            {"where": "mean", "federated": {"roc_auc": 0.9}, "alone": {"roc_auc": 0.8}}
-        ]
+        row = {"where": "mean", "federated": {"roc_auc": 0.9}, "alone": {"roc_auc": 0.8}}
+        assert content["compare"] == {"label": "oracle", "other": "alone", "rows": [row]}
         assert not {"oracle", "compare"} & set(a_run().to_json())
 
     def test_tells_dropouts_and_aborts(self) -> None:
@@ -97,31 +92,25 @@ class TestRunJson:
         assert (row["aborted"], row["attempts"]) == ("too few", 2)
 
 
-class TestCompleting:
-    def test_metrics_that_come_one_after_the_other_are_all_kept(self) -> None:
-        first = a_round(1, metrics=None).completed({"acc": 0.5})
-        second = first.completed({"acc": 0.5, "loss": 2.0}).completed({"nmi": 0.25})
-        assert first.metrics == {"acc": 0.5}
-        assert second == a_round(1, metrics={"acc": 0.5, "loss": 2.0, "nmi": 0.25})
-        assert second.completed({"acc": 0.75}).metrics == {"acc": 0.75, "loss": 2.0, "nmi": 0.25}
-
-    def test_nothing_new_is_the_same_report(self) -> None:
-        report = a_round(1, metrics={"acc": 0.5, "loss": math.nan})
-        assert report.completed({"loss": float("nan"), "acc": 0.5}) is report
-        assert report.completed({}) is report
-
-    def test_a_round_without_any_metric_is_complete_once(self) -> None:
-        report = a_round(1, metrics=None).completed({})
-        assert report.metrics == {}
-        assert report.completed({}) is report
+def test_metrics_that_come_one_after_the_other_are_all_kept() -> None:
+    first = a_round(1, metrics=None).completed({"acc": 0.5})
+    second = first.completed({"acc": 0.5, "loss": 2.0}).completed({"nmi": 0.25})
+    assert first.metrics == {"acc": 0.5}
+    assert second == a_round(1, metrics={"acc": 0.5, "loss": 2.0, "nmi": 0.25})
+    assert second.completed({"acc": 0.75}).metrics == {"acc": 0.75, "loss": 2.0, "nmi": 0.25}
 
 
-class TestPerSite:
-    def test_mean_and_largest(self) -> None:
-        assert PerSite.over([1, 2, 6]) == PerSite(3.0, 6)
+def test_nothing_new_is_the_same_report() -> None:
+    report = a_round(1, metrics={"acc": 0.5, "loss": math.nan})
+    assert report.completed({"loss": float("nan"), "acc": 0.5}) is report
+    without = a_round(1, metrics=None).completed({})
+    assert without.metrics == {}
+    assert without.completed({}) is without
 
-    def test_nobody_is_zero(self) -> None:
-        assert PerSite.over([]) == PerSite(0.0, 0)
+
+def test_sizes_are_told_by_mean_and_largest() -> None:
+    assert PerSite.over([1, 2, 6]) == PerSite(3.0, 6)
+    assert PerSite.over([]) == PerSite(0.0, 0)
 
 
 def saw(protection: str = "masked", sums: int = 1, survivors: tuple[int, ...] = (4,), **sizes: int) -> str:
@@ -138,38 +127,28 @@ class TestWhatTheAggregatorSaw:
             "(1 for the weight, 1 for the training loss); no hospital's values."
         )
 
-    def test_numbers_beside_the_parameters_are_named(self) -> None:
+    def test_parameters_and_the_numbers_beside_them_are_told_apart(self) -> None:
         said = saw(update__a=31, own__thing=2, eval__scores=2048, eval__loss=1)
         assert "31 parameters + 2,051 other numbers each (2 for own, 2,049 for metrics over held-out" in said
+        said = saw(totals=4000, counts=200)
+        assert "of 4,200 numbers each (4,000 for totals, 200 for counts);" in said
+        said = saw(update__a=31)
+        assert said.startswith("The aggregator saw: 1 sum over 4 hospitals of 31 parameters each; no hosp")
+        said = saw("encrypted", update=1, x=1)
+        assert "of 1 parameter + 1 other number each (1 for x), as ciphertext" in said
 
     def test_the_largest_contribution_of_all_exchanges_is_told(self) -> None:
         layouts = [Layout((Field("update/a", (size,), 1.0, 64),), sites=4) for size in (5, 7, 6)]
         said = what_the_aggregator_saw("masked", sums=1, survivors=[4], layouts=layouts)
         assert "of 7 parameters each;" in said
 
-    def test_contributions_without_parameters_are_numbers(self) -> None:
-        said = saw(totals=4000, counts=200)
-        assert "of 4,200 numbers each (4,000 for totals, 200 for counts);" in said
-
-    def test_contributions_of_parameters_alone_have_no_other_numbers(self) -> None:
-        said = saw(update__a=31)
-        assert said.startswith("The aggregator saw: 1 sum over 4 hospitals of 31 parameters each; no hosp")
-        assert "of 1 parameter + 1 other number each (1 for x), as ciphertext" in saw(
-            "encrypted", update=1, x=1
-        )
-
-    def test_plain_admits_that_it_protects_nothing(self) -> None:
+    def test_each_protection_says_what_it_hides(self) -> None:
         said = saw("plain", update__a=31, weight=1)
         assert "every hospital's own values in 1 sum over 4 hospitals" in said
         assert "no hospital's values" not in said
-
-    def test_encrypted_says_ciphertext(self) -> None:
         assert "as ciphertext; no totals" in saw("encrypted", sums=2, update__a=31, weight=1)
-
-    def test_no_sum_at_all(self) -> None:
-        assert saw(sums=0, survivors=(), update__a=31) == (
-            "The aggregator saw: no sum; no hospital's values."
-        )
+        nothing = "The aggregator saw: no sum; no hospital's values."
+        assert saw(sums=0, survivors=(), update__a=31) == nothing
 
 
 def test_metrics_that_people_look_at_come_first_and_losses_last() -> None:
@@ -178,54 +157,39 @@ def test_metrics_that_people_look_at_come_first_and_losses_last() -> None:
     assert ordered_metrics([{"loss": 1.0, "brier": 0.1, "roc_auc": 0.9}]) == ["roc_auc", "loss", "brier"]
 
 
-def test_the_silent_observer_takes_every_call() -> None:
-    observer = SilentObserver()
-    observer.started("s", SITES, 3)
-    observer.stage(1, "fit", "mask", 1, 4)
-    observer.round_finished(a_round(1))
-    observer.finished(a_run())
+def write(folder: Path, *names: str) -> None:
+    for name in names:
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text("x")
 
 
 class TestFolder:
-    def test_a_new_folder_is_made_with_its_parents(self, tmp_path: Path) -> None:
-        prepare(tmp_path / "runs" / "one", overwrite=False)
-        assert (tmp_path / "runs" / "one").is_dir()
-
-    def test_an_empty_folder_is_taken(self, tmp_path: Path) -> None:
-        prepare(tmp_path, overwrite=False)
+    def test_a_new_folder_is_made_with_its_parents_and_an_empty_one_is_taken(self, tmp_path: Path) -> None:
+        for _ in range(2):
+            prepare(tmp_path / "runs" / "one", overwrite=False)
+            assert (tmp_path / "runs" / "one").is_dir()
 
     def test_a_full_folder_is_refused_with_the_remedy(self, tmp_path: Path) -> None:
-        (tmp_path / "run.json").write_text("{}")
+        write(tmp_path, "run.json")
         with pytest.raises(ConfigError, match="not empty") as caught:
             prepare(tmp_path, overwrite=False)
         assert "--overwrite" in caught.value.remedy
         assert (tmp_path / "run.json").exists()
 
     def test_overwrite_removes_what_a_run_writes_and_nothing_else(self, tmp_path: Path) -> None:
-        ours = ["run.json", "model.safetensors", "roster.json", "transcript.jsonl", "figures/cost.svg"]
-        ours.append("sites/va/transcript.jsonl")
+        write_figures(a_run(), tmp_path / "figures")
+        figures = [f"figures/{path.name}" for path in (tmp_path / "figures").iterdir()]
+        ours = ["run.json", "model.safetensors", "roster.json", "transcript.jsonl", "audit-report.html"]
+        ours += ["sites/va/transcript.jsonl", *figures]
         theirs = ["notes.txt", "sites/va/patients.csv", "figures/mine.png", "data/model.safetensors"]
-        for name in [*ours, *theirs]:
-            (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-            (tmp_path / name).write_text("x")
+        theirs += ["figures/mine.svg", "audit-report.docx", "audit-report.x/notes.txt"]
+        write(tmp_path, *ours, *theirs)
         prepare(tmp_path, overwrite=True)
         assert not any((tmp_path / name).exists() for name in ours)
         assert all((tmp_path / name).exists() for name in theirs)
 
-    def test_overwrite_takes_figures_and_report_by_their_names_only(self, tmp_path: Path) -> None:
-        write_figures(a_run(), tmp_path / "figures")
-        ours = [*(tmp_path / "figures").iterdir(), tmp_path / "audit-report.html", tmp_path / "run.json"]
-        theirs = [tmp_path / "figures" / "mine.svg", tmp_path / "audit-report.docx"]
-        theirs.append(tmp_path / "audit-report.x" / "notes.txt")
-        for path in (*ours, *theirs):
-            path.parent.mkdir(exist_ok=True)
-            path.write_text("x")
-        prepare(tmp_path, overwrite=True)
-        assert not any(path.exists() for path in ours)
-        assert all(path.exists() for path in theirs)
-
     def test_overwrite_leaves_a_run_whole_where_a_folder_is_in_the_way(self, tmp_path: Path) -> None:
-        (tmp_path / "run.json").write_text("{}")
+        write(tmp_path, "run.json")
         (tmp_path / "audit-report.html").mkdir()
         with pytest.raises(ConfigError, match=r"audit-report\.html: is a folder") as caught:
             prepare(tmp_path, overwrite=True)
@@ -233,14 +197,13 @@ class TestFolder:
         assert (tmp_path / "run.json").exists()
 
     def test_overwrite_does_not_touch_a_folder_that_holds_no_run(self, tmp_path: Path) -> None:
-        (tmp_path / "figures").mkdir()
-        (tmp_path / "figures" / "holiday.svg").write_text("x")
+        write(tmp_path, "figures/holiday.svg")
         with pytest.raises(ConfigError, match="holds none"):
             prepare(tmp_path, overwrite=True)
         assert (tmp_path / "figures" / "holiday.svg").exists()
 
     def test_a_file_is_not_a_folder(self, tmp_path: Path) -> None:
-        (tmp_path / "file").write_text("x")
+        write(tmp_path, "file")
         with pytest.raises(ConfigError, match="not a folder"):
             prepare(tmp_path / "file", overwrite=True)
         with pytest.raises(ConfigError, match="Not a directory"):
@@ -252,16 +215,16 @@ class TestFolder:
         assert [path.name for path in tmp_path.iterdir()] == ["run.json"]
 
     @given(st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=50))
+    @example("..")
+    @example("../../etc")
+    @example("/etc")
+    @example(".")
+    @example("a\0b")
+    @example("%2e%2e")
     def test_a_site_id_is_always_one_folder_below_sites(self, site: str) -> None:
         folder = site_folder(Path("/out"), site)
-        assert folder.parent == sites_folder(Path("/out"))
+        assert folder.parent == sites_folder(Path("/out")) == Path("/out/sites")
         assert folder.name not in ("", ".", "..")
-        assert site_of(folder) == site
-
-    @pytest.mark.parametrize("site", ["..", "../../etc", "/etc", ".", "a/b", "a\0b", "%2e%2e"])
-    def test_a_site_id_that_looks_like_a_path_leads_nowhere(self, site: str) -> None:
-        folder = site_folder(Path("/out"), site)
-        assert folder.parent == Path("/out/sites")
         assert folder.resolve().parent == Path("/out/sites").resolve()
         assert site_of(folder) == site
 
@@ -269,17 +232,13 @@ class TestFolder:
 class TestRosterFile:
     ROSTER = Roster.of(Identity.generate("aggregator"), [Identity.generate(site) for site in SITES])
 
-    def test_is_read_back(self, tmp_path: Path) -> None:
-        write_roster(tmp_path / "roster.json", self.ROSTER)
-        assert read_roster(tmp_path / "roster.json") == self.ROSTER
-        content = json.loads((tmp_path / "roster.json").read_text())
-        assert set(content) == {"aggregator", "sites", "digest"}
-        assert content["digest"] == self.ROSTER.digest.hex()
-
-    def test_a_changed_member_is_found(self, tmp_path: Path) -> None:
+    def test_is_read_back_and_a_changed_member_is_found(self, tmp_path: Path) -> None:
         path = tmp_path / "roster.json"
         write_roster(path, self.ROSTER)
+        assert read_roster(path) == self.ROSTER
         content = json.loads(path.read_text())
+        assert set(content) == {"aggregator", "sites", "digest"}
+        assert content["digest"] == self.ROSTER.digest.hex()
         content["sites"]["va"] = Identity.generate("va").public_bytes.hex()
         path.write_text(json.dumps(content))
         with pytest.raises(RosterError, match="digest"):
@@ -300,32 +259,23 @@ class TestRosterFile:
         ids=["empty", "list", "object", "hollow", "number", "nul", "deep", "long"],
     )
     def test_anything_else_is_one_clear_error(self, tmp_path: Path, text: str) -> None:
+        with pytest.raises(ConfigError, match="No such file"):
+            read_roster(tmp_path / "roster.json")
         (tmp_path / "roster.json").write_text(text)
         with pytest.raises(RosterError, match=r"roster\.json"):
             read_roster(tmp_path / "roster.json")
 
-    def test_a_missing_file_is_one_clear_error(self, tmp_path: Path) -> None:
-        with pytest.raises(ConfigError, match="No such file"):
-            read_roster(tmp_path / "roster.json")
-
 
 class TestFigures:
-    def test_are_well_formed_svg(self, tmp_path: Path) -> None:
-        written = write_figures(a_run(), tmp_path / "figures")
+    def test_are_well_formed_svg_and_equal_for_equal_reports(self, tmp_path: Path) -> None:
+        written = write_figures(a_run(), tmp_path / "a")
         assert [path.name for path in written] == ["metrics.svg", "participation.svg", "cost.svg"]
-        for path in written:
-            assert ElementTree.parse(path).getroot().tag.endswith("svg")
-
-    def test_equal_reports_give_equal_bytes_without_a_date(self, tmp_path: Path) -> None:
-        first = [path.read_bytes() for path in write_figures(a_run(), tmp_path / "a")]
-        second = [path.read_bytes() for path in write_figures(a_run(), tmp_path / "b")]
-        assert first == second
+        first = [path.read_bytes() for path in written]
+        assert all(ElementTree.fromstring(data).tag.endswith("svg") for data in first)
         assert not any(b"dc:date" in data for data in first)
-
-    def test_other_reports_give_other_figures(self, tmp_path: Path) -> None:
-        first = write_figures(a_run(), tmp_path / "a")
-        second = write_figures(a_run(rounds=(a_round(1), a_round(2, survivors=SITES[:3]))), tmp_path / "b")
-        assert all(a.read_bytes() != b.read_bytes() for a, b in zip(first, second, strict=True))
+        assert first == [path.read_bytes() for path in write_figures(a_run(), tmp_path / "b")]
+        other = write_figures(a_run(rounds=(a_round(1), a_round(2, survivors=SITES[:3]))), tmp_path / "c")
+        assert all(a != b.read_bytes() for a, b in zip(first, other, strict=True))
 
     def test_waiting_for_hospitals_does_not_flatten_the_seconds(self, tmp_path: Path) -> None:
         waited = a_round(1, seconds={**a_round(1).seconds, "wait": 86_400.0})
@@ -347,10 +297,9 @@ class TestFigures:
         ],
         ids=["no rounds", "one", "undefined", "aborted", "nobody", "many", "many metrics"],
     )
-    def test_every_kind_of_run_can_be_drawn(self, tmp_path: Path, report: RunReport) -> None:
-        write_figures(report, tmp_path)
-
-    def test_leave_the_callers_style_alone(self, tmp_path: Path) -> None:
+    def test_every_kind_of_run_can_be_drawn_and_the_callers_style_stays(
+        self, tmp_path: Path, report: RunReport
+    ) -> None:
         before = dict(mpl.rcParams)
-        write_figures(a_run(1), tmp_path)
+        write_figures(report, tmp_path)
         assert dict(mpl.rcParams) == before

@@ -103,17 +103,16 @@ def test_the_next_study_goes_on_where_the_first_ended(
     assert told.exit_code == 0
 
 
-def test_without_rounds_a_finished_model_is_measured(model: Path, tmp_path: Path) -> None:
-    run(began_with(Study.parse(TOML), model, study__rounds=0), tmp_path / "measured")
-    assert (tmp_path / "measured" / MODEL_FILE).read_bytes() == model.read_bytes()
-
-
-def test_noise_of_whole_sites_and_the_comparison_begin_there_too(model: Path, tmp_path: Path) -> None:
+def test_without_rounds_a_finished_model_is_measured_and_compared(model: Path, tmp_path: Path) -> None:
     study = began_with(Study.parse(TOML), model, study__rounds=0)
-    report = simulate(study, out=None, drops=[], observer=SilentObserver(), compare="alone")
+    report = simulate(study, out=tmp_path, drops=[], observer=SilentObserver(), compare="alone")
+    assert (tmp_path / MODEL_FILE).read_bytes() == model.read_bytes()
     assert report.compare is not None
     for row in report.compare.rows:  # no round moved anything, so both are the model in the file
         assert row.federated == row.other
+
+
+def test_noise_of_whole_sites_begins_there_too(model: Path, tmp_path: Path) -> None:
     private = {"unit": "site", "epsilon": 50.0, "delta": 1e-4, "accountant": "rdp", "metrics": "unprotected"}
     study = began_with(
         Study.parse(TOML),
@@ -183,14 +182,6 @@ def written(change: Callable[[dict[str, torch.Tensor]], object]) -> Callable[[Pa
     return write
 
 
-def a_pickle(_model: Path, path: Path) -> None:
-    path.write_bytes(pickle.dumps({"1.weight": [1.0]}))
-
-
-def cut_off(model: Path, path: Path) -> None:
-    path.write_bytes(model.read_bytes()[:-4])
-
-
 def huge(model: Path, path: Path) -> None:
     """A header that names half a terabyte, and a file with a hole of that size."""
     header = {"1.weight": {"dtype": "F32", "shape": [1 << 37], "data_offsets": [0, 1 << 39]}}
@@ -206,8 +197,8 @@ WRONG = {
     "a shape": (written(lambda s: s.update({"1.bias": torch.zeros(3)})), r"'1.bias' has the shape \(3,\)"),
     "a type": (written(lambda s: s.update({"1.bias": torch.zeros(2).half()})), "'1.bias' is of type F16"),
     "NaN": (written(lambda s: s["1.bias"].fill_(torch.nan)), "'1.bias' contains NaN or Inf"),
-    "a pickle": (a_pickle, "is not a whole safetensors file"),
-    "half a file": (cut_off, "is not a whole safetensors file"),
+    "a pickle": (lambda _, path: path.write_bytes(pickle.dumps({"1.weight": [1.0]})), "is not a whole safe"),
+    "half a file": (lambda model, path: path.write_bytes(model.read_bytes()[:-4]), "is not a whole safetens"),
     "too large": (huge, r"has 549,755,\d+,\d+ bytes, and this study's model 248"),
     "many": (written(lambda s: s.update({f"x.{n}": torch.zeros(1) for n in range(9)})), "x.2 and 6 more"),
     "another model": (written(lambda s: s["1.bias"].add_(1.0)), "is not the model that model.start_sha256"),
@@ -243,13 +234,10 @@ def roster() -> Roster:
     )
 
 
-@pytest.mark.parametrize("bad", ["abc", "F" * 64, 7])
-def test_a_digest_that_is_none(bad: object, model: Path) -> None:
-    with pytest.raises(ConfigError, match=r"^model\.start_sha256: "):
-        Study.parse(TOML).replace("model.start", str(model)).replace("model.start_sha256", bad)
-
-
-def test_a_digest_without_a_file_and_weights_beside_one() -> None:
+def test_a_digest_that_is_none_or_has_no_file_and_weights_beside_one(model: Path) -> None:
+    for bad in ("abc", "F" * 64, 7):
+        with pytest.raises(ConfigError, match=r"^model\.start_sha256: "):
+            Study.parse(TOML).replace("model.start", str(model)).replace("model.start_sha256", bad)
     with pytest.raises(ConfigError, match=r"^model\.start_sha256: has no effect without model\.start"):
         Study.parse(TOML).replace("model.start_sha256", "0" * 64)
     study = Study.parse(TOML).replace("model", {"name": "vision-language", "start": "x.safetensors"})
@@ -261,9 +249,7 @@ def test_a_digest_without_a_file_and_weights_beside_one() -> None:
 def test_algorithms_with_several_models_refuse(example: str) -> None:
     study = Study.load(Path(__file__).parents[3] / "examples" / f"{example}.toml")
     study = study.replace("model.start", "x.safetensors").replace("model.start_sha256", "0" * 64)
-    with pytest.raises(
-        ConfigError, match=r"^model\.start: fm?e?d?c\w+ cannot begin with a model from a file"
-    ):
+    with pytest.raises(ConfigError, match=r"^model\.start: \w+ cannot begin with a model from a file"):
         build(study)
 
 
