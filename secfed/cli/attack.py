@@ -38,16 +38,15 @@ def attack(
         _Protection | None, typer.Option("--protection", "-p", help="What is attacked; masked by default.")
     ] = None,
     privacy: Annotated[
-        float | None,
-        typer.Option("--privacy", metavar="EPSILON", help="Attack noise for this epsilon instead."),
+        float | None, typer.Option(metavar="EPSILON", help="Attack noise for this epsilon instead.")
     ] = None,
     hospitals: Annotated[
-        int | None, typer.Option("--hospitals", min=3, max=100, help="In the consortium; 5 by default.")
+        int | None, typer.Option(min=3, max=100, help="In the consortium; 5 by default.")
     ] = None,
     only: Annotated[
-        list[str] | None, typer.Option("--only", metavar="NAME", help="Only this attack; may be repeated.")
+        list[str] | None, typer.Option(metavar="NAME", help="Only this attack; may be repeated.")
     ] = None,
-    seed: Annotated[int | None, typer.Option("--seed", min=0, help="Decides the hospitals' updates.")] = None,
+    seed: Annotated[int | None, typer.Option(min=0, help="Decides the hospitals' updates.")] = None,
     as_json: OnlyJson = False,
 ) -> None:
     """Play a malicious aggregator, with or without hospitals that help it, against real sessions.

@@ -59,12 +59,10 @@ Seen = Annotated[
 def report(
     folders: Folders,
     out: Annotated[
-        Path, typer.Option("--out", metavar="FILE.html", help="The report: one page that needs nothing else.")
+        Path, typer.Option(metavar="FILE.html", help="The report: one page that needs nothing else.")
     ],
-    json: Annotated[
-        Path | None, typer.Option("--json", metavar="FILE", help="The same facts for programs.")
-    ] = None,
-    pdf: Annotated[Path | None, typer.Option("--pdf", metavar="FILE", help="The same report as PDF.")] = None,
+    json: Annotated[Path | None, typer.Option(metavar="FILE", help="The same facts for programs.")] = None,
+    pdf: Annotated[Path | None, typer.Option(metavar="FILE", help="The same report as PDF.")] = None,
     roster: Rosters = None,
     seen: Seen = None,
 ) -> None:

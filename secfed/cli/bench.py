@@ -24,12 +24,10 @@ bench_app = typer.Typer(
 @bench_app.command()
 def masked(
     params: Params = 1_000_000,
-    sites: Annotated[int, typer.Option("--sites", min=3, max=1000, help="Hospitals.")] = 10,
-    drops: Annotated[
-        int, typer.Option("--drops", min=0, help="Hospitals that go silent before they upload.")
-    ] = 0,
-    bits: Annotated[int, typer.Option("--bits", min=8, max=32, help="Lane width on the wire.")] = 32,
-    repeats: Annotated[int, typer.Option("--repeats", min=1, help="Median over this many runs.")] = 3,
+    sites: Annotated[int, typer.Option(min=3, max=1000, help="Hospitals.")] = 10,
+    drops: Annotated[int, typer.Option(min=0, help="Hospitals that go silent before they upload.")] = 0,
+    bits: Annotated[int, typer.Option(min=8, max=32, help="Lane width on the wire.")] = 32,
+    repeats: Annotated[int, typer.Option(min=1, help="Median over this many runs.")] = 3,
     flower: Annotated[
         bool, typer.Option("--flower/--no-flower", help="Also run Flower's SecAgg+ functions.")
     ] = True,
@@ -62,12 +60,10 @@ def masked(
 @bench_app.command()
 def encrypted(
     params: Params = 1_000_000,
-    sites: Annotated[int, typer.Option("--sites", min=3, max=100, help="Hospitals.")] = 8,
-    value_bits: Annotated[int, typer.Option("--value-bits", min=4, max=28, help="Bits of one value.")] = 16,
-    repeats: Annotated[int, typer.Option("--repeats", min=1, help="Best of this many runs.")] = 3,
-    processes: Annotated[
-        int, typer.Option("--processes", min=0, help="Workers of the parallel run, 0 for none.")
-    ] = 2,
+    sites: Annotated[int, typer.Option(min=3, max=100, help="Hospitals.")] = 8,
+    value_bits: Annotated[int, typer.Option(min=4, max=28, help="Bits of one value.")] = 16,
+    repeats: Annotated[int, typer.Option(min=1, help="Best of this many runs.")] = 3,
+    processes: Annotated[int, typer.Option(min=0, help="Workers of the parallel run, 0 for none.")] = 2,
     memory: Annotated[bool, typer.Option("--memory", help="Also measure peak memory.")] = False,
     as_json: OnlyJson = False,
 ) -> None:
@@ -94,17 +90,16 @@ def encrypted(
 @bench_app.command()
 def link(
     params: Annotated[
-        int, typer.Option("--params", min=1, help="Elements of one frame; each site gets and sends one.")
+        int, typer.Option(min=1, help="Elements of one frame; each site gets and sends one.")
     ] = 50_000_000,
-    sites: Annotated[int, typer.Option("--sites", min=1, max=100, help="Hospitals at the same time.")] = 3,
+    sites: Annotated[int, typer.Option(min=1, max=100, help="Hospitals at the same time.")] = 3,
     many: Annotated[
-        int, typer.Option("--many", min=1, max=1000, help="Hospitals of a step with small messages.")
+        int, typer.Option(min=1, max=1000, help="Hospitals of a step with small messages.")
     ] = 100,
-    repeats: Annotated[int, typer.Option("--repeats", min=1, help="Median over this many runs.")] = 3,
-    messages: Annotated[int, typer.Option("--messages", min=1, help="Empty round trips.")] = 200,
+    repeats: Annotated[int, typer.Option(min=1, help="Median over this many runs.")] = 3,
+    messages: Annotated[int, typer.Option(min=1, help="Empty round trips.")] = 200,
     round_params: Annotated[
-        int,
-        typer.Option("--round-params", min=0, help="Elements of a masked sum with many hospitals; 0: none."),
+        int, typer.Option(min=0, help="Elements of a masked sum with many hospitals; 0: none.")
     ] = 1_000_000,
     as_json: OnlyJson = False,
 ) -> None:

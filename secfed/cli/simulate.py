@@ -42,25 +42,22 @@ def simulate(
         ),
     ] = None,
     protection: Annotated[
-        str | None,
-        typer.Option("--protection", metavar="NAME", help="Use this protection instead of the study's."),
+        str | None, typer.Option(metavar="NAME", help="Use this protection instead of the study's.")
     ] = None,
     drop: Annotated[
         list[str] | None,
         typer.Option(
-            "--drop",
             metavar="SITE@STAGE[:ROUND]",
             help=f"Let a hospital go silent at a stage ({', '.join(STAGES)}), in one round or in every "
             "round. May be given several times.",
         ),
     ] = None,
     seed: Annotated[
-        int | None, typer.Option("--seed", metavar="N", help="Use this seed instead of the study's.")
+        int | None, typer.Option(metavar="N", help="Use this seed instead of the study's.")
     ] = None,
     budget: Annotated[
         list[str] | None,
         typer.Option(
-            "--budget",
             metavar="SITE=EPSILON",
             help="Let a hospital's policy allow this epsilon instead of the study's. When it is spent, the "
             "hospital leaves. May be given several times.",
@@ -69,9 +66,8 @@ def simulate(
     compare: Annotated[
         Compare | None,
         typer.Option(
-            "--compare",
             help="Also train each hospital by itself, on its own records only, and show both. "
-            "Looks at single hospitals: simulation only.",
+            "Looks at single hospitals: simulation only."
         ),
     ] = None,
     as_json: Annotated[

@@ -31,7 +31,6 @@ def verify(
     roster: Annotated[
         Path | None,
         typer.Option(
-            "--roster",
             metavar="FILE",
             help="The roster you pinned. Without it, the keys come from DIR itself, which shows that "
             "DIR is consistent, not who made it.",

@@ -32,10 +32,7 @@ from secfed.records.decision_state import REFUSAL
 
 _TEXTS = phrases.TEXTS["budgets"]
 _MOST_MECHANISMS = 3
-_FOOTINGS = {
-    "local-noise": "Epsilon from noise at the site",
-    "sum-noise": "Epsilon from noise in the sum",
-}
+_FOOTINGS = {"local-noise": "Epsilon from noise at the site", "sum-noise": "Epsilon from noise in the sum"}
 
 
 def summary(report: Report) -> Section:
