@@ -188,9 +188,7 @@ def _write(path: Path, data: bytes) -> None:
 def _verdict(console: Console, made: Report) -> None:
     """Print problems and notes, and fail if there is a problem."""
     check = made.verification
-    lines = [
-        f"{item.file}{f', line {item.line}' if item.line else ''}: {item.why}" for item in check.problems
-    ]
+    lines = [str(problem) for problem in check.problems]
     say_problems(console, lines)
     for note in check.notes:
         say(console, f"{note}.", "yellow")

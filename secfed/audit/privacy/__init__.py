@@ -20,7 +20,6 @@ from secfed.audit.privacy.decision_checks import decision_log_facts
 from secfed.audit.privacy.evidence import (
     FileFacts,
     LedgerFacts,
-    ProblemFact,
     Report,
     RosterFacts,
     StudyFacts,
@@ -139,11 +138,11 @@ def _dated_ahead(state: CheckedFolder, now_s: int) -> Iterable[str]:
 
 
 def _verification(state: CheckedFolder, notes: Iterable[str]) -> Verification:
-    bad = {problem.path for problem in state.problems}
+    bad = {problem.file for problem in state.problems}
 
     def file(path: Path, kind: str, digest: str, owner: str = "", entries: Sequence[Entry] = ()) -> FileFacts:
         head = entries[-1].hash.hex() if entries else ""
-        return FileFacts(str(path), kind, owner, len(entries), head, digest, path not in bad)
+        return FileFacts(str(path), kind, owner, len(entries), head, digest, str(path) not in bad)
 
     files = [file(source.path, "roster", source.sha256) for source in state.found.rosters]
     files += [
@@ -168,7 +167,7 @@ def _verification(state: CheckedFolder, notes: Iterable[str]) -> Verification:
         verified=not state.problems,
         pinned=bool(state.named),
         recomputed=state.recomputer.checked,
-        problems=tuple(ProblemFact(str(one.path), one.line, one.why) for one in state.problems),
+        problems=tuple(state.problems),
         unchecked=len(state.unchecked),
         notes=tuple(dict.fromkeys([*state.notes, *notes])),
         files=tuple(files),

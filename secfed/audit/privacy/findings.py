@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Final
 
 from secfed.audit.model_check import FoundModel
-from secfed.audit.party import Party, Problem
+from secfed.audit.party import Findings, Party, Problem
 from secfed.audit.privacy.files import Found, Source
 from secfed.audit.privacy.recompute import Point, Recomputer
 from secfed.crypto.identity import Roster
@@ -68,7 +68,7 @@ class CheckedLedger:
 
 
 @dataclass
-class CheckedFolder:
+class CheckedFolder(Findings):
     """What was found and what is wrong with it."""
 
     found: Found
@@ -79,15 +79,7 @@ class CheckedFolder:
     ledgers: list[CheckedLedger] = field(default_factory=list)
     decisions: list[VerifiedRecord] = field(default_factory=list)  # the longest copy of each decision log
     recomputer: Recomputer = field(default_factory=Recomputer)
-    problems: list[Problem] = field(default_factory=list)
     unchecked: list[Problem] = field(default_factory=list)  # those that only say that a roster is missing
-    notes: list[str] = field(default_factory=list)
-
-    def problem(self, path: Path, line: int | None, why: str) -> None:
-        """Add a problem once."""
-        made = Problem(path, line, why)
-        if made not in self.problems:
-            self.problems.append(made)
 
     def unknown_roster(self, path: Path, digest: str = "") -> None:
         """A file that cannot be checked, for want of the roster under which it was made."""

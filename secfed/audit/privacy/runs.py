@@ -99,10 +99,7 @@ def _specs(chain: VerifiedRecord | None) -> set[object]:
 def _check_run(state: CheckedFolder, run: AuditedRun) -> None:
     """Compare the transcripts of a run, and the models beside them."""
     central = run.central or Party(AGGREGATOR, Path(), ())
-    problems, run.models, notes = compare_run(central, list(run.sites.values()), run.roster)
-    state.notes.extend(f"{note.path}: {note.why}" for note in notes)
-    for problem in problems:
-        state.problem(problem.path, problem.line, problem.why)
+    run.models = compare_run(central, list(run.sites.values()), run.roster, state)
     _same_settings(state, run)
     for site, chain in run.sites.items():
         where = f"{site}, study {run.study!r}"
