@@ -16,7 +16,6 @@ from pathlib import Path
 
 from secfed import __version__
 from secfed.audit.privacy.check import Progress, check
-from secfed.audit.privacy.decision_checks import decision_log_facts
 from secfed.audit.privacy.evidence import (
     FileFacts,
     LedgerFacts,
@@ -27,6 +26,7 @@ from secfed.audit.privacy.evidence import (
 )
 from secfed.audit.privacy.findings import CheckedFolder
 from secfed.audit.privacy.ledgers import bare_of, ledger_facts
+from secfed.audit.privacy.site_files import decision_log_facts
 from secfed.audit.privacy.studies import refusals_of, study_facts
 from secfed.audit.unsummed_payments import paid_without_sum, shown
 from secfed.crypto.identity import fingerprint
@@ -144,11 +144,11 @@ def _verification(state: CheckedFolder, notes: Iterable[str]) -> Verification:
         head = entries[-1].hash.hex() if entries else ""
         return FileFacts(str(path), kind, owner, len(entries), head, digest, str(path) not in bad)
 
-    files = [file(source.path, "roster", source.sha256) for source in state.found.rosters]
-    files += [
-        file(chain.path, chain.kind, chain.source.sha256, chain.owner, chain.entries)
-        for chain in state.chains
-    ]
+    files = [file(source.path, "roster", source.sha256) for source in state.found.of(None)]
+    for chain in state.chains:
+        source = chain.source
+        kind = source.kind.name if source.kind else ""
+        files.append(file(source.path, kind, source.sha256, chain.owner, chain.entries))
     files += [
         file(model.path, "model", model.record.sha256.hex() if model.is_right else "", model.owner)
         for run in state.runs

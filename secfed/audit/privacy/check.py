@@ -20,11 +20,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from secfed.audit.privacy.decision_checks import check_decisions
 from secfed.audit.privacy.files import find
 from secfed.audit.privacy.findings import Believed, CheckedFolder
 from secfed.audit.privacy.runs import check_transcripts
-from secfed.audit.privacy.site_files import check_heads, check_ledgers
+from secfed.audit.privacy.site_files import check_decisions, check_heads, check_ledgers
 from secfed.dp.ledger.ledger import SPENT
 from secfed.errors import ConfigError
 from secfed.records.roster_file import read_rosters

@@ -12,7 +12,6 @@ from typing import Final
 
 from secfed.audit.privacy import phrases
 from secfed.audit.privacy.budgets import payments_appendix, spending, summary, trust
-from secfed.audit.privacy.decision_section import decided
 from secfed.audit.privacy.document import (
     Alert,
     Block,
@@ -26,6 +25,7 @@ from secfed.audit.privacy.document import (
     Tone,
 )
 from secfed.audit.privacy.evidence import Amount, Report, Verification
+from secfed.audit.privacy.record_sections import decided, verification
 from secfed.audit.privacy.releases import (
     NO_PRIVACY,
     bare_lines,
@@ -38,7 +38,6 @@ from secfed.audit.privacy.releases import (
     uncovered,
     what_left,
 )
-from secfed.audit.privacy.verification import verification
 from secfed.config.protections import TRAITS
 
 _HIDES: Final = [name for name, traits in TRAITS.items() if traits.hides_sites]

@@ -12,7 +12,7 @@ from secfed.audit.privacy.files import Found, Source
 from secfed.audit.privacy.recompute import Point, Recomputer
 from secfed.crypto.identity import Roster
 from secfed.errors import RosterError
-from secfed.records.hash_chain import ChainType, Entry
+from secfed.records.hash_chain import Entry
 from secfed.records.roster_file import PINNED_FOLDER, read_roster
 from secfed.records.transcript import SETTINGS
 
@@ -24,7 +24,6 @@ class VerifiedRecord(Party):
     """One chain that was read; without entries if it does not verify."""
 
     source: Source
-    kind: str  # "transcript", "ledger" or "decision log"
     public_bytes: bytes = field(repr=False)  # the key it verifies under; empty if none was found
 
     @property
@@ -88,15 +87,10 @@ class CheckedFolder(Findings):
         self.unchecked.append(self.problems[-1])
 
     def record(
-        self,
-        source: Source,
-        kind: ChainType,
-        owner: str,
-        public_bytes: bytes = b"",
-        entries: tuple[Entry, ...] = (),
+        self, source: Source, owner: str, public_bytes: bytes = b"", entries: tuple[Entry, ...] = ()
     ) -> VerifiedRecord:
         """Remember that a file was read; without entries where it does not verify."""
-        chain = VerifiedRecord(owner or "?", source.path, entries, source, kind.name, public_bytes)
+        chain = VerifiedRecord(owner or "?", source.path, entries, source, public_bytes)
         self.chains.append(chain)
         return chain
 
@@ -108,7 +102,7 @@ class Believed:
         self._pinned = pinned
         self._state = state
         self._beside: list[tuple[Path, Roster]] = []
-        for source in state.found.rosters:
+        for source in state.found.of(None):
             try:
                 roster = read_roster(source.path)
             except RosterError as error:

@@ -14,7 +14,7 @@ from secfed.records.transcript import TRANSCRIPT
 
 def check_transcripts(state: CheckedFolder, believed: Believed) -> None:
     """Verify every transcript, and every run of them."""
-    for source in state.found.transcripts:
+    for source in state.found.of(TRANSCRIPT):
         run = _transcript(state, believed, source)
         if run is not None:
             state.runs.append(run)
@@ -29,7 +29,7 @@ def _transcript(state: CheckedFolder, believed: Believed, source: Source) -> Aud
     stated = str(source.claims.get("roster_digest", ""))
     if not rosters:
         state.unknown_roster(source.path, stated)
-        state.record(source, TRANSCRIPT, "")
+        state.record(source, "")
         return None
     roster = rosters[0]
     is_here = stated == roster.digest.hex()
@@ -41,7 +41,7 @@ def _transcript(state: CheckedFolder, believed: Believed, source: Source) -> Aud
             state.problem(source.path, None, "the roster has no such site")
         else:
             state.unknown_roster(source.path, stated)
-        state.record(source, TRANSCRIPT, owner)
+        state.record(source, owner)
         return None
     public = roster.aggregator if is_central else roster.public(owner)
     entries: tuple[Entry, ...] = ()
@@ -53,12 +53,12 @@ def _transcript(state: CheckedFolder, believed: Believed, source: Source) -> Aud
     if not is_here and (broken is None or (isinstance(broken, BadlySigned) and broken.line == 1)):
         # A whole first line that names another roster: what is missing is that roster, with its keys.
         state.unknown_roster(source.path, stated)
-        state.record(source, TRANSCRIPT, owner)
+        state.record(source, owner)
         return None
     if broken is not None:
         state.problem(source.path, broken.line, broken.why)
     believed.use(roster)
-    chain = state.record(source, TRANSCRIPT, owner, public, entries)
+    chain = state.record(source, owner, public, entries)
     study = chain.study if entries else str(source.claims.get("study", ""))
     return AuditedRun(study, roster, chain) if is_central else AuditedRun(study, roster, None, {owner: chain})
 
