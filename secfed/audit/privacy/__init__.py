@@ -104,8 +104,8 @@ def _paid_for_nothing(state: CheckedFolder) -> Iterable[str]:
     """Payments for exchanges without a sum: what a hospital paid before a round was given up."""
     for run in state.runs:
         for site, chain in run.sites.items():
-            for ledger in (ledger for ledger in state.ledgers if ledger.site == site):
-                places = paid_without_sum(ledger.chain.entries, chain.entries, run.study)
+            for ledger in (ledger for ledger in state.ledgers if ledger.owner == site):
+                places = paid_without_sum(ledger.entries, chain.entries, run.study)
                 if places and chain.entries:
                     yield (
                         f"{site}, study {run.study!r}, data set {ledger.dataset!r}: {shown(places)} paid "
@@ -127,11 +127,11 @@ def _absent_studies(studies: Iterable[StudyFacts], ledgers: Iterable[LedgerFacts
 
 def _dated_ahead(state: CheckedFolder, now_s: int) -> Iterable[str]:
     for ledger in state.ledgers:
-        for entry in ledger.chain.entries:
+        for entry in ledger.entries:
             dated_s = entry.body.get("time_s")
             if type(dated_s) is int and is_ahead(dated_s, now_s):
                 yield (
-                    f"{ledger.chain.path}, line {entry.seq + 1} is dated {shown_date(dated_s)}, after this "
+                    f"{ledger.path}, line {entry.seq + 1} is dated {shown_date(dated_s)}, after this "
                     "audit: a clock was wrong, here or at the site; periods of budgets count from such dates"
                 )
                 break

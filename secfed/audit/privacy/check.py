@@ -17,15 +17,15 @@ from __future__ import annotations
 import itertools
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from pathlib import Path
 
 from secfed.audit.privacy.files import find
 from secfed.audit.privacy.findings import Believed, CheckedFolder
 from secfed.audit.privacy.runs import check_transcripts
-from secfed.audit.privacy.site_files import check_decisions, check_heads, check_ledgers
-from secfed.dp.ledger.ledger import SPENT
+from secfed.audit.privacy.site_files import check_heads, longest_copies
+from secfed.dp.ledger.ledger import LEDGER, SPENT
 from secfed.errors import ConfigError
+from secfed.records.decision_log import DECISIONS
 from secfed.records.roster_file import read_rosters
 
 Progress = Callable[[int, int], None]
@@ -38,9 +38,9 @@ def check(
     state = CheckedFolder(find(folders), tuple(pinned))
     believed = Believed(state, list(dict.fromkeys(one for path in pinned for one in read_rosters(path))))
     check_transcripts(state, believed)
-    check_ledgers(state, believed)
+    state.ledgers = longest_copies(state, believed, LEDGER)
     check_heads(state)
-    check_decisions(state, believed)
+    state.decisions = sorted(longest_copies(state, believed, DECISIONS), key=lambda log: log.owner)
     _check_earlier_heads(state, earlier_heads)
     _recompute(state, tick)
     return state
@@ -69,15 +69,14 @@ def _check_earlier_heads(state: CheckedFolder, heads: Sequence[str]) -> None:
 
 
 def _recompute(state: CheckedFolder, tick: Progress | None) -> None:
-    of = sum(entry.kind == SPENT for ledger in state.ledgers for entry in ledger.chain.entries)
+    of = sum(entry.kind == SPENT for ledger in state.ledgers for entry in ledger.entries)
     done = itertools.count(1)
 
     def one() -> None:
         if tick is not None:
             tick(next(done), of)
 
-    for place, ledger in enumerate(state.ledgers):
-        points, wrong = state.recomputer.ledger(ledger.chain.entries, one)
-        state.ledgers[place] = replace(ledger, points=tuple(points))
+    for ledger in state.ledgers:
+        state.standings[ledger.path], wrong = state.recomputer.ledger(ledger.entries, one)
         for line, why in wrong:
-            state.problem(ledger.chain.path, line, why)
+            state.problem(ledger.path, line, why)

@@ -9,8 +9,9 @@ from typing import Final
 from secfed.audit.model_check import FoundModel
 from secfed.audit.party import Findings, Party, Problem
 from secfed.audit.privacy.files import Found, Source
-from secfed.audit.privacy.recompute import Point, Recomputer
+from secfed.audit.privacy.recompute import Recomputer
 from secfed.crypto.identity import Roster
+from secfed.dp.accounting.budget import Standing
 from secfed.errors import RosterError
 from secfed.records.hash_chain import Entry
 from secfed.records.roster_file import PINNED_FOLDER, read_roster
@@ -25,6 +26,11 @@ class VerifiedRecord(Party):
 
     source: Source
     public_bytes: bytes = field(repr=False)  # the key it verifies under; empty if none was found
+
+    @property
+    def dataset(self) -> str:
+        """From whose budget a ledger pays; empty for any other record."""
+        return str(self.entries[0].body.get("dataset", "")) if self.entries else ""
 
     @property
     def settings(self) -> dict[str, object] | None:
@@ -48,24 +54,6 @@ class AuditedRun:
         return ([self.central] if self.central else []) + list(self.sites.values())
 
 
-@dataclass(frozen=True)
-class CheckedLedger:
-    """One data set's ledger, by its longest copy that verifies."""
-
-    chain: VerifiedRecord
-    points: tuple[Point, ...] = ()  # where the budgets stood after each payment, recomputed
-
-    @property
-    def site(self) -> str:
-        """Whose it is."""
-        return self.chain.owner
-
-    @property
-    def dataset(self) -> str:
-        """From whose budget it pays."""
-        return str(self.chain.entries[0].body.get("dataset", ""))
-
-
 @dataclass
 class CheckedFolder(Findings):
     """What was found and what is wrong with it."""
@@ -75,8 +63,10 @@ class CheckedFolder(Findings):
     rosters: list[Roster] = field(default_factory=list)  # every believed roster that was used
     chains: list[VerifiedRecord] = field(default_factory=list)  # verified or not
     runs: list[AuditedRun] = field(default_factory=list)
-    ledgers: list[CheckedLedger] = field(default_factory=list)
+    ledgers: list[VerifiedRecord] = field(default_factory=list)  # the longest copy of each
     decisions: list[VerifiedRecord] = field(default_factory=list)  # the longest copy of each decision log
+    # file -> line of a payment -> where the budgets stood after it, recomputed
+    standings: dict[Path, dict[int, tuple[Standing, ...]]] = field(default_factory=dict)
     recomputer: Recomputer = field(default_factory=Recomputer)
     unchecked: list[Problem] = field(default_factory=list)  # those that only say that a roster is missing
 

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from secfed.audit.privacy.evidence import DecisionFact, DecisionLogFacts
 from secfed.audit.privacy.files import Source
-from secfed.audit.privacy.findings import Believed, CheckedFolder, CheckedLedger, VerifiedRecord
+from secfed.audit.privacy.findings import Believed, CheckedFolder, VerifiedRecord
 from secfed.dp.ledger.heads import Recorded, lacking, recorded_in
 from secfed.dp.ledger.ledger import LEDGER
 from secfed.records.clock import LAST_S
@@ -22,22 +22,6 @@ _TIMES: Final = ("time_s", "decided_s")
 _NUMBERS: Final = ("number", "round", "attempt", "count", "entries")
 _NAMES: Final = ("digest", "name")  # of the study
 _TEXTS: Final = ("text", "exchange", "policy", "roster", "of")
-
-_HasForm = Callable[[Mapping[str, Any]], bool]  # whether an entry with this body can be shown
-
-
-def check_ledgers(state: CheckedFolder, believed: Believed) -> None:
-    """Verify every ledger file, and keep the longest copy of each ledger."""
-    otherwise = "what one spent, the other does not count"
-    chains = _longest_copies(state, believed, LEDGER, _is_of_ledger, otherwise)
-    state.ledgers = [CheckedLedger(chain) for chain in chains]
-
-
-def check_decisions(state: CheckedFolder, believed: Believed) -> None:
-    """Verify every decision log, and keep the longest copy of each."""
-    otherwise = "what one says was decided, the other does not say"
-    logs = _longest_copies(state, believed, DECISIONS, _is_of_decisions, otherwise)
-    state.decisions = sorted(logs, key=lambda chain: chain.owner)
 
 
 def _is_of_ledger(body: Mapping[str, Any]) -> bool:
@@ -68,7 +52,7 @@ def _is_of_decisions(body: Mapping[str, Any]) -> bool:
 
 def check_heads(state: CheckedFolder) -> None:
     """Look for every ledger state that a site's transcript recorded."""
-    ledgers = {(one.site, one.chain.public_bytes, one.dataset): one.chain for one in state.ledgers}
+    ledgers = {(one.owner, one.public_bytes, one.dataset): one for one in state.ledgers}
     known = {key: {entry.hash.hex() for entry in chain.entries} for key, chain in ledgers.items()}
     for run in state.runs:
         for site, chain in run.sites.items():
@@ -89,39 +73,36 @@ def check_heads(state: CheckedFolder) -> None:
                 )
 
 
-def _longest_copies(
-    state: CheckedFolder, believed: Believed, kind: ChainType, has_form: _HasForm, otherwise: str
-) -> list[VerifiedRecord]:
-    """Verify files, and choose the longest of the copies of one site's ledger or log.
+# Of each kind: whether an entry with this body can be shown, and what it means that copies disagree.
+_KINDS: Final[dict[ChainType, tuple[Callable[[Mapping[str, Any]], bool], str]]] = {
+    LEDGER: (_is_of_ledger, "what one spent, the other does not count"),
+    DECISIONS: (_is_of_decisions, "what one says was decided, the other does not say"),
+}
 
-    ``otherwise`` says what it means that two copies are two histories.
-    """
+
+def longest_copies(state: CheckedFolder, believed: Believed, kind: ChainType) -> list[VerifiedRecord]:
+    """Verify files of one kind, and choose the longest of the copies of one site's ledger or log."""
     histories: dict[tuple[str, bytes, str], list[VerifiedRecord]] = {}
     for source in state.found.of(kind):
-        chain = _verify(state, believed, source, kind, has_form)
+        chain = _verify(state, believed, source, kind)
         if chain.entries:
-            dataset = str(chain.entries[0].body.get("dataset", ""))
-            histories.setdefault((chain.owner, chain.public_bytes, dataset), []).append(chain)
-    return [_longest(state, chains, kind.name, otherwise) for chains in histories.values()]
+            histories.setdefault((chain.owner, chain.public_bytes, chain.dataset), []).append(chain)
+    return [_longest(state, chains, kind) for chains in histories.values()]
 
 
-def _longest(
-    state: CheckedFolder, chains: Sequence[VerifiedRecord], kind: str, otherwise: str
-) -> VerifiedRecord:
+def _longest(state: CheckedFolder, chains: Sequence[VerifiedRecord], kind: ChainType) -> VerifiedRecord:
     longest = max(chains, key=lambda chain: len(chain.entries))
     for chain in chains:
         count = len(chain.entries)
         if longest.entries[count - 1].hash != chain.entries[-1].hash:
-            what = f"it and {longest.path} are two histories of one {kind}"
-            state.problem(chain.path, None, f"{what}: {otherwise}")
+            what = f"it and {longest.path} are two histories of one {kind.name}"
+            state.problem(chain.path, None, f"{what}: {_KINDS[kind][1]}")
         elif count < len(longest.entries):
             state.notes.append(f"{chain.path} is an older copy of {longest.path}, which is used instead")
     return longest
 
 
-def _verify(
-    state: CheckedFolder, believed: Believed, source: Source, kind: ChainType, has_form: _HasForm
-) -> VerifiedRecord:
+def _verify(state: CheckedFolder, believed: Believed, source: Source, kind: ChainType) -> VerifiedRecord:
     """Try the keys that the believed rosters have for the site that the file claims to be of."""
     claimed = source.named_site or str(source.claims.get("owner", ""))
     near = believed.rosters_for(source)
@@ -139,6 +120,7 @@ def _verify(
             first = first or error
             continue
         believed.use(roster)
+        has_form = _KINDS[kind][0]
         odd = next((entry for entry in entries if not has_form(entry.body)), None)
         if odd is None:
             return state.record(source, claimed, public, entries)
