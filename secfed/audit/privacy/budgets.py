@@ -6,15 +6,8 @@ from collections import Counter
 from collections.abc import Iterable
 
 from secfed.audit.privacy import document as doc
-from secfed.audit.privacy import phrases
+from secfed.audit.privacy import phrases, releases
 from secfed.audit.privacy.evidence import Amount, LedgerFacts, Payment, Report, StudySpend
-from secfed.audit.privacy.releases import (
-    NO_PRIVACY,
-    bare_lines,
-    protections_relied_on,
-    study_names,
-    uncovered,
-)
 from secfed.records.decision_state import REFUSAL
 
 _TEXTS = phrases.TEXTS["budgets"]
@@ -33,7 +26,7 @@ def summary(report: Report) -> doc.Section:
         blocks.append(doc.Alert("info", f"{notes} on completeness under Verification"))
     refused = Counter(item.what for item in report.refusals)
     rows = (
-        ("Studies in these files", ", ".join(study_names(report)) or "none"),
+        ("Studies in these files", ", ".join(releases.study_names(report)) or "none"),
         ("Sites in these files", ", ".join(report.sites) or "none"),
         ("Finished sums", str(sum(study.sums for study in report.studies))),
         ("Uses of data that a budget refused", str(refused["budget"])),
@@ -69,7 +62,7 @@ def _card(report: Report, ledger: LedgerFacts) -> doc.Card:
         ("counts", f"{phrases.period(shown)}, all studies together"),
         ("accountant", _accountant(shown)),
     )
-    outside = uncovered(report, ledger.site)
+    outside = releases.uncovered(report, ledger.site)
     return doc.Card(
         title,
         phrases.number_up(shown.spent),
@@ -91,7 +84,7 @@ def _warnings(report: Report) -> list[doc.Block]:
 
     if report.bare:
         title = "Left without noise, by the studies' explicit choice"
-        blocks.append(doc.Alert("warn", title, tuple(bare_lines(report))))
+        blocks.append(doc.Alert("warn", title, tuple(releases.bare_lines(report))))
     without = [one.name for one in studies if one.settings_recorded and one.privacy is None]
     warn("warn", "No differential privacy in study", without, _TEXTS["no_privacy"])
     plain = [one.name for one in studies if one.protection == "plain"]
@@ -101,7 +94,7 @@ def _warnings(report: Report) -> list[doc.Block]:
     warn("info", "Settings not recorded: study", [one.name for one in studies if not one.settings_recorded])
     with_ledger = {ledger.site for ledger in report.ledgers}
     others = [site for site in report.sites if site not in with_ledger]
-    without_ledger = phrases.sentence(f"Without a ledger: {NO_PRIVACY}")
+    without_ledger = phrases.sentence(f"Without a ledger: {releases.NO_PRIVACY}")
     warn("warn", "No verified ledger in these files:", others, without_ledger)
     return blocks
 
@@ -121,12 +114,12 @@ def spending(report: Report) -> doc.Section:
         if ledger.payments:
             blocks.append(doc.Figure(number, _alt(ledger)))
             blocks.append(doc.table(_STUDY_COLUMNS, ledger.studies))
-        outside = uncovered(report, ledger.site)
+        outside = releases.uncovered(report, ledger.site)
         if outside:
             lines = tuple(map(phrases.sentence, outside))
             blocks.append(doc.Alert("warn", "Not covered by these numbers", lines))
     if not report.ledgers:
-        blocks.append(doc.Text(phrases.sentence(f"No verified ledger in these files: {NO_PRIVACY}")))
+        blocks.append(doc.Text(phrases.sentence(f"No verified ledger in these files: {releases.NO_PRIVACY}")))
     elif any(len(ledger.studies) > 1 for ledger in report.ledgers):
         blocks.append(doc.Text(_TEXTS["alone"]))
     return doc.Section("spending", "Privacy spent and left", tuple(blocks), new_page=True)
@@ -215,7 +208,7 @@ def trust(report: Report) -> doc.Section:
     """On what every kind of number relies."""
     used = {amount.relies_on for ledger in report.ledgers for amount in ledger.amounts}
     rows = [(title, phrases.TEXTS["relies"][kind]) for kind, title in _FOOTINGS.items() if kind in used]
-    rows += [(f"Protection: {name}", text) for name, text in protections_relied_on(report)]
+    rows += [(f"Protection: {name}", text) for name, text in releases.protections_relied_on(report)]
     rows += phrases.TEXTS["trust"].items()
     block = doc.ReportTable(("Number", "Relies on"), tuple(rows), weights=(3, 9))
     return doc.Section("trust", "On what each number relies", (block,))
