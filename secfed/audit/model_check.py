@@ -43,11 +43,19 @@ def check_models(main: Party, sites: Sequence[Party], roster: Roster, found: Fin
     """Check every model that is named; ``main`` is the aggregator's transcript."""
     by_site = {site.owner: model for site in sites if (model := _last_model(site, found)) is not None}
     for site in sites:
-        if site.owner in by_site:
-            _check_signature(site, *by_site[site.owner], roster, found)
+        line, record = by_site.get(site.owner, (0, None))
+        try:
+            if record is not None and record.signature:
+                check_signature(record, roster, site.study)
+        except BadSignature:
+            found.problem(site.path, line, "the aggregator's signature over the model does not verify")
     central = _last_model(main, found)
-    if central is not None:
-        _check_sums(main, *central, found)
+    if central is not None:  # it comes after every sum that the aggregator recorded
+        line, record = central
+        sums, before = len(main.summed), sum(entry.kind == SUMMED for entry in main.entries[:line])
+        if not record.sums == sums == before:
+            why = f"names a model after {record.sums} sums, and the transcript has {sums}"
+            found.problem(main.path, line, why)
     _compare(central, sites, by_site, found)
     records = {owner: record for owner, (_, record) in by_site.items()}
     newest = max(records.values(), key=lambda record: record.sums, default=None)
@@ -81,14 +89,6 @@ def _last_model(party: Party, found: Findings) -> Named | None:
     return None
 
 
-def _check_signature(party: Party, line: int, record: ModelRecord, roster: Roster, found: Findings) -> None:
-    if record.signature:
-        try:
-            check_signature(record, roster, party.study)
-        except BadSignature:
-            found.problem(party.path, line, "the aggregator's signature over the model does not verify")
-
-
 def _compare_file(owner: str, is_own: bool, record: ModelRecord, path: Path, found: Findings) -> FoundModel:
     is_here, is_right = path.is_file(), False
     if is_here:
@@ -100,15 +100,6 @@ def _compare_file(owner: str, is_own: bool, record: ModelRecord, path: Path, fou
         except OSError as error:
             found.problem(path, None, os.strerror(error.errno or 0))
     return FoundModel(owner, is_own, record, path, is_here, is_right)
-
-
-def _check_sums(main: Party, line: int, record: ModelRecord, found: Findings) -> None:
-    """The aggregator's model comes after every sum that the aggregator recorded."""
-    sums = len(main.summed)
-    before = sum(entry.kind == SUMMED for entry in main.entries[:line])
-    if not record.sums == sums == before:
-        why = f"names a model after {record.sums} sums, and the transcript has {sums}"
-        found.problem(main.path, line, why)
 
 
 def _compare(

@@ -134,17 +134,16 @@ class _Study:
         self.upload_bytes = FrameFormat(self.parameters, UPLOAD).total_bytes + UPLOAD_TAG_BYTES
         self._frames: list[bytes] = []
 
-    def encrypt(self) -> None:
-        self._frames = list(self.cipher.encrypt(self.parameters, _encoder(self.layout)))
+    def encrypt(self, cipher: SiteCipher | None = None) -> None:
+        """With the workers of ``cipher`` if it is given."""
+        self._frames = list((cipher or self.cipher).encrypt(self.parameters, _encoder(self.layout)))
 
-    def tag(self) -> None:
-        self.cipher.tag(self.parameters, bytes(32), "site", self._frames)
+    def tag(self, cipher: SiteCipher | None = None) -> None:
+        (cipher or self.cipher).tag(self.parameters, bytes(32), "site", self._frames)
 
     def protect(self, cipher: SiteCipher | None = None) -> None:
-        """Encrypt and tag, with the workers of ``cipher`` if it is given."""
-        cipher = cipher or self.cipher
-        frames = list(cipher.encrypt(self.parameters, _encoder(self.layout)))
-        cipher.tag(self.parameters, bytes(32), "site", frames)
+        self.encrypt(cipher)
+        self.tag(cipher)
 
     def rest(self) -> dict[str, float]:
         """Seconds to add one upload and to decrypt the sum; the sum is checked."""

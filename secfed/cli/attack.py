@@ -69,7 +69,10 @@ def attack(
         status.update(f"{one.name}: {one.who} {one.what}")
 
     if privacy is not None:
-        _no_place_beside_privacy(protection=protection, hospitals=hospitals, seed=seed)
+        for name, value in (("protection", protection), ("hospitals", hospitals), ("seed", seed)):
+            if value is not None:
+                message = f"--{name}: has no effect beside --privacy"
+                raise ConfigError(message, remedy="leave one of the two out")
         from secfed.attack.privacy import PRIVACY_ATTACKS, run_privacy_attacks
 
         selected = _select(PRIVACY_ATTACKS, only, "privacy")
@@ -92,12 +95,6 @@ def attack(
             _show(outcomes, target, setting.hospitals)
     if not good:
         raise typer.Exit(1)
-
-
-def _no_place_beside_privacy(**options: object) -> None:
-    for name, value in options.items():
-        if value is not None:
-            raise ConfigError(f"--{name}: has no effect beside --privacy", remedy="leave one of the two out")
 
 
 def _select(attacks: Sequence[_AnyAttack], only: list[str] | None, target: str) -> list[_AnyAttack]:

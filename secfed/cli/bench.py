@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Annotated, Any
 
 import typer
@@ -43,18 +44,9 @@ def masked(
     if sites - drops < needed:
         message = f"--drops {drops}: of {sites} sites at least {needed} must survive"
         raise ConfigError(message, remedy=f"use --drops {sites - needed} or less")
-    _run(
-        measure,
-        tables.masked,
-        f"masked: {params:,} parameters, {sites} sites, {bits} bits",
-        as_json,
-        parameters=params,
-        sites=sites,
-        drops=drops,
-        bits=bits,
-        repeats=repeats,
-        with_flower=flower,
-    )
+    asked = partial(measure, parameters=params, sites=sites, drops=drops, bits=bits, repeats=repeats)
+    title = f"masked: {params:,} parameters, {sites} sites, {bits} bits"
+    _run(partial(asked, with_flower=flower), tables.masked, title, as_json)
 
 
 @bench_app.command()
@@ -73,18 +65,9 @@ def encrypted(
     """
     from secfed.bench.encrypted import measure
 
-    _run(
-        measure,
-        tables.encrypted,
-        f"encrypted: {params:,} parameters, {sites} sites, {value_bits} value bits",
-        as_json,
-        parameters=params,
-        sites=sites,
-        value_bits=value_bits,
-        repeats=repeats,
-        processes=processes,
-        memory=memory,
-    )
+    asked = partial(measure, parameters=params, sites=sites, value_bits=value_bits, repeats=repeats)
+    title = f"encrypted: {params:,} parameters, {sites} sites, {value_bits} value bits"
+    _run(partial(asked, processes=processes, memory=memory), tables.encrypted, title, as_json)
 
 
 @bench_app.command()
@@ -109,18 +92,9 @@ def link(
     """
     from secfed.bench.link import measure
 
-    _run(
-        measure,
-        tables.link,
-        f"link: {params:,} parameters each way, {sites} sites, loopback",
-        as_json,
-        parameters=params,
-        sites=sites,
-        many=many,
-        repeats=repeats,
-        messages=messages,
-        round_parameters=round_params,
-    )
+    asked = partial(measure, parameters=params, sites=sites, many=many, repeats=repeats, messages=messages)
+    title = f"link: {params:,} parameters each way, {sites} sites, loopback"
+    _run(partial(asked, round_parameters=round_params), tables.link, title, as_json)
 
 
 def _run(
@@ -128,11 +102,10 @@ def _run(
     table: Callable[[dict[str, Any]], TextTable],
     title: str,
     as_json: bool,
-    **settings: Any,
 ) -> None:
     """Measure, with progress on stderr, and print the table or all numbers as JSON."""
     with Status("starting", console=Console(stderr=True, quiet=as_json)) as status:
-        result = measure(**settings, progress=status.update)
+        result = measure(progress=status.update)
     if as_json:
         print_json(result)
     else:

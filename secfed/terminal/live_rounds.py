@@ -98,9 +98,6 @@ class LineObserver(Observer):
         self._rounds = rounds
         say(self._console, f"{study}: {plural(len(sites), 'hospital')}, {plural(rounds, 'round')}")
 
-    def stage(self, round_number: int, exchange: str, stage: str, done: int, total: int) -> None:
-        """Too fine for a log."""
-
     def round_finished(self, report: RoundReport) -> None:
         """One line when the round is over, one when its metrics are known."""
         facts = []
@@ -110,9 +107,6 @@ class LineObserver(Observer):
         facts += [f"{name} {show_number(value)}" for name, value in (report.metrics or {}).items()]
         if facts:
             say(self._console, f"round {report.round}/{self._rounds}: {', '.join(facts)}")
-
-    def finished(self, report: RunReport) -> None:
-        """The summary follows on stdout."""
 
     def _outcome(self, report: RoundReport) -> str:
         if report.aborted:

@@ -91,7 +91,7 @@ class Believed:
     def __init__(self, state: CheckedFolder, pinned: list[Roster]) -> None:
         self._pinned = pinned
         self._state = state
-        self._beside: list[tuple[Path, Roster]] = []
+        self._beside: list[tuple[Path, Roster]] = []  # and the folder whose records it is for
         for source in state.found.of(None):
             try:
                 roster = read_roster(source.path)
@@ -100,7 +100,8 @@ class Believed:
                 continue
             if pinned and roster not in pinned:
                 state.notes.append(f"{source.path} is not among the rosters of --roster, and was not used")
-            self._beside.append((_home(source.path), roster))
+            folder = source.path.parent
+            self._beside.append((folder.parent if folder.name == PINNED_FOLDER else folder, roster))
 
     def rosters_for(self, source: Source) -> list[Roster]:
         """Rosters to try: that which the file names, then the nearest."""
@@ -116,8 +117,3 @@ class Believed:
         """Remember that something was verified against it."""
         if roster not in self._state.rosters:
             self._state.rosters.append(roster)
-
-
-def _home(path: Path) -> Path:
-    """The folder whose records a roster file is for."""
-    return path.parents[1] if path.parent.name == PINNED_FOLDER else path.parent

@@ -100,35 +100,25 @@ def _check_run(state: CheckedFolder, run: AuditedRun) -> None:
     """Compare the transcripts of a run, and the models beside them."""
     central = run.central or Party(AGGREGATOR, Path(), ())
     run.models = compare_run(central, list(run.sites.values()), run.roster, state)
-    _same_settings(state, run)
+    stated = [(chain.path, body) for chain in run.parties if (body := chain.settings) is not None]
+    for path, body in stated[1:]:
+        if body != stated[0][1]:
+            state.problem(path, 2, f"its settings differ from those in {stated[0][0]}")
     for site, chain in run.sites.items():
         where = f"{site}, study {run.study!r}"
-        lost = _lost_sums(run.central, chain)
         if run.central is None:
             state.notes.append(
                 f"{where}: the aggregator's transcript is not here, so the site's own was not compared "
                 "with it"
             )
-        elif lost:
+            continue
+        own = _specs(chain)
+        lost = sum(
+            site in entry.body.get("survivors", []) and entry.body.get("spec_digest") not in own
+            for entry in run.central.summed
+        )
+        if lost and chain.entries:
             state.notes.append(
                 f"{where}: {lost} sums that the site is in are not in its transcript; it never got the "
                 "result, or the end of its transcript is cut off"
             )
-
-
-def _same_settings(state: CheckedFolder, run: AuditedRun) -> None:
-    stated = [(chain.path, body) for chain in run.parties if (body := chain.settings) is not None]
-    for path, body in stated[1:]:
-        if body != stated[0][1]:
-            state.problem(path, 2, f"its settings differ from those in {stated[0][0]}")
-
-
-def _lost_sums(central: VerifiedRecord | None, chain: VerifiedRecord) -> int:
-    """A survivor may lack a sum: it never got the result, or the end of its transcript was cut off."""
-    if central is None or not chain.entries:
-        return 0
-    own = _specs(chain)
-    return sum(
-        chain.owner in entry.body.get("survivors", []) and entry.body.get("spec_digest") not in own
-        for entry in central.summed
-    )
