@@ -18,9 +18,8 @@ from typing import Any
 
 import numpy as np
 
-from secfed.bench.bare_tls import bare_tls
+from secfed.bench.loopback import Handler, TlsConsortium, bare_tls, served
 from secfed.bench.processes import PeakMemory
-from secfed.bench.served import Handler, TlsConsortium, served
 from secfed.crypto.codec import Buffer
 from secfed.deploy.transport.carriers.dispatch import StageDispatcher
 from secfed.deploy.transport.grpc.peer import TlsFiles

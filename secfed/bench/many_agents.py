@@ -11,9 +11,9 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from secfed.bench.loopback import Handler, TlsConsortium, served
 from secfed.bench.masked import BenchConsortium
 from secfed.bench.processes import PeakMemory
-from secfed.bench.served import Handler, TlsConsortium, served
 from secfed.crypto.codec import Buffer
 from secfed.crypto.masked.client import MaskedSite
 from secfed.crypto.masked.server import MaskedServer

@@ -10,8 +10,16 @@ from rich.text import Text
 
 from secfed.deploy.transport.progress import ANSWERS, Waits
 from secfed.runs.run_report import WAIT, Observer, RoundReport, RunReport, SilentObserver
-from secfed.terminal.consoles import plain_text, plural, say, show_bytes, show_number, show_seconds
-from secfed.terminal.live import live_or, progress_bar
+from secfed.terminal.consoles import (
+    live_or,
+    plain_text,
+    plural,
+    progress_bar,
+    say,
+    show_bytes,
+    show_number,
+    show_seconds,
+)
 from secfed.terminal.tables import WORTH_TELLING_S, round_table
 from secfed.wire.stages import STAGES
 
