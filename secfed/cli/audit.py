@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -124,27 +123,16 @@ def _print(made: Report, *parts: Callable[[Console, Report], None]) -> None:
 def _made(folders: list[Path], rosters: list[Path] | None, seen: list[str] | None = None) -> Report:
     from secfed.audit.privacy import make_report
 
-    with _progress() as tick:
-        return make_report(folders, rosters or (), tick=tick, seen=seen or ())
-
-
-@contextmanager
-def _progress() -> Iterator[Callable[[int, int], None]]:
-    """A bar on stderr, once there is enough to do and somebody to watch."""
+    # A bar, once there is enough to do and somebody to watch.
     columns = (TextColumn("Recomputing epsilon"), BarColumn(), MofNCompleteColumn())
-    bar = Progress(*columns, console=stderr(), transient=True)
-    task = bar.add_task("", total=None)
+    console = stderr()
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
+        task = bar.add_task("", total=None, visible=False)
 
-    def tick(done: int, of: int) -> None:
-        if of > _SLOW and bar.console.is_terminal:
-            bar.start()  # does nothing the second time
-            bar.update(task, completed=done, total=of)
+        def tick(done: int, of: int) -> None:
+            bar.update(task, completed=done, total=of, visible=of > _SLOW)
 
-    try:
-        yield tick
-    finally:
-        if bar.live.is_started:
-            bar.stop()
+        return make_report(folders, rosters or (), tick=tick, seen=seen or ())
 
 
 def _check_outputs(named: Mapping[str, Path | None]) -> None:

@@ -161,11 +161,11 @@ def _verification(state: CheckedFolder, notes: Iterable[str]) -> Verification:
             fingerprint(roster.aggregator),
             tuple((site, fingerprint(public)) for site, public in roster.members),
         )
-        for roster in state.rosters
+        for roster in state.used
     )
     return Verification(
         verified=not state.problems,
-        pinned=bool(state.named),
+        pinned=bool(state.pinned),
         recomputed=state.recomputer.checked,
         problems=tuple(state.problems),
         unchecked=len(state.unchecked),

@@ -21,7 +21,7 @@ from pathlib import Path
 
 from secfed.audit.party import Party
 from secfed.audit.privacy.files import Source, find
-from secfed.audit.privacy.findings import AGGREGATOR, AuditedRun, Believed, CheckedFolder, VerifiedRecord
+from secfed.audit.privacy.findings import AGGREGATOR, AuditedRun, CheckedFolder, VerifiedRecord
 from secfed.audit.privacy.site_files import check_heads, longest_copies
 from secfed.audit.transcript_check import compare_run
 from secfed.dp.ledger.ledger import LEDGER, SPENT
@@ -38,12 +38,12 @@ def check(
     folders: Sequence[Path], pinned: Sequence[Path], tick: Progress | None, earlier_heads: Sequence[str]
 ) -> CheckedFolder:
     """Find and verify everything under some folders; see :func:`secfed.audit.privacy.make_report`."""
-    state = CheckedFolder(find(folders), tuple(pinned))
-    believed = Believed(state, list(dict.fromkeys(one for path in pinned for one in read_rosters(path))))
-    check_transcripts(state, believed)
-    state.ledgers = longest_copies(state, believed, LEDGER)
+    found = find(folders)
+    state = CheckedFolder(found, list(dict.fromkeys(one for path in pinned for one in read_rosters(path))))
+    _check_transcripts(state)
+    state.ledgers = longest_copies(state, LEDGER)
     check_heads(state)
-    state.decisions = sorted(longest_copies(state, believed, DECISIONS), key=lambda log: log.owner)
+    state.decisions = sorted(longest_copies(state, DECISIONS), key=lambda log: log.owner)
     _check_earlier_heads(state, earlier_heads)
     _recompute(state, tick)
     return state
@@ -85,10 +85,10 @@ def _recompute(state: CheckedFolder, tick: Progress | None) -> None:
             state.problem(ledger.path, line, why)
 
 
-def check_transcripts(state: CheckedFolder, believed: Believed) -> None:
+def _check_transcripts(state: CheckedFolder) -> None:
     """Verify every transcript, and every run of them."""
     for source in state.found.of(TRANSCRIPT):
-        run = _transcript(state, believed, source)
+        run = _transcript(state, source)
         if run is not None:
             state.runs.append(run)
     _join(state)
@@ -96,9 +96,9 @@ def check_transcripts(state: CheckedFolder, believed: Believed) -> None:
         _check_run(state, run)
 
 
-def _transcript(state: CheckedFolder, believed: Believed, source: Source) -> AuditedRun | None:
+def _transcript(state: CheckedFolder, source: Source) -> AuditedRun | None:
     """A run of one transcript; the first line's claims choose the key and are then verified."""
-    rosters = believed.rosters_for(source)
+    rosters = state.rosters_for(source)
     stated = str(source.claims.get("roster_digest", ""))
     if not rosters:
         state.unknown_roster(source.path, stated)
@@ -130,7 +130,7 @@ def _transcript(state: CheckedFolder, believed: Believed, source: Source) -> Aud
         return None
     if broken is not None:
         state.problem(source.path, broken.line, broken.why)
-    believed.use(roster)
+    state.used[roster] = None
     chain = state.record(source, owner, public, entries)
     study = chain.study if entries else str(source.claims.get("study", ""))
     return AuditedRun(study, roster, chain) if is_central else AuditedRun(study, roster, None, {owner: chain})

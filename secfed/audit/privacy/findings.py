@@ -59,8 +59,9 @@ class CheckedFolder(Findings):
     """What was found and what is wrong with it."""
 
     found: Found
-    named: tuple[Path, ...]  # roster files that the reader named; without any, keys come from the folders
-    rosters: list[Roster] = field(default_factory=list)  # every believed roster that was used
+    pinned: list[Roster]  # believed, if there are any; else those beside the files
+    beside: list[tuple[Path, Roster]] = field(default_factory=list)  # the folder whose records it is for
+    used: dict[Roster, None] = field(default_factory=dict)  # something was verified against it; in order
     chains: list[VerifiedRecord] = field(default_factory=list)  # verified or not
     runs: list[AuditedRun] = field(default_factory=list)
     ledgers: list[VerifiedRecord] = field(default_factory=list)  # the longest copy of each
@@ -69,6 +70,18 @@ class CheckedFolder(Findings):
     standings: dict[Path, dict[int, tuple[Standing, ...]]] = field(default_factory=dict)
     recomputer: Recomputer = field(default_factory=Recomputer)
     unchecked: list[Problem] = field(default_factory=list)  # those that only say that a roster is missing
+
+    def __post_init__(self) -> None:
+        for source in self.found.of(None):
+            try:
+                roster = read_roster(source.path)
+            except RosterError as error:
+                self.problem(source.path, None, error.message.removeprefix(f"{source.path}: "))
+                continue
+            if self.pinned and roster not in self.pinned:
+                self.notes.append(f"{source.path} is not among the rosters of --roster, and was not used")
+            folder = source.path.parent
+            self.beside.append((folder.parent if folder.name == PINNED_FOLDER else folder, roster))
 
     def unknown_roster(self, path: Path, digest: str = "") -> None:
         """A file that cannot be checked, for want of the roster under which it was made."""
@@ -84,36 +97,12 @@ class CheckedFolder(Findings):
         self.chains.append(chain)
         return chain
 
-
-class Believed:
-    """Which roster to verify a file against: those that the reader pinned, or else those beside the files."""
-
-    def __init__(self, state: CheckedFolder, pinned: list[Roster]) -> None:
-        self._pinned = pinned
-        self._state = state
-        self._beside: list[tuple[Path, Roster]] = []  # and the folder whose records it is for
-        for source in state.found.of(None):
-            try:
-                roster = read_roster(source.path)
-            except RosterError as error:
-                state.problem(source.path, None, error.message.removeprefix(f"{source.path}: "))
-                continue
-            if pinned and roster not in pinned:
-                state.notes.append(f"{source.path} is not among the rosters of --roster, and was not used")
-            folder = source.path.parent
-            self._beside.append((folder.parent if folder.name == PINNED_FOLDER else folder, roster))
-
     def rosters_for(self, source: Source) -> list[Roster]:
-        """Rosters to try: that which the file names, then the nearest."""
-        rosters = self._pinned
+        """Rosters to verify a file against: that which the file names, then the nearest."""
+        rosters = self.pinned
         if not rosters:
             parents = source.path.parents
-            near = [roster for folder in parents for home, roster in self._beside if home == folder]
-            rosters = list(dict.fromkeys([*near, *(roster for _, roster in self._beside)]))
+            near = [roster for folder in parents for home, roster in self.beside if home == folder]
+            rosters = list(dict.fromkeys([*near, *(roster for _, roster in self.beside)]))
         stated = source.claims.get("roster_digest")
         return sorted(rosters, key=lambda roster: roster.digest.hex() != stated)  # stable
-
-    def use(self, roster: Roster) -> None:
-        """Remember that something was verified against it."""
-        if roster not in self._state.rosters:
-            self._state.rosters.append(roster)

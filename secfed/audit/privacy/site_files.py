@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from secfed.audit.privacy.evidence import DecisionFact, DecisionLogFacts
 from secfed.audit.privacy.files import Source
-from secfed.audit.privacy.findings import Believed, CheckedFolder, VerifiedRecord
+from secfed.audit.privacy.findings import CheckedFolder, VerifiedRecord
 from secfed.dp.ledger.heads import Recorded, lacking, recorded_in
 from secfed.dp.ledger.ledger import LEDGER
 from secfed.records.clock import LAST_S
@@ -80,11 +80,11 @@ _KINDS: Final[dict[ChainType, tuple[Callable[[Mapping[str, Any]], bool], str]]] 
 }
 
 
-def longest_copies(state: CheckedFolder, believed: Believed, kind: ChainType) -> list[VerifiedRecord]:
+def longest_copies(state: CheckedFolder, kind: ChainType) -> list[VerifiedRecord]:
     """Verify files of one kind, and choose the longest of the copies of one site's ledger or log."""
     histories: dict[tuple[str, bytes, str], list[VerifiedRecord]] = {}
     for source in state.found.of(kind):
-        chain = _verify(state, believed, source, kind)
+        chain = _verify(state, source, kind)
         if chain.entries:
             histories.setdefault((chain.owner, chain.public_bytes, chain.dataset), []).append(chain)
     return [_longest(state, chains, kind) for chains in histories.values()]
@@ -102,10 +102,10 @@ def _longest(state: CheckedFolder, chains: Sequence[VerifiedRecord], kind: Chain
     return longest
 
 
-def _verify(state: CheckedFolder, believed: Believed, source: Source, kind: ChainType) -> VerifiedRecord:
+def _verify(state: CheckedFolder, source: Source, kind: ChainType) -> VerifiedRecord:
     """Try the keys that the believed rosters have for the site that the file claims to be of."""
     claimed = source.named_site or str(source.claims.get("owner", ""))
-    near = believed.rosters_for(source)
+    near = state.rosters_for(source)
     rosters = [roster for roster in near if claimed in roster.sites]
     if not near:
         state.unknown_roster(source.path)
@@ -119,7 +119,7 @@ def _verify(state: CheckedFolder, believed: Believed, source: Source, kind: Chai
         except BrokenChain as error:
             first = first or error
             continue
-        believed.use(roster)
+        state.used[roster] = None
         has_form = _KINDS[kind][0]
         odd = next((entry for entry in entries if not has_form(entry.body)), None)
         if odd is None:
