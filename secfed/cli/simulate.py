@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import shlex
-from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
+import click
 import typer
 from rich.text import Text
 
@@ -22,12 +22,6 @@ from secfed.wire.stages import STAGES
 
 if TYPE_CHECKING:
     from secfed.study.study import Study  # needs torch
-
-
-class Compare(StrEnum):
-    """What ``--compare`` takes."""
-
-    alone = "alone"
 
 
 def simulate(
@@ -64,10 +58,11 @@ def simulate(
         ),
     ] = None,
     compare: Annotated[
-        Compare | None,
+        Literal["alone"] | None,
         typer.Option(
+            click_type=click.Choice(["alone"]),
             help="Also train each hospital by itself, on its own records only, and show both. "
-            "Looks at single hospitals: simulation only."
+            "Looks at single hospitals: simulation only.",
         ),
     ] = None,
     as_json: Annotated[
@@ -95,14 +90,7 @@ def simulate(
         _check_start_is_outside(study, out)
         prepare(out, overwrite=overwrite)
     with watching(stderr(), quiet=as_json) as observer:
-        report = run_study(
-            study,
-            out=out,
-            drops=drops,
-            observer=observer,
-            compare=None if compare is None else "alone",
-            budgets=budgets,
-        )
+        report = run_study(study, out=out, drops=drops, observer=observer, compare=compare, budgets=budgets)
     show_report(report, out, as_json=as_json)
 
 
