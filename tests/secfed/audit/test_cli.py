@@ -127,11 +127,6 @@ class TestVerify:
         assert "Keys from the folders" not in done.stdout
         assert audit("verify", *studies(written), "--roster", tmp_path / "none.json").exit_code == 2
 
-    def test_a_hospitals_own_folder(self, written: Path, tmp_path: Path) -> None:
-        done = audit("verify", hospital(written, Case(written), "st-anna", tmp_path / "own"))
-        assert done.exit_code == 0
-        assert "was not compared with it" in done.stdout
-
     def test_control_characters_of_a_hostile_file_do_not_reach_the_terminal(self, root: Path) -> None:
         anna = site_folder(root / "heart", "st-anna")
         shutil.copytree(anna, anna.with_name("\x1b[31mred\x07"))
