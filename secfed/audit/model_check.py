@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from secfed.audit.party import Party, Problem
+from secfed.audit.party import Findings, Party
 from secfed.crypto.identity import Roster
 from secfed.errors import BadSignature, TranscriptError
 from secfed.records.transcript import MODEL, SUMMED
@@ -24,7 +24,6 @@ from secfed.runs.final_model import check_signature
 from secfed.runs.model_record import ModelRecord, run_metrics_digest
 from secfed.runs.run_folder import MODEL_FILE, RUN_FILE
 
-NOT_NAMED = "is not the model that the transcript names"
 Named = tuple[int, ModelRecord]  # line of the newest model's entry, and what it says
 
 
@@ -40,18 +39,24 @@ class FoundModel:
     is_right: bool  # the file is that model
 
 
-def check_models(
-    main: Party, sites: Sequence[Party], roster: Roster, problems: list[Problem], notes: list[Problem]
-) -> list[FoundModel]:
+def check_models(main: Party, sites: Sequence[Party], roster: Roster, found: Findings) -> list[FoundModel]:
     """Check every model that is named; ``main`` is the aggregator's transcript."""
-    by_site = {site.owner: model for site in sites if (model := _last_model(site, problems)) is not None}
+    by_site = {site.owner: model for site in sites if (model := _last_model(site, found)) is not None}
     for site in sites:
-        if site.owner in by_site:
-            _check_signature(site, *by_site[site.owner], roster, problems)
-    central = _last_model(main, problems)
-    if central is not None:
-        _check_sums(main, *central, problems)
-    _compare(central, sites, by_site, problems)
+        line, record = by_site.get(site.owner, (0, None))
+        try:
+            if record is not None and record.signature:
+                check_signature(record, roster, site.study)
+        except BadSignature:
+            found.problem(site.path, line, "the aggregator's signature over the model does not verify")
+    central = _last_model(main, found)
+    if central is not None:  # it comes after every sum that the aggregator recorded
+        line, record = central
+        sums, before = len(main.summed), sum(entry.kind == SUMMED for entry in main.entries[:line])
+        if not record.sums == sums == before:
+            why = f"names a model after {record.sums} sums, and the transcript has {sums}"
+            found.problem(main.path, line, why)
+    _compare(central, sites, by_site, found)
     records = {owner: record for owner, (_, record) in by_site.items()}
     newest = max(records.values(), key=lambda record: record.sums, default=None)
     released = newest if central is None else central[1]
@@ -62,66 +67,43 @@ def check_models(
         path = party.path.parent / MODEL_FILE
         is_own = party is not main or central is not None
         if record is not None and (path.is_file() or is_own):
-            models.append(_compare_file(party.owner, is_own, record, path, problems))
+            models.append(_compare_file(party.owner, is_own, record, path, found))
         elif path.is_file():
-            why = (
-                "no transcript here names a model, so nothing shows which study it is of (a run that was "
-                "stopped before its end, or one of an older version)"
+            found.notes.append(
+                f"{path}: no transcript here names a model, so nothing shows which study it is of (a run "
+                "that was stopped before its end, or one of an older version)"
             )
-            notes.append(Problem(path, None, why))
     if released is not None and released.metrics and main.entries:
-        problems += _check_run_json(main.path.parent / RUN_FILE, released, may_lack=central is None)
+        _check_run_json(main.path.parent / RUN_FILE, released, central is None, found)
     return models
 
 
-def _last_model(party: Party, problems: list[Problem]) -> Named | None:
+def _last_model(party: Party, found: Findings) -> Named | None:
     for entry in reversed(party.entries):
         if entry.kind == MODEL:
             try:
                 return entry.seq + 1, ModelRecord.from_body(entry.body)
             except TranscriptError as error:
-                problems.append(Problem(party.path, entry.seq + 1, error.message))
+                found.problem(party.path, entry.seq + 1, error.message)
                 return None
     return None
 
 
-def _check_signature(
-    party: Party, line: int, record: ModelRecord, roster: Roster, problems: list[Problem]
-) -> None:
-    if record.signature:
-        try:
-            check_signature(record, roster, party.study)
-        except BadSignature:
-            why = "the aggregator's signature over the model does not verify"
-            problems.append(Problem(party.path, line, why))
-
-
-def _compare_file(
-    owner: str, is_own: bool, record: ModelRecord, path: Path, problems: list[Problem]
-) -> FoundModel:
+def _compare_file(owner: str, is_own: bool, record: ModelRecord, path: Path, found: Findings) -> FoundModel:
     is_here, is_right = path.is_file(), False
     if is_here:
         try:
             with path.open("rb") as file:
                 is_right = hashlib.file_digest(file, "sha256").digest() == record.sha256
             if not is_right:
-                problems.append(Problem(path, None, NOT_NAMED))
+                found.problem(path, None, "is not the model that the transcript names")
         except OSError as error:
-            problems.append(Problem(path, None, os.strerror(error.errno or 0)))
+            found.problem(path, None, os.strerror(error.errno or 0))
     return FoundModel(owner, is_own, record, path, is_here, is_right)
 
 
-def _check_sums(main: Party, line: int, record: ModelRecord, problems: list[Problem]) -> None:
-    """The aggregator's model comes after every sum that the aggregator recorded."""
-    sums = len(main.summed)
-    before = sum(entry.kind == SUMMED for entry in main.entries[:line])
-    if not record.sums == sums == before:
-        why = f"names a model after {record.sums} sums, and the transcript has {sums}"
-        problems.append(Problem(main.path, line, why))
-
-
 def _compare(
-    central: Named | None, sites: Sequence[Party], by_site: Mapping[str, Named], problems: list[Problem]
+    central: Named | None, sites: Sequence[Party], by_site: Mapping[str, Named], found: Findings
 ) -> None:
     """One study ends with one model."""
     paths = {site.owner: site.path for site in sites}
@@ -133,20 +115,20 @@ def _compare(
             known = first.setdefault(record.sums, (owner, line, record))
         if (record.sha256, record.sums) != (known[2].sha256, known[2].sums):
             why = f"names another model than line {known[1]} of {known[0]}'s transcript"
-            problems.append(Problem(paths[owner], line, why))
+            found.problem(paths[owner], line, why)
 
 
-def _check_run_json(path: Path, record: ModelRecord, *, may_lack: bool) -> list[Problem]:
+def _check_run_json(path: Path, record: ModelRecord, may_lack: bool, found: Findings) -> None:
     """Compare metrics; ``may_lack`` where only the sites know any: the aggregator of encrypted sums."""
     if not path.is_file():
-        return []
+        return
     try:
         content = json.loads(path.read_bytes())
         metrics = run_metrics_digest(content if isinstance(content, dict) else {})
     except OSError as error:
-        return [Problem(path, None, os.strerror(error.errno or 0))]
+        found.problem(path, None, os.strerror(error.errno or 0))
     except (ValueError, RecursionError, TranscriptError):
-        return [Problem(path, None, "cannot be read")]
-    if metrics == record.metrics or (may_lack and not metrics):
-        return []
-    return [Problem(path, None, "its metrics are not those that the transcript names")]
+        found.problem(path, None, "cannot be read")
+    else:
+        if metrics != record.metrics and (metrics or not may_lack):
+            found.problem(path, None, "its metrics are not those that the transcript names")

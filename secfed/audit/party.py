@@ -1,4 +1,4 @@
-"""What every check works on: one party's verified transcript, and problems that name a file and a line."""
+"""What every check works on: one party's verified transcript, and findings that name a file and a line."""
 
 from __future__ import annotations
 
@@ -13,15 +13,29 @@ from secfed.records.transcript import SUMMED, SumRecord
 
 @dataclass(frozen=True)
 class Problem:
-    """One thing that is wrong, or worth knowing."""
+    """One thing that is wrong."""
 
-    path: Path
+    file: str
     line: int | None  # first bad line, counted from 1; None if the file as a whole is meant
     why: str  # without file and line
 
     def __str__(self) -> str:
-        where = f"{self.path}, line {self.line}" if self.line else str(self.path)
+        where = f"{self.file}, line {self.line}" if self.line else self.file
         return f"{where}: {self.why}"
+
+
+@dataclass(kw_only=True)
+class Findings:
+    """What checks found: a problem must not be so, a note is something that a reader should know."""
+
+    problems: list[Problem] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+    def problem(self, path: Path, line: int | None, why: str) -> None:
+        """Add a problem once."""
+        made = Problem(str(path), line, why)
+        if made not in self.problems:
+            self.problems.append(made)
 
 
 @dataclass(frozen=True)

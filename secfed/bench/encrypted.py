@@ -20,7 +20,7 @@ from functools import lru_cache, partial
 from multiprocessing.connection import Connection
 from typing import TYPE_CHECKING, Any
 
-from secfed.bench.processes import other_process
+from secfed.bench.processes import other_process, resident_bytes
 
 if TYPE_CHECKING:  # imported late: a worker that measures memory must not carry what its role does not need
     import numpy as np
@@ -134,17 +134,16 @@ class _Study:
         self.upload_bytes = FrameFormat(self.parameters, UPLOAD).total_bytes + UPLOAD_TAG_BYTES
         self._frames: list[bytes] = []
 
-    def encrypt(self) -> None:
-        self._frames = list(self.cipher.encrypt(self.parameters, _encoder(self.layout)))
+    def encrypt(self, cipher: SiteCipher | None = None) -> None:
+        """With the workers of ``cipher`` if it is given."""
+        self._frames = list((cipher or self.cipher).encrypt(self.parameters, _encoder(self.layout)))
 
-    def tag(self) -> None:
-        self.cipher.tag(self.parameters, bytes(32), "site", self._frames)
+    def tag(self, cipher: SiteCipher | None = None) -> None:
+        (cipher or self.cipher).tag(self.parameters, bytes(32), "site", self._frames)
 
     def protect(self, cipher: SiteCipher | None = None) -> None:
-        """Encrypt and tag, with the workers of ``cipher`` if it is given."""
-        cipher = cipher or self.cipher
-        frames = list(cipher.encrypt(self.parameters, _encoder(self.layout)))
-        cipher.tag(self.parameters, bytes(32), "site", frames)
+        self.encrypt(cipher)
+        self.tag(cipher)
 
     def rest(self) -> dict[str, float]:
         """Seconds to add one upload and to decrypt the sum; the sum is checked."""
@@ -264,8 +263,8 @@ def _site_role(
         for frame in cipher.encrypt(parameters, _encoder(layout)):
             pipe.send_bytes(frame)
         pipe.send_bytes(b"")
-        workers = [child.pid for child in multiprocessing.active_children() if child.pid]
-        pipe.send(_peak_mib("self") + sum(_peak_mib(str(pid)) for pid in workers))
+        processes_here = ["self", *(str(child.pid) for child in multiprocessing.active_children())]
+        pipe.send(sum(resident_bytes("VmHWM", one) for one in processes_here) / 2**20)
 
 
 def _aggregator_role(pipe: Connection, parameters: Parameters) -> None:
@@ -276,13 +275,7 @@ def _aggregator_role(pipe: Connection, parameters: Parameters) -> None:
         total.add(str(index), pipe.recv_bytes())
     for _ in total.frames():
         pass
-    pipe.send(_peak_mib("self"))
-
-
-def _peak_mib(process: str) -> float:
-    with open(f"/proc/{process}/status", encoding="ascii") as status:
-        (line,) = (line for line in status if line.startswith("VmHWM:"))
-    return int(line.split()[1]) / 1024
+    pipe.send(resident_bytes("VmHWM") / 2**20)
 
 
 @lru_cache

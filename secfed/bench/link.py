@@ -18,15 +18,20 @@ from typing import Any
 
 import numpy as np
 
-from secfed.bench.bare_tls import bare_tls
+from secfed.bench.loopback import Handler, TlsConsortium, bare_tls, same_answers, served
+from secfed.bench.masked import BenchConsortium, processor
 from secfed.bench.processes import PeakMemory
-from secfed.bench.served import Handler, TlsConsortium, served
 from secfed.crypto.codec import Buffer
+from secfed.crypto.masked.client import MaskedSite
+from secfed.crypto.masked.server import MaskedServer
 from secfed.deploy.transport.carriers.dispatch import StageDispatcher
+from secfed.deploy.transport.client import LinkRequest
 from secfed.deploy.transport.grpc.peer import TlsFiles
+from secfed.server.round import drive
 from secfed.wire.transport import OnReply
 
 _SMALL = bytes(1000)
+_MESSAGES_BYTES = 1 << 22  # what a message with something per peer may take beside a vector
 
 
 def measure(
@@ -47,10 +52,6 @@ def measure(
         messages: empty round trips.
         round_parameters: elements of a masked sum over all of ``many`` sites; 0 leaves it out.
     """
-    # These import torch, which the other process does not need.
-    from secfed.bench.many_agents import masked_round
-    from secfed.bench.masked import processor
-
     size_bytes = 4 * parameters
     progress("certificates")
     made = TlsConsortium([f"site-{index:03d}" for index in range(max(sites, many))])
@@ -76,9 +77,7 @@ def measure(
     with _running(made.aggregator, made.sites, len(_SMALL)) as link:
         steps = _asked(link, dict.fromkeys(made.sites, _SMALL), max(3, repeats))
         seconds["many_sites_step"], threads = statistics.median(steps), threading.active_count()
-    masked = None
-    if round_parameters:
-        masked = masked_round(parameters=round_parameters, sites=max(3, many), progress=progress)
+    masked = _masked_round(round_parameters, max(3, many), progress) if round_parameters else None
     return {
         "parameters": parameters,
         "sites": sites,
@@ -99,16 +98,11 @@ def measure(
     }
 
 
-def _same_answers(names: tuple[str, ...], reply_bytes: int) -> Mapping[str, Handler]:
-    reply = bytes(reply_bytes)
-    return {name: lambda _request: reply for name in names}
-
-
 def _running(
     aggregator: TlsFiles, sites: Mapping[str, TlsFiles], size_bytes: int, room: int = 1 << 30
 ) -> AbstractContextManager[StageDispatcher]:
     longest = max(1000, size_bytes)
-    return served(aggregator, sites, longest, _same_answers, tuple(sites), size_bytes, room=room)
+    return served(aggregator, sites, longest, same_answers, tuple(sites), size_bytes, room=room)
 
 
 def _asked(
@@ -140,3 +134,46 @@ def _transfers(
     with _running(aggregator, sites, size_bytes, room) as link, PeakMemory() as memory:
         seconds = _asked(link, dict.fromkeys(sites, frame), repeats, on_reply)
     return statistics.median(seconds), memory.extra_bytes
+
+
+def _masked_round(parameters: int, sites: int, progress: Callable[[str], None]) -> dict[str, Any]:
+    """One masked sum over the link: seconds, survivors, and the aggregator's extra memory in vectors.
+
+    Every hospital has its own connection, certificate, identity and vector, and a summand from the start.
+    """
+    consortium = BenchConsortium(parameters, sites, 32)
+    tls = TlsConsortium(consortium.names)
+    session = MaskedServer(consortium.specification(), consortium.roster, consortium.shape)
+    longest = consortium.shape.wire_bytes + _MESSAGES_BYTES
+    # One large upload at a time: the aggregator's memory is then independent of the number of sites.
+    with served(tls.aggregator, tls.sites, longest, _sessions, parameters, sites, room=1) as link:
+
+        def ask(stage: str, requests: Any, on_reply: Any) -> None:
+            progress(f"{sites} sites, {parameters:,} parameters: {stage}")
+            link.ask(stage, requests, on_reply)
+
+        start = time.perf_counter()
+        with PeakMemory() as memory:
+            drive(session, bytes, ask, list(consortium.names))
+        seconds = time.perf_counter() - start
+    return {
+        "parameters": parameters,
+        "sites": sites,
+        "survivors": len(session.survivors),
+        "seconds": seconds,
+        "peak_extra_over_vector": memory.extra_bytes / (4 * parameters),
+    }
+
+
+def _sessions(parameters: int, sites: int) -> Mapping[str, Handler]:
+    consortium = BenchConsortium(parameters, sites, 32)
+    cpu = threading.Semaphore(2)  # as many masks at a time as there are hands; more only fight for the cache
+
+    def handler(session: MaskedSite) -> Handler:
+        def handle(request: LinkRequest) -> Buffer:
+            with cpu:
+                return session.handle(request.frame)
+
+        return handle
+
+    return {name: handler(consortium.session(name)) for name in consortium.names}

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import multiprocessing
-import os
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from multiprocessing.connection import Connection
@@ -31,28 +29,21 @@ def other_process(target: Callable[..., None], *arguments: Any, daemon: bool = T
 
 
 class PeakMemory:
-    """Samples the resident memory of this process."""
+    """The most memory that this process has resident meanwhile, by the system's own account."""
+
+    extra_bytes = 0  # the peak above what there was at the start
 
     def __enter__(self) -> PeakMemory:
-        self._before = self._peak = _resident_bytes()
-        self._done = threading.Event()
-        self._thread = threading.Thread(target=self._sample, daemon=True)
-        self._thread.start()
+        Path("/proc/self/clear_refs").write_text("5")  # the peak so far is forgotten
+        self._before = resident_bytes("VmRSS")
         return self
 
-    def _sample(self) -> None:
-        while not self._done.wait(0.005):
-            self._peak = max(self._peak, _resident_bytes())
-
     def __exit__(self, *_: object) -> None:
-        self._done.set()
-        self._thread.join()
-
-    @property
-    def extra_bytes(self) -> int:
-        """Peak above what there was at the start."""
-        return self._peak - self._before
+        self.extra_bytes = resident_bytes("VmHWM") - self._before
 
 
-def _resident_bytes() -> int:
-    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+def resident_bytes(which: str, process: str = "self") -> int:
+    """Memory of a process: ``VmRSS`` now, ``VmHWM`` at its peak."""
+    lines = Path(f"/proc/{process}/status").read_text(encoding="ascii").splitlines()
+    (line,) = (line for line in lines if line.startswith(f"{which}:"))
+    return int(line.split()[1]) * 1024

@@ -45,7 +45,7 @@ def run(
     option: FolderOption = Path(),
     once: Annotated[bool, typer.Option("--once", help="End when a study is over.")] = False,
     poll_s: Annotated[
-        float, typer.Option("--poll-s", min=0.1, help="Pause before asking again about a study that waits.")
+        float, typer.Option(min=0.1, help="Pause before asking again about a study that waits.")
     ] = 5.0,
     simulated_randomness: Annotated[bool, typer.Option("--simulated-randomness", hidden=True)] = False,
 ) -> None:

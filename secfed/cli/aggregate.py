@@ -41,20 +41,17 @@ def aggregate(
     ],
     listen: Annotated[
         str | None,
-        typer.Option(
-            "--listen", metavar="HOST:PORT", help=r"Where to serve. \[default: the consortium's port]"
-        ),
+        typer.Option(metavar="HOST:PORT", help=r"Where to serve. \[default: the consortium's port]"),
     ] = None,
     quorum: Annotated[
         int | None,
         typer.Option(
-            "--quorum",
             metavar="N",
             help=r"Begin no exchange before N hospitals are there. \[default: as many as must answer]",
         ),
     ] = None,
     sites: Annotated[
-        str | None, typer.Option("--sites", metavar="A,B,...", help="Ask only these hospitals of the study.")
+        str | None, typer.Option(metavar="A,B,...", help="Ask only these hospitals of the study.")
     ] = None,
     silent_s: Annotated[
         float,
@@ -74,7 +71,6 @@ def aggregate(
     uploads_at_a_time: Annotated[
         int | None,
         typer.Option(
-            "--uploads-at-a-time",
             metavar="N",
             help="Take N large uploads at once; the others wait unread. Each needs memory of its size, so 1 "
             r"needs least. \[default: as many as fit into 1 GiB]",
@@ -83,7 +79,6 @@ def aggregate(
     flower_socket: Annotated[
         Path | None,
         typer.Option(
-            "--flower-socket",
             metavar="PATH",
             help="Carry messages through Flower: its ServerApp comes to this socket (examples/flower).",
         ),

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from enum import StrEnum
-from typing import TYPE_CHECKING, Annotated, Final, TypeVar
+from typing import TYPE_CHECKING, Annotated, Final, TypeVar, get_args
 
+import click
 import typer
 from rich.console import Console
 from rich.status import Status
@@ -25,29 +25,29 @@ if TYPE_CHECKING:
 _AnyAttack = TypeVar("_AnyAttack", "Attack", "PrivacyAttack")
 
 _HOSPITALS: Final = 5
-
-
-class _Protection(StrEnum):
-    PLAIN = "plain"
-    MASKED = "masked"
-    ENCRYPTED = "encrypted"
+_WHO_AND_WHAT: Final = ("Attack", "Adversary and what it does")  # --only takes the first: it is never broken
 
 
 def attack(
     protection: Annotated[
-        _Protection | None, typer.Option("--protection", "-p", help="What is attacked; masked by default.")
+        Protection | None,
+        typer.Option(
+            "--protection",
+            "-p",
+            click_type=click.Choice(get_args(Protection)),
+            help="What is attacked; masked by default.",
+        ),
     ] = None,
     privacy: Annotated[
-        float | None,
-        typer.Option("--privacy", metavar="EPSILON", help="Attack noise for this epsilon instead."),
+        float | None, typer.Option(metavar="EPSILON", help="Attack noise for this epsilon instead.")
     ] = None,
     hospitals: Annotated[
-        int | None, typer.Option("--hospitals", min=3, max=100, help="In the consortium; 5 by default.")
+        int | None, typer.Option(min=3, max=100, help="In the consortium; 5 by default.")
     ] = None,
     only: Annotated[
-        list[str] | None, typer.Option("--only", metavar="NAME", help="Only this attack; may be repeated.")
+        list[str] | None, typer.Option(metavar="NAME", help="Only this attack; may be repeated.")
     ] = None,
-    seed: Annotated[int | None, typer.Option("--seed", min=0, help="Decides the hospitals' updates.")] = None,
+    seed: Annotated[int | None, typer.Option(min=0, help="Decides the hospitals' updates.")] = None,
     as_json: OnlyJson = False,
 ) -> None:
     """Play a malicious aggregator, with or without hospitals that help it, against real sessions.
@@ -70,7 +70,10 @@ def attack(
         status.update(f"{one.name}: {one.who} {one.what}")
 
     if privacy is not None:
-        _no_place_beside_privacy(protection=protection, hospitals=hospitals, seed=seed)
+        for name, value in (("protection", protection), ("hospitals", hospitals), ("seed", seed)):
+            if value is not None:
+                message = f"--{name}: has no effect beside --privacy"
+                raise ConfigError(message, remedy="leave one of the two out")
         from secfed.attack.privacy import PRIVACY_ATTACKS, run_privacy_attacks
 
         selected = _select(PRIVACY_ATTACKS, only, "privacy")
@@ -82,7 +85,7 @@ def attack(
         else:
             _show_privacy(shown)
     else:
-        target: Protection = (protection or _Protection.MASKED).value
+        target: Protection = protection or "masked"
         setting = AttackSetting(_HOSPITALS if hospitals is None else hospitals, seed or 0)
         with status:
             outcomes = run_attacks(_select(attacks_on(target), only, target), setting, progress)
@@ -93,12 +96,6 @@ def attack(
             _show(outcomes, target, setting.hospitals)
     if not good:
         raise typer.Exit(1)
-
-
-def _no_place_beside_privacy(**options: object) -> None:
-    for name, value in options.items():
-        if value is not None:
-            raise ConfigError(f"--{name}: has no effect beside --privacy", remedy="leave one of the two out")
 
 
 def _select(attacks: Sequence[_AnyAttack], only: list[str] | None, target: str) -> list[_AnyAttack]:
@@ -144,10 +141,7 @@ def _show(outcomes: list[Outcome], protection: str, hospitals: int) -> None:
 
 
 def _table(outcomes: list[Outcome], last: str) -> Table:
-    # The name is what --only takes: never broken.
-    table = new_table(
-        "Attack", "Adversary and what it does", "Learned of one hospital", last, whole=["Attack"]
-    )
+    table = new_table(*_WHO_AND_WHAT, "Learned of one hospital", last, whole=_WHO_AND_WHAT[:1])
     for outcome in outcomes:
         attack = outcome.attack
         table.add_row(attack.name, f"{attack.who} {attack.what}", _learned(outcome), _end(outcome))
@@ -191,9 +185,7 @@ def _show_privacy(outcomes: list[PrivacyOutcome]) -> None:
     from secfed.attack.privacy import CONFIDENCE
 
     console, first, numbers = Console(), outcomes[0], ("Claimed", "Shown")
-    table = new_table(
-        "Attack", "Adversary and what it does", "Relation", *numbers, numbers=numbers, whole=["Attack"]
-    )
+    table = new_table(*_WHO_AND_WHAT, "Relation", *numbers, numbers=numbers, whole=_WHO_AND_WHAT[:1])
     for outcome in outcomes:
         attack, colour = outcome.attack, "green" if outcome.sound else "red"
         shown = f"[{colour}]{outcome.shown:.2f}[/]"

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -59,12 +58,10 @@ Seen = Annotated[
 def report(
     folders: Folders,
     out: Annotated[
-        Path, typer.Option("--out", metavar="FILE.html", help="The report: one page that needs nothing else.")
+        Path, typer.Option(metavar="FILE.html", help="The report: one page that needs nothing else.")
     ],
-    json: Annotated[
-        Path | None, typer.Option("--json", metavar="FILE", help="The same facts for programs.")
-    ] = None,
-    pdf: Annotated[Path | None, typer.Option("--pdf", metavar="FILE", help="The same report as PDF.")] = None,
+    json: Annotated[Path | None, typer.Option(metavar="FILE", help="The same facts for programs.")] = None,
+    pdf: Annotated[Path | None, typer.Option(metavar="FILE", help="The same report as PDF.")] = None,
     roster: Rosters = None,
     seen: Seen = None,
 ) -> None:
@@ -126,27 +123,16 @@ def _print(made: Report, *parts: Callable[[Console, Report], None]) -> None:
 def _made(folders: list[Path], rosters: list[Path] | None, seen: list[str] | None = None) -> Report:
     from secfed.audit.privacy import make_report
 
-    with _progress() as tick:
-        return make_report(folders, rosters or (), tick=tick, seen=seen or ())
-
-
-@contextmanager
-def _progress() -> Iterator[Callable[[int, int], None]]:
-    """A bar on stderr, once there is enough to do and somebody to watch."""
+    # A bar, once there is enough to do and somebody to watch.
     columns = (TextColumn("Recomputing epsilon"), BarColumn(), MofNCompleteColumn())
-    bar = Progress(*columns, console=stderr(), transient=True)
-    task = bar.add_task("", total=None)
+    console = stderr()
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
+        task = bar.add_task("", total=None, visible=False)
 
-    def tick(done: int, of: int) -> None:
-        if of > _SLOW and bar.console.is_terminal:
-            bar.start()  # does nothing the second time
-            bar.update(task, completed=done, total=of)
+        def tick(done: int, of: int) -> None:
+            bar.update(task, completed=done, total=of, visible=of > _SLOW)
 
-    try:
-        yield tick
-    finally:
-        if bar.live.is_started:
-            bar.stop()
+        return make_report(folders, rosters or (), tick=tick, seen=seen or ())
 
 
 def _check_outputs(named: Mapping[str, Path | None]) -> None:
@@ -190,9 +176,7 @@ def _write(path: Path, data: bytes) -> None:
 def _verdict(console: Console, made: Report) -> None:
     """Print problems and notes, and fail if there is a problem."""
     check = made.verification
-    lines = [
-        f"{item.file}{f', line {item.line}' if item.line else ''}: {item.why}" for item in check.problems
-    ]
+    lines = [str(problem) for problem in check.problems]
     say_problems(console, lines)
     for note in check.notes:
         say(console, f"{note}.", "yellow")

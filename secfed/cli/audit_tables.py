@@ -9,8 +9,8 @@ from rich.table import Table
 from rich.text import Text
 
 from secfed.audit.privacy import phrases
-from secfed.audit.privacy.decision_section import in_words, place
 from secfed.audit.privacy.evidence import Amount, LedgerFacts, Report
+from secfed.audit.privacy.record_sections import in_words, place
 from secfed.terminal.consoles import plain_text, say
 from secfed.terminal.tables import first_that_fits, new_table
 

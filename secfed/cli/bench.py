@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Annotated, Any
 
 import typer
@@ -24,12 +25,10 @@ bench_app = typer.Typer(
 @bench_app.command()
 def masked(
     params: Params = 1_000_000,
-    sites: Annotated[int, typer.Option("--sites", min=3, max=1000, help="Hospitals.")] = 10,
-    drops: Annotated[
-        int, typer.Option("--drops", min=0, help="Hospitals that go silent before they upload.")
-    ] = 0,
-    bits: Annotated[int, typer.Option("--bits", min=8, max=32, help="Lane width on the wire.")] = 32,
-    repeats: Annotated[int, typer.Option("--repeats", min=1, help="Median over this many runs.")] = 3,
+    sites: Annotated[int, typer.Option(min=3, max=1000, help="Hospitals.")] = 10,
+    drops: Annotated[int, typer.Option(min=0, help="Hospitals that go silent before they upload.")] = 0,
+    bits: Annotated[int, typer.Option(min=8, max=32, help="Lane width on the wire.")] = 32,
+    repeats: Annotated[int, typer.Option(min=1, help="Median over this many runs.")] = 3,
     flower: Annotated[
         bool, typer.Option("--flower/--no-flower", help="Also run Flower's SecAgg+ functions.")
     ] = True,
@@ -45,29 +44,18 @@ def masked(
     if sites - drops < needed:
         message = f"--drops {drops}: of {sites} sites at least {needed} must survive"
         raise ConfigError(message, remedy=f"use --drops {sites - needed} or less")
-    _run(
-        measure,
-        tables.masked,
-        f"masked: {params:,} parameters, {sites} sites, {bits} bits",
-        as_json,
-        parameters=params,
-        sites=sites,
-        drops=drops,
-        bits=bits,
-        repeats=repeats,
-        with_flower=flower,
-    )
+    asked = partial(measure, parameters=params, sites=sites, drops=drops, bits=bits, repeats=repeats)
+    title = f"masked: {params:,} parameters, {sites} sites, {bits} bits"
+    _run(partial(asked, with_flower=flower), tables.masked, title, as_json)
 
 
 @bench_app.command()
 def encrypted(
     params: Params = 1_000_000,
-    sites: Annotated[int, typer.Option("--sites", min=3, max=100, help="Hospitals.")] = 8,
-    value_bits: Annotated[int, typer.Option("--value-bits", min=4, max=28, help="Bits of one value.")] = 16,
-    repeats: Annotated[int, typer.Option("--repeats", min=1, help="Best of this many runs.")] = 3,
-    processes: Annotated[
-        int, typer.Option("--processes", min=0, help="Workers of the parallel run, 0 for none.")
-    ] = 2,
+    sites: Annotated[int, typer.Option(min=3, max=100, help="Hospitals.")] = 8,
+    value_bits: Annotated[int, typer.Option(min=4, max=28, help="Bits of one value.")] = 16,
+    repeats: Annotated[int, typer.Option(min=1, help="Best of this many runs.")] = 3,
+    processes: Annotated[int, typer.Option(min=0, help="Workers of the parallel run, 0 for none.")] = 2,
     memory: Annotated[bool, typer.Option("--memory", help="Also measure peak memory.")] = False,
     as_json: OnlyJson = False,
 ) -> None:
@@ -77,34 +65,24 @@ def encrypted(
     """
     from secfed.bench.encrypted import measure
 
-    _run(
-        measure,
-        tables.encrypted,
-        f"encrypted: {params:,} parameters, {sites} sites, {value_bits} value bits",
-        as_json,
-        parameters=params,
-        sites=sites,
-        value_bits=value_bits,
-        repeats=repeats,
-        processes=processes,
-        memory=memory,
-    )
+    asked = partial(measure, parameters=params, sites=sites, value_bits=value_bits, repeats=repeats)
+    title = f"encrypted: {params:,} parameters, {sites} sites, {value_bits} value bits"
+    _run(partial(asked, processes=processes, memory=memory), tables.encrypted, title, as_json)
 
 
 @bench_app.command()
 def link(
     params: Annotated[
-        int, typer.Option("--params", min=1, help="Elements of one frame; each site gets and sends one.")
+        int, typer.Option(min=1, help="Elements of one frame; each site gets and sends one.")
     ] = 50_000_000,
-    sites: Annotated[int, typer.Option("--sites", min=1, max=100, help="Hospitals at the same time.")] = 3,
+    sites: Annotated[int, typer.Option(min=1, max=100, help="Hospitals at the same time.")] = 3,
     many: Annotated[
-        int, typer.Option("--many", min=1, max=1000, help="Hospitals of a step with small messages.")
+        int, typer.Option(min=1, max=1000, help="Hospitals of a step with small messages.")
     ] = 100,
-    repeats: Annotated[int, typer.Option("--repeats", min=1, help="Median over this many runs.")] = 3,
-    messages: Annotated[int, typer.Option("--messages", min=1, help="Empty round trips.")] = 200,
+    repeats: Annotated[int, typer.Option(min=1, help="Median over this many runs.")] = 3,
+    messages: Annotated[int, typer.Option(min=1, help="Empty round trips.")] = 200,
     round_params: Annotated[
-        int,
-        typer.Option("--round-params", min=0, help="Elements of a masked sum with many hospitals; 0: none."),
+        int, typer.Option(min=0, help="Elements of a masked sum with many hospitals; 0: none.")
     ] = 1_000_000,
     as_json: OnlyJson = False,
 ) -> None:
@@ -114,18 +92,9 @@ def link(
     """
     from secfed.bench.link import measure
 
-    _run(
-        measure,
-        tables.link,
-        f"link: {params:,} parameters each way, {sites} sites, loopback",
-        as_json,
-        parameters=params,
-        sites=sites,
-        many=many,
-        repeats=repeats,
-        messages=messages,
-        round_parameters=round_params,
-    )
+    asked = partial(measure, parameters=params, sites=sites, many=many, repeats=repeats, messages=messages)
+    title = f"link: {params:,} parameters each way, {sites} sites, loopback"
+    _run(partial(asked, round_parameters=round_params), tables.link, title, as_json)
 
 
 def _run(
@@ -133,11 +102,10 @@ def _run(
     table: Callable[[dict[str, Any]], TextTable],
     title: str,
     as_json: bool,
-    **settings: Any,
 ) -> None:
     """Measure, with progress on stderr, and print the table or all numbers as JSON."""
     with Status("starting", console=Console(stderr=True, quiet=as_json)) as status:
-        result = measure(**settings, progress=status.update)
+        result = measure(progress=status.update)
     if as_json:
         print_json(result)
     else:

@@ -32,7 +32,7 @@ consortium_app = typer.Typer(no_args_is_help=True, help="Found a consortium, adm
 @consortium_app.command()
 def init(
     folder: NewFolder,
-    name: Annotated[str, typer.Option("--name", help="Name of the consortium.", show_default=False)],
+    name: Annotated[str, typer.Option(help="Name of the consortium.", show_default=False)],
     hosts: Annotated[
         list[str],
         typer.Option(
@@ -42,7 +42,7 @@ def init(
             show_default=False,
         ),
     ],
-    port: Annotated[int, typer.Option("--port", min=1, max=65535, help="TCP port of the aggregator.")] = 8443,
+    port: Annotated[int, typer.Option(min=1, max=65535, help="TCP port of the aggregator.")] = 8443,
     days: Annotated[
         int, typer.Option("--certificate-days", min=1, max=397, help="Lifetime of certificates.")
     ] = 90,
@@ -113,8 +113,7 @@ def remove(
 def renew(
     name: Annotated[str, typer.Argument(metavar="SITE", help="A site, or: aggregator.", show_default=False)],
     request: Annotated[
-        Path | None,
-        typer.Option("--request", metavar="FILE", help="The site's new request, made by: secfed site renew."),
+        Path | None, typer.Option(metavar="FILE", help="The site's new request, made by: secfed site renew.")
     ] = None,
     folder: Folder = Path(),
 ) -> None:

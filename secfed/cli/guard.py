@@ -15,11 +15,12 @@ from typing import Any
 
 import click
 import typer
+from rich.text import Text
 from typer.core import TyperGroup
 
 from secfed.cli.site_folders import located_here
 from secfed.errors import SecfedError
-from secfed.terminal.consoles import stderr, system_error, where
+from secfed.terminal.consoles import plain_text, stderr, system_error, where
 
 EXIT_INTERRUPTED = 130  # 128 + SIGINT, as shells report it
 EXIT_INTERNAL = 70  # EX_SOFTWARE of sysexits.h
@@ -73,14 +74,8 @@ def _say(message: str, remedy: str, shown: Exception | None) -> None:
     console = stderr()
     if shown is not None:
         console.print(where(shown), markup=False, highlight=False, soft_wrap=True)
-    sentence = message.rstrip(".") + "."
-    console.print(f"[bold red]Error:[/] {_escaped(sentence)}", highlight=False, soft_wrap=True)
-    if remedy:
-        console.print(f"[bold]Remedy:[/] {_escaped(remedy)}", highlight=False, soft_wrap=True)
-
-
-def _escaped(text: str) -> str:
-    from rich.markup import escape
-
-    # Messages can carry names from files; a control character must not reach the terminal.
-    return escape("".join(c if c.isprintable() or c == "\n" else "\N{REPLACEMENT CHARACTER}" for c in text))
+    for head, style, text in (("Error:", "bold red", message.rstrip(".") + "."), ("Remedy:", "bold", remedy)):
+        if text:
+            # Messages can carry names from files; a control character must not reach the terminal.
+            lines = "\n".join(map(plain_text, text.split("\n")))
+            console.print(Text.assemble((head, style), f" {lines}"), soft_wrap=True)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import shlex
-from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
+import click
 import typer
 from rich.text import Text
 
@@ -24,12 +24,6 @@ if TYPE_CHECKING:
     from secfed.study.study import Study  # needs torch
 
 
-class Compare(StrEnum):
-    """What ``--compare`` takes."""
-
-    alone = "alone"
-
-
 def simulate(
     study_file: StudyFile,
     out: Annotated[
@@ -42,34 +36,31 @@ def simulate(
         ),
     ] = None,
     protection: Annotated[
-        str | None,
-        typer.Option("--protection", metavar="NAME", help="Use this protection instead of the study's."),
+        str | None, typer.Option(metavar="NAME", help="Use this protection instead of the study's.")
     ] = None,
     drop: Annotated[
         list[str] | None,
         typer.Option(
-            "--drop",
             metavar="SITE@STAGE[:ROUND]",
             help=f"Let a hospital go silent at a stage ({', '.join(STAGES)}), in one round or in every "
             "round. May be given several times.",
         ),
     ] = None,
     seed: Annotated[
-        int | None, typer.Option("--seed", metavar="N", help="Use this seed instead of the study's.")
+        int | None, typer.Option(metavar="N", help="Use this seed instead of the study's.")
     ] = None,
     budget: Annotated[
         list[str] | None,
         typer.Option(
-            "--budget",
             metavar="SITE=EPSILON",
             help="Let a hospital's policy allow this epsilon instead of the study's. When it is spent, the "
             "hospital leaves. May be given several times.",
         ),
     ] = None,
     compare: Annotated[
-        Compare | None,
+        Literal["alone"] | None,
         typer.Option(
-            "--compare",
+            click_type=click.Choice(["alone"]),
             help="Also train each hospital by itself, on its own records only, and show both. "
             "Looks at single hospitals: simulation only.",
         ),
@@ -99,14 +90,7 @@ def simulate(
         _check_start_is_outside(study, out)
         prepare(out, overwrite=overwrite)
     with watching(stderr(), quiet=as_json) as observer:
-        report = run_study(
-            study,
-            out=out,
-            drops=drops,
-            observer=observer,
-            compare=None if compare is None else "alone",
-            budgets=budgets,
-        )
+        report = run_study(study, out=out, drops=drops, observer=observer, compare=compare, budgets=budgets)
     show_report(report, out, as_json=as_json)
 
 

@@ -44,7 +44,7 @@ Fingerprint = Annotated[
 @site_app.command()
 def init(
     folder: NewFolder,
-    name: Annotated[str, typer.Option("--name", help="Name of the site.", show_default=False)],
+    name: Annotated[str, typer.Option(help="Name of the site.", show_default=False)],
     passphrase: NewPassphrase = False,
 ) -> None:
     """Make a site's keys, settings, policy and enrolment request. Offline."""
@@ -59,7 +59,7 @@ def join(
     reply: Annotated[Path, typer.Argument(metavar="REPLY", show_default=False)],
     folder: Folder = Path(),
     roster: Annotated[
-        Path | None, typer.Option("--roster", metavar="FILE", help="Pin this roster too, as site trust does.")
+        Path | None, typer.Option(metavar="FILE", help="Pin this roster too, as site trust does.")
     ] = None,
     fingerprint: Fingerprint = None,
     yes: Compared = False,

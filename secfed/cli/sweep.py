@@ -32,7 +32,6 @@ def sweep(
     panel: Annotated[
         list[str] | None,
         typer.Option(
-            "--panel",
             metavar="NAME",
             help="Start only this panel's runs, and show what is finished of the others; may be repeated.",
         ),

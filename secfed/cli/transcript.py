@@ -31,7 +31,6 @@ def verify(
     roster: Annotated[
         Path | None,
         typer.Option(
-            "--roster",
             metavar="FILE",
             help="The roster you pinned. Without it, the keys come from DIR itself, which shows that "
             "DIR is consistent, not who made it.",
@@ -67,36 +66,40 @@ def verify(
 
 def _show(console: Console, verdict: Verdict) -> None:
     table = new_table("Transcript", "Entries", "Sums", "Head", "Result", numbers=("Entries", "Sums"))
-    bad = {problem.path: problem for problem in reversed(verdict.problems)}
-    compared = bool(verdict.checked[0].head)  # the aggregator's: without it, nothing says what to expect
-    for item in verdict.checked:
-        problem = bad.get(item.path)
+    bad = {problem.file: problem for problem in reversed(verdict.problems)}
+    central, *sites = verdict.parties
+    compared = bool(central.entries)  # without the aggregator's, nothing says what to expect
+    for party in verdict.parties:
+        problem = bad.get(str(party.path))
         result = Text("verified" if compared else "chain verified", style="green" if compared else "yellow")
         if problem is not None:
             result = Text(f"line {problem.line}" if problem.line else "bad", style="bold red")
-        expected = str(item.expected) if compared else "–"
-        counts = (str(item.entries), f"{item.sums} of {expected}") if item.head else ("–", "–")
-        table.add_row(plain_text(item.owner), *counts, item.head.hex()[:16] or "–", result)
+        counts, head = ("–", "–"), "–"
+        if party.entries:
+            expected = verdict.expected(party) if compared else "–"
+            counts = (str(len(party.entries)), f"{len(party.summed)} of {expected}")
+            head = party.entries[-1].hash.hex()[:16]
+        table.add_row(plain_text(party.owner), *counts, head, result)
     console.print(table)
     console.print()
     say_problems(console, [str(problem) for problem in verdict.problems])
-    for item in verdict.checked:
-        if item.head and item.sums < item.expected:
-            lost = plural(item.expected - item.sums, "sum")
+    for party in sites:
+        lost = verdict.expected(party) - len(party.summed)
+        if party.entries and lost > 0:
             why = "it never got the result, or the end of its transcript is cut off"
-            say(console, f"{item.owner} did not record {lost} that it is in: {why}.", "yellow")
+            lacks = f"{party.owner} did not record {plural(lost, 'sum')} that it is in"
+            say(console, f"{lacks}: {why}.", "yellow")
     if verdict.absent:
         say(console, f"Not here: {', '.join(verdict.absent)}", "dim")
-    for remark in verdict.notes:
-        say(console, f"{remark.path}: {remark.why}.", "yellow")
+    for note in verdict.notes:
+        say(console, f"{note}.", "yellow")
     for model in verdict.models:
         if model.is_right:
             after = f"after round {model.record.round}"
-            say(console, f"{model.path}: is the model of study {verdict.study!r}, {after}.", "green")
+            say(console, f"{model.path}: is the model of study {central.study!r}, {after}.", "green")
         elif not model.is_here:
             named = f"the model that {model.owner}'s transcript names"
             say(console, f"Not here: {named}, SHA-256 {model.record.sha256.hex()}", "dim")
     if not verdict.problems:
-        sites = plural(len(verdict.checked) - 1, "hospital")
-        sums = plural(verdict.checked[0].sums, "sum")
-        say(console, f"Verified: the aggregator and {sites} recorded the same {sums}.", "green")
+        hospitals, sums = plural(len(sites), "hospital"), plural(len(central.summed), "sum")
+        say(console, f"Verified: the aggregator and {hospitals} recorded the same {sums}.", "green")

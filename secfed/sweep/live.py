@@ -11,8 +11,7 @@ from rich.text import Text
 from secfed.sweep import jobs
 from secfed.sweep.engine import SweepObserver
 from secfed.sweep.results import Row
-from secfed.terminal.consoles import plain_text, say, show_number, show_seconds
-from secfed.terminal.live import live_or, progress_bar
+from secfed.terminal.consoles import live_or, plain_text, progress_bar, say, show_number, show_seconds
 
 _MOST_RUNNING = 8  # shown one by one
 

@@ -1,4 +1,4 @@
-"""Where output goes, and how lines and numbers look: results to stdout, progress and errors to stderr."""
+"""Where output goes, how lines and numbers look, and live displays: results to stdout, the rest to stderr."""
 
 from __future__ import annotations
 
@@ -6,9 +6,13 @@ import json
 import math
 import os
 import traceback
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Protocol, TypeVar
 
-from rich.console import Console
+from rich.console import Console, RenderableType
+from rich.live import Live
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.text import Text
 
 
@@ -107,3 +111,39 @@ def where(error: BaseException) -> str:
         name = f"{type(one).__module__}.{type(one).__qualname__}".removeprefix("builtins.")
         parts.append(f"Traceback (most recent call last):\n{frames}{name} (its text is left out)\n")
     return "\nwhich led to:\n\n".join(parts)
+
+
+class Display(Protocol):
+    """Something that changes while it is on the screen."""
+
+    def render(self) -> RenderableType:
+        """What is on the screen now; called by the display's own thread."""
+
+
+_D = TypeVar("_D", bound=Display)
+_O = TypeVar("_O")
+
+
+@contextmanager
+def live_or(
+    console: Console, display: Callable[[Console], _D], otherwise: Callable[[Console], _O]
+) -> Iterator[_D | _O]:
+    """The display, shown until the block ends, also by an error; or what suits a log file or a pipe."""
+    if console.is_terminal and not console.is_dumb_terminal:
+        shown = display(console)
+        with Live(get_renderable=shown.render, console=console, refresh_per_second=8, transient=True):
+            yield shown
+    else:
+        yield otherwise(console)
+
+
+def progress_bar(console: Console, field: str) -> Progress:
+    """A bar between a description and the text of a field."""
+    return Progress(
+        TextColumn("{task.description}"),
+        BarColumn(bar_width=None),
+        TextColumn(f"{{task.fields[{field}]}}", style="cyan"),
+        TimeElapsedColumn(),
+        console=console,
+        expand=True,
+    )

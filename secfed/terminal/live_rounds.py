@@ -10,8 +10,16 @@ from rich.text import Text
 
 from secfed.deploy.transport.progress import ANSWERS, Waits
 from secfed.runs.run_report import WAIT, Observer, RoundReport, RunReport, SilentObserver
-from secfed.terminal.consoles import plain_text, plural, say, show_bytes, show_number, show_seconds
-from secfed.terminal.live import live_or, progress_bar
+from secfed.terminal.consoles import (
+    live_or,
+    plain_text,
+    plural,
+    progress_bar,
+    say,
+    show_bytes,
+    show_number,
+    show_seconds,
+)
 from secfed.terminal.tables import WORTH_TELLING_S, round_table
 from secfed.wire.stages import STAGES
 
@@ -98,9 +106,6 @@ class LineObserver(Observer):
         self._rounds = rounds
         say(self._console, f"{study}: {plural(len(sites), 'hospital')}, {plural(rounds, 'round')}")
 
-    def stage(self, round_number: int, exchange: str, stage: str, done: int, total: int) -> None:
-        """Too fine for a log."""
-
     def round_finished(self, report: RoundReport) -> None:
         """One line when the round is over, one when its metrics are known."""
         facts = []
@@ -110,9 +115,6 @@ class LineObserver(Observer):
         facts += [f"{name} {show_number(value)}" for name, value in (report.metrics or {}).items()]
         if facts:
             say(self._console, f"round {report.round}/{self._rounds}: {', '.join(facts)}")
-
-    def finished(self, report: RunReport) -> None:
-        """The summary follows on stdout."""
 
     def _outcome(self, report: RoundReport) -> str:
         if report.aborted:

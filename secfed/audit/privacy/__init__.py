@@ -16,11 +16,9 @@ from pathlib import Path
 
 from secfed import __version__
 from secfed.audit.privacy.check import Progress, check
-from secfed.audit.privacy.decision_checks import decision_log_facts
 from secfed.audit.privacy.evidence import (
     FileFacts,
     LedgerFacts,
-    ProblemFact,
     Report,
     RosterFacts,
     StudyFacts,
@@ -28,6 +26,7 @@ from secfed.audit.privacy.evidence import (
 )
 from secfed.audit.privacy.findings import CheckedFolder
 from secfed.audit.privacy.ledgers import bare_of, ledger_facts
+from secfed.audit.privacy.site_files import decision_log_facts
 from secfed.audit.privacy.studies import refusals_of, study_facts
 from secfed.audit.unsummed_payments import paid_without_sum, shown
 from secfed.crypto.identity import fingerprint
@@ -105,8 +104,8 @@ def _paid_for_nothing(state: CheckedFolder) -> Iterable[str]:
     """Payments for exchanges without a sum: what a hospital paid before a round was given up."""
     for run in state.runs:
         for site, chain in run.sites.items():
-            for ledger in (ledger for ledger in state.ledgers if ledger.site == site):
-                places = paid_without_sum(ledger.chain.entries, chain.entries, run.study)
+            for ledger in (ledger for ledger in state.ledgers if ledger.owner == site):
+                places = paid_without_sum(ledger.entries, chain.entries, run.study)
                 if places and chain.entries:
                     yield (
                         f"{site}, study {run.study!r}, data set {ledger.dataset!r}: {shown(places)} paid "
@@ -128,28 +127,28 @@ def _absent_studies(studies: Iterable[StudyFacts], ledgers: Iterable[LedgerFacts
 
 def _dated_ahead(state: CheckedFolder, now_s: int) -> Iterable[str]:
     for ledger in state.ledgers:
-        for entry in ledger.chain.entries:
+        for entry in ledger.entries:
             dated_s = entry.body.get("time_s")
             if type(dated_s) is int and is_ahead(dated_s, now_s):
                 yield (
-                    f"{ledger.chain.path}, line {entry.seq + 1} is dated {shown_date(dated_s)}, after this "
+                    f"{ledger.path}, line {entry.seq + 1} is dated {shown_date(dated_s)}, after this "
                     "audit: a clock was wrong, here or at the site; periods of budgets count from such dates"
                 )
                 break
 
 
 def _verification(state: CheckedFolder, notes: Iterable[str]) -> Verification:
-    bad = {problem.path for problem in state.problems}
+    bad = {problem.file for problem in state.problems}
 
     def file(path: Path, kind: str, digest: str, owner: str = "", entries: Sequence[Entry] = ()) -> FileFacts:
         head = entries[-1].hash.hex() if entries else ""
-        return FileFacts(str(path), kind, owner, len(entries), head, digest, path not in bad)
+        return FileFacts(str(path), kind, owner, len(entries), head, digest, str(path) not in bad)
 
-    files = [file(source.path, "roster", source.sha256) for source in state.found.rosters]
-    files += [
-        file(chain.path, chain.kind, chain.source.sha256, chain.owner, chain.entries)
-        for chain in state.chains
-    ]
+    files = [file(source.path, "roster", source.sha256) for source in state.found.of(None)]
+    for chain in state.chains:
+        source = chain.source
+        kind = source.kind.name if source.kind else ""
+        files.append(file(source.path, kind, source.sha256, chain.owner, chain.entries))
     files += [
         file(model.path, "model", model.record.sha256.hex() if model.is_right else "", model.owner)
         for run in state.runs
@@ -162,13 +161,13 @@ def _verification(state: CheckedFolder, notes: Iterable[str]) -> Verification:
             fingerprint(roster.aggregator),
             tuple((site, fingerprint(public)) for site, public in roster.members),
         )
-        for roster in state.rosters
+        for roster in state.used
     )
     return Verification(
         verified=not state.problems,
-        pinned=bool(state.named),
+        pinned=bool(state.pinned),
         recomputed=state.recomputer.checked,
-        problems=tuple(ProblemFact(str(one.path), one.line, one.why) for one in state.problems),
+        problems=tuple(state.problems),
         unchecked=len(state.unchecked),
         notes=tuple(dict.fromkeys([*state.notes, *notes])),
         files=tuple(files),

@@ -5,51 +5,28 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 
-from secfed.audit.privacy import phrases
-from secfed.audit.privacy.document import (
-    Alert,
-    Block,
-    Card,
-    Cards,
-    Column,
-    Figure,
-    Heading,
-    ReportTable,
-    Section,
-    Text,
-    Tone,
-    table,
-)
+from secfed.audit.privacy import document as doc
+from secfed.audit.privacy import phrases, releases
 from secfed.audit.privacy.evidence import Amount, LedgerFacts, Payment, Report, StudySpend
-from secfed.audit.privacy.releases import (
-    NO_PRIVACY,
-    bare_lines,
-    protections_relied_on,
-    study_names,
-    uncovered,
-)
 from secfed.records.decision_state import REFUSAL
 
 _TEXTS = phrases.TEXTS["budgets"]
 _MOST_MECHANISMS = 3
-_FOOTINGS = {
-    "local-noise": "Epsilon from noise at the site",
-    "sum-noise": "Epsilon from noise in the sum",
-}
+_FOOTINGS = {"local-noise": "Epsilon from noise at the site", "sum-noise": "Epsilon from noise in the sum"}
 
 
-def summary(report: Report) -> Section:
+def summary(report: Report) -> doc.Section:
     """The first page: budgets at a glance, and what must not be overlooked."""
-    blocks: list[Block] = []
+    blocks: list[doc.Block] = []
     if report.ledgers:
-        blocks.append(Cards(tuple(_card(report, ledger) for ledger in report.ledgers)))
+        blocks.append(doc.Cards(tuple(_card(report, ledger) for ledger in report.ledgers)))
     blocks += _warnings(report)
     if report.verification.notes:
         notes = phrases.plural(len(report.verification.notes), "note")
-        blocks.append(Alert("info", f"{notes} on completeness under Verification"))
+        blocks.append(doc.Alert("info", f"{notes} on completeness under Verification"))
     refused = Counter(item.what for item in report.refusals)
     rows = (
-        ("Studies in these files", ", ".join(study_names(report)) or "none"),
+        ("Studies in these files", ", ".join(releases.study_names(report)) or "none"),
         ("Sites in these files", ", ".join(report.sites) or "none"),
         ("Finished sums", str(sum(study.sums for study in report.studies))),
         ("Uses of data that a budget refused", str(refused["budget"])),
@@ -57,8 +34,8 @@ def summary(report: Report) -> Section:
         ("Rounds that were given up", str(refused["round"])),
         ("Messages of the aggregator that agents refused, at least", str(_refused_messages(report))),
     )
-    blocks.append(ReportTable(("", ""), rows, weights=(3, 7)))
-    return Section("summary", "Summary", tuple(blocks))
+    blocks.append(doc.ReportTable(("", ""), rows, weights=(3, 7)))
+    return doc.Section("summary", "Summary", tuple(blocks))
 
 
 def _refused_messages(report: Report) -> int:
@@ -72,11 +49,11 @@ def _refused_messages(report: Report) -> int:
     return sum(counts.values())
 
 
-def _card(report: Report, ledger: LedgerFacts) -> Card:
+def _card(report: Report, ledger: LedgerFacts) -> doc.Card:
     """The budget that is closest to its limit stands for the ledger."""
     title = f"{ledger.site} \N{MIDDLE DOT} {ledger.dataset}"
     if not ledger.amounts:
-        return Card(title, phrases.NOTHING, "no budget recorded", None, ())
+        return doc.Card(title, phrases.NOTHING, "no budget recorded", None, ())
     shown = max(ledger.amounts, key=lambda one: one.spent / one.limit if one.limit else -1.0)
     facts = (
         ("delta", phrases.delta(shown.delta)),
@@ -85,8 +62,8 @@ def _card(report: Report, ledger: LedgerFacts) -> Card:
         ("counts", f"{phrases.period(shown)}, all studies together"),
         ("accountant", _accountant(shown)),
     )
-    outside = uncovered(report, ledger.site)
-    return Card(
+    outside = releases.uncovered(report, ledger.site)
+    return doc.Card(
         title,
         phrases.number_up(shown.spent),
         f"of epsilon {phrases.limit(shown)}" if shown.limit else "epsilon, no limit",
@@ -96,18 +73,18 @@ def _card(report: Report, ledger: LedgerFacts) -> Card:
     )
 
 
-def _warnings(report: Report) -> list[Block]:
+def _warnings(report: Report) -> list[doc.Block]:
     studies = report.studies
-    blocks: list[Block] = []
+    blocks: list[doc.Block] = []
 
-    def warn(tone: Tone, title: str, names: Iterable[str], *lines: str) -> None:
+    def warn(tone: doc.Tone, title: str, names: Iterable[str], *lines: str) -> None:
         shown = ", ".join(dict.fromkeys(names))
         if shown:
-            blocks.append(Alert(tone, f"{title} {shown}", lines))
+            blocks.append(doc.Alert(tone, f"{title} {shown}", lines))
 
     if report.bare:
         title = "Left without noise, by the studies' explicit choice"
-        blocks.append(Alert("warn", title, tuple(bare_lines(report))))
+        blocks.append(doc.Alert("warn", title, tuple(releases.bare_lines(report))))
     without = [one.name for one in studies if one.settings_recorded and one.privacy is None]
     warn("warn", "No differential privacy in study", without, _TEXTS["no_privacy"])
     plain = [one.name for one in studies if one.protection == "plain"]
@@ -117,35 +94,35 @@ def _warnings(report: Report) -> list[Block]:
     warn("info", "Settings not recorded: study", [one.name for one in studies if not one.settings_recorded])
     with_ledger = {ledger.site for ledger in report.ledgers}
     others = [site for site in report.sites if site not in with_ledger]
-    without_ledger = phrases.sentence(f"Without a ledger: {NO_PRIVACY}")
+    without_ledger = phrases.sentence(f"Without a ledger: {releases.NO_PRIVACY}")
     warn("warn", "No verified ledger in these files:", others, without_ledger)
     return blocks
 
 
-def spending(report: Report) -> Section:
+def spending(report: Report) -> doc.Section:
     """Per ledger: its budgets, its figure, and what each study spent."""
-    blocks: list[Block] = []
+    blocks: list[doc.Block] = []
     for number, ledger in enumerate(report.ledgers):
         entries = f"{ledger.entries:,} entries in the ledger, the last of {phrases.day(ledger.last_s)}"
         blocks.append(
-            Heading(f"{ledger.site}, data set {ledger.dataset}", f"All studies together. {entries}.")
+            doc.Heading(f"{ledger.site}, data set {ledger.dataset}", f"All studies together. {entries}.")
         )
-        blocks.append(table(_BUDGET_COLUMNS, ledger.amounts))
+        blocks.append(doc.table(_BUDGET_COLUMNS, ledger.amounts))
         if ledger.limit_changes:
             times = phrases.plural(ledger.limit_changes, "time")
-            blocks.append(Text(f"The limits were changed {times}; those in force now are shown."))
+            blocks.append(doc.Text(f"The limits were changed {times}; those in force now are shown."))
         if ledger.payments:
-            blocks.append(Figure(number, _alt(ledger)))
-            blocks.append(table(_STUDY_COLUMNS, ledger.studies))
-        outside = uncovered(report, ledger.site)
+            blocks.append(doc.Figure(number, _alt(ledger)))
+            blocks.append(doc.table(_STUDY_COLUMNS, ledger.studies))
+        outside = releases.uncovered(report, ledger.site)
         if outside:
             lines = tuple(map(phrases.sentence, outside))
-            blocks.append(Alert("warn", "Not covered by these numbers", lines))
+            blocks.append(doc.Alert("warn", "Not covered by these numbers", lines))
     if not report.ledgers:
-        blocks.append(Text(phrases.sentence(f"No verified ledger in these files: {NO_PRIVACY}")))
+        blocks.append(doc.Text(phrases.sentence(f"No verified ledger in these files: {releases.NO_PRIVACY}")))
     elif any(len(ledger.studies) > 1 for ledger in report.ledgers):
-        blocks.append(Text(_TEXTS["alone"]))
-    return Section("spending", "Privacy spent and left", tuple(blocks), new_page=True)
+        blocks.append(doc.Text(_TEXTS["alone"]))
+    return doc.Section("spending", "Privacy spent and left", tuple(blocks), new_page=True)
 
 
 def _accountant(amount: Amount) -> str:
@@ -177,61 +154,61 @@ def _alone(spend: StudySpend) -> str:
     return "; ".join(shown) or phrases.NOTHING
 
 
-_BUDGET_COLUMNS: list[Column[Amount]] = [
-    Column("Budget protects", 6, lambda amount: f"one {amount.protects}, {phrases.period(amount)}"),
-    Column("Epsilon limit", 4, phrases.limit, "number"),
-    Column("Spent", 3, lambda amount: phrases.number_up(amount.spent), "number"),
-    Column("Left", 3, lambda amount: phrases.number_down(amount.left), "number"),
-    Column("Delta", 3, lambda amount: phrases.delta(amount.delta), "number"),
-    Column("Neighbours", 6, lambda amount: amount.adjacency or phrases.NOTHING),
-    Column("Accountant", 8, _accountant),
+_BUDGET_COLUMNS: list[doc.Column[Amount]] = [
+    doc.Column("Budget protects", 6, lambda amount: f"one {amount.protects}, {phrases.period(amount)}"),
+    doc.Column("Epsilon limit", 4, phrases.limit, "number"),
+    doc.Column("Spent", 3, lambda amount: phrases.number_up(amount.spent), "number"),
+    doc.Column("Left", 3, lambda amount: phrases.number_down(amount.left), "number"),
+    doc.Column("Delta", 3, lambda amount: phrases.delta(amount.delta), "number"),
+    doc.Column("Neighbours", 6, lambda amount: amount.adjacency or phrases.NOTHING),
+    doc.Column("Accountant", 8, _accountant),
 ]
-_STUDY_COLUMNS: list[Column[StudySpend]] = [
-    Column("Study", 4, lambda spend: spend.study),
-    Column("Rounds", 3, lambda spend: phrases.dashes(spend.rounds)),
-    Column("Payments", 4, lambda spend: str(spend.payments), "number"),
-    Column("First", 4, lambda spend: phrases.day(spend.first_s)),
-    Column("Last", 4, lambda spend: phrases.day(spend.last_s)),
-    Column("Mechanism", 7, _mechanisms),
-    Column("Epsilon of this study alone", 7, _alone),
+_STUDY_COLUMNS: list[doc.Column[StudySpend]] = [
+    doc.Column("Study", 4, lambda spend: spend.study),
+    doc.Column("Rounds", 3, lambda spend: phrases.dashes(spend.rounds)),
+    doc.Column("Payments", 4, lambda spend: str(spend.payments), "number"),
+    doc.Column("First", 4, lambda spend: phrases.day(spend.first_s)),
+    doc.Column("Last", 4, lambda spend: phrases.day(spend.last_s)),
+    doc.Column("Mechanism", 7, _mechanisms),
+    doc.Column("Epsilon of this study alone", 7, _alone),
 ]
-_PAYMENT_COLUMNS: list[Column[Payment]] = [
-    Column("Line", 2, lambda payment: str(payment.line), "number"),
-    Column("Date", 4, lambda payment: phrases.day(payment.time_s)),
-    Column("Study", 4, lambda payment: payment.study),
-    Column("Round", 3, lambda payment: str(payment.round), "number"),
-    Column("Exchange", 4, lambda payment: payment.exchange),
-    Column("Mechanism", 7, lambda payment: payment.mechanism),
+_PAYMENT_COLUMNS: list[doc.Column[Payment]] = [
+    doc.Column("Line", 2, lambda payment: str(payment.line), "number"),
+    doc.Column("Date", 4, lambda payment: phrases.day(payment.time_s)),
+    doc.Column("Study", 4, lambda payment: payment.study),
+    doc.Column("Round", 3, lambda payment: str(payment.round), "number"),
+    doc.Column("Exchange", 4, lambda payment: payment.exchange),
+    doc.Column("Mechanism", 7, lambda payment: payment.mechanism),
 ]
 
 
-def payments_appendix(report: Report) -> Section:
+def payments_appendix(report: Report) -> doc.Section:
     """Every payment with its event, as it is computed again."""
-    blocks: list[Block] = [Text(_TEXTS["payments"])]
+    blocks: list[doc.Block] = [doc.Text(_TEXTS["payments"])]
     for ledger in report.ledgers:
         if ledger.payments:
             heads = ledger.amounts[:2]
             stated = "; ".join(f"{phrases.period(one)}: {phrases.statement(one)}" for one in heads)
-            blocks.append(Heading(f"{ledger.site}, data set {ledger.dataset}", phrases.sentence(stated)))
+            blocks.append(doc.Heading(f"{ledger.site}, data set {ledger.dataset}", phrases.sentence(stated)))
             totals = [_total_column(place, amount) for place, amount in enumerate(heads)]
-            blocks.append(table([*_PAYMENT_COLUMNS, *totals], ledger.payments))
-    return Section("payments", "Appendix: every payment", tuple(blocks), new_page=True)
+            blocks.append(doc.table([*_PAYMENT_COLUMNS, *totals], ledger.payments))
+    return doc.Section("payments", "Appendix: every payment", tuple(blocks), new_page=True)
 
 
-def _total_column(place: int, budget: Amount) -> Column[Payment]:
+def _total_column(place: int, budget: Amount) -> doc.Column[Payment]:
     def spent(payment: Payment) -> str:
         return (
             phrases.number_up(payment.after[place].spent) if place < len(payment.after) else phrases.NOTHING
         )
 
-    return Column(f"Epsilon {phrases.period(budget)}", 4, spent, "number")
+    return doc.Column(f"Epsilon {phrases.period(budget)}", 4, spent, "number")
 
 
-def trust(report: Report) -> Section:
+def trust(report: Report) -> doc.Section:
     """On what every kind of number relies."""
     used = {amount.relies_on for ledger in report.ledgers for amount in ledger.amounts}
     rows = [(title, phrases.TEXTS["relies"][kind]) for kind, title in _FOOTINGS.items() if kind in used]
-    rows += [(f"Protection: {name}", text) for name, text in protections_relied_on(report)]
+    rows += [(f"Protection: {name}", text) for name, text in releases.protections_relied_on(report)]
     rows += phrases.TEXTS["trust"].items()
-    block = ReportTable(("Number", "Relies on"), tuple(rows), weights=(3, 9))
-    return Section("trust", "On what each number relies", (block,))
+    block = doc.ReportTable(("Number", "Relies on"), tuple(rows), weights=(3, 9))
+    return doc.Section("trust", "On what each number relies", (block,))

@@ -10,46 +10,22 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from secfed.audit.privacy import phrases
+from secfed.audit.privacy import document as doc
+from secfed.audit.privacy import phrases, releases
 from secfed.audit.privacy.budgets import payments_appendix, spending, summary, trust
-from secfed.audit.privacy.decision_section import decided
-from secfed.audit.privacy.document import (
-    Alert,
-    Block,
-    Document,
-    Form,
-    Heading,
-    Items,
-    ReportTable,
-    Section,
-    Text,
-    Tone,
-)
 from secfed.audit.privacy.evidence import Amount, Report, Verification
-from secfed.audit.privacy.releases import (
-    NO_PRIVACY,
-    bare_lines,
-    glossary,
-    names_appendix,
-    protections_relied_on,
-    refusals,
-    study_names,
-    together,
-    uncovered,
-    what_left,
-)
-from secfed.audit.privacy.verification import verification
+from secfed.audit.privacy.record_sections import decided, verification
 from secfed.config.protections import TRAITS
 
 _HIDES: Final = [name for name, traits in TRAITS.items() if traits.hides_sites]
 
 
-def build(report: Report) -> Document:
+def build(report: Report) -> doc.Document:
     """The whole document, from facts only."""
     check = report.verification
-    studies = study_names(report)
+    studies = releases.study_names(report)
     tone, verdict = _verdict(check)
-    return Document(
+    return doc.Document(
         title="Privacy audit report",
         subtitle=f"{', '.join(report.sites) or 'no site'} \N{MIDDLE DOT} {', '.join(studies) or 'no study'}",
         tone=tone,
@@ -65,19 +41,19 @@ def build(report: Report) -> Document:
             article_30(report),
             article_35(report),
             spending(report),
-            what_left(report),
-            refusals(report),
+            releases.what_left(report),
+            releases.refusals(report),
             decided(report),
             trust(report),
             verification(report),
             payments_appendix(report),
-            names_appendix(report),
-            glossary(),
+            releases.names_appendix(report),
+            releases.glossary(),
         ),
     )
 
 
-def _verdict(check: Verification) -> tuple[Tone, str]:
+def _verdict(check: Verification) -> tuple[doc.Tone, str]:
     """Whether the records may be believed. Only a roster from elsewhere says whose signatures they are."""
     checked = (
         f"{phrases.plural(len(check.files), 'file')}, "
@@ -98,21 +74,21 @@ def _verdict(check: Verification) -> tuple[Tone, str]:
     return "good", f"Everything verifies: {checked}"
 
 
-def plain_words(report: Report) -> Section:
+def plain_words(report: Report) -> doc.Section:
     """What was done, and what the numbers mean."""
     texts = phrases.TEXTS["plain"]
-    blocks: list[Block] = [Text(texts["training"]), Text(texts["guessing"])]
+    blocks: list[doc.Block] = [doc.Text(texts["training"]), doc.Text(texts["guessing"])]
     risks = [(_risk(amount), where) for where, amount in _amounts(report) if amount.adjacency is not None]
-    rows = tuple((where, *cells) for cells, where in together(risks))
+    rows = tuple((where, *cells) for cells, where in releases.together(risks))
     if rows:
         headers = ("Where", "Guarantee", "Any conclusion becomes more likely at most", "Found at most")
-        blocks.append(ReportTable(headers, rows, numbers=(2, 3), weights=(5, 8, 4, 3)))
-    blocks.append(Text(texts["found"] if rows else texts["no_epsilon"]))
-    outside = together(("; ".join(uncovered(report, site)), site) for site in report.sites)
+        blocks.append(doc.ReportTable(headers, rows, numbers=(2, 3), weights=(5, 8, 4, 3)))
+    blocks.append(doc.Text(texts["found"] if rows else texts["no_epsilon"]))
+    outside = releases.together(("; ".join(releases.uncovered(report, site)), site) for site in report.sites)
     lines = tuple(f"{sites} \N{EN DASH} {what}" for what, sites in outside if what)
     if lines:
-        blocks.append(Alert("warn", "The promise does not cover what left without noise", lines))
-    return Section("plain", "In plain words", tuple(blocks), new_page=True)
+        blocks.append(doc.Alert("warn", "The promise does not cover what left without noise", lines))
+    return doc.Section("plain", "In plain words", tuple(blocks), new_page=True)
 
 
 def _amounts(report: Report) -> Iterator[tuple[str, Amount]]:
@@ -128,21 +104,24 @@ def _risk(amount: Amount) -> tuple[str, str, str]:
     return f"{phrases.statement(amount)}; counts {phrases.period(amount)}", times, share
 
 
-def article_30(report: Report) -> Section:
+def article_30(report: Report) -> doc.Section:
     """Record of processing activities: what is known, and blanks for the rest."""
-    sets = together((ledger.dataset, ledger.site) for ledger in report.ledgers)
+    sets = releases.together((ledger.dataset, ledger.site) for ledger in report.ledgers)
     algorithms = sorted({study.algorithm for study in report.studies if study.algorithm})
     by = f", algorithm {', '.join(algorithms)}" if algorithms else ""
     texts = phrases.TEXTS["article_30"]
     known = {
         "purpose": "Training a statistical model across sites without moving records; studies: "
-        f"{', '.join(study_names(report)) or 'not recorded'}{by}.",
+        f"{', '.join(releases.study_names(report)) or 'not recorded'}{by}.",
         "data_sets": "; ".join(f"{name} at {sites}" for name, sites in sets) or "No ledger in these files.",
         "recipients": _recipients(report),
         "measures": _measures(report),
     }
-    blocks = (Text(texts["intro"]), Form(tuple((label, known.get(key)) for label, key in texts["entries"])))
-    return Section("art30", "Record of processing (GDPR Art. 30)", blocks, new_page=True)
+    blocks = (
+        doc.Text(texts["intro"]),
+        doc.Form(tuple((label, known.get(key)) for label, key in texts["entries"])),
+    )
+    return doc.Section("art30", "Record of processing (GDPR Art. 30)", blocks, new_page=True)
 
 
 def _recipients(report: Report) -> str:
@@ -154,7 +133,7 @@ def _recipients(report: Report) -> str:
     named = zip(recipients, (study.name for study in report.studies), strict=True)
     lines = [
         f"Study {names}: the aggregator ({protection}); the sites {sites}, which receive totals."
-        for (protection, sites), names in together(named)
+        for (protection, sites), names in releases.together(named)
     ]
     return "\n".join(lines) or "Not recorded."
 
@@ -168,7 +147,7 @@ def _measures(report: Report) -> str:
     return " ".join(parts)
 
 
-def article_35(report: Report) -> Section:
+def article_35(report: Report) -> doc.Section:
     """Impact assessment: description, risks, measures; necessity is the controller's to argue."""
     sums = sum(study.sums for study in report.studies)
     described = (
@@ -177,21 +156,21 @@ def article_35(report: Report) -> Section:
     )
     texts = phrases.TEXTS["article_35"]
     blank = [(label, None) for label in texts["blank"]]
-    blocks: tuple[Block, ...] = (
-        Form((("Description of the processing (7a)", described), *blank)),
-        Heading("Measures that reduce the risk (7d)"),
-        Items(tuple(_risk_measures(report))),
-        Heading("Risks that remain (7c)"),
-        Items(tuple(_residual(report))),
-        Form(((texts["assessment"], None),)),
+    blocks: tuple[doc.Block, ...] = (
+        doc.Form((("Description of the processing (7a)", described), *blank)),
+        doc.Heading("Measures that reduce the risk (7d)"),
+        doc.Items(tuple(_risk_measures(report))),
+        doc.Heading("Risks that remain (7c)"),
+        doc.Items(tuple(_residual(report))),
+        doc.Form(((texts["assessment"], None),)),
     )
-    return Section("art35", "Impact assessment (GDPR Art. 35)", blocks)
+    return doc.Section("art35", "Impact assessment (GDPR Art. 35)", blocks)
 
 
 def _risk_measures(report: Report) -> list[str]:
-    kinds = together((study.protection or "", study.name) for study in report.studies)
+    kinds = releases.together((study.protection or "", study.name) for study in report.studies)
     lines = [f"Study {names}: {phrases.PROTECTION[kind]}." for kind, names in kinds if kind in _HIDES]
-    budgets = together(
+    budgets = releases.together(
         (
             f"{phrases.statement(amount)}; limit {phrases.limit(amount)}, counting {phrases.period(amount)}",
             where,
@@ -215,10 +194,10 @@ def _residual(report: Report) -> list[str]:
         lines.append(texts["record"])
     if "replace-patient" in relations:
         lines.append(texts["patient"])
-    lines += [f"Left without noise. {line}." for line in bare_lines(report)]
+    lines += [f"Left without noise. {line}." for line in releases.bare_lines(report)]
     without = dict.fromkeys(
         study.name for study in report.studies if study.settings_recorded and study.privacy is None
     )
-    lines += [f"Study {name}: {NO_PRIVACY}." for name in without]
-    lines += [f"Protection {name}: {text}" for name, text in protections_relied_on(report)]
+    lines += [f"Study {name}: {releases.NO_PRIVACY}." for name in without]
+    lines += [f"Protection {name}: {text}" for name, text in releases.protections_relied_on(report)]
     return lines + list(texts["unseen"])

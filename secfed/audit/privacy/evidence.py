@@ -12,6 +12,8 @@ import math
 from dataclasses import dataclass
 from typing import Any, Final
 
+from secfed.audit.party import Problem
+
 SCHEMA_VERSION: Final = 1
 
 
@@ -201,19 +203,6 @@ class FileFacts:
 
 
 @dataclass(frozen=True)
-class ProblemFact:
-    """One thing that is wrong."""
-
-    file: str
-    line: int | None
-    why: str
-
-    def __str__(self) -> str:
-        where = f"{self.file}, line {self.line}" if self.line else self.file
-        return f"{where}: {self.why}"
-
-
-@dataclass(frozen=True)
 class RosterFacts:
     """A roster that signatures were checked against, with fingerprints to compare by telephone."""
 
@@ -229,7 +218,7 @@ class Verification:
     verified: bool
     pinned: bool
     recomputed: int
-    problems: tuple[ProblemFact, ...]
+    problems: tuple[Problem, ...]
     notes: tuple[str, ...]
     files: tuple[FileFacts, ...]
     rosters: tuple[RosterFacts, ...]

@@ -11,15 +11,19 @@ import hashlib
 import io
 import json
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Final
 
+from secfed.dp.ledger.ledger import LEDGER
 from secfed.errors import ConfigError, TranscriptError
 from secfed.records.chain_file import read_lines
+from secfed.records.decision_log import DECISIONS
+from secfed.records.hash_chain import ChainType
 from secfed.records.roster_file import is_roster_file
+from secfed.records.transcript import TRANSCRIPT
 from secfed.runs.run_folder import DECISIONS_FILE, TRANSCRIPT_FILE, site_of
 
 _MAX_BYTES: Final = 1 << 28
@@ -31,6 +35,7 @@ class Source:
     """One file as it was when it was read."""
 
     path: Path  # below a folder that was named
+    kind: ChainType | None  # None for a roster
     data: bytes = field(repr=False)
 
     @cached_property
@@ -70,10 +75,11 @@ class Found:
     """Everything found, in the order of the folders and sorted within each."""
 
     folders: tuple[Path, ...]
-    rosters: tuple[Source, ...]  # also earlier ones that a site or study centre has pinned or kept
-    transcripts: tuple[Source, ...]
-    ledgers: tuple[Source, ...]
-    decisions: tuple[Source, ...]
+    sources: tuple[Source, ...]
+
+    def of(self, kind: ChainType | None) -> list[Source]:
+        """Chains of one kind; without one, rosters, also those that a site or study centre has kept."""
+        return [source for source in self.sources if source.kind == kind]
 
 
 def find(folders: Sequence[Path]) -> Found:
@@ -89,34 +95,23 @@ def find(folders: Sequence[Path]) -> Found:
             raise ConfigError(
                 f"{folder}: no such folder.", remedy="name folders with transcripts and ledgers"
             )
-        for path in _below(folder):
-            if path.resolve() not in sources:
-                sources[path.resolve()] = Source(path, _read(path))
-    every = tuple(sources.values())
-    found = Found(
-        tuple(folders),
-        tuple(one for one in every if is_roster_file(one.path)),
-        tuple(one for one in every if one.path.name == TRANSCRIPT_FILE),
-        tuple(one for one in every if _is_ledger_file(one.path)),
-        tuple(one for one in every if one.path.name == DECISIONS_FILE),
-    )
-    if not found.transcripts and not found.ledgers and not found.decisions:
+        for path in sorted(folder.rglob("*")):
+            kind = _chain_kind(path)
+            is_wanted = (kind is not None or is_roster_file(path)) and path.is_file()
+            if is_wanted and path.resolve() not in sources:
+                sources[path.resolve()] = Source(path, kind, _read(path))
+    if all(source.kind is None for source in sources.values()):
         raise TranscriptError(
             f"{', '.join(map(str, folders))}: neither a transcript nor a ledger nor a decision log here.",
             remedy="name the folder that secfed simulate --out wrote, or a site's folder",
         )
-    return found
+    return Found(tuple(folders), tuple(sources.values()))
 
 
-def _is_ledger_file(path: Path) -> bool:
-    return path.name.startswith("ledger-") and path.name.endswith(".jsonl")
-
-
-def _below(folder: Path) -> Iterator[Path]:
-    for path in sorted(folder.rglob("*")):
-        is_chain = path.name in (TRANSCRIPT_FILE, DECISIONS_FILE) or _is_ledger_file(path)
-        if (is_chain or is_roster_file(path)) and path.is_file():
-            yield path
+def _chain_kind(path: Path) -> ChainType | None:
+    if path.name.startswith("ledger-") and path.suffix == ".jsonl":
+        return LEDGER
+    return {TRANSCRIPT_FILE: TRANSCRIPT, DECISIONS_FILE: DECISIONS}.get(path.name)
 
 
 def _read(path: Path) -> bytes:

@@ -7,12 +7,13 @@ from pathlib import Path
 from typing import Final
 
 from secfed.audit.model_check import FoundModel
-from secfed.audit.party import Party, Problem
+from secfed.audit.party import Findings, Party, Problem
 from secfed.audit.privacy.files import Found, Source
-from secfed.audit.privacy.recompute import Point, Recomputer
+from secfed.audit.privacy.recompute import Recomputer
 from secfed.crypto.identity import Roster
+from secfed.dp.accounting.budget import Standing
 from secfed.errors import RosterError
-from secfed.records.hash_chain import ChainType, Entry
+from secfed.records.hash_chain import Entry
 from secfed.records.roster_file import PINNED_FOLDER, read_roster
 from secfed.records.transcript import SETTINGS
 
@@ -24,8 +25,12 @@ class VerifiedRecord(Party):
     """One chain that was read; without entries if it does not verify."""
 
     source: Source
-    kind: str  # "transcript", "ledger" or "decision log"
     public_bytes: bytes = field(repr=False)  # the key it verifies under; empty if none was found
+
+    @property
+    def dataset(self) -> str:
+        """From whose budget a ledger pays; empty for any other record."""
+        return str(self.entries[0].body.get("dataset", "")) if self.entries else ""
 
     @property
     def settings(self) -> dict[str, object] | None:
@@ -49,45 +54,34 @@ class AuditedRun:
         return ([self.central] if self.central else []) + list(self.sites.values())
 
 
-@dataclass(frozen=True)
-class CheckedLedger:
-    """One data set's ledger, by its longest copy that verifies."""
-
-    chain: VerifiedRecord
-    points: tuple[Point, ...] = ()  # where the budgets stood after each payment, recomputed
-
-    @property
-    def site(self) -> str:
-        """Whose it is."""
-        return self.chain.owner
-
-    @property
-    def dataset(self) -> str:
-        """From whose budget it pays."""
-        return str(self.chain.entries[0].body.get("dataset", ""))
-
-
 @dataclass
-class CheckedFolder:
+class CheckedFolder(Findings):
     """What was found and what is wrong with it."""
 
     found: Found
-    named: tuple[Path, ...]  # roster files that the reader named; without any, keys come from the folders
-    rosters: list[Roster] = field(default_factory=list)  # every believed roster that was used
+    pinned: list[Roster]  # believed, if there are any; else those beside the files
+    beside: list[tuple[Path, Roster]] = field(default_factory=list)  # the folder whose records it is for
+    used: dict[Roster, None] = field(default_factory=dict)  # something was verified against it; in order
     chains: list[VerifiedRecord] = field(default_factory=list)  # verified or not
     runs: list[AuditedRun] = field(default_factory=list)
-    ledgers: list[CheckedLedger] = field(default_factory=list)
+    ledgers: list[VerifiedRecord] = field(default_factory=list)  # the longest copy of each
     decisions: list[VerifiedRecord] = field(default_factory=list)  # the longest copy of each decision log
+    # file -> line of a payment -> where the budgets stood after it, recomputed
+    standings: dict[Path, dict[int, tuple[Standing, ...]]] = field(default_factory=dict)
     recomputer: Recomputer = field(default_factory=Recomputer)
-    problems: list[Problem] = field(default_factory=list)
     unchecked: list[Problem] = field(default_factory=list)  # those that only say that a roster is missing
-    notes: list[str] = field(default_factory=list)
 
-    def problem(self, path: Path, line: int | None, why: str) -> None:
-        """Add a problem once."""
-        made = Problem(path, line, why)
-        if made not in self.problems:
-            self.problems.append(made)
+    def __post_init__(self) -> None:
+        for source in self.found.of(None):
+            try:
+                roster = read_roster(source.path)
+            except RosterError as error:
+                self.problem(source.path, None, error.message.removeprefix(f"{source.path}: "))
+                continue
+            if self.pinned and roster not in self.pinned:
+                self.notes.append(f"{source.path} is not among the rosters of --roster, and was not used")
+            folder = source.path.parent
+            self.beside.append((folder.parent if folder.name == PINNED_FOLDER else folder, roster))
 
     def unknown_roster(self, path: Path, digest: str = "") -> None:
         """A file that cannot be checked, for want of the roster under which it was made."""
@@ -96,52 +90,19 @@ class CheckedFolder:
         self.unchecked.append(self.problems[-1])
 
     def record(
-        self,
-        source: Source,
-        kind: ChainType,
-        owner: str,
-        public_bytes: bytes = b"",
-        entries: tuple[Entry, ...] = (),
+        self, source: Source, owner: str, public_bytes: bytes = b"", entries: tuple[Entry, ...] = ()
     ) -> VerifiedRecord:
         """Remember that a file was read; without entries where it does not verify."""
-        chain = VerifiedRecord(owner or "?", source.path, entries, source, kind.name, public_bytes)
+        chain = VerifiedRecord(owner or "?", source.path, entries, source, public_bytes)
         self.chains.append(chain)
         return chain
 
-
-class Believed:
-    """Which roster to verify a file against: those that the reader pinned, or else those beside the files."""
-
-    def __init__(self, state: CheckedFolder, pinned: list[Roster]) -> None:
-        self._pinned = pinned
-        self._state = state
-        self._beside: list[tuple[Path, Roster]] = []
-        for source in state.found.rosters:
-            try:
-                roster = read_roster(source.path)
-            except RosterError as error:
-                state.problem(source.path, None, error.message.removeprefix(f"{source.path}: "))
-                continue
-            if pinned and roster not in pinned:
-                state.notes.append(f"{source.path} is not among the rosters of --roster, and was not used")
-            self._beside.append((_home(source.path), roster))
-
     def rosters_for(self, source: Source) -> list[Roster]:
-        """Rosters to try: that which the file names, then the nearest."""
-        rosters = self._pinned
+        """Rosters to verify a file against: that which the file names, then the nearest."""
+        rosters = self.pinned
         if not rosters:
             parents = source.path.parents
-            near = [roster for folder in parents for home, roster in self._beside if home == folder]
-            rosters = list(dict.fromkeys([*near, *(roster for _, roster in self._beside)]))
+            near = [roster for folder in parents for home, roster in self.beside if home == folder]
+            rosters = list(dict.fromkeys([*near, *(roster for _, roster in self.beside)]))
         stated = source.claims.get("roster_digest")
         return sorted(rosters, key=lambda roster: roster.digest.hex() != stated)  # stable
-
-    def use(self, roster: Roster) -> None:
-        """Remember that something was verified against it."""
-        if roster not in self._state.rosters:
-            self._state.rosters.append(roster)
-
-
-def _home(path: Path) -> Path:
-    """The folder whose records a roster file is for."""
-    return path.parents[1] if path.parent.name == PINNED_FOLDER else path.parent

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from secfed.audit.privacy.evidence import Amount, Bare, LedgerFacts, Payment, StudySpend, as_int, ranges
-from secfed.audit.privacy.findings import CheckedFolder, CheckedLedger
+from secfed.audit.privacy.findings import CheckedFolder, VerifiedRecord
 from secfed.audit.privacy.recompute import alone
 from secfed.dp.accounting.budget import Budget, Spent, Standing
 from secfed.dp.accounting.events import (
@@ -24,9 +24,9 @@ from secfed.errors import ConfigError, TranscriptError
 from secfed.records.hash_chain import Entry
 
 
-def ledger_facts(state: CheckedFolder, ledger: CheckedLedger, now_s: int) -> LedgerFacts:
+def ledger_facts(state: CheckedFolder, ledger: VerifiedRecord, now_s: int) -> LedgerFacts:
     """What one verified ledger says, its epsilons computed from its events."""
-    entries = ledger.chain.entries
+    entries = ledger.entries
     paid = _readable(ledger)
     spent = [item for _, item in paid]
     budgets = [entry.body for entry in entries if entry.kind == BUDGETS]
@@ -37,13 +37,13 @@ def ledger_facts(state: CheckedFolder, ledger: CheckedLedger, now_s: int) -> Led
         state.recomputer.standing(limit, spent, now_s, like)
         for limit, like in zip(limits, recorded, strict=False)
     ]
-    payments = _payments(ledger, paid)
+    payments = _payments(state.standings[ledger.path], paid)
     times = [entry.body["time_s"] for entry in entries if type(entry.body.get("time_s")) is int]
     chosen = state.recomputer.accountants_of(recorded[0] if recorded else None)[0]
     return LedgerFacts(
-        site=ledger.site,
+        site=ledger.owner,
         dataset=ledger.dataset,
-        file=str(ledger.chain.path),
+        file=str(ledger.path),
         entries=len(entries),
         head=entries[-1].hash.hex(),
         last_s=times[-1] if times else None,
@@ -63,10 +63,10 @@ def _limits(budgets: Sequence[Mapping[str, Any]]) -> list[Budget]:
         return []
 
 
-def _readable(ledger: CheckedLedger) -> list[tuple[Entry, Spent]]:
+def _readable(ledger: VerifiedRecord) -> list[tuple[Entry, Spent]]:
     """The payments up to the first that cannot be read, which is already a problem."""
     paid = []
-    for entry in ledger.chain.entries:
+    for entry in ledger.entries:
         if entry.kind == SPENT:
             try:
                 paid.append((entry, Spent.from_body(entry.body)))
@@ -75,8 +75,9 @@ def _readable(ledger: CheckedLedger) -> list[tuple[Entry, Spent]]:
     return paid
 
 
-def _payments(ledger: CheckedLedger, paid: Sequence[tuple[Entry, Spent]]) -> list[Payment]:
-    standings = {point.line: point.standings for point in ledger.points}
+def _payments(
+    standings: Mapping[int, Sequence[Standing]], paid: Sequence[tuple[Entry, Spent]]
+) -> list[Payment]:
     spent = [item for _, item in paid]
     return [
         Payment(
@@ -114,16 +115,16 @@ def _spends(
         )
 
 
-def bare_of(ledger: CheckedLedger) -> list[Bare]:
+def bare_of(ledger: VerifiedRecord) -> list[Bare]:
     """Fields that left without noise, put together over rounds."""
     rounds_of: dict[tuple[str, str, tuple[str, ...]], list[int]] = {}
-    for entry in ledger.chain.entries:
+    for entry in ledger.entries:
         if entry.kind == UNPROTECTED:
             names = tuple(str(name) for name in entry.body.get("fields", []))
             key = (str(entry.body.get("study")), str(entry.body.get("exchange")), names)
             rounds_of.setdefault(key, []).append(as_int(entry.body.get("round")) or 0)
     return [
-        Bare(ledger.site, ledger.dataset, study, exchange, names, ranges(set(rounds)), len(rounds))
+        Bare(ledger.owner, ledger.dataset, study, exchange, names, ranges(set(rounds)), len(rounds))
         for (study, exchange, names), rounds in rounds_of.items()
     ]
 

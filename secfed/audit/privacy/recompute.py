@@ -32,14 +32,6 @@ _MIXED: Final = "basic composition of "
 _MOST_STEPS, _MOST_SHARES, _MOST_POINTS = 10**7, 10**5, 2e7  # far beyond any study; more costs gigabytes
 
 
-@dataclass(frozen=True)
-class Point:
-    """Where a ledger's budgets stood after one payment, as its events give it."""
-
-    line: int  # of the entry, from 1
-    standings: tuple[Standing, ...]  # one per budget in force
-
-
 @dataclass
 class Recomputer:
     """Recomputes ledgers; one object for all ledgers of an audit."""
@@ -49,13 +41,14 @@ class Recomputer:
 
     def ledger(
         self, entries: Sequence[Entry], tick: Tick = lambda: None
-    ) -> tuple[list[Point], list[tuple[int, str]]]:
+    ) -> tuple[dict[int, tuple[Standing, ...]], list[tuple[int, str]]]:
         """Recompute one verified ledger.
 
         Returns:
-            A point per payment, and (line, what is wrong) for every entry that breaks a rule.
+            By the line of each payment, where every budget in force stood after it; and (line, what is wrong)
+            for every entry that breaks a rule.
         """
-        points: list[Point] = []
+        standings: dict[int, tuple[Standing, ...]] = {}
         wrong: list[tuple[int, str]] = []
         spent: list[Spent] = []
         in_force: list[Any] = []
@@ -79,18 +72,17 @@ class Recomputer:
                     wrong.append((line, "it does not state the budgets that were in force"))
                 for item in recorded:  # one by one: what was found before one that cannot be read stays
                     wrong += [(line, why) for why in self._disagreements(item, spent)]
-                standings = tuple(
+                standings[line] = tuple(
                     self.standing(Budget.from_value(item), spent, spent[-1].time_s, _statement(item))
                     for item in recorded
                 )
-                points.append(Point(line, standings))
             except (TranscriptError, ConfigError) as error:
                 wrong.append((line, error.message))
             except (TypeError, ValueError, KeyError, AttributeError, ArithmeticError, MemoryError):
                 # Correctly signed, and yet not what a ledger writes.
                 wrong.append((line, "its record of what was spent cannot be read"))
             tick()
-        return points, wrong
+        return standings, wrong
 
     def standing(
         self, budget: Budget, spent: Sequence[Spent], now_s: int, like: Mapping[str, Any] | None

@@ -125,11 +125,6 @@ def _began(start: str, studies: Sequence[StudyFacts]) -> str:
     return f"{began} It is what study {' and '.join(makers)} came to, so what that study spent is behind it."
 
 
-def _cohort(left: Left) -> str:
-    low, high = left.cohort
-    return str(low) if low == high else f"{low}\N{EN DASH}{high}"
-
-
 def _noise(left: Left) -> str:
     privacy: str = _TEXTS["privacy"][left.privacy].format(paid=left.paid, sums=left.sums)
     if left.bare and left.privacy != "bare":
@@ -145,7 +140,7 @@ _LEFT_COLUMNS: list[Column[Left]] = [
     Column("Exchange", 4, lambda left: left.exchange),
     Column("Rounds", 3, lambda left: phrases.dashes(left.rounds)),
     Column("Sums", 2, lambda left: str(left.sums)),
-    Column("Sites in each sum", 3, _cohort),
+    Column("Sites in each sum", 3, lambda left: "\N{EN DASH}".join(map(str, dict.fromkeys(left.cohort)))),
     Column("Fields", 7, lambda left: phrases.fields(left.fields)),
     Column("Differential privacy", 7, _noise),
 ]

@@ -1,28 +1,30 @@
-"""Files that one site writes, ledgers and decision logs: verified, and held against transcripts."""
+"""Files that one site writes, ledgers and decision logs: verified, and held against transcripts.
+
+A report on all must not end at what one site signed, so the form of every entry is checked, too.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any, Final
 
+from secfed.audit.privacy.evidence import DecisionFact, DecisionLogFacts
 from secfed.audit.privacy.files import Source
-from secfed.audit.privacy.findings import Believed, CheckedFolder, CheckedLedger, VerifiedRecord
+from secfed.audit.privacy.findings import CheckedFolder, VerifiedRecord
 from secfed.dp.ledger.heads import Recorded, lacking, recorded_in
 from secfed.dp.ledger.ledger import LEDGER
 from secfed.records.clock import LAST_S
-from secfed.records.hash_chain import BrokenChain, ChainType, Entry, verify_chain
+from secfed.records.decision_log import DECISIONS
+from secfed.records.hash_chain import OPENED, BrokenChain, ChainType, Entry, verify_chain
+
+_TIMES: Final = ("time_s", "decided_s")
+_NUMBERS: Final = ("number", "round", "attempt", "count", "entries")
+_NAMES: Final = ("digest", "name")  # of the study
+_TEXTS: Final = ("text", "exchange", "policy", "roster", "of")
 
 
-def check_ledgers(state: CheckedFolder, believed: Believed) -> None:
-    """Verify every ledger file, and keep the longest copy of each ledger."""
-    otherwise = "what one spent, the other does not count"
-    chains = longest_copies(state, believed, state.found.ledgers, LEDGER, _has_form, otherwise)
-    state.ledgers = [CheckedLedger(chain) for chain in chains]
-
-
-def _has_form(entry: Entry) -> bool:
-    """Whether an entry can be shown."""
-    body = entry.body
+def _is_of_ledger(body: Mapping[str, Any]) -> bool:
     time_s, after = body.get("time_s", 0), body.get("after", [])
     return (
         (type(time_s) is not int or 0 <= time_s <= LAST_S)
@@ -39,9 +41,18 @@ def _are_tables(value: object) -> bool:
     return isinstance(value, Sequence) and all(isinstance(one, Mapping) for one in value)
 
 
+def _is_of_decisions(body: Mapping[str, Any]) -> bool:
+    return (
+        all(type(body.get(key, 0)) is int and 0 <= body.get(key, 0) <= LAST_S for key in _TIMES)
+        and all(type(body.get(key, 0)) is int for key in _NUMBERS)
+        and all(isinstance(body.get(key, ""), str) for key in (*_NAMES, *_TEXTS))
+        and isinstance(body.get("keys", []), list)
+    )
+
+
 def check_heads(state: CheckedFolder) -> None:
     """Look for every ledger state that a site's transcript recorded."""
-    ledgers = {(one.site, one.chain.public_bytes, one.dataset): one.chain for one in state.ledgers}
+    ledgers = {(one.owner, one.public_bytes, one.dataset): one for one in state.ledgers}
     known = {key: {entry.hash.hex() for entry in chain.entries} for key, chain in ledgers.items()}
     for run in state.runs:
         for site, chain in run.sites.items():
@@ -62,50 +73,39 @@ def check_heads(state: CheckedFolder) -> None:
                 )
 
 
-def longest_copies(
-    state: CheckedFolder,
-    believed: Believed,
-    sources: Sequence[Source],
-    kind: ChainType,
-    has_form: Callable[[Entry], bool],
-    otherwise: str,
-) -> list[VerifiedRecord]:
-    """Verify files, and choose the longest of the copies of one site's ledger or log.
+# Of each kind: whether an entry with this body can be shown, and what it means that copies disagree.
+_KINDS: Final[dict[ChainType, tuple[Callable[[Mapping[str, Any]], bool], str]]] = {
+    LEDGER: (_is_of_ledger, "what one spent, the other does not count"),
+    DECISIONS: (_is_of_decisions, "what one says was decided, the other does not say"),
+}
 
-    ``has_form`` says whether an entry can be shown: a report on all must not end at what one site signed.
-    ``otherwise`` says what it means that two copies are two histories.
-    """
+
+def longest_copies(state: CheckedFolder, kind: ChainType) -> list[VerifiedRecord]:
+    """Verify files of one kind, and choose the longest of the copies of one site's ledger or log."""
     histories: dict[tuple[str, bytes, str], list[VerifiedRecord]] = {}
-    for source in sources:
-        chain = _verify(state, believed, source, kind, has_form)
+    for source in state.found.of(kind):
+        chain = _verify(state, source, kind)
         if chain.entries:
-            dataset = str(chain.entries[0].body.get("dataset", ""))
-            histories.setdefault((chain.owner, chain.public_bytes, dataset), []).append(chain)
-    return [_longest(state, chains, otherwise) for chains in histories.values()]
+            histories.setdefault((chain.owner, chain.public_bytes, chain.dataset), []).append(chain)
+    return [_longest(state, chains, kind) for chains in histories.values()]
 
 
-def _longest(state: CheckedFolder, chains: Sequence[VerifiedRecord], otherwise: str) -> VerifiedRecord:
+def _longest(state: CheckedFolder, chains: Sequence[VerifiedRecord], kind: ChainType) -> VerifiedRecord:
     longest = max(chains, key=lambda chain: len(chain.entries))
     for chain in chains:
         count = len(chain.entries)
         if longest.entries[count - 1].hash != chain.entries[-1].hash:
-            what = f"it and {longest.path} are two histories of one {chain.kind}"
-            state.problem(chain.path, None, f"{what}: {otherwise}")
+            what = f"it and {longest.path} are two histories of one {kind.name}"
+            state.problem(chain.path, None, f"{what}: {_KINDS[kind][1]}")
         elif count < len(longest.entries):
             state.notes.append(f"{chain.path} is an older copy of {longest.path}, which is used instead")
     return longest
 
 
-def _verify(
-    state: CheckedFolder,
-    believed: Believed,
-    source: Source,
-    kind: ChainType,
-    has_form: Callable[[Entry], bool],
-) -> VerifiedRecord:
+def _verify(state: CheckedFolder, source: Source, kind: ChainType) -> VerifiedRecord:
     """Try the keys that the believed rosters have for the site that the file claims to be of."""
     claimed = source.named_site or str(source.claims.get("owner", ""))
-    near = believed.rosters_for(source)
+    near = state.rosters_for(source)
     rosters = [roster for roster in near if claimed in roster.sites]
     if not near:
         state.unknown_roster(source.path)
@@ -119,12 +119,35 @@ def _verify(
         except BrokenChain as error:
             first = first or error
             continue
-        believed.use(roster)
-        odd = next((entry for entry in entries if not has_form(entry)), None)
+        state.used[roster] = None
+        has_form = _KINDS[kind][0]
+        odd = next((entry for entry in entries if not has_form(entry.body)), None)
         if odd is None:
-            return state.record(source, kind, claimed, public, entries)
+            return state.record(source, claimed, public, entries)
         state.problem(source.path, odd.seq + 1, f"correctly signed, but not what a {kind.name} writes")
-        return state.record(source, kind, claimed)
+        return state.record(source, claimed)
     if first is not None:
         state.problem(source.path, first.line, first.why)
-    return state.record(source, kind, claimed)
+    return state.record(source, claimed)
+
+
+def decision_log_facts(chain: VerifiedRecord) -> DecisionLogFacts:
+    """What a verified log says."""
+    decisions = tuple(_fact(entry) for entry in chain.entries if entry.kind != OPENED)
+    return DecisionLogFacts(chain.owner, str(chain.path), chain.entries[-1].hash.hex(), decisions)
+
+
+def _fact(entry: Entry) -> DecisionFact:
+    """Named keys only, whose types :func:`_is_of_decisions` checked; others do not get into a report."""
+    body = entry.body
+    values: dict[str, Any] = {key: body[key] for key in (*_TIMES, *_NUMBERS, *_TEXTS) if key in body}
+    values.setdefault("time_s", 0)
+    with_model = body.get("with_model")
+    return DecisionFact(
+        line=entry.seq + 1,
+        kind=entry.kind,
+        study="-".join(part for part in (body.get("name"), body.get("digest")) if part),
+        keys=tuple(str(key) for key in body.get("keys", ())),
+        with_model=with_model if isinstance(with_model, bool) else None,
+        **values,
+    )

@@ -7,7 +7,7 @@ from typing import Any
 
 from secfed.audit.model_check import FoundModel
 from secfed.audit.privacy.evidence import Left, ModelFacts, RefusalFact, StudyFacts, as_int, as_text, ranges
-from secfed.audit.privacy.findings import AuditedRun, CheckedFolder, CheckedLedger, VerifiedRecord
+from secfed.audit.privacy.findings import AuditedRun, CheckedFolder, VerifiedRecord
 from secfed.dp.accounting.budget import Budget
 from secfed.dp.ledger.ledger import REFUSED, SPENT, UNPROTECTED
 from secfed.errors import ConfigError
@@ -104,7 +104,7 @@ def _covered(
     paid: set[_Place] = set()
     bare: dict[_Place, tuple[str, ...]] = {}
     key = (chain.owner, chain.public_bytes)
-    ledgers = [one.chain for one in state.ledgers if (one.chain.owner, one.chain.public_bytes) == key]
+    ledgers = [one for one in state.ledgers if (one.owner, one.public_bytes) == key]
     for entry in (entry for ledger in ledgers for entry in ledger.entries):
         place = (entry.body.get("round"), entry.body.get("exchange"))
         if entry.body.get("study") == study and entry.kind == SPENT:
@@ -126,7 +126,7 @@ def _scalars(table: Mapping[str, Any]) -> dict[str, Any]:
 def refusals_of(state: CheckedFolder) -> Iterator[RefusalFact]:
     """Everything that was refused or given up, ledgers first."""
     for ledger in state.ledgers:
-        for entry in ledger.chain.entries:
+        for entry in ledger.entries:
             if entry.kind == REFUSED:
                 yield _budget_refusal(ledger, entry.seq + 1, entry.body)
     for run in state.runs:
@@ -148,16 +148,16 @@ def refusals_of(state: CheckedFolder) -> Iterator[RefusalFact]:
                 )
 
 
-def _budget_refusal(ledger: CheckedLedger, line: int, body: Mapping[str, Any]) -> RefusalFact:
+def _budget_refusal(ledger: VerifiedRecord, line: int, body: Mapping[str, Any]) -> RefusalFact:
     try:
         limits = [Budget.from_value(value).describe() for value in body.get("budgets", [])]
     except ConfigError:
         limits = []
     return RefusalFact(
         what="budget",
-        file=str(ledger.chain.path),
+        file=str(ledger.path),
         line=line,
-        site=ledger.site,
+        site=ledger.owner,
         study=str(body.get("study")),
         round=as_int(body.get("round")),
         stage=f"{body.get('exchange')} on data set {ledger.dataset!r}",

@@ -39,15 +39,11 @@ def to_html(report: Report) -> str:
     return page.render(document=document, mark=_MARKS[document.tone], figure=figure) + "\n"
 
 
-def _shown(value: object) -> object:
-    """Texts as the whole report shows them; markup of our own stays as it is."""
-    return phrases.printable(value) if type(value) is str else value
-
-
 _ENVIRONMENT: Final = Environment(
     loader=PackageLoader("secfed.audit.render", package_path=""),
     autoescape=True,
     undefined=StrictUndefined,
-    finalize=_shown,
+    # Texts as the whole report shows them; markup of our own stays as it is.
+    finalize=lambda value: phrases.printable(value) if type(value) is str else value,
 )
 _ENVIRONMENT.filters["kind"] = lambda block: type(block).__name__

@@ -17,29 +17,14 @@ from fpdf import FPDF, XPos, YPos
 from fpdf.enums import Align, TableBordersLayout
 from fpdf.fonts import FontFace
 
+from secfed.audit.privacy import document as doc
 from secfed.audit.privacy import phrases
 from secfed.audit.privacy.data_protection import build
-from secfed.audit.privacy.document import (
-    Alert,
-    Block,
-    Card,
-    Cards,
-    Code,
-    Document,
-    Figure,
-    Form,
-    Heading,
-    Items,
-    ReportTable,
-    Section,
-    Text,
-    Tone,
-)
 from secfed.audit.privacy.evidence import Report
 from secfed.audit.render.figures import png
 
 _INK, _FAINT, _LINE, _ACCENT = (29, 39, 51), (90, 102, 115), (205, 212, 220), (11, 92, 140)
-_TONES: Final[dict[Tone, tuple[tuple[int, int, int], tuple[int, int, int]]]] = {
+_TONES: Final[dict[doc.Tone, tuple[tuple[int, int, int], tuple[int, int, int]]]] = {
     "good": ((20, 112, 58), (231, 244, 236)),
     "warn": ((138, 90, 0), (253, 243, 220)),
     "bad": ((163, 32, 20), (251, 233, 231)),
@@ -113,19 +98,19 @@ class _Page(FPDF):
             self.add_page()
 
 
-def _front(page: _Page, document: Document) -> None:
+def _front(page: _Page, document: doc.Document) -> None:
     page.set_text_color(*_INK)
     page.write_line(document.title, 20, "B", 9)
     page.set_text_color(*_FAINT)
     page.write_line(document.subtitle, 11, "", 6)
     page.ln(2)
-    _alert(page, Alert(document.tone, document.verdict))
+    _alert(page, doc.Alert(document.tone, document.verdict))
     for name, value in document.facts:
         page.write_note(f"{name}: {value}")
     page.ln(3)
 
 
-def _section(page: _Page, report: Report, number: int, section: Section) -> None:
+def _section(page: _Page, report: Report, number: int, section: doc.Section) -> None:
     if section.new_page:
         page.add_page()
     page.need(30)
@@ -139,43 +124,43 @@ def _section(page: _Page, report: Report, number: int, section: Section) -> None
         _block(page, report, block)
 
 
-def _block(page: _Page, report: Report, block: Block) -> None:
+def _block(page: _Page, report: Report, block: doc.Block) -> None:
     match block:
-        case Text(text):
+        case doc.Text(text):
             page.write_line(text)
             page.ln(1.5)
-        case Heading(text, note):
+        case doc.Heading(text, note):
             page.need(28)
             page.ln(2.5)
             page.write_line(text, 10.5, "B", 5.2)
             if note:
                 page.write_note(note)
             page.ln(1.5)
-        case Items(items):
+        case doc.Items(items):
             for item in items:
                 page.write_line(f"\N{BULLET} {item}")
                 page.ln(0.8)
             page.ln(1)
-        case Code(lines):
+        case doc.Code(lines):
             page.write_line("\n".join(lines), _SMALL_PT, "", 4, _MONO)
             page.ln(1.5)
-        case Alert():
+        case doc.Alert():
             _alert(page, block)
-        case Cards(cards):
+        case doc.Cards(cards):
             for card in cards:
                 _card(page, card)
-        case Form(rows):
+        case doc.Form(rows):
             filled = tuple((name, _BLANK if value is None else value) for name, value in rows)
-            _table(page, ReportTable(("", ""), filled, weights=(4, 9)), TableBordersLayout.ALL)
-        case Figure(number, alt):
+            _table(page, doc.ReportTable(("", ""), filled, weights=(4, 9)), TableBordersLayout.ALL)
+        case doc.Figure(number, alt):
             page.need(70)
             page.image(io.BytesIO(png(report.ledgers[number])), w=page.epw, alt_text=phrases.printable(alt))
             page.ln(3)
-        case ReportTable():
+        case doc.ReportTable():
             _table(page, block, TableBordersLayout.HORIZONTAL_LINES)
 
 
-def _alert(page: _Page, alert: Alert) -> None:
+def _alert(page: _Page, alert: doc.Alert) -> None:
     ink, ground = _TONES[alert.tone]
     page.need(14)
     page.set_fill_color(*ground)
@@ -187,7 +172,7 @@ def _alert(page: _Page, alert: Alert) -> None:
     page.ln(2.5)
 
 
-def _card(page: _Page, card: Card) -> None:
+def _card(page: _Page, card: doc.Card) -> None:
     page.need(30)
     page.set_text_color(*_INK)
     page.write_line(f"{card.title}: {card.value} {card.of}", 11, "B", 6)
@@ -205,7 +190,7 @@ def _card(page: _Page, card: Card) -> None:
     page.ln(3)
 
 
-def _table(page: _Page, table: ReportTable, borders: TableBordersLayout) -> None:
+def _table(page: _Page, table: doc.ReportTable, borders: TableBordersLayout) -> None:
     """Headers are repeated on every page, and a row stays whole."""
     page.set_font(_SANS, "", _SMALL_PT)
     page.set_draw_color(*_LINE)

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from secfed.audit.privacy.decision_section import in_words
 from secfed.audit.privacy.evidence import DecisionFact
+from secfed.audit.privacy.record_sections import in_words
 from secfed.cli.app import app
 from secfed.deploy.agent.status import STATUS_FILE, read_status
 from secfed.records.chain_file import verify_file

@@ -71,7 +71,7 @@ def test_killed_and_finished_with_the_bytes_of_a_simulation(centre):
         (target / "transcript.jsonl").write_bytes((folder.folder / "transcript.jsonl").read_bytes())
     verdict = verify_run(centre.out, centre.roster)
     assert not verdict.problems, [str(problem) for problem in verdict.problems]
-    assert [checked.sums for checked in verdict.checked] == [3] * (1 + SITES)
+    assert [len(party.summed) for party in verdict.parties] == [3] * (1 + SITES)
 
 
 def test_stopped_while_it_waits_for_the_quorum(centre):

@@ -8,6 +8,7 @@ import sys
 import pytest
 
 from secfed import __version__
+from secfed.cli.app import _COMMANDS
 from tests.secfed.run_case import secfed
 
 
@@ -16,7 +17,7 @@ class TestFrontDoor:
         assert secfed("--version").stdout == f"secfed {__version__}\n"
 
     @pytest.mark.parametrize(
-        "command", [[], ["simulate"], ["transcript"], ["transcript", "verify"], ["algorithms"]]
+        "command", [[], ["simulate"], ["transcript"], ["transcript", "verify"], ["algorithms"], ["audit"]]
     )
     def test_every_command_has_help(self, command: list[str]) -> None:
         result = secfed(*command, "--help", columns=80)
@@ -43,56 +44,48 @@ class TestFrontDoor:
         assert tuple(found)[1:] == panels
         assert {name: found[name] for name in panels} == commands
 
-    def test_help_imports_nothing_heavy(self) -> None:
-        program = (
-            "import sys; sys.argv = ['secfed', '--help']; from secfed.cli import main\n"
-            "try: main()\nexcept SystemExit: pass\n"
-            "heavy = {'torch', 'numpy', 'matplotlib', 'sklearn', 'pydantic', 'cryptography'}\n"
-            "heavy &= set(sys.modules)\n"
-            "sys.exit(', '.join(sorted(heavy)) or 0)\n"
-        )
-        done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    @pytest.mark.parametrize(
+        ("program", "heavy"),
+        [
+            (
+                "from secfed.cli.app import app\ntry: app(['--help'])\nexcept SystemExit: pass",
+                {"torch", "numpy", "matplotlib", "sklearn", "pydantic", "cryptography"},
+            ),
+            (
+                "import secfed.cli.audit",
+                {"torch", "numpy", "matplotlib", "fpdf", "dp_accounting", "cryptography", "opacus"},
+            ),
+            (
+                f"import {', '.join(f'secfed.cli.{name}' for name in _COMMANDS)}",
+                {"torch", "opacus", "grpc", "matplotlib", "sklearn", "flwr"},
+            ),
+        ],
+        ids=["front-door", "audit", "every-command"],
+    )
+    def test_help_waits_for_no_library(self, program: str, heavy: set[str]) -> None:
+        code = f"import sys\n{program}\nsys.exit(', '.join({heavy} & set(sys.modules)) or 0)"
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
         assert (done.returncode, done.stderr) == (0, "")
 
-    def test_help_of_a_command_waits_for_no_library(self) -> None:
-        from secfed.cli.app import _COMMANDS
-
-        program = (
-            "import sys\n"
-            f"import {', '.join(f'secfed.cli.{name}' for name in _COMMANDS)}\n"
-            "heavy = {'torch', 'opacus', 'grpc', 'matplotlib', 'sklearn', 'flwr'} & set(sys.modules)\n"
-            "sys.exit(', '.join(sorted(heavy)) or 0)\n"
-        )
-        done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
-        assert (done.returncode, done.stderr) == (0, "")
-
-    def test_algorithms_lists_every_name_and_option(self) -> None:
+    def test_algorithms_lists_every_name_option_and_meaning(self) -> None:
         from secfed.study.registry import KINDS
 
-        out = secfed("algorithms").stdout
+        out = secfed("algorithms", columns=400).stdout
+        bracketed = []
         for entries, _ in KINDS.values():
             for name, entry in entries.items():
                 assert f"  {name}\n" in out
-                assert all(f"    {key} " in out for key in entry.options.model_fields if key != "name")
+                options = {key: field for key, field in entry.options.model_fields.items() if key != "name"}
+                assert all(f"    {key} " in out for key in options)
+                bracketed += [one.description for one in options.values() if "[" in (one.description or "")]
+        # Square brackets of a meaning are not markup.
+        assert len(bracketed) >= 2
+        assert all("".join((meaning or "").split()) in "".join(out.split()) for meaning in bracketed)
 
     def test_algorithms_shows_one_by_name(self) -> None:
         out = secfed("algorithms", "fedprox").stdout
         assert "mu" in out
         assert "breast-cancer" not in out
-
-    def test_algorithms_shows_square_brackets_of_a_meaning(self) -> None:
-        from secfed.study.registry import KINDS
-
-        out = "".join(secfed("algorithms", columns=400).stdout.split())
-        meanings = [
-            field.description or ""
-            for entries, _ in KINDS.values()
-            for entry in entries.values()
-            for field in entry.options.model_fields.values()
-        ]
-        bracketed = [meaning for meaning in meanings if "[" in meaning]
-        assert len(bracketed) >= 2
-        assert all("".join(meaning.split()) in out for meaning in bracketed)
 
     def test_algorithms_refuses_an_unknown_name_with_the_list(self) -> None:
         result = secfed("algorithms", "fedfoo")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -39,11 +40,48 @@ class TestTables:
         text = shown(round_table(console := a_console(120), a_run().rounds), console)
         assert all(name in text for name in ("roc_auc", "accuracy", "loss", "Down/site"))
 
-    def test_dropouts_and_aborts_are_told_in_words(self) -> None:
-        text = shown(summary(console := a_console(120), a_run()), console)
-        assert "Round 2: hospital-2 dropped at mask (not in the sum)." in text
-        assert "Round 3: hospital-3 dropped at unmask (in the sum)." in text
-        assert "Round 4 aborted: exchange 'fit': too few sites. hospital-1 dropped at share." in text
+    @pytest.mark.parametrize(
+        ("changes", "told", "untold"),
+        [
+            (
+                {},
+                (
+                    "Round 2: hospital-2 dropped at mask (not in the sum).",
+                    "Round 3: hospital-3 dropped at unmask (in the sum).",
+                    "Round 4 aborted: exchange 'fit': too few sites. hospital-1 dropped at share.",
+                ),
+                (),
+            ),
+            (
+                {"closing_aborted": "too few sites."},
+                (
+                    "Final model: roc_auc 0.9800 (untrained 0.5000)\n"
+                    "The closing evaluation was given up: too few",
+                ),
+                (),
+            ),
+            (
+                {"compare": Comparison("alone", (ComparisonRow("mean", {"auc": 0.93}, {"auc": 0.81}),))},
+                ("oracle", "0.9300", "0.8100"),
+                (),
+            ),
+            (
+                {"oracle": {CLIPPED: 0.031}},
+                ("protection.bound clipped 3.1% of the numbers of one update: raise it, or lower",),
+                (),
+            ),
+            ({"oracle": {CLIPPED: 0.999}}, ("protection.bound clipped 100% of",), ()),
+            ({"oracle": {"worst_site": 0.5}}, (), ("clipped",)),
+            ({"rounds": 0}, ("0 rounds",), ("Round",)),
+        ],
+        ids=["dropouts", "closing", "comparison", "clipped", "all-clipped", "not-clipped", "no-rounds"],
+    )
+    def test_the_summary_tells(
+        self, changes: dict[str, Any], told: Sequence[str], untold: Sequence[str]
+    ) -> None:
+        text = shown(summary(console := a_console(120), a_run(**changes)), console)
+        assert all(words in text for words in told)
+        assert not any(words in text for words in untold)
 
     def test_a_final_model_that_was_not_measured_is_not_given_the_metrics_of_another(self) -> None:
         given_up = "round 6, exchange 'evaluate': too few sites."
@@ -58,26 +96,6 @@ class TestTables:
         assert "Final model: not measured.\nMeasured last: the untrained model: roc_auc 0.5000\n" in text
         text = shown(summary(console, a_run(rounds=0, final={}, initial=None)), console)
         assert "Final model: no metrics\n" in text
-
-    def test_a_closing_evaluation_that_ended_early_is_told_beside_what_it_found(self) -> None:
-        text = shown(summary(console := a_console(120), a_run(closing_aborted="too few sites.")), console)
-        told = "Final model: roc_auc 0.9800 (untrained 0.5000)\nThe closing evaluation was given up: too few"
-        assert told in text
-
-    def test_a_comparison_is_labelled_oracle(self) -> None:
-        rows = (ComparisonRow("mean", {"roc_auc": 0.93}, {"roc_auc": 0.81}),)
-        text = shown(summary(console := a_console(80), a_run(compare=Comparison("alone", rows))), console)
-        assert "oracle" in text
-        assert "0.9300" in text
-        assert "0.8100" in text
-
-    def test_a_bound_that_is_too_small_is_told_with_a_remedy(self) -> None:
-        text = shown(summary(console := a_console(120), a_run(oracle={CLIPPED: 0.031})), console)
-        assert "protection.bound clipped 3.1% of the numbers of one update: raise it, or lower" in text
-        most = shown(summary(console, a_run(oracle={CLIPPED: 0.999})), console)
-        assert "protection.bound clipped 100% of" in most
-        quiet = shown(summary(other := a_console(120), a_run(oracle={"worst_site": 0.5})), other)
-        assert "clipped" not in quiet
 
     def test_why_a_site_gave_up_stands_beside_its_drop(self) -> None:
         why = {"drops": (("va", "train"),), "gave_up": "va gave up: NaN"}
@@ -104,30 +122,19 @@ class TestTables:
             ["169", "0.210", "0.034", "0.002", "0.012"],
             ["0.000", "0.210", "0.034", "0.002", "0.012"],
         ]
-
-    def test_nobody_waited_worth_telling(self) -> None:
-        rounds = (a_round(1, seconds={**a_round(1).seconds, "wait": 0.02}),)
-        text = shown(round_table(console := a_console(120), rounds), console)
+        briefly = (a_round(1, seconds={**seconds, "wait": 0.02}),)
+        text = shown(round_table(console := a_console(columns), briefly), console)
         assert "wait" not in text
 
-    def test_a_run_without_rounds_has_no_table(self) -> None:
-        text = shown(summary(console := a_console(80), a_run(rounds=0)), console)
-        assert "Round" not in text
-        assert "0 rounds" in text
-
     def test_numbers_are_short_and_honest(self) -> None:
-        assert [show_bytes(size) for size in (0, 999, 1234, 999_949, 999_950, 4e7, 2.5e12)] == [
-            *("0 B", "999 B", "1.2 kB", "999.9 kB", "1.0 MB", "40.0 MB", "2.5 TB"),
-        ]
-        assert [show_number(value) for value in (0.98765, float("nan"), None, 123456.0, 0.00001234, 0.0)] == [
-            *("0.9877", "–", "–", "1.23e+05", "1.23e-05", "0.0000"),
-        ]
-        assert [show_seconds(value) for value in (0.0021, 9.9991, 12.34, 123.4)] == [
-            "0.002",
-            "9.999",
-            "12.3",
-            "123",
-        ]
+        sizes = {0: "0 B", 999: "999 B", 1234: "1.2 kB", 999_949: "999.9 kB", 999_950: "1.0 MB"}
+        sizes |= {40_000_000: "40.0 MB", 2_500_000_000_000: "2.5 TB"}
+        assert {size: show_bytes(size) for size in sizes} == sizes
+        numbers = {0.98765: "0.9877", None: "–", 123456.0: "1.23e+05", 0.00001234: "1.23e-05", 0.0: "0.0000"}
+        assert {value: show_number(value) for value in numbers} == numbers
+        assert show_number(float("nan")) == "–"
+        seconds = {0.0021: "0.002", 9.9991: "9.999", 12.34: "12.3", 123.4: "123"}
+        assert {value: show_seconds(value) for value in seconds} == seconds
 
 
 class TestProgress:
@@ -182,21 +189,20 @@ class TestProgress:
         assert seen == sorted(seen)
         assert seen[-1] <= 3
 
-    def test_an_aggregator_shows_whom_it_waits_for(self) -> None:
+    @pytest.mark.parametrize(
+        ("stage", "told"),
+        [
+            ((3, "", "train", 2, 3), ("round 3/20", "waiting for 1 more hospital (2 of 3 answered)")),
+            ((3, "fit", "train", 2, 3), ("fit train 2/3",)),
+            ((21, "", "mask", 0, 4), ("closing evaluation",)),
+        ],
+    )
+    def test_it_shows_what_happens_and_who_is_waited_for(self, stage: Any, told: Sequence[str]) -> None:
         observer = LiveObserver(a_console(80))
         observer.started("s", SITES, 20)
-        observer.stage(3, "", "train", 2, 3)
+        observer.stage(*stage)
         text = shown(observer.render(), a_console(80))
-        assert "round 3/20" in text
-        assert "waiting for 1 more hospital (2 of 3 answered)" in text
-        observer.stage(3, "fit", "train", 2, 3)
-        assert "fit train 2/3" in shown(observer.render(), a_console(80))
-
-    def test_the_closing_evaluation_is_called_that(self) -> None:
-        observer = LiveObserver(a_console(80))
-        observer.started("s", SITES, 2)
-        observer.stage(3, "", "mask", 0, 4)
-        assert "closing evaluation" in shown(observer.render(), a_console(80))
+        assert all(words in text for words in told)
 
 
 def follow(observer: Observer) -> None:

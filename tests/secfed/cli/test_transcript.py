@@ -73,7 +73,7 @@ def append(folder: Path, owner: str, kind: str, body: dict[str, Any]) -> None:
 
 def problems(folder: Path) -> list[tuple[str, int | None, str]]:
     verdict = verify_run(folder, ROSTER)
-    return [(str(item.path.relative_to(folder)), item.line, item.why) for item in verdict.problems]
+    return [(item.file.removeprefix(f"{folder}/"), item.line, item.why) for item in verdict.problems]
 
 
 def only(owner: str, round_number: int, **changes: Any) -> Change:
@@ -89,8 +89,10 @@ def only(owner: str, round_number: int, **changes: Any) -> Change:
 class TestAgreement:
     def test_an_honest_run_verifies(self, tmp_path: Path) -> None:
         verdict = verify_run(write(tmp_path), ROSTER)
-        assert (verdict.problems, verdict.study, verdict.absent) == ((), STUDY, ())
-        counts = {item.owner: (item.entries, item.sums, item.expected) for item in verdict.checked}
+        assert (verdict.problems, verdict.parties[0].study, verdict.absent) == ([], STUDY, [])
+        counts = {
+            one.owner: (len(one.entries), len(one.summed), verdict.expected(one)) for one in verdict.parties
+        }
         assert counts == {**dict.fromkeys(("aggregator", "a", "b", "c"), (4, 3, 3)), "d": (2, 1, 1)}
 
     @pytest.mark.parametrize(
@@ -217,7 +219,7 @@ class TestAgreement:
         folder = write(tmp_path)
         shutil.rmtree(site_folder(folder, "d"))
         verdict = verify_run(folder, ROSTER)
-        assert (verdict.absent, verdict.problems) == (("d",), ())
+        assert (verdict.absent, verdict.problems) == (["d"], [])
 
     def test_a_folder_without_transcripts_is_an_error(self, tmp_path: Path) -> None:
         with pytest.raises(TranscriptError, match="no transcript here"):
@@ -267,8 +269,8 @@ class TestCommand:
     def test_notes_a_site_whose_record_is_shorter_than_the_aggregators(self, tmp_path: Path) -> None:
         folder = write(tmp_path, lambda owner, record: None if (owner, record.round) == ("b", 3) else record)
         verdict = verify_run(folder, ROSTER)
-        assert verdict.problems == ()
-        assert {item.owner: (item.sums, item.expected) for item in verdict.checked}["b"] == (2, 3)
+        (site,) = [party for party in verdict.parties if party.owner == "b"]
+        assert (verdict.problems, len(site.summed), verdict.expected(site)) == ([], 2, 3)
         code, out, _ = verify(folder)
         assert code == 0
         assert "b did not record 1 sum that it is in" in out

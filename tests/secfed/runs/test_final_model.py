@@ -135,7 +135,7 @@ def test_verification_checks_the_aggregators_signature_in_a_sites_record(
 
     def found() -> list[str]:
         problems = verify_run(tmp_path, consortium.roster).problems
-        return [problem.why for problem in problems if problem.path.parent == folder]
+        return [problem.why for problem in problems if Path(problem.file).parent == folder]
 
     assert found() == []
     (body,) = named(hospital)

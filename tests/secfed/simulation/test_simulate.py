@@ -84,7 +84,7 @@ def test_the_finished_model_is_in_the_record(tmp_path: Path, name: str) -> None:
         pytest.importorskip("tenseal")
     run(study(name), tmp_path, "hospital-2@mask:3", "hospital-2@train:4")
     verdict = verify_run(tmp_path, read_roster(tmp_path / "roster.json"))
-    assert verdict.problems == verdict.notes == ()
+    assert verdict.problems == verdict.notes == []
     right = [model for model in verdict.models if model.is_right]
     assert [(model.owner, model.record.round, model.record.sums) for model in right] == [("aggregator", 3, 4)]
     sites = {model.owner: model.record for model in verdict.models if model.owner != "aggregator"}
@@ -101,7 +101,7 @@ def test_the_finished_model_is_in_the_record(tmp_path: Path, name: str) -> None:
     content["final"]["accuracy"] = 1.0
     (tmp_path / "run.json").write_text(json.dumps(content))
     found = verify_run(tmp_path, read_roster(tmp_path / "roster.json")).problems
-    assert [problem.path.name for problem in found] == ["model.safetensors", "run.json"]
+    assert [Path(problem.file).name for problem in found] == ["model.safetensors", "run.json"]
 
 
 @pytest.mark.parametrize("stage", STAGES)

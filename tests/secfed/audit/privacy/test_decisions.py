@@ -13,9 +13,9 @@ import pytest
 from typer.testing import CliRunner
 
 from secfed.audit.privacy import make_report, to_json
-from secfed.audit.privacy.decision_section import decided
 from secfed.audit.privacy.document import Alert, ReportTable, Text
 from secfed.audit.privacy.evidence import Report
+from secfed.audit.privacy.record_sections import decided
 from secfed.audit.render.html import to_html
 from secfed.cli.app import app
 from secfed.crypto.refusals import Refusal

@@ -11,9 +11,10 @@ from html.parser import HTMLParser
 import pypdf
 import pytest
 
+from secfed.audit.party import Problem
 from secfed.audit.privacy.data_protection import build
 from secfed.audit.privacy.document import Card, Cards, ReportTable
-from secfed.audit.privacy.evidence import ProblemFact, Report
+from secfed.audit.privacy.evidence import Report
 from secfed.audit.render import figures
 from secfed.audit.render.html import to_html
 from secfed.audit.render.pdf import to_pdf
@@ -134,7 +135,7 @@ class TestPage:
             assert 0 <= (ledger.amounts[0].left or 0) - left < 0.001
 
     def test_problems_head_the_report(self, made: Report) -> None:
-        problem = ProblemFact("ledger-x.jsonl", 7, "its content does not match its hash")
+        problem = Problem("ledger-x.jsonl", 7, "its content does not match its hash")
         check = replace(made.verification, verified=False, problems=(problem,))
         bad = replace(made, ledgers=(), verification=check)
         text = to_html(bad)

@@ -59,10 +59,10 @@ class TestRecomputing:
         ledger.spend(PoissonSampledGaussian(ADD, 0.1, 2.0, 5), study="s", round_number=1, exchange="update")
         entries = verify((tmp_path / LEDGER).read_bytes().splitlines(keepends=True), identity.public_bytes)
         recomputer = Recomputer()
-        points, wrong = recomputer.ledger(entries)
+        standings, wrong = recomputer.ledger(entries)
         assert wrong == []
         assert recomputer.checked == 2
-        assert points[-1].standings == ledger.standings()
+        assert list(standings.values()) == [ledger.standings()]
 
     def test_equal_ledgers_are_computed_once(self, written: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         asked: list[object] = []

@@ -1,0 +1,158 @@
+"""Sections of a report about what hospitals decided, from their decision logs, and about verification."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator
+from typing import Final
+
+from secfed.audit.privacy import document as doc
+from secfed.audit.privacy import phrases
+from secfed.audit.privacy.evidence import DecisionFact, DecisionLogFacts, FileFacts, Report
+from secfed.records import decision_state as kinds
+from secfed.records.decision_log import DECISIONS
+
+_TEXTS: Final = phrases.TEXTS["decided"]
+_SHOWN: Final = 500  # rows of one log; the JSON has all of them
+_DIGITS: Final = 16
+_AT_ONCE_S: Final = 60
+_WARNED: Final = (
+    kinds.REFUSED,
+    kinds.BUDGET,
+    kinds.REFUSAL,
+    kinds.ALARM,
+    kinds.LIMITED,
+    kinds.MISSED,
+    kinds.RECOVERED,
+)
+_BESIDE_POLICY: Final = {"roster": "the pinned roster", "approval": "a person's refusal"}
+
+
+def decided(report: Report) -> doc.Section:
+    """Every decision log, entry by entry; and which ones cannot be believed."""
+    several = len({item.owner for item in report.verification.files if item.kind == DECISIONS.name}) > 1
+    blocks: list[doc.Block] = list(_broken(report))
+    if report.decisions:
+        blocks.append(doc.Text(_TEXTS["intro"]))
+    for log in report.decisions:
+        blocks += _log(log)
+    if report.decisions:
+        blocks.append(doc.Text(_TEXTS["proof"]))
+    elif not blocks:
+        blocks.append(doc.Text(_TEXTS["none"]))
+    title = "What these hospitals decided" if several else "What this hospital decided"
+    return doc.Section("decided", title, tuple(blocks), new_page=bool(report.decisions))
+
+
+def _broken(report: Report) -> Iterator[doc.Block]:
+    """Logs of which nothing is shown, because nothing in them can be relied on."""
+    for item in report.verification.files:
+        if item.kind == DECISIONS.name and not item.verified:
+            why = tuple(str(one) for one in report.verification.problems if one.file == item.file)
+            title = f"The decision log of {item.owner} DOES NOT VERIFY: do not rely on it"
+            yield doc.Alert("bad", title, why)
+
+
+def _log(log: DecisionLogFacts) -> Iterator[doc.Block]:
+    yield doc.Heading(log.site, f"{log.file}. Head {log.head}")
+    shown = log.decisions[-_SHOWN:]
+    if len(shown) < len(log.decisions):
+        yield doc.Text(
+            f"The newest {_SHOWN} of {len(log.decisions)} entries; the report's JSON has all of them."
+        )
+    if shown:
+        yield doc.table(_COLUMNS, shown, lambda item: "warn" if item.kind in _WARNED else None)
+    else:
+        yield doc.Text("Nothing was decided yet.")
+
+
+def in_words(item: DecisionFact) -> str:
+    """One entry in words."""
+    by_policy = any(key not in _BESIDE_POLICY for key in item.keys)
+    template = _TEXTS["words"].get(item.kind, "{kind} (this version does not know it)")
+    words: str = template.format(
+        kind=item.kind,
+        when=_when(item),
+        policy=_short(item.policy),
+        roster=_short(item.roster),
+        by_policy=f" by policy {_short(item.policy)}" if by_policy else "",
+        keys=", ".join(_BESIDE_POLICY.get(key, key) for key in item.keys),
+        number=f" {item.number}" if item.number else "",
+        text=item.text,
+        count=f" ({item.count} times so far)" if item.count and item.count > 1 else "",
+        of=item.of,
+        entries=item.entries,
+        model="with" if item.with_model else "without",
+    )
+    return words
+
+
+def place(item: DecisionFact) -> str:
+    """Round, exchange and attempt."""
+    if item.round is None:
+        return phrases.NOTHING
+    named = f", {item.exchange}" if item.exchange else ""
+    attempt = f", attempt {item.attempt}" if item.attempt else ""
+    return f"round {item.round}{named}{attempt}"
+
+
+def _when(item: DecisionFact) -> str:
+    """When a person decided, if that was not when it was recorded."""
+    if item.decided_s is None or abs(item.time_s - item.decided_s) <= _AT_ONCE_S:
+        return ""
+    return f" on {phrases.moment(item.decided_s)}"
+
+
+def _short(digest: str) -> str:
+    return digest[:_DIGITS] or "(not recorded)"
+
+
+_COLUMNS: list[doc.Column[DecisionFact]] = [
+    doc.Column("Recorded", 4, lambda item: phrases.moment(item.time_s)),
+    doc.Column("Study", 4, lambda item: item.study),
+    doc.Column("Decision", 9, in_words),
+    doc.Column("Where", 4, place),
+    doc.Column("Line", 2, lambda item: str(item.line), "number"),
+]
+_FILE_COLUMNS: list[doc.Column[FileFacts]] = [
+    doc.Column("File", 6, lambda item: item.file, "digest"),
+    doc.Column("Kind", 4, lambda item: item.kind),
+    doc.Column("Owner", 4, lambda item: item.owner),
+    doc.Column("Entries", 3, lambda item: str(item.entries or ""), "number"),
+    doc.Column("Head", 6, lambda item: item.head, "digest"),
+    doc.Column("SHA-256 of the file", 6, lambda item: item.sha256, "digest"),
+    doc.Column("Result", 4, lambda item: "verified" if item.verified else "BAD"),
+]
+
+
+def verification(report: Report) -> doc.Section:
+    """What was checked, what was wrong, and how to check it again."""
+    check = report.verification
+    blocks: list[doc.Block] = []
+    if check.problems:
+        blocks.append(doc.Alert("bad", "Problems", tuple(map(str, check.problems))))
+    else:
+        whose = "" if check.pinned else " under keys from these folders"
+        blocks.append(
+            doc.Alert(
+                "good" if check.pinned else "warn",
+                f"Every chain and signature verifies{whose}, the transcripts agree, and every recorded "
+                f"epsilon is what its events give ({check.recomputed:,} computed again).",
+            )
+        )
+    if check.notes:
+        blocks.append(doc.Alert("info", "Worth knowing", tuple(f"{note}." for note in check.notes)))
+    if not check.pinned:
+        blocks.append(doc.Text(phrases.TEXTS["verification"]["unpinned"]))
+    for roster in check.rosters:
+        rows = (("aggregator", roster.aggregator), *roster.sites)
+        blocks.append(doc.Heading("Roster", f"Digest {roster.digest}"))
+        blocks.append(
+            doc.ReportTable(("Party", "Fingerprint of its key"), rows, digests=(1,), weights=(3, 9))
+        )
+    blocks.append(doc.Heading("Files", "To compare a file with its digest: sha256sum FILE"))
+    blocks.append(doc.table(_FILE_COLUMNS, check.files, lambda item: None if item.verified else "bad"))
+    blocks.append(doc.Text("Whoever holds these files can check them again, without a network:"))
+    rosters = [part for name in report.named_rosters for part in ("--roster", name)]
+    blocks.append(doc.Code((f"secfed audit verify {shlex.join([*report.folders, *rosters])}",)))
+    return doc.Section("verification", "Verification", tuple(blocks), new_page=True)
