@@ -50,7 +50,7 @@ if TYPE_CHECKING:  # they bring torch, for which nobody who approves a study sho
 
 log = logging.getLogger("secfed.agent")
 
-_STUDY_ID: Final = re.compile(r"([a-z0-9][a-z0-9-]{0,62})-([0-9a-f]{64})")
+STUDY_ID: Final = re.compile(r"([a-z0-9][a-z0-9-]{0,62})-([0-9a-f]{64})")
 
 
 class SiteDecisions:
@@ -85,7 +85,7 @@ class SiteDecisions:
 
     def declines(self, study: str, error: SecfedError, roster: Roster | None = None) -> None:
         """A study is not served. Recorded is what somebody decided, and neither a pause nor a failure."""
-        named = _STUDY_ID.fullmatch(study)
+        named = STUDY_ID.fullmatch(study)
         if named is not None and isinstance(error, PolicyRefused) and error.keys:
             name, digest, keys = named[1], named[2], error.keys
             self._go_on(lambda: self.looked(roster))  # the policy that refused it
@@ -133,7 +133,7 @@ class SiteDecisions:
         """A study is over, as the aggregator says."""
         from secfed.site.runtime import study_folder
 
-        named = _STUDY_ID.fullmatch(study)
+        named = STUDY_ID.fullmatch(study)
         if named is not None:
             name, digest = named[1], named[2]
             with_model = (study_folder(self._site.state, study) / MODEL_FILE).exists()

@@ -10,7 +10,6 @@ again (``secfed/site/durable_store.py``).
 from __future__ import annotations
 
 import logging
-import re
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager
@@ -23,7 +22,7 @@ from secfed.crypto.identity import Identity, Roster
 from secfed.deploy.admission import near_twins
 from secfed.deploy.admission.admission import Admitted, admit
 from secfed.deploy.admission.approvals import Approvals, ApprovalState
-from secfed.deploy.admission.decision_recorder import SiteDecisions
+from secfed.deploy.admission.decision_recorder import STUDY_ID, SiteDecisions
 from secfed.deploy.admission.offered import check_plan, check_roster
 from secfed.deploy.agent.control import check_not_paused
 from secfed.deploy.agent.status import StatusBoard
@@ -52,7 +51,6 @@ from secfed.storage.signed_files import SignedFiles
 
 log = logging.getLogger("secfed.agent")
 
-_STUDY_ID: Final = re.compile(r"[a-z0-9][a-z0-9-]{0,62}-[0-9a-f]{64}")
 _REPLICA: Final = "replica"  # of encrypted_store.py: under encryption, the model that only sites know
 _KEPT: Final = ("position", "stopped")  # no secrets: so that nothing of the study is served again
 _FAILURES_BEFORE_RECONNECT: Final = 10  # a renewed certificate is read when a connection is made
@@ -80,17 +78,18 @@ class Agent:
         simulated_randomness: bool = False,
     ) -> None:
         self._folder, self._board = folder, board
-        self._limits, self._now, self._poll_s, self._once = limits or ClientLimits(), now, poll_s, once
+        limits = limits or ClientLimits()
+        self._now, self._poll_s, self._once = now, poll_s, once
         self._identity: Identity = folder.identity(passphrase)
         self._decisions = SiteDecisions(folder, self._identity, now)
         self._roster: Roster = folder.roster()
-        self._carrier = connect(folder, self._identity, passphrase, self._limits)
+        self._carrier = connect(folder, self._identity, passphrase, limits)
         self._simulated = simulated_randomness
         self._training_user = folder.training_user()
         self._stopped = threading.Event()
         self._link: SiteConnection | None = None
         self._training: TrainingProcess | None = None
-        self._backoff = Backoff(self._limits.backoff_s, self._limits.backoff_cap_s)
+        self._backoff = Backoff(limits.backoff_s, limits.backoff_cap_s)
         self._told = ""  # the reason that was last logged
 
     def run(self) -> None:
@@ -130,7 +129,6 @@ class Agent:
             if offer.finished:
                 self._tidy(offer)
                 self._ends(offer.study)
-                self._idle("finished")
                 return True
             try:
                 admitted = self._admit(offer)
@@ -146,7 +144,7 @@ class Agent:
                 with self._dial(offer.study) as waiting, waiting.alive():
                     opened = stack.enter_context(self._open(admitted))
                     if self._training is not None:
-                        self._training.check()  # data that cannot be read show now, not in the first round
+                        self._training.start()  # data that cannot be read show now, not in the first round
                 return self._serve(admitted, opened)
         except LinkError:
             raise
@@ -160,16 +158,17 @@ class Agent:
 
     def _ends(self, study: str) -> None:
         self._decisions.ends(study)
-        if not _STUDY_ID.fullmatch(study):
-            return  # it names a folder
-        try:
-            near_twins.end(self._folder.state, study, self._now())
-        except SecfedError as error:  # it is shown as begun and not ended; nothing else depends on it
-            log.warning("the end of a study is not noted: %s", error)
+        if STUDY_ID.fullmatch(study):  # it names a folder
+            try:
+                near_twins.end(self._folder.state, study, self._now())
+            except SecfedError as error:  # it is shown as begun and not ended; nothing else depends on it
+                log.warning("the end of a study is not noted: %s", error)
+        nothing = dict.fromkeys(("round", "exchange", "stage", "why", "waits"))
+        self._board.set(state="finished", **nothing)
 
     def _tidy(self, offer: HelloReply) -> None:
         """Do what the end of a study asks for, if a crash or an outage came between."""
-        if not _STUDY_ID.fullmatch(offer.study):
+        if not STUDY_ID.fullmatch(offer.study):
             return  # it becomes the name of a folder, and its files are erased
         work = study_folder(self._folder.state, offer.study) / "work"
         if not work.is_dir() or all(path.name in _KEPT for path in work.iterdir()):
@@ -243,7 +242,7 @@ class Agent:
             self._board.set(study=study, state="serving", rounds=rounds, why=None, waits=None)
             log.info("study served", extra={"facts": {"study": study}})
             handler = StudyHandler(
-                self._folder, admitted, opened, self._roster, self._board, self._now, self._decisions
+                self._folder, admitted.terms, opened, self._roster, self._board, self._now, self._decisions
             )
             # The link knows: to ask again would ask an aggregator that may be gone by now.
             ended = link.serve(
@@ -258,7 +257,6 @@ class Agent:
         if ended:
             opened.finish()
             self._ends(study)
-            self._idle("finished")
             model = opened.folder / MODEL_FILE
             facts = {"study": study, "model": str(model) if model.exists() else None}
             log.info("study finished", extra={"facts": facts})
@@ -351,7 +349,7 @@ class Agent:
     def _connected(self) -> None:
         if self._backoff.failures:
             log.info("connected")
-        self._backoff.reset()
+        self._backoff.failures = 0
         self._board.set(connection="connected")
 
     def _disconnected(self, error: LinkError) -> None:
@@ -364,6 +362,3 @@ class Agent:
     def _heard(self, reply: HelloReply) -> None:
         waits = Waits(reply.waits, reply.done, reply.of)
         self._board.set(waits=asdict(waits) if waits.kind != NOTHING else None)
-
-    def _idle(self, state: str) -> None:
-        self._board.set(state=state, round=None, exchange=None, stage=None, why=None, waits=None)

@@ -119,7 +119,7 @@ class TrainingProcess(SiteProgram):
 
     def settled(self, round_number: int, exchange: Exchange) -> Summands:
         """What the program adds whatever its values do: asked first, for the process may die of the work."""
-        self._start()
+        self.start()
         return self._ask({"do": "settled", "round": round_number, "exchange": exchange.name})[1]
 
     def contribute(self, round_number: int, exchange: Exchange, broadcast: State) -> Summands:
@@ -133,7 +133,7 @@ class TrainingProcess(SiteProgram):
         self.kept = {}  # what was kept before stays on the disk, if nothing follows
         head: dict[str, Any] = {"do": "work", "round": round_number, "exchange": exchange.name}
         try:
-            self._start()
+            self.start()
             if self._local_key is not None:
                 head["local_key"] = self._local_key(round_number, exchange.name).hex()
             reply, tensors = self._ask(head, broadcast)
@@ -165,10 +165,6 @@ class TrainingProcess(SiteProgram):
             raise self._unpaid  # whatever the process made of it
         raise_error(reply)
         return reply, answer
-
-    def check(self) -> None:
-        """Start the process: data that cannot be read show now, as what it raised, or as its death."""
-        self._start()
 
     def close(self) -> None:
         """End the process, whatever it is doing."""
@@ -205,7 +201,12 @@ class TrainingProcess(SiteProgram):
         failpoint("agent: after payment")
         return {"do": "paid"}
 
-    def _start(self) -> None:
+    def start(self) -> None:
+        """Start the process, unless a fit one is there: data that cannot be read show now.
+
+        Raises:
+            SecfedError: what it raised, or its death.
+        """
         if self._process is not None and self._process.poll() is not None:
             self.close()
         if self._connection is not None and _digest(self._kept()) != self._state:

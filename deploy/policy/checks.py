@@ -16,7 +16,7 @@ from secfed.dp.accounting.unit import PrivacyUnit, Unit
 from secfed.errors import PolicyRefused
 
 if TYPE_CHECKING:
-    from secfed.deploy.policy.sections import PolicyTables
+    from secfed.deploy.policy.policy import Policy
     from secfed.study.study import Study
 
 _SECTIONS: Final = frozenset({"study", "algorithm", "model", "data", "protection", "privacy"})
@@ -51,7 +51,7 @@ def refusal(study: str, violations: list[Violation]) -> PolicyRefused:
     )
 
 
-def violations(policy: PolicyTables, study: Study, now: datetime, sites: int | None) -> list[Violation]:
+def violations(policy: Policy, study: Study, now: datetime, sites: int | None) -> list[Violation]:
     """Everything in a study that the policy does not permit."""
     found = [
         Violation(name, "this section", "only sections that the policy knows")
@@ -72,7 +72,7 @@ def violations(policy: PolicyTables, study: Study, now: datetime, sites: int | N
     return found
 
 
-def _check_study(policy: PolicyTables, study: Study) -> list[Violation]:
+def _check_study(policy: Policy, study: Study) -> list[Violation]:
     found = _above("study.rounds", study.rounds, policy.studies.max_rounds)
     by_name = any(fnmatchcase(study.name, pattern) for pattern in policy.studies.names)
     if not by_name and study.digest().hex() not in policy.studies.digests:
@@ -89,7 +89,7 @@ def _check_named(
     return _broken(kind, options, {**also, **permitted[options.name]}, _DEVICE)
 
 
-def _check_data(policy: PolicyTables, study: Study) -> list[Violation]:
+def _check_data(policy: Policy, study: Study) -> list[Violation]:
     data = policy.data_set(study)
     if data is None:
         asked = repr(study.data.name)
@@ -103,7 +103,7 @@ def _check_data(policy: PolicyTables, study: Study) -> list[Violation]:
     return _broken("data", study.data, data.options, _DATA)
 
 
-def _check_protection(policy: PolicyTables, study: Study, sites: int | None) -> list[Violation]:
+def _check_protection(policy: Policy, study: Study, sites: int | None) -> list[Violation]:
     from secfed.study.registry import site_ids  # torch; loaded already wherever a study is
 
     asked, rules = study.protection, policy.protection
@@ -132,7 +132,7 @@ def _check_protection(policy: PolicyTables, study: Study, sites: int | None) -> 
     return found
 
 
-def _check_privacy(policy: PolicyTables, study: Study) -> list[Violation]:
+def _check_privacy(policy: Policy, study: Study) -> list[Violation]:
     asked, rules = study.tables().get("privacy"), policy.privacy
     if asked is None:
         if not rules.require:
@@ -157,7 +157,7 @@ def _check_privacy(policy: PolicyTables, study: Study) -> list[Violation]:
     return found
 
 
-def _check_budgets(policy: PolicyTables, study: Study, asked: Mapping[str, Any]) -> list[Violation]:
+def _check_budgets(policy: Policy, study: Study, asked: Mapping[str, Any]) -> list[Violation]:
     """A study that no budget can ever cover is refused at once, not in its last rounds."""
     data = policy.data_set(study)
     protects = PrivacyUnit.default(Unit(asked["unit"])).adjacency.protects

@@ -8,21 +8,28 @@ what is permitted here. Paths and budgets of the site are never part of a reason
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal, Self
+from zoneinfo import ZoneInfo
 
 from pydantic import Field
 
 from secfed.config.schema import Strict, checked, suggestion
 from secfed.config.toml_file import read_tables
 from secfed.crypto.attempt import SiteLimits
-from secfed.deploy.policy import checks as policy_checks
-from secfed.deploy.policy import rules as policy_rules
-from secfed.deploy.policy import sections
-from secfed.deploy.policy.checks import Violation, refusal
-from secfed.deploy.policy.sections import DataSet, PolicyTables
+from secfed.deploy.policy.checks import Violation, refusal, violations
+from secfed.deploy.policy.rules import Rules, read_rules
+from secfed.deploy.policy.sections import (
+    BudgetRules,
+    Compute,
+    DataSection,
+    DataSet,
+    PrivacyRules,
+    ProtectionRules,
+    Studies,
+)
 from secfed.deploy.policy.time_windows import Window, time_zone
 from secfed.dp.accounting.unit import Unit
 from secfed.errors import ConfigError
@@ -46,8 +53,19 @@ class _Top(Strict):
 
 
 @dataclass(frozen=True)
-class Policy(PolicyTables):
-    """A validated policy. Make one with :meth:`load` or :meth:`parse`."""
+class Policy:
+    """A validated policy, table by table. Make one with :meth:`load`."""
+
+    approve: Literal["manual", "automatic"]
+    studies: Studies
+    protection: ProtectionRules
+    privacy: PrivacyRules
+    compute: Compute
+    algorithms: Mapping[str, Rules] = field(default_factory=dict)
+    models: Mapping[str, Rules] = field(default_factory=dict)
+    data: tuple[DataSet, ...] = ()
+    hours: tuple[Window, ...] = ()  # empty for always
+    zone: ZoneInfo | None = None  # of the hours; None for the machine's own
 
     @classmethod
     def load(cls, path: Path) -> Self:
@@ -61,17 +79,17 @@ class Policy(PolicyTables):
     @classmethod
     def _from_tables(cls, tables: Mapping[str, Any]) -> Self:
         kinds: Mapping[str, type[Strict]] = {
-            "studies": sections.Studies,
-            "protection": sections.ProtectionRules,
-            "privacy": sections.PrivacyRules,
-            "compute": sections.Compute,
+            "studies": Studies,
+            "protection": ProtectionRules,
+            "privacy": PrivacyRules,
+            "compute": Compute,
         }
         known = {*kinds, *_Top.model_fields, *_LISTS, "algorithms", "models"}
         for name, table in tables.items():
             if name not in known:
                 raise ConfigError(f"{name}: unknown section", remedy=suggestion(name, known, "use: "))
-            if name in _LISTS and not (isinstance(table, list) and all(isinstance(t, dict) for t in table)):
-                raise ConfigError(f"{name}: is not a list of tables", remedy=f"write [[{name}]]")
+            if name in _LISTS:
+                _check_list(table, name, f"[[{name}]]")
             if name not in (*_LISTS, *_Top.model_fields) and not isinstance(table, dict):
                 raise ConfigError(f"{name}: is a value, not a table", remedy=f"write [{name}]")
         if "privacy" not in tables:
@@ -84,7 +102,7 @@ class Policy(PolicyTables):
         }
         for kind in ("algorithms", "models"):
             read[kind] = {
-                name: policy_rules.read_rules(table, f"{kind}.{name}", _settings(kind, name))
+                name: read_rules(table, f"{kind}.{name}", _settings(kind, name))
                 for name, table in tables.get(kind, {}).items()
             }
         require = read["privacy"].require
@@ -99,6 +117,11 @@ class Policy(PolicyTables):
         )
         zone = None if top.timezone is None else time_zone(top.timezone)
         return cls(approve=top.approve, data=data, hours=windows, zone=zone, **read)
+
+    def data_set(self, study: Study) -> DataSet | None:
+        """The data set that a study means; None if the policy names none that fits."""
+        table = study.data.model_dump()
+        return next((item for item in self.data if item.matches(table)), None)
 
     @property
     def own_code(self) -> frozenset[str]:
@@ -141,27 +164,29 @@ class Policy(PolicyTables):
 
     def check(self, study: Study, now: datetime, *, sites: int | None = None) -> list[Violation]:
         """Everything in a study that this site does not permit; empty if it does permit it."""
-        return policy_checks.violations(self, study, now, sites)
+        return violations(self, study, now, sites)
 
 
 def _data_set(table: Mapping[str, Any], where: str, require_privacy: bool) -> DataSet:
     rest = {key: value for key, value in table.items() if key not in ("budget", "options")}
-    section = checked(sections.DataSection, rest, where)
+    section = checked(DataSection, rest, where)
     given = table.get("budget", [])
-    if not isinstance(given, list) or not all(isinstance(item, dict) for item in given):
-        raise ConfigError(f"{where}.budget: is not a list of tables", remedy="write [[data.budget]]")
+    _check_list(given, f"{where}.budget", "[[data.budget]]")
     if require_privacy and not given:
         raise ConfigError(
             f"{where}.budget: data set {section.name!r} has no budget",
             remedy="add [[data.budget]] with epsilon, delta and period_days",
         )
-    budgets = tuple(
-        checked(sections.BudgetRules, item, f"{where}.budget[{at}]") for at, item in enumerate(given)
-    )
+    budgets = tuple(checked(BudgetRules, item, f"{where}.budget[{at}]") for at, item in enumerate(given))
     options = table.get("options", {})
     known = _settings("data", section.source)
-    rules = None if options == "any" else policy_rules.read_rules(options, f"{where}.options", known)
+    rules = None if options == "any" else read_rules(options, f"{where}.options", known)
     return DataSet(section, rules, budgets)
+
+
+def _check_list(tables: Any, where: str, header: str) -> None:
+    if not isinstance(tables, list) or not all(isinstance(table, dict) for table in tables):
+        raise ConfigError(f"{where}: is not a list of tables", remedy=f"write {header}")
 
 
 def _settings(kind: str, name: str) -> Collection[str] | None:

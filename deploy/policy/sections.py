@@ -4,21 +4,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, Literal, Self, get_args
-from zoneinfo import ZoneInfo
+from typing import Literal, Self, get_args
 
 from pydantic import Field, model_validator
 
 from secfed.config.schema import Strict
 from secfed.crypto import thresholds
 from secfed.deploy.policy.rules import Rules
-from secfed.deploy.policy.time_windows import Window
 from secfed.errors import ConfigError
-
-if TYPE_CHECKING:
-    from secfed.study.study import Study
 
 Relation = Literal[
     "add-or-remove-record", "replace-record", "replace-patient", "zero-out-site", "replace-site"
@@ -182,24 +177,3 @@ class DataSet:
             return False
         asked = table.get("path")
         return asked is None or asked == self.study_path
-
-
-@dataclass(frozen=True)
-class PolicyTables:
-    """What a policy says, table by table."""
-
-    approve: Literal["manual", "automatic"]
-    studies: Studies
-    protection: ProtectionRules
-    privacy: PrivacyRules
-    compute: Compute
-    algorithms: Mapping[str, Rules] = field(default_factory=dict)
-    models: Mapping[str, Rules] = field(default_factory=dict)
-    data: tuple[DataSet, ...] = ()
-    hours: tuple[Window, ...] = ()  # empty for always
-    zone: ZoneInfo | None = None  # of the hours; None for the machine's own
-
-    def data_set(self, study: Study) -> DataSet | None:
-        """The data set that a study means; None if the policy names none that fits."""
-        table = study.data.model_dump()
-        return next((item for item in self.data if item.matches(table)), None)

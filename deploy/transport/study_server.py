@@ -61,10 +61,12 @@ class StudyServer(ABC):
 
     Attributes:
         requests: set by the carrier.
+        address: where it is reached, for the operator; set by the carrier.
         arrivals: replies and refusals, for the round's thread. Each reply must be released.
     """
 
     requests: _Requests
+    address: str
 
     def __init__(self, study: str, guard: AbstractContextManager[object] | None = None) -> None:
         self._study, self._guard = study, guard or nullcontext()

@@ -18,10 +18,9 @@ from secfed.crypto.identity import Roster, fingerprint
 from secfed.crypto.identity import fingerprint as of_key
 from secfed.deploy.admission.decision_recorder import record_now
 from secfed.deploy.enrolment import messages
-from secfed.deploy.enrolment.rosters import Changes
+from secfed.deploy.enrolment.rosters import Changes, check_digest
 from secfed.deploy.enrolment.site_folder import SiteFolder
 from secfed.deploy.enrolment.site_status import Level, StatusItem, site_status
-from secfed.deploy.enrolment.trust_store import check_digest
 from secfed.errors import ConfigError, RosterError, SecfedError
 from secfed.records.roster_file import read_roster
 from secfed.storage import private_files

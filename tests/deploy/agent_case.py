@@ -13,6 +13,7 @@ from secfed.deploy.admission.offered import plan_digest
 from secfed.deploy.agent.agent import Agent
 from secfed.deploy.agent.control import make_state_folder
 from secfed.deploy.agent.status import STATUS_FILE, StatusBoard
+from secfed.deploy.enrolment.messages import utc_now
 from secfed.deploy.enrolment.site_folder import SiteFolder
 from secfed.deploy.transport.carriers.dispatch import StageDispatcher
 from secfed.deploy.transport.frame_sizes import FrameCaps
@@ -93,7 +94,7 @@ class Centre:
         self.roster: Roster = roster
         self.terms = Terms.of(self.study, roster, names[0])
         caps = FrameCaps.of(self.terms.algorithm, self.study.rounds, len(names), self.terms.protection)
-        tls = self.consortium.aggregator_tls(None)
+        tls = self.consortium.aggregator_tls(None, utc_now())
         plan = plan_digest(self.study, self.terms.algorithm, self.terms.sites, roster)
         offer = Offer(study_id(self.study), toml.encode(), caps.answer_bytes, roster.digest, plan)
         address = f"localhost:{self.consortium.facts.port}"

@@ -283,7 +283,7 @@ def test_only_the_hospital_hears_of_it(tmp_path: Path, monkeypatch: pytest.Monke
         alarm=alarms.append,
     )
     try:
-        process.check()
+        process.start()
     finally:
         process.close()
     assert [str(one) for one in alarms] == [f"loading: {UNFIT}"]

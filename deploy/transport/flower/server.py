@@ -42,7 +42,7 @@ class FlowerServer(StudyServer):
     def __init__(self, path: Path, identity: Identity, roster: Roster, offer: Offer, *, ttl_s: float) -> None:
         self._lock = threading.Lock()  # guards requests
         super().__init__(offer.study, self._lock)
-        self._path, self._ttl_s = path, ttl_s
+        self._path, self.address, self._ttl_s = path, str(path), ttl_s
         self.requests: FlowerDispatcher = FlowerDispatcher(identity, roster, offer)
         self._room = threading.Semaphore(1)
         self._over, self._away = threading.Event(), threading.Event()

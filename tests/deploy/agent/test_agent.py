@@ -18,7 +18,7 @@ from secfed.deploy.agent import control
 from secfed.deploy.agent.agent import Agent
 from secfed.deploy.agent.status import STATUS_FILE, StatusBoard, read_status
 from secfed.deploy.enrolment.messages import utc_now
-from secfed.deploy.transport.client import refusal_text
+from secfed.deploy.transport.client import refusal_message
 from secfed.deploy.transport.grpc.client import GrpcSiteConnection
 from secfed.deploy.transport.limits import ClientLimits
 from secfed.deploy.transport.messages import HelloReply
@@ -192,7 +192,8 @@ def test_a_damaged_roster_is_refused_without_a_word_about_where_it_is(centre: Ce
     offer = HelloReply(study_id(centre.study), TOML.encode(), 1 << 20)
     with pytest.raises(ConfigError, match=r"pinned-roster\.json: the pinned roster is damaged") as caught:
         agent._admit(offer)
-    assert refusal_text(caught.value, declines=True) == ("SecfedError", "this site cannot do this now")
+    refusal = refusal_message("heart", b"", caught.value)
+    assert (refusal.kind, refusal.reason) == ("SecfedError", "this site cannot do this now")
 
 
 def test_a_study_that_cannot_be_opened_does_not_end_the_agent(

@@ -20,8 +20,8 @@ from secfed.deploy.admission.approvals import Approvals
 from secfed.deploy.admission.decision_recorder import SiteDecisions
 from secfed.deploy.agent.status import STATUS_FILE, read_status
 from secfed.deploy.enrolment.messages import utc_now
+from secfed.deploy.enrolment.rosters import PINNED_FILE
 from secfed.deploy.enrolment.site_folder import SiteFolder
-from secfed.deploy.enrolment.trust_store import PINNED_FILE
 from secfed.errors import BudgetExceeded, InconsistentView, PolicyRefused, SecfedError, TranscriptError
 from secfed.records.chain_file import verify_file
 from secfed.records.decision_log import DECISIONS, DecisionLog

@@ -214,7 +214,7 @@ def test_a_process_that_says_what_is_no_message_counts_as_dead(
 ) -> None:
     exchange, state = _work(TOML)
     process = started()
-    process.check()
+    process.start()
     monkeypatch.setattr(training, "_DYING_S", 0.1)
 
     def babble(_connection: Any) -> Any:
@@ -255,7 +255,7 @@ def test_a_refused_payment_passes_whatever_the_process_makes_of_it(
 def test_stopping_leaves_no_outcome(started: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     exchange, state = _work(TOML)
     process = started()
-    process.check()
+    process.start()
     receive = training.receive
 
     def slowly(connection: Any) -> Any:

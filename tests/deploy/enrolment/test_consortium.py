@@ -149,7 +149,7 @@ class TestAdmission:
         with pytest.raises(ConfigError, match=r"ca\.key: is not there"):
             centre.admit(a_request("hcuge"), now=NOW, passphrase=None)
         assert Consortium(centre.folder).roster() is not None
-        centre.aggregator_tls(None)
+        centre.aggregator_tls(None, NOW)
 
     def test_a_ca_key_of_another_consortium_is_refused(self, tmp_path: Path) -> None:
         centre = consortium(tmp_path)
@@ -233,7 +233,7 @@ class TestRenewal:
         assert after == centre.tls.certificate()
         assert after.public_key() != before.public_key()
         assert after.not_valid_after_utc == NOW + 150 * DAY
-        assert centre.aggregator_tls(None).certificate == certificate_checks.to_pem(after).encode()
+        assert centre.aggregator_tls(None, NOW).certificate == certificate_checks.to_pem(after).encode()
 
 
 class TestPassphrase:
@@ -247,8 +247,8 @@ class TestPassphrase:
         centre.admit(a_request("charite"), now=NOW, passphrase=secret)
         centre.renew_aggregator(now=NOW, passphrase=secret)
         assert all(key_files.is_encrypted(path) for path in centre.folder.rglob("*.key"))
-        assert b"BEGIN PRIVATE KEY" in centre.aggregator_tls(secret).private_key
-        assert "BEGIN PRIVATE KEY" not in repr(centre.aggregator_tls(secret))
+        assert b"BEGIN PRIVATE KEY" in centre.aggregator_tls(secret, NOW).private_key
+        assert "BEGIN PRIVATE KEY" not in repr(centre.aggregator_tls(secret, NOW))
 
 
 class TestCrash:
@@ -280,9 +280,9 @@ class TestCrash:
         with crash_after(survives):
             centre.renew_aggregator(now=NOW + DAY, passphrase=None)
         again = Consortium(centre.folder)
-        check_pair(again.aggregator_tls(None))
+        check_pair(again.aggregator_tls(None, NOW))
         again.renew_aggregator(now=NOW + 2 * DAY, passphrase=None)
-        again.aggregator_tls(None)
+        again.aggregator_tls(None, NOW)
         assert not (again.folder / "aggregator" / "tls-next.key").exists()
 
 

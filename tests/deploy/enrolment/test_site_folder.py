@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from secfed.crypto.identity import Identity, Roster
-from secfed.deploy.enrolment import trust_store
+from secfed.deploy.enrolment import rosters
 from secfed.deploy.enrolment.consortium import Consortium
 from secfed.deploy.enrolment.rosters import Changes
 from secfed.deploy.enrolment.site_folder import SiteFolder
@@ -226,7 +226,7 @@ class TestTrust:
     @pytest.mark.parametrize("part", ["sites", "aggregator", "digest"])
     def test_a_pinned_roster_that_was_edited_is_refused(self, tmp_path: Path, part: str) -> None:
         _, sites = enrolled(tmp_path)
-        path = sites["charite"].folder / trust_store.PINNED_FILE
+        path = sites["charite"].folder / rosters.PINNED_FILE
         pinned = content(path)
         rogue = Identity.generate("rogue").public_bytes.hex()
         pinned[part] = {**pinned["sites"], "hcuge": rogue} if part == "sites" else rogue
@@ -255,13 +255,13 @@ class TestTrust:
         centre, _ = enrolled(tmp_path)
         roster = self.roster(centre)
         digits = roster.digest.hex()
-        trust_store.check_digest(roster, digits)
-        trust_store.check_digest(roster, " ".join([digits[:32].upper(), digits[32:]]) + "\n")
+        rosters.check_digest(roster, digits)
+        rosters.check_digest(roster, " ".join([digits[:32].upper(), digits[32:]]) + "\n")
         with pytest.raises(RosterError, match="not the one given"):
-            trust_store.check_digest(roster, "0" * 64)
+            rosters.check_digest(roster, "0" * 64)
         for bad in ("", digits[:-1], digits[:40], digits + "0", "g" * 64):
             with pytest.raises(ConfigError, match="not a roster digest"):
-                trust_store.check_digest(roster, bad)
+                rosters.check_digest(roster, bad)
 
     def test_changes_are_told_apart(self) -> None:
         keys = {name: Identity.generate(name).public_bytes for name in ("a", "b", "c", "x", "y", "z")}
@@ -325,7 +325,7 @@ class TestStatus:
         (hospital.folder / "identity.key").chmod(0o600)
         hospital.policy_path.write_text("approve = 3")
         assert self.levels(hospital)["policy"] is Level.BAD
-        (hospital.folder / trust_store.PINNED_FILE).write_text("{}")
+        (hospital.folder / rosters.PINNED_FILE).write_text("{}")
         assert self.levels(hospital)["roster"] is Level.BAD
         (hospital.folder / "tls.pem").write_text("x")
         assert self.levels(hospital)["certificate"] is Level.BAD

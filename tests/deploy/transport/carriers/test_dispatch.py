@@ -293,11 +293,11 @@ def test_a_reply_above_the_aggregators_cap_becomes_a_refusal():
 
 
 def test_why_a_study_is_declined_is_told_in_the_policys_words_and_never_too_long():
-    from secfed.deploy.transport.client import refusal_text
+    from secfed.deploy.transport.client import refusal_message
 
     error = PolicyRefused("é" * 5000)
-    assert refusal_text(error, declines=True) == ("PolicyRefused", "é" * 500)
-    assert refusal_text(error) == ("PolicyRefused", "this site does not take part")
+    assert refusal_message("heart", b"", error).reason == "é" * 500
+    assert refusal_message("heart", bytes(16), error).reason == "this site does not take part"
     with consortium() as c:
         c.dial(SITES[0]).refuse(b"", PolicyRefused("outside permitted hours\x1b[31m"))
         declined = c.server.presence()[SITES[0]].declined
