@@ -301,7 +301,7 @@ class Agent:
                 log_path=self._folder.state / "training.log",
                 local_key=store.local_key if local else None,
                 ledger=ledger,
-                kept=store.program,
+                stored=store.program,
                 alarm=alarm,
                 user=self._training_user,
             )

@@ -169,7 +169,7 @@ class StudyCheck:
                 log_path=Path(os.devnull),  # that of the agent is the running training's
                 local_key=None,
                 ledger=None,
-                kept=dict,
+                stored=dict,
                 user=self._site.training_user(),
             )
             with closing(process):

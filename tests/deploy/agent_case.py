@@ -6,13 +6,14 @@ import threading
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from secfed.config.cohort_rules import threshold
 from secfed.crypto.identity import Roster
 from secfed.deploy.admission.offered import plan_digest
 from secfed.deploy.agent.agent import Agent
 from secfed.deploy.agent.control import make_state_folder
-from secfed.deploy.agent.status import STATUS_FILE, StatusBoard
+from secfed.deploy.agent.status import STATUS_FILE, StatusBoard, read_status
 from secfed.deploy.enrolment.messages import utc_now
 from secfed.deploy.enrolment.site_folder import SiteFolder
 from secfed.deploy.transport.carriers.dispatch import StageDispatcher
@@ -73,17 +74,75 @@ options = "any"
 """
 
 
+# A private study, and a policy with a budget for it.
+PRIVATE = (
+    TOML.replace("learning_rate = 0.1", 'learning_rate = 0.1\nweighting = "equal"').replace(
+        "test_fraction = 0.25", "test_fraction = 0.25\nstandardize = false"
+    )
+    + '[privacy]\nunit = "record"\nepsilon = 8.0\ndelta = 1e-4\naccountant = "rdp"\nclip_quantile = 0.5\n'
+)
+BUDGETED = POLICY.replace("require = false", "max_epsilon = 8.0\nmax_delta = 1e-4") + (
+    "[[data.budget]]\nepsilon = 20.0\ndelta = 1e-4\n"
+)
+
+
+def status(folder: SiteFolder) -> dict[str, Any]:
+    """What the agent of this folder last wrote."""
+    found = read_status(folder.state / STATUS_FILE)
+    assert found is not None
+    return found
+
+
 def permit(folder: SiteFolder, approve: str = "automatic", policy: str = POLICY) -> None:
     folder.policy_path.write_text(policy.format(approve=approve), encoding="utf-8")
     make_state_folder(folder.state)
 
 
-class Centre:
+class Agents:
+    """Agents of hospitals, each in a thread of this process."""
+
+    def __init__(self) -> None:
+        self.agents: dict[str, Agent] = {}
+        self.boards: dict[str, StatusBoard] = {}
+        self.threads: dict[str, threading.Thread] = {}
+        self.errors: list[BaseException] = []
+
+    def serve(self, folder: SiteFolder, **options: Any) -> Agent:
+        """Start the agent of a folder."""
+        name = folder.name
+        board = self.boards[name] = StatusBoard(folder.state / STATUS_FILE, name)
+        agent = self.agents[name] = Agent(
+            folder, passphrase=None, board=board, **{"limits": QUICK, **options}
+        )
+        self.threads[name] = threading.Thread(target=self._run, args=(agent.run,), daemon=True)
+        self.threads[name].start()
+        return agent
+
+    def _run(self, run: Callable[[], None]) -> None:
+        try:
+            run()
+        except BaseException as error:  # noqa: BLE001 - shown by the test
+            self.errors.append(error)
+
+    def ended(self, *names: str) -> None:
+        """Wait until these, or all, have come to their end."""
+        for name in names or self.threads:
+            self.threads[name].join(60)
+            assert not self.threads[name].is_alive()
+
+    def close(self) -> None:
+        for agent in self.agents.values():
+            agent.stop()
+        self.ended()
+
+
+class Centre(Agents):
     """The study centre's half; hospitals are folders until they are started."""
 
     def __init__(
         self, folder: Path, toml: str = TOML, *, policy: str = POLICY, names: tuple[str, ...] = NAMES
     ) -> None:
+        super().__init__()
         self.names = names
         self.consortium, self.folders = found_consortium(folder, names)
         for site in self.folders.values():
@@ -102,35 +161,13 @@ class Centre:
         self.server.start()
         self.watched = Watched()
         self.link = StageDispatcher(self.server, lambda _stage: 120.0, watcher=self.watched)
-        self.agents: dict[str, Agent] = {}
-        self.boards: dict[str, StatusBoard] = {}
-        self.threads: dict[str, threading.Thread] = {}
-        self.errors: list[BaseException] = []
 
     def start(
         self, name: str, *, once: bool = True, poll_s: float = 0.1, simulated_randomness: bool = False
     ) -> Agent:
-        folder = self.folders[name]
-        board = self.boards[name] = StatusBoard(folder.state / STATUS_FILE, name)
-        agent = Agent(
-            folder,
-            passphrase=None,
-            board=board,
-            limits=QUICK,
-            poll_s=poll_s,
-            once=once,
-            simulated_randomness=simulated_randomness,
+        return self.serve(
+            self.folders[name], poll_s=poll_s, once=once, simulated_randomness=simulated_randomness
         )
-        self.agents[name] = agent
-        self.threads[name] = threading.Thread(target=self._run, args=(agent.run,), daemon=True)
-        self.threads[name].start()
-        return agent
-
-    def _run(self, run: Callable[[], None]) -> None:
-        try:
-            run()
-        except BaseException as error:  # noqa: BLE001 - shown by the test
-            self.errors.append(error)
 
     def run(self) -> list[RoundOutcome]:
         """The whole study, then the farewell."""
@@ -151,12 +188,19 @@ class Centre:
         self.server.finish()
         return outcomes
 
+    def complete(self) -> list[RoundOutcome]:
+        """The whole study, after which every agent has ended well."""
+        outcomes = self.run()
+        self.ended()  # --once: the study is over
+        assert not self.errors
+        return outcomes
+
+    def declined(self, name: str = NAMES[0]) -> str:
+        """Why this hospital does not serve the study, as the study centre knows it."""
+        return self.server.presence()[name].declined or ""
+
     def close(self) -> None:
-        for agent in self.agents.values():
-            agent.stop()
-        for thread in self.threads.values():
-            thread.join(60)
-            assert not thread.is_alive()
+        super().close()
         self.server.stop()
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import closing
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ from secfed.deploy.aggregator.standstill import Refusal
 from secfed.deploy.aggregator.study import CentralStudy
 from secfed.records.transcript import Log, Transcript
 from secfed.runs.run_folder import MODEL_FILE, site_folder
-from secfed.runs.run_report import RunReport, SilentObserver
+from secfed.runs.run_report import Observer, RunReport, SilentObserver
 from secfed.simulation.transport import SimulatedTransport
 from secfed.site.attempt_store import NullStore
 from secfed.site.build import build_site
@@ -56,11 +57,6 @@ name = "{protection}"
 
 
 ALIVE: list[Hospitals] = []  # to be closed when a test ends
-
-
-def close_all() -> None:
-    while ALIVE:
-        ALIVE.pop().close()
 
 
 class Crash(BaseException):
@@ -121,19 +117,22 @@ class Hospitals:
             known[frame] = bytes(self.sites[name].handle(frame))
         return known[frame]
 
-    def carrier(self, log: Log) -> LocalCarrier:
-        return LocalCarrier(self, log)
+    def start(
+        self, observer: Observer | None = None, carrier: Callable[[Log], Any] | None = None
+    ) -> CentralRun:
+        carrier = carrier or partial(LocalCarrier, self)
+        return CentralRun(self.central, self.aggregator, self.out, carrier, observer or SilentObserver())
 
-    def start(self) -> CentralRun:
-        return CentralRun(self.central, self.aggregator, self.out, self.carrier, SilentObserver())
-
-    def run(self) -> RunReport:
+    def run(
+        self,
+        observer: Observer | None = None,
+        carrier: Callable[[Log], Any] | None = None,
+        *,
+        end: bool = False,
+    ) -> RunReport:
         """One process: from its start to the end, or to a crash."""
-        run = self.start()
-        try:
-            return run.run()
-        finally:
-            run.close()  # releases the lock, as the death of a process does; writes nothing
+        with closing(self.start(observer, carrier)) as run:  # as the death of a process releases the lock
+            return run.run(end=end)
 
     def close(self) -> None:
         for name, log in zip(self.names, self.logs, strict=True):

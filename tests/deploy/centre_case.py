@@ -16,7 +16,7 @@ from secfed.crypto.attempt import SiteLimits
 from secfed.crypto.codec import Buffer
 from secfed.deploy.aggregator.study import CentralStudy
 from secfed.deploy.enrolment.consortium import Consortium
-from secfed.deploy.enrolment.messages import Request, utc_now
+from secfed.deploy.enrolment.messages import utc_now
 from secfed.deploy.enrolment.site_folder import SiteFolder
 from secfed.deploy.transport.client import CallFailed
 from secfed.deploy.transport.client import LinkRequest as Asked
@@ -48,6 +48,10 @@ app()
 """
 
 
+def admit(centre: Consortium, site: SiteFolder) -> None:
+    centre.admit(site.request(), now=utc_now(), passphrase=None)
+
+
 def found_consortium(folder: Path, names: tuple[str, ...]) -> tuple[Consortium, dict[str, SiteFolder]]:
     """Everyone admitted, joined, and with the roster pinned, as of now."""
     now = utc_now()
@@ -55,8 +59,7 @@ def found_consortium(folder: Path, names: tuple[str, ...]) -> tuple[Consortium, 
     sites = {name: SiteFolder.create(folder / name, name, now=now) for name in names}
     for site in sites.values():
         without_metrics(site.folder)
-        request = Request.verified(private_files.read_json(site.request_path, "a request"), "request")
-        centre.admit(request, now=now, passphrase=None)
+        admit(centre, site)
     for name, site in sites.items():
         reply = private_files.read_json(centre.folder / "replies" / f"{name}.json", "a reply")
         site.join(site.check_reply(reply, "reply", now), passphrase=None)

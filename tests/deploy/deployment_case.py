@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from typer.testing import CliRunner
 
@@ -100,6 +100,12 @@ def secfed(*arguments: object) -> str:
     result = CliRunner(env={"COLUMNS": "120"}).invoke(app, [str(item) for item in arguments])
     assert result.exit_code == 0, result.output
     return result.stdout
+
+
+def sums(path: Path, owner: bytes, what: str) -> list[tuple[Any, ...]]:
+    """(round, exchange, survivors, ``what``) of every sum in a transcript, which is verified."""
+    bodies = [entry.body for entry in verify_file(path, owner, TRANSCRIPT) if entry.kind == SUMMED]
+    return [(body["round"], body["exchange"], tuple(body["survivors"]), body[what]) for body in bodies]
 
 
 @dataclass
@@ -255,17 +261,11 @@ class Deployment:
     def model(self) -> bytes:
         return (self.out / "model.safetensors").read_bytes()
 
-    def sums(self) -> list[tuple[int, str, int, tuple[str, ...]]]:
-        """(round, exchange, attempt, survivors) of every sum, from the verified transcript."""
+    def sums(self) -> list[tuple[Any, ...]]:
+        """(round, exchange, survivors, attempt) of every sum, from the verified transcript."""
         path = self.out / "transcript.jsonl"
-        if not path.exists():
-            return []
         aggregator = read_roster(self.folder / "centre" / "roster.json").aggregator
-        bodies = [item.body for item in verify_file(path, aggregator, TRANSCRIPT) if item.kind == SUMMED]
-        return [
-            (int(body["round"]), str(body["exchange"]), int(body["attempt"]), tuple(body["survivors"]))
-            for body in bodies
-        ]
+        return sums(path, aggregator, "attempt") if path.exists() else []
 
     def verify(self) -> str:
         """Every transcript and ledger of every party verifies, and all say the same.

@@ -33,6 +33,10 @@ SITES = ("hospital-1", "hospital-2", "hospital-3")
 FAST = ClientLimits(backoff_s=0.01, backoff_cap_s=0.05)
 
 
+def echo(request: LinkRequest) -> Buffer:
+    return bytes(request.frame)
+
+
 class Authority:
     """A CA that signs whatever it is told to."""
 
@@ -154,6 +158,11 @@ class Consortium:
         self.threads.append(serving(link, handle, self.failures))
         return link
 
+    def run_all(self, handle: Callable[[LinkRequest], Buffer] = echo, sites: Sequence[str] = SITES) -> None:
+        """Serve requests as each of these sites."""
+        for site in sites:
+            self.run(site, handle)
+
     def link(self, seconds: float = 120.0, **options: object) -> StageDispatcher:
         """The aggregator's link with one deadline for all stages."""
         return StageDispatcher(self.server, lambda _stage: seconds, **options)  # type: ignore[arg-type]
@@ -214,10 +223,6 @@ def consortium(
             thread.join(60)
             assert not thread.is_alive()
         made.server.stop()
-
-
-def echo(request: LinkRequest) -> Buffer:
-    return bytes(request.frame)
 
 
 def wait_until(condition, seconds=60.0):

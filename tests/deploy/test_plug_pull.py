@@ -22,13 +22,12 @@ from secfed.records.decision_log import DECISIONS
 from secfed.records.decision_state import ACCEPTED, FINISHED, POLICY, REFUSAL, ROSTER
 from secfed.records.hash_chain import OPENED
 from secfed.records.roster_file import read_roster
-from secfed.records.transcript import SUMMED, TRANSCRIPT
 from secfed.runs.run_folder import DECISIONS_FILE, ledger_file, site_folder
 from secfed.runs.run_report import SilentObserver
 from secfed.simulation.simulate import simulate
 from secfed.study.study import Study
 from tests.conftest import ROOT
-from tests.deploy.deployment_case import STUDY, Deployment
+from tests.deploy.deployment_case import STUDY, Deployment, sums
 
 VICTIM: Final = "hospital-1"
 ROUNDS: Final = 6
@@ -138,11 +137,7 @@ class Undisturbed:
         simulate(study, out=folder, drops=[], observer=SilentObserver())
         roster = read_roster(folder / "roster.json")
         self.model = save(load((folder / "model.safetensors").read_bytes()))
-        entries = verify_file(folder / "transcript.jsonl", roster.aggregator, TRANSCRIPT)
-        bodies = [entry.body for entry in entries if entry.kind == SUMMED]
-        self.sums = [
-            (body["round"], body["exchange"], body["attempt"], tuple(body["survivors"])) for body in bodies
-        ]
+        self.sums = sums(folder / "transcript.jsonl", roster.aggregator, "attempt")
         self.spent = {
             name: spent(ledger_file(site_folder(folder, name), DATA), key, name)
             for name, key in roster.members

@@ -47,9 +47,8 @@ def test_agents_get_the_model_before_they_are_told_that_the_study_is_over(
 
     monkeypatch.setattr(centre.server, "finish", with_model)
     centre.run()
+    centre.ended()
     for name in NAMES:
-        centre.threads[name].join(120)
-        assert not centre.threads[name].is_alive()
         assert model_of(centre, name).read_bytes() == sent[0]
     assert not centre.errors
     assert centre.server.informed() == set(NAMES)

@@ -24,15 +24,9 @@ from secfed.errors import BudgetExceeded, ConfigError, MalformedMessage
 from secfed.site.containment import NOT_FINITE, Failure, contained
 from secfed.study.build import build
 from secfed.study.study import Study
-from tests.deploy.agent_case import NAMES, TOML
+from tests.deploy.agent_case import NAMES, PRIVATE, TOML
 from tests.forks import Fork
 
-PRIVATE = (
-    TOML.replace("learning_rate = 0.1", 'learning_rate = 0.1\nweighting = "equal"').replace(
-        "test_fraction = 0.25", "test_fraction = 0.25\nstandardize = false"
-    )
-    + '[privacy]\nunit = "record"\nepsilon = 8.0\ndelta = 1e-4\naccountant = "rdp"\nclip_quantile = 0.5\n'
-)
 KEY = bytes(range(32))
 REAL_POPEN = subprocess.Popen
 
@@ -63,7 +57,7 @@ def started(tmp_path: Path) -> Iterator[Any]:
             log_path=tmp_path / "training.log",
             local_key=None if book is None else lambda _number, _exchange: KEY,
             ledger=book,
-            kept=lambda: kept or {},
+            stored=lambda: kept or {},
             **more,
         )
         made.append(process)

@@ -21,7 +21,7 @@ from secfed.crypto.identity import Roster
 from secfed.deploy.admission.decision_recorder import record_now
 from secfed.deploy.agent.control import make_state_folder
 from secfed.deploy.enrolment.consortium import Consortium
-from secfed.deploy.enrolment.messages import Request, utc_now
+from secfed.deploy.enrolment.messages import utc_now
 from secfed.deploy.enrolment.site_folder import SiteFolder
 from secfed.dp.accounting.budget import Budget
 from secfed.dp.accounting.events import Gaussian
@@ -32,9 +32,8 @@ from secfed.records.roster_file import PINNED_FILE, PINNED_FOLDER, ROSTER_FILE, 
 from secfed.records.transcript import Transcript
 from secfed.runs.run_folder import TRANSCRIPT_FILE, ledger_file
 from secfed.site.runtime import study_folder
-from secfed.storage import private_files
 from tests.conftest import ROOT
-from tests.deploy.centre_case import found_consortium
+from tests.deploy.centre_case import admit, found_consortium
 
 STUDIES = ("heart-" + 64 * "a", "lung-" + 64 * "b")
 
@@ -77,9 +76,7 @@ def case(tmp_path: Path) -> Case:
     site, before, now = folders["a"], roster_of(consortium), utc_now()
     make_state_folder(site.state)
     work(site, STUDIES[0], before)
-    newcomer = SiteFolder.create(tmp_path / "d", "d", now=now)
-    request = Request.verified(private_files.read_json(newcomer.request_path, "a request"), "request")
-    consortium.admit(request, now=now, passphrase=None)
+    admit(consortium, SiteFolder.create(tmp_path / "d", "d", now=now))
     run = tmp_path / "run"  # the study centre's, of the first study
     run.mkdir()
     write_roster(run / ROSTER_FILE, before)

@@ -99,7 +99,7 @@ def process(tmp_path: Path, user: TrainingUser | None) -> TrainingProcess:
     job = Job(site=NAMES[0], settings=TOML, study="tiny-id")
     log_path = tmp_path / "training.log"
     return TrainingProcess(
-        job, gpu=False, log_path=log_path, local_key=None, ledger=None, kept=dict, user=user
+        job, gpu=False, log_path=log_path, local_key=None, ledger=None, stored=dict, user=user
     )
 
 

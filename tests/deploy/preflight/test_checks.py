@@ -35,7 +35,7 @@ from secfed.wire.frames import encode_state
 from tests.deploy.agent_case import NAMES, POLICY, TOML, Centre, permit
 from tests.deploy.centre_case import found_consortium
 from tests.deploy.link_case import Authority, wait_until
-from tests.deploy.transport.grpc.test_round import Proxy
+from tests.deploy.relay_case import Proxy
 from tests.forks import Fork
 
 PRIVATE = (

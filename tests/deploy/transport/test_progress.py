@@ -172,8 +172,7 @@ def test_the_study_centre_says_why_a_quorum_is_not_there() -> None:
         asking.start()
         wait_until(lambda: said(c, SITES[0]) == ARRIVALS)
         wait_until(lambda: told)
-        for site in SITES:
-            c.run(site, echo)
+        c.run_all()
         asking.join(60)
     event, facts = told[0]
     assert event == "waiting"
