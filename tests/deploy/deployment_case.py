@@ -103,9 +103,9 @@ def secfed(*arguments: object) -> str:
 
 
 def sums(path: Path, owner: bytes, what: str) -> list[tuple[Any, ...]]:
-    """(round, exchange, survivors, ``what``) of every sum in a transcript, which is verified."""
+    """(round, exchange, ``what``, survivors) of every sum in a transcript, which is verified."""
     bodies = [entry.body for entry in verify_file(path, owner, TRANSCRIPT) if entry.kind == SUMMED]
-    return [(body["round"], body["exchange"], tuple(body["survivors"]), body[what]) for body in bodies]
+    return [(body["round"], body["exchange"], body[what], tuple(body["survivors"])) for body in bodies]
 
 
 @dataclass
@@ -262,7 +262,7 @@ class Deployment:
         return (self.out / "model.safetensors").read_bytes()
 
     def sums(self) -> list[tuple[Any, ...]]:
-        """(round, exchange, survivors, attempt) of every sum, from the verified transcript."""
+        """(round, exchange, attempt, survivors) of every sum, from the verified transcript."""
         path = self.out / "transcript.jsonl"
         aggregator = read_roster(self.folder / "centre" / "roster.json").aggregator
         return sums(path, aggregator, "attempt") if path.exists() else []

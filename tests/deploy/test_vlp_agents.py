@@ -168,10 +168,10 @@ def test_five_agents_give_the_bytes_of_a_simulation(centre: Centre, tmp_path: Pa
     assert [len(outcome.sums) for outcome in outcomes] == [3, 3, 1]  # weights, align, joint; evaluation
     model = save({name: value.contiguous() for name, value in centre.model.items()})
     assert model == simulated(centre.study, tmp_path / "simulated")
-    expected = [digest for *_, digest in totals(tmp_path / "simulated" / TRANSCRIPT_FILE)]
+    expected = [digest for _, _, digest, _ in totals(tmp_path / "simulated" / TRANSCRIPT_FILE)]
     for name, key in centre.roster.members:
         path = study_folder(centre.folders[name].state, centre.terms.study_id) / TRANSCRIPT_FILE
-        assert [digest for *_, digest in totals(path, key)] == expected
+        assert [digest for _, _, digest, _ in totals(path, key)] == expected
     assert len(expected) == 7
 
 
@@ -196,7 +196,7 @@ def run(folder: Path, kind: str, points: tuple[str, ...] = ()) -> None:
     aggregator = read_roster(folder / "centre" / "roster.json").aggregator
     found = totals(deployment.out / TRANSCRIPT_FILE, aggregator)
     assert found == totals(expected / TRANSCRIPT_FILE)
-    assert all(survivors == NAMES for _, _, survivors, _ in found)
+    assert all(survivors == NAMES for *_, survivors in found)
     deployment.verify()
 
 
