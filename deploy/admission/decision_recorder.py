@@ -20,7 +20,7 @@ from secfed.crypto.refusals import Refusal
 from secfed.deploy.admission.approvals import Approvals, ApprovalState
 from secfed.deploy.enrolment.messages import utc_now
 from secfed.deploy.enrolment.site_folder import SiteFolder
-from secfed.deploy.pki import key_files, passphrase
+from secfed.deploy.pki import key_files
 from secfed.errors import BudgetExceeded, PolicyRefused, ProtocolError, SecfedError
 from secfed.records.decision_log import Decide, DecisionLog
 from secfed.records.decision_state import (
@@ -169,7 +169,7 @@ def record_now(site: SiteFolder) -> bool:
     if not site.state.is_dir():
         return False  # it is the agent's to make
     secret = None
-    if key_files.is_encrypted(site.key_paths[0]) and (secret := passphrase.from_file()) is None:
+    if key_files.is_encrypted(site.key_paths[0]) and (secret := key_files.passphrase_from_file()) is None:
         return False
     pinned = site.pinned_or_none()
     SiteDecisions(site, site.identity(secret)).looked(None if pinned is None else pinned.roster)

@@ -14,18 +14,16 @@ from typing import Final
 
 from secfed import __version__
 from secfed.deploy.admission.offered import plan_digest
-from secfed.deploy.aggregator.measured_transport import MeasuredTransport, Tell
+from secfed.deploy.aggregator.measured_transport import MeasuredTransport, SiteVersions, Tell
 from secfed.deploy.aggregator.run import CentralRun
-from secfed.deploy.aggregator.site_versions import SiteVersions
 from secfed.deploy.aggregator.study import CentralStudy
 from secfed.deploy.enrolment.consortium import Consortium
 from secfed.deploy.transport.flower.server import FlowerServer
 from secfed.deploy.transport.frame_sizes import FrameCaps
 from secfed.deploy.transport.grpc.server import LinkServer
 from secfed.deploy.transport.limits import ServerLimits
-from secfed.deploy.transport.link import Offer, Refused
 from secfed.deploy.transport.signals import Stopper
-from secfed.deploy.transport.study_server import StudyServer
+from secfed.deploy.transport.study_server import Offer, Refused, StudyServer
 from secfed.errors import ConfigError, RosterError, RoundAborted, StudyStopped
 from secfed.protection.interface import SiteId
 from secfed.records.transcript import Log

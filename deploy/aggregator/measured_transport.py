@@ -14,10 +14,9 @@ from typing import Any, Final
 from secfed.crypto.codec import Buffer
 from secfed.deploy.aggregator.standstill import BEGINNINGS, Refusal
 from secfed.deploy.transport.carriers.dispatch import StageDispatcher, Watcher
-from secfed.deploy.transport.link import Presence
 from secfed.deploy.transport.progress import ANSWERS, ARRIVALS, Waits
 from secfed.deploy.transport.signals import Stopper
-from secfed.deploy.transport.study_server import StudyServer
+from secfed.deploy.transport.study_server import Presence, StudyServer
 from secfed.protection.interface import SiteId
 from secfed.records.transcript import REFUSED, Log
 from secfed.runs.run_report import WAIT, Observer, PerSite, RoundReport
@@ -186,3 +185,31 @@ def _reason(seen: Presence, silent_s: float) -> str:
     if not seen.calling and seen.silent_s > silent_s:
         return f"no sign of life for {seen.silent_s:.0f} s"
     return f"its agent is there, and {'at work' if seen.serving else 'opens the study'}"
+
+
+class SiteVersions:
+    """Adds the versions that hospitals say they run to events, and tells of those that differ.
+
+    All parties of a study compute the model's shape, the noise and the masks themselves, so they should run
+    the same version. What a hospital says is a name for the operator; nothing is decided by it.
+    """
+
+    def __init__(self, presence: Callable[[], Mapping[SiteId, Presence]], tell: Tell, own: str) -> None:
+        self._presence, self._tell, self._own = presence, tell, own
+        self._warned: set[SiteId] = set()
+
+    def tell(self, event: str, **facts: Any) -> None:
+        """Pass an event on; one that lists sites also says what they run."""
+        if "sites" in facts:
+            known = self._presence()
+            said = {site: known[site].software for site in facts["sites"] if site in known}
+            facts["software"] = {site: software for site, software in said.items() if software}
+        self._tell(event, **facts)
+        self.look()
+
+    def look(self) -> None:
+        """Warn once of each site that says it runs another version."""
+        for site, seen in self._presence().items():
+            if seen.software not in ("", self._own) and site not in self._warned:
+                self._warned.add(site)
+                self._tell("version", site=site, software=seen.software, own=self._own)

@@ -28,8 +28,8 @@ from secfed.deploy.preflight.checks import PreflightCheck, failed, passed, skipp
 from secfed.deploy.preflight.route_check import Proxy, Route, Shown, proxy_check, tls_check
 from secfed.deploy.transport.grpc.client import GrpcSiteConnection
 from secfed.deploy.transport.limits import ClientLimits
-from secfed.deploy.transport.link import printable
 from secfed.deploy.transport.messages import HelloReply
+from secfed.deploy.transport.study_server import printable
 from secfed.errors import LinkError, RosterError
 
 _PATIENCE_S: Final = 10.0

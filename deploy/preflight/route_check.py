@@ -15,9 +15,9 @@ from urllib.parse import unquote, urlsplit
 from cryptography import x509
 
 from secfed.deploy.pki import certificate_checks
-from secfed.deploy.pki.expiry import Expiry, Urgency
+from secfed.deploy.pki.certificate_checks import Expiry, Urgency
 from secfed.deploy.preflight.checks import PreflightCheck, failed, passed
-from secfed.deploy.transport.link import printable
+from secfed.deploy.transport.study_server import printable
 from secfed.errors import ConfigError, LinkError
 
 _SCHEME: Final = "http"

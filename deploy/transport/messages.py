@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Annotated, Any, ClassVar, Final, Self, get_type_hints
 
 from secfed.crypto.codec import Buffer
@@ -102,14 +103,10 @@ class LinkMessage:
         """Refuse values that cannot be, with ``MalformedMessage``."""
 
 
-_known: dict[type[LinkMessage], list[tuple[str, _Kind]]] = {}
-
-
+@cache
 def _wire_fields(message: type[LinkMessage]) -> list[tuple[str, _Kind]]:
-    if message not in _known:
-        hints = get_type_hints(message, include_extras=True)
-        _known[message] = [(name, hints[name].__metadata__[0]) for name in message.__dataclass_fields__]
-    return _known[message]
+    hints = get_type_hints(message, include_extras=True)
+    return [(name, hints[name].__metadata__[0]) for name in message.__dataclass_fields__]
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ from secfed.deploy.transport.grpc.client import GrpcSiteConnection
 from secfed.deploy.transport.grpc.peer import TlsFiles
 from secfed.deploy.transport.grpc.server import LinkServer
 from secfed.deploy.transport.limits import ServerLimits
-from secfed.deploy.transport.link import Offer
+from secfed.deploy.transport.study_server import Offer
 
 _STUDY = "bench"
 _WAIT_S = 1800.0

@@ -20,7 +20,7 @@ from secfed.deploy.transport.carriers.dispatch import StageDispatcher
 from secfed.deploy.transport.frame_sizes import FrameCaps
 from secfed.deploy.transport.grpc.server import LinkServer
 from secfed.deploy.transport.limits import ClientLimits
-from secfed.deploy.transport.link import Offer
+from secfed.deploy.transport.study_server import Offer
 from secfed.server.coordinator import Coordinator, RoundOutcome
 from secfed.server.round import Rules
 from secfed.site.terms import Terms

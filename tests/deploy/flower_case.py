@@ -23,7 +23,7 @@ from secfed.deploy.transport.flower import dispatcher, server_app
 from secfed.deploy.transport.flower.client import FlowerClient, FlowerSiteConnection
 from secfed.deploy.transport.flower.server import FlowerServer
 from secfed.deploy.transport.limits import ClientLimits
-from secfed.deploy.transport.link import Offer
+from secfed.deploy.transport.study_server import Offer
 from tests.deploy.link_case import CAP, SITES, STUDY, collect, serving
 
 QUICK = ClientLimits(backoff_s=0.01, backoff_cap_s=0.05, call_s=5.0)

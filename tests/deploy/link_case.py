@@ -24,8 +24,7 @@ from secfed.deploy.transport.grpc.client import GrpcSiteConnection
 from secfed.deploy.transport.grpc.peer import TlsFiles
 from secfed.deploy.transport.grpc.server import LinkServer
 from secfed.deploy.transport.limits import ClientLimits, ServerLimits
-from secfed.deploy.transport.link import Offer
-from secfed.deploy.transport.study_server import StudyServer
+from secfed.deploy.transport.study_server import Offer, StudyServer
 
 STUDY = "breast-cancer-0123"
 CAP = 8 << 20

@@ -25,9 +25,8 @@ from secfed.deploy.transport.flower import envelope, unix_socket
 from secfed.deploy.transport.flower.dispatcher import FlowerDispatcher
 from secfed.deploy.transport.flower.envelope import EnvelopeHeader
 from secfed.deploy.transport.flower.unix_socket import UnixSocketListener
-from secfed.deploy.transport.link import Offer, SiteReply, once
 from secfed.deploy.transport.messages import PART_BYTES
-from secfed.deploy.transport.study_server import StudyServer
+from secfed.deploy.transport.study_server import Offer, SiteReply, StudyServer, once
 from secfed.errors import LinkError, MalformedMessage, ProtocolError
 
 _MAX_TURN_BYTES: Final = 1 << 20  # ids of some ten thousand nodes

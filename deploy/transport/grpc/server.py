@@ -15,9 +15,8 @@ from typing import Final
 from secfed.deploy.transport.grpc.peer import PeerAuthenticator, TlsFiles, grpc, server_credentials
 from secfed.deploy.transport.grpc.service import Calls
 from secfed.deploy.transport.limits import ServerLimits
-from secfed.deploy.transport.link import Offer
 from secfed.deploy.transport.messages import MAX_SETTINGS_BYTES, MAX_STUDY_BYTES
-from secfed.deploy.transport.study_server import StudyServer
+from secfed.deploy.transport.study_server import Offer, StudyServer
 from secfed.errors import ConfigError, LinkError
 
 _FAREWELL_S: Final = 2.0

@@ -9,7 +9,7 @@ import pytest
 
 from secfed.crypto.codec import Buffer
 from secfed.deploy.agent import control
-from secfed.deploy.transport.link import Refused
+from secfed.deploy.transport.study_server import Refused
 from secfed.runs.final_model import final_frame
 from secfed.runs.model_record import ModelRecord
 from secfed.runs.run_folder import MODEL_FILE

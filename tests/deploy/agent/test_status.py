@@ -87,9 +87,6 @@ def test_metrics_are_served_on_this_machine_only(board: StatusBoard, metrics: Me
     assert float(values["secfed_agent_connected"]) == 1
     assert float(values["secfed_agent_round"]) == 4
     assert metrics._server.server_address[0] == "127.0.0.1"
-    with pytest.raises(urllib.error.HTTPError) as caught:
-        urllib.request.urlopen(f"http://127.0.0.1:{metrics.port}/secret")
-    caught.value.close()
     with pytest.raises(ConfigError, match="metrics_port"):
         MetricsServer(board, metrics.port)
 

@@ -15,8 +15,8 @@ from secfed.deploy.aggregator.aggregator import Service, _check_space, _quorum
 from secfed.deploy.aggregator.measured_transport import MeasuredTransport
 from secfed.deploy.aggregator.study import CentralStudy
 from secfed.deploy.transport import client as serving
-from secfed.deploy.transport.link import Presence
 from secfed.deploy.transport.signals import Stopped, Stopper
+from secfed.deploy.transport.study_server import Presence
 from secfed.errors import ConfigError, RosterError
 from secfed.runs.run_report import RoundReport, RunReport, SilentObserver
 from secfed.study.study import Study

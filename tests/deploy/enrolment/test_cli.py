@@ -15,7 +15,7 @@ from secfed.cli.guard import GuardedGroup
 from secfed.cli.site import site_app
 from secfed.deploy.enrolment import messages as enrolment
 from secfed.deploy.pki import key_files
-from secfed.deploy.pki.passphrase import PASSPHRASE_FILE
+from secfed.deploy.pki.key_files import PASSPHRASE_FILE
 from secfed.records.roster_file import read_roster
 from tests.deploy.enrol_case import DAY, NOW, content, write
 

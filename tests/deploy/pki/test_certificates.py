@@ -15,8 +15,8 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 from cryptography.x509.oid import ExtendedKeyUsageOID
 
 from secfed.deploy.pki import certificate_checks as checks
+from secfed.deploy.pki.certificate_checks import Expiry, Urgency
 from secfed.deploy.pki.certificates import Authority
-from secfed.deploy.pki.expiry import Expiry, Urgency
 from secfed.deploy.pki.key_files import new_tls_key
 from secfed.errors import ConfigError
 from tests.deploy.enrol_case import DAY, NOW
@@ -277,7 +277,7 @@ class TestGrpc:
         from secfed.deploy.transport.client import CallFailed
         from secfed.deploy.transport.grpc.client import GrpcSiteConnection
         from secfed.deploy.transport.grpc.server import LinkServer, TlsFiles
-        from secfed.deploy.transport.link import Offer
+        from secfed.deploy.transport.study_server import Offer
 
         root, served, called = checks.to_pem(ca.certificate), new_tls_key(), new_tls_key()
         chain = checks.to_pem(ca.issue_aggregator(hosts, served.public_key(), real, 90))
