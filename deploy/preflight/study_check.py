@@ -24,8 +24,7 @@ from secfed.deploy.agent.control import is_paused
 from secfed.deploy.agent.training import TrainingProcess
 from secfed.deploy.agent.training_wire import Job
 from secfed.deploy.enrolment.site_folder import SiteFolder
-from secfed.deploy.policy.checks import Violation
-from secfed.deploy.policy.policy import Policy
+from secfed.deploy.policy.policy import Policy, Violation
 from secfed.deploy.policy.sections import DataSet
 from secfed.deploy.preflight.checks import PreflightCheck, failed, failed_with, passed, skipped
 from secfed.deploy.preflight.folder_check import LEAST_FREE_BYTES, disk_check

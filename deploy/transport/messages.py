@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
-from functools import cache
 from typing import Annotated, Any, ClassVar, Final, Self, get_type_hints
 
 from secfed.crypto.codec import Buffer
@@ -103,10 +102,14 @@ class LinkMessage:
         """Refuse values that cannot be, with ``MalformedMessage``."""
 
 
-@cache
+_known: dict[type[LinkMessage], list[tuple[str, _Kind]]] = {}
+
+
 def _wire_fields(message: type[LinkMessage]) -> list[tuple[str, _Kind]]:
-    hints = get_type_hints(message, include_extras=True)
-    return [(name, hints[name].__metadata__[0]) for name in message.__dataclass_fields__]
+    if message not in _known:
+        hints = get_type_hints(message, include_extras=True)
+        _known[message] = [(name, hints[name].__metadata__[0]) for name in message.__dataclass_fields__]
+    return _known[message]
 
 
 @dataclass(frozen=True)
