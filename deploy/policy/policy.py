@@ -29,8 +29,10 @@ from secfed.deploy.policy.sections import (
     PrivacyRules,
     ProtectionRules,
     Studies,
+    Window,
+    is_open,
+    time_zone,
 )
-from secfed.deploy.policy.time_windows import Window, is_open, time_zone
 from secfed.dp.accounting.unit import PrivacyUnit, Unit
 from secfed.errors import ConfigError, PolicyRefused
 

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 from secfed.config.cohort_rules import threshold
-from secfed.crypto.identity import Roster
 from secfed.deploy.admission.offered import plan_digest
 from secfed.deploy.agent.agent import Agent
 from secfed.deploy.agent.control import make_state_folder
@@ -26,31 +25,15 @@ from secfed.server.round import Rules
 from secfed.site.terms import Terms
 from secfed.study.limits import study_id
 from secfed.study.study import Study
+from tests.deploy import central_case
 from tests.deploy.centre_case import found_consortium
 from tests.deploy.link_case import Watched
 
 NAMES = ("hospital-1", "hospital-2", "hospital-3")
 QUICK = ClientLimits(backoff_s=0.05, backoff_cap_s=0.2)
-TOML = """
-[study]
-name = "tiny"
-rounds = 1
-seed = 3
-[algorithm]
-name = "fedavg"
-local_epochs = 1
-batch_size = 64
-learning_rate = 0.1
-[model]
-name = "logistic-regression"
-[data]
-name = "breast-cancer"
-sites = 3
-partition = "iid"
-test_fraction = 0.25
-[protection]
-name = "masked"
-"""
+TOML = central_case.TOML.format(rounds=1, sites=3, protection="masked").replace(
+    '"mlp"\nhidden = [4]', '"logistic-regression"'
+)
 POLICY = """
 approve = "{approve}"
 [studies]
@@ -88,9 +71,7 @@ BUDGETED = POLICY.replace("require = false", "max_epsilon = 8.0\nmax_delta = 1e-
 
 def status(folder: SiteFolder) -> dict[str, Any]:
     """What the agent of this folder last wrote."""
-    found = read_status(folder.state / STATUS_FILE)
-    assert found is not None
-    return found
+    return read_status(folder.state / STATUS_FILE) or {}
 
 
 def permit(folder: SiteFolder, approve: str = "automatic", policy: str = POLICY) -> None:
@@ -148,9 +129,7 @@ class Centre(Agents):
         for site in self.folders.values():
             permit(site, policy=policy)
         self.toml, self.study = toml, Study.parse(toml)
-        roster = self.consortium.roster()
-        assert roster is not None
-        self.roster: Roster = roster
+        self.roster = roster = self.consortium.roster()
         self.terms = Terms.of(self.study, roster, names[0])
         caps = FrameCaps.of(self.terms.algorithm, self.study.rounds, len(names), self.terms.protection)
         tls = self.consortium.aggregator_tls(None, utc_now())

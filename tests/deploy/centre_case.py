@@ -101,10 +101,8 @@ class Centre:
         self.study = Study.parse(toml)
         names = self.study.data.site_ids()
         self.consortium, self.folders = found_consortium(folder, names)
-        roster = self.consortium.roster()
-        assert roster is not None
-        self.roster = roster
-        self.central = CentralStudy(self.study, roster)
+        self.roster = self.consortium.roster()
+        self.central = CentralStudy(self.study, self.roster)
         self.out = folder / "run"
         self.hospitals: list[Hospital] = []
 

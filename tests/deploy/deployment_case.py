@@ -148,7 +148,6 @@ class Process:
         Raises:
             AssertionError: it failed; with the end of its log.
         """
-        assert self.process is not None
         code = self.process.poll()
         if code is None:
             return False

@@ -50,7 +50,6 @@ def test_the_policy_of_the_example_permits_its_study() -> None:
 def test_the_example_has_the_protections_that_it_shows() -> None:
     study = Study.load(EXAMPLE / "study.toml")
     assert study.protection.name == "masked"
-    assert study.privacy is not None
     assert len(study.tables()["data"]) > 1
 
 

@@ -42,7 +42,6 @@ WIDE = POLICY.replace('["tiny"]', '["*"]') + (
 def consortium(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Roster]:
     centre, sites = found_consortium(tmp_path_factory.mktemp("consortium"), NAMES)
     roster = centre.roster()
-    assert roster is not None
     return sites[NAMES[0]].folder, roster
 
 

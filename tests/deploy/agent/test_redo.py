@@ -52,7 +52,6 @@ class Hospital:
 
     @property
     def pid(self) -> int:
-        assert self.process._process is not None
         return self.process._process.pid
 
     def close(self) -> None:

@@ -41,11 +41,9 @@ def test_too_few_are_left_when_too_many_refuse_alike(refusals: Mapping[str, Refu
 
 def test_the_reason_and_what_to_do_are_named() -> None:
     found = standstill(3, ASKED, 3, dict.fromkeys("abc", ROSTER))
-    assert found is not None
     assert "round 3: 3 of 5 hospitals refused alike, and a sum needs 3: refusal 4" in found.message
     assert "secfed site trust ROSTER" in found.remedy
     budget = standstill(3, ASKED, 3, dict.fromkeys("abc", BUDGET))
-    assert budget is not None
     assert "--end" in budget.remedy
 
 

@@ -53,7 +53,6 @@ class TestFounding:
         assert not centre.roster_path.exists()
         assert centre.aggregator_identity(None).public_bytes == centre.aggregator.identity_key
         certificate = centre.tls.certificate()
-        assert certificate is not None
         certificate_checks.check_issued(certificate, centre.ca(), NOW)
         assert certificate_checks.is_aggregator(certificate)
 
@@ -229,7 +228,6 @@ class TestRenewal:
         centre = consortium(tmp_path)
         before = centre.tls.certificate()
         after = centre.renew_aggregator(now=NOW + 60 * DAY, passphrase=None)
-        assert before is not None
         assert after == centre.tls.certificate()
         assert after.public_key() != before.public_key()
         assert after.not_valid_after_utc == NOW + 150 * DAY

@@ -55,12 +55,6 @@ class Case:
         return make_report([folder or self.site.state], rosters)
 
 
-def roster_of(consortium: Consortium) -> Roster:
-    roster = consortium.roster()
-    assert roster is not None
-    return roster
-
-
 def work(site: SiteFolder, study: str, roster: Roster) -> None:
     identity = site.identity(None)
     ledger = Ledger(ledger_file(site.state, "wards"), identity, "wards", [Budget(20.0, 1e-4)])
@@ -73,7 +67,7 @@ def work(site: SiteFolder, study: str, roster: Roster) -> None:
 @pytest.fixture
 def case(tmp_path: Path) -> Case:
     consortium, folders = found_consortium(tmp_path, ("a", "b", "c"))
-    site, before, now = folders["a"], roster_of(consortium), utc_now()
+    site, before, now = folders["a"], consortium.roster(), utc_now()
     make_state_folder(site.state)
     work(site, STUDIES[0], before)
     admit(consortium, SiteFolder.create(tmp_path / "d", "d", now=now))
@@ -83,7 +77,7 @@ def case(tmp_path: Path) -> Case:
     identity = consortium.aggregator_identity(None)
     sink = run / TRANSCRIPT_FILE
     Transcript(identity, study=STUDIES[0], roster_digest=before.digest, sink=sink).close()
-    after = roster_of(consortium)
+    after = consortium.roster()
     site.trust(after, now)
     record_now(site)
     work(site, STUDIES[1], after)

@@ -169,7 +169,6 @@ class TestRenewal:
         centre.renew_site("charite", after, now=NOW + 70 * DAY, passphrase=None)
         join(centre, hospital, now=NOW + 70 * DAY)
         certificate = hospital.tls.certificate()
-        assert certificate is not None
         assert certificate.public_key() == after.tls_key
         assert [path.name for path in hospital.key_paths] == ["identity.key", "tls.key"]
         assert hospital.roster() == centre.roster()
@@ -220,7 +219,6 @@ class TestTrust:
         sites["charite"].trust(self.roster(centre), NOW + DAY)
         assert "newcomer" in sites["charite"].roster().sites
         pinned = sites["charite"].pinned()
-        assert pinned is not None
         assert pinned.since == NOW + DAY
 
     @pytest.mark.parametrize("part", ["sites", "aggregator", "digest"])

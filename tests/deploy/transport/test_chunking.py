@@ -15,7 +15,6 @@ BIG = bytes(range(256)) * (PART_BYTES // 256) + b"tail"  # one full part and fou
 
 def assembled(parts: list[bytes], cap: int = len(BIG)) -> bytes:
     header = Part.decode(parts[0]).header
-    assert header is not None
     assembly = Reassembly(header, cap)
     for part in parts[1:]:
         assembly.add(part)

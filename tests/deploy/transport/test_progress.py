@@ -73,7 +73,6 @@ def test_the_status_of_an_older_agent_can_be_shown(
 ) -> None:
     StatusBoard(tmp_path / "status.json", "ukhd").set(state="serving", connection="connected", round=3)
     content = read_status(tmp_path / "status.json")
-    assert content is not None
     for name in ("rounds", "working", "waits", "why"):
         del content[name]
     content |= {"running": True, "paused": False, "budgets": [], "studies": [], "refused_names": []}
