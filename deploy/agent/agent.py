@@ -18,6 +18,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Final
 
+from secfed import __version__
 from secfed.crypto.identity import Identity, Roster
 from secfed.deploy.admission import near_twins
 from secfed.deploy.admission.admission import Admitted, admit
@@ -32,8 +33,9 @@ from secfed.deploy.agent.training_wire import Job
 from secfed.deploy.enrolment.messages import utc_now
 from secfed.deploy.enrolment.site_folder import SiteFolder
 from secfed.deploy.enrolment.site_payments import wasted
-from secfed.deploy.transport.carriers.site_connection import connect
 from secfed.deploy.transport.client import CallFailed, SiteConnection
+from secfed.deploy.transport.flower.client import FlowerClient
+from secfed.deploy.transport.grpc.client import GrpcSiteConnection
 from secfed.deploy.transport.limits import Backoff, ClientLimits
 from secfed.deploy.transport.messages import HelloReply
 from secfed.deploy.transport.progress import NOTHING, Waits
@@ -51,6 +53,7 @@ from secfed.storage.signed_files import SignedFiles
 
 log = logging.getLogger("secfed.agent")
 
+_SOFTWARE: Final = f"secfed {__version__}"
 _REPLICA: Final = "replica"  # of encrypted_store.py: under encryption, the model that only sites know
 _KEPT: Final = ("position", "stopped")  # no secrets: so that nothing of the study is served again
 _FAILURES_BEFORE_RECONNECT: Final = 10  # a renewed certificate is read when a connection is made
@@ -83,7 +86,14 @@ class Agent:
         self._identity: Identity = folder.identity(passphrase)
         self._decisions = SiteDecisions(folder, self._identity, now)
         self._roster: Roster = folder.roster()
-        self._carrier = connect(folder, self._identity, passphrase, limits)
+        self._passphrase, self._limits = passphrase, limits
+        socket = folder.flower_socket
+        self._address = folder.address() if socket is None else str(socket)
+        self._flower: FlowerClient | None = None
+        if socket is not None:
+            self._flower = FlowerClient(
+                socket, self._identity, folder.roster, software=_SOFTWARE, limits=limits
+            )
         self._simulated = simulated_randomness
         self._training_user = folder.training_user()
         self._stopped = threading.Event()
@@ -96,7 +106,7 @@ class Agent:
         """Serve one study after the other until :meth:`stop`, or ``SecfedError`` of the site's own files."""
         if self._simulated:
             log.error("simulated randomness: noise and rounding protect nothing. Tests only.")
-        facts = {"site": self._folder.name, "address": self._carrier.address}
+        facts = {"site": self._folder.name, "address": self._address}
         log.info("agent started", extra={"facts": facts})
         try:
             while not self._stopped.is_set():
@@ -108,7 +118,8 @@ class Agent:
                     self._disconnected(error)
                     self._stopped.wait(self._backoff.next_s())
         finally:
-            self._carrier.close()
+            if self._flower is not None:
+                self._flower.close()
         self._board.set(state="stopped", connection="closed")
         log.info("agent stopped")
 
@@ -265,7 +276,7 @@ class Agent:
 
     @contextmanager
     def _dial(self, study: str = "", max_frame_bytes: int = 1 << 20) -> Iterator[SiteConnection]:
-        link = self._link = self._carrier.dial(study, max_frame_bytes)
+        link = self._link = self._connection(study, max_frame_bytes)
         try:
             if self._stopped.is_set():
                 link.close()
@@ -273,6 +284,20 @@ class Agent:
         finally:
             self._link = None
             link.close()
+
+    def _connection(self, study: str, max_frame_bytes: int) -> SiteConnection:
+        """A new one, with the certificate that is there now; through Flower where ``site.toml`` says so."""
+        if self._flower is not None:
+            return self._flower.dial(study, max_frame_bytes)
+        return GrpcSiteConnection(
+            self._address,
+            self._folder.tls_material(self._passphrase),
+            study=study,
+            max_frame_bytes=max_frame_bytes,
+            proxy=self._folder.settings.aggregator.proxy,
+            software=_SOFTWARE,
+            limits=self._limits,
+        )
 
     @contextmanager
     def _open(self, admitted: Admitted) -> Iterator[SiteStudy]:

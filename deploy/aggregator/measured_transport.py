@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from secfed.crypto.codec import Buffer
 from secfed.deploy.aggregator.standstill import BEGINNINGS, Refusal
-from secfed.deploy.transport.carriers.dispatch import StageDispatcher, Watcher
+from secfed.deploy.transport.dispatch import StageDispatcher, Watcher
 from secfed.deploy.transport.progress import ANSWERS, ARRIVALS, Waits
 from secfed.deploy.transport.signals import Stopper
 from secfed.deploy.transport.study_server import Presence, StudyServer

@@ -22,7 +22,7 @@ from secfed.bench.bare_tls import bare_tls
 from secfed.bench.processes import PeakMemory
 from secfed.bench.served import Handler, TlsConsortium, served
 from secfed.crypto.codec import Buffer
-from secfed.deploy.transport.carriers.dispatch import StageDispatcher
+from secfed.deploy.transport.dispatch import StageDispatcher
 from secfed.deploy.transport.grpc.peer import TlsFiles
 from secfed.wire.transport import OnReply
 

@@ -15,7 +15,7 @@ from secfed.deploy.agent.control import make_state_folder
 from secfed.deploy.agent.status import STATUS_FILE, StatusBoard, read_status
 from secfed.deploy.enrolment.messages import utc_now
 from secfed.deploy.enrolment.site_folder import SiteFolder
-from secfed.deploy.transport.carriers.dispatch import StageDispatcher
+from secfed.deploy.transport.dispatch import StageDispatcher
 from secfed.deploy.transport.frame_sizes import FrameCaps
 from secfed.deploy.transport.grpc.server import LinkServer
 from secfed.deploy.transport.limits import ClientLimits

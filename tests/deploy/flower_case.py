@@ -17,8 +17,8 @@ from flwr.supercore.task_identity import TaskIdentity
 
 from secfed.crypto.codec import Buffer
 from secfed.crypto.identity import Identity, Roster
-from secfed.deploy.transport.carriers.dispatch import StageDispatcher
 from secfed.deploy.transport.client import CallFailed, LinkRequest
+from secfed.deploy.transport.dispatch import StageDispatcher
 from secfed.deploy.transport.flower import dispatcher, server_app
 from secfed.deploy.transport.flower.client import FlowerClient, FlowerSiteConnection
 from secfed.deploy.transport.flower.server import FlowerServer

@@ -18,8 +18,8 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from secfed.crypto.codec import Buffer
-from secfed.deploy.transport.carriers.dispatch import StageDispatcher, Watcher
 from secfed.deploy.transport.client import CallFailed, LinkRequest, SiteConnection
+from secfed.deploy.transport.dispatch import StageDispatcher, Watcher
 from secfed.deploy.transport.grpc.client import GrpcSiteConnection
 from secfed.deploy.transport.grpc.peer import TlsFiles
 from secfed.deploy.transport.grpc.server import LinkServer

@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from secfed.deploy.transport.carriers import dispatch
+from secfed.deploy.transport import dispatch
 from secfed.deploy.transport.grpc.server import LinkServer
 from secfed.deploy.transport.limits import ClientLimits, ServerLimits
 from secfed.deploy.transport.messages import ACCEPTED, PART_BYTES
