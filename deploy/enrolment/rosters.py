@@ -1,4 +1,4 @@
-"""Roster files at the study centre and at a site; and what a site's administrator has agreed to.
+"""Roster files at the study centre and at a site, and what a site's administrator has agreed to.
 
 The agent takes the pinned roster and no other. A roster that arrives in any other way, and differs by one
 member or one key, is refused until the administrator pins it with `secfed site trust`.
@@ -36,30 +36,6 @@ def keep_roster(path: Path, roster: Roster, content: bytes | None = None, *, mod
     private_files.make_folder(kept.parent)
     if not kept.exists():
         private_files.replace(kept, content or private_files.to_json(roster_content(roster)), mode=mode)
-
-
-@dataclass(frozen=True)
-class Changes:
-    """What a new roster changes."""
-
-    added: tuple[str, ...] = ()
-    removed: tuple[str, ...] = ()
-    rekeyed: tuple[str, ...] = ()
-    aggregator: bool = False
-
-    def __bool__(self) -> bool:
-        return bool(self.added or self.removed or self.rekeyed or self.aggregator)
-
-    @classmethod
-    def between(cls, old: Roster, new: Roster) -> Changes:
-        """From the pinned roster to another one."""
-        before, after = dict(old.members), dict(new.members)
-        return cls(
-            added=tuple(site for site in after if site not in before),
-            removed=tuple(site for site in before if site not in after),
-            rekeyed=tuple(site for site in after if site in before and after[site] != before[site]),
-            aggregator=old.aggregator != new.aggregator,
-        )
 
 
 class _PinnedFile(Strict):

@@ -11,7 +11,6 @@ import pytest
 from secfed.crypto.identity import Identity, Roster
 from secfed.deploy.enrolment import rosters
 from secfed.deploy.enrolment.consortium import Consortium
-from secfed.deploy.enrolment.rosters import Changes
 from secfed.deploy.enrolment.site_folder import SiteFolder
 from secfed.deploy.enrolment.site_settings import load_settings
 from secfed.deploy.enrolment.site_status import Level, site_status
@@ -260,13 +259,6 @@ class TestTrust:
         for bad in ("", digits[:-1], digits[:40], digits + "0", "g" * 64):
             with pytest.raises(ConfigError, match="not a roster digest"):
                 rosters.check_digest(roster, bad)
-
-    def test_changes_are_told_apart(self) -> None:
-        keys = {name: Identity.generate(name).public_bytes for name in ("a", "b", "c", "x", "y", "z")}
-        old = Roster(keys["x"], (("a", keys["a"]), ("b", keys["b"])))
-        new = Roster(keys["y"], (("b", keys["z"]), ("c", keys["c"])))
-        assert Changes.between(old, new) == Changes(("c",), ("a",), ("b",), True)
-        assert not Changes.between(old, old)
 
 
 POLICY = """
