@@ -271,7 +271,11 @@ class Agent:
             model = opened.folder / MODEL_FILE
             facts = {"study": study, "model": str(model) if model.exists() else None}
             log.info("study finished", extra={"facts": facts})
-            self._show_wasted(study)
+            try:
+                for _, shown in wasted(self._folder, study):  # it stays at this site
+                    log.warning("payments without a sum: %s", shown, extra={"facts": {"study": study}})
+            except SecfedError as error:
+                log.error("payments without a sum were not looked for: %s", error)
         return ended
 
     @contextmanager
@@ -362,14 +366,6 @@ class Agent:
                 self._board.count(training_deaths=training.deaths)
                 training.close()
             opened.close()
-
-    def _show_wasted(self, study: str) -> None:
-        """At the end of a study: what was paid and came to nothing. It stays at this site."""
-        try:
-            for _, shown in wasted(self._folder, study):
-                log.warning("payments without a sum: %s", shown, extra={"facts": {"study": study}})
-        except SecfedError as error:
-            log.error("payments without a sum were not looked for: %s", error)
 
     def _connected(self) -> None:
         if self._backoff.failures:

@@ -37,8 +37,6 @@ from secfed.storage import private_files
 _REQUEST_FILE: Final = "request.json"
 _IDENTITY_FILE: Final = "identity.key"
 _POLICY_FILE: Final = "policy.toml"
-_CONSORTIUM_FILE: Final = "consortium.json"
-_CA_FILE: Final = "ca.pem"
 
 
 class _ConsortiumFile(AggregatorFacts):
@@ -66,8 +64,8 @@ class SiteFolder:
         self.approvals_path = folder / "approvals.json"
         self.state = folder / self.settings.agent.state  # journals, ledgers and transcripts
         self._identity_path = folder / _IDENTITY_FILE
-        self._consortium_path = folder / _CONSORTIUM_FILE
-        self._ca_path = folder / _CA_FILE
+        self._consortium_path = folder / "consortium.json"
+        self._ca_path = folder / "ca.pem"
         self._pinned_path = folder / rosters.PINNED_FILE
 
     @classmethod

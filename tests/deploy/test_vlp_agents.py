@@ -11,18 +11,17 @@ from pathlib import Path
 from typing import Any, Final
 
 import pytest
-from safetensors.torch import load, load_file, save
+from safetensors.torch import save
 
 from secfed.deploy.agent import agent
 from secfed.records.roster_file import read_roster
 from secfed.runs.run_folder import TRANSCRIPT_FILE
-from secfed.runs.run_report import SilentObserver
-from secfed.simulation.simulate import simulate
 from secfed.site.runtime import study_folder
 from secfed.study.study import Study
 from tests.algorithms import vlp_case
 from tests.deploy.agent_case import Centre
 from tests.deploy.deployment_case import Deployment, sums
+from tests.deploy.simulated import model_in, simulated
 from tests.deploy.training_here import TrainingHere
 
 NAMES: Final = tuple(f"hospital-{number}" for number in range(1, 6))
@@ -130,12 +129,6 @@ KINDS: Final = {
 }
 
 
-def simulated(study: Study, out: Path) -> bytes:
-    """The model of the study in one process."""
-    simulate(study, out=out, drops=(), observer=SilentObserver())
-    return save(load_file(out / "model.safetensors"))
-
-
 def totals(path: Path, key: bytes | None = None) -> list[tuple[Any, ...]]:
     """The sums of a transcript, with the digests of their totals; without a key, the aggregator's."""
     return sums(path, key or read_roster(path.parent / "roster.json").aggregator, "totals_digest")
@@ -192,7 +185,7 @@ def run(folder: Path, kind: str, points: tuple[str, ...] = ()) -> None:
     deployment.run()
     assert (victim.deaths, victim.points) == (list(points), [])
     expected = folder / "simulated"
-    assert save(load(deployment.model())) == simulated(Study.parse(text), expected)
+    assert model_in(deployment.out) == simulated(Study.parse(text), expected)
     aggregator = read_roster(folder / "centre" / "roster.json").aggregator
     found = totals(deployment.out / TRANSCRIPT_FILE, aggregator)
     assert found == totals(expected / TRANSCRIPT_FILE)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from safetensors.torch import load_file, save
+from safetensors.torch import save
 
 from secfed.deploy.admission.admission import admit, still_permitted
 from secfed.deploy.admission.approvals import Approvals, ApprovalState
@@ -24,9 +24,6 @@ from secfed.deploy.transport.limits import ClientLimits
 from secfed.deploy.transport.messages import HelloReply
 from secfed.deploy.transport.progress import ANSWERS, now_at_hospital
 from secfed.errors import ConfigError, MalformedMessage, PolicyRefused, RangeError
-from secfed.runs.run_folder import prepare
-from secfed.runs.run_report import SilentObserver
-from secfed.simulation.simulate import simulate
 from secfed.site.runtime import SiteStudy
 from secfed.study.limits import study_id
 from secfed.study.study import Study
@@ -34,6 +31,7 @@ from secfed.wire.frames import Task
 from tests.deploy import agent_case
 from tests.deploy.agent_case import NAMES, TOML, Centre, permit, status
 from tests.deploy.link_case import wait_until
+from tests.deploy.simulated import simulated
 
 
 def test_three_agents_give_the_bytes_of_a_simulation(centre: Centre, tmp_path: Path) -> None:
@@ -42,9 +40,7 @@ def test_three_agents_give_the_bytes_of_a_simulation(centre: Centre, tmp_path: P
     outcomes = centre.complete()
     assert not centre.watched.refusals
     assert [outcome.survivors for outcome in outcomes] == [NAMES, NAMES]
-    prepare(tmp_path / "simulated", overwrite=False)
-    simulate(Study.parse(TOML), out=tmp_path / "simulated", drops=(), observer=SilentObserver())
-    expected = save(load_file(tmp_path / "simulated" / "model.safetensors"))
+    expected = simulated(centre.study, tmp_path / "simulated")
     assert save({name: value.contiguous() for name, value in centre.model.items()}) == expected
     for name, folder in centre.folders.items():
         content = status(folder)

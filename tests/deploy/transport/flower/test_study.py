@@ -6,7 +6,6 @@ import threading
 from pathlib import Path
 
 import pytest
-from safetensors.torch import load_file, save
 
 from secfed.deploy.agent import agent as agent_module
 from secfed.deploy.agent.status import STATUS_FILE
@@ -17,14 +16,14 @@ from secfed.deploy.transport.signals import Stopper
 from secfed.errors import ConfigError
 from secfed.records.chain_file import verify_file
 from secfed.records.transcript import SUMMED, TRANSCRIPT
-from secfed.runs.run_folder import MODEL_FILE, TRANSCRIPT_FILE, prepare
+from secfed.runs.run_folder import MODEL_FILE, TRANSCRIPT_FILE
 from secfed.runs.run_report import RoundReport, RunReport, SilentObserver
-from secfed.simulation import simulate as simulation
 from secfed.simulation.dropouts import Dropout
 from secfed.study.study import Study
 from tests.deploy.agent_case import POLICY, TOML, Agents, permit
 from tests.deploy.centre_case import found_consortium
 from tests.deploy.flower_case import QUICK, FakeGrid, quick_sockets, run_server_app
+from tests.deploy.simulated import model_in, simulated
 from tests.deploy.training_here import TrainingHere
 
 NAMES = ("hospital-1", "hospital-2", "hospital-3", "hospital-4")
@@ -120,19 +119,15 @@ def test_a_study_with_a_hospital_that_refuses_ends_with_the_bytes_of_a_simulatio
     status = (case.folders[NAMES[3]].state / STATUS_FILE).read_text(encoding="utf-8")
     assert "study 'tiny' is not permitted at this site" in status
 
-    out = case.folder / "simulated"
-    prepare(out, overwrite=False)
-    drops = (Dropout(NAMES[3], "train"),)
-    simulation.simulate(case.study, out=out, drops=drops, observer=SilentObserver())
-    expected = save(load_file(out / MODEL_FILE))
-    assert save(load_file(case.out / MODEL_FILE)) == expected
+    expected = simulated(case.study, case.folder / "simulated", (Dropout(NAMES[3], "train"),))
+    assert model_in(case.out) == expected
     case.ended(*NAMES[:3])  # each got the model, and the news that the study is over
     (told,) = [facts for event, facts in case.told if event == "told"]
     assert told["model"] == list(NAMES[:3])
     roster = case.consortium.roster()
     for name in NAMES[:3]:
         (model,) = case.folders[name].state.rglob(MODEL_FILE)
-        assert save(load_file(model)) == expected
+        assert model_in(model) == expected
         (path,) = case.folders[name].state.rglob(TRANSCRIPT_FILE)
         entries = verify_file(path, roster.public(name), TRANSCRIPT)
         assert [entry.body["round"] for entry in entries if entry.kind == SUMMED] == [1, 2, 3]
