@@ -50,14 +50,14 @@ class MeasuredTransport(Watcher):
     after_step: Callable[[], None] = lambda: None
 
     def __post_init__(self) -> None:
-        self._link = StageDispatcher(self.server, self._deadline_s, silent_s=self.silent_s, watcher=self)
+        self._link = StageDispatcher(self.server, self._deadline_of, silent_s=self.silent_s, watcher=self)
         self._open: set[SiteId] = set()  # asked in this step, and heard nothing of
         self._answered = 0  # of those asked; who refused or is missing is in neither
         self._since_s = time.monotonic()  # of the last news
         self._named: frozenset[SiteId] = frozenset()  # whom the operator was last told of
         self.start_round(1)
 
-    def _deadline_s(self, stage: str) -> float:
+    def _deadline_of(self, stage: str) -> float:
         is_told_only = stage == "result" and not self.wait_for_result
         return min(self.deadline_s, self.result_s) if is_told_only else self.deadline_s
 

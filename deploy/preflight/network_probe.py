@@ -73,18 +73,15 @@ def network_checks(
 
 def _name_check(route: Route) -> PreflightCheck:
     """Whether the name of what is dialled first resolves."""
-    first, why = route.proxy or route, ""
+    first = route.proxy or route
     try:
         found = socket.getaddrinfo(first.host, first.port, type=socket.SOCK_STREAM)
-        return passed(
-            "name", f"{first.host} is {', '.join(sorted({str(entry[4][0]) for entry in found})[:4])}"
-        )
-    except OSError as error:
-        why = f" ({error.strerror})" if error.strerror else ""
-    except UnicodeError:  # an empty or overlong label
-        pass
-    remedy = "check the spelling, this machine's DNS, and aggregator in site.toml"
-    return failed("name", f"{first.host}: does not resolve{why}", remedy, LinkError)
+    except (OSError, UnicodeError) as error:  # of Unicode: an empty or overlong label
+        why = f" ({error.strerror})" if isinstance(error, OSError) and error.strerror else ""
+        remedy = "check the spelling, this machine's DNS, and aggregator in site.toml"
+        return failed("name", f"{first.host}: does not resolve{why}", remedy, LinkError)
+    addresses = sorted({str(entry[4][0]) for entry in found})
+    return passed("name", f"{first.host} is {', '.join(addresses[:4])}")
 
 
 def _dial(route: Route, patience_s: float) -> socket.socket:

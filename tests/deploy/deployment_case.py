@@ -257,9 +257,6 @@ class Deployment:
             for party in parties:
                 party.stop()
 
-    def model(self) -> bytes:
-        return (self.out / "model.safetensors").read_bytes()
-
     def sums(self) -> list[tuple[Any, ...]]:
         """(round, exchange, attempt, survivors) of every sum, from the verified transcript."""
         path = self.out / "transcript.jsonl"
