@@ -91,11 +91,11 @@ class Policy:
     @classmethod
     def load(cls, path: Path) -> Self:
         """Read a policy file."""
+        tables = read_tables(path, "a policy")
         try:
-            return cls._from_tables(read_tables(path, "a policy"))
+            return cls._from_tables(tables)
         except ConfigError as error:
-            message = error.message if error.message.startswith(str(path)) else f"{path}: {error.message}"
-            raise ConfigError(message, remedy=error.remedy) from None
+            raise ConfigError(f"{path}: {error.message}", remedy=error.remedy) from None
 
     @classmethod
     def _from_tables(cls, tables: Mapping[str, Any]) -> Self:
