@@ -21,11 +21,11 @@ from tests.deploy.enrol_case import (
     NOW,
     a_request,
     admit,
+    admitted,
     check_pair,
     consortium,
     content,
     crash_after,
-    request_of,
     site,
 )
 
@@ -95,15 +95,15 @@ class TestFounding:
 class TestAdmission:
     def test_a_site_gets_a_certificate_and_a_place_in_the_roster(self, tmp_path: Path) -> None:
         centre, hospital = consortium(tmp_path), site(tmp_path, "charite")
-        path = centre.admit(request_of(hospital), now=NOW, passphrase=None)
+        path = centre.admit(hospital.request(), now=NOW, passphrase=None)
         reply = Reply.verified(content(path), "reply", NOW)
         assert reply.site == "charite"
         assert certificate_checks.public_der(reply.certificate) == certificate_checks.public_der(
-            request_of(hospital).tls_key
+            hospital.request().tls_key
         )
         roster = read_roster(centre.roster_path)
         assert roster == centre.roster()
-        assert roster.public("charite") == request_of(hospital).identity_key
+        assert roster.public("charite") == hospital.request().identity_key
         assert roster.aggregator == centre.aggregator.identity_key
 
     def test_replies_and_rosters_hold_no_private_key(self, tmp_path: Path) -> None:
@@ -142,8 +142,7 @@ class TestAdmission:
                 centre.admit(Request.verified(request, "r"), now=NOW, passphrase=None)
 
     def test_without_the_ca_key_nobody_is_admitted_and_everything_else_works(self, tmp_path: Path) -> None:
-        centre = consortium(tmp_path)
-        centre.admit(a_request("charite"), now=NOW, passphrase=None)
+        centre = admitted(tmp_path, "charite")
         centre.ca_key_path.rename(tmp_path / "usb-stick")
         with pytest.raises(ConfigError, match=r"ca\.key: is not there"):
             centre.admit(a_request("hcuge"), now=NOW, passphrase=None)
@@ -177,8 +176,7 @@ class TestRemoval:
         assert read_roster(centre.roster_path).public("charite") != identity.public_bytes
 
     def test_the_last_site_takes_the_roster_file_with_it(self, tmp_path: Path) -> None:
-        centre = consortium(tmp_path)
-        centre.admit(a_request("charite"), now=NOW, passphrase=None)
+        centre = admitted(tmp_path, "charite")
         centre.remove("charite", now=NOW)
         assert not centre.roster_path.exists()
 
@@ -255,8 +253,7 @@ class TestCrash:
         self, tmp_path: Path, survives: int
     ) -> None:
         """After it the site is enrolled and gets its reply by `renew`, or it is not and can be admitted."""
-        centre = consortium(tmp_path)
-        centre.admit(a_request("charite"), now=NOW, passphrase=None)
+        centre = admitted(tmp_path, "charite")
         request = a_request("hcuge")
         with crash_after(survives):
             centre.admit(request, now=NOW, passphrase=None)
@@ -285,8 +282,7 @@ class TestCrash:
 
 
 def test_a_damaged_list_of_members_is_refused(tmp_path: Path) -> None:
-    centre = consortium(tmp_path)
-    centre.admit(a_request("charite"), now=NOW, passphrase=None)
+    centre = admitted(tmp_path, "charite")
     path = centre.folder / "members.json"
     private_files.replace(path, path.read_bytes()[:-20])
     with pytest.raises(ConfigError, match=r"members\.json"):

@@ -28,7 +28,6 @@ from tests.deploy.enrol_case import (
     crash_after,
     enrolled,
     join,
-    request_of,
     site,
     write,
 )
@@ -127,7 +126,7 @@ class TestJoining:
         with pytest.raises(ConfigError, match="is for site 'hcuge', not 'charite'"):
             hospital.check_reply(content(replies / "hcuge.json"), "reply", NOW)
         (tmp_path / "x").mkdir()
-        path = consortium(tmp_path / "x").admit(request_of(hospital), now=NOW, passphrase=None)
+        path = consortium(tmp_path / "x").admit(hospital.request(), now=NOW, passphrase=None)
         with pytest.raises(ConfigError, match="from another consortium"):
             hospital.check_reply(content(path), "reply", NOW)
         old = content(replies / "charite.json")
