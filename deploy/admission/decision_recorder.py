@@ -20,7 +20,7 @@ from secfed.crypto.refusals import Refusal
 from secfed.deploy.admission.approvals import Approvals, ApprovalState
 from secfed.deploy.enrolment.messages import utc_now
 from secfed.deploy.enrolment.site_folder import SiteFolder
-from secfed.deploy.pki import key_files, passphrase
+from secfed.deploy.pki import key_files
 from secfed.errors import BudgetExceeded, PolicyRefused, ProtocolError, SecfedError
 from secfed.records.decision_log import Decide, DecisionLog
 from secfed.records.decision_state import (
@@ -50,7 +50,7 @@ if TYPE_CHECKING:  # they bring torch, for which nobody who approves a study sho
 
 log = logging.getLogger("secfed.agent")
 
-_STUDY_ID: Final = re.compile(r"([a-z0-9][a-z0-9-]{0,62})-([0-9a-f]{64})")
+STUDY_ID: Final = re.compile(r"([a-z0-9][a-z0-9-]{0,62})-([0-9a-f]{64})")
 
 
 class SiteDecisions:
@@ -85,7 +85,7 @@ class SiteDecisions:
 
     def declines(self, study: str, error: SecfedError, roster: Roster | None = None) -> None:
         """A study is not served. Recorded is what somebody decided, and neither a pause nor a failure."""
-        named = _STUDY_ID.fullmatch(study)
+        named = STUDY_ID.fullmatch(study)
         if named is not None and isinstance(error, PolicyRefused) and error.keys:
             name, digest, keys = named[1], named[2], error.keys
             self._go_on(lambda: self.looked(roster))  # the policy that refused it
@@ -133,7 +133,7 @@ class SiteDecisions:
         """A study is over, as the aggregator says."""
         from secfed.site.runtime import study_folder
 
-        named = _STUDY_ID.fullmatch(study)
+        named = STUDY_ID.fullmatch(study)
         if named is not None:
             name, digest = named[1], named[2]
             with_model = (study_folder(self._site.state, study) / MODEL_FILE).exists()
@@ -169,7 +169,7 @@ def record_now(site: SiteFolder) -> bool:
     if not site.state.is_dir():
         return False  # it is the agent's to make
     secret = None
-    if key_files.is_encrypted(site.key_paths[0]) and (secret := passphrase.from_file()) is None:
+    if key_files.is_encrypted(site.key_paths[0]) and (secret := key_files.passphrase_from_file()) is None:
         return False
     pinned = site.pinned_or_none()
     SiteDecisions(site, site.identity(secret)).looked(None if pinned is None else pinned.roster)

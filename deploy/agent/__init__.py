@@ -1,4 +1,4 @@
 """The hospital agent process.
 
-Imports admission, carriers and what lies below.
+Imports admission, transport and what lies below.
 """

@@ -10,7 +10,6 @@ again (``secfed/site/durable_store.py``).
 from __future__ import annotations
 
 import logging
-import re
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager
@@ -19,11 +18,12 @@ from datetime import datetime
 from pathlib import Path
 from typing import Final
 
+from secfed import __version__
 from secfed.crypto.identity import Identity, Roster
 from secfed.deploy.admission import near_twins
 from secfed.deploy.admission.admission import Admitted, admit
 from secfed.deploy.admission.approvals import Approvals, ApprovalState
-from secfed.deploy.admission.decision_recorder import SiteDecisions
+from secfed.deploy.admission.decision_recorder import STUDY_ID, SiteDecisions
 from secfed.deploy.admission.offered import check_plan, check_roster
 from secfed.deploy.agent.control import check_not_paused
 from secfed.deploy.agent.status import StatusBoard
@@ -33,8 +33,9 @@ from secfed.deploy.agent.training_wire import Job
 from secfed.deploy.enrolment.messages import utc_now
 from secfed.deploy.enrolment.site_folder import SiteFolder
 from secfed.deploy.enrolment.site_payments import wasted
-from secfed.deploy.transport.carriers.site_connection import connect
 from secfed.deploy.transport.client import CallFailed, SiteConnection
+from secfed.deploy.transport.flower.client import FlowerClient
+from secfed.deploy.transport.grpc.client import GrpcSiteConnection
 from secfed.deploy.transport.limits import Backoff, ClientLimits
 from secfed.deploy.transport.messages import HelloReply
 from secfed.deploy.transport.progress import NOTHING, Waits
@@ -52,7 +53,7 @@ from secfed.storage.signed_files import SignedFiles
 
 log = logging.getLogger("secfed.agent")
 
-_STUDY_ID: Final = re.compile(r"[a-z0-9][a-z0-9-]{0,62}-[0-9a-f]{64}")
+_SOFTWARE: Final = f"secfed {__version__}"
 _REPLICA: Final = "replica"  # of encrypted_store.py: under encryption, the model that only sites know
 _KEPT: Final = ("position", "stopped")  # no secrets: so that nothing of the study is served again
 _FAILURES_BEFORE_RECONNECT: Final = 10  # a renewed certificate is read when a connection is made
@@ -80,24 +81,32 @@ class Agent:
         simulated_randomness: bool = False,
     ) -> None:
         self._folder, self._board = folder, board
-        self._limits, self._now, self._poll_s, self._once = limits or ClientLimits(), now, poll_s, once
+        limits = limits or ClientLimits()
+        self._now, self._poll_s, self._once = now, poll_s, once
         self._identity: Identity = folder.identity(passphrase)
         self._decisions = SiteDecisions(folder, self._identity, now)
         self._roster: Roster = folder.roster()
-        self._carrier = connect(folder, self._identity, passphrase, self._limits)
+        self._passphrase, self._limits = passphrase, limits
+        socket = folder.flower_socket
+        self._address = folder.address() if socket is None else str(socket)
+        self._flower: FlowerClient | None = None
+        if socket is not None:
+            self._flower = FlowerClient(
+                socket, self._identity, folder.roster, software=_SOFTWARE, limits=limits
+            )
         self._simulated = simulated_randomness
         self._training_user = folder.training_user()
         self._stopped = threading.Event()
         self._link: SiteConnection | None = None
         self._training: TrainingProcess | None = None
-        self._backoff = Backoff(self._limits.backoff_s, self._limits.backoff_cap_s)
+        self._backoff = Backoff(limits.backoff_s, limits.backoff_cap_s)
         self._told = ""  # the reason that was last logged
 
     def run(self) -> None:
         """Serve one study after the other until :meth:`stop`, or ``SecfedError`` of the site's own files."""
         if self._simulated:
             log.error("simulated randomness: noise and rounding protect nothing. Tests only.")
-        facts = {"site": self._folder.name, "address": self._carrier.address}
+        facts = {"site": self._folder.name, "address": self._address}
         log.info("agent started", extra={"facts": facts})
         try:
             while not self._stopped.is_set():
@@ -109,7 +118,8 @@ class Agent:
                     self._disconnected(error)
                     self._stopped.wait(self._backoff.next_s())
         finally:
-            self._carrier.close()
+            if self._flower is not None:
+                self._flower.close()
         self._board.set(state="stopped", connection="closed")
         log.info("agent stopped")
 
@@ -130,7 +140,6 @@ class Agent:
             if offer.finished:
                 self._tidy(offer)
                 self._ends(offer.study)
-                self._idle("finished")
                 return True
             try:
                 admitted = self._admit(offer)
@@ -146,7 +155,7 @@ class Agent:
                 with self._dial(offer.study) as waiting, waiting.alive():
                     opened = stack.enter_context(self._open(admitted))
                     if self._training is not None:
-                        self._training.check()  # data that cannot be read show now, not in the first round
+                        self._training.start()  # data that cannot be read show now, not in the first round
                 return self._serve(admitted, opened)
         except LinkError:
             raise
@@ -160,16 +169,17 @@ class Agent:
 
     def _ends(self, study: str) -> None:
         self._decisions.ends(study)
-        if not _STUDY_ID.fullmatch(study):
-            return  # it names a folder
-        try:
-            near_twins.end(self._folder.state, study, self._now())
-        except SecfedError as error:  # it is shown as begun and not ended; nothing else depends on it
-            log.warning("the end of a study is not noted: %s", error)
+        if STUDY_ID.fullmatch(study):  # it names a folder
+            try:
+                near_twins.end(self._folder.state, study, self._now())
+            except SecfedError as error:  # it is shown as begun and not ended; nothing else depends on it
+                log.warning("the end of a study is not noted: %s", error)
+        nothing = dict.fromkeys(("round", "exchange", "stage", "why", "waits"))
+        self._board.set(state="finished", **nothing)
 
     def _tidy(self, offer: HelloReply) -> None:
         """Do what the end of a study asks for, if a crash or an outage came between."""
-        if not _STUDY_ID.fullmatch(offer.study):
+        if not STUDY_ID.fullmatch(offer.study):
             return  # it becomes the name of a folder, and its files are erased
         work = study_folder(self._folder.state, offer.study) / "work"
         if not work.is_dir() or all(path.name in _KEPT for path in work.iterdir()):
@@ -243,7 +253,7 @@ class Agent:
             self._board.set(study=study, state="serving", rounds=rounds, why=None, waits=None)
             log.info("study served", extra={"facts": {"study": study}})
             handler = StudyHandler(
-                self._folder, admitted, opened, self._roster, self._board, self._now, self._decisions
+                self._folder, admitted.terms, opened, self._roster, self._board, self._now, self._decisions
             )
             # The link knows: to ask again would ask an aggregator that may be gone by now.
             ended = link.serve(
@@ -258,16 +268,19 @@ class Agent:
         if ended:
             opened.finish()
             self._ends(study)
-            self._idle("finished")
             model = opened.folder / MODEL_FILE
             facts = {"study": study, "model": str(model) if model.exists() else None}
             log.info("study finished", extra={"facts": facts})
-            self._show_wasted(study)
+            try:
+                for _, shown in wasted(self._folder, study):  # it stays at this site
+                    log.warning("payments without a sum: %s", shown, extra={"facts": {"study": study}})
+            except SecfedError as error:
+                log.error("payments without a sum were not looked for: %s", error)
         return ended
 
     @contextmanager
     def _dial(self, study: str = "", max_frame_bytes: int = 1 << 20) -> Iterator[SiteConnection]:
-        link = self._link = self._carrier.dial(study, max_frame_bytes)
+        link = self._link = self._connection(study, max_frame_bytes)
         try:
             if self._stopped.is_set():
                 link.close()
@@ -275,6 +288,20 @@ class Agent:
         finally:
             self._link = None
             link.close()
+
+    def _connection(self, study: str, max_frame_bytes: int) -> SiteConnection:
+        """A new one, with the certificate that is there now; through Flower where ``site.toml`` says so."""
+        if self._flower is not None:
+            return self._flower.dial(study, max_frame_bytes)
+        return GrpcSiteConnection(
+            self._address,
+            self._folder.tls_material(self._passphrase),
+            study=study,
+            max_frame_bytes=max_frame_bytes,
+            proxy=self._folder.settings.aggregator.proxy,
+            software=_SOFTWARE,
+            limits=self._limits,
+        )
 
     @contextmanager
     def _open(self, admitted: Admitted) -> Iterator[SiteStudy]:
@@ -303,7 +330,7 @@ class Agent:
                 log_path=self._folder.state / "training.log",
                 local_key=store.local_key if local else None,
                 ledger=ledger,
-                kept=store.program,
+                stored=store.program,
                 alarm=alarm,
                 user=self._training_user,
             )
@@ -340,18 +367,10 @@ class Agent:
                 training.close()
             opened.close()
 
-    def _show_wasted(self, study: str) -> None:
-        """At the end of a study: what was paid and came to nothing. It stays at this site."""
-        try:
-            for _, shown in wasted(self._folder, study):
-                log.warning("payments without a sum: %s", shown, extra={"facts": {"study": study}})
-        except SecfedError as error:
-            log.error("payments without a sum were not looked for: %s", error)
-
     def _connected(self) -> None:
         if self._backoff.failures:
             log.info("connected")
-        self._backoff.reset()
+        self._backoff.failures = 0
         self._board.set(connection="connected")
 
     def _disconnected(self, error: LinkError) -> None:
@@ -364,6 +383,3 @@ class Agent:
     def _heard(self, reply: HelloReply) -> None:
         waits = Waits(reply.waits, reply.done, reply.of)
         self._board.set(waits=asdict(waits) if waits.kind != NOTHING else None)
-
-    def _idle(self, state: str) -> None:
-        self._board.set(state=state, round=None, exchange=None, stage=None, why=None, waits=None)

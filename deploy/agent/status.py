@@ -12,7 +12,6 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -124,34 +123,21 @@ def read_status(path: Path) -> dict[str, Any] | None:
 
 
 class MetricsServer:
-    """Serves ``/metrics`` on this machine only; ``ConfigError`` where the port is taken."""
+    """Serves metrics on this machine only; ``ConfigError`` where the port is taken."""
 
     def __init__(self, board: StatusBoard, port: int) -> None:
-        from prometheus_client import CollectorRegistry, MetricsHandler
+        from prometheus_client import CollectorRegistry, start_http_server
 
         registry = CollectorRegistry()
         registry.register(board)
-        serve: type[BaseHTTPRequestHandler] = MetricsHandler.factory(registry)
-
-        class Handler(serve):  # type: ignore[misc, valid-type]
-            timeout = 10.0
-
-            def do_GET(self) -> None:
-                if self.path == "/metrics":
-                    super().do_GET()
-                else:
-                    self.send_error(404)
-
         try:
-            self._server = ThreadingHTTPServer(("127.0.0.1", port), Handler)
+            self._server, _ = start_http_server(port, "127.0.0.1", registry)
         except OSError as error:
             raise ConfigError(
                 f"agent.metrics_port: {port}: {os.strerror(error.errno or 0)}",
                 remedy="choose another port, or 0 for no metrics",
             ) from None
-        self._server.daemon_threads = True
-        self.port = int(self._server.server_address[1])
-        threading.Thread(target=self._server.serve_forever, name="secfed-metrics", daemon=True).start()
+        self.port = self._server.server_port
 
     def close(self) -> None:
         """Stop serving."""

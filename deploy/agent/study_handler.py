@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from dataclasses import dataclass
 from datetime import datetime
 
 from secfed.crypto.codec import Buffer
 from secfed.crypto.identity import Roster
 from secfed.crypto.messages import peek_type
-from secfed.deploy.admission.admission import Admitted, still_permitted
+from secfed.deploy.admission.admission import still_permitted
 from secfed.deploy.admission.decision_recorder import SiteDecisions
 from secfed.deploy.agent.control import check_not_paused
 from secfed.deploy.agent.status import StatusBoard
@@ -17,6 +18,7 @@ from secfed.deploy.enrolment.site_folder import SiteFolder
 from secfed.deploy.transport.client import LinkRequest
 from secfed.errors import BudgetExceeded, ConfigError, PolicyRefused, SecfedError, TranscriptError
 from secfed.site.runtime import SiteStudy
+from secfed.site.terms import Terms
 from secfed.storage.failpoints import failpoint
 from secfed.wire.frames import Step, Task, decode
 
@@ -26,6 +28,7 @@ log = logging.getLogger("secfed.agent")
 _LASTING = (PolicyRefused, ConfigError, BudgetExceeded, TranscriptError)
 
 
+@dataclass
 class StudyHandler:
     """Handles one study's requests.
 
@@ -33,19 +36,14 @@ class StudyHandler:
     were it counted as there, rounds would fail in vain, and the other sites pay for each of them.
     """
 
-    def __init__(
-        self,
-        folder: SiteFolder,
-        admitted: Admitted,
-        opened: SiteStudy,
-        roster: Roster,
-        board: StatusBoard,
-        now: Callable[[], datetime],
-        decisions: SiteDecisions,
-    ) -> None:
-        self._folder, self._terms, self._opened = folder, admitted.terms, opened
-        self._roster, self._board, self._now, self._decisions = roster, board, now, decisions
-        self.withdrawn: SecfedError | None = None
+    folder: SiteFolder
+    terms: Terms
+    opened: SiteStudy
+    roster: Roster
+    board: StatusBoard
+    now: Callable[[], datetime]
+    decisions: SiteDecisions
+    withdrawn: SecfedError | None = None
 
     def handle(self, request: LinkRequest) -> Buffer:
         """Answer one request."""
@@ -53,7 +51,9 @@ class StudyHandler:
         frame = decode(request.frame)
         try:
             if isinstance(frame, Task):
-                self._check_now()
+                check_not_paused(self.folder.state)
+                still_permitted(self.folder, self.terms.study, len(self.roster.sites), self.now())
+                self.decisions.permits(self.terms.study, self.roster)
                 self._begin(round=frame.round, exchange=frame.exchange, stage="train")
             elif isinstance(frame, Step):
                 self._begin(round=frame.round, stage=f"message {peek_type(frame.message)}")
@@ -61,21 +61,21 @@ class StudyHandler:
         except SecfedError as error:
             if isinstance(frame, Task) and isinstance(error, _LASTING):
                 self.withdrawn = error
-            self._board.count(refusals=1)
-            self._board.set(working=False, why=str(error))
-            self._board.error(str(error))
+            self.board.count(refusals=1)
+            self.board.set(working=False, why=str(error))
+            self.board.error(str(error))
             log.warning("request refused: %s", error, extra={"facts": {"kind": type(error).__name__}})
-            self._decisions.refuses(self._terms, frame, error)
+            self.decisions.refuses(self.terms, frame, error)
             raise
-        self._board.count(bytes_up=len(reply), bytes_down=len(request.frame))
-        self._board.set(working=False)
+        self.board.count(bytes_up=len(reply), bytes_down=len(request.frame))
+        self.board.set(working=False)
         failpoint("agent: before answer leaves")
         return reply
 
     def _answer(self, request: LinkRequest) -> Buffer:
         """What the site answers; a failure that nobody thought of is refused like any other."""
         try:
-            return self._opened.site.handle(request.frame)
+            return self.opened.site.handle(request.frame)
         except SecfedError:
             raise
         except Exception as error:
@@ -87,9 +87,4 @@ class StudyHandler:
             ) from None
 
     def _begin(self, **facts: object) -> None:
-        self._board.set(**facts, working=True, why=None, waits=None)
-
-    def _check_now(self) -> None:
-        check_not_paused(self._folder.state)
-        still_permitted(self._folder, self._terms.study, len(self._roster.sites), self._now())
-        self._decisions.permits(self._terms.study, self._roster)
+        self.board.set(**facts, working=True, why=None, waits=None)

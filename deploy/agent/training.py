@@ -9,7 +9,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import asdict
+from dataclasses import KW_ONLY, asdict, dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -70,37 +70,26 @@ class TrainingDied(RoundAborted):
     """The training process ended in the middle of its work, or sent something that is not a message."""
 
 
+@dataclass(eq=False)
 class TrainingProcess(SiteProgram):
     """A site program whose work is done by another process.
-
-    Args:
-        log_path: gets what the process prints (mode 0600): it may tell about records, so it stays here.
-        local_key: (round, exchange) -> key of sampling and noise; None without private steps.
-        ledger: pays for private steps; None without.
-        kept: gives what the program kept with the newest contribution, as it is on the disk.
-        alarm: told what failed in the other process and added zeros, and of values that count as defaults.
-        user: the account that it runs in; None for this process's own.
 
     The process works from what is on the disk, as a new one would. Where its own state is another (its last
     contribution was not kept, or it failed in the middle), it is ended, and the next one starts from the
     disk: work that is done again is then the same work, and not a second release for one payment.
     """
 
-    def __init__(
-        self,
-        job: Job,
-        *,
-        gpu: bool,
-        log_path: Path,
-        local_key: Callable[[int, str], bytes] | None,
-        ledger: Ledger | None,
-        kept: Callable[[], Tensors],
-        alarm: Alarm = lambda _failure: None,
-        user: TrainingUser | None = None,
-    ) -> None:
-        self._user = user
-        self._job, self._gpu, self._log_path = job, gpu, log_path
-        self._local_key, self._ledger, self._kept, self._alarm = local_key, ledger, kept, alarm
+    job: Job
+    _: KW_ONLY
+    gpu: bool
+    log_path: Path  # gets what the process prints (mode 0600): it may tell about records, so it stays here
+    local_key: Callable[[int, str], bytes] | None  # of sampling and noise, for private steps
+    ledger: Ledger | None  # pays for private steps
+    stored: Callable[[], Tensors]  # what the program kept with the newest contribution, as it is on the disk
+    alarm: Alarm = lambda _failure: None  # told of what failed there and added zeros, or counts as a default
+    user: TrainingUser | None = None  # the account that it runs in; None for this process's own
+
+    def __post_init__(self) -> None:
         self._unpaid: SecfedError | None = None  # a payment of the running work that was refused
         self._process: subprocess.Popen[bytes] | None = None
         self._connection: Connection | None = None
@@ -119,7 +108,7 @@ class TrainingProcess(SiteProgram):
 
     def settled(self, round_number: int, exchange: Exchange) -> Summands:
         """What the program adds whatever its values do: asked first, for the process may die of the work."""
-        self._start()
+        self.start()
         return self._ask({"do": "settled", "round": round_number, "exchange": exchange.name})[1]
 
     def contribute(self, round_number: int, exchange: Exchange, broadcast: State) -> Summands:
@@ -133,9 +122,9 @@ class TrainingProcess(SiteProgram):
         self.kept = {}  # what was kept before stays on the disk, if nothing follows
         head: dict[str, Any] = {"do": "work", "round": round_number, "exchange": exchange.name}
         try:
-            self._start()
-            if self._local_key is not None:
-                head["local_key"] = self._local_key(round_number, exchange.name).hex()
+            self.start()
+            if self.local_key is not None:
+                head["local_key"] = self.local_key(round_number, exchange.name).hex()
             reply, tensors = self._ask(head, broadcast)
             while reply.get("do") == "spend":
                 try:
@@ -144,7 +133,7 @@ class TrainingProcess(SiteProgram):
                     raise self._death() from None
                 reply, tensors = self._ask(paid)
             for fields, kind in reply.get("failed", ()):
-                self._alarm(Failure(round_number, exchange.name, tuple(map(str, fields)), str(kind)))
+                self.alarm(Failure(round_number, exchange.name, tuple(map(str, fields)), str(kind)))
             self.kept = {name[2:]: value for name, value in tensors.items() if name.startswith("k/")}
             self._state = _digest(self.kept)
             return {name[2:]: value for name, value in tensors.items() if name.startswith("s/")}
@@ -166,10 +155,6 @@ class TrainingProcess(SiteProgram):
         raise_error(reply)
         return reply, answer
 
-    def check(self) -> None:
-        """Start the process: data that cannot be read show now, as what it raised, or as its death."""
-        self._start()
-
     def close(self) -> None:
         """End the process, whatever it is doing."""
         if self._connection is not None:
@@ -187,14 +172,14 @@ class TrainingProcess(SiteProgram):
 
     def _pay(self, reply: Mapping[str, Any], round_number: int, exchange: str) -> dict[str, Any]:
         """Pay for what the process is about to do; only for the exchange it was given."""
-        ledger = self._ledger
+        ledger = self.ledger
         if ledger is None or (reply.get("round"), reply.get("exchange")) != (round_number, exchange):
             raise MalformedMessage("the training process asked for a payment out of place")
         failpoint("agent: before payment")
         try:
             ledger.spend(
                 from_value(reply.get("event")),
-                study=self._job.study,
+                study=self.job.study,
                 round_number=round_number,
                 exchange=exchange,
             )
@@ -205,21 +190,26 @@ class TrainingProcess(SiteProgram):
         failpoint("agent: after payment")
         return {"do": "paid"}
 
-    def _start(self) -> None:
+    def start(self) -> None:
+        """Start the process, unless a fit one is there: data that cannot be read show now.
+
+        Raises:
+            SecfedError: what it raised, or its death.
+        """
         if self._process is not None and self._process.poll() is not None:
             self.close()
-        if self._connection is not None and _digest(self._kept()) != self._state:
+        if self._connection is not None and _digest(self.stored()) != self._state:
             self.close()
         if self._connection is not None:
             return
         self._spawn()
         try:
-            kept = self._kept()
+            kept = self.stored()
         except (OSError, MalformedMessage):
             raise self._death() from None
         self._state = _digest(kept)
         try:
-            reply, _ = self._ask({"do": "start", "job": asdict(self._job)}, kept)
+            reply, _ = self._ask({"do": "start", "job": asdict(self.job)}, kept)
         except TrainingDied:
             raise
         except SecfedError as error:
@@ -229,22 +219,22 @@ class TrainingProcess(SiteProgram):
                 raise ConfigError(error.message, remedy=error.remedy) from None
             raise
         if reply.get("unfit"):
-            self._alarm(Failure(0, LOADING, (DATA,), UNFIT))
+            self.alarm(Failure(0, LOADING, (DATA,), UNFIT))
 
     def _spawn(self) -> None:
         ours, theirs = socket.socketpair()
         log_mode = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
-        with ours, theirs, os.fdopen(os.open(self._log_path, log_mode, 0o600), "wb") as output:
+        with ours, theirs, os.fdopen(os.open(self.log_path, log_mode, 0o600), "wb") as output:
             environment = {
                 name: value
                 for name, value in os.environ.items()
                 if name in _PASSED or name.startswith(_PASSED_PREFIXES)
             }
             environment[SOCKET_VARIABLE] = str(theirs.fileno())
-            if not self._gpu:
+            if not self.gpu:
                 environment["CUDA_VISIBLE_DEVICES"] = ""
-            if self._user is not None:
-                environment["HOME"] = self._user.home
+            if self.user is not None:
+                environment["HOME"] = self.user.home
             try:
                 self._process = subprocess.Popen(
                     [sys.executable, "-m", _CHILD],
@@ -253,7 +243,7 @@ class TrainingProcess(SiteProgram):
                     stdout=output,
                     stderr=output,
                     pass_fds=(theirs.fileno(),),
-                    **({} if self._user is None else self._user.arguments()),
+                    **({} if self.user is None else self.user.arguments()),
                 )
             except PermissionError:
                 raise ConfigError(
@@ -277,7 +267,7 @@ class TrainingProcess(SiteProgram):
         self.deaths += 1
         error = TrainingDied(
             f"the training process {how}; this site adds nothing but weights and counts to this exchange",
-            remedy=f"see {self._log_path}; signal 9 is most often a lack of memory",
+            remedy=f"see {self.log_path}; signal 9 is most often a lack of memory",
         )
         log.warning("%s", error)  # an alarm says less
         return error

@@ -14,19 +14,16 @@ from typing import Final
 
 from secfed import __version__
 from secfed.deploy.admission.offered import plan_digest
-from secfed.deploy.aggregator.measured_transport import MeasuredTransport, Tell
+from secfed.deploy.aggregator.measured_transport import MeasuredTransport, SiteVersions, Tell
 from secfed.deploy.aggregator.run import CentralRun
-from secfed.deploy.aggregator.site_versions import SiteVersions
 from secfed.deploy.aggregator.study import CentralStudy
 from secfed.deploy.enrolment.consortium import Consortium
-from secfed.deploy.pki.tls_folder import TlsFiles
 from secfed.deploy.transport.flower.server import FlowerServer
 from secfed.deploy.transport.frame_sizes import FrameCaps
 from secfed.deploy.transport.grpc.server import LinkServer
 from secfed.deploy.transport.limits import ServerLimits
-from secfed.deploy.transport.link import Offer, Refused
 from secfed.deploy.transport.signals import Stopper
-from secfed.deploy.transport.study_server import StudyServer
+from secfed.deploy.transport.study_server import Offer, Refused, StudyServer
 from secfed.errors import ConfigError, RosterError, RoundAborted, StudyStopped
 from secfed.protection.interface import SiteId
 from secfed.records.transcript import Log
@@ -110,18 +107,16 @@ class Aggregator:
         self._service, self._observer, self._stopper = service, observer, stopper
         self._identity = consortium.aggregator_identity(passphrase)
         self._out = out
-        central = self._central
         caps = FrameCaps.of(central.algorithm, study.rounds, len(roster.sites), central.protection)
         _check_space(out, caps.answer_bytes * len(central.asked))
         plan = plan_digest(study, central.algorithm, central.names, roster)
         offer = Offer(central.id, text.encode(), caps.answer_bytes, roster.digest, plan)
         self._server: StudyServer
         if service.flower_socket is None:
-            self._listen = service.listen or f"0.0.0.0:{consortium.facts.port}"
-            tls = _tls(consortium, passphrase)
-            self._server = LinkServer(self._listen, tls, roster.sites, offer, limits)
+            listen = service.listen or f"0.0.0.0:{consortium.facts.port}"
+            tls = consortium.aggregator_tls(passphrase, datetime.now(UTC))
+            self._server = LinkServer(listen, tls, roster.sites, offer, limits)
         else:
-            self._listen = str(service.flower_socket)
             ttl_s = study.protection.deadline_s
             self._server = FlowerServer(service.flower_socket, self._identity, roster, offer, ttl_s=ttl_s)
         self._versions = SiteVersions(self._server.presence, tell, _SOFTWARE)
@@ -145,7 +140,7 @@ class Aggregator:
                     study=central.id,
                     software=_SOFTWARE,
                     roster=central.roster.digest.hex(),
-                    address=_address(self._listen, self._server),
+                    address=self._server.address,
                     quorum=self._quorum,
                 )
                 try:
@@ -207,19 +202,6 @@ class Aggregator:
             else:
                 said.release()
                 took.add(said.site)
-
-
-def _tls(consortium: Consortium, passphrase: str | None) -> TlsFiles:
-    certificate = consortium.tls.certificate()
-    if certificate is not None and certificate.not_valid_after_utc <= datetime.now(UTC):
-        raise ConfigError(
-            "the aggregator's certificate has expired", remedy="run: secfed consortium renew aggregator"
-        )
-    return consortium.aggregator_tls(passphrase)
-
-
-def _address(listen: str, server: StudyServer) -> str:
-    return f"{listen.rpartition(':')[0]}:{server.port}" if isinstance(server, LinkServer) else listen
 
 
 def _check_space(out: Path, needed_bytes: int) -> None:

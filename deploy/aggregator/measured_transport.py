@@ -8,15 +8,15 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import KW_ONLY, dataclass
 from typing import Any, Final
 
 from secfed.crypto.codec import Buffer
 from secfed.deploy.aggregator.standstill import BEGINNINGS, Refusal
-from secfed.deploy.transport.carriers.dispatch import StageDispatcher, Watcher
-from secfed.deploy.transport.link import Presence
+from secfed.deploy.transport.dispatch import StageDispatcher, Watcher
 from secfed.deploy.transport.progress import ANSWERS, ARRIVALS, Waits
 from secfed.deploy.transport.signals import Stopper
-from secfed.deploy.transport.study_server import StudyServer
+from secfed.deploy.transport.study_server import Presence, StudyServer
 from secfed.protection.interface import SiteId
 from secfed.records.transcript import REFUSED, Log
 from secfed.runs.run_report import WAIT, Observer, PerSite, RoundReport
@@ -26,55 +26,40 @@ from secfed.wire.transport import OnReply
 
 Tell = Callable[..., None]  # tell("event", name=value, ...): for the operator's log
 
-_RESULT_S: Final = 60.0
 _REFUSES: Final = "refuses the study"
 _LOOK_S: Final = 1.0
-_SLOW_S: Final = 30.0
 
 
+@dataclass(eq=False)
 class MeasuredTransport(Watcher):
-    """Carrier of a :class:`~secfed.deploy.aggregator.run.CentralRun` between machines.
+    """Carrier of a :class:`~secfed.deploy.aggregator.run.CentralRun` between machines."""
 
-    Args:
-        deadline_s: that sites have for a step.
-        quorum: no exchange begins before so many of its sites are there.
-        silent_s: a site without a sign of life for so long counts as missing.
-        wait_for_result: whether sites do lasting work on a result (encrypted protection: they decrypt it).
-        rounds: of the study, for the operator.
-        result_s: that sites have for a result that is only told.
-        slow_s: the operator is told whom a step waits for when nothing has come for so long.
-    """
+    server: StudyServer
+    log: Log
+    observer: Observer
+    tell: Tell
+    stopper: Stopper
+    _: KW_ONLY
+    deadline_s: float  # that sites have for a step
+    quorum: int  # no exchange begins before so many of its sites are there
+    silent_s: float  # a site without a sign of life for so long counts as missing
+    wait_for_result: bool  # whether sites do lasting work on a result (encrypted protection: they decrypt it)
+    rounds: int | None = None  # of the study, for the operator
+    result_s: float = 60.0  # that sites have for a result that is only told
+    slow_s: float = 30.0  # the operator is told whom a step waits for when nothing has come for so long
+    after_step: Callable[[], None] = lambda: None
 
-    def __init__(
-        self,
-        server: StudyServer,
-        log: Log,
-        observer: Observer,
-        tell: Tell,
-        stopper: Stopper,
-        *,
-        deadline_s: float,
-        quorum: int,
-        silent_s: float,
-        wait_for_result: bool,
-        rounds: int | None = None,
-        result_s: float = _RESULT_S,
-        slow_s: float = _SLOW_S,
-        after_step: Callable[[], None] = lambda: None,
-    ) -> None:
-        def deadline(stage: str) -> float:
-            return min(deadline_s, result_s) if stage == "result" and not wait_for_result else deadline_s
-
-        self._link = StageDispatcher(server, deadline, silent_s=silent_s, watcher=self)
-        self._server, self._log, self._observer = server, log, observer
-        self._tell, self._stopper = tell, stopper
-        self._quorum, self._silent_s = quorum, silent_s
-        self._rounds, self._slow_s, self._after_step = rounds, slow_s, after_step
+    def __post_init__(self) -> None:
+        self._link = StageDispatcher(self.server, self._deadline_of, silent_s=self.silent_s, watcher=self)
         self._open: set[SiteId] = set()  # asked in this step, and heard nothing of
         self._answered = 0  # of those asked; who refused or is missing is in neither
         self._since_s = time.monotonic()  # of the last news
         self._named: frozenset[SiteId] = frozenset()  # whom the operator was last told of
         self.start_round(1)
+
+    def _deadline_of(self, stage: str) -> float:
+        is_told_only = stage == "result" and not self.wait_for_result
+        return min(self.deadline_s, self.result_s) if is_told_only else self.deadline_s
 
     def start_round(self, number: int) -> None:
         """Forget the last round's dropouts and measurements."""
@@ -82,7 +67,7 @@ class MeasuredTransport(Watcher):
         self._gone: dict[SiteId, str] = {}
         self.refusals: dict[SiteId, Refusal] = {}  # the last of every site in this round
         self._seconds = {"train": 0.0, "protect": 0.0, "carry": 0.0, WAIT: 0.0}
-        self._server.take_counts()
+        self.server.take_counts()
 
     def ask(self, stage: str, requests: Mapping[SiteId, Buffer], on_reply: OnReply) -> None:
         """Carry one step."""
@@ -91,13 +76,13 @@ class MeasuredTransport(Watcher):
         def shielded(site: SiteId, reply: Buffer) -> None:
             nonlocal inside
             start = time.perf_counter()
-            with self._stopper.working():
+            with self.stopper.working():
                 on_reply(site, reply)
             inside += time.perf_counter() - start
             self._open.discard(site)
             self._answered += 1
 
-        with self._stopper.waiting():
+        with self.stopper.waiting():
             start = time.perf_counter()
             if stage in BEGINNINGS:
                 self._wait_for_quorum(requests)
@@ -108,51 +93,51 @@ class MeasuredTransport(Watcher):
             try:
                 self._link.ask(stage, requests, shielded)
             finally:
-                self._server.waits_for(Waits())
+                self.server.waits_for(Waits())
         phase = "train" if stage == "train" else "carry"
         self._seconds[phase] += time.perf_counter() - start - inside
-        self._after_step()
+        self.after_step()
 
     def _wait_for_quorum(self, requests: Mapping[SiteId, Buffer]) -> None:
         """Wait until enough sites are there: rounds that must fail are not begun."""
-        needed = min(self._quorum, len(requests))
+        needed = min(self.quorum, len(requests))
         told: tuple[tuple[SiteId, ...], list[str]] | None = None
         while True:
-            there = self._link.wait_for(tuple(requests), needed, _LOOK_S, within_s=self._silent_s)
+            there = self._link.wait_for(tuple(requests), needed, _LOOK_S, within_s=self.silent_s)
             if len(there) >= needed:
                 if told is not None:
-                    self._tell("quorum", sites=list(there))
+                    self.tell("quorum", sites=list(there))
                 return
-            self._server.waits_for(Waits(ARRIVALS, len(there), needed))
+            self.server.waits_for(Waits(ARRIVALS, len(there), needed))
             why = self._why(site for site in requests if site not in there)
             found = there, [text for text in why.values() if text.startswith(_REFUSES)]
             if found != told:
-                self._tell("waiting", needed=needed, sites=list(there), **self._place(), why=why)
+                self.tell("waiting", needed=needed, sites=list(there), **self._place(), why=why)
                 told = found
 
     def progress(self, stage: str, done: int, asked: int) -> None:
         """Tell the observer, and sites that ask, how many have answered."""
         self._since_s = time.monotonic()
-        self._server.waits_for(Waits(ANSWERS, self._answered, self._answered + len(self._open)))
-        self._observer.stage(self._round, "", stage, done, asked)
+        self.server.waits_for(Waits(ANSWERS, self._answered, self._answered + len(self._open)))
+        self.observer.stage(self._round, "", stage, done, asked)
 
     def idle(self, stage: str) -> None:
         """Tell the operator, once for each set of sites, whom a step waits for."""
         waiting = frozenset(self._open)
-        if not waiting or waiting == self._named or time.monotonic() - self._since_s < self._slow_s:
+        if not waiting or waiting == self._named or time.monotonic() - self._since_s < self.slow_s:
             return
         self._named = waiting
         facts = {"answered": self._answered, "asked": self._answered + len(waiting)}
         why = self._why(sorted(waiting))
-        self._tell("slow", **self._place(), stage=stage, **facts, sites=sorted(waiting), why=why)
+        self.tell("slow", **self._place(), stage=stage, **facts, sites=sorted(waiting), why=why)
 
     def _place(self) -> dict[str, Any]:
-        return {"round": self._round, "rounds": self._rounds}
+        return {"round": self._round, "rounds": self.rounds}
 
     def _why(self, sites: Iterable[SiteId]) -> dict[SiteId, str]:
         """What the link sees of sites that are waited for."""
-        seen = self._server.presence()
-        return {site: _reason(seen[site], self._silent_s) for site in sites if site in seen}
+        seen = self.server.presence()
+        return {site: _reason(seen[site], self.silent_s) for site in sites if site in seen}
 
     def refused(self, stage: str, site: SiteId, kind: str, reason: str) -> None:
         """Record a refusal, and tell the operator."""
@@ -161,22 +146,22 @@ class MeasuredTransport(Watcher):
         self._open.discard(site)
         _, reason = recognised(kind, reason)
         told: dict[str, Any] = {"round": self._round, "site": site, "stage": stage, "reason": reason}
-        with self._stopper.working():
-            self._log.append(REFUSED, told)
-        self._tell("refused", **told)
+        with self.stopper.working():
+            self.log.append(REFUSED, told)
+        self.tell("refused", **told)
 
     def missing(self, stage: str, site: SiteId) -> None:
         """Tell the operator."""
         self._gone.setdefault(site, stage)
         self._open.discard(site)
-        self._tell("missing", round=self._round, site=site, stage=stage)
+        self.tell("missing", round=self._round, site=site, stage=stage)
 
     def report(self, outcome: RoundOutcome, wall_s: float) -> RoundReport:
         """What the round that just ended came to, without metrics and without who was asked.
 
         ``carry`` is the time from request to reply: the way there and back, and the sites' protecting.
         """
-        up, down = self._server.take_counts()
+        up, down = self.server.take_counts()
         return RoundReport(
             round=outcome.round,
             survivors=outcome.survivors,
@@ -200,3 +185,31 @@ def _reason(seen: Presence, silent_s: float) -> str:
     if not seen.calling and seen.silent_s > silent_s:
         return f"no sign of life for {seen.silent_s:.0f} s"
     return f"its agent is there, and {'at work' if seen.serving else 'opens the study'}"
+
+
+class SiteVersions:
+    """Adds the versions that hospitals say they run to events, and tells of those that differ.
+
+    All parties of a study compute the model's shape, the noise and the masks themselves, so they should run
+    the same version. What a hospital says is a name for the operator; nothing is decided by it.
+    """
+
+    def __init__(self, presence: Callable[[], Mapping[SiteId, Presence]], tell: Tell, own: str) -> None:
+        self._presence, self._tell, self._own = presence, tell, own
+        self._warned: set[SiteId] = set()
+
+    def tell(self, event: str, **facts: Any) -> None:
+        """Pass an event on; one that lists sites also says what they run."""
+        if "sites" in facts:
+            known = self._presence()
+            said = {site: known[site].software for site in facts["sites"] if site in known}
+            facts["software"] = {site: software for site, software in said.items() if software}
+        self._tell(event, **facts)
+        self.look()
+
+    def look(self) -> None:
+        """Warn once of each site that says it runs another version."""
+        for site, seen in self._presence().items():
+            if seen.software not in ("", self._own) and site not in self._warned:
+                self._warned.add(site)
+                self._tell("version", site=site, software=seen.software, own=self._own)

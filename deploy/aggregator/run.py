@@ -9,7 +9,9 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
+
+from pydantic import TypeAdapter
 
 from secfed.algorithms.framework.base import Metrics
 from secfed.config.cohort_rules import min_cohort
@@ -29,7 +31,7 @@ from secfed.runs.aggregator_saw import what_the_aggregator_saw
 from secfed.runs.final_model import final_frame
 from secfed.runs.model_record import ModelRecord, run_metrics_digest
 from secfed.runs.run_folder import MODEL_FILE, TRANSCRIPT_FILE, prepare, write_run
-from secfed.runs.run_report import Observer, PerSite, RoundReport, RunReport, complete
+from secfed.runs.run_report import Observer, RoundReport, RunReport, complete
 from secfed.server.checkpoints import RESUME_FOLDER, KeptRun
 from secfed.server.coordinator import RoundOutcome, StudyRun
 from secfed.server.make_run import make_run
@@ -40,6 +42,7 @@ from secfed.wire.frames import encode_state
 from secfed.wire.transport import OnReply
 
 SUMS_FOLDER: Final = "sums"
+_REPORTS: Final = TypeAdapter(list[RoundReport])  # of what asdict() made of them
 
 
 class CentralRun:
@@ -76,9 +79,8 @@ class CentralRun:
         except BaseException:
             self._transcript.close()
             raise
-        self._reports = {
-            report.round: report for report in map(_report_of, self._kept.notes.get("rounds", ()))
-        }
+        reports = _REPORTS.validate_python(self._kept.notes.get("rounds", []))
+        self._reports = {report.round: report for report in reports}
         self._asked: dict[SiteId, None] = {}  # of this round, in order
         self._cohort: tuple[SiteId, ...] = ()  # of the last exchange that was begun
         self.final_frame = (
@@ -234,14 +236,3 @@ def make_ready(out: Path, study: str) -> None:
         )
     if not (out / RESUME_FOLDER).is_dir() and any(out.glob("sites/*")):
         raise ConfigError(f"--out {out}: holds a simulation", remedy="name another folder")
-
-
-def _report_of(content: Mapping[str, Any]) -> RoundReport:
-    """The inverse of ``asdict``, after JSON."""
-    made = dict(content)
-    for name in ("bytes_up_per_site", "bytes_down_per_site"):
-        made[name] = PerSite(**made[name])
-    for name in ("survivors", "asked"):
-        made[name] = tuple(made[name])
-    made["drops"] = tuple((site, stage) for site, stage in made["drops"])
-    return RoundReport(**made)

@@ -21,16 +21,16 @@ from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from pydantic import Field
 
-from secfed.config.schema import Strict, checked
+from secfed.config.schema import checked
 from secfed.crypto.identity import Identity, Roster
-from secfed.deploy.enrolment.members import MEMBERS_FILE, Member, Members
+from secfed.deploy.enrolment.members import MEMBERS_FILE, Member, Members, refuse_owned
 from secfed.deploy.enrolment.messages import AggregatorFacts, Reply, Request
 from secfed.deploy.enrolment.rosters import keep_roster, save_roster
 from secfed.deploy.pki import certificate_checks, certificates, key_files
 from secfed.deploy.pki.certificates import Authority
 from secfed.deploy.pki.names import AGGREGATOR, check_consortium_name, check_host
 from secfed.deploy.pki.tls_folder import TlsFiles, TlsFolder
-from secfed.errors import ConfigError, RosterError
+from secfed.errors import ConfigError
 from secfed.records.roster_file import ROSTER_FILE
 from secfed.storage import private_files
 
@@ -40,15 +40,12 @@ _FACTS_FILE: Final = "consortium.json"
 _CA_FILE: Final = "ca.pem"
 
 
-class Facts(Strict):
+class Facts(AggregatorFacts):
     """``consortium.json``."""
 
     version: Literal[1] = Field(description="1")
     name: str = Field(description="the consortium's name")
-    hosts: tuple[str, ...] = Field(min_length=1, description="the aggregator's host names and addresses")
-    port: int = Field(ge=1, le=65535, description="the aggregator's TCP port, 1 to 65535")
     certificate_days: int = Field(ge=1, le=certificates.MAX_DAYS, description="days a certificate lives")
-    aggregator_key: str = Field(pattern=r"^[0-9a-f]{64}$", description="64 hexadecimal digits")
 
 
 class Consortium:
@@ -125,7 +122,7 @@ class Consortium:
     @property
     def aggregator(self) -> AggregatorFacts:
         """What sites are told about the aggregator."""
-        return AggregatorFacts(bytes.fromhex(self.facts.aggregator_key), self.facts.hosts, self.facts.port)
+        return self.facts.aggregator
 
     @property
     def aggregator_key_paths(self) -> tuple[Path, ...]:
@@ -153,8 +150,13 @@ class Consortium:
             )
         return identity
 
-    def aggregator_tls(self, passphrase: str | None) -> TlsFiles:
+    def aggregator_tls(self, passphrase: str | None, now: datetime) -> TlsFiles:
         """What the aggregator serves TLS with."""
+        certificate = self.tls.certificate()
+        if certificate is not None and certificate.not_valid_after_utc <= now:
+            raise ConfigError(
+                "the aggregator's certificate has expired", remedy="run: secfed consortium renew aggregator"
+            )
         return self.tls.load(self.ca_path, passphrase)
 
     def check(self, request: Request) -> None:
@@ -221,8 +223,8 @@ class Consortium:
         before = self.roster() if (self.folder / MEMBERS_FILE).exists() else None
         members.save(self.folder / MEMBERS_FILE)
         roster = members.roster(self.aggregator.identity_key)
-        keep_roster(self.roster_path, before)
-        keep_roster(self.roster_path, roster)
+        for kept in filter(None, (before, roster)):
+            keep_roster(self.roster_path, kept)
         save_roster(self.roster_path, roster)
 
     def _certify(self, authority: Authority, request: Request, now: datetime) -> x509.Certificate:
@@ -251,10 +253,6 @@ class Consortium:
         return Authority(ca, ca_key)
 
     def _check_against_own_keys(self, request: Request) -> None:
-        served = self.tls.certificate()
-        own = [self.ca()] + ([] if served is None else [served])
-        if certificate_checks.public_der(request.tls_key) in map(certificate_checks.public_der, own):
-            raise RosterError(
-                f"site {request.site!r} shows a TLS key of the study centre",
-                remedy="ask the site for a request with new keys",
-            )
+        own = (certificate for certificate in (self.ca(), self.tls.certificate()) if certificate is not None)
+        owners = dict.fromkeys(map(certificate_checks.public_der, own), "a TLS key of the study centre")
+        refuse_owned(request, certificate_checks.public_der(request.tls_key), owners)

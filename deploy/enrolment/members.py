@@ -34,7 +34,7 @@ class _MemberEntry(Strict):
 class _RemovedEntry(Strict):
     site: str = Field(description="the site's name")
     identity_key: str = Field(pattern=r"^[0-9a-f]{64}$", description="64 hexadecimal digits")
-    tls_key: str = Field(pattern=r"^[0-9a-f]+$", description="a public key in DER, hexadecimal")
+    tls_key: str = Field(pattern=r"^([0-9a-f]{2})+$", description="a public key in DER, hexadecimal")
     removed_s: int = Field(ge=0, description="seconds since 1970")
 
 
@@ -116,11 +116,12 @@ class Members:
             )
         if len(self.current) >= MAX_SITES:
             raise RosterError(f"the consortium has {MAX_SITES} sites already", remedy="remove one first")
-        owners = {entry.identity_key: "an identity key of a removed site" for entry in self.removed}
+        removed = (bytes.fromhex(entry.identity_key) for entry in self.removed)
+        owners = dict.fromkeys(removed, "an identity key of a removed site")
         for member in self.current.values():
-            owners[member.identity_key.hex()] = f"the identity key of {member.site!r}"
-        owners[aggregator_key.hex()] = "the aggregator's identity key"
-        _refuse_owned(request, request.identity_key, owners)
+            owners[member.identity_key] = f"the identity key of {member.site!r}"
+        owners[aggregator_key] = "the aggregator's identity key"
+        refuse_owned(request, request.identity_key, owners)
         self._check_tls_key(request)
 
     def check_renewal(self, request: Request) -> None:
@@ -139,11 +140,12 @@ class Members:
         self._check_tls_key(request)
 
     def _check_tls_key(self, request: Request) -> None:
-        owners = {entry.tls_key: "a TLS key of a removed site" for entry in self.removed}
+        removed = (bytes.fromhex(entry.tls_key) for entry in self.removed)
+        owners = dict.fromkeys(removed, "a TLS key of a removed site")
         for member in self.current.values():
             if member.site != request.site:
-                owners[member.tls_key.hex()] = f"the TLS key of {member.site!r}"
-        _refuse_owned(request, certificate_checks.public_der(request.tls_key), owners)
+                owners[member.tls_key] = f"the TLS key of {member.site!r}"
+        refuse_owned(request, certificate_checks.public_der(request.tls_key), owners)
 
     def member(self, site: str) -> Member:
         """An enrolled site."""
@@ -169,9 +171,10 @@ class Members:
         return Members(current, (*self.removed, entry))
 
 
-def _refuse_owned(request: Request, public_key: bytes, owners: Mapping[str, str]) -> None:
-    whose = owners.get(public_key.hex())
-    if whose is not None:
+def refuse_owned(request: Request, public_key: bytes, owners: Mapping[bytes, str]) -> None:
+    """Refuse a request with a key that is somebody's."""
+    if public_key in owners:
         raise RosterError(
-            f"site {request.site!r} shows {whose}", remedy="ask the site for a request with new keys"
+            f"site {request.site!r} shows {owners[public_key]}",
+            remedy="ask the site for a request with new keys",
         )

@@ -14,14 +14,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any, Final, Literal, Self
+from typing import Annotated, Any, Final, Literal, Self
 
 from cryptography import x509
 from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.serialization import load_der_public_key
-from pydantic import Field
+from pydantic import AfterValidator, Field
 
 from secfed.config.schema import Strict, checked
 from secfed.crypto.codec import Writer, digest
@@ -39,17 +39,30 @@ _KEY: Final = Field(pattern=r"^[0-9a-f]{64}$", description="64 hexadecimal digit
 _MAX_TIME_S: Final = 1 << 40
 
 
-class AggregatorTable(Strict):
-    """The keys by which a file names the aggregator."""
+class AggregatorFacts(Strict):
+    """What a site needs to know about the aggregator, and the keys by which files say it."""
 
-    aggregator_key: str = _KEY
-    hosts: tuple[str, ...] = Field(min_length=1, max_length=32, description="an array of host names")
+    aggregator_key: str = _KEY  # of its identity, which is also in every roster
+    hosts: tuple[Annotated[str, AfterValidator(names.check_host)], ...] = Field(
+        min_length=1, max_length=32, description="an array of host names, of which the first is dialled"
+    )
     port: int = Field(ge=1, le=65535, description="1 to 65535")
 
-    def facts(self) -> AggregatorFacts:
-        """These keys as a value."""
-        hosts = tuple(names.check_host(host) for host in self.hosts)
-        return AggregatorFacts(bytes.fromhex(self.aggregator_key), hosts, self.port)
+    @property
+    def aggregator(self) -> AggregatorFacts:
+        """These keys alone, of a file that has more."""
+        return AggregatorFacts(aggregator_key=self.aggregator_key, hosts=self.hosts, port=self.port)
+
+    @property
+    def identity_key(self) -> bytes:
+        """The public key that it signs with."""
+        return bytes.fromhex(self.aggregator_key)
+
+    @property
+    def address(self) -> str:
+        """``host:port``, as a client dials it."""
+        host = self.hosts[0]
+        return f"[{host}]:{self.port}" if ":" in host else f"{host}:{self.port}"
 
 
 class _RequestFile(Strict):
@@ -63,7 +76,7 @@ class _RequestFile(Strict):
     tls_signature: str = Field(pattern=_HEX, max_length=200, description="a signature, hexadecimal")
 
 
-class _ReplyFile(AggregatorTable):
+class _ReplyFile(AggregatorFacts):
     kind: Literal["secfed enrolment reply"] = Field(description='"secfed enrolment reply"')
     version: Literal[1] = Field(description="1")
     consortium: str = Field(pattern=names.CONSORTIUM_PATTERN, description="the consortium's name")
@@ -132,25 +145,6 @@ class Request:
 
 
 @dataclass(frozen=True)
-class AggregatorFacts:
-    """What a site needs to know about the aggregator."""
-
-    identity_key: bytes  # also in every roster
-    hosts: tuple[str, ...]  # the first is the one to dial
-    port: int
-
-    @property
-    def address(self) -> str:
-        """``host:port``, as a client dials it."""
-        host = self.hosts[0]
-        return f"[{host}]:{self.port}" if ":" in host else f"{host}:{self.port}"
-
-    def to_content(self) -> dict[str, Any]:
-        """The keys of :class:`AggregatorTable`."""
-        return {"aggregator_key": self.identity_key.hex(), "hosts": list(self.hosts), "port": self.port}
-
-
-@dataclass(frozen=True)
 class Reply:
     """The study centre's answer to a request."""
 
@@ -178,7 +172,7 @@ class Reply:
             "site": self.site,
             "certificate": certificate_checks.to_pem(self.certificate),
             "ca": certificate_checks.to_pem(self.ca),
-            **self.aggregator.to_content(),
+            **self.aggregator.model_dump(),
             "signature": signature.hex(),
         }
 
@@ -196,7 +190,7 @@ class Reply:
             names.check_site_name(file.site),
             certificate_checks.load(file.certificate, f"{where}: certificate"),
             certificate_checks.load(file.ca, f"{where}: ca"),
-            file.facts(),
+            file.aggregator,
         )
         certificate_checks.check_authority(reply.ca, now)
         if not certificate_checks.signed_by(reply.ca, bytes.fromhex(file.signature), reply.body):

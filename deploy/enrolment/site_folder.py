@@ -24,8 +24,8 @@ from pydantic import Field
 
 from secfed.config.schema import checked
 from secfed.crypto.identity import Identity, Roster
-from secfed.deploy.enrolment import trust_store
-from secfed.deploy.enrolment.messages import AggregatorFacts, AggregatorTable, Reply, Request
+from secfed.deploy.enrolment import rosters
+from secfed.deploy.enrolment.messages import AggregatorFacts, Reply, Request
 from secfed.deploy.enrolment.site_settings import SETTINGS_FILE, SiteSettings, load_settings, template
 from secfed.deploy.enrolment.training_user import TrainingUser
 from secfed.deploy.pki import certificate_checks, key_files
@@ -37,11 +37,9 @@ from secfed.storage import private_files
 _REQUEST_FILE: Final = "request.json"
 _IDENTITY_FILE: Final = "identity.key"
 _POLICY_FILE: Final = "policy.toml"
-_CONSORTIUM_FILE: Final = "consortium.json"
-_CA_FILE: Final = "ca.pem"
 
 
-class _ConsortiumFile(AggregatorTable):
+class _ConsortiumFile(AggregatorFacts):
     version: Literal[1] = Field(description="1")
     consortium: str = Field(description="the consortium's name")
     ca: str = Field(description="a certificate in PEM")
@@ -66,9 +64,9 @@ class SiteFolder:
         self.approvals_path = folder / "approvals.json"
         self.state = folder / self.settings.agent.state  # journals, ledgers and transcripts
         self._identity_path = folder / _IDENTITY_FILE
-        self._consortium_path = folder / _CONSORTIUM_FILE
-        self._ca_path = folder / _CA_FILE
-        self._pinned_path = folder / trust_store.PINNED_FILE
+        self._consortium_path = folder / "consortium.json"
+        self._ca_path = folder / "ca.pem"
+        self._pinned_path = folder / rosters.PINNED_FILE
 
     @classmethod
     def create(cls, folder: Path, name: str, *, now: datetime, passphrase: str | None = None) -> SiteFolder:
@@ -135,7 +133,7 @@ class SiteFolder:
             return None
         file = checked(_ConsortiumFile, private_files.read_json(path, "a consortium"), str(path))
         ca = certificate_checks.load(file.ca, f"{path}: ca")
-        return file.consortium, ca, file.facts()
+        return file.consortium, ca, file.aggregator
 
     def address(self) -> str:
         """Where to dial: as ``site.toml`` says, or else the reply."""
@@ -187,16 +185,16 @@ class SiteFolder:
         """Install a reply that :meth:`check_reply` accepted."""
         self.tls.check_belongs(reply.certificate, passphrase)
         ca = certificate_checks.to_pem(reply.ca)
-        content = {"version": 1, "consortium": reply.consortium, "ca": ca, **reply.aggregator.to_content()}
+        content = {"version": 1, "consortium": reply.consortium, "ca": ca, **reply.aggregator.model_dump()}
         private_files.replace(self._consortium_path, private_files.to_json(content), mode=0o644)
         private_files.replace(self._ca_path, ca.encode(), mode=0o644)
         self.tls.install(reply.certificate, passphrase)
 
-    def pinned(self) -> trust_store.Pinned | None:
+    def pinned(self) -> rosters.Pinned | None:
         """The pinned roster; None if none was ever pinned."""
-        return trust_store.read_pinned(self._pinned_path)
+        return rosters.read_pinned(self._pinned_path)
 
-    def pinned_or_none(self) -> trust_store.Pinned | None:
+    def pinned_or_none(self) -> rosters.Pinned | None:
         """Like :meth:`pinned`, and None for a damaged file: for the question of what to pin instead."""
         try:
             return self.pinned()
@@ -208,12 +206,12 @@ class SiteFolder:
         pinned = self.pinned()
         if pinned is None:  # a step that is still to be done, not a roster that cannot be believed
             raise ConfigError(f"{self.folder}: no roster is pinned", remedy="run: secfed site trust ROSTER")
-        trust_store.check_own(pinned.roster, self.name, self.request().identity_key)
+        rosters.check_own(pinned.roster, self.name, self.request().identity_key)
         return pinned.roster
 
     def check_roster(self, roster: Roster) -> None:
         """Check a roster before an administrator is asked to pin it."""
-        trust_store.check_own(roster, self.name, self.request().identity_key)
+        rosters.check_own(roster, self.name, self.request().identity_key)
         known = self.consortium()
         if known is not None and known[2].identity_key != roster.aggregator:
             raise RosterError(
@@ -224,4 +222,4 @@ class SiteFolder:
     def trust(self, roster: Roster, now: datetime) -> None:
         """Pin a roster. Security: the administrator has compared its digest before."""
         self.check_roster(roster)
-        trust_store.pin(self._pinned_path, roster, now)
+        rosters.pin(self._pinned_path, roster, now)

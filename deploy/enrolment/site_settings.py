@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from importlib import resources
 from pathlib import Path
 from typing import Any, Final, Literal
@@ -85,24 +84,20 @@ class SiteSettings(Strict):
 def load_settings(path: Path) -> SiteSettings:
     """Read ``site.toml``."""
     tables = read_tables(path, "the settings of a site")
+    sections: dict[str, Any] = {name: field.annotation for name, field in SiteSettings.model_fields.items()}
     try:
-        return _from_tables(tables)
+        for name, table in tables.items():
+            if name not in sections:
+                raise ConfigError(f"{name}: unknown section", remedy=suggestion(name, sections, "use: "))
+            if not isinstance(table, dict):
+                raise ConfigError(f"{name}: is a value, not a section", remedy=f"write [{name}]")
+        if "site" not in tables:
+            raise ConfigError("site: this section is missing", remedy="add [site] with the name")
+        found = {name: checked(model, tables.get(name, {}), name) for name, model in sections.items()}
+        settings = SiteSettings.model_validate(found)
+        check_site_name(settings.site.name)
     except ConfigError as error:
         raise ConfigError(f"{path}: {error.message}", remedy=error.remedy) from None
-
-
-def _from_tables(tables: Mapping[str, Any]) -> SiteSettings:
-    sections: dict[str, Any] = {name: field.annotation for name, field in SiteSettings.model_fields.items()}
-    for name, table in tables.items():
-        if name not in sections:
-            raise ConfigError(f"{name}: unknown section", remedy=suggestion(name, sections, "use: "))
-        if not isinstance(table, dict):
-            raise ConfigError(f"{name}: is a value, not a section", remedy=f"write [{name}]")
-    if "site" not in tables:
-        raise ConfigError("site: this section is missing", remedy="add [site] with the name")
-    found = {name: checked(model, tables.get(name, {}), name) for name, model in sections.items()}
-    settings = SiteSettings.model_validate(found)
-    check_site_name(settings.site.name)
     return settings
 
 

@@ -9,7 +9,7 @@ from enum import StrEnum
 
 from secfed.deploy.enrolment.site_folder import SiteFolder
 from secfed.deploy.pki import certificate_checks
-from secfed.deploy.pki.expiry import Expiry, Urgency
+from secfed.deploy.pki.certificate_checks import Expiry, Urgency
 from secfed.deploy.policy.policy import Policy
 from secfed.errors import SecfedError
 from secfed.storage import private_files

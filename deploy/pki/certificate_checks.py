@@ -1,9 +1,11 @@
-"""Reading certificates: whose they are, who issued them, and whether they are valid now."""
+"""Reading certificates: whose they are, who issued them, whether they are valid now, and until when."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Final, TypeGuard, TypeVar
+from enum import StrEnum
+from typing import Final, Self, TypeGuard, TypeVar
 
 from cryptography import x509
 from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
@@ -15,6 +17,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID
 from secfed.errors import ConfigError
 
 SKEW: Final = timedelta(hours=1)  # clocks of hospitals differ
+ANNOUNCED: Final = timedelta(weeks=4)
 SITE_URI: Final = "secfed:site:"
 AGGREGATOR_URI: Final = "secfed:aggregator"
 NO_HOST: Final = "secfed.invalid"  # stands where a CA permits no host name: an empty list would permit all
@@ -126,6 +129,44 @@ def p256_of(certificate: x509.Certificate) -> ec.EllipticCurvePublicKey:
 def is_p256(public: object) -> TypeGuard[ec.EllipticCurvePublicKey]:
     """Whether this is a public key of P-256."""
     return isinstance(public, ec.EllipticCurvePublicKey) and isinstance(public.curve, ec.SECP256R1)
+
+
+class Urgency(StrEnum):
+    """What the owner of a certificate has to do."""
+
+    FINE = "fine"
+    SOON = "renew soon"
+    EXPIRED = "expired"
+
+
+@dataclass(frozen=True)
+class Expiry:
+    """How long a certificate is still good for."""
+
+    end: datetime
+    days_left: int  # whole days; 0 on the last day and after
+    urgency: Urgency
+
+    @classmethod
+    def of(cls, certificate: x509.Certificate, now: datetime) -> Self:
+        """Announced four weeks ahead, or half a lifetime where that is shorter; ``now`` has a time zone."""
+        end = certificate.not_valid_after_utc
+        left = end - now
+        lifetime = end - certificate.not_valid_before_utc
+        urgency = Urgency.FINE
+        if left <= timedelta(0):
+            urgency = Urgency.EXPIRED
+        elif left <= min(ANNOUNCED, lifetime / 2):
+            urgency = Urgency.SOON
+        return cls(end, max(0, left.days), urgency)
+
+    def describe(self) -> str:
+        """For a table: the day, and how far away it is."""
+        day = self.end.strftime("%Y-%m-%d")
+        if self.urgency is Urgency.EXPIRED:
+            return f"expired on {day}"
+        unit = "day" if self.days_left == 1 else "days"
+        return f"until {day} ({self.days_left} {unit})"
 
 
 def _uris(certificate: x509.Certificate) -> list[str]:

@@ -10,8 +10,10 @@ Source: RFC 7914 (scrypt), RFC 5958 (PKCS #8).
 from __future__ import annotations
 
 import hashlib
+import os
 import re
 import secrets
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Final
 
@@ -23,6 +25,7 @@ from secfed.crypto.identity import Identity
 from secfed.errors import ConfigError
 from secfed.storage import private_files
 
+PASSPHRASE_FILE: Final = "SECFED_PASSPHRASE_FILE"  # noqa: S105 - the name of a variable
 LEAST_PASSPHRASE: Final = 12  # characters
 
 _SCRYPT: Final = {"n": 1 << 16, "r": 8, "p": 2}  # 64 MiB
@@ -80,6 +83,42 @@ def check_passphrase(passphrase: str) -> str:
     return passphrase
 
 
+def passphrase_from_file(environment: Mapping[str, str] = os.environ) -> str | None:
+    """The passphrase in the file that ``SECFED_PASSPHRASE_FILE`` names, or None if it names none.
+
+    One newline at the end is not part of it. A service gets the file from its supervisor (systemd:
+    ``LoadCredentialEncrypted=``).
+    """
+    name = environment.get(PASSPHRASE_FILE)
+    if not name:
+        return None
+    path = Path(name)
+    # What systemd hands to a service is private to it, whatever an access list makes of its mode bits.
+    if path.parent != Path(environment.get("CREDENTIALS_DIRECTORY", "/nonexistent")):
+        private_files.check_private(path)
+    try:
+        text = private_files.read(path, "a passphrase").decode().removesuffix("\n")
+    except UnicodeDecodeError:
+        raise ConfigError(f"{path}: not UTF-8 text", remedy="write the passphrase as one line") from None
+    if not text:
+        raise ConfigError(f"{path}: holds no passphrase", remedy="write the passphrase as one line")
+    return text
+
+
+def passphrase_for(
+    *paths: Path, ask: Callable[[str], str] | None = None, environment: Mapping[str, str] = os.environ
+) -> str | None:
+    """The passphrase of existing keys, or None if none needs one; ``ask`` asks a person."""
+    encrypted = [path for path in paths if is_encrypted(path)]
+    if not encrypted:
+        return None
+    if (found := passphrase_from_file(environment)) is not None:
+        return found
+    if ask is None:
+        raise _needs_passphrase(encrypted[0])
+    return ask(f"Passphrase of {encrypted[0].parent}")
+
+
 def _read(path: Path, passphrase: str | None) -> object:
     private_files.check_private(path)
     data = private_files.read(path, "a private key")
@@ -87,15 +126,18 @@ def _read(path: Path, passphrase: str | None) -> object:
     password = None
     if salt:
         if passphrase is None:
-            raise ConfigError(
-                f"{path}: needs a passphrase", remedy="set SECFED_PASSPHRASE_FILE to the file that holds it"
-            )
+            raise _needs_passphrase(path)
         password = _stretched(passphrase, bytes.fromhex(salt[1].decode()))
     try:
         return serialization.load_pem_private_key(data[salt.end() if salt else 0 :], password)
     except (ValueError, TypeError):  # the library's words could quote the file
         why = "the passphrase is wrong, or the file is damaged" if salt else "not a private key"
         raise ConfigError(f"{path}: {why}", remedy="try again, or restore it from your backup") from None
+
+
+def _needs_passphrase(path: Path) -> ConfigError:
+    remedy = f"set {PASSPHRASE_FILE} to the file that holds it"
+    return ConfigError(f"{path}: needs a passphrase", remedy=remedy)
 
 
 def _stretched(passphrase: str, salt: bytes) -> bytes:

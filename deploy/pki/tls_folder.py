@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
 
 from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
@@ -21,10 +20,6 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 from secfed.deploy.pki import certificate_checks, key_files
 from secfed.errors import ConfigError
 from secfed.storage import private_files
-
-_KEY: Final = "tls.key"
-_NEXT_KEY: Final = "tls-next.key"
-_CERTIFICATE: Final = "tls.pem"
 
 
 @dataclass(frozen=True)
@@ -43,8 +38,8 @@ class TlsFolder:
     """The TLS files of one party."""
 
     def __init__(self, folder: Path) -> None:
-        self._key, self._next_key = folder / _KEY, folder / _NEXT_KEY
-        self._certificate = folder / _CERTIFICATE
+        self._key, self._next_key = folder / "tls.key", folder / "tls-next.key"
+        self._certificate = folder / "tls.pem"
 
     @property
     def key_paths(self) -> tuple[Path, ...]:

@@ -13,22 +13,14 @@ from typing import Final
 
 from secfed import __version__
 from secfed.deploy.enrolment.site_folder import SiteFolder
-from secfed.deploy.enrolment.site_status import site_status
+from secfed.deploy.enrolment.site_status import Level, StatusItem, site_status
 from secfed.deploy.pki.tls_folder import TlsFiles
-from secfed.deploy.preflight.checks import (
-    LEAST_FREE_BYTES,
-    PreflightCheck,
-    failed_with,
-    folder_check,
-    passed,
-    skipped,
-    space_check,
-    versions_check,
-)
+from secfed.deploy.preflight.checks import PreflightCheck, failed, failed_with, passed, skipped
 from secfed.deploy.transport.flower import unix_socket
-from secfed.errors import ConfigError, LinkError, SecfedError
+from secfed.errors import ConfigError, LinkError, RosterError, SecfedError
 
 _PACKAGES: Final = ("torch", "grpcio", "prometheus-client", "cryptography")
+LEAST_FREE_BYTES: Final = 1_000_000_000
 _PATIENCE_S: Final = 5.0
 
 
@@ -36,8 +28,8 @@ def folder_checks(
     site: SiteFolder, passphrase: Callable[[], str | None], now: datetime
 ) -> tuple[list[PreflightCheck], TlsFiles | None]:
     """Everything that needs no network, and the TLS files for what does; None where they cannot be used."""
-    checks = [versions_check(_versions())]
-    checks += [folder_check(found) for found in site_status(site, now)]
+    checks = [versions_check()]
+    checks += [_status_check(found) for found in site_status(site, now)]
     material = None
     try:
         secret = passphrase()
@@ -53,12 +45,27 @@ def folder_checks(
     return checks, material
 
 
+def _status_check(found: StatusItem) -> PreflightCheck:
+    """A line of ``secfed site status`` as a check."""
+    if found.level is not Level.BAD:
+        return passed(found.subject, found.text, found.remedy)
+    kind = RosterError if found.subject == "roster" else ConfigError
+    return failed(found.subject, found.text, found.remedy, kind)
+
+
 def disk_check(site: SiteFolder, needed_bytes: int = LEAST_FREE_BYTES) -> PreflightCheck:
-    """The disk of the state folder."""
+    """Whether the state folder can take what an exchange writes."""
     state = site.state.absolute()
     there = next(folder for folder in (state, *state.parents) if folder.exists())
+    if not os.access(there, os.W_OK):
+        remedy = "run this as the agent's account, or chown"
+        return failed("disk", f"{site.state}: this account cannot write there", remedy)
     free_bytes = shutil.disk_usage(there).free
-    return space_check(str(site.state), free_bytes, os.access(there, os.W_OK), needed_bytes)
+    free = f"{site.state}: {free_bytes / 1e9:.1f} GB free"
+    if free_bytes < needed_bytes:
+        remedy = "free space, or put agent.state of site.toml on another disk"
+        return failed("disk", f"{free}, {needed_bytes / 1e9:.1f} GB wanted", remedy)
+    return passed("disk", free)
 
 
 def flower_check(path: Path) -> PreflightCheck:
@@ -74,11 +81,16 @@ def flower_check(path: Path) -> PreflightCheck:
     return passed("flower", f"an agent listens at {path}")
 
 
-def _versions() -> dict[str, str | None]:
-    found: dict[str, str | None] = {"secfed": __version__, "Python": platform.python_version()}
+def versions_check() -> PreflightCheck:
+    """Versions of what an agent needs."""
+    found, missing = {"secfed": __version__, "Python": platform.python_version()}, []
     for name in _PACKAGES:
         try:
             found[name] = metadata.version(name)
         except metadata.PackageNotFoundError:
-            found[name] = None
-    return found
+            missing.append(name)
+    if missing:
+        remedy = "in the folder of the repository: pip install '.[net]'"
+        return failed("versions", f"not installed: {', '.join(missing)}", remedy)
+    listed = ", ".join(f"{name} {version}" for name, version in found.items())
+    return passed("versions", f"{listed}; all parties of a study run the same secfed")

@@ -1,24 +1,23 @@
-"""The way from a hospital to the aggregator: which one the agent takes, and what was found on it.
+"""The way from a hospital to the aggregator: which one the agent takes, and who is at its end.
 
-Pure functions for :mod:`secfed.deploy.preflight.checks`: name, proxy, connection, TLS. The probing is in
-``network_probe.py``.
+Pure functions; the probing is in ``network_probe.py``.
 """
 
 from __future__ import annotations
 
 import ipaddress
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from enum import Enum
 from typing import Final
 from urllib.parse import unquote, urlsplit
 
 from cryptography import x509
 
 from secfed.deploy.pki import certificate_checks
-from secfed.deploy.pki.expiry import Expiry, Urgency
-from secfed.deploy.preflight.checks import PreflightCheck, failed, passed, printable
+from secfed.deploy.pki.certificate_checks import Expiry, Urgency
+from secfed.deploy.preflight.checks import PreflightCheck, failed, passed
+from secfed.deploy.transport.study_server import printable
 from secfed.errors import ConfigError, LinkError
 
 _SCHEME: Final = "http"
@@ -107,46 +106,6 @@ def proxy_check(route: Route, environment: Mapping[str, str]) -> PreflightCheck:
     return passed("proxy", "none")
 
 
-def name_check(host: str, addresses: Iterable[str], failure: str = "") -> PreflightCheck:
-    """Whether the name of what is dialled first resolves."""
-    found = sorted(set(addresses))
-    if found:
-        return passed("name", f"{host} is {', '.join(found[:4])}")
-    detail = f"{host}: does not resolve{f' ({failure})' if failure else ''}"
-    return failed(
-        "name", detail, "check the spelling, this machine's DNS, and aggregator in site.toml", LinkError
-    )
-
-
-class Trouble(Enum):
-    """Why no connection came about."""
-
-    REFUSED = "nothing listens there now"
-    SILENT = "no answer"
-    UNREACHABLE = "no way there"
-    PROXY_LOGIN = "the proxy wants a name and password (407)"
-    PROXY_DENIES = "the proxy does not let it through"
-
-
-def connection_check(route: Route, trouble: Trouble | None, detail: str = "") -> PreflightCheck:
-    """Whether TCP comes through, over the proxy if there is one."""
-    proxy, way = route.proxy, route.address
-    if proxy is not None:
-        way += f" over the proxy {proxy.host}:{proxy.port}"
-    if trouble is None:
-        return passed("connection", way)
-    known_port = f"to {route.host}, TCP port {route.port}, outgoing"
-    remedies = {
-        Trouble.REFUSED: "no study is served now, or the port is wrong: ask the study centre",
-        Trouble.SILENT: f"ask for a rule of the firewall: {known_port}",
-        Trouble.UNREACHABLE: f"check this machine's network and routes; it must come {known_port}",
-        Trouble.PROXY_LOGIN: "put user:password@ into https_proxy, or ask for a rule without a password",
-        Trouble.PROXY_DENIES: f"ask for a rule of the proxy: CONNECT {route.address}",
-    }
-    said = f" ({detail})" if detail else ""
-    return failed("connection", f"{way}: {trouble.value}{said}", remedies[trouble], LinkError)
-
-
 @dataclass(frozen=True)
 class Shown:
     """What the other side showed in a TLS handshake."""
@@ -189,7 +148,7 @@ def tls_check(route: Route, shown: Shown, authority: x509.Certificate, now: date
 
 def _somebody_else(route: Route, found: x509.Certificate) -> tuple[str, str]:
     """Who answers instead of the aggregator, and the remedy."""
-    issuer = printable(found.issuer.rfc4514_string()) or "without a name"
+    issuer = printable(found.issuer.rfc4514_string())[:200] or "without a name"
     if certificate_checks.is_aggregator(found):
         remedy = (
             "check name and port; a consortium that was founded anew needs a new folder: secfed site init"

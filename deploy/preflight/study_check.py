@@ -14,6 +14,7 @@ from contextlib import closing
 from datetime import datetime
 from pathlib import Path
 
+from secfed.audit.privacy.phrases import number_down, number_up
 from secfed.crypto.identity import Roster
 from secfed.deploy.admission import near_twins
 from secfed.deploy.admission.admission import data_file, frame_caps, read_study
@@ -23,24 +24,15 @@ from secfed.deploy.agent.control import is_paused
 from secfed.deploy.agent.training import TrainingProcess
 from secfed.deploy.agent.training_wire import Job
 from secfed.deploy.enrolment.site_folder import SiteFolder
-from secfed.deploy.policy.checks import Violation
-from secfed.deploy.policy.policy import Policy
+from secfed.deploy.policy.policy import Policy, Violation
 from secfed.deploy.policy.sections import DataSet
-from secfed.deploy.preflight.checks import (
-    LEAST_FREE_BYTES,
-    PreflightCheck,
-    budget_check,
-    failed,
-    failed_with,
-    passed,
-    skipped,
-)
-from secfed.deploy.preflight.folder_check import disk_check
+from secfed.deploy.preflight.checks import PreflightCheck, failed, failed_with, passed, skipped
+from secfed.deploy.preflight.folder_check import LEAST_FREE_BYTES, disk_check
 from secfed.dp.accounting.budget import Budget, standing
 from secfed.dp.accounting.interface import accountant
 from secfed.dp.ledger.heads import lacking
 from secfed.dp.ledger.ledger import LEDGER, spent_of
-from secfed.errors import PolicyRefused, RoundAborted, SecfedError, TranscriptError
+from secfed.errors import BudgetExceeded, PolicyRefused, RoundAborted, SecfedError, TranscriptError
 from secfed.records.chain_file import verify_file
 from secfed.records.clock import refuse_ahead
 from secfed.records.hash_chain import Entry
@@ -176,11 +168,11 @@ class StudyCheck:
                 log_path=Path(os.devnull),  # that of the agent is the running training's
                 local_key=None,
                 ledger=None,
-                kept=dict,
+                stored=dict,
                 user=self._site.training_user(),
             )
             with closing(process):
-                process.check()
+                process.start()
         except RoundAborted as error:
             message = error.message.partition(";")[0]
             return failed("data", message, "most often too little memory: see the kernel's log", RoundAborted)
@@ -224,3 +216,22 @@ class StudyCheck:
         for budget in self._policy.budgets(data.name) or (unlimited,):
             so_far = standing(budget, spent, int(self._now.timestamp()), counts).epsilon
             yield budget_check(data.name, budget, so_far, settings.epsilon, settings.delta)
+
+
+def budget_check(data: str, budget: Budget, spent: float, epsilon: float, delta: float) -> PreflightCheck:
+    """What a study plans to spend, and what is left for it after ``spent``, an epsilon.
+
+    What two studies cost together is less than the sum of their epsilons, so only a budget that is spent is
+    a failure; one that the sum would exceed is a warning.
+    """
+    plan = f"the study spends at most epsilon {epsilon:g} at delta {delta:g}"
+    name = f"{data}: {budget.describe()}"
+    if budget.epsilon is None:
+        return passed("budget", f"{name}; {plan}")
+    left = max(0.0, budget.epsilon - spent)
+    detail = f"{name}: {number_up(spent)} spent, {number_down(left)} left; {plan}"
+    if left <= 0.0:
+        remedy = "wait until the period is over, or raise the budget in policy.toml"
+        return failed("budget", detail, remedy, BudgetExceeded)
+    may_end = "may not last to the end of the study, unless part of it is paid: watch agent status"
+    return passed("budget", detail, may_end if epsilon > left else "")

@@ -1,4 +1,4 @@
-"""Messages, limits and progress, for any carrier.
+"""Messages, limits, progress and the steps of a round, for any carrier.
 
 Imports enrolment and what lies below.
 """

@@ -18,7 +18,7 @@ from typing import Final, TypeVar
 
 from secfed.crypto.codec import Buffer
 from secfed.deploy.transport.limits import Backoff, ClientLimits
-from secfed.deploy.transport.messages import MAX_KIND_BYTES, MAX_REASON_BYTES, HelloReply
+from secfed.deploy.transport.messages import MAX_KIND_BYTES, MAX_REASON_BYTES, HelloReply, RefusalMessage
 from secfed.errors import LinkError, PolicyRefused, Replay, SecfedError
 from secfed.wire.refusal_codes import outgoing
 
@@ -118,7 +118,7 @@ class SiteConnection(ABC):
                         return None
                     continue
                 if backoff.failures:
-                    backoff.reset()
+                    backoff.failures = 0
                     recovered()
                 return value
             return None
@@ -149,14 +149,15 @@ class SiteConnection(ABC):
         return False
 
 
-def refusal_text(error: SecfedError, *, declines: bool = False) -> tuple[str, str]:
-    """What the aggregator learns about a refusal, of a request or (``declines``) of a study: kind and reason.
+def refusal_message(study: str, request_id: bytes, error: SecfedError) -> RefusalMessage:
+    """What the aggregator learns about the refusal of a request, or with an empty id of the study.
 
     Security: a request is refused with a code of :mod:`secfed.wire.refusal_codes`, and so is a study for any
     other reason than the policy. The words of a policy must name no number that comes out of records: before
     a broadcast was seen they follow from the study's settings, and its author needs them.
     """
     kind, reason = outgoing(error)
-    if declines and isinstance(error, PolicyRefused):
+    if not request_id and isinstance(error, PolicyRefused):
         reason = error.message
-    return kind[:MAX_KIND_BYTES], reason.encode()[:MAX_REASON_BYTES].decode(errors="ignore")
+    cut = reason.encode()[:MAX_REASON_BYTES].decode(errors="ignore")
+    return RefusalMessage(study, request_id, kind[:MAX_KIND_BYTES], cut)

@@ -109,10 +109,6 @@ class Backoff:
         self.failures += 1
         return self._random.uniform(0.0, bound)
 
-    def reset(self) -> None:
-        """It worked again."""
-        self.failures = 0
-
 
 @dataclass
 class Allowance:

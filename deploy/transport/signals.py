@@ -7,10 +7,10 @@ it interrupts waiting, never writing.
 from __future__ import annotations
 
 import signal
-import socket
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from queue import SimpleQueue
 from types import FrameType
 from typing import Final
 
@@ -40,27 +40,22 @@ def called_on_signal(act: Callable[[], None]) -> Iterator[None]:
     """Call ``act`` at SIGINT or SIGTERM, in a thread of its own; entered in the main thread.
 
     A handler interrupts the main thread anywhere, also while it holds a lock: there, ``act`` could wait for
-    that lock for ever. So the handler does nothing.
+    that lock for ever. So the handler only tells the thread.
     """
-    watched, told = socket.socketpair()
-    told.setblocking(False)
+    signals: SimpleQueue[int] = SimpleQueue()  # its put() may interrupt itself
 
     def watch() -> None:
-        while number := watched.recv(1):  # nothing at the end
-            if number[0] in _NUMBERS:
-                act()
+        while signals.get():
+            act()
 
     thread = threading.Thread(target=watch, name="secfed-signals", daemon=True)
     thread.start()
-    before_fd = signal.set_wakeup_fd(told.fileno(), warn_on_full_buffer=False)
     try:
-        with _handled_by(lambda _number, _frame: None):
+        with _handled_by(lambda number, _frame: signals.put(number)):
             yield
     finally:
-        signal.set_wakeup_fd(before_fd)
-        told.close()
+        signals.put(0)
         thread.join()
-        watched.close()
 
 
 class Stopper:

@@ -1,4 +1,4 @@
-"""What a study's rounds need of a server, whatever carries its messages: gRPC or Flower."""
+"""What a study's rounds need of a server, and get from it, whatever carries its messages: gRPC or Flower."""
 
 from __future__ import annotations
 
@@ -7,16 +7,72 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from queue import SimpleQueue
 from typing import Protocol
 
 from secfed.crypto.codec import Buffer
 from secfed.deploy.transport.chunking import ChunkedFrame, wrap_all
-from secfed.deploy.transport.link import Presence, Refused, SiteReply
-from secfed.deploy.transport.messages import REQUEST_ID_BYTES
+from secfed.deploy.transport.messages import REQUEST_ID_BYTES, HelloReply, RefusalMessage
 from secfed.deploy.transport.progress import Waits
 from secfed.errors import RosterError
+
+
+@dataclass(frozen=True)
+class SiteReply:
+    """One reply, complete and with the right hash. ``release`` must be called when it has been used."""
+
+    site: str
+    request_id: bytes
+    frame: memoryview = field(repr=False)
+    release: Callable[[], None] = field(repr=False)
+
+
+@dataclass(frozen=True)
+class Refused:
+    """A site will not answer a request. Security: kind and reason are the site's words, made printable."""
+
+    site: str
+    request_id: bytes
+    kind: str
+    reason: str
+
+    @classmethod
+    def of(cls, site: str, refusal: RefusalMessage) -> Refused:
+        """What a site sent."""
+        return cls(site, refusal.request_id, printable(refusal.kind), printable(refusal.reason))
+
+
+@dataclass(frozen=True)
+class Offer:
+    """What a server serves: a study, its declarative settings, and the cap on replies to it.
+
+    ``roster`` and ``plan`` are digests to compare: :mod:`secfed.deploy.admission.offered`.
+    """
+
+    study: str
+    settings: bytes
+    max_answer_bytes: int
+    roster: bytes = b""
+    plan: bytes = b""
+
+    def said(self, *, finished: bool, waits: Waits, short: bool = False) -> HelloReply:
+        """The offer as a hospital gets it; ``short`` where it knows the study already."""
+        settings, roster, plan = (b"", b"", b"") if short else (self.settings, self.roster, self.plan)
+        shown = waits.shareable()
+        numbers = (shown.kind, shown.done, shown.of)
+        return HelloReply(self.study, settings, self.max_answer_bytes, finished, *numbers, roster, plan)
+
+
+@dataclass(frozen=True)
+class Presence:
+    """What the operator may see of one site."""
+
+    silent_s: float | None  # since its last call began; None: it never called. Looks do not count.
+    calling: bool  # one of its calls is open, a long poll for example
+    software: str  # what it says it runs
+    declined: str | None  # why it refuses the study, if it does
+    serving: bool = True  # it has opened the study; before, it can still find out that it must refuse it
 
 
 @dataclass(eq=False)
@@ -61,10 +117,12 @@ class StudyServer(ABC):
 
     Attributes:
         requests: set by the carrier.
+        address: where it is reached, for the operator; set by the carrier.
         arrivals: replies and refusals, for the round's thread. Each reply must be released.
     """
 
     requests: _Requests
+    address: str
 
     def __init__(self, study: str, guard: AbstractContextManager[object] | None = None) -> None:
         self._study, self._guard = study, guard or nullcontext()
@@ -129,3 +187,19 @@ class StudyServer(ABC):
             for site in sites.values():
                 site.bytes_up = site.bytes_down = 0
         return up, down
+
+
+def printable(text: str) -> str:
+    """A peer's text on one line, without control characters."""
+    return "".join(char if char.isprintable() else " " for char in text)
+
+
+def once(act: Callable[[], None]) -> Callable[[], None]:
+    """Something that acts the first time it is called; for one thread at a time."""
+    pending = [act]
+
+    def call() -> None:
+        if pending:
+            pending.pop()()
+
+    return call

@@ -24,8 +24,8 @@ from secfed.bench.processes import PeakMemory
 from secfed.crypto.codec import Buffer
 from secfed.crypto.masked.client import MaskedSite
 from secfed.crypto.masked.server import MaskedServer
-from secfed.deploy.transport.carriers.dispatch import StageDispatcher
 from secfed.deploy.transport.client import LinkRequest
+from secfed.deploy.transport.dispatch import StageDispatcher
 from secfed.deploy.transport.grpc.peer import TlsFiles
 from secfed.server.round import drive
 from secfed.wire.transport import OnReply

@@ -23,13 +23,13 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 from secfed.bench.processes import HOST, other_process
 from secfed.crypto.codec import Buffer
 from secfed.deploy.pki.certificates import Authority
-from secfed.deploy.transport.carriers.dispatch import StageDispatcher
 from secfed.deploy.transport.client import LinkRequest
+from secfed.deploy.transport.dispatch import StageDispatcher
 from secfed.deploy.transport.grpc.client import GrpcSiteConnection
 from secfed.deploy.transport.grpc.peer import TlsFiles
 from secfed.deploy.transport.grpc.server import LinkServer
 from secfed.deploy.transport.limits import ServerLimits
-from secfed.deploy.transport.link import Offer
+from secfed.deploy.transport.study_server import Offer
 
 _STUDY = "bench"
 _WAIT_S = 1800.0

@@ -33,12 +33,12 @@ def confirm(question: str, *, yes: bool, option: str) -> None:
 
 def passphrase_of(*keys: Path) -> str | None:
     """The passphrase of these key files; None if they need none. ConfigError if nothing gives it."""
-    from secfed.deploy.pki.passphrase import for_keys
+    from secfed.deploy.pki.key_files import passphrase_for
 
     def ask(question: str) -> str:
         return str(typer.prompt(question, hide_input=True, err=True))
 
-    return for_keys(*keys, ask=ask if someone_is_there() else None)
+    return passphrase_for(*keys, ask=ask if someone_is_there() else None)
 
 
 def new_passphrase(wanted: bool) -> str | None:
@@ -47,10 +47,9 @@ def new_passphrase(wanted: bool) -> str | None:
     Raises:
         ConfigError: too short, or one is wanted and nobody is there to type it.
     """
-    from secfed.deploy.pki.key_files import check_passphrase
-    from secfed.deploy.pki.passphrase import PASSPHRASE_FILE, from_file
+    from secfed.deploy.pki.key_files import PASSPHRASE_FILE, check_passphrase, passphrase_from_file
 
-    passphrase = from_file()
+    passphrase = passphrase_from_file()
     if passphrase is None and wanted:
         if not someone_is_there():
             raise ConfigError(

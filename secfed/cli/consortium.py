@@ -18,8 +18,7 @@ from secfed.cli.site_folders import ConsortiumOption as Folder
 from secfed.crypto.identity import fingerprint
 from secfed.deploy.enrolment import messages
 from secfed.deploy.enrolment.consortium import Consortium
-from secfed.deploy.pki.certificate_checks import public_der
-from secfed.deploy.pki.expiry import Expiry, Urgency
+from secfed.deploy.pki.certificate_checks import Expiry, Urgency, public_der
 from secfed.deploy.pki.names import AGGREGATOR
 from secfed.errors import ConfigError
 from secfed.storage import private_files

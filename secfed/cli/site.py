@@ -18,10 +18,9 @@ from secfed.crypto.identity import Roster, fingerprint
 from secfed.crypto.identity import fingerprint as of_key
 from secfed.deploy.admission.decision_recorder import record_now
 from secfed.deploy.enrolment import messages
-from secfed.deploy.enrolment.rosters import Changes
+from secfed.deploy.enrolment.rosters import check_digest
 from secfed.deploy.enrolment.site_folder import SiteFolder
 from secfed.deploy.enrolment.site_status import Level, StatusItem, site_status
-from secfed.deploy.enrolment.trust_store import check_digest
 from secfed.errors import ConfigError, RosterError, SecfedError
 from secfed.records.roster_file import read_roster
 from secfed.storage import private_files
@@ -161,20 +160,23 @@ def _pin(site: SiteFolder, roster: Roster) -> None:
 
 
 def _show_roster(site: SiteFolder, roster: Roster, pinned: Roster | None) -> None:
-    changes = Changes() if pinned is None else Changes.between(pinned, roster)
-    notes = dict.fromkeys(changes.added, "new") | dict.fromkeys(changes.rekeyed, "NEW KEY")
+    before = roster if pinned is None else pinned
+    known, rekeyed = dict(before.members), before.aggregator != roster.aggregator
     styles = {"NEW KEY": "bold red", "new": "yellow"}
     console, table = stdout(), new_table("Member", "Fingerprint", "")
-    aggregator_note = "NEW KEY" if changes.aggregator else ""
-    table.add_row("aggregator", fingerprint(roster.aggregator), Text(aggregator_note, style="bold red"))
+    aggregator_note = Text("NEW KEY" if rekeyed else "", style="bold red")
+    table.add_row("aggregator", fingerprint(roster.aggregator), aggregator_note)
     for name, public in roster.members:
-        note = notes.get(name, "this site" if name == site.name else "")
+        note = "this site" if name == site.name else ""
+        if known.get(name) != public:
+            note = "NEW KEY" if name in known else "new"
+            rekeyed = rekeyed or name in known
         table.add_row(plain_text(name), fingerprint(public), Text(note, style=styles.get(note, "dim")))
     console.print(table)
     console.print()
-    if changes.removed:
-        say(console, f"No longer in it: {', '.join(changes.removed)}", "yellow")
-    if changes.rekeyed or changes.aggregator:
+    if removed := [name for name in known if name not in roster.sites]:
+        say(console, f"No longer in it: {', '.join(removed)}", "yellow")
+    if rekeyed:
         say(console, "A key changed. Ask the study centre why before you pin this.", "bold red")
     say(console, f"Roster digest: {roster.digest.hex()}")
 

@@ -18,7 +18,7 @@ from secfed.errors import RosterError
 from secfed.storage.atomic import unwritable_errors, write_atomic
 
 ROSTER_FILE = "roster.json"
-PINNED_FILE: Final = "pinned-roster.json"  # at a hospital; deploy/enrolment/trust_store.py
+PINNED_FILE: Final = "pinned-roster.json"  # at a hospital; deploy/enrolment/rosters.py
 PINNED_FOLDER: Final = "pinned-rosters"
 _MAX_BYTES = 1 << 20
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import closing
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ from secfed.deploy.aggregator.standstill import Refusal
 from secfed.deploy.aggregator.study import CentralStudy
 from secfed.records.transcript import Log, Transcript
 from secfed.runs.run_folder import MODEL_FILE, site_folder
-from secfed.runs.run_report import RunReport, SilentObserver
+from secfed.runs.run_report import Observer, RunReport, SilentObserver
 from secfed.simulation.transport import SimulatedTransport
 from secfed.site.attempt_store import NullStore
 from secfed.site.build import build_site
@@ -27,7 +28,6 @@ from secfed.site.journal import Journal
 from secfed.site.parts import Draws, Member, Services
 from secfed.site.terms import Terms
 from secfed.storage import failpoints
-from secfed.study.limits import study_id
 from secfed.study.study import Study
 from secfed.wire.frames import Notice, decode
 from secfed.wire.transport import OnReply
@@ -58,17 +58,43 @@ name = "{protection}"
 ALIVE: list[Hospitals] = []  # to be closed when a test ends
 
 
-def close_all() -> None:
-    while ALIVE:
-        ALIVE.pop().close()
-
-
 class Crash(BaseException):
     """The power goes off. No handler of the code under test may catch it."""
 
 
+class Hospital:
+    """One site of a study, which answers a repeated frame as before."""
+
+    def __init__(self, central: CentralStudy, identity: Identity, sink: Path) -> None:
+        name, seed = identity.name, central.study.seed
+        self.log = Transcript(identity, study=central.id, roster_digest=central.roster.digest, sink=sink)
+        self.site = build_site(
+            Terms(central.study, central.algorithm, central.names),
+            Member(identity, central.roster),
+            central.algorithm.site(name),
+            limits=SiteLimits(),
+            draws=Draws.seeded(seed, name),
+            store=NullStore(Journal(), central.id),
+            services=Services(self.log),
+        )
+        self.answered: dict[bytes, bytes] = {}
+
+    def handle(self, frame: Buffer) -> Buffer:
+        """What an agent does: a frame that was answered is answered from the record."""
+        frame = bytes(frame)
+        if isinstance(decode(frame), Notice):  # these may be repeated
+            return self.site.handle(frame)
+        if frame not in self.answered:
+            self.answered[frame] = bytes(self.site.handle(frame))
+        return self.answered[frame]
+
+    def close(self) -> None:
+        self.log.close()
+        self.site.close()
+
+
 class Hospitals:
-    """The sites of one study; they outlive the aggregator, and answer a repeated frame as before.
+    """The sites of one study; they outlive the aggregator.
 
     Attributes:
         down: sites that do not answer; site -> stages.
@@ -83,62 +109,44 @@ class Hospitals:
         self.folder, self.text, self.study = folder, text, Study.parse(text)
         self.names = tuple(f"hospital-{index}" for index in range(1, sites + 1))
         self.aggregator = Identity.generate("aggregator")
-        identities = {name: Identity.generate(name) for name in self.names}
-        self.roster = Roster.of(self.aggregator, list(identities.values()))
+        identities = [Identity.generate(name) for name in self.names]
+        self.roster = Roster.of(self.aggregator, identities)
         self.central = CentralStudy(self.study, self.roster)
         self.out = folder / "run"
         self.down: dict[str, set[str]] = {}
-        self.answered: dict[str, dict[bytes, bytes]] = {name: {} for name in self.names}
-        self.handled = 0
-        self.sites: dict[str, Any] = {}
-        self.logs = []
-        for name, identity in identities.items():
-            log = Transcript(
-                identity,
-                study=study_id(self.study),
-                roster_digest=self.roster.digest,
-                sink=folder / f"{name}.jsonl",
-            )
-            self.logs.append(log)
-            self.sites[name] = build_site(
-                Terms(self.study, self.central.algorithm, self.names),
-                Member(identity, self.roster),
-                self.central.algorithm.site(name),
-                limits=SiteLimits(),
-                draws=Draws.seeded(self.study.seed, name),
-                store=NullStore(Journal(), study_id(self.study)),
-                services=Services(log),
-            )
+        self.made = {
+            one.name: Hospital(self.central, one, folder / f"{one.name}.jsonl") for one in identities
+        }
+        self.sites: dict[str, Any] = {name: one.site for name, one in self.made.items()}
+
+    @property
+    def handled(self) -> int:
+        """How many frames were worked on."""
+        return sum(len(one.answered) for one in self.made.values())
 
     def handle(self, name: str, frame: Buffer) -> Buffer:
-        """What an agent does: a frame that was answered is answered from the record."""
-        frame = bytes(frame)
-        if isinstance(decode(frame), Notice):  # these may be repeated
-            return self.sites[name].handle(frame)
-        known = self.answered[name]
-        if frame not in known:
-            self.handled += 1
-            known[frame] = bytes(self.sites[name].handle(frame))
-        return known[frame]
+        return self.made[name].handle(frame)
 
-    def carrier(self, log: Log) -> LocalCarrier:
-        return LocalCarrier(self, log)
+    def start(
+        self, observer: Observer | None = None, carrier: Callable[[Log], Any] | None = None
+    ) -> CentralRun:
+        carrier = carrier or partial(LocalCarrier, self)
+        return CentralRun(self.central, self.aggregator, self.out, carrier, observer or SilentObserver())
 
-    def start(self) -> CentralRun:
-        return CentralRun(self.central, self.aggregator, self.out, self.carrier, SilentObserver())
-
-    def run(self) -> RunReport:
+    def run(
+        self,
+        observer: Observer | None = None,
+        carrier: Callable[[Log], Any] | None = None,
+        *,
+        end: bool = False,
+    ) -> RunReport:
         """One process: from its start to the end, or to a crash."""
-        run = self.start()
-        try:
-            return run.run()
-        finally:
-            run.close()  # releases the lock, as the death of a process does; writes nothing
+        with closing(self.start(observer, carrier)) as run:  # as the death of a process releases the lock
+            return run.run(end=end)
 
     def close(self) -> None:
-        for name, log in zip(self.names, self.logs, strict=True):
-            log.close()
-            self.sites[name].close()
+        for one in self.made.values():
+            one.close()
 
     def model(self) -> bytes:
         return save(load_file(self.out / MODEL_FILE))

@@ -12,28 +12,18 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from secfed.crypto.attempt import SiteLimits
-from secfed.crypto.codec import Buffer
 from secfed.deploy.aggregator.study import CentralStudy
 from secfed.deploy.enrolment.consortium import Consortium
-from secfed.deploy.enrolment.messages import Request, utc_now
+from secfed.deploy.enrolment.messages import utc_now
 from secfed.deploy.enrolment.site_folder import SiteFolder
 from secfed.deploy.transport.client import CallFailed
-from secfed.deploy.transport.client import LinkRequest as Asked
 from secfed.deploy.transport.frame_sizes import FrameCaps
 from secfed.deploy.transport.grpc.client import GrpcSiteConnection
 from secfed.deploy.transport.limits import ClientLimits
 from secfed.records.roster_file import read_roster
-from secfed.records.transcript import Transcript
-from secfed.site.attempt_store import NullStore
-from secfed.site.build import build_site
-from secfed.site.journal import Journal
-from secfed.site.parts import Draws, Member, Services
-from secfed.site.terms import Terms
 from secfed.storage import private_files
-from secfed.study.limits import study_id
 from secfed.study.study import Study
-from secfed.wire.frames import Notice, decode
+from tests.deploy import central_case
 from tests.deploy.link_case import wait_until
 from tests.forks import Fork
 from tests.ports import free_port, without_metrics
@@ -48,6 +38,10 @@ app()
 """
 
 
+def admit(centre: Consortium, site: SiteFolder) -> None:
+    centre.admit(site.request(), now=utc_now(), passphrase=None)
+
+
 def found_consortium(folder: Path, names: tuple[str, ...]) -> tuple[Consortium, dict[str, SiteFolder]]:
     """Everyone admitted, joined, and with the roster pinned, as of now."""
     now = utc_now()
@@ -55,8 +49,7 @@ def found_consortium(folder: Path, names: tuple[str, ...]) -> tuple[Consortium, 
     sites = {name: SiteFolder.create(folder / name, name, now=now) for name in names}
     for site in sites.values():
         without_metrics(site.folder)
-        request = Request.verified(private_files.read_json(site.request_path, "a request"), "request")
-        centre.admit(request, now=now, passphrase=None)
+        admit(centre, site)
     for name, site in sites.items():
         reply = private_files.read_json(centre.folder / "replies" / f"{name}.json", "a reply")
         site.join(site.check_reply(reply, "reply", now), passphrase=None)
@@ -64,38 +57,22 @@ def found_consortium(folder: Path, names: tuple[str, ...]) -> tuple[Consortium, 
     return centre, sites
 
 
-class Hospital:
-    """A site in a thread: dials out, works, and answers a repeated frame from its record."""
+class Hospital(central_case.Hospital):
+    """A site in a thread, which dials out."""
 
     def __init__(self, folder: SiteFolder, central: CentralStudy, address: str) -> None:
-        study, name = central.study, folder.name
-        identity = folder.identity(None)
-        self.log = Transcript(
-            identity,
-            study=study_id(study),
-            roster_digest=central.roster.digest,
-            sink=folder.folder / "transcript.jsonl",
-        )
-        self.site = build_site(
-            Terms(study, central.algorithm, central.names),
-            Member(identity, folder.roster()),
-            central.algorithm.site(name),
-            limits=SiteLimits(),
-            draws=Draws.seeded(study.seed, name),
-            store=NullStore(Journal(), study_id(study)),
-            services=Services(self.log),
-        )
+        super().__init__(central, folder.identity(None), folder.folder / "transcript.jsonl")
+        study = central.study
         tls = folder.tls_material(None)
         caps = FrameCaps.of(central.algorithm, study.rounds, len(central.roster.sites), central.protection)
         self.link = GrpcSiteConnection(
             address,
             tls,
-            study=study_id(study),
+            study=central.id,
             max_frame_bytes=caps.request_bytes,
             software="secfed test",
             limits=QUICK,
         )
-        self.answered: dict[bytes, bytes] = {}
         self.failures: list[CallFailed] = []
         self.errors: list[BaseException] = []
         self.thread = threading.Thread(target=self._serve, daemon=True)
@@ -103,23 +80,15 @@ class Hospital:
 
     def _serve(self) -> None:
         try:
-            self.link.serve(self._handle, failed=self.failures.append)
+            self.link.serve(lambda asked: self.handle(asked.frame), failed=self.failures.append)
         except BaseException as error:  # noqa: BLE001 - shown by the test
             self.errors.append(error)
-
-    def _handle(self, asked: Asked) -> Buffer:
-        frame = bytes(asked.frame)
-        if isinstance(decode(frame), Notice):
-            return self.site.handle(frame)
-        if frame not in self.answered:
-            self.answered[frame] = bytes(self.site.handle(frame))
-        return self.answered[frame]
 
     def close(self) -> None:
         self.link.close()
         self.thread.join(60)
         assert not self.thread.is_alive()
-        self.log.close()
+        super().close()
 
 
 class Centre:
@@ -132,10 +101,8 @@ class Centre:
         self.study = Study.parse(toml)
         names = self.study.data.site_ids()
         self.consortium, self.folders = found_consortium(folder, names)
-        roster = self.consortium.roster()
-        assert roster is not None
-        self.roster = roster
-        self.central = CentralStudy(self.study, roster)
+        self.roster = self.consortium.roster()
+        self.central = CentralStudy(self.study, self.roster)
         self.out = folder / "run"
         self.hospitals: list[Hospital] = []
 

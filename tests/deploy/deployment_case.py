@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from typer.testing import CliRunner
 
@@ -102,6 +102,12 @@ def secfed(*arguments: object) -> str:
     return result.stdout
 
 
+def sums(path: Path, owner: bytes, what: str) -> list[tuple[Any, ...]]:
+    """(round, exchange, ``what``, survivors) of every sum in a transcript, which is verified."""
+    bodies = [entry.body for entry in verify_file(path, owner, TRANSCRIPT) if entry.kind == SUMMED]
+    return [(body["round"], body["exchange"], body[what], tuple(body["survivors"])) for body in bodies]
+
+
 @dataclass
 class Process:
     """A process that is started again whenever SIGKILL ends it.
@@ -142,7 +148,6 @@ class Process:
         Raises:
             AssertionError: it failed; with the end of its log.
         """
-        assert self.process is not None
         code = self.process.poll()
         if code is None:
             return False
@@ -252,20 +257,11 @@ class Deployment:
             for party in parties:
                 party.stop()
 
-    def model(self) -> bytes:
-        return (self.out / "model.safetensors").read_bytes()
-
-    def sums(self) -> list[tuple[int, str, int, tuple[str, ...]]]:
+    def sums(self) -> list[tuple[Any, ...]]:
         """(round, exchange, attempt, survivors) of every sum, from the verified transcript."""
         path = self.out / "transcript.jsonl"
-        if not path.exists():
-            return []
         aggregator = read_roster(self.folder / "centre" / "roster.json").aggregator
-        bodies = [item.body for item in verify_file(path, aggregator, TRANSCRIPT) if item.kind == SUMMED]
-        return [
-            (int(body["round"]), str(body["exchange"]), int(body["attempt"]), tuple(body["survivors"]))
-            for body in bodies
-        ]
+        return sums(path, aggregator, "attempt") if path.exists() else []
 
     def verify(self) -> str:
         """Every transcript and ledger of every party verifies, and all say the same.

@@ -37,16 +37,20 @@ def site(folder: Path, name: str, *, now: datetime = NOW, passphrase: str | None
     return SiteFolder.create(folder / name, name, now=now, passphrase=passphrase)
 
 
-def request_of(folder: SiteFolder) -> Request:
-    return Request.verified(content(folder.request_path), "request")
-
-
 def a_request(name: str, *, now: datetime = NOW, identity: Identity | None = None) -> Request:
     """A request of a site that has no folder."""
     from secfed.deploy.pki.key_files import new_tls_key
 
     identity = identity or Identity.generate(name)
     return Request.verified(Request.sign(identity, new_tls_key(), now), "request")
+
+
+def admitted(folder: Path, *names: str) -> Consortium:
+    """A consortium with these sites, which have no folder."""
+    centre = consortium(folder)
+    for name in names:
+        centre.admit(a_request(name), now=NOW, passphrase=None)
+    return centre
 
 
 def content(path: Path) -> dict[str, Any]:
@@ -60,7 +64,7 @@ def write(path: Path, value: object) -> Path:
 
 def admit(centre: Consortium, *sites: SiteFolder, now: datetime = NOW, passphrase: str | None = None) -> None:
     for folder in sites:
-        centre.admit(request_of(folder), now=now, passphrase=passphrase)
+        centre.admit(folder.request(), now=now, passphrase=passphrase)
 
 
 def join(

@@ -17,13 +17,13 @@ from flwr.supercore.task_identity import TaskIdentity
 
 from secfed.crypto.codec import Buffer
 from secfed.crypto.identity import Identity, Roster
-from secfed.deploy.transport.carriers.dispatch import StageDispatcher
 from secfed.deploy.transport.client import CallFailed, LinkRequest
+from secfed.deploy.transport.dispatch import StageDispatcher
 from secfed.deploy.transport.flower import dispatcher, server_app
 from secfed.deploy.transport.flower.client import FlowerClient, FlowerSiteConnection
 from secfed.deploy.transport.flower.server import FlowerServer
 from secfed.deploy.transport.limits import ClientLimits
-from secfed.deploy.transport.link import Offer
+from secfed.deploy.transport.study_server import Offer
 from tests.deploy.link_case import CAP, SITES, STUDY, collect, serving
 
 QUICK = ClientLimits(backoff_s=0.01, backoff_cap_s=0.05, call_s=5.0)

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from secfed.deploy.transport.grpc.peer import TlsFiles
-from tests.deploy.link_case import AUTHORITY, SITES, Consortium, echo
+from tests.deploy.link_case import AUTHORITY, SITES, Consortium
 
 MIB = 1 << 20
 
@@ -27,8 +27,7 @@ def unaffected(c: Consortium, grows_bytes: int = 64 * MIB, *, impatient: bool = 
     site calls again.
     """
     if not c.threads:
-        for site in SITES[1:]:
-            c.run(site, echo)
+        c.run_all(sites=SITES[1:])
     honest = dict.fromkeys(SITES[1:], os.urandom(2 * MIB))
     assert c.collect(honest) == honest
     before = rss_bytes()

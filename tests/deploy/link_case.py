@@ -18,19 +18,22 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from secfed.crypto.codec import Buffer
-from secfed.deploy.transport.carriers.dispatch import StageDispatcher, Watcher
 from secfed.deploy.transport.client import CallFailed, LinkRequest, SiteConnection
+from secfed.deploy.transport.dispatch import StageDispatcher, Watcher
 from secfed.deploy.transport.grpc.client import GrpcSiteConnection
 from secfed.deploy.transport.grpc.peer import TlsFiles
 from secfed.deploy.transport.grpc.server import LinkServer
 from secfed.deploy.transport.limits import ClientLimits, ServerLimits
-from secfed.deploy.transport.link import Offer
-from secfed.deploy.transport.study_server import StudyServer
+from secfed.deploy.transport.study_server import Offer, StudyServer
 
 STUDY = "breast-cancer-0123"
 CAP = 8 << 20
 SITES = ("hospital-1", "hospital-2", "hospital-3")
 FAST = ClientLimits(backoff_s=0.01, backoff_cap_s=0.05)
+
+
+def echo(request: LinkRequest) -> Buffer:
+    return bytes(request.frame)
 
 
 class Authority:
@@ -154,6 +157,11 @@ class Consortium:
         self.threads.append(serving(link, handle, self.failures))
         return link
 
+    def run_all(self, handle: Callable[[LinkRequest], Buffer] = echo, sites: Sequence[str] = SITES) -> None:
+        """Serve requests as each of these sites."""
+        for site in sites:
+            self.run(site, handle)
+
     def link(self, seconds: float = 120.0, **options: object) -> StageDispatcher:
         """The aggregator's link with one deadline for all stages."""
         return StageDispatcher(self.server, lambda _stage: seconds, **options)  # type: ignore[arg-type]
@@ -214,10 +222,6 @@ def consortium(
             thread.join(60)
             assert not thread.is_alive()
         made.server.stop()
-
-
-def echo(request: LinkRequest) -> Buffer:
-    return bytes(request.frame)
 
 
 def wait_until(condition, seconds=60.0):

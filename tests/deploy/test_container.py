@@ -39,7 +39,6 @@ def test_the_base_image_is_named_with_a_version() -> None:
     assert re.fullmatch(r"3\.\d+-[a-z]+-[a-z]+", tag)
     python = tuple(map(int, tag.split("-")[0].split(".")))
     least = re.fullmatch(r">=(\d+)\.(\d+)", PROJECT["project"]["requires-python"])
-    assert least is not None
     assert python >= tuple(map(int, least.groups()))
     assert {value.split()[0] for value in values("FROM")} == {"${BASE}"}
 
@@ -80,7 +79,6 @@ def test_the_build_sees_the_sources_and_nothing_else() -> None:
 
 def test_the_image_knows_its_extras() -> None:
     extras = re.search(r"'\.\[([a-z,-]+)\]'", CONTAINERFILE)
-    assert extras is not None
     assert set(extras[1].split(",")) <= set(PROJECT["project"]["optional-dependencies"])
     assert "net" in extras[1].split(",")
 

@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any, Final
 
 import pytest
-from safetensors.torch import load, save
 
 from secfed.dp.ledger.ledger import SPENT, verify
 from secfed.records.chain_file import verify_file
@@ -22,13 +21,11 @@ from secfed.records.decision_log import DECISIONS
 from secfed.records.decision_state import ACCEPTED, FINISHED, POLICY, REFUSAL, ROSTER
 from secfed.records.hash_chain import OPENED
 from secfed.records.roster_file import read_roster
-from secfed.records.transcript import SUMMED, TRANSCRIPT
 from secfed.runs.run_folder import DECISIONS_FILE, ledger_file, site_folder
-from secfed.runs.run_report import SilentObserver
-from secfed.simulation.simulate import simulate
 from secfed.study.study import Study
 from tests.conftest import ROOT
-from tests.deploy.deployment_case import STUDY, Deployment
+from tests.deploy.deployment_case import STUDY, Deployment, sums
+from tests.deploy.simulated import model_in, simulated
 
 VICTIM: Final = "hospital-1"
 ROUNDS: Final = 6
@@ -135,14 +132,9 @@ class Undisturbed:
 
     def __init__(self, folder: Path) -> None:
         study = Study.parse(STUDY.format(rounds=ROUNDS, sites=3))
-        simulate(study, out=folder, drops=[], observer=SilentObserver())
+        self.model = simulated(study, folder)
         roster = read_roster(folder / "roster.json")
-        self.model = save(load((folder / "model.safetensors").read_bytes()))
-        entries = verify_file(folder / "transcript.jsonl", roster.aggregator, TRANSCRIPT)
-        bodies = [entry.body for entry in entries if entry.kind == SUMMED]
-        self.sums = [
-            (body["round"], body["exchange"], body["attempt"], tuple(body["survivors"])) for body in bodies
-        ]
+        self.sums = sums(folder / "transcript.jsonl", roster.aggregator, "attempt")
         self.spent = {
             name: spent(ledger_file(site_folder(folder, name), DATA), key, name)
             for name, key in roster.members
@@ -162,7 +154,7 @@ def deployment(tmp_path: Path) -> Deployment:
 
 
 def check(deployment: Deployment, undisturbed: Undisturbed) -> None:
-    assert save(load(deployment.model())) == undisturbed.model
+    assert model_in(deployment.out) == undisturbed.model
     assert deployment.sums() == undisturbed.sums
     roster = read_roster(deployment.folder / "centre" / "roster.json")
     for name, key in roster.members:

@@ -11,20 +11,17 @@ from pathlib import Path
 from typing import Any, Final
 
 import pytest
-from safetensors.torch import load, load_file, save
+from safetensors.torch import save
 
 from secfed.deploy.agent import agent
-from secfed.records.chain_file import verify_file
 from secfed.records.roster_file import read_roster
-from secfed.records.transcript import SUMMED, TRANSCRIPT
 from secfed.runs.run_folder import TRANSCRIPT_FILE
-from secfed.runs.run_report import SilentObserver
-from secfed.simulation.simulate import simulate
 from secfed.site.runtime import study_folder
 from secfed.study.study import Study
 from tests.algorithms import vlp_case
 from tests.deploy.agent_case import Centre
-from tests.deploy.deployment_case import Deployment
+from tests.deploy.deployment_case import Deployment, sums
+from tests.deploy.simulated import model_in, simulated
 from tests.deploy.training_here import TrainingHere
 
 NAMES: Final = tuple(f"hospital-{number}" for number in range(1, 6))
@@ -132,24 +129,9 @@ KINDS: Final = {
 }
 
 
-def simulated(study: Study, out: Path) -> bytes:
-    """The model of the study in one process."""
-    simulate(study, out=out, drops=(), observer=SilentObserver())
-    return save(load_file(out / "model.safetensors"))
-
-
-def sums(path: Path, key: bytes | None) -> list[tuple[Any, ...]]:
-    """(round, exchange, survivors, digest of the totals) of every sum in a transcript.
-
-    Args:
-        path: of the transcript.
-        key: of its owner; None for the aggregator of a simulation.
-    """
-    owner = read_roster(path.parent / "roster.json").aggregator if key is None else key
-    bodies = [entry.body for entry in verify_file(path, owner, TRANSCRIPT) if entry.kind == SUMMED]
-    return [
-        (body["round"], body["exchange"], tuple(body["survivors"]), body["totals_digest"]) for body in bodies
-    ]
+def totals(path: Path, key: bytes | None = None) -> list[tuple[Any, ...]]:
+    """The sums of a transcript, with the digests of their totals; without a key, the aggregator's."""
+    return sums(path, key or read_roster(path.parent / "roster.json").aggregator, "totals_digest")
 
 
 # In threads, with a toy in place of the network: quick, and every exchange is there.
@@ -174,19 +156,15 @@ def centre(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Centre]:
 def test_five_agents_give_the_bytes_of_a_simulation(centre: Centre, tmp_path: Path) -> None:
     for name in NAMES:
         centre.start(name, simulated_randomness=True)
-    outcomes = centre.run()
-    for thread in centre.threads.values():
-        thread.join(60)
-        assert not thread.is_alive()
-    assert not centre.errors
+    outcomes = centre.complete()
     assert not centre.watched.refusals
     assert [len(outcome.sums) for outcome in outcomes] == [3, 3, 1]  # weights, align, joint; evaluation
     model = save({name: value.contiguous() for name, value in centre.model.items()})
     assert model == simulated(centre.study, tmp_path / "simulated")
-    expected = [digest for *_, digest in sums(tmp_path / "simulated" / TRANSCRIPT_FILE, None)]
+    expected = [digest for _, _, digest, _ in totals(tmp_path / "simulated" / TRANSCRIPT_FILE)]
     for name, key in centre.roster.members:
         path = study_folder(centre.folders[name].state, centre.terms.study_id) / TRANSCRIPT_FILE
-        assert [digest for *_, digest in sums(path, key)] == expected
+        assert [digest for _, _, digest, _ in totals(path, key)] == expected
     assert len(expected) == 7
 
 
@@ -207,11 +185,11 @@ def run(folder: Path, kind: str, points: tuple[str, ...] = ()) -> None:
     deployment.run()
     assert (victim.deaths, victim.points) == (list(points), [])
     expected = folder / "simulated"
-    assert save(load(deployment.model())) == simulated(Study.parse(text), expected)
+    assert model_in(deployment.out) == simulated(Study.parse(text), expected)
     aggregator = read_roster(folder / "centre" / "roster.json").aggregator
-    found = sums(deployment.out / TRANSCRIPT_FILE, aggregator)
-    assert found == sums(expected / TRANSCRIPT_FILE, None)
-    assert all(survivors == NAMES for _, _, survivors, _ in found)
+    found = totals(deployment.out / TRANSCRIPT_FILE, aggregator)
+    assert found == totals(expected / TRANSCRIPT_FILE)
+    assert all(survivors == NAMES for *_, survivors in found)
     deployment.verify()
 
 

@@ -17,15 +17,15 @@ class TrainingHere(SiteProgram):
 
     one_at_a_time = threading.Lock()  # training seeds the random numbers of its whole process
 
-    def __init__(self, job: Job, *, kept: Callable[[], Tensors], **_: object) -> None:
-        self._job, self._kept = job, kept
+    def __init__(self, job: Job, *, stored: Callable[[], Tensors], **_: object) -> None:
+        self.job, self._stored = job, stored
         self.kept: Tensors = {}
         self.deaths = 0
 
     def contribute(self, number: int, exchange: Exchange, broadcast: State) -> Summands:
         unused: Any = None
         with self.one_at_a_time:
-            trainer = Trainer(self._job, unused, self._kept())  # as if the last process had died
+            trainer = Trainer(self.job, unused, self._stored())  # as if the last process had died
             head = {"round": number, "exchange": exchange.name}
             summands, self.kept, _ = trainer.contribute(head, broadcast)
         return summands
@@ -33,7 +33,7 @@ class TrainingHere(SiteProgram):
     def save(self) -> State:
         return self.kept
 
-    def check(self) -> None: ...
+    def start(self) -> None: ...
 
     def close(self) -> None: ...
 

@@ -279,11 +279,11 @@ def test_only_the_hospital_hears_of_it(tmp_path: Path, monkeypatch: pytest.Monke
         log_path=tmp_path / "log",
         local_key=None,
         ledger=None,
-        kept=dict,
+        stored=dict,
         alarm=alarms.append,
     )
     try:
-        process.check()
+        process.start()
     finally:
         process.close()
     assert [str(one) for one in alarms] == [f"loading: {UNFIT}"]

@@ -25,7 +25,7 @@ from typing import Final, TypeVar
 from secfed.crypto.codec import Buffer
 from secfed.crypto.identity import Identity, Roster
 from secfed.deploy.transport.chunking import ChunkedFrame
-from secfed.deploy.transport.client import CallFailed, LinkRequest, SiteConnection, refusal_text
+from secfed.deploy.transport.client import CallFailed, LinkRequest, SiteConnection, refusal_message
 from secfed.deploy.transport.flower import envelope, unix_socket
 from secfed.deploy.transport.flower.envelope import EnvelopeHeader
 from secfed.deploy.transport.limits import ClientLimits
@@ -37,7 +37,7 @@ from secfed.deploy.transport.messages import (
     HelloRequest,
     RefusalMessage,
 )
-from secfed.errors import MalformedMessage, SecfedError
+from secfed.errors import SecfedError
 
 _MAX_OFFER_BYTES: Final = MAX_SETTINGS_BYTES + 1024
 _CONNECTIONS: Final = 16
@@ -112,8 +112,12 @@ class FlowerClient:
                 with self.changed:
                     self.offer = offer
                     self.changed.notify_all()
-                    kind, standing = self._standing(offer.study)
-                self._send(connection, head, kind, standing)
+                    refusal = self.declines(offer.study)
+                if refusal is None:
+                    here = HelloRequest(offer.study, self._software)
+                    self._send(connection, head, envelope.HERE, here.encode())
+                else:
+                    self._send(connection, head, envelope.DECLINED, refusal.encode())
             elif head.kind == envelope.REQUEST and head.site == self._identity.name:
                 self._take_request(connection, head, size)
         except SecfedError:
@@ -123,23 +127,16 @@ class FlowerClient:
         """Why the agent does not serve this study, if it said so; the caller holds the lock."""
         return self.declined if self.declined is not None and self.declined.study == study else None
 
-    def _standing(self, study: str) -> tuple[int, bytes]:
-        """What the courier is told of a study: that the site is there, or why it does not serve it."""
-        refusal = self.declines(study)
-        if refusal is not None:
-            return envelope.DECLINED, refusal.encode()
-        return envelope.HERE, HelloRequest(study, self._software).encode()
-
     def _take_request(self, connection: socket.socket, head: EnvelopeHeader, size: int) -> None:
         study, request_id = head.header.study, head.header.request_id
         cap = self._cap(study)
         if cap is None:
             with self.changed:
-                kind, standing = self._standing(study)
+                refusal = self.declines(study)
             # An agent that was just started has not seen the offer: without an answer it will come again.
-            if kind == envelope.DECLINED:
+            if refusal is not None:
                 unix_socket.skip(connection, size)
-                self._send(connection, head, kind, standing)
+                self._send(connection, head, envelope.DECLINED, refusal.encode())
             return
         head.check_size(size, cap)
         frame = self._frame(connection, head)
@@ -191,8 +188,6 @@ class FlowerClient:
     def _send(
         self, connection: socket.socket, asked: EnvelopeHeader, kind: int, answer: Buffer | ChunkedFrame
     ) -> None:
-        if kind not in envelope.ANSWERS_TO[asked.kind]:
-            raise MalformedMessage("no answer to such an envelope")
         if not isinstance(answer, ChunkedFrame):
             answer = ChunkedFrame.wrap(asked.header.study, asked.header.request_id, answer)
         head = EnvelopeHeader.sign(self._identity, kind, self._identity.name, answer)
@@ -255,8 +250,7 @@ class FlowerSiteConnection(SiteConnection):
 
     def refuse(self, request_id: bytes, error: SecfedError) -> int:
         """Say that a request, or with an empty id the study, is refused."""
-        kind, reason = refusal_text(error, declines=not request_id)
-        refusal = RefusalMessage(self.study, request_id, kind, reason)
+        refusal = refusal_message(self.study, request_id, error)
         if request_id:
             return self._hand_over(request_id, envelope.REFUSED, refusal.encode())
         with self._client.changed:

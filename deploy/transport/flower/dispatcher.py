@@ -23,10 +23,9 @@ from secfed.crypto.identity import Identity, Roster
 from secfed.deploy.transport.chunking import ChunkedFrame
 from secfed.deploy.transport.flower import envelope
 from secfed.deploy.transport.flower.envelope import EnvelopeHeader
-from secfed.deploy.transport.link import Offer, Refused, SiteReply, printable
 from secfed.deploy.transport.messages import REQUEST_ID_BYTES, HelloRequest, RefusalMessage
 from secfed.deploy.transport.progress import Waits
-from secfed.deploy.transport.study_server import SiteState
+from secfed.deploy.transport.study_server import Offer, Refused, SiteReply, SiteState, printable
 from secfed.errors import MalformedMessage, PolicyRefused, ProtocolError
 from secfed.protection.interface import SiteId
 

@@ -25,9 +25,8 @@ from secfed.deploy.transport.flower import envelope, unix_socket
 from secfed.deploy.transport.flower.dispatcher import FlowerDispatcher
 from secfed.deploy.transport.flower.envelope import EnvelopeHeader
 from secfed.deploy.transport.flower.unix_socket import UnixSocketListener
-from secfed.deploy.transport.link import Offer, SiteReply, once
 from secfed.deploy.transport.messages import PART_BYTES
-from secfed.deploy.transport.study_server import StudyServer
+from secfed.deploy.transport.study_server import Offer, SiteReply, StudyServer, once
 from secfed.errors import LinkError, MalformedMessage, ProtocolError
 
 _MAX_TURN_BYTES: Final = 1 << 20  # ids of some ten thousand nodes
@@ -42,7 +41,7 @@ class FlowerServer(StudyServer):
     def __init__(self, path: Path, identity: Identity, roster: Roster, offer: Offer, *, ttl_s: float) -> None:
         self._lock = threading.Lock()  # guards requests
         super().__init__(offer.study, self._lock)
-        self._path, self._ttl_s = path, ttl_s
+        self._path, self.address, self._ttl_s = path, str(path), ttl_s
         self.requests: FlowerDispatcher = FlowerDispatcher(identity, roster, offer)
         self._room = threading.Semaphore(1)
         self._over, self._away = threading.Event(), threading.Event()

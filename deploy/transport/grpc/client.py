@@ -9,19 +9,11 @@ from typing import Final
 
 from secfed.crypto.codec import Buffer
 from secfed.deploy.transport.chunking import ChunkedFrame, Reassembly
-from secfed.deploy.transport.client import CallFailed, LinkRequest, SiteConnection, refusal_text
+from secfed.deploy.transport.client import CallFailed, LinkRequest, SiteConnection, refusal_message
 from secfed.deploy.transport.grpc.peer import TlsFiles, channel_credentials, grpc
 from secfed.deploy.transport.grpc.service import SERVICE
 from secfed.deploy.transport.limits import ClientLimits
-from secfed.deploy.transport.messages import (
-    PART_BYTES,
-    HelloReply,
-    HelloRequest,
-    NextRequest,
-    Part,
-    Receipt,
-    RefusalMessage,
-)
+from secfed.deploy.transport.messages import PART_BYTES, HelloReply, HelloRequest, NextRequest, Part, Receipt
 from secfed.errors import MalformedMessage, SecfedError
 
 _REMEDIES: Final = {
@@ -86,8 +78,7 @@ class GrpcSiteConnection(SiteConnection):
 
     def refuse(self, request_id: bytes, error: SecfedError) -> int:
         """Say that a request (or with an empty id: the study) is refused. May be repeated."""
-        kind, reason = refusal_text(error, declines=not request_id)
-        refusal = RefusalMessage(self.study, request_id, kind, reason)
+        refusal = refusal_message(self.study, request_id, error)
         with _failures():
             return Receipt.decode(self._refuse(refusal.encode(), timeout=self._limits.call_s)).outcome
 

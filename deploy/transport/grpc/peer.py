@@ -47,7 +47,6 @@ class PeerAuthenticator:
         self, sites: Collection[str], now: Callable[[], datetime] = lambda: datetime.now(UTC)
     ) -> None:
         self._sites, self._now = frozenset(sites), now
-        self._known: dict[bytes, tuple[str, datetime]] = {}  # certificate -> site, end
 
     def caller(self, connection: AuthContext) -> str:
         """The site at the other end of a connection, or ``PolicyRefused``."""
@@ -56,17 +55,12 @@ class PeerAuthenticator:
         pems = connection.get("x509_pem_cert") or []
         if len(pems) != 1:
             raise PolicyRefused("the connection has no client certificate")
-        if pems[0] not in self._known:
-            try:
-                certificate = load(pems[0], "the client certificate")
-                found = site_of(certificate), certificate.not_valid_after_utc
-            except ConfigError as error:
-                raise PolicyRefused(error.message, remedy=error.remedy) from None
-            if len(self._known) >= 4 * len(self._sites):  # renewals; whoever has a certificate can fill it
-                self._known.clear()
-            self._known[pems[0]] = found
-        site, end = self._known[pems[0]]
-        if self._now() > end:
+        try:
+            certificate = load(pems[0], "the client certificate")
+            site = site_of(certificate)
+        except ConfigError as error:
+            raise PolicyRefused(error.message, remedy=error.remedy) from None
+        if self._now() > certificate.not_valid_after_utc:
             raise PolicyRefused(f"the certificate of site {site!r} has expired", remedy="renew it")
         if site not in self._sites:
             raise PolicyRefused(f"site {site!r} is not in the roster", remedy="have it admitted")

@@ -15,9 +15,8 @@ from typing import Final
 from secfed.deploy.transport.grpc.peer import PeerAuthenticator, TlsFiles, grpc, server_credentials
 from secfed.deploy.transport.grpc.service import Calls
 from secfed.deploy.transport.limits import ServerLimits
-from secfed.deploy.transport.link import Offer
 from secfed.deploy.transport.messages import MAX_SETTINGS_BYTES, MAX_STUDY_BYTES
-from secfed.deploy.transport.study_server import StudyServer
+from secfed.deploy.transport.study_server import Offer, StudyServer
 from secfed.errors import ConfigError, LinkError
 
 _FAREWELL_S: Final = 2.0
@@ -42,7 +41,7 @@ class LinkServer(StudyServer):
         if len(offer.settings) > MAX_SETTINGS_BYTES or not 0 < len(offer.study.encode()) <= MAX_STUDY_BYTES:
             raise ConfigError("the study's name or settings are too long", remedy="shorten the study file")
         super().__init__(offer.study)
-        self._address, self._tls = address, tls
+        self.address, self._tls = address, tls
         self._limits = limits or ServerLimits()
         self.requests: Calls = Calls(offer, PeerAuthenticator(sites), sites, self._limits, self.arrivals.put)
         self._thread: threading.Thread | None = None
@@ -59,6 +58,7 @@ class LinkServer(StudyServer):
         self._thread.start()
         try:
             self.port = started.result()
+            self.address = f"{self.address.rpartition(':')[0]}:{self.port}"
         except LinkError:
             self._thread.join()
             self._thread = None
@@ -95,11 +95,11 @@ class LinkServer(StudyServer):
         )
         server.add_generic_rpc_handlers((self.requests.handlers(),))
         try:
-            port = server.add_secure_port(self._address, server_credentials(self._tls))
+            port = server.add_secure_port(self.address, server_credentials(self._tls))
             await server.start()
         except (RuntimeError, ValueError):
             remedy = "check that the port is free and that certificate and key belong together"
-            started.set_exception(LinkError(f"cannot listen on {self._address}", remedy=remedy))
+            started.set_exception(LinkError(f"cannot listen on {self.address}", remedy=remedy))
             return
         started.set_result(port)
         await self._halt.wait()

@@ -21,7 +21,6 @@ from secfed.deploy.transport.chunking import ChunkedFrame, Reassembly
 from secfed.deploy.transport.grpc.mailbox import Mailbox, Room, Superseded
 from secfed.deploy.transport.grpc.peer import PeerAuthenticator, grpc
 from secfed.deploy.transport.limits import Allowance, ServerLimits
-from secfed.deploy.transport.link import Offer, Refused, SiteReply, once, printable
 from secfed.deploy.transport.messages import (
     ACCEPTED,
     OVER,
@@ -35,6 +34,7 @@ from secfed.deploy.transport.messages import (
     RefusalMessage,
 )
 from secfed.deploy.transport.progress import Waits
+from secfed.deploy.transport.study_server import Offer, Refused, SiteReply, once, printable
 from secfed.errors import MalformedMessage, PolicyRefused
 
 SERVICE = "secfed.link.v1.Link"

@@ -13,7 +13,8 @@ import pytest
 from secfed.crypto.attempt import SiteLimits
 from secfed.crypto.identity import Identity, Roster
 from secfed.deploy.admission.offered import check_limits, check_plan, check_roster, plan_digest
-from secfed.deploy.agent.status import STATUS_FILE, read_status
+from secfed.deploy.agent import study_handler
+from secfed.deploy.agent.status import STATUS_FILE
 from secfed.deploy.agent.study_handler import StudyHandler
 from secfed.deploy.enrolment.messages import utc_now
 from secfed.deploy.enrolment.site_folder import SiteFolder
@@ -36,13 +37,9 @@ from secfed.records.hash_chain import Entry
 from secfed.runs.run_folder import ledger_file
 from secfed.study.build import build
 from secfed.wire.frames import Task
-from tests.deploy.agent.test_training import PRIVATE
-from tests.deploy.agent_case import NAMES, POLICY, TOML, Centre
+from tests.deploy.agent_case import BUDGETED, NAMES, PRIVATE, TOML, Centre, status
 from tests.deploy.link_case import wait_until
 
-BUDGETED = POLICY.replace("require = false", "max_epsilon = 8.0\nmax_delta = 1e-4") + (
-    "[[data.budget]]\nepsilon = 20.0\ndelta = 1e-4\n"
-)
 DAY_S = 86_400
 
 
@@ -60,13 +57,7 @@ def grown(roster: Roster) -> Roster:
 
 
 def said(folder: SiteFolder) -> str:
-    status = read_status(folder.state / STATUS_FILE)
-    assert status is not None
-    return str(status["why"])
-
-
-def declined(centre: Centre, name: str) -> bool:
-    return centre.server.presence()[name].declined is not None
+    return str(status(folder)["why"])
 
 
 def test_a_hospital_with_another_roster_serves_nothing_until_it_has_pinned_the_right_one(
@@ -75,7 +66,7 @@ def test_a_hospital_with_another_roster_serves_nothing_until_it_has_pinned_the_r
     folder = centre.folders[NAMES[0]]
     folder.trust(grown(centre.roster), utc_now())
     centre.start(NAMES[0])
-    wait_until(lambda: declined(centre, NAMES[0]))
+    wait_until(centre.declined)
     assert centre.link.present(60.0) == (), "it is not counted as there, so no round is begun with it"
     assert centre.roster.digest.hex()[:16] in said(folder)
     assert "secfed site trust ROSTER" in said(folder)
@@ -94,7 +85,7 @@ def test_a_ledger_from_the_future_is_refused_before_anybody_pays(centre: Centre)
     )
     spend(ahead)
     centre.start(NAMES[0])
-    wait_until(lambda: declined(centre, NAMES[0]))
+    wait_until(centre.declined)
     assert "set the clock" in said(folder)
     assert [entry.body["study"] for entry in ledger_entries(folder) if entry.kind == SPENT] == ["earlier"]
 
@@ -108,11 +99,11 @@ def test_a_delta_too_large_for_the_records_here_is_refused_before_any_task(tmp_p
     try:
         folder = made.folders[NAMES[0]]
         made.start(NAMES[0])
-        wait_until(lambda: declined(made, NAMES[0]), 60.0)
+        wait_until(made.declined, 60.0)
         assert made.link.present(60.0) == ()
         assert "max_delta_times_records" in said(folder)
-        assert str(made.server.presence()[NAMES[0]].declined) == "SecfedError: this site cannot do this now"
-        assert not read_status(folder.state / STATUS_FILE)["totals"]["bytes_down"], "no task has come"
+        assert made.declined() == "SecfedError: this site cannot do this now"
+        assert not status(folder)["totals"]["bytes_down"], "no task has come"
         assert SPENT not in [entry.kind for entry in ledger_entries(folder)]
         assert not made.errors
     finally:
@@ -207,7 +198,8 @@ def test_a_refusal_that_will_come_again_takes_the_site_out_of_the_study(
 
     opened, nobody = SimpleNamespace(site=SimpleNamespace(handle=refuse)), MagicMock()
     handler = StudyHandler(nobody, nobody, opened, nobody, nobody, utc_now, nobody)  # type: ignore[arg-type]
-    monkeypatch.setattr(handler, "_check_now", lambda: None)
+    for check in ("check_not_paused", "still_permitted"):
+        monkeypatch.setattr(study_handler, check, lambda *_: None)
     frame = memoryview(Task("s", 1, 0, "update", b"").encode())
     with pytest.raises(type(error)):
         handler.handle(LinkRequest("s", b"", frame))

@@ -7,6 +7,7 @@ import shutil
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
+from unittest.mock import MagicMock
 
 import pytest
 from typer.testing import CliRunner
@@ -41,7 +42,6 @@ WIDE = POLICY.replace('["tiny"]', '["*"]') + (
 def consortium(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Roster]:
     centre, sites = found_consortium(tmp_path_factory.mktemp("consortium"), NAMES)
     roster = centre.roster()
-    assert roster is not None
     return sites[NAMES[0]].folder, roster
 
 
@@ -190,7 +190,7 @@ def test_a_hospital_can_refuse_near_twins_or_let_its_policy_decide(hospital: Hos
 def test_site_check_says_it_before_a_study_is_offered(
     hospital: Hospital, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("secfed.deploy.preflight.study_check.TrainingProcess.check", lambda _: None)
+    monkeypatch.setattr("secfed.deploy.preflight.study_check.TrainingProcess.start", lambda _: None)
     hospital.begins(FIRST)
     lines = {item.name: item for item in StudyCheck(hospital.folder, LEFT_OUT.encode(), NOW).checks()}
     assert "sites (-hospital-4)" in lines["near twin"].detail
@@ -212,6 +212,7 @@ def test_an_end_that_cannot_be_noted_does_not_end_the_agent(
     agent = Agent.__new__(Agent)
     agent._folder, agent._now = hospital.folder, lambda: NOW
     agent._decisions = SiteDecisions(hospital.folder, hospital.folder.identity(None))
+    agent._board = MagicMock()
     agent._ends(study)
     (path,) = hospital.folder.state.glob("studies/*/settings.json")
     assert json.loads(path.read_text())["ended_s"] == NOW.timestamp()

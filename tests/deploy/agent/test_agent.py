@@ -9,50 +9,41 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from safetensors.torch import load_file, save
+from safetensors.torch import save
 
 from secfed.deploy.admission.admission import admit, still_permitted
 from secfed.deploy.admission.approvals import Approvals, ApprovalState
 from secfed.deploy.agent import agent as agent_module
 from secfed.deploy.agent import control
 from secfed.deploy.agent.agent import Agent
-from secfed.deploy.agent.status import STATUS_FILE, StatusBoard, read_status
+from secfed.deploy.agent.status import STATUS_FILE, StatusBoard
 from secfed.deploy.enrolment.messages import utc_now
-from secfed.deploy.transport.client import refusal_text
+from secfed.deploy.transport.client import refusal_message
 from secfed.deploy.transport.grpc.client import GrpcSiteConnection
 from secfed.deploy.transport.limits import ClientLimits
 from secfed.deploy.transport.messages import HelloReply
 from secfed.deploy.transport.progress import ANSWERS, now_at_hospital
 from secfed.errors import ConfigError, MalformedMessage, PolicyRefused, RangeError
-from secfed.runs.run_folder import prepare
-from secfed.runs.run_report import SilentObserver
-from secfed.simulation.simulate import simulate
 from secfed.site.runtime import SiteStudy
 from secfed.study.limits import study_id
 from secfed.study.study import Study
 from secfed.wire.frames import Task
 from tests.deploy import agent_case
-from tests.deploy.agent_case import NAMES, TOML, Centre, permit
+from tests.deploy.agent_case import NAMES, TOML, Centre, permit, status
 from tests.deploy.link_case import wait_until
+from tests.deploy.simulated import simulated
 
 
 def test_three_agents_give_the_bytes_of_a_simulation(centre: Centre, tmp_path: Path) -> None:
     for name in NAMES:
         centre.start(name, simulated_randomness=True)
-    outcomes = centre.run()
-    for thread in centre.threads.values():
-        thread.join(60)
-        assert not thread.is_alive()  # --once: the study is over
-    assert not centre.errors
+    outcomes = centre.complete()
     assert not centre.watched.refusals
     assert [outcome.survivors for outcome in outcomes] == [NAMES, NAMES]
-    prepare(tmp_path / "simulated", overwrite=False)
-    simulate(Study.parse(TOML), out=tmp_path / "simulated", drops=(), observer=SilentObserver())
-    expected = save(load_file(tmp_path / "simulated" / "model.safetensors"))
+    expected = simulated(centre.study, tmp_path / "simulated")
     assert save({name: value.contiguous() for name, value in centre.model.items()}) == expected
     for name, folder in centre.folders.items():
-        content = read_status(folder.state / STATUS_FILE)
-        assert content is not None
+        content = status(folder)
         assert content["site"] == name
         assert content["totals"]["sums"] == 2
         assert [item["survivors"] for item in content["left"]] == [list(NAMES)] * 2
@@ -75,14 +66,12 @@ def test_a_study_is_held_until_a_person_approves_it_and_a_paused_agent_takes_not
     centre.start(NAMES[0])
     board = centre.boards[NAMES[0]]
     wait_until(lambda: '"refused"' in board.path.read_text())
-    wait_until(lambda: centre.server.presence()[NAMES[0]].declined is not None)
-    declined = centre.server.presence()[NAMES[0]].declined
-    assert declined is not None
-    assert "waits for the approval" in declined
+    wait_until(centre.declined)
+    assert "waits for the approval" in centre.declined()
     control.pause(folder.state)
     Approvals(folder.approvals_path).record("tiny", centre.study.digest(), utc_now())
     Approvals(folder.approvals_path).approve_what(centre.study.digest().hex(), utc_now())
-    wait_until(lambda: "paused" in str(centre.server.presence()[NAMES[0]].declined))
+    wait_until(lambda: "paused" in centre.declined())
     control.resume(folder.state)
     wait_until(lambda: '"serving"' in board.path.read_text(), 60.0)
 
@@ -90,15 +79,14 @@ def test_a_study_is_held_until_a_person_approves_it_and_a_paused_agent_takes_not
 def test_local_training_gets_a_seed_that_only_this_agent_knows_unless_it_simulates(
     centre: Centre, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(agent_module.TrainingProcess, "check", lambda _: None)  # it never gets to train
+    monkeypatch.setattr(agent_module.TrainingProcess, "start", lambda _: None)  # it never gets to train
     for name in NAMES:
         centre.start(name, simulated_randomness=name == NAMES[2])
     seeds = []
     for name in NAMES:
         wait_until(lambda path=centre.boards[name].path: '"serving"' in path.read_text(), 60.0)
         training = centre.agents[name]._training
-        assert training is not None
-        seeds.append(training._job.site_seed)
+        seeds.append(training.job.site_seed)
     assert seeds[2] is None
     assert len({*seeds, centre.study.seed}) == 4
 
@@ -108,7 +96,7 @@ def test_a_site_that_takes_no_more_of_a_running_study_is_not_counted_as_there(
     centre: Centre, how: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Or the study goes through its rounds in vain, and the other sites pay for each of them."""
-    monkeypatch.setattr(agent_module.TrainingProcess, "check", lambda _: None)  # it never gets to train
+    monkeypatch.setattr(agent_module.TrainingProcess, "start", lambda _: None)  # it never gets to train
     name = NAMES[0]
     folder, approvals = centre.folders[name], Approvals(centre.folders[name].approvals_path)
     centre.start(name)
@@ -123,7 +111,7 @@ def test_a_site_that_takes_no_more_of_a_running_study_is_not_counted_as_there(
     assert [(site, kind) for _, site, kind, _ in centre.watched.refusals] == [(name, "PolicyRefused")]
     assert centre.link.present(60.0) == ()  # at once: the next round waits for its quorum
     wait_until(lambda: '"refused"' in centre.boards[name].path.read_text())
-    wait_until(lambda: how in str(centre.server.presence()[name].declined))
+    wait_until(lambda: how in centre.declined())
     assert centre.link.present(60.0) == ()
     control.resume(folder.state)
     if how == "withdrawn":
@@ -192,7 +180,8 @@ def test_a_damaged_roster_is_refused_without_a_word_about_where_it_is(centre: Ce
     offer = HelloReply(study_id(centre.study), TOML.encode(), 1 << 20)
     with pytest.raises(ConfigError, match=r"pinned-roster\.json: the pinned roster is damaged") as caught:
         agent._admit(offer)
-    assert refusal_text(caught.value, declines=True) == ("SecfedError", "this site cannot do this now")
+    refusal = refusal_message("heart", b"", caught.value)
+    assert (refusal.kind, refusal.reason) == ("SecfedError", "this site cannot do this now")
 
 
 def test_a_study_that_cannot_be_opened_does_not_end_the_agent(
@@ -203,8 +192,8 @@ def test_a_study_that_cannot_be_opened_does_not_end_the_agent(
 
     monkeypatch.setattr(agent_module, "open_site_study", damaged)
     centre.start(NAMES[0])
-    wait_until(lambda: centre.server.presence()[NAMES[0]].declined is not None)
-    assert str(centre.server.presence()[NAMES[0]].declined) == "SecfedError: this site cannot do this now"
+    wait_until(centre.declined)
+    assert centre.declined() == "SecfedError: this site cannot do this now"
     assert centre.threads[NAMES[0]].is_alive()
     assert not centre.errors
 
@@ -238,27 +227,8 @@ def test_the_status_says_nothing_of_records(centre: Centre) -> None:
     content = json.loads(board_path.read_text())
     assert content["rounds"] == 1
     assert now_at_hospital({**content, "running": True}) == "waiting for 2 more hospitals (1 of 3 answered)"
-    assert set(content) == {
-        "version",
-        "site",
-        "pid",
-        "started_s",
-        "time_s",
-        "connection",
-        "study",
-        "state",
-        "round",
-        "exchange",
-        "stage",
-        "rounds",
-        "working",
-        "waits",
-        "why",
-        "last_error",
-        "last_alarm",
-        "totals",
-        "left",
-    }
+    told = "version site pid started_s time_s connection study state round exchange stage rounds working"
+    assert set(content) == {*told.split(), "waits", "why", "last_error", "last_alarm", "totals", "left"}
 
 
 @pytest.mark.usefixtures("trains_here")

@@ -22,8 +22,8 @@ from secfed.crypto.identity import Roster
 from secfed.deploy.admission.approvals import Approvals
 from secfed.deploy.agent import agent as agent_module
 from secfed.deploy.enrolment.messages import utc_now
+from secfed.deploy.enrolment.rosters import PINNED_FILE, pin
 from secfed.deploy.enrolment.site_folder import SiteFolder
-from secfed.deploy.enrolment.trust_store import PINNED_FILE, pin
 from secfed.errors import PolicyRefused, RosterError
 from tests.conftest import ROOT
 from tests.ports import without_metrics

@@ -10,7 +10,6 @@ import pytest
 from secfed.crypto import labels
 from secfed.crypto.masked.client import AwaitAdverts
 from secfed.crypto.refusals import Refusal
-from secfed.deploy.agent.status import STATUS_FILE, read_status
 from secfed.records.chain_file import verify_file
 from secfed.records.decision_log import DECISIONS
 from secfed.records.decision_state import REFUSAL
@@ -18,7 +17,7 @@ from secfed.records.transcript import COMPLAINED, TRANSCRIPT
 from secfed.runs.run_folder import DECISIONS_FILE, TRANSCRIPT_FILE
 from secfed.site.runtime import study_folder
 from secfed.study.limits import study_id
-from tests.deploy.agent_case import NAMES, Centre
+from tests.deploy.agent_case import NAMES, Centre, status
 
 VICTIM, OTHER, LIAR = NAMES
 
@@ -47,11 +46,7 @@ def test_whose_envelope_was_no_good_stands_in_status_transcript_and_decision_log
         centre.start(name)
     errors: list[str] = []
     monkeypatch.setattr(centre.boards[VICTIM], "error", errors.append)
-    outcomes = centre.run()
-    for thread in centre.threads.values():
-        thread.join(60)
-        assert not thread.is_alive()
-    assert not centre.errors
+    outcomes = centre.complete()
     assert [outcome.survivors for outcome in outcomes] == [(), NAMES]
     for name, folder in centre.folders.items():
         public = folder.request().identity_key
@@ -60,8 +55,6 @@ def test_whose_envelope_was_no_good_stands_in_status_transcript_and_decision_log
         complaints = [entry.body for entry in entries if entry.kind == COMPLAINED]
         decided = verify_file(folder.state / DECISIONS_FILE, public, DECISIONS)
         refusals = [entry.body for entry in decided if entry.kind == REFUSAL]
-        status = read_status(folder.state / STATUS_FILE)
-        assert status is not None
         if name != VICTIM:
             assert complaints == refusals == []
             continue
@@ -71,4 +64,4 @@ def test_whose_envelope_was_no_good_stands_in_status_transcript_and_decision_log
         assert [(body["number"], body["round"]) for body in refusals] == [(Refusal.ENVELOPE_SEALED.number, 1)]
         assert refusals[0]["text"].endswith(f"({LIAR})")
         assert f"round 1, exchange 'update': a complaint about the envelope of {LIAR}" in errors
-        assert status["totals"]["alarms"] == 0
+        assert status(folder)["totals"]["alarms"] == 0

@@ -18,10 +18,10 @@ from secfed.crypto.messages import UnmaskRequest, peek_type
 from secfed.crypto.refusals import Refusal
 from secfed.deploy.admission.approvals import Approvals
 from secfed.deploy.admission.decision_recorder import SiteDecisions
-from secfed.deploy.agent.status import STATUS_FILE, read_status
+from secfed.deploy.agent.status import STATUS_FILE
 from secfed.deploy.enrolment.messages import utc_now
+from secfed.deploy.enrolment.rosters import PINNED_FILE
 from secfed.deploy.enrolment.site_folder import SiteFolder
-from secfed.deploy.enrolment.trust_store import PINNED_FILE
 from secfed.errors import BudgetExceeded, InconsistentView, PolicyRefused, SecfedError, TranscriptError
 from secfed.records.chain_file import verify_file
 from secfed.records.decision_log import DECISIONS, DecisionLog
@@ -43,7 +43,7 @@ from secfed.runs.run_folder import DECISIONS_FILE
 from secfed.study.limits import study_id
 from secfed.wire.frames import Notice, Step, Task, decode
 from secfed.wire.transport import OnReply
-from tests.deploy.agent_case import NAMES, Centre, permit
+from tests.deploy.agent_case import NAMES, Centre, permit, status
 from tests.deploy.agent_case import POLICY as PERMITTING
 from tests.deploy.link_case import wait_until
 
@@ -105,7 +105,7 @@ def test_a_refused_study_and_a_double_unmask_stand_in_the_report(
     permit(folder, policy=PERMITTING.replace('names = ["tiny"]', 'names = ["other"]'))
     for name in NAMES:
         centre.start(name)
-    wait_until(lambda: centre.server.presence()[VICTIM].declined is not None)
+    wait_until(centre.declined)
     wait_until(lambda: REFUSED in kinds(folder))
     assert newest(folder, REFUSED)["keys"] == ["study.name"]
 
@@ -115,11 +115,7 @@ def test_a_refused_study_and_a_double_unmask_stand_in_the_report(
     assert "Approved tiny" in secfed("agent", "approve", "tiny", "--dir", folder.folder)
     assert newest(folder, APPROVED)["digest"] == centre.study.digest().hex()  # before the agent looked
     monkeypatch.setattr(centre.link, "ask", unmasks_twice(centre))
-    centre.run()
-    for thread in centre.threads.values():
-        thread.join(60)
-        assert not thread.is_alive()
-    assert not centre.errors
+    centre.complete()
 
     found = kinds(folder)
     assert found[:5] == [ROSTER, POLICY, REFUSED, POLICY, APPROVED]
@@ -153,13 +149,12 @@ def test_a_log_that_does_not_verify_keeps_every_study_away(centre: Centre, folde
     secfed("agent", "refuse", "lung", "--dir", folder.folder)
     log_of(folder).write_bytes(log_of(folder).read_bytes().replace(b'"lung"', b'"long"'))
     centre.start(VICTIM)
-    wait_until(lambda: centre.server.presence()[VICTIM].declined is not None)
-    status = read_status(folder.state / STATUS_FILE)
-    assert status is not None
-    assert status["state"] == "failed"
-    assert f"{log_of(folder)}, line " in status["last_error"]["text"]
-    assert "move it away" in status["last_error"]["text"]
-    assert str(folder.state) not in str(centre.server.presence()[VICTIM].declined)
+    wait_until(centre.declined)
+    assert status(folder)["state"] == "failed"
+    said = status(folder)["last_error"]["text"]
+    assert f"{log_of(folder)}, line " in said
+    assert "move it away" in said
+    assert str(folder.state) not in centre.declined()
     log_of(folder).unlink()
     wait_until(lambda: '"serving"' in (folder.state / STATUS_FILE).read_text(), 60.0)
     assert not centre.errors

@@ -9,7 +9,7 @@ import pytest
 
 from secfed.crypto.codec import Buffer
 from secfed.deploy.agent import control
-from secfed.deploy.transport.link import Refused
+from secfed.deploy.transport.study_server import Refused
 from secfed.runs.final_model import final_frame
 from secfed.runs.model_record import ModelRecord
 from secfed.runs.run_folder import MODEL_FILE
@@ -47,9 +47,8 @@ def test_agents_get_the_model_before_they_are_told_that_the_study_is_over(
 
     monkeypatch.setattr(centre.server, "finish", with_model)
     centre.run()
+    centre.ended()
     for name in NAMES:
-        centre.threads[name].join(120)
-        assert not centre.threads[name].is_alive()
         assert model_of(centre, name).read_bytes() == sent[0]
     assert not centre.errors
     assert centre.server.informed() == set(NAMES)

@@ -7,17 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from secfed.deploy.agent.status import STATUS_FILE, read_status
+from secfed.deploy.agent.status import STATUS_FILE
 from secfed.records.transcript import SUMMED, Transcript
 from secfed.runs.run_folder import TRANSCRIPT_FILE, ledger_file
 from secfed.site.runtime import study_folder
-from tests.deploy.agent.test_training import PRIVATE
-from tests.deploy.agent_case import NAMES, POLICY, Centre
+from tests.deploy.agent_case import BUDGETED, NAMES, PRIVATE, Centre, status
 from tests.deploy.link_case import wait_until
-
-BUDGETED = POLICY.replace("require = false", "max_epsilon = 8.0\nmax_delta = 1e-4") + (
-    "[[data.budget]]\nepsilon = 20.0\ndelta = 1e-4\n"
-)
 
 
 @pytest.fixture
@@ -38,16 +33,13 @@ def test_a_study_is_refused_until_the_ledger_has_what_the_transcripts_recorded_o
         transcript.append(SUMMED, {"round": 1, "ledgers": {"wards": 64 * "a"}})
 
     centre.start(NAMES[0])
-    wait_until(lambda: centre.server.presence()[NAMES[0]].declined is not None)
-    status = read_status(folder.state / STATUS_FILE)
-    assert status is not None
-    assert status["state"] == "failed"
-    said = status["last_error"]["text"]
+    wait_until(centre.declined)
+    assert status(folder)["state"] == "failed"
+    said = status(folder)["last_error"]["text"]
     assert str(ledger) in said
     assert f"{earlier}, line 2 (round 1)" in said
     assert "put its newest copy back" in said
-    declined = str(centre.server.presence()[NAMES[0]].declined)
-    assert str(folder.state) not in declined  # paths are nobody else's business
+    assert str(folder.state) not in centre.declined()  # paths are nobody else's business
     assert not ledger.exists()
 
     earlier.unlink()

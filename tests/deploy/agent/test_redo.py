@@ -16,8 +16,8 @@ from secfed.errors import BudgetExceeded, ConfigError
 from secfed.site.durable_store import DurableStore
 from secfed.site.journal import Journal
 from secfed.storage.signed_files import SignedFiles
-from tests.deploy.agent.test_training import PRIVATE, Book, _work
-from tests.deploy.agent_case import NAMES
+from tests.deploy.agent.test_training import Book, _work
+from tests.deploy.agent_case import NAMES, PRIVATE
 
 TOML = PRIVATE.replace("rounds = 1", "rounds = 4")
 STUDY = "tiny-id"
@@ -38,7 +38,7 @@ class Hospital:
             log_path=folder / "training.log",
             local_key=self.memory.local_key,
             ledger=self.book,  # type: ignore[arg-type]
-            kept=self.memory.program,
+            stored=self.memory.program,
         )
         self.exchange, self.state = _work(TOML)
 
@@ -52,7 +52,6 @@ class Hospital:
 
     @property
     def pid(self) -> int:
-        assert self.process._process is not None
         return self.process._process.pid
 
     def close(self) -> None:

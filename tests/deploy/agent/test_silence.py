@@ -13,14 +13,13 @@ from typer.testing import CliRunner
 from secfed.audit.privacy.evidence import DecisionFact
 from secfed.audit.privacy.record_sections import in_words
 from secfed.cli.app import app
-from secfed.deploy.agent.status import STATUS_FILE, read_status
 from secfed.records.chain_file import verify_file
 from secfed.records.decision_log import DECISIONS
 from secfed.records.decision_state import ACCEPTED, ALARM, PER_DAY, DecisionState
 from secfed.runs.run_folder import DECISIONS_FILE
 from secfed.site.session import Site
 from secfed.wire.frames import READY, Task, encode_state
-from tests.deploy.agent_case import NAMES, POLICY, TOML, Centre
+from tests.deploy.agent_case import NAMES, POLICY, TOML, Centre, status
 from tests.deploy.link_case import wait_until
 
 NAME = NAMES[0]
@@ -55,13 +54,12 @@ def test_work_that_fails_is_ready_on_the_wire_and_an_alarm_at_home(tmp_path: Pat
         assert train(centre) == [READY]
         assert centre.watched.refusals == []
         site = centre.folders[NAME]
-        status = read_status(site.state / STATUS_FILE)
-        assert status is not None
-        assert "'update': " in status["last_alarm"]["text"]
-        assert status["totals"]["alarms"] >= 1
-        assert status["totals"]["refusals"] == 0
+        told = status(site)
+        assert "'update': " in told["last_alarm"]["text"]
+        assert told["totals"]["alarms"] >= 1
+        assert told["totals"]["refusals"] == 0
         metrics = {item.name: item.value for one in centre.boards[NAME].collect() for item in one.samples}
-        assert metrics["secfed_agent_alarms_total"] == status["totals"]["alarms"]
+        assert metrics["secfed_agent_alarms_total"] == told["totals"]["alarms"]
         shown = CliRunner(env={"COLUMNS": "200"}).invoke(app, ["agent", "status", "--dir", str(site.folder)])
         assert "Last alarm  round 1, exchange 'update'" in shown.output
         log = verify_file(site.state / DECISIONS_FILE, site.request().identity_key, DECISIONS)

@@ -38,13 +38,11 @@ def test_what_left_is_listed_with_its_bytes(board: StatusBoard) -> None:
     board.left({"round": 1, "fields": ["update/w"], "survivors": ["a", "b", "c"]})
     board.left({"round": 2, "fields": ["update/w"], "survivors": ["a", "b", "c"]})
     content = read_status(board.path)
-    assert content is not None
     assert [item["bytes_up"] for item in content["left"]] == [120, 0]
     assert content["totals"]["sums"] == 2
     for number in range(200):
         board.left({"round": number})
     content = read_status(board.path)
-    assert content is not None
     assert len(content["left"]) == 50
 
 
@@ -69,7 +67,6 @@ def test_a_status_that_cannot_be_written_ends_nothing_and_is_logged_once(
     assert [path.name for path in board.path.parent.iterdir()] == [STATUS_FILE]
     board.set(connection="connected")
     content = read_status(board.path)
-    assert content is not None
     assert content["totals"]["sums"] == 3
     with monkeypatch.context() as patch:
         patch.setattr(private_files.os, "fsync", refused)
@@ -87,9 +84,6 @@ def test_metrics_are_served_on_this_machine_only(board: StatusBoard, metrics: Me
     assert float(values["secfed_agent_connected"]) == 1
     assert float(values["secfed_agent_round"]) == 4
     assert metrics._server.server_address[0] == "127.0.0.1"
-    with pytest.raises(urllib.error.HTTPError) as caught:
-        urllib.request.urlopen(f"http://127.0.0.1:{metrics.port}/secret")
-    caught.value.close()
     with pytest.raises(ConfigError, match="metrics_port"):
         MetricsServer(board, metrics.port)
 
@@ -117,7 +111,6 @@ def test_a_log_line_is_one_json_object_without_a_traceback() -> None:
 def test_an_alarm_is_shown_and_counted_at_the_hospital(board: StatusBoard) -> None:
     board.alarm("round 3, exchange 'update': update added nothing (NaN or Inf)")
     content = read_status(board.path)
-    assert content is not None
     assert content["last_alarm"] == {
         "text": "round 3, exchange 'update': update added nothing (NaN or Inf)",
         "time_s": 7,

@@ -24,15 +24,9 @@ from secfed.errors import BudgetExceeded, ConfigError, MalformedMessage
 from secfed.site.containment import NOT_FINITE, Failure, contained
 from secfed.study.build import build
 from secfed.study.study import Study
-from tests.deploy.agent_case import NAMES, TOML
+from tests.deploy.agent_case import NAMES, PRIVATE, TOML
 from tests.forks import Fork
 
-PRIVATE = (
-    TOML.replace("learning_rate = 0.1", 'learning_rate = 0.1\nweighting = "equal"').replace(
-        "test_fraction = 0.25", "test_fraction = 0.25\nstandardize = false"
-    )
-    + '[privacy]\nunit = "record"\nepsilon = 8.0\ndelta = 1e-4\naccountant = "rdp"\nclip_quantile = 0.5\n'
-)
 KEY = bytes(range(32))
 REAL_POPEN = subprocess.Popen
 
@@ -63,7 +57,7 @@ def started(tmp_path: Path) -> Iterator[Any]:
             log_path=tmp_path / "training.log",
             local_key=None if book is None else lambda _number, _exchange: KEY,
             ledger=book,
-            kept=lambda: kept or {},
+            stored=lambda: kept or {},
             **more,
         )
         made.append(process)
@@ -214,7 +208,7 @@ def test_a_process_that_says_what_is_no_message_counts_as_dead(
 ) -> None:
     exchange, state = _work(TOML)
     process = started()
-    process.check()
+    process.start()
     monkeypatch.setattr(training, "_DYING_S", 0.1)
 
     def babble(_connection: Any) -> Any:
@@ -255,7 +249,7 @@ def test_a_refused_payment_passes_whatever_the_process_makes_of_it(
 def test_stopping_leaves_no_outcome(started: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     exchange, state = _work(TOML)
     process = started()
-    process.check()
+    process.start()
     receive = training.receive
 
     def slowly(connection: Any) -> Any:

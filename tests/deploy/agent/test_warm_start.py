@@ -13,17 +13,15 @@ from pathlib import Path
 from typing import Final
 
 import pytest
-from safetensors.torch import load, save
 
 from secfed.records.chain_file import verify_file
 from secfed.records.roster_file import read_roster
 from secfed.records.transcript import SETTINGS, TRANSCRIPT
 from secfed.runs.run_folder import MODEL_FILE, TRANSCRIPT_FILE
-from secfed.runs.run_report import SilentObserver
-from secfed.simulation.simulate import simulate
 from secfed.study.study import Study
 from secfed.study.warm_start import MODELS_FOLDER
 from tests.deploy.deployment_case import POLICY, STUDY, Deployment
+from tests.deploy.simulated import model_in, simulated
 
 EARLIER: Final = STUDY.format(rounds=1, sites=3)
 START: Final = "earlier/model.safetensors"
@@ -34,7 +32,7 @@ HOSPITAL_POINT: Final = "site: after contribution noted"
 @pytest.fixture
 def earlier(tmp_path: Path) -> bytes:
     """The model of a finished study, which lies beside the study file of the next one."""
-    simulate(Study.parse(EARLIER), out=tmp_path / "earlier", drops=[], observer=SilentObserver())
+    simulated(Study.parse(EARLIER), tmp_path / "earlier")
     return (tmp_path / START).read_bytes()
 
 
@@ -54,8 +52,7 @@ def deployment(folder: Path, toml: str, model: bytes) -> Deployment:
 
 def expected(folder: Path, toml: str) -> bytes:
     (folder / "study.toml").write_text(toml, encoding="utf-8")
-    simulate(Study.load(folder / "study.toml"), out=folder / "once", drops=[], observer=SilentObserver())
-    return save(load((folder / "once" / MODEL_FILE).read_bytes()))
+    return simulated(Study.load(folder / "study.toml"), folder / "once")
 
 
 def test_masked_with_kills_on_both_sides(tmp_path: Path, earlier: bytes) -> None:
@@ -65,7 +62,7 @@ def test_masked_with_kills_on_both_sides(tmp_path: Path, earlier: bytes) -> None
     made.aggregator.points, hospital.points = [CENTRE_POINT], [HOSPITAL_POINT]
     made.run()
     assert (made.aggregator.deaths, hospital.deaths) == ([CENTRE_POINT], [HOSPITAL_POINT])
-    assert save(load(made.model())) == wanted
+    assert model_in(made.out) == wanted
     made.verify()
     roster = read_roster(tmp_path / "centre" / "roster.json")
     for name, key in roster.members:
@@ -91,5 +88,5 @@ def test_encrypted_with_the_model_at_home_and_none_at_the_aggregator(tmp_path: P
     assert made.agents["hospital-1"].deaths == ["site: after state noted"]
     for name in made.names:
         (path,) = (tmp_path / name / "state").glob(f"studies/plugs-*/{MODEL_FILE}")
-        assert save(load(path.read_bytes())) == wanted
+        assert model_in(path) == wanted
     made.verify()

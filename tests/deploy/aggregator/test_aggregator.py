@@ -6,7 +6,6 @@ import re
 import signal
 
 import pytest
-from safetensors.torch import load_file, save
 from typer.testing import CliRunner, Result
 
 from secfed import __version__
@@ -15,11 +14,10 @@ from secfed.cli.app import app
 from secfed.deploy.aggregator import aggregator
 from secfed.deploy.aggregator.aggregator import Service
 from secfed.errors import ConfigError
-from secfed.runs.run_folder import prepare, site_folder
-from secfed.runs.run_report import SilentObserver
-from secfed.simulation import simulate as simulation
+from secfed.runs.run_folder import site_folder
 from tests.deploy.central_case import TOML
 from tests.deploy.centre_case import Centre, events, interrupted
+from tests.deploy.simulated import model_in, simulated
 
 SITES = 3
 
@@ -29,13 +27,6 @@ def centre(tmp_path):
     made = Centre(tmp_path, TOML.format(protection="masked", sites=SITES, rounds=2))
     yield made
     made.close()
-
-
-def simulated(centre: Centre) -> bytes:
-    out = centre.folder / "simulated"
-    prepare(out, overwrite=False)
-    simulation.simulate(centre.study, out=out, drops=(), observer=SilentObserver())
-    return save(load_file(out / "model.safetensors"))
 
 
 def test_killed_and_finished_with_the_bytes_of_a_simulation(centre):
@@ -62,7 +53,7 @@ def test_killed_and_finished_with_the_bytes_of_a_simulation(centre):
         hospital.thread.join(60)  # they were told that the study is finished
         assert not hospital.thread.is_alive()
         assert not hospital.errors
-    assert save(load_file(centre.out / "model.safetensors")) == simulated(centre)
+    assert model_in(centre.out) == simulated(centre.study, centre.folder / "simulated")
     assert shown == (centre.out / "run.json").read_text()
     assert len(list((centre.out / "figures").glob("*.svg"))) > 0
     for name, folder in centre.folders.items():

@@ -7,7 +7,6 @@ sums in the transcript: who was in each, under which attempt, and that no exchan
 from __future__ import annotations
 
 import hashlib
-import os
 import random
 from collections import Counter
 from collections.abc import Callable
@@ -21,7 +20,7 @@ from secfed.errors import ConfigError, TranscriptError
 from secfed.records.chain_file import verify_file
 from secfed.records.transcript import MODEL, SUMMED, TRANSCRIPT
 from secfed.storage import failpoints
-from tests.deploy.central_case import Crash, Hospitals, close_all, crash_at
+from tests.deploy.central_case import Crash, Hospitals, crash_at
 
 DOWN = {"hospital-2": {"mask"}}  # advertises and shares, then falls silent: its mask secret must be rebuilt
 POINTS = {
@@ -47,14 +46,6 @@ POINTS = {
 }
 STEP_CLOSED = "aggregate: after a step is closed"
 SEALED_POINTS = {"aggregate: before a sum is stored": 2, "aggregate: after a sum is stored": 2}
-
-
-@pytest.fixture(autouse=True)
-def _closed(monkeypatch):
-    # These crashes end a process, not the machine: what was written is there, synchronised or not.
-    monkeypatch.setattr(os, "fsync", lambda _: None)
-    yield
-    close_all()
 
 
 def hospitals(folder: Path, protection: str) -> Hospitals:

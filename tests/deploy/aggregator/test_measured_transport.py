@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -14,15 +13,14 @@ import pytest
 
 from secfed.deploy.aggregator.aggregator import Service, _check_space, _quorum
 from secfed.deploy.aggregator.measured_transport import MeasuredTransport
-from secfed.deploy.aggregator.run import CentralRun
 from secfed.deploy.aggregator.study import CentralStudy
 from secfed.deploy.transport import client as serving
-from secfed.deploy.transport.link import Presence
 from secfed.deploy.transport.signals import Stopped, Stopper
+from secfed.deploy.transport.study_server import Presence
 from secfed.errors import ConfigError, RosterError
 from secfed.runs.run_report import RoundReport, RunReport, SilentObserver
 from secfed.study.study import Study
-from tests.deploy.central_case import TOML, Hospitals, close_all
+from tests.deploy.central_case import TOML, Hospitals
 from tests.deploy.link_case import Consortium, consortium, wait_until
 
 
@@ -83,12 +81,7 @@ class Case:
         )
 
     def run(self) -> RunReport:
-        h = self.hospitals
-        run = CentralRun(h.central, h.aggregator, h.out, self.carrier, self.observer)
-        try:
-            return run.run()
-        finally:
-            run.close()
+        return self.hospitals.run(self.observer, self.carrier)
 
 
 @contextmanager
@@ -98,13 +91,6 @@ def case(folder, *, quorum: int = 3, **study: Any) -> Iterator[Case]:
         over = Case(c, hospitals, quorum)
         over.count_as_there()
         yield over
-
-
-@pytest.fixture(autouse=True)
-def _closed(monkeypatch):
-    monkeypatch.setattr(os, "fsync", lambda _: None)  # the machine stays on
-    yield
-    close_all()
 
 
 def test_the_model_is_that_of_an_undisturbed_run_and_bytes_are_counted(tmp_path):

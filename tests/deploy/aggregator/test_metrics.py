@@ -3,22 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from secfed.algorithms.federated_averaging.weighted_mean import WeightedMeanServer
-from secfed.deploy.aggregator.run import CentralRun
 from secfed.runs.run_report import RoundReport, SilentObserver
 from secfed.wire.layout import Exchange, Totals
-from tests.deploy.central_case import Crash, Hospitals, LocalCarrier, close_all, crash_at
-
-
-@pytest.fixture(autouse=True)
-def _closed() -> Iterator[None]:
-    yield
-    close_all()
+from tests.deploy.central_case import Crash, Hospitals, LocalCarrier, crash_at
 
 
 class Listening(SilentObserver):
@@ -41,11 +33,7 @@ def test_metrics_that_a_later_round_adds_reach_their_row(
 
     monkeypatch.setattr(WeightedMeanServer, "absorb", absorb)
     hospitals, observer = Hospitals(tmp_path, protection_name="plain", rounds=3), Listening()
-    run = CentralRun(hospitals.central, hospitals.aggregator, hospitals.out, hospitals.carrier, observer)
-    try:
-        report = run.run()
-    finally:
-        run.close()
+    report = hospitals.run(observer)
     found = [row.metrics or {} for row in report.rounds]
     assert [metrics.get("late") for metrics in found] == [3.0, 4.0, None]
     assert all("accuracy" in metrics for metrics in found)

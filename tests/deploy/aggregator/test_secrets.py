@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import json
 import logging
-import os
 from pathlib import Path
 from typing import Any
 
@@ -14,18 +13,10 @@ import pytest
 import torch
 
 from secfed.cli.aggregate_log import EventLog
-from secfed.deploy.aggregator.run import CentralRun
 from secfed.deploy.transport.json_log import JsonFormatter
-from tests.deploy.central_case import Crash, Hospitals, close_all, crash_at, rounding
+from tests.deploy.central_case import Crash, Hospitals, crash_at, rounding
 
 _WINDOW = 6  # consecutive elements that no coincidence repeats
-
-
-@pytest.fixture(autouse=True)
-def _closed(monkeypatch):
-    monkeypatch.setattr(os, "fsync", lambda _: None)
-    yield
-    close_all()
 
 
 class Sentinels:
@@ -91,19 +82,10 @@ def test_no_value_of_a_hospital_is_on_the_disk_or_in_the_log(tmp_path, monkeypat
         return steps == 5 and name == "aggregate: after a step is closed"
 
     crash_at(monkeypatch, look)
-
-    def run() -> None:
-        events = EventLog()
-        run = CentralRun(h.central, h.aggregator, h.out, h.carrier, events)
-        try:
-            run.run()
-        finally:
-            run.close()
-
     try:
         with pytest.raises(Crash):
-            run()
-        run()
+            h.run(EventLog())
+        h.run(EventLog())
     finally:
         logger.removeHandler(handler)
     assert len(sentinels.spellings) >= 2 * 2 * len(h.names)

@@ -8,8 +8,8 @@ from typing import Any
 from rich.console import Console
 
 from secfed.cli.aggregate_log import tell_person
-from secfed.deploy.aggregator.site_versions import SiteVersions
-from secfed.deploy.transport.link import Presence
+from secfed.deploy.aggregator.measured_transport import SiteVersions
+from secfed.deploy.transport.study_server import Presence
 
 OWN = "secfed 0.2.0"
 

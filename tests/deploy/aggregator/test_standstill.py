@@ -8,13 +8,12 @@ from pathlib import Path
 import pytest
 
 from secfed.crypto.codec import Buffer
-from secfed.deploy.aggregator.run import CentralRun
 from secfed.deploy.aggregator.standstill import Refusal, standstill
 from secfed.errors import StudyStopped
 from secfed.records.chain_file import verify_file
-from secfed.records.transcript import SUMMED, TRANSCRIPT
+from secfed.records.transcript import MODEL, SUMMED, TRANSCRIPT
 from secfed.runs.run_folder import MODEL_FILE, TRANSCRIPT_FILE
-from secfed.runs.run_report import SilentObserver
+from secfed.runs.run_report import RunReport
 from secfed.wire.transport import OnReply
 from tests.deploy.central_case import Hospitals, LocalCarrier
 
@@ -42,11 +41,9 @@ def test_too_few_are_left_when_too_many_refuse_alike(refusals: Mapping[str, Refu
 
 def test_the_reason_and_what_to_do_are_named() -> None:
     found = standstill(3, ASKED, 3, dict.fromkeys("abc", ROSTER))
-    assert found is not None
     assert "round 3: 3 of 5 hospitals refused alike, and a sum needs 3: refusal 4" in found.message
     assert "secfed site trust ROSTER" in found.remedy
     budget = standstill(3, ASKED, 3, dict.fromkeys("abc", BUDGET))
-    assert budget is not None
     assert "--end" in budget.remedy
 
 
@@ -69,43 +66,34 @@ class Refusing(LocalCarrier):
         self.refusals = {}
 
 
-def start(hospitals: Hospitals, refusing: set[int], trained: list[int]) -> CentralRun:
+def run(hospitals: Hospitals, refusing: set[int], trained: list[int], *, end: bool = False) -> RunReport:
     def carrier(log: object) -> LocalCarrier:
         made = Refusing(hospitals, log)  # type: ignore[arg-type]
         made.rounds, made.trained = frozenset(refusing), trained
         return made
 
-    return CentralRun(hospitals.central, hospitals.aggregator, hospitals.out, carrier, SilentObserver())
+    return hospitals.run(carrier=carrier, end=end)
 
 
 def test_no_round_is_begun_after_one_that_too_many_refused_alike(tmp_path: Path) -> None:
     hospitals, trained = Hospitals(tmp_path, rounds=4), list[int]()
-    run = start(hospitals, {1, 2, 3, 4}, trained)
     with pytest.raises(StudyStopped, match="round 1: 3 of 4 hospitals refused alike"):
-        run.run()
-    run.close()
+        run(hospitals, {1, 2, 3, 4}, trained)
     assert trained == [1]
     assert not (hospitals.out / MODEL_FILE).exists()
-
-    again = start(hospitals, set(), trained)  # whatever it was is mended: the run goes on
-    report = again.run()
-    again.close()
+    report = run(hospitals, set(), trained)  # whatever it was is mended: the run goes on
     assert trained == [1, 2, 3, 4, 5]
     assert [row.round for row in report.rounds if row.aborted is None] == [2, 3, 4]
 
 
 def test_a_study_that_was_stopped_can_be_ended_with_the_model_it_has(tmp_path: Path) -> None:
     hospitals, trained = Hospitals(tmp_path, rounds=4), list[int]()
-    run = start(hospitals, {2, 3, 4}, trained)
     with pytest.raises(StudyStopped):
-        run.run()
-    run.close()
-    ended = start(hospitals, {2, 3, 4}, trained)
-    report = ended.run(end=True)
-    ended.close()
+        run(hospitals, {2, 3, 4}, trained)
+    report = run(hospitals, {2, 3, 4}, trained, end=True)
     assert trained == [1, 2]
     assert [row.round for row in report.rounds if row.aborted is None] == [1]
     assert (hospitals.out / MODEL_FILE).is_file()
-    assert ended.final_frame
     entries = verify_file(hospitals.out / TRANSCRIPT_FILE, hospitals.aggregator.public_bytes, TRANSCRIPT)
     assert [entry.body["round"] for entry in entries if entry.kind == SUMMED] == [1]
+    assert [entry.kind for entry in entries][-1] == MODEL  # what its hospitals are then given

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import typer
@@ -12,10 +13,11 @@ from typer.testing import CliRunner, Result
 from secfed.cli import asking
 from secfed.cli.consortium import consortium_app
 from secfed.cli.guard import GuardedGroup
-from secfed.cli.site import site_app
+from secfed.cli.site import _show_roster, site_app
+from secfed.crypto.identity import Roster
 from secfed.deploy.enrolment import messages as enrolment
 from secfed.deploy.pki import key_files
-from secfed.deploy.pki.passphrase import PASSPHRASE_FILE
+from secfed.deploy.pki.key_files import PASSPHRASE_FILE
 from secfed.records.roster_file import read_roster
 from tests.deploy.enrol_case import DAY, NOW, content, write
 
@@ -225,6 +227,14 @@ class TestChanges:
         assert ends["ukhd"].endswith("NEW KEY")
         assert not ends["charite"].endswith("NEW KEY")
         assert "A key changed" in out
+
+    def test_a_new_key_of_the_aggregator_is_shown(self, capsys: pytest.CaptureFixture[str]) -> None:
+        members = (("charite", b"\x11" * 32),)
+        old, new = (Roster(bytes([number]) * 32, members) for number in (2, 3))
+        _show_roster(SimpleNamespace(name="charite"), new, old)
+        shown = capsys.readouterr().out
+        assert [line.split()[0] for line in shown.splitlines() if "NEW KEY" in line] == ["aggregator"]
+        assert "A key changed" in shown
 
     def test_a_tampered_roster_is_refused(self, tmp_path: Path) -> None:
         centre = joined(tmp_path, "charite", "hcuge")

@@ -21,11 +21,11 @@ from tests.deploy.enrol_case import (
     NOW,
     a_request,
     admit,
+    admitted,
     check_pair,
     consortium,
     content,
     crash_after,
-    request_of,
     site,
 )
 
@@ -53,7 +53,6 @@ class TestFounding:
         assert not centre.roster_path.exists()
         assert centre.aggregator_identity(None).public_bytes == centre.aggregator.identity_key
         certificate = centre.tls.certificate()
-        assert certificate is not None
         certificate_checks.check_issued(certificate, centre.ca(), NOW)
         assert certificate_checks.is_aggregator(certificate)
 
@@ -96,15 +95,15 @@ class TestFounding:
 class TestAdmission:
     def test_a_site_gets_a_certificate_and_a_place_in_the_roster(self, tmp_path: Path) -> None:
         centre, hospital = consortium(tmp_path), site(tmp_path, "charite")
-        path = centre.admit(request_of(hospital), now=NOW, passphrase=None)
+        path = centre.admit(hospital.request(), now=NOW, passphrase=None)
         reply = Reply.verified(content(path), "reply", NOW)
         assert reply.site == "charite"
         assert certificate_checks.public_der(reply.certificate) == certificate_checks.public_der(
-            request_of(hospital).tls_key
+            hospital.request().tls_key
         )
         roster = read_roster(centre.roster_path)
         assert roster == centre.roster()
-        assert roster.public("charite") == request_of(hospital).identity_key
+        assert roster.public("charite") == hospital.request().identity_key
         assert roster.aggregator == centre.aggregator.identity_key
 
     def test_replies_and_rosters_hold_no_private_key(self, tmp_path: Path) -> None:
@@ -143,13 +142,12 @@ class TestAdmission:
                 centre.admit(Request.verified(request, "r"), now=NOW, passphrase=None)
 
     def test_without_the_ca_key_nobody_is_admitted_and_everything_else_works(self, tmp_path: Path) -> None:
-        centre = consortium(tmp_path)
-        centre.admit(a_request("charite"), now=NOW, passphrase=None)
+        centre = admitted(tmp_path, "charite")
         centre.ca_key_path.rename(tmp_path / "usb-stick")
         with pytest.raises(ConfigError, match=r"ca\.key: is not there"):
             centre.admit(a_request("hcuge"), now=NOW, passphrase=None)
         assert Consortium(centre.folder).roster() is not None
-        centre.aggregator_tls(None)
+        centre.aggregator_tls(None, NOW)
 
     def test_a_ca_key_of_another_consortium_is_refused(self, tmp_path: Path) -> None:
         centre = consortium(tmp_path)
@@ -178,8 +176,7 @@ class TestRemoval:
         assert read_roster(centre.roster_path).public("charite") != identity.public_bytes
 
     def test_the_last_site_takes_the_roster_file_with_it(self, tmp_path: Path) -> None:
-        centre = consortium(tmp_path)
-        centre.admit(a_request("charite"), now=NOW, passphrase=None)
+        centre = admitted(tmp_path, "charite")
         centre.remove("charite", now=NOW)
         assert not centre.roster_path.exists()
 
@@ -229,11 +226,10 @@ class TestRenewal:
         centre = consortium(tmp_path)
         before = centre.tls.certificate()
         after = centre.renew_aggregator(now=NOW + 60 * DAY, passphrase=None)
-        assert before is not None
         assert after == centre.tls.certificate()
         assert after.public_key() != before.public_key()
         assert after.not_valid_after_utc == NOW + 150 * DAY
-        assert centre.aggregator_tls(None).certificate == certificate_checks.to_pem(after).encode()
+        assert centre.aggregator_tls(None, NOW).certificate == certificate_checks.to_pem(after).encode()
 
 
 class TestPassphrase:
@@ -247,8 +243,8 @@ class TestPassphrase:
         centre.admit(a_request("charite"), now=NOW, passphrase=secret)
         centre.renew_aggregator(now=NOW, passphrase=secret)
         assert all(key_files.is_encrypted(path) for path in centre.folder.rglob("*.key"))
-        assert b"BEGIN PRIVATE KEY" in centre.aggregator_tls(secret).private_key
-        assert "BEGIN PRIVATE KEY" not in repr(centre.aggregator_tls(secret))
+        assert b"BEGIN PRIVATE KEY" in centre.aggregator_tls(secret, NOW).private_key
+        assert "BEGIN PRIVATE KEY" not in repr(centre.aggregator_tls(secret, NOW))
 
 
 class TestCrash:
@@ -257,8 +253,7 @@ class TestCrash:
         self, tmp_path: Path, survives: int
     ) -> None:
         """After it the site is enrolled and gets its reply by `renew`, or it is not and can be admitted."""
-        centre = consortium(tmp_path)
-        centre.admit(a_request("charite"), now=NOW, passphrase=None)
+        centre = admitted(tmp_path, "charite")
         request = a_request("hcuge")
         with crash_after(survives):
             centre.admit(request, now=NOW, passphrase=None)
@@ -280,15 +275,14 @@ class TestCrash:
         with crash_after(survives):
             centre.renew_aggregator(now=NOW + DAY, passphrase=None)
         again = Consortium(centre.folder)
-        check_pair(again.aggregator_tls(None))
+        check_pair(again.aggregator_tls(None, NOW))
         again.renew_aggregator(now=NOW + 2 * DAY, passphrase=None)
-        again.aggregator_tls(None)
+        again.aggregator_tls(None, NOW)
         assert not (again.folder / "aggregator" / "tls-next.key").exists()
 
 
 def test_a_damaged_list_of_members_is_refused(tmp_path: Path) -> None:
-    centre = consortium(tmp_path)
-    centre.admit(a_request("charite"), now=NOW, passphrase=None)
+    centre = admitted(tmp_path, "charite")
     path = centre.folder / "members.json"
     private_files.replace(path, path.read_bytes()[:-20])
     with pytest.raises(ConfigError, match=r"members\.json"):

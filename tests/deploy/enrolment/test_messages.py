@@ -18,7 +18,7 @@ from secfed.deploy.enrolment.messages import PROVE_TLS_KEY, SIGN_REPLY, SIGN_REQ
 from secfed.deploy.pki import certificate_checks, names
 from secfed.deploy.pki.key_files import new_tls_key
 from secfed.errors import BadSignature, ConfigError, SecfedError
-from tests.deploy.enrol_case import DAY, NOW, a_request, consortium, content, request_of, site
+from tests.deploy.enrol_case import DAY, NOW, a_request, consortium, content, site
 
 
 def signed(name: str = "charite") -> tuple[dict[str, Any], Identity, ec.EllipticCurvePrivateKey]:
@@ -137,7 +137,7 @@ class TestAnythingElse:
 class TestReply:
     def reply(self, folder: Path) -> dict[str, Any]:
         centre, hospital = consortium(folder), site(folder, "charite")
-        return content(centre.admit(request_of(hospital), now=NOW, passphrase=None))
+        return content(centre.admit(hospital.request(), now=NOW, passphrase=None))
 
     def test_it_says_where_and_who_the_aggregator_is(self, tmp_path: Path) -> None:
         reply = Reply.verified(self.reply(tmp_path), "reply", NOW)

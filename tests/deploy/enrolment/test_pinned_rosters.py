@@ -21,7 +21,7 @@ from secfed.crypto.identity import Roster
 from secfed.deploy.admission.decision_recorder import record_now
 from secfed.deploy.agent.control import make_state_folder
 from secfed.deploy.enrolment.consortium import Consortium
-from secfed.deploy.enrolment.messages import Request, utc_now
+from secfed.deploy.enrolment.messages import utc_now
 from secfed.deploy.enrolment.site_folder import SiteFolder
 from secfed.dp.accounting.budget import Budget
 from secfed.dp.accounting.events import Gaussian
@@ -32,9 +32,8 @@ from secfed.records.roster_file import PINNED_FILE, PINNED_FOLDER, ROSTER_FILE, 
 from secfed.records.transcript import Transcript
 from secfed.runs.run_folder import TRANSCRIPT_FILE, ledger_file
 from secfed.site.runtime import study_folder
-from secfed.storage import private_files
 from tests.conftest import ROOT
-from tests.deploy.centre_case import found_consortium
+from tests.deploy.centre_case import admit, found_consortium
 
 STUDIES = ("heart-" + 64 * "a", "lung-" + 64 * "b")
 
@@ -56,12 +55,6 @@ class Case:
         return make_report([folder or self.site.state], rosters)
 
 
-def roster_of(consortium: Consortium) -> Roster:
-    roster = consortium.roster()
-    assert roster is not None
-    return roster
-
-
 def work(site: SiteFolder, study: str, roster: Roster) -> None:
     identity = site.identity(None)
     ledger = Ledger(ledger_file(site.state, "wards"), identity, "wards", [Budget(20.0, 1e-4)])
@@ -74,19 +67,17 @@ def work(site: SiteFolder, study: str, roster: Roster) -> None:
 @pytest.fixture
 def case(tmp_path: Path) -> Case:
     consortium, folders = found_consortium(tmp_path, ("a", "b", "c"))
-    site, before, now = folders["a"], roster_of(consortium), utc_now()
+    site, before, now = folders["a"], consortium.roster(), utc_now()
     make_state_folder(site.state)
     work(site, STUDIES[0], before)
-    newcomer = SiteFolder.create(tmp_path / "d", "d", now=now)
-    request = Request.verified(private_files.read_json(newcomer.request_path, "a request"), "request")
-    consortium.admit(request, now=now, passphrase=None)
+    admit(consortium, SiteFolder.create(tmp_path / "d", "d", now=now))
     run = tmp_path / "run"  # the study centre's, of the first study
     run.mkdir()
     write_roster(run / ROSTER_FILE, before)
     identity = consortium.aggregator_identity(None)
     sink = run / TRANSCRIPT_FILE
     Transcript(identity, study=STUDIES[0], roster_digest=before.digest, sink=sink).close()
-    after = roster_of(consortium)
+    after = consortium.roster()
     site.trust(after, now)
     record_now(site)
     work(site, STUDIES[1], after)

@@ -39,7 +39,6 @@ def paid(site: SiteFolder, rounds: int, summed: set[int], roster_digest: bytes) 
 def test_a_site_sees_what_it_paid_for_rounds_without_a_sum(tmp_path: Path) -> None:
     consortium, folders = found_consortium(tmp_path, ("a", "b", "c"))
     roster, site = consortium.roster(), folders["a"]
-    assert roster is not None
     paid(site, 5, {2}, roster.digest)
     # The newest payment may be of the exchange that is running.
     assert list(wasted(site)) == [(STUDY, "3 exchanges (rounds 1, 3, 4) paid for, and in no sum")]
@@ -54,7 +53,6 @@ def test_a_site_sees_what_it_paid_for_rounds_without_a_sum(tmp_path: Path) -> No
 def test_nothing_is_said_where_every_payment_came_to_a_sum(tmp_path: Path) -> None:
     consortium, folders = found_consortium(tmp_path, ("a", "b", "c"))
     roster, site = consortium.roster(), folders["a"]
-    assert roster is not None
     paid(site, 3, {1, 2, 3}, roster.digest)
     assert list(wasted(site, STUDY)) == []
     assert [line.subject for line in site_status(site, utc_now())].count("payments") == 0

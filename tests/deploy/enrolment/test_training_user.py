@@ -99,7 +99,7 @@ def process(tmp_path: Path, user: TrainingUser | None) -> TrainingProcess:
     job = Job(site=NAMES[0], settings=TOML, study="tiny-id")
     log_path = tmp_path / "training.log"
     return TrainingProcess(
-        job, gpu=False, log_path=log_path, local_key=None, ledger=None, kept=dict, user=user
+        job, gpu=False, log_path=log_path, local_key=None, ledger=None, stored=dict, user=user
     )
 
 
@@ -120,7 +120,7 @@ def test_training_gains_no_rights_and_runs_where_it_is_told(
     user = TrainingUser("other", 4711, 4712, (4712, 44), "/nowhere")
     trains = process(tmp_path, user)
     try:
-        trains.check()
+        trains.start()
         ((made, options),) = started
         status = Path(f"/proc/{made.pid}/status").read_text(encoding="ascii")
     finally:
@@ -135,11 +135,10 @@ def test_the_training_process_itself_runs_in_the_other_account(tmp_path: Path) -
     trains = process(tmp_path, TrainingUser.named(OTHER, ()))
     if not runs_python(OTHER):
         with pytest.raises(ConfigError, match="the account cannot run"):
-            trains.check()
+            trains.start()
         pytest.skip(f"account {OTHER} cannot read this Python")
     try:
-        trains.check()
-        assert trains._process is not None
+        trains.start()
         status = Path(f"/proc/{trains._process.pid}/status").read_text(encoding="ascii")
         assert f"Uid:\t{pwd.getpwnam(OTHER).pw_uid}\t" in status
     finally:

@@ -15,8 +15,8 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 from cryptography.x509.oid import ExtendedKeyUsageOID
 
 from secfed.deploy.pki import certificate_checks as checks
+from secfed.deploy.pki.certificate_checks import Expiry, Urgency
 from secfed.deploy.pki.certificates import Authority
-from secfed.deploy.pki.expiry import Expiry, Urgency
 from secfed.deploy.pki.key_files import new_tls_key
 from secfed.errors import ConfigError
 from tests.deploy.enrol_case import DAY, NOW
@@ -229,7 +229,6 @@ class TestHandshake:
         dials, serves = handshake(*contexts(tmp_path, real, site=site), host)
         assert dials.version() == "TLSv1.3"
         der = serves.getpeercert(binary_form=True)
-        assert der is not None
         assert checks.site_of(x509.load_der_x509_certificate(der)) == site
 
     @pytest.mark.parametrize(
@@ -271,55 +270,40 @@ class TestHandshake:
 class TestGrpc:
     """BoringSSL, which gRPC brings along, is stricter than the ssl module in other places."""
 
-    def ask(
-        self, ca: Authority, hosts: tuple[str, ...], real: datetime, site: Authority | None, days: int
-    ) -> str:
-        """What the server learns about the site that calls it."""
-        grpc = pytest.importorskip("grpc")
-        from concurrent import futures
+    def ask(self, ca: Authority, hosts: tuple[str, ...], real: datetime, site: Authority, days: int) -> str:
+        """What a site that calls is told: the study, or why not."""
+        pytest.importorskip("grpc")
+        from secfed.deploy.transport.client import CallFailed
+        from secfed.deploy.transport.grpc.client import GrpcSiteConnection
+        from secfed.deploy.transport.grpc.server import LinkServer, TlsFiles
+        from secfed.deploy.transport.study_server import Offer
 
-        class Echo(grpc.GenericRpcHandler):  # type: ignore[misc, name-defined]
-            def service(self, details: object) -> object:
-                def answer(_: bytes, call: Any) -> bytes:
-                    (pem,) = call.auth_context()["x509_pem_cert"]
-                    return checks.site_of(checks.load(pem, "peer")).encode()
-
-                return grpc.unary_unary_rpc_method_handler(answer)
-
-        root = checks.to_pem(ca.certificate).encode()
-        served, called = new_tls_key(), new_tls_key()
-        chain = checks.to_pem(ca.issue_aggregator(hosts, served.public_key(), real, 90)).encode()
-        keys = (None, None)
-        if site is not None:
-            issued = site.issue_site("uk.hd", called.public_key(), real - 50 * DAY, days)
-            keys = (in_pem(called), checks.to_pem(issued).encode())
-        server = grpc.server(futures.ThreadPoolExecutor(1), handlers=[Echo()])
-        port = server.add_secure_port(
-            "127.0.0.1:0",
-            grpc.ssl_server_credentials([(in_pem(served), chain)], root, require_client_auth=True),
-        )
-        server.start()
+        root, served, called = checks.to_pem(ca.certificate), new_tls_key(), new_tls_key()
+        chain = checks.to_pem(ca.issue_aggregator(hosts, served.public_key(), real, 90))
+        issued = checks.to_pem(site.issue_site("uk.hd", called.public_key(), real - 50 * DAY, days))
+        serving = TlsFiles(root.encode(), chain.encode(), in_pem(served))
+        calling = TlsFiles(root.encode(), issued.encode(), in_pem(called))
+        server = LinkServer("127.0.0.1:0", serving, ("uk.hd",), Offer("heart", b"", 1))
+        link = GrpcSiteConnection(f"{hosts[0]}:{server.start()}", calling)
         try:
-            with grpc.secure_channel(
-                f"{hosts[0]}:{port}", grpc.ssl_channel_credentials(root, *keys)
-            ) as channel:
-                return channel.unary_unary("/secfed/ask")(b"", timeout=60).decode()
-        except grpc.RpcError as error:
-            return str(error.code().name)
+            return link.hello().study
+        except CallFailed as error:
+            return error.message.partition(":")[0]
         finally:
-            server.stop(0).wait()
+            link.close()
+            server.stop()
 
     @pytest.mark.parametrize("hosts", [("localhost",), ("127.0.0.1",), ("localhost", "127.0.0.1")])
     def test_site_and_aggregator_meet(self, real: datetime, hosts: tuple[str, ...]) -> None:
         ca = authority(hosts, now=real - 100 * DAY)
-        assert self.ask(ca, hosts, real, ca, 90) == "uk.hd"
+        assert self.ask(ca, hosts, real, ca, 90) == "heart"
 
-    def test_no_certificate_another_ca_and_an_expired_one_are_refused(self, real: datetime) -> None:
+    def test_another_ca_and_an_expired_certificate_are_refused(self, real: datetime) -> None:
         ca, other = (authority(("localhost",), now=real - 100 * DAY) for _ in range(2))
-        for site, days in ((None, 90), (other, 90), (ca, 30)):
-            assert self.ask(ca, ("localhost",), real, site, days) == "UNAVAILABLE"
+        for site, days in ((other, 90), (ca, 30)):
+            assert self.ask(ca, ("localhost",), real, site, days) == "unavailable"
 
     def test_a_stolen_ca_key_opens_no_host_outside_its_limits(self, real: datetime) -> None:
         for hosts in (("localhost",), ("127.0.0.1",)):
             ca = authority(("fl.example.org",), now=real - 100 * DAY)
-            assert self.ask(ca, hosts, real, ca, 90) == "UNAVAILABLE"
+            assert self.ask(ca, hosts, real, ca, 90) == "unavailable"

@@ -9,7 +9,7 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from secfed.crypto.identity import Identity
-from secfed.deploy.pki import key_files, passphrase
+from secfed.deploy.pki import key_files
 from secfed.errors import ConfigError
 
 SECRET = "correct horse battery"
@@ -105,18 +105,18 @@ class TestPassphraseSources:
         path = folder / "passphrase"
         path.write_bytes(text)
         path.chmod(mode)
-        return {passphrase.PASSPHRASE_FILE: str(path)}
+        return {key_files.PASSPHRASE_FILE: str(path)}
 
     def test_one_newline_is_not_part_of_it(self, tmp_path: Path) -> None:
-        assert passphrase.from_file(self.write(tmp_path, b"correct horse \n")) == "correct horse "
+        assert key_files.passphrase_from_file(self.write(tmp_path, b"correct horse \n")) == "correct horse "
 
     def test_without_the_variable_there_is_none(self) -> None:
-        assert passphrase.from_file({}) is None
+        assert key_files.passphrase_from_file({}) is None
 
     @pytest.mark.parametrize(("text", "mode"), [(b"", 0o600), (b"\xff\xfe", 0o600), (b"good enough", 0o644)])
     def test_a_bad_file_is_refused(self, tmp_path: Path, text: bytes, mode: int) -> None:
         with pytest.raises(ConfigError):
-            passphrase.from_file(self.write(tmp_path, text, mode))
+            key_files.passphrase_from_file(self.write(tmp_path, text, mode))
 
     @pytest.mark.usefixtures("quick_scrypt")
     def test_a_person_is_asked_only_for_an_encrypted_key_and_only_without_a_file(
@@ -131,14 +131,14 @@ class TestPassphraseSources:
             asked.append(question)
             return SECRET
 
-        assert passphrase.for_keys(plain, ask=ask, environment={}) is None
+        assert key_files.passphrase_for(plain, ask=ask, environment={}) is None
         environment = self.write(tmp_path, b"from the file")
-        assert passphrase.for_keys(encrypted, ask=ask, environment=environment) == "from the file"
+        assert key_files.passphrase_for(encrypted, ask=ask, environment=environment) == "from the file"
         assert asked == []
-        assert passphrase.for_keys(plain, encrypted, ask=ask, environment={}) == SECRET
+        assert key_files.passphrase_for(plain, encrypted, ask=ask, environment={}) == SECRET
         assert len(asked) == 1
         with pytest.raises(ConfigError, match="needs a passphrase"):
-            passphrase.for_keys(encrypted, environment={})
+            key_files.passphrase_for(encrypted, environment={})
 
 
 def test_an_identity_does_not_print_its_key() -> None:

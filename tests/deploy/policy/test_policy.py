@@ -300,7 +300,6 @@ class TestForTheAgent:
 
     def test_the_data_set_has_its_place_on_this_machine(self, rules: Policy, study: Study) -> None:
         found = rules.data_set(study)
-        assert found is not None
         assert found.path == Path("/srv/secfed/secret-place/heart-2026.csv")
         assert found.study_path == "heart.csv"
 

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from pydantic import Field
 
 from secfed.config.schema import Options, checked
-from secfed.deploy.policy import time_windows
+from secfed.deploy.policy import sections
 from secfed.deploy.policy.rules import Anything, OneOf, Range, broken, read_rule, read_rules
-from secfed.deploy.policy.time_windows import DAYS, Window, is_open
+from secfed.deploy.policy.sections import DAYS, Window, is_open
 from secfed.errors import ConfigError
 from tests.deploy.enrol_case import NOW
 
@@ -243,4 +243,4 @@ class TestHours:
     @pytest.mark.parametrize("name", ["", "Berlin", "../../etc/passwd", "Europe/Nowhere", "x" * 100])
     def test_an_unknown_time_zone_is_refused(self, name: str) -> None:
         with pytest.raises(ConfigError, match="timezone"):
-            time_windows.time_zone(name)
+            sections.time_zone(name)

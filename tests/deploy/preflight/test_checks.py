@@ -22,7 +22,6 @@ from secfed.deploy.admission.approvals import Approvals
 from secfed.deploy.agent import training
 from secfed.deploy.enrolment.messages import utc_now
 from secfed.deploy.enrolment.site_folder import SiteFolder
-from secfed.deploy.preflight.route_check import Trouble
 from secfed.dp.accounting.budget import Budget
 from secfed.dp.accounting.events import Gaussian
 from secfed.dp.accounting.unit import Adjacency
@@ -36,7 +35,7 @@ from secfed.wire.frames import encode_state
 from tests.deploy.agent_case import NAMES, POLICY, TOML, Centre, permit
 from tests.deploy.centre_case import found_consortium
 from tests.deploy.link_case import Authority, wait_until
-from tests.deploy.transport.grpc.test_round import Proxy
+from tests.deploy.relay_case import Proxy
 from tests.forks import Fork
 
 PRIVATE = (
@@ -110,7 +109,7 @@ def test_all_is_well_and_nobody_has_seen_it(tmp_path: Path) -> None:
         centre.close()
     code, lines = check(site)
     assert code == LinkError.exit_code
-    assert Trouble.REFUSED.value in only(lines, "connection")["detail"]
+    assert "nothing listens there now" in only(lines, "connection")["detail"]
     assert "ask the study centre" in only(lines, "connection")["remedy"]
     assert only(lines, "TLS")["ok"] is None
     assert check(site, "--offline")[0] == 0
@@ -317,7 +316,7 @@ def test_the_model_that_an_encrypted_study_begins_with_has_to_be_here(
     site: SiteFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip("tenseal")
-    monkeypatch.setattr("secfed.deploy.preflight.study_check.TrainingProcess.check", lambda _: None)
+    monkeypatch.setattr("secfed.deploy.preflight.study_check.TrainingProcess.start", lambda _: None)
     plain = Study.parse(TOML)
     data = encode_state(build(plain).server().model())
     start = f'start = "x.safetensors"\nstart_sha256 = "{hashlib.sha256(data).hexdigest()}"'
@@ -346,7 +345,7 @@ def test_the_model_that_an_encrypted_study_begins_with_has_to_be_here(
 def test_the_budget_is_read_from_the_ledger_and_not_reserved(
     site: SiteFolder, limit: float, code: int, says: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("secfed.deploy.preflight.study_check.TrainingProcess.check", lambda _: None)
+    monkeypatch.setattr("secfed.deploy.preflight.study_check.TrainingProcess.start", lambda _: None)
     permit(site, policy=BUDGETED.replace("{limit}", str(limit)))
     ledger = Ledger(ledger_file(site.state, "wards"), site.identity(None), "wards", [Budget(10.0, 1e-5)])
     event = Gaussian(Adjacency.ADD_OR_REMOVE_RECORD, 3.0, 1)

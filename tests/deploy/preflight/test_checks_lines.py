@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from cryptography import x509
 from cryptography.x509.oid import ExtendedKeyUsageOID
 
-from secfed.deploy.preflight import checks as site_check
-from secfed.deploy.preflight import route_check
+from secfed.deploy.preflight import checks, folder_check, network_probe, route_check
 from secfed.deploy.preflight.route_check import Route, Shown
+from secfed.deploy.preflight.study_check import budget_check
 from secfed.deploy.transport.messages import HelloReply
 from secfed.dp.accounting.budget import Budget
 from secfed.errors import LinkError
@@ -90,26 +92,35 @@ def test_a_proxy_that_grpc_passes_over_is_told() -> None:
 
 def test_what_is_served_is_compared_with_the_file() -> None:
     mine, other = f"tiny-{'a' * 64}", f"tiny-{'b' * 64}"
-    assert site_check.served_check(HelloReply(mine, b"", 1), mine).ok
-    assert site_check.served_check(HelloReply(other, b"", 1), mine).ok is False
-    assert site_check.served_check(HelloReply(f"large-{'b' * 64}", b"", 1), mine).ok
+    assert network_probe.served_check(HelloReply(mine, b"", 1), mine).ok
+    assert network_probe.served_check(HelloReply(other, b"", 1), mine).ok is False
+    assert network_probe.served_check(HelloReply(f"large-{'b' * 64}", b"", 1), mine).ok
     refused = LinkError("permission denied: site 'x' is not in the roster")
-    assert site_check.membership_check(refused).exit_code == 13
+    assert network_probe.membership_check(refused).exit_code == 13
 
 
 def test_a_budget_that_may_not_last_is_a_warning_and_a_spent_one_fails() -> None:
-    assert site_check.budget_check("heart", Budget(None, 1e-5), 9.0, 3.0, 1e-5).ok
-    short = site_check.budget_check("heart", Budget(10.0, 1e-5), 8.0, 3.0, 1e-5)
+    assert budget_check("heart", Budget(None, 1e-5), 9.0, 3.0, 1e-5).ok
+    short = budget_check("heart", Budget(10.0, 1e-5), 8.0, 3.0, 1e-5)
     assert short.ok
     assert "may not last" in short.remedy
-    assert site_check.budget_check("heart", Budget(10.0, 1e-5), 10.0, 3.0, 1e-5).exit_code == 21
+    assert budget_check("heart", Budget(10.0, 1e-5), 10.0, 3.0, 1e-5).exit_code == 21
 
 
 def test_the_exit_code_is_that_of_the_first_failure() -> None:
-    well, away = site_check.passed("a", ""), site_check.skipped("b", "")
-    assert site_check.exit_code([well, away]) == 0
-    broken = [well, site_check.failed("c", "", "", LinkError), site_check.failed("d", "", "")]
-    assert site_check.exit_code(broken) == 23
-    assert site_check.space_check("state", 5, writable=True).ok is False
-    assert site_check.space_check("state", 5_000_000_000, writable=False).ok is False
-    assert site_check.versions_check({"torch": None}).exit_code == 2
+    well, away = checks.passed("a", ""), checks.skipped("b", "")
+    assert checks.exit_code([well, away]) == 0
+    broken = [well, checks.failed("c", "", "", LinkError), checks.failed("d", "", "")]
+    assert checks.exit_code(broken) == 23
+
+
+def test_a_full_or_foreign_disk_and_a_missing_package_fail(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    site = SimpleNamespace(state=tmp_path / "state")
+    assert folder_check.disk_check(site, 1).ok
+    assert folder_check.disk_check(site, 1 << 80).ok is False
+    monkeypatch.setattr(folder_check.os, "access", lambda *_: False)
+    assert folder_check.disk_check(site, 1).ok is False
+    monkeypatch.setattr(folder_check, "_PACKAGES", ("no-such-package",))
+    assert folder_check.versions_check().exit_code == 2

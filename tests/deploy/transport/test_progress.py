@@ -73,7 +73,6 @@ def test_the_status_of_an_older_agent_can_be_shown(
 ) -> None:
     StatusBoard(tmp_path / "status.json", "ukhd").set(state="serving", connection="connected", round=3)
     content = read_status(tmp_path / "status.json")
-    assert content is not None
     for name in ("rounds", "working", "waits", "why"):
         del content[name]
     content |= {"running": True, "paused": False, "budgets": [], "studies": [], "refused_names": []}
@@ -172,8 +171,7 @@ def test_the_study_centre_says_why_a_quorum_is_not_there() -> None:
         asking.start()
         wait_until(lambda: said(c, SITES[0]) == ARRIVALS)
         wait_until(lambda: told)
-        for site in SITES:
-            c.run(site, echo)
+        c.run_all()
         asking.join(60)
     event, facts = told[0]
     assert event == "waiting"

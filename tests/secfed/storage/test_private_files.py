@@ -16,7 +16,7 @@ import pytest
 from secfed.crypto.identity import Identity, Roster
 from secfed.deploy.admission.approvals import Approvals
 from secfed.deploy.enrolment.messages import utc_now
-from secfed.deploy.enrolment.trust_store import pin, read_pinned
+from secfed.deploy.enrolment.rosters import pin, read_pinned
 from secfed.errors import ConfigError, RosterError
 from secfed.storage import private_files
 from secfed.storage.atomic import write_durably

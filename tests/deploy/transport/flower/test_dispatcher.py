@@ -9,8 +9,8 @@ from secfed.deploy.transport.chunking import ChunkedFrame, wrap_all
 from secfed.deploy.transport.flower import envelope
 from secfed.deploy.transport.flower.dispatcher import FlowerDispatcher, PendingRequest
 from secfed.deploy.transport.flower.envelope import EnvelopeHeader
-from secfed.deploy.transport.link import Offer, Refused, SiteReply
 from secfed.deploy.transport.messages import HelloRequest, RefusalMessage
+from secfed.deploy.transport.study_server import Offer, Refused, SiteReply
 
 STUDY = "breast-cancer-0123"
 SITE = "hospital-1"

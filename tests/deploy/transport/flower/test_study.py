@@ -6,11 +6,9 @@ import threading
 from pathlib import Path
 
 import pytest
-from safetensors.torch import load_file, save
 
 from secfed.deploy.agent import agent as agent_module
-from secfed.deploy.agent.agent import Agent
-from secfed.deploy.agent.status import STATUS_FILE, StatusBoard
+from secfed.deploy.agent.status import STATUS_FILE
 from secfed.deploy.aggregator.aggregator import Aggregator, Service
 from secfed.deploy.enrolment.site_folder import SiteFolder
 from secfed.deploy.transport.flower import server_app
@@ -18,14 +16,14 @@ from secfed.deploy.transport.signals import Stopper
 from secfed.errors import ConfigError
 from secfed.records.chain_file import verify_file
 from secfed.records.transcript import SUMMED, TRANSCRIPT
-from secfed.runs.run_folder import MODEL_FILE, TRANSCRIPT_FILE, prepare
+from secfed.runs.run_folder import MODEL_FILE, TRANSCRIPT_FILE
 from secfed.runs.run_report import RoundReport, RunReport, SilentObserver
-from secfed.simulation import simulate as simulation
 from secfed.simulation.dropouts import Dropout
 from secfed.study.study import Study
-from tests.deploy.agent_case import POLICY, TOML, permit
+from tests.deploy.agent_case import POLICY, TOML, Agents, permit
 from tests.deploy.centre_case import found_consortium
 from tests.deploy.flower_case import QUICK, FakeGrid, quick_sockets, run_server_app
+from tests.deploy.simulated import model_in, simulated
 from tests.deploy.training_here import TrainingHere
 
 NAMES = ("hospital-1", "hospital-2", "hospital-3", "hospital-4")
@@ -40,17 +38,15 @@ class Watching(SilentObserver):
         self._on_round(report)
 
 
-class Case:
+class Case(Agents):
     """A consortium on the disk, its agents in threads, and Flower between them."""
 
     def __init__(self, folder: Path, sockets: Path) -> None:
+        super().__init__()
         self.folder, self.sockets, self.grid = folder, sockets, FakeGrid()
         self.consortium, self.folders = found_consortium(folder, NAMES)
         self.study, self.out = Study.parse(STUDY), folder / "run"
         self.told: list[tuple[str, dict]] = []
-        self.agents: list[Agent] = []
-        self.threads: list[threading.Thread] = []
-        self.errors: list[BaseException] = []
         self.app: threading.Thread | None = None
         for number, name in enumerate(NAMES):
             site = self.folders[name]
@@ -65,26 +61,7 @@ class Case:
             self.grid.add(number + 1, server_app.client_app, path)
 
     def start(self, name: str) -> None:
-        site = self.folders[name]
-        agent = Agent(
-            site,
-            passphrase=None,
-            board=StatusBoard(site.state / STATUS_FILE, name),
-            limits=QUICK,
-            poll_s=0.2,
-            once=True,
-            simulated_randomness=True,
-        )
-        self.agents.append(agent)
-        thread = threading.Thread(target=self._run, args=(agent,), daemon=True)
-        self.threads.append(thread)
-        thread.start()
-
-    def _run(self, agent: Agent) -> None:
-        try:
-            agent.run()
-        except BaseException as error:  # noqa: BLE001 - shown by the test
-            self.errors.append(error)
+        self.serve(self.folders[name], limits=QUICK, poll_s=0.2, once=True, simulated_randomness=True)
 
     def aggregate(self, observer: SilentObserver | None = None) -> RunReport:
         """`secfed aggregate` and `flwr run`."""
@@ -108,11 +85,7 @@ class Case:
         if self.app is not None:
             self.app.join(60)
             assert not self.app.is_alive()
-        for agent in self.agents:
-            agent.stop()
-        for thread in self.threads:
-            thread.join(60)
-            assert not thread.is_alive()
+        super().close()
         self.grid.close()
         assert not self.errors
 
@@ -146,21 +119,15 @@ def test_a_study_with_a_hospital_that_refuses_ends_with_the_bytes_of_a_simulatio
     status = (case.folders[NAMES[3]].state / STATUS_FILE).read_text(encoding="utf-8")
     assert "study 'tiny' is not permitted at this site" in status
 
-    out = case.folder / "simulated"
-    prepare(out, overwrite=False)
-    drops = (Dropout(NAMES[3], "train"),)
-    simulation.simulate(case.study, out=out, drops=drops, observer=SilentObserver())
-    expected = save(load_file(out / MODEL_FILE))
-    assert save(load_file(case.out / MODEL_FILE)) == expected
-    for thread in case.threads[:3]:
-        thread.join(60)  # each got the model, and the news that the study is over
-        assert not thread.is_alive()
+    expected = simulated(case.study, case.folder / "simulated", (Dropout(NAMES[3], "train"),))
+    assert model_in(case.out) == expected
+    case.ended(*NAMES[:3])  # each got the model, and the news that the study is over
     (told,) = [facts for event, facts in case.told if event == "told"]
     assert told["model"] == list(NAMES[:3])
     roster = case.consortium.roster()
     for name in NAMES[:3]:
         (model,) = case.folders[name].state.rglob(MODEL_FILE)
-        assert save(load_file(model)) == expected
+        assert model_in(model) == expected
         (path,) = case.folders[name].state.rglob(TRANSCRIPT_FILE)
         entries = verify_file(path, roster.public(name), TRANSCRIPT)
         assert [entry.body["round"] for entry in entries if entry.kind == SUMMED] == [1, 2, 3]

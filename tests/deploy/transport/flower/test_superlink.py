@@ -16,13 +16,10 @@ from datetime import datetime
 from pathlib import Path
 
 import pytest
-from safetensors.torch import load_file, save
 
-from secfed.runs.run_folder import MODEL_FILE, prepare
-from secfed.runs.run_report import SilentObserver
-from secfed.simulation import simulate as simulation
 from secfed.study.study import Study
 from tests.deploy.deployment_case import STUDY, Deployment
+from tests.deploy.simulated import model_in, simulated
 from tests.ports import free_port
 
 ROOT = Path(__file__).resolve().parents[4]
@@ -169,7 +166,4 @@ def test_a_study_through_a_real_superlink_ends_with_the_bytes_of_a_simulation(tm
         print(f"{step:24} {seconds:6.1f} s")
     assert [survivors for _, _, _, survivors in deployment.sums()] == [deployment.names] * 2
     deployment.verify()
-    out = tmp_path / "simulated"
-    prepare(out, overwrite=False)
-    simulation.simulate(Study.parse(text), out=out, drops=(), observer=SilentObserver())
-    assert save(load_file(deployment.out / MODEL_FILE)) == save(load_file(out / MODEL_FILE))
+    assert model_in(deployment.out) == simulated(Study.parse(text), tmp_path / "simulated")

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import os
-import socket
 import threading
 import time
-from contextlib import suppress
 
 import pytest
 
-from secfed.deploy.transport.carriers import dispatch
+from secfed.deploy.transport import dispatch
 from secfed.deploy.transport.grpc.server import LinkServer
 from secfed.deploy.transport.limits import ClientLimits, ServerLimits
 from secfed.deploy.transport.messages import ACCEPTED, PART_BYTES
@@ -26,6 +24,7 @@ from tests.deploy.link_case import (
     fetch,
     wait_until,
 )
+from tests.deploy.relay_case import Relay
 from tests.ports import free_port
 
 
@@ -45,8 +44,7 @@ def test_the_aggregator_restarted_on_its_port_is_found_again():
 
 def test_connections_that_are_asked_to_prove_themselves_anew_lose_nothing():
     with consortium(limits=ServerLimits(connection_age_s=0.05)) as c:
-        for site in SITES:
-            c.run(site, echo)
+        c.run_all()
         end = time.monotonic() + 0.8
         while time.monotonic() < end:
             frame = os.urandom(2 * PART_BYTES)
@@ -185,49 +183,3 @@ def test_waiting_sites_need_no_thread_each():
         assert threading.active_count() <= before + len(streams) + 1  # the clients' own
         for stream in streams:
             assert list(stream) == []
-
-
-class Relay:
-    """Passes TCP on, and cuts the n-th connection after so many bytes from the site or to it."""
-
-    def __init__(self, target: int, cut_after: list[int]) -> None:
-        self._target, self._plan = target, list(cut_after)
-        self._socket = socket.create_server(("localhost", 0))
-        self.port = self._socket.getsockname()[1]
-        self.cut = 0
-        threading.Thread(target=self._accept, daemon=True).start()
-
-    def __enter__(self) -> Relay:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._socket.close()
-
-    def _accept(self) -> None:
-        while True:
-            try:
-                near, _ = self._socket.accept()
-            except OSError:
-                return
-            far = socket.create_connection(("localhost", self._target))
-            left = [self._plan.pop(0)] if self._plan else None
-            for source, sink in ((near, far), (far, near)):
-                threading.Thread(target=self._pump, args=(source, sink, left), daemon=True).start()
-
-    def _pump(self, source: socket.socket, sink: socket.socket, left: list[int] | None) -> None:
-        try:
-            while data := source.recv(65536):
-                if left is not None:
-                    left[0] -= len(data)
-                    if left[0] < 0:
-                        break
-                sink.sendall(data)
-        except OSError:
-            pass
-        if left is not None and left[0] < 0 and not left[1:]:
-            left.append(0)
-            self.cut += 1
-        for end in (source, sink):
-            with suppress(OSError):
-                end.shutdown(socket.SHUT_RDWR)
-            end.close()

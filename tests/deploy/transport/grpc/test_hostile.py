@@ -28,7 +28,6 @@ from tests.deploy.link_case import (
     STUDY,
     Consortium,
     consortium,
-    echo,
     fetch,
 )
 
@@ -47,8 +46,7 @@ def open_request(c: Consortium, site: str = SITES[0]) -> bytes:
 def test_wrong_truncated_overlong_and_oversized_replies_are_refused_and_a_right_one_still_counts():
     cap = 4 * MIB
     with consortium(cap=cap) as c:
-        for site in SITES[1:]:
-            c.run(site, echo)
+        c.run_all(sites=SITES[1:])
         link = c.dial(SITES[0])
         got: dict[str, bytes] = {}
         honest = dict.fromkeys(SITES, bytes(100))
@@ -239,8 +237,7 @@ def test_after_a_flood_of_connections_beyond_the_limit_honest_sites_get_in():
     with consortium(limits=limits) as c, ExitStack() as stack:
         for _ in range(60):
             stack.enter_context(socket.create_connection(("localhost", c.server.port), timeout=60))
-        for site in SITES:
-            c.run(site, echo)
+        c.run_all()
         assert set(c.collect(dict.fromkeys(SITES, b"go"))) == set(SITES)
 
 

@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import base64
-import socket
-import threading
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -25,30 +21,11 @@ from secfed.simulation.transport import SimulatedTransport
 from secfed.study.build import build
 from secfed.study.study import Study
 from secfed.wire.transport import OnReply
+from tests.deploy.central_case import TOML
 from tests.deploy.link_case import AUTHORITY, SITES, Consortium, Watched, consortium, echo
+from tests.deploy.relay_case import Proxy
 
 MIB = 1 << 20
-TOML = """
-[study]
-name = "tiny"
-rounds = 2
-seed = 3
-[algorithm]
-name = "fedavg"
-local_epochs = 1
-batch_size = 32
-learning_rate = 0.1
-[model]
-name = "mlp"
-hidden = [4]
-[data]
-name = "breast-cancer"
-sites = {sites}
-partition = "iid"
-test_fraction = 0.25
-[protection]
-name = "{protection}"
-"""
 
 
 def over_the_link(c: Consortium, longest: list[list[int]]) -> type[SimulatedTransport]:
@@ -85,14 +62,14 @@ def over_the_link(c: Consortium, longest: list[list[int]]) -> type[SimulatedTran
 
 
 def caps_of(protection: str, sites: int) -> FrameCaps:
-    study = Study.parse(TOML.format(protection=protection, sites=sites))
+    study = Study.parse(TOML.format(rounds=2, protection=protection, sites=sites))
     algorithm = build(study)
     names = [f"hospital-{index}" for index in range(1, sites + 1)]
     return FrameCaps.of(algorithm, 2, sites, make_protection(study.protection, algorithm, 2, names))
 
 
 def run(tmp_path, name: str, protection: str, drops: Sequence[Dropout]) -> tuple[bytes, Any]:
-    study = Study.parse(TOML.format(protection=protection, sites=4 if drops else 3))
+    study = Study.parse(TOML.format(rounds=2, protection=protection, sites=4 if drops else 3))
     out = tmp_path / name
     prepare(out, overwrite=False)
     report = simulation.simulate(study, out=out, drops=drops, observer=SilentObserver())
@@ -128,60 +105,6 @@ def test_a_study_over_the_link_gives_the_bytes_of_a_simulation(tmp_path, monkeyp
     ((request_bytes, answer_bytes),) = longest
     assert request_bytes <= caps.request_bytes <= request_bytes + 12 * MIB
     assert answer_bytes <= caps.answer_bytes <= answer_bytes + 12 * MIB
-
-
-class Proxy:
-    """An HTTP proxy that can CONNECT, and wants a password if it has one."""
-
-    def __init__(self, password: str | None = None) -> None:
-        self._password = password
-        self._socket = socket.create_server(("localhost", 0))
-        self.port = self._socket.getsockname()[1]
-        self.connected: list[str] = []
-        threading.Thread(target=self._accept, daemon=True).start()
-
-    def __enter__(self) -> Proxy:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._socket.close()
-
-    def _accept(self) -> None:
-        while True:
-            try:
-                near, _ = self._socket.accept()
-            except OSError:
-                return
-            threading.Thread(target=self._tunnel, args=(near,), daemon=True).start()
-
-    def _tunnel(self, near: socket.socket) -> None:
-        head = b""
-        with near, suppress(OSError):
-            while b"\r\n\r\n" not in head:
-                head += near.recv(4096)
-            line, *headers = head.decode().split("\r\n")
-            token = base64.b64encode(f"user:{self._password}".encode()).decode()
-            if self._password and not any(token in header for header in headers):
-                near.sendall(b"HTTP/1.1 407 Proxy Authentication Required\r\n\r\n")
-                return
-            target = line.split()[1]
-            host, _, port = target.rpartition(":")
-            with socket.create_connection((host, int(port))) as far:
-                self.connected.append(target)
-                near.sendall(b"HTTP/1.1 200 OK\r\n\r\n")
-                back = threading.Thread(target=pump, args=(far, near), daemon=True)
-                back.start()
-                pump(near, far)
-                back.join()
-
-
-def pump(source: socket.socket, sink: socket.socket) -> None:
-    with suppress(OSError):
-        while data := source.recv(65536):
-            sink.sendall(data)
-    for end in (source, sink):
-        with suppress(OSError):
-            end.shutdown(socket.SHUT_RDWR)
 
 
 def test_a_proxy_of_the_sites_settings_is_used():

@@ -14,7 +14,7 @@ import pytest
 from secfed.deploy.transport.grpc.mailbox import Room, Stay
 from secfed.deploy.transport.limits import ServerLimits
 from secfed.deploy.transport.messages import PART_BYTES, Header, Part
-from tests.deploy.link_case import SITES, STUDY, asking, consortium, echo, fetch, wait_until
+from tests.deploy.link_case import SITES, STUDY, asking, consortium, fetch, wait_until
 
 FRAME = os.urandom(3 * PART_BYTES)
 PATIENT = ServerLimits(answers=1, turn_s=0.2, turn_bytes_per_s=1 << 30, part_timeout_s=300.0)
@@ -36,8 +36,7 @@ def test_an_upload_that_stands_still_holds_nobody_up_and_can_begin_again() -> No
 
         call = link._answer.future(crawls())
         assert began.wait(60)
-        for site in others:
-            c.run(site, echo)
+        c.run_all(sites=others)
         wait_until(lambda: set(replies) == others, 120.0)  # they came through while it was standing there
         assert call.exception(timeout=60).code() is grpc.StatusCode.ABORTED
         never.set()

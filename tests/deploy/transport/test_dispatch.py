@@ -32,8 +32,7 @@ from tests.deploy.link_case import (
 def test_frames_of_every_size_travel_both_ways_unaltered(size):
     frame = os.urandom(size)
     with consortium() as c:
-        for site in SITES:
-            c.run(site, lambda request: bytes(request.frame)[::-1])
+        c.run_all(lambda request: bytes(request.frame)[::-1])
         assert c.collect(dict.fromkeys(SITES, frame)) == dict.fromkeys(SITES, frame[::-1])
         up, down = c.server.take_counts()
         assert up == down == dict.fromkeys(SITES, size)
@@ -42,8 +41,7 @@ def test_frames_of_every_size_travel_both_ways_unaltered(size):
 
 def test_each_site_gets_its_own_request_and_replies_are_handed_over_in_the_asking_thread():
     with consortium() as c:
-        for site in SITES:
-            c.run(site, echo)
+        c.run_all()
         seen = []
         requests = {site: site.encode() for site in SITES}
         c.link().ask(
@@ -74,8 +72,7 @@ def test_a_reply_is_handed_over_before_the_others_have_come():
 
 def test_a_site_that_does_not_answer_by_the_deadline_is_missing_and_its_late_reply_is_over():
     with consortium() as c:
-        for site in SITES[:2]:
-            c.run(site, echo)
+        c.run_all(sites=SITES[:2])
         late = c.dial(SITES[2])
         thread, replies, watched = asking(c, dict.fromkeys(SITES, b"work"), seconds=1.0)
         request = fetch(late)
@@ -244,8 +241,7 @@ def test_an_error_that_is_not_ours_ends_serving():
 
 def test_an_error_while_replies_are_taken_ends_the_ask_and_frees_the_sites():
     with consortium(limits=ServerLimits(answers_bytes=6 * PART_BYTES)) as c:
-        for site in SITES:
-            c.run(site, echo)
+        c.run_all()
 
         def on_reply(_site, _reply):
             raise RoundAborted("a sum out of range")
@@ -261,8 +257,7 @@ def test_an_error_while_replies_are_taken_ends_the_ask_and_frees_the_sites():
 )
 def test_more_large_replies_than_there_is_room_for_come_one_after_the_other(limits):
     with consortium(limits=limits) as c:
-        for site in SITES:
-            c.run(site, echo)
+        c.run_all()
         frame = os.urandom(5 * PART_BYTES)
         held = []
 
@@ -293,11 +288,11 @@ def test_a_reply_above_the_aggregators_cap_becomes_a_refusal():
 
 
 def test_why_a_study_is_declined_is_told_in_the_policys_words_and_never_too_long():
-    from secfed.deploy.transport.client import refusal_text
+    from secfed.deploy.transport.client import refusal_message
 
     error = PolicyRefused("é" * 5000)
-    assert refusal_text(error, declines=True) == ("PolicyRefused", "é" * 500)
-    assert refusal_text(error) == ("PolicyRefused", "this site does not take part")
+    assert refusal_message("heart", b"", error).reason == "é" * 500
+    assert refusal_message("heart", bytes(16), error).reason == "this site does not take part"
     with consortium() as c:
         c.dial(SITES[0]).refuse(b"", PolicyRefused("outside permitted hours\x1b[31m"))
         declined = c.server.presence()[SITES[0]].declined

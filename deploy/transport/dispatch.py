@@ -8,8 +8,7 @@ from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 
 from secfed.crypto.codec import Buffer
-from secfed.deploy.transport.link import Refused, SiteReply
-from secfed.deploy.transport.study_server import StudyServer
+from secfed.deploy.transport.study_server import Refused, SiteReply, StudyServer
 from secfed.wire.transport import OnReply, SiteId
 
 _LOOK_S = 0.25  # how often an idle ask looks for silent sites; also how fast Ctrl-C is noticed

@@ -1,4 +1,0 @@
-"""Chooses gRPC or Flower for a party.
-
-Imports transport.grpc and transport.flower.
-"""
