@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import random
 from itertools import groupby
@@ -16,6 +17,8 @@ ROOT = Path(__file__).resolve().parents[1]
 
 # The suite runs one process per core; a second thread in each would only wait for the first.
 torch.set_num_threads(1)
+# Whatever is imported and collected stays; looking through it for garbage again and again is a tenth of the time.
+gc.set_threshold(50_000, 20, 50)
 
 # Deadlines and "too slow" measure the machine's other work, not the code; the suite never asserts on
 # seconds. In CI the examples are derived from the test itself, so that a red run is red again at home.
@@ -71,6 +74,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if slow:
         config.hook.pytest_deselected(items=slow)
         items[:] = [item for item in items if not item.get_closest_marker("slow")]
+
+
+def pytest_collection_finish() -> None:
+    """Nothing that is there before the first test is garbage."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(scope="session")

@@ -13,34 +13,21 @@ from functools import partial
 from typing import Any, Protocol
 
 from secfed.algorithms.framework.base import Algorithm, ServerProgram
+from secfed.crypto.encrypted.messages import Summed
 from secfed.crypto.messages import Result, Specification
 from secfed.errors import RoundAborted, StudyStopped
 from secfed.records.transcript import ABORTED, SUMMED, Log, SumRecord
-from secfed.server.round import Ask, Rules, run_round
+from secfed.server.round import Ask, RoundSum, Rules, run_round
 from secfed.study.warm_start import initial_server
 from secfed.wire.layout import State
 
 
-class FinishedSum(Protocol):
-    """One finished exchange, whatever its protection."""
-
-    @property
-    def spec(self) -> Specification:
-        """What was asked for."""
-        ...
-
-    @property
-    def result(self) -> Result:
-        """What came of it."""
-        ...
-
-
 @dataclass(frozen=True)
-class _Outline:
+class FinishedSum:
     """What is kept of a finished exchange until the run ends: neither totals nor ciphertext."""
 
-    spec: Specification
-    result: Result
+    spec: Specification  # what was asked for
+    result: Result  # what came of it
 
 
 @dataclass(frozen=True, order=True)
@@ -151,9 +138,9 @@ class StudyRun:
         """The exchange that a round begins at."""
         return self._start.exchange_index if number == self._start.round else 0
 
-    def _record(self, outcome: RoundOutcome, summed: FinishedSum, more: Mapping[str, Any]) -> None:
+    def _record(self, outcome: RoundOutcome, summed: RoundSum | Summed, more: Mapping[str, Any]) -> None:
         spec = summed.spec
-        outcome.sums.append(_Outline(spec, summed.result))
+        outcome.sums.append(FinishedSum(spec, summed.result))
         facts = {
             "cohort": list(spec.cohort),
             "threshold": spec.threshold,
