@@ -66,11 +66,7 @@ class Checkpoint:
 
 
 class ReplayedLog:
-    """A transcript to which a repeated exchange appends nothing twice.
-
-    Args:
-        entries: of the transcript since the last checkpoint.
-    """
+    """A transcript to which a repeated exchange appends nothing twice; ``entries`` since the checkpoint."""
 
     def __init__(self, log: Log, entries: Sequence[Entry]) -> None:
         self._log = log

@@ -172,11 +172,7 @@ class ReplayableExchange:
         self._past: list[_Asked] = []
 
     def open(self, name: str, belongs: bytes) -> None:
-        """Begin, or go on with, the record of one exchange; those of others are removed.
-
-        Args:
-            belongs: 32 bytes that say which exchange of which study this is.
-        """
+        """Begin, or go on with, the record of one exchange; those of others are removed."""
         self.close()
         path = self._folder / f"{name}.asks"
         for other in self._folder.glob("*.asks"):

@@ -57,8 +57,7 @@ from secfed.site.attempt_work import (
     seed_file,
     step_file,
 )
-from secfed.site.journal import Journal
-from secfed.site.journal_binding import BoundJournal
+from secfed.site.journal import BoundJournal, Journal
 from secfed.site.parts import Draws
 from secfed.storage.failpoints import failpoint
 from secfed.storage.signed_files import SignedFiles
