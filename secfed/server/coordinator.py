@@ -39,16 +39,10 @@ class Position:
 
 
 class Keeper(Protocol):
-    """Where a run is kept, so that another process can go on with it (``checkpoints.py``).
+    """Where a run is kept, so that another process can go on with it (``checkpoints.py``)."""
 
-    Attributes:
-        start: where to begin or go on.
-        state: what :meth:`keep` was given there; None for a run that begins.
-        facts: likewise.
-    """
-
-    start: Position
-    state: State | None
+    start: Position  # where to begin or go on
+    state: State | None  # state, facts: what :meth:`keep` was given there; None for a run that begins
     facts: Mapping[str, Any]
 
     def keep(self, position: Position, state: State, facts: Mapping[str, Any]) -> None:
@@ -71,17 +65,12 @@ class RoundOutcome:
 
 
 class StudyRun:
-    """The rounds of one study, in order; subclasses say what a round is.
+    """The rounds of one study, in order, and a closing evaluation; subclasses say what a round is.
 
-    Args:
-        rounds: training rounds; one closing evaluation follows.
-        keeper: keeps the run, and says where to begin; None for a run that ends with its process.
-
-    Attributes:
-        server: the server program; None where only sites run it.
+    ``keeper`` keeps the run, and says where to begin; None for a run that ends with its process.
     """
 
-    server: ServerProgram | None = None
+    server: ServerProgram | None = None  # None where only sites run the server program
 
     def __init__(self, rounds: int, log: Log, keeper: Keeper | None = None) -> None:
         self._rounds, self._log, self._keeper = rounds, log, keeper
@@ -95,12 +84,8 @@ class StudyRun:
         """Run all rounds; ``finished`` is told of each.
 
         Args:
-            finished: told of every round.
-            stop: asked after a training round that was aborted: why to go no further, if so. A resumed run
-                goes on with the round after it.
-
-        Raises:
-            StudyStopped: as ``stop`` said.
+            stop: asked after a training round that was aborted: why to go no further, if so; raised. A
+                resumed run goes on with the round after it.
 
         Where a round is aborted, the exchange that was given up and those after it move nothing; exchanges of
         the round that were finished before have moved the model.

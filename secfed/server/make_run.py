@@ -23,7 +23,7 @@ def make_run(
     start: State | None = None,
     sums: Path,
 ) -> StudyRun:
-    """Make the run of one study; arguments are those of :class:`~secfed.server.coordinator.Coordinator`.
+    """Make the run of one study as its protection wants it; arguments as for :class:`Coordinator`.
 
     ``start`` matters where the aggregator runs the server program; in the folder ``sums``, made where it is
     needed, it keeps sums that it cannot read.
